@@ -1,0 +1,3 @@
+//! `requeue run`: a command per key, from a stream of keys.
+
+fn main() {}

@@ -1,0 +1,74 @@
+//! Time as the core sees it: a number of nanoseconds, given by the caller.
+
+use core::fmt;
+use core::ops::Add;
+use core::time::Duration;
+
+/// A point in time, in nanoseconds since an origin that the caller chooses.
+///
+/// Every operation saturates, so that no deadline, however far, can wrap around and fire early:
+/// [`Time::NEVER`] is the latest there is, and stays it.
+///
+/// ```
+/// use core::time::Duration;
+/// use requeue_core::Time;
+///
+/// let start = Time::from_nanos(5);
+/// assert_eq!(start + Duration::from_nanos(7), Time::from_nanos(12));
+/// assert_eq!(start + Duration::MAX, Time::NEVER);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(u64);
+
+impl Time {
+    /// The origin.
+    pub const ZERO: Self = Self(0);
+    /// Later than anything that happens.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// The time `nanos` nanoseconds after the origin.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the origin.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// How long after `earlier` this is; zero when it is not, as when a clock went back.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use requeue_core::Time;
+    ///
+    /// let (a, b) = (Time::from_nanos(3), Time::from_nanos(8));
+    /// assert_eq!(b.since(a), Duration::from_nanos(5));
+    /// assert_eq!(a.since(b), Duration::ZERO);
+    /// ```
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Self;
+
+    /// `delay` later; [`Time::NEVER`] when that is past what can be counted.
+    fn add(self, delay: Duration) -> Self {
+        let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(nanos))
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NEVER => f.write_str("never"),
+            Self(nanos) => write!(f, "{:?}", Duration::from_nanos(nanos)),
+        }
+    }
+}

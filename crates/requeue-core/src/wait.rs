@@ -1,0 +1,1 @@
+//! Backoff and jitter, as in apimachinery's `wait`.

@@ -1,0 +1,1 @@
+//! Where a queue gets its time.

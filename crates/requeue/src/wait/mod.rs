@@ -1,0 +1,1 @@
+//! Loops that wait, as in apimachinery's `wait`.
