@@ -1,0 +1,43 @@
+# `make` alone lists the targets. Each does its own set-up; what it needs first is git, rustup and make.
+SHELL := bash
+
+# A fresh shell may not have rustup's directory in its PATH yet.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+ifeq ($(CI),true)
+# A build that nobody will debug, and that happens once.
+export CARGO_PROFILE_DEV_DEBUG := 0
+export CARGO_PROFILE_TEST_DEBUG := 0
+export CARGO_INCREMENTAL := 0
+endif
+
+.PHONY: help run test check bench deny advisories
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' Makefile
+
+run: ## Hash every file of this repository with the program, some of them added several times
+	@scripts/setup.sh
+	@scripts/run.sh
+
+test: ## Everything that can be checked: style, lints, docs, tests, examples, the README, the dependencies
+	@scripts/setup.sh
+	@scripts/test.sh
+
+check: ## The quick part of it, for between two edits
+	@scripts/setup.sh
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo test --workspace --lib --bins
+
+bench: ## Measure
+	@scripts/setup.sh
+	cargo bench --workspace --all-features
+
+deny: ## Licences, bans and sources of the dependencies
+	@scripts/setup.sh deny
+	cargo deny check bans licenses sources
+
+advisories: ## Known holes in the dependencies; needs the network, for RustSec's database on GitHub
+	@scripts/setup.sh deny
+	cargo deny check advisories

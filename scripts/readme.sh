@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Runs the README's blocks that are marked ```sh run, in their order and one directory, with the built program
+# as `requeue`: scripts/readme.sh PROGRAM
+set -euo pipefail
+program=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+mkdir "$dir/bin" "$dir/work"
+ln -s "$program" "$dir/bin/requeue"
+
+awk -v dir="$dir" '
+    /^```sh run$/ { n++; inside = 1; next }
+    /^```/ { inside = 0 }
+    inside { print > (dir "/" n ".sh") }
+' README.md
+
+cd "$dir/work"
+for ((n = 1; ; n++)); do
+    [ -e "$dir/$n.sh" ] || break
+    sed 's/^/$ /' "$dir/$n.sh"
+    PATH=$dir/bin:$PATH within 60 bash -euo pipefail "$dir/$n.sh" </dev/null
+done

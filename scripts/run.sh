@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Hashes every file of the repository through `requeue run`, with some files added several times, and checks
+# that each has its hash. The summary on standard error is the program's own.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cargo build --release -p requeue-cli
+
+# The files that git tracks, or all of them where this is no checkout; a key is a line here.
+list() {
+    if [ -n "$(git ls-files 2>/dev/null | head -1)" ]; then
+        git ls-files -z
+    else
+        find . \( -name .git -o -path ./target \) -prune -o -type f -print0
+    fi | while IFS= read -r -d '' file; do
+        case $file in
+        *$'\n'*) printf 'left out, its name has more than one line: %q\n' "$file" >&2 ;;
+        *) [ ! -f "$file" ] || printf '%s\n' "$file" ;;
+        esac
+    done
+}
+
+hash=(sha256sum --)
+command -v sha256sum >/dev/null || hash=(shasum -a 256 --)
+
+out=$target/run
+mkdir -p "$out"
+list >"$out/files"
+{
+    cat "$out/files"
+    head -40 "$out/files"
+    grep '\.rs$' "$out/files" || true
+} >"$out/keys"
+
+printf '%d keys for %d files\n' "$(wc -l <"$out/keys")" "$(wc -l <"$out/files")"
+"$target/release/requeue" run -j 4 -- "${hash[@]}" {} <"$out/keys" >"$out/hashes"
+
+head -5 "$out/hashes"
+hashed=$(sort -u "$out/hashes" | wc -l)
+printf '... %d hashes of %d files, in %s\n' "$(wc -l <"$out/hashes")" "$hashed" "$out/hashes"
+if [ "$hashed" -ne "$(wc -l <"$out/files")" ]; then
+    printf 'Some files have no hash.\n' >&2
+    exit 1
+fi

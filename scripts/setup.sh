@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Installs what is missing to build and test; with `deny`, cargo-deny too. Does nothing, quickly, when all is there.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+fail() {
+    printf '%s\n' "$*" >&2
+    exit 1
+}
+
+# Installs system packages, where that is ours to do: fails when it is not.
+packages() {
+    [ "$(id -u)" = 0 ] || return 1
+    if command -v apt-get; then
+        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@"
+    elif command -v dnf; then
+        dnf install -q -y "$@"
+    elif command -v apk; then
+        apk add -q "$@"
+    else
+        return 1
+    fi >&2 </dev/null
+}
+
+command -v cargo >/dev/null ||
+    fail 'There is no cargo here. Install the stable toolchain with rustup: https://rustup.rs'
+
+cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 ||
+    rustup component add rustfmt clippy ||
+    fail 'rustfmt and clippy are missing, and rustup could not add them.'
+
+# rustc links through the C compiler.
+if ! command -v cc >/dev/null; then
+    packages gcc libc6-dev || packages gcc glibc-devel || packages gcc musl-dev ||
+        fail 'There is no C compiler here to link with. Debian: apt-get install gcc libc6-dev. macOS: xcode-select --install'
+fi
+
+if [ "${1-}" = deny ] && ! cargo deny --version >/dev/null 2>&1; then
+    # Unoptimised, because it runs for a second, and an optimised build takes several times as long to make.
+    CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 \
+        cargo install cargo-deny --locked --debug --version 0.20.2
+fi

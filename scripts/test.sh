@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# All the tests. What could not run is collected in a file and listed at the end; with CI=true it is a failure.
+#
+# A Rust test that finds that it can't run here appends a line to the file named by REQUEUE_NOT_RUN and returns.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+exec </dev/null
+export REQUEUE_NOT_RUN=$target/not-run.txt
+: >"$REQUEUE_NOT_RUN"
+
+step() { printf '\n== %s (at %d s)\n' "$1" "$SECONDS"; }
+not_run() { printf '%s\n' "$1" >>"$REQUEUE_NOT_RUN"; }
+
+# `cargo test`, with its ignored tests noted.
+tests() {
+    cargo test "$@" | tee "$target/test.log"
+    sed -n 's/^test \(.*\) \.\.\. ignored\(.*\)/ignored test: \1\2/p' "$target/test.log" >>"$REQUEUE_NOT_RUN"
+}
+
+step 'Cargo.lock is up to date'
+cargo fetch --locked
+
+step 'Formatting'
+cargo fmt --all --check
+
+step 'Lints'
+cargo clippy --workspace --all-targets -- -D warnings
+cargo clippy -p requeue --no-default-features --all-targets -- -D warnings
+cargo clippy -p requeue --all-features --all-targets -- -D warnings
+
+step 'Documentation'
+# The program has the name of the library, so that only one of the two can have a page.
+RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --no-deps --all-features
+
+step 'Tests'
+tests --workspace --all-features
+
+step 'Tests without a runtime'
+tests -p requeue --no-default-features
+
+step 'Examples'
+cargo build --workspace --all-features --bins --examples
+for example in crates/requeue/examples/*.rs; do
+    [ -e "$example" ] || continue
+    name=$(basename "$example" .rs)
+    printf -- '-- %s\n' "$name"
+    within 60 "$target/debug/examples/$name"
+done
+
+step 'README'
+if grep -q '^```sh run$' README.md 2>/dev/null; then
+    scripts/readme.sh "$target/debug/requeue"
+else
+    not_run 'README.md: there is no block marked ```sh run'
+fi
+
+step 'Dependencies'
+# Each of ours has its line in the table of docs/DEPENDENCIES.md.
+cargo tree --workspace --all-features --locked --depth 1 --no-dedupe --prefix none \
+    --target all --edges normal,dev,build --format '{p}' | awk 'NF && !/ \(\// { print $1 }' | sort -u |
+    while read -r name; do
+        grep -q "^| \`$name\` |" docs/DEPENDENCIES.md || {
+            printf 'docs/DEPENDENCIES.md does not say what %s is for\n' "$name" >&2
+            exit 1
+        }
+    done
+if scripts/setup.sh deny; then
+    cargo deny check bans licenses sources
+else
+    not_run 'cargo deny: could not be installed'
+fi
+
+if [ -s "$REQUEUE_NOT_RUN" ]; then
+    printf '\n== Could not run:\n'
+    sort -u "$REQUEUE_NOT_RUN"
+    [ "${CI-}" != true ] || exit 1
+else
+    printf '\n== All of it ran, and passed (%d s)\n' "$SECONDS"
+fi
