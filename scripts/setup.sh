@@ -11,11 +11,11 @@ fail() {
 # Installs system packages, where that is ours to do: fails when it is not.
 packages() {
     [ "$(id -u)" = 0 ] || return 1
-    if command -v apt-get; then
+    if command -v apt-get >/dev/null; then
         apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@"
-    elif command -v dnf; then
+    elif command -v dnf >/dev/null; then
         dnf install -q -y "$@"
-    elif command -v apk; then
+    elif command -v apk >/dev/null; then
         apk add -q "$@"
     else
         return 1
