@@ -1,0 +1,167 @@
+//! What can be asked of the queue, and what it answers.
+
+use core::time::Duration;
+
+use crate::Time;
+
+/// What an add does to a key that is waiting or has failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[non_exhaustive]
+pub enum EarlyAdd {
+    /// client-go to the letter: an add runs the key now and leaves its delayed add alone, so that
+    /// both happen; a failure on a key that is dirty runs it again at once.
+    #[default]
+    Keep,
+    /// At most one run is pending: an add takes the place of a delayed one.
+    Replace,
+    /// As [`Replace`](Self::Replace), but nothing runs before the backoff of a failure has passed.
+    Hold,
+}
+
+/// How a delayed add and the delay that a key already has become one. It acts on the delay alone:
+/// no merge takes a key back that is ready, but for [`Exactly`](Self::Exactly).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[non_exhaustive]
+pub enum Merge {
+    /// The earlier of the two, as client-go's `AddAfter`.
+    #[default]
+    Earliest,
+    /// The later of the two.
+    Latest,
+    /// This one: `cancel` and the add, in one step.
+    Exactly,
+}
+
+/// When an added key becomes ready.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[non_exhaustive]
+pub enum When {
+    /// At once.
+    #[default]
+    Now,
+    /// After a delay, counted from the `now` of the add. A delay of zero is `Now`.
+    After(Duration),
+    /// At a time. One that has passed is `Now`.
+    At(Time),
+}
+
+/// An add with all that can be asked of it.
+///
+/// ```
+/// use core::time::Duration;
+/// use requeue_core::{Add, Merge};
+///
+/// let add = Add::after(Duration::from_secs(3)).merge(Merge::Latest).priority(10).reason(0b1);
+/// assert_eq!(add, Add::after(Duration::from_secs(3)).reason(0b1).priority(10).merge(Merge::Latest));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[must_use = "an add does nothing until it is given to a queue"]
+pub struct Add {
+    pub(crate) when: When,
+    pub(crate) merge: Merge,
+    pub(crate) priority: i32,
+    pub(crate) reasons: u32,
+    pub(crate) failed: bool,
+}
+
+impl Add {
+    /// Now, with priority 0.
+    pub const fn now() -> Self {
+        Self { when: When::Now, merge: Merge::Earliest, priority: 0, reasons: 0, failed: false }
+    }
+
+    /// After `delay`.
+    pub const fn after(delay: Duration) -> Self {
+        Self { when: When::After(delay), ..Self::now() }
+    }
+
+    /// At `time`, by the clock of the queue.
+    pub const fn at(time: Time) -> Self {
+        Self { when: When::At(time), ..Self::now() }
+    }
+
+    /// How this add and a delay the key already has become one; [`Merge::Earliest`] unless said.
+    pub const fn merge(self, merge: Merge) -> Self {
+        Self { merge, ..self }
+    }
+
+    /// The priority; 0 unless said. Of several adds the highest wins.
+    pub const fn priority(self, priority: i32) -> Self {
+        Self { priority, ..self }
+    }
+
+    /// Bits that say why, for the run to see. Those of several adds are or-ed.
+    pub const fn reason(self, bits: u32) -> Self {
+        Self { reasons: self.reasons | bits, ..self }
+    }
+
+    /// This add is the retry of a failure, which is counted (client-go's `AddRateLimited`).
+    pub const fn failed(self) -> Self {
+        Self { failed: true, ..self }
+    }
+
+    /// The time it asks for, or `None` for now.
+    pub(crate) fn due(&self, now: Time) -> Option<Time> {
+        let due = match self.when {
+            When::Now => return None,
+            When::After(delay) => now + delay,
+            When::At(time) => time,
+        };
+        (due > now).then_some(due)
+    }
+
+    /// Whether the add asks for a run later than now, so that a clock must be read for it.
+    #[must_use]
+    pub const fn is_delayed(&self) -> bool {
+        !matches!(self.when, When::Now | When::After(Duration::ZERO))
+    }
+
+    /// What [`merge`](Self::merge) was set to.
+    #[must_use]
+    pub const fn merging(&self) -> Merge {
+        self.merge
+    }
+}
+
+/// What became of an add.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum Added {
+    /// A run of the key was not pending, and is now: ready, or waiting for its time.
+    New,
+    /// A run was pending already; the add has become part of it.
+    Coalesced,
+    /// The key is with a worker; it is handed out once more afterwards.
+    Dirty,
+    /// The key has failed and is backing off ([`EarlyAdd::Hold`]): it runs when that has passed.
+    Held,
+    /// The queue has been closed or shut down.
+    Refused,
+}
+
+impl Added {
+    /// Whether the queue took the add.
+    #[must_use]
+    pub const fn is_accepted(self) -> bool {
+        !matches!(self, Self::Refused)
+    }
+}
+
+/// What a `cancel` took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub struct Cancelled {
+    /// The key was ready.
+    pub ready: bool,
+    /// The key had been added again while with a worker.
+    pub dirty: bool,
+    /// The key had a delayed add.
+    pub waiting: bool,
+}
+
+impl Cancelled {
+    /// Whether anything was taken.
+    #[must_use]
+    pub const fn any(self) -> bool {
+        self.ready || self.dirty || self.waiting
+    }
+}

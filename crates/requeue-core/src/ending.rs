@@ -1,0 +1,207 @@
+//! Pausing, closing, shutting down.
+
+use alloc::vec::Vec;
+
+use crate::order::Ready;
+use crate::record::Phase;
+use crate::{Queue, Time};
+
+/// How far a queue has come on the way to its end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
+#[non_exhaustive]
+pub enum Ending {
+    /// Not at all.
+    #[default]
+    Open,
+    /// New keys are refused; what waits still ripens, retries of known keys are honoured.
+    Closed,
+    /// Adds are refused, waiting keys dropped, ready ones still handed out.
+    ShutDown,
+}
+
+/// What [`Queue::drop_some`] took.
+#[derive(Debug)]
+#[must_use]
+pub struct Dropped<K> {
+    /// Keys of which a run was asked for that will not happen.
+    pub keys: Vec<K>,
+    /// Whether there may be more to drop.
+    pub more: bool,
+}
+
+impl<K: Eq + Clone> Queue<K> {
+    /// How far the queue has ended.
+    #[must_use]
+    pub const fn ending(&self) -> Ending {
+        self.ending
+    }
+
+    /// Ends the queue, at least so far. What [`Ending::ShutDown`] drops is taken out by
+    /// [`drop_some`](Self::drop_some).
+    pub fn end(&mut self, ending: Ending) {
+        self.ending = self.ending.max(ending);
+    }
+
+    /// Whether handing out is stopped.
+    #[must_use]
+    pub const fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Stops or restarts handing out. Without effect once the queue is shut down.
+    pub fn pause(&mut self, paused: bool) {
+        if self.ending != Ending::ShutDown {
+            self.paused = paused;
+        }
+    }
+
+    /// After [`Ending::ShutDown`]: takes out up to `max` keys of those that are dropped, which are
+    /// the waiting ones and, if the queue was paused, the ready ones.
+    pub fn drop_some(&mut self, max: usize) -> Dropped<K> {
+        let mut keys = Vec::new();
+        if self.ending != Ending::ShutDown {
+            return Dropped { keys, more: false };
+        }
+        for _ in 0..max {
+            if let Some(slot) = self.timers.any() {
+                let record = self.records.get(slot);
+                if record.phase == Phase::Processing {
+                    // The run that would have followed is lost.
+                    keys.push(record.key.clone());
+                }
+                self.stop_waiting(slot);
+                self.drop_idle(slot, &mut keys);
+            } else if self.paused
+                && let Some(slot) = self.any_ready()
+            {
+                self.unready(slot);
+                self.drop_idle(slot, &mut keys);
+            } else {
+                return Dropped { keys, more: false };
+            }
+        }
+        Dropped { keys, more: true }
+    }
+
+    fn drop_idle(&mut self, slot: u32, keys: &mut Vec<K>) {
+        let record = self.records.get_mut(slot);
+        if record.phase == Phase::Idle {
+            record.failures = 0;
+            keys.extend(self.release_if_stateless(slot));
+        }
+    }
+
+    pub(crate) fn any_ready(&self) -> Option<u32> {
+        match &self.ready {
+            Ready::Fifo(list) => list.head(),
+            // Groups at their limit are none the less dropped.
+            Ready::Lanes(lanes) => lanes.any(),
+            Ready::Custom(custom) => custom.lanes.any(),
+        }
+    }
+
+    /// Whether a queue that has ended has nothing left to hand out, as far as client-go's `Get` is
+    /// concerned: after `ShutDown` this can change back when a dirty key is done.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        match self.ending {
+            Ending::Open => false,
+            Ending::Closed => {
+                self.ready_len == 0 && self.processing_len == 0 && self.timers.len() == 0
+            }
+            Ending::ShutDown => self.ready_len == 0 || self.paused,
+        }
+    }
+
+    /// Whether a queue that has ended will hand out nothing any more.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.is_exhausted() && (self.dirty_len == 0 || self.paused)
+    }
+
+    /// Whether a queue that has ended has nothing ready and nothing with a worker.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.is_exhausted() && self.processing_len == 0
+    }
+
+    // --- What there is --------------------------------------------------------------------------
+
+    /// Ready keys, those held back by a limit of their group included (client-go's `Len`).
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.ready_len
+    }
+
+    /// Whether no key is ready.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.ready_len == 0
+    }
+
+    /// Ready keys, and those to be ready when their worker is done (`workqueue_depth`).
+    #[must_use]
+    pub const fn depth(&self) -> usize {
+        self.ready_len + self.dirty_len
+    }
+
+    /// Keys with a delayed add.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        if self.ending == Ending::ShutDown { 0 } else { self.timers.len() }
+    }
+
+    /// Keys with a worker.
+    #[must_use]
+    pub const fn processing(&self) -> usize {
+        self.processing_len
+    }
+
+    /// Keys the queue has a record of: ready, waiting, with a worker, or remembered for failures.
+    #[must_use]
+    pub const fn records(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Ready keys that may be handed out now.
+    #[must_use]
+    pub fn eligible(&self) -> usize {
+        if self.paused {
+            return 0;
+        }
+        self.ready.lanes().map_or(self.ready_len, crate::order::Lanes::eligible)
+    }
+
+    /// When the next waiting key becomes ready.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Time> {
+        self.timers.next().filter(|&at| self.ending != Ending::ShutDown && at < Time::NEVER)
+    }
+
+    /// Whether `now` makes a difference to an add. Where not, `Time::ZERO` will do.
+    #[must_use]
+    pub const fn add_needs_now(&self) -> bool {
+        self.timers.len() > 0 || self.tracker.is_some()
+    }
+
+    /// Whether `now` makes a difference to a get.
+    #[must_use]
+    pub const fn get_needs_now(&self) -> bool {
+        // What is ready stands before what becomes ready, but for orders that rank.
+        let first_is_known = matches!(self.ready, Ready::Fifo(_)) && self.ready_len > 0;
+        self.tracker.is_some() || (self.timers.len() > 0 && !first_is_known)
+    }
+
+    /// Whether `now` makes a difference to finishing a hand-out as `how` says.
+    #[must_use]
+    pub const fn finish_needs_now(&self, how: &crate::Finish) -> bool {
+        match how {
+            crate::Finish::Done | crate::Finish::Succeed => {
+                // A dirty key goes to the tail, behind what has become ready before.
+                self.tracker.is_some() || (self.timers.len() > 0 && self.dirty_len > 0)
+            }
+            crate::Finish::PutBack { .. } => self.add_needs_now(),
+            crate::Finish::Later { .. } | crate::Finish::Fail { .. } => true,
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Handing keys out and taking them back.
+
+use core::borrow::Borrow;
+use core::time::Duration;
+
+use alloc::vec::Vec;
+
+use crate::add::{Add, EarlyAdd, Merge};
+use crate::order::Ready;
+use crate::record::Phase;
+use crate::{Ending, PROMOTE, Queue, Time};
+
+/// Names one hand-out of one key. A ticket of an earlier hand-out does nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Ticket {
+    /// Where the record was; a hint.
+    slot: u32,
+    hash: u32,
+    epoch: u64,
+}
+
+impl Ticket {
+    /// The number of the hand-out, never used twice in the life of a queue.
+    #[must_use]
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}
+
+/// What a run was asked with, and goes back with when it was not successful.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub struct Asked {
+    /// The adds that the run stands for.
+    pub adds: u32,
+    /// Their reasons, or-ed.
+    pub reasons: u32,
+    /// Their highest priority.
+    pub priority: i32,
+}
+
+/// A key that is handed out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use = "a hand-out that is not finished keeps its key from everybody else"]
+pub struct HandOut<K> {
+    /// The key.
+    pub key: K,
+    /// What finishes the hand-out.
+    pub ticket: Ticket,
+    /// What the run was asked with. `adds` is at least 1.
+    pub asked: Asked,
+    /// Failures in a row before this run.
+    pub failures: u32,
+    /// How long the key was ready, if times are kept.
+    pub queued: Option<Duration>,
+}
+
+/// What [`Queue::get_by_order`] found.
+#[derive(Debug)]
+#[must_use]
+pub struct Popped<K> {
+    /// The key that is handed out.
+    pub item: Option<HandOut<K>>,
+    /// Copies of keys to be dropped.
+    pub dropped: Vec<K>,
+    /// Whether the call ended only for having taken long, and is to be made again.
+    pub again: bool,
+}
+
+/// How a hand-out ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Finish {
+    /// client-go's `Done`: failures stay as they are.
+    Done,
+    /// Done, and the failures forgotten.
+    Succeed,
+    /// As `Succeed`, and added again after a delay.
+    Later {
+        /// How long after now.
+        after: Duration,
+        /// What the run had been asked with; its priority is kept.
+        asked: Asked,
+    },
+    /// A failure, to be retried after a delay.
+    Fail {
+        /// How long after now, as a limiter said.
+        delay: Duration,
+        /// What the run had been asked with; all of it goes to the retry.
+        asked: Asked,
+    },
+    /// As if the key had not been handed out: no failure, ready at once, at the tail.
+    PutBack {
+        /// What the run had been asked with.
+        asked: Asked,
+    },
+}
+
+/// What became of a hand-out that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Finished<K> {
+    /// The record's key, when there is nothing to keep a record for. To be dropped, or reported
+    /// if `lost`.
+    pub key: Option<K>,
+    /// Whether a run that was asked for will not happen, because the queue has ended.
+    pub lost: bool,
+    /// Whether the key is ready again.
+    pub ready: bool,
+    /// Whether the key had been added while it was with the worker.
+    pub was_dirty: bool,
+    /// How long the worker had the key, if times are kept.
+    pub worked: Option<Duration>,
+}
+
+impl<K: Eq + Clone> Queue<K> {
+    /// Hands out the next key, if there is one.
+    pub fn get(&mut self, now: Time) -> Option<HandOut<K>> {
+        if self.paused {
+            return None;
+        }
+        self.promote(now, PROMOTE);
+        let slot = self.next()?;
+        let key = self.records.get(slot).key.clone();
+        Some(self.hand_out(slot, key, now))
+    }
+
+    /// As [`get`](Self::get), for a queue with an order of the user's own, which gives keys that
+    /// have to be hashed to be found.
+    pub fn get_by_order(&mut self, now: Time, hash_of: impl Fn(&K) -> u64) -> Popped<K> {
+        let mut popped = Popped { item: None, dropped: Vec::new(), again: false };
+        if self.paused {
+            return popped;
+        }
+        self.promote(now, PROMOTE);
+        while self.eligible() > 0 {
+            let Ready::Custom(custom) = &mut self.ready else { break };
+            let Some(key) = custom.pop() else { break };
+            let slot = self.find(&key, hash_of(&key));
+            match slot.filter(|&slot| self.may_leave(slot)) {
+                Some(slot) => {
+                    popped.item = Some(self.hand_out(slot, key, now));
+                    return popped;
+                }
+                None => popped.dropped.push(key),
+            }
+            if popped.dropped.len() == PROMOTE {
+                popped.again = true;
+                return popped;
+            }
+        }
+        // What the order has lost is served by age.
+        if let Some(slot) = self.next() {
+            let key = self.records.get(slot).key.clone();
+            popped.item = Some(self.hand_out(slot, key, now));
+        }
+        popped
+    }
+
+    fn next(&self) -> Option<u32> {
+        match &self.ready {
+            Ready::Fifo(list) => list.head(),
+            Ready::Lanes(lanes) => lanes.next(),
+            Ready::Custom(custom) => custom.lanes.next(),
+        }
+    }
+
+    fn may_leave(&self, slot: u32) -> bool {
+        self.records.get(slot).phase == Phase::Ready
+            && self.ready.lanes().is_none_or(|lanes| lanes.is_eligible(slot))
+    }
+
+    /// Ready → Processing.
+    fn hand_out(&mut self, slot: u32, key: K, now: Time) -> HandOut<K> {
+        self.ready_len -= 1;
+        self.processing_len += 1;
+        self.counts.hand_outs += 1;
+        self.epoch += 1;
+        match &mut self.ready {
+            Ready::Fifo(list) => list.remove(&mut self.records, slot),
+            Ready::Lanes(lanes) => lanes.start(slot),
+            Ready::Custom(custom) => custom.lanes.start(slot),
+        }
+        let queued = self.tracker.as_mut().map(|tracker| tracker.start(slot, now));
+        let record = self.records.get_mut(slot);
+        record.start(self.epoch);
+        let adds = core::mem::take(&mut record.adds).max(1);
+        let reasons = core::mem::take(&mut record.reasons);
+        HandOut {
+            key,
+            ticket: Ticket { slot, hash: record.hash, epoch: self.epoch },
+            asked: Asked { adds, reasons, priority: record.priority },
+            failures: record.failures,
+            queued,
+        }
+    }
+
+    /// The slot of a hand-out that has not ended.
+    fn locate(&self, ticket: &Ticket) -> Option<u32> {
+        let is = |slot| {
+            self.records.find(slot).is_some_and(|record| {
+                record.phase.is_processing() && record.epoch() == ticket.epoch
+            })
+        };
+        if is(ticket.slot) {
+            return Some(ticket.slot);
+        }
+        // The record has moved; hand-outs have numbers of their own, so no key is compared.
+        self.index.find(ticket.hash, is)
+    }
+
+    /// Ends a hand-out. `None`, and no effect, if it has ended already.
+    pub fn finish(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
+        self.promote(now, PROMOTE);
+        let slot = self.locate(ticket)?;
+        Some(self.finish_slot(slot, how, now))
+    }
+
+    /// Ends the hand-out of `key`, as client-go's `Done`, if its ticket was given up by
+    /// [`give_up`](Self::give_up). `None`, and no effect, if not.
+    pub fn done<Q>(&mut self, key: &Q, hash: u64, now: Time) -> Option<Finished<K>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.promote(now, PROMOTE);
+        let slot = self.find(key, hash)?;
+        let record = self.records.get(slot);
+        let ends = record.phase.is_processing() && record.released;
+        ends.then(|| self.finish_slot(slot, Finish::Done, now))
+    }
+
+    /// Allows [`done`](Self::done) to end this hand-out. `false` if it has ended already.
+    pub fn give_up(&mut self, ticket: &Ticket) -> bool {
+        let Some(slot) = self.locate(ticket) else { return false };
+        self.records.get_mut(slot).released = true;
+        true
+    }
+
+    /// Whether the key of this hand-out was added again since.
+    #[must_use]
+    pub fn is_dirty(&self, ticket: &Ticket) -> bool {
+        self.locate(ticket)
+            .is_some_and(|slot| self.records.get(slot).phase == Phase::ProcessingDirty)
+    }
+
+    fn finish_slot(&mut self, slot: u32, how: Finish, now: Time) -> Finished<K> {
+        // Copies for a custom order come first, because a key's `clone` may panic.
+        let order_key = self.key_for_order(&self.records.get(slot).key);
+        let freed_key = self.key_to_free(slot);
+
+        let ended = self.ending == Ending::ShutDown;
+        let worked = self.tracker.as_mut().map(|tracker| tracker.finish(slot, now));
+        self.processing_len -= 1;
+        self.free_group(slot, freed_key);
+        let record = self.records.get_mut(slot);
+        let was_dirty = record.phase == Phase::ProcessingDirty;
+        self.dirty_len -= usize::from(was_dirty);
+        match how {
+            Finish::Done => {}
+            Finish::Succeed | Finish::Later { .. } => record.failures = 0,
+            Finish::Fail { asked, .. } => {
+                self.counts.failures += 1;
+                record.failures = record.failures.saturating_add(1);
+                record.note_back(asked);
+            }
+            Finish::PutBack { asked } => record.note_back(asked),
+        }
+        record.rest();
+
+        let (ready, due) = match how {
+            Finish::Fail { delay, .. } if !ended => self.back_off(slot, delay, was_dirty, now),
+            Finish::PutBack { .. } if !ended => (true, None),
+            _ => (was_dirty, None),
+        };
+        let asks_more = !matches!(how, Finish::Done | Finish::Succeed);
+        let lost =
+            ended && if self.paused { was_dirty || asks_more } else { asks_more && !was_dirty };
+        let ready = ready && !lost;
+        if ready {
+            if self.early_add != EarlyAdd::Keep {
+                self.stop_waiting(slot);
+            }
+            if !was_dirty {
+                self.counts.adds += 1;
+                self.stamp(slot, now);
+            }
+            self.make_ready(slot, order_key.clone());
+        }
+        if let Some(due) = due {
+            let _ = self.demand_later(slot, due, Merge::Earliest, now);
+        }
+        if let (Finish::Later { after, asked }, false) = (how, ended) {
+            let again = Add::after(after).priority(asked.priority);
+            let _ = self.add_to(slot, &again, now, order_key);
+        }
+        if lost {
+            self.records.get_mut(slot).failures = 0;
+        }
+        let ready = self.records.get(slot).phase == Phase::Ready;
+        Finished { key: self.release_if_stateless(slot), lost, ready, was_dirty, worked }
+    }
+
+    /// A failed key, Idle now: whether it is ready at once, and when it is due besides.
+    fn back_off(
+        &mut self,
+        slot: u32,
+        delay: Duration,
+        was_dirty: bool,
+        now: Time,
+    ) -> (bool, Option<Time>) {
+        self.counts.retries += 1;
+        let due = now + delay;
+        match self.early_add {
+            _ if due <= now => (true, None),
+            EarlyAdd::Keep => (was_dirty, Some(due)),
+            EarlyAdd::Replace => (was_dirty, (!was_dirty).then_some(due)),
+            EarlyAdd::Hold => {
+                // One run for the failure and whatever was asked for meanwhile.
+                self.stop_waiting(slot);
+                self.records.get_mut(slot).set_not_before(due);
+                (false, Some(due))
+            }
+        }
+    }
+
+    /// When a group at its limit gets room: the key to show to the custom order once more, which
+    /// has skipped it.
+    fn key_to_free(&self, slot: u32) -> Option<K> {
+        let Ready::Custom(custom) = &self.ready else { return None };
+        let held = custom.lanes.held_back_by(slot)?;
+        Some(self.records.get(held).key.clone())
+    }
+
+    fn free_group(&mut self, slot: u32, freed_key: Option<K>) {
+        if let Some(lanes) = self.ready.lanes_mut() {
+            lanes.finish(slot);
+        }
+        if let (Ready::Custom(custom), Some(key)) = (&mut self.ready, freed_key) {
+            custom.push(key);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! A doubly linked list of slots, whose links lie with the records.
+
+use crate::slab::NONE;
+
+/// Where the links of a slot are found.
+pub(crate) trait Links {
+    /// The links of `slot`: the slots before and after it.
+    fn links(&mut self, slot: u32) -> &mut [u32; 2];
+}
+
+/// First in, first out, and out of the middle at no cost.
+#[derive(Clone, Copy)]
+pub(crate) struct List {
+    head: u32,
+    tail: u32,
+}
+
+impl List {
+    pub(crate) const fn new() -> Self {
+        Self { head: NONE, tail: NONE }
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+
+    pub(crate) const fn head(&self) -> Option<u32> {
+        if self.head == NONE { None } else { Some(self.head) }
+    }
+
+    pub(crate) fn push_back(&mut self, links: &mut impl Links, slot: u32) {
+        *links.links(slot) = [self.tail, NONE];
+        match self.tail {
+            NONE => self.head = slot,
+            tail => links.links(tail)[1] = slot,
+        }
+        self.tail = slot;
+    }
+
+    pub(crate) fn remove(&mut self, links: &mut impl Links, slot: u32) {
+        let [prev, next] = *links.links(slot);
+        self.join(links, [prev, next], next, prev);
+    }
+
+    /// The slot `from` of this list is `to` from now on, with its links moved along.
+    pub(crate) fn moved(&mut self, links: &mut impl Links, to: u32) {
+        let around = *links.links(to);
+        self.join(links, around, to, to);
+    }
+
+    /// Makes `next` the successor of the slot before, and `prev` the predecessor of the one after.
+    fn join(&mut self, links: &mut impl Links, [before, after]: [u32; 2], next: u32, prev: u32) {
+        match before {
+            NONE => self.head = next,
+            before => links.links(before)[1] = next,
+        }
+        match after {
+            NONE => self.tail = prev,
+            after => links.links(after)[0] = prev,
+        }
+    }
+}

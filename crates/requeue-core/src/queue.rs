@@ -1,0 +1,466 @@
+//! The queue as a state machine: the table of `docs/SEMANTICS.md` in code.
+
+use core::borrow::Borrow;
+
+use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge, When};
+use crate::index::Index;
+use crate::order::{Group, Order, Ready};
+use crate::record::{Phase, Record};
+use crate::slab::Slab;
+use crate::stats::{Counts, Tracker};
+use crate::timers::Timers;
+use crate::{Ending, PROMOTE, Time};
+
+/// How a [`Queue`] is to behave.
+#[derive(Debug)]
+pub struct Config<K> {
+    /// What an add does to a key that is waiting or has failed.
+    pub early_add: EarlyAdd,
+    /// The order of ready keys.
+    pub order: Order<K>,
+    /// Whether groups take turns within a priority.
+    pub fair: bool,
+    /// How many keys of one group may be with workers at once.
+    pub group_limit: Option<u32>,
+    /// Whether times are kept: for histograms, ages and `since` in snapshots. Every operation then
+    /// needs its `now`.
+    pub track: bool,
+}
+
+impl<K> Default for Config<K> {
+    fn default() -> Self {
+        Self {
+            early_add: EarlyAdd::Keep,
+            order: Order::Fifo,
+            fair: false,
+            group_limit: None,
+            track: false,
+        }
+    }
+}
+
+/// A work queue of keys, without clock, lock, waker or hasher: all of these are the caller's.
+///
+/// `hash` must be the same for equal keys, `now` should not go back (when it does, nothing breaks:
+/// ages are zero for a while). What is no longer needed is returned, never dropped inside, so that
+/// the caller can drop it outside its lock.
+///
+/// ```
+/// use requeue_core::{Add, Added, Config, Finish, Group, Queue, Time};
+///
+/// let mut queue = Queue::new(Config::default());
+/// let now = Time::ZERO;
+/// assert_eq!(queue.add("a", 1, Add::now(), Group::default(), now).0, Added::New);
+/// assert_eq!(queue.add("a", 1, Add::now(), Group::default(), now).0, Added::Coalesced);
+///
+/// let out = queue.get(now).unwrap();
+/// assert_eq!((out.key, out.asked.adds), ("a", 2));
+/// assert!(queue.get(now).is_none());
+///
+/// // Added while it is being worked on: once more afterwards.
+/// assert_eq!(queue.add("a", 1, Add::now(), Group::default(), now).0, Added::Dirty);
+/// assert!(queue.get(now).is_none());
+/// assert!(queue.finish(&out.ticket, Finish::Succeed, now).unwrap().ready);
+/// assert_eq!(queue.get(now).unwrap().key, "a");
+/// ```
+pub struct Queue<K> {
+    pub(crate) records: Slab<Record<K>>,
+    pub(crate) index: Index,
+    pub(crate) ready: Ready<K>,
+    pub(crate) timers: Timers,
+    pub(crate) tracker: Option<Tracker>,
+    pub(crate) counts: Counts,
+    pub(crate) early_add: EarlyAdd,
+    pub(crate) ending: Ending,
+    pub(crate) paused: bool,
+    /// The last hand-out; each has a number of its own, for ever.
+    pub(crate) epoch: u64,
+    pub(crate) ready_len: usize,
+    pub(crate) processing_len: usize,
+    pub(crate) dirty_len: usize,
+}
+
+/// A key's hash as it is kept. The multiplication spreads hashes that differ in few bits.
+pub(crate) const fn fold(hash: u64) -> u32 {
+    ((hash ^ (hash >> 32)) as u32).wrapping_mul(0x9E37_79B1)
+}
+
+impl<K: Eq + Clone> Queue<K> {
+    /// An empty queue, which has allocated nothing but what its order needs.
+    #[must_use]
+    pub fn new(config: Config<K>) -> Self {
+        Self {
+            records: Slab::new(),
+            index: Index::new(),
+            ready: Ready::new(config.order, config.fair, config.group_limit),
+            timers: Timers::new(),
+            tracker: config.track.then(Tracker::new),
+            counts: Counts::default(),
+            early_add: config.early_add,
+            ending: Ending::Open,
+            paused: false,
+            epoch: 0,
+            ready_len: 0,
+            processing_len: 0,
+            dirty_len: 0,
+        }
+    }
+
+    // --- Adding ---------------------------------------------------------------------------------
+
+    /// Adds `key`. The key comes back when the queue had it, or refuses it.
+    pub fn add(
+        &mut self,
+        key: K,
+        hash: u64,
+        add: Add,
+        group: Group,
+        now: Time,
+    ) -> (Added, Option<K>) {
+        if let Some(added) = self.add_known(&key, hash, &add, now) {
+            return (added, Some(key));
+        }
+        if self.ending != Ending::Open {
+            return (Added::Refused, Some(key));
+        }
+        let order_key = self.key_for_order(&key);
+        let slot = self.insert(key, hash, group);
+        (self.add_to(slot, &add, now, order_key), None)
+    }
+
+    /// Adds `key` if the queue has a record of it; `None` if not, and then nothing has happened.
+    pub fn add_known<Q>(&mut self, key: &Q, hash: u64, add: &Add, now: Time) -> Option<Added>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        if self.ending == Ending::ShutDown {
+            return Some(Added::Refused);
+        }
+        self.promote(now, PROMOTE);
+        let slot = self.find(key, hash)?;
+        let record = self.records.get(slot);
+        if self.ending == Ending::Closed && !record.is_pending() && record.phase == Phase::Idle {
+            // Remembered for its failures alone: new.
+            return Some(Added::Refused);
+        }
+        let order_key = self.key_for_order(&record.key);
+        if add.merge == Merge::Exactly {
+            self.clear(slot);
+        }
+        Some(self.add_to(slot, add, now, order_key))
+    }
+
+    /// The cell of the table for an add of the key in `slot`.
+    pub(crate) fn add_to(
+        &mut self,
+        slot: u32,
+        add: &Add,
+        now: Time,
+        order_key: Option<K>,
+    ) -> Added {
+        if !matches!(add.when, When::Now) {
+            self.counts.retries += 1;
+        }
+        let mut due = add.due(now);
+        let mut held = false;
+        let record = self.records.get_mut(slot);
+        record.failures = record.failures.saturating_add(add.failed.into());
+        if self.early_add == EarlyAdd::Hold && record.phase == Phase::Idle {
+            let not_before = record.not_before();
+            held = not_before > due.unwrap_or(now);
+            if held {
+                due = Some(not_before);
+            }
+            if let (true, Some(due)) = (add.failed, due) {
+                record.set_not_before(due);
+            }
+        }
+        record.note(add.priority, 1, add.reasons);
+        match due {
+            Some(due) => match self.demand_later(slot, due, add.merge, now) {
+                Added::Coalesced | Added::New if held => Added::Held,
+                added => added,
+            },
+            None => {
+                if self.early_add != EarlyAdd::Keep {
+                    self.stop_waiting(slot);
+                }
+                self.demand(slot, now, order_key)
+            }
+        }
+    }
+
+    /// A run of the key in `slot` is due later: the row `add_after` of the table.
+    pub(crate) fn demand_later(&mut self, slot: u32, due: Time, merge: Merge, now: Time) -> Added {
+        self.touch_if(slot, self.early_add != EarlyAdd::Keep);
+        if self.early_add != EarlyAdd::Keep && self.records.get(slot).phase.is_dirty() {
+            // At most one run is pending, and it is due already.
+            self.counts.coalesced += 1;
+            return Added::Coalesced;
+        }
+        let record = self.records.get_mut(slot);
+        if !record.waiting {
+            record.waiting = true;
+            if record.phase == Phase::Idle {
+                self.stamp(slot, now);
+            }
+            self.timers.set(slot, due);
+            return Added::New;
+        }
+        self.counts.coalesced += 1;
+        let set = match (merge, self.timers.due(slot)) {
+            (Merge::Earliest, Some(was)) => due < was,
+            (Merge::Latest, Some(was)) => due > was,
+            (Merge::Exactly, _) | (_, None) => true,
+        };
+        if set {
+            self.timers.set(slot, due);
+        }
+        Added::Coalesced
+    }
+
+    /// A run of the key in `slot` is due now: the row `add` of the table.
+    pub(crate) fn demand(&mut self, slot: u32, now: Time, order_key: Option<K>) -> Added {
+        match self.records.get(slot).phase {
+            Phase::Idle => {
+                self.counts.adds += 1;
+                self.stamp(slot, now);
+                self.make_ready(slot, order_key);
+                Added::New
+            }
+            Phase::Ready => {
+                self.counts.coalesced += 1;
+                self.touch_if(slot, true);
+                Added::Coalesced
+            }
+            Phase::Processing => {
+                self.counts.adds += 1;
+                self.stamp(slot, now);
+                self.records.get_mut(slot).phase = Phase::ProcessingDirty;
+                self.dirty_len += 1;
+                Added::Dirty
+            }
+            Phase::ProcessingDirty => {
+                self.counts.coalesced += 1;
+                Added::Coalesced
+            }
+        }
+    }
+
+    /// Makes up to `max` keys ready whose time has come, by (time, order of arrival), and says how
+    /// many it made so.
+    pub fn promote(&mut self, now: Time, max: usize) -> usize {
+        if self.ending == Ending::ShutDown {
+            return 0;
+        }
+        let mut count = 0;
+        while count < max && self.timers.next().is_some_and(|at| at <= now) {
+            // A custom order gets a copy of the key, made before anything changes.
+            let Some(slot) = self.timers.first() else { break };
+            let order_key = self.key_for_order(&self.records.get(slot).key);
+            let Some(slot) = self.timers.pop(now) else { break };
+            let record = self.records.get_mut(slot);
+            record.waiting = false;
+            if record.phase == Phase::Idle {
+                record.rest();
+            }
+            let _ = self.demand(slot, now, order_key);
+            count += 1;
+        }
+        count
+    }
+
+    // --- Taking back ----------------------------------------------------------------------------
+
+    /// Takes `key` out of ready, waiting and dirty, never out of a run, and clears its failures.
+    /// `None` if the queue has no record of it; else what was taken, and what is to be dropped.
+    pub fn cancel<Q>(&mut self, key: &Q, hash: u64) -> Option<(Cancelled, Option<K>)>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let slot = self.find(key, hash)?;
+        let cancelled = self.clear(slot);
+        Some((cancelled, self.release_if_stateless(slot)))
+    }
+
+    fn clear(&mut self, slot: u32) -> Cancelled {
+        let waiting = self.stop_waiting(slot);
+        let phase = self.records.get(slot).phase;
+        match phase {
+            Phase::Ready => self.unready(slot),
+            Phase::ProcessingDirty => {
+                self.records.get_mut(slot).phase = Phase::Processing;
+                self.dirty_len -= 1;
+            }
+            Phase::Idle => self.records.get_mut(slot).rest(),
+            Phase::Processing => {}
+        }
+        let record = self.records.get_mut(slot);
+        (record.failures, record.adds, record.reasons) = (0, 0, 0);
+        Cancelled { ready: phase == Phase::Ready, dirty: phase == Phase::ProcessingDirty, waiting }
+    }
+
+    /// Clears the failures of `key`. Returns the record's key if nothing else kept the record.
+    pub fn forget<Q>(&mut self, key: &Q, hash: u64) -> Option<K>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let slot = self.find(key, hash)?;
+        let record = self.records.get_mut(slot);
+        record.failures = 0;
+        if record.phase == Phase::Idle {
+            record.rest();
+        }
+        self.release_if_stateless(slot)
+    }
+
+    // --- Parts ----------------------------------------------------------------------------------
+
+    /// The slot of `key`, if the queue has a record of it.
+    pub(crate) fn find<Q>(&self, key: &Q, hash: u64) -> Option<u32>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.index.find(fold(hash), |slot| {
+            let record = self.records.get(slot);
+            record.hash == fold(hash) && record.key.borrow() == key
+        })
+    }
+
+    /// A copy of the key for an order that holds keys of its own. Made before anything changes,
+    /// because a key's `clone` may panic.
+    pub(crate) fn key_for_order(&self, key: &K) -> Option<K> {
+        match &self.ready {
+            Ready::Fifo(_) | Ready::Lanes(_) => None,
+            Ready::Custom(_) => Some(key.clone()),
+        }
+    }
+
+    fn insert(&mut self, key: K, hash: u64, group: Group) -> u32 {
+        let hash = fold(hash);
+        let slot = self.records.insert(Record::new(key, hash));
+        let records = &self.records;
+        self.index.insert(hash, slot, |slot| records.get(slot).hash);
+        if let Some(lanes) = self.ready.lanes_mut() {
+            lanes.enroll(slot, group);
+        }
+        if let Some(tracker) = &mut self.tracker {
+            tracker.enroll(slot);
+        }
+        slot
+    }
+
+    /// Removes the record in `slot` if there is nothing to keep it for, and returns its key.
+    pub(crate) fn release_if_stateless(&mut self, slot: u32) -> Option<K> {
+        let record = self.records.get(slot);
+        if record.has_state() {
+            return None;
+        }
+        let hash = record.hash;
+        let records = &self.records;
+        self.index.remove(hash, slot, |slot| records.get(slot).hash);
+        if let Some(lanes) = self.ready.lanes_mut() {
+            lanes.leave(slot);
+        }
+        let key = self.records.remove(slot).key;
+        if self.records.is_sparse() {
+            self.compact();
+        }
+        Some(key)
+    }
+
+    /// Moves a few records together, and gives back the memory above them.
+    #[cold]
+    fn compact(&mut self) {
+        let Self { records, index, ready, timers, tracker, .. } = self;
+        records.compact(|records, from, to| {
+            let record = records.get(to);
+            let (phase, hash) = (record.phase, record.hash);
+            index.replace(hash, from, to);
+            timers.moved(from, to);
+            if let Some(tracker) = tracker {
+                tracker.moved(from, to, phase.is_processing());
+            }
+            match (&mut *ready, phase) {
+                (Ready::Fifo(list), Phase::Ready) => list.moved(records, to),
+                (Ready::Fifo(_), _) => {}
+                (Ready::Lanes(lanes), _) => lanes.moved(from, to),
+                (Ready::Custom(custom), _) => custom.lanes.moved(from, to),
+            }
+        });
+        let span = records.span();
+        timers.truncate(span);
+        if let Some(tracker) = tracker {
+            tracker.truncate(span);
+        }
+        if let Some(lanes) = ready.lanes_mut() {
+            lanes.truncate(span);
+        }
+    }
+
+    /// Idle → Ready, at the tail.
+    pub(crate) fn make_ready(&mut self, slot: u32, order_key: Option<K>) {
+        self.ready_len += 1;
+        let record = self.records.get_mut(slot);
+        record.make_ready();
+        let priority = record.priority;
+        match &mut self.ready {
+            Ready::Fifo(list) => list.push_back(&mut self.records, slot),
+            Ready::Lanes(lanes) => lanes.push(slot, priority),
+            Ready::Custom(custom) => {
+                custom.lanes.push(slot, priority);
+                if let Some(key) = order_key {
+                    custom.push(key);
+                }
+            }
+        }
+    }
+
+    /// Ready → Idle.
+    pub(crate) fn unready(&mut self, slot: u32) {
+        self.ready_len -= 1;
+        match &mut self.ready {
+            Ready::Fifo(list) => list.remove(&mut self.records, slot),
+            Ready::Lanes(lanes) => lanes.remove(slot),
+            // The user's order still has the key; it is skipped when it comes.
+            Ready::Custom(custom) => custom.lanes.remove(slot),
+        }
+        self.records.get_mut(slot).rest();
+    }
+
+    /// Tells the order of a ready key that was added again, perhaps with a higher priority.
+    fn touch_if(&mut self, slot: u32, touch: bool) {
+        let record = self.records.get(slot);
+        if record.phase != Phase::Ready {
+            return;
+        }
+        match &mut self.ready {
+            Ready::Fifo(_) => {}
+            Ready::Lanes(lanes) => lanes.lift(slot, record.priority),
+            Ready::Custom(custom) => {
+                if touch {
+                    custom.order.touch(&record.key);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn stop_waiting(&mut self, slot: u32) -> bool {
+        let record = self.records.get_mut(slot);
+        let waiting = core::mem::take(&mut record.waiting);
+        if waiting {
+            self.timers.clear(slot);
+        }
+        waiting
+    }
+
+    pub(crate) fn stamp(&mut self, slot: u32, now: Time) {
+        if let Some(tracker) = &mut self.tracker {
+            tracker.added(slot, now);
+        }
+    }
+}

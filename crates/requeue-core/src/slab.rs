@@ -1,0 +1,318 @@
+//! Where records live: slots in chunks, reused, and moved together when few are left.
+
+use alloc::vec::Vec;
+
+use crate::chunked::CHUNK;
+
+/// No slot: the end of a list.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// How many records one step of compaction moves, and how many slots it looks at.
+const MOVES: usize = 4;
+const LOOKS: usize = 64;
+
+enum Slot<T> {
+    Vacant { next: u32 },
+    Live(T),
+}
+
+struct Chunk<T> {
+    slots: Vec<Slot<T>>,
+    /// The vacant slots of this chunk, a list through `Vacant::next`.
+    vacant: u32,
+    live: u32,
+    /// Links of the list of chunks that have room.
+    prev: u32,
+    next: u32,
+    /// Whether the chunk is in that list.
+    listed: bool,
+}
+
+impl<T> Chunk<T> {
+    const fn new() -> Self {
+        Self { slots: Vec::new(), vacant: NONE, live: 0, prev: NONE, next: NONE, listed: false }
+    }
+}
+
+/// Slots addressed by number. A slot stays where it is until [`Slab::compact`] moves it, and says so.
+pub(crate) struct Slab<T> {
+    chunks: Vec<Chunk<T>>,
+    /// First chunk with room; the others follow by `Chunk::next`.
+    room: u32,
+    live: usize,
+    /// While records are moved out of the last chunk: the slots of it still to look at.
+    looking: usize,
+    /// The chunk that is being emptied, if any; it is kept out of the list of room.
+    source: u32,
+}
+
+impl<T> Slab<T> {
+    pub(crate) const fn new() -> Self {
+        Self { chunks: Vec::new(), room: NONE, live: 0, looking: 0, source: NONE }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.live
+    }
+
+    /// One more than the highest slot there can be.
+    pub(crate) fn span(&self) -> usize {
+        self.chunks.len() * CHUNK
+    }
+
+    /// The record in `slot`, if there is one.
+    pub(crate) fn find(&self, slot: u32) -> Option<&T> {
+        let (chunk, at) = split(slot);
+        match self.chunks.get(chunk)?.slots.get(at)? {
+            Slot::Live(value) => Some(value),
+            Slot::Vacant { .. } => None,
+        }
+    }
+
+    /// The record in `slot`, which is live.
+    #[track_caller]
+    pub(crate) fn get(&self, slot: u32) -> &T {
+        let (chunk, at) = split(slot);
+        match &self.chunks[chunk].slots[at] {
+            Slot::Live(value) => value,
+            Slot::Vacant { .. } => unreachable!("slot {slot} is vacant"),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn get_mut(&mut self, slot: u32) -> &mut T {
+        let (chunk, at) = split(slot);
+        match &mut self.chunks[chunk].slots[at] {
+            Slot::Live(value) => value,
+            Slot::Vacant { .. } => unreachable!("slot {slot} is vacant"),
+        }
+    }
+
+    pub(crate) fn insert(&mut self, value: T) -> u32 {
+        if self.room == NONE {
+            self.grow();
+        }
+        let number = self.room;
+        let chunk = &mut self.chunks[number as usize];
+        chunk.live += 1;
+        self.live += 1;
+        let at = match chunk.vacant {
+            NONE => {
+                if chunk.slots.capacity() == 0 && number > 0 {
+                    // The first chunk grows as any vector: a small queue stays small.
+                    chunk.slots.reserve_exact(CHUNK);
+                }
+                chunk.slots.push(Slot::Live(value));
+                chunk.slots.len() - 1
+            }
+            at => {
+                let slot = &mut chunk.slots[at as usize];
+                if let Slot::Vacant { next } = *slot {
+                    chunk.vacant = next;
+                }
+                *slot = Slot::Live(value);
+                at as usize
+            }
+        };
+        if chunk.live as usize == CHUNK {
+            self.unlist(number);
+        }
+        (number << CHUNK.trailing_zeros()) | at as u32
+    }
+
+    #[track_caller]
+    pub(crate) fn remove(&mut self, slot: u32) -> T {
+        let (number, at) = split(slot);
+        let chunk = &mut self.chunks[number];
+        let vacant = Slot::Vacant { next: chunk.vacant };
+        let Slot::Live(value) = core::mem::replace(&mut chunk.slots[at], vacant) else {
+            unreachable!("slot {slot} is vacant");
+        };
+        chunk.vacant = at as u32;
+        chunk.live -= 1;
+        self.live -= 1;
+        if chunk.live == 0 && (number > 0 || self.live == 0) {
+            chunk.slots = Vec::new();
+            chunk.vacant = NONE;
+        }
+        if !chunk.listed && number as u32 != self.source {
+            self.list(number as u32);
+        }
+        if number + 1 == self.chunks.len() {
+            self.trim();
+        }
+        value
+    }
+
+    /// Whether less than a quarter of the slots hold a record, so that [`compact`](Self::compact)
+    /// has something to do.
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.chunks.len() > 1 && self.live * 4 < self.span()
+    }
+
+    /// One step of moving the records of the last chunk to slots below: a bounded number of moves,
+    /// each told to `moved` as (from, to) before the next one.
+    pub(crate) fn compact(&mut self, mut moved: impl FnMut(&mut Self, u32, u32)) {
+        let last = self.chunks.len() - 1;
+        if self.source != last as u32 {
+            self.source = last as u32;
+            self.looking = self.chunks[last].slots.len();
+            if self.chunks[last].listed {
+                self.unlist(last as u32);
+            }
+        }
+        let mut moves = 0;
+        for _ in 0..LOOKS {
+            if moves == MOVES || self.looking == 0 {
+                break;
+            }
+            self.looking -= 1;
+            let at = self.looking;
+            let chunk = &mut self.chunks[last];
+            // A chunk that has lost all its slots meanwhile has nothing to look at.
+            let Some(slot) = chunk.slots.get_mut(at) else { continue };
+            let vacant = Slot::Vacant { next: chunk.vacant };
+            if matches!(slot, Slot::Vacant { .. }) {
+                continue;
+            }
+            let Slot::Live(value) = core::mem::replace(slot, vacant) else { continue };
+            chunk.vacant = at as u32;
+            chunk.live -= 1;
+            self.live -= 1;
+            let from = ((last << CHUNK.trailing_zeros()) | at) as u32;
+            // There is room below: less than a quarter of all slots is live.
+            let to = self.insert(value);
+            moves += 1;
+            moved(self, from, to);
+        }
+        if self.chunks[last].live == 0 {
+            self.chunks[last].slots = Vec::new();
+            self.chunks[last].vacant = NONE;
+            self.trim();
+        }
+    }
+
+    fn grow(&mut self) {
+        // A source that is in the way of growth is no source any more.
+        let source = core::mem::replace(&mut self.source, NONE);
+        if source != NONE && (self.chunks[source as usize].live as usize) < CHUNK {
+            self.list(source);
+            return;
+        }
+        self.chunks.push(Chunk::new());
+        self.list(self.chunks.len() as u32 - 1);
+    }
+
+    /// Drops empty chunks from the end, a few at a time so that no call takes long.
+    fn trim(&mut self) {
+        for _ in 0..16 {
+            let Some(chunk) = self.chunks.last() else { break };
+            if chunk.live > 0 {
+                break;
+            }
+            let last = self.chunks.len() as u32 - 1;
+            if self.chunks[last as usize].listed {
+                self.unlist(last);
+            }
+            if self.source == last {
+                self.source = NONE;
+            }
+            self.chunks.pop();
+        }
+        if self.chunks.capacity() > 4 * self.chunks.len() + 16 {
+            self.chunks.shrink_to(2 * self.chunks.len());
+        }
+    }
+
+    fn list(&mut self, number: u32) {
+        let head = core::mem::replace(&mut self.room, number);
+        let chunk = &mut self.chunks[number as usize];
+        chunk.listed = true;
+        chunk.prev = NONE;
+        chunk.next = head;
+        if head != NONE {
+            self.chunks[head as usize].prev = number;
+        }
+    }
+
+    fn unlist(&mut self, number: u32) {
+        let chunk = &mut self.chunks[number as usize];
+        chunk.listed = false;
+        let (prev, next) = (chunk.prev, chunk.next);
+        match prev {
+            NONE => self.room = next,
+            prev => self.chunks[prev as usize].next = next,
+        }
+        if next != NONE {
+            self.chunks[next as usize].prev = prev;
+        }
+    }
+}
+
+const fn split(slot: u32) -> (usize, usize) {
+    let slot = slot as usize;
+    (slot >> CHUNK.trailing_zeros(), slot & (CHUNK - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeMap;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_vacant_slot_costs_no_tag() {
+        struct Record {
+            _key: u64,
+            _phase: core::cmp::Ordering,
+        }
+        assert_eq!(size_of::<Slot<Record>>(), size_of::<Record>());
+    }
+
+    proptest! {
+        /// Against a map: what was inserted is found under its slot, wherever it has moved.
+        #[test]
+        fn finds_what_a_map_finds(ops in proptest::collection::vec((0u8..8, any::<u32>()), 1..60)) {
+            let mut slab = Slab::new();
+            let mut model: BTreeMap<u32, u32> = BTreeMap::new();
+            let mut next = 0u32;
+            for (op, pick) in ops {
+                match op {
+                    0..3 => {
+                        for _ in 0..pick % 2000 {
+                            prop_assert!(model.insert(slab.insert(next), next).is_none());
+                            next += 1;
+                        }
+                    }
+                    3..7 => {
+                        // Thin out: all but each n-th.
+                        let keep = pick % 7 + 1;
+                        let gone: alloc::vec::Vec<u32> =
+                            model.keys().copied().filter(|slot| slot % keep != 0).collect();
+                        for slot in gone {
+                            let value = model.remove(&slot);
+                            prop_assert_eq!(Some(slab.remove(slot)), value);
+                        }
+                    }
+                    _ => {
+                        let mut steps = 0;
+                        while slab.is_sparse() {
+                            slab.compact(|slab, from, to| {
+                                let value = model.remove(&from).unwrap();
+                                assert_eq!(*slab.get(to), value);
+                                assert!(model.insert(to, value).is_none());
+                            });
+                            steps += 1;
+                            assert!(steps < 100_000, "compaction does not end");
+                        }
+                        prop_assert!(slab.span() <= CHUNK.max(4 * slab.len()) + CHUNK);
+                    }
+                }
+                prop_assert_eq!(slab.len(), model.len());
+                for (&slot, value) in &model {
+                    prop_assert_eq!(slab.find(slot), Some(value));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What the queue counts, and how long things took.
+
+use core::time::Duration;
+
+use crate::Time;
+use crate::chunked::Chunked;
+use crate::list::{Links, List};
+use crate::slab::NONE;
+
+/// Counts since the queue was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Keys that became ready, or dirty while with a worker (`workqueue_adds_total`).
+    pub adds: u64,
+    /// Adds that became part of a run that was pending already.
+    pub coalesced: u64,
+    /// Delayed adds, of any delay, zero included (`workqueue_retries_total`).
+    pub retries: u64,
+    /// Hand-outs.
+    pub hand_outs: u64,
+    /// Hand-outs that ended as a failure.
+    pub failures: u64,
+}
+
+/// Upper bounds of the buckets of a [`Histogram`], in seconds: 1e-8 × 10ⁿ, as Kubernetes'
+/// component-base has them for n from 0 to 9, and two more.
+pub const BUCKETS: [f64; 12] =
+    [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3];
+
+/// Durations by power of ten.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Histogram {
+    /// How many durations fell into each bucket of [`BUCKETS`], and the last: into none.
+    pub counts: [u64; BUCKETS.len() + 1],
+    /// The sum of all durations, in nanoseconds.
+    pub sum: u128,
+}
+
+impl Histogram {
+    /// How many durations were observed.
+    ///
+    /// ```
+    /// # use requeue_core::Histogram;
+    /// assert_eq!(Histogram::default().count(), 0);
+    /// ```
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    fn observe(&mut self, took: Duration) {
+        let nanos = took.as_nanos();
+        // A bucket holds what is at most its bound: 10 ns is in the first, 11 ns in the second.
+        let bucket = nanos.saturating_sub(1).checked_ilog10().unwrap_or(0) as usize;
+        self.counts[bucket.min(BUCKETS.len())] += 1;
+        self.sum += nanos;
+    }
+}
+
+#[derive(Clone)]
+struct Stamp {
+    /// When the key became ready, dirty, or began to wait.
+    added: Time,
+    /// When it was handed out.
+    started: Time,
+    links: [u32; 2],
+}
+
+struct Running<'a>(&'a mut Chunked<Stamp>);
+
+impl Links for Running<'_> {
+    fn links(&mut self, slot: u32) -> &mut [u32; 2] {
+        &mut self.0.get_mut(slot as usize).links
+    }
+}
+
+/// Times of keys, kept only where somebody asked for them.
+pub(crate) struct Tracker {
+    stamps: Chunked<Stamp>,
+    /// Keys with a worker, by the time of their hand-out.
+    running: List,
+    count: u64,
+    /// The sum of `started` of all running keys.
+    started: u128,
+    pub(crate) queued: Histogram,
+    pub(crate) worked: Histogram,
+}
+
+impl Tracker {
+    pub(crate) fn new() -> Self {
+        Self {
+            stamps: Chunked::new(),
+            running: List::new(),
+            count: 0,
+            started: 0,
+            queued: Histogram::default(),
+            worked: Histogram::default(),
+        }
+    }
+
+    /// There is a record in `slot`.
+    pub(crate) fn enroll(&mut self, slot: u32) {
+        let stamp = Stamp { added: Time::ZERO, started: Time::ZERO, links: [NONE; 2] };
+        self.stamps.extend_to(slot as usize + 1, &stamp);
+        *self.stamps.get_mut(slot as usize) = stamp;
+    }
+
+    pub(crate) fn added(&mut self, slot: u32, now: Time) {
+        self.stamps.get_mut(slot as usize).added = now;
+    }
+
+    /// The key is handed out: how long it was ready, or dirty and ready.
+    pub(crate) fn start(&mut self, slot: u32, now: Time) -> Duration {
+        let stamp = self.stamps.get_mut(slot as usize);
+        stamp.started = now;
+        let queued = now.since(stamp.added);
+        self.count += 1;
+        self.started += u128::from(now.as_nanos());
+        self.running.push_back(&mut Running(&mut self.stamps), slot);
+        self.queued.observe(queued);
+        queued
+    }
+
+    /// The worker is done with the key: how long it took.
+    pub(crate) fn finish(&mut self, slot: u32, now: Time) -> Duration {
+        let started = self.stamps.get(slot as usize).started;
+        self.count -= 1;
+        self.started -= u128::from(started.as_nanos());
+        self.running.remove(&mut Running(&mut self.stamps), slot);
+        let worked = now.since(started);
+        self.worked.observe(worked);
+        worked
+    }
+
+    pub(crate) fn moved(&mut self, from: u32, to: u32, is_running: bool) {
+        let stamp = self.stamps.get(from as usize).clone();
+        self.stamps.extend_to(to as usize + 1, &stamp);
+        *self.stamps.get_mut(to as usize) = stamp;
+        if is_running {
+            self.running.moved(&mut Running(&mut self.stamps), to);
+        }
+    }
+
+    pub(crate) fn truncate(&mut self, span: usize) {
+        self.stamps.truncate(span);
+    }
+
+    pub(crate) fn added_at(&self, slot: u32) -> Time {
+        self.stamps.get(slot as usize).added
+    }
+
+    pub(crate) fn started_at(&self, slot: u32) -> Time {
+        self.stamps.get(slot as usize).started
+    }
+
+    /// The time that all running keys together have been running.
+    pub(crate) fn unfinished(&self, now: Time) -> Duration {
+        let sum = u128::from(now.as_nanos()) * u128::from(self.count);
+        Duration::from_nanos(u64::try_from(sum.saturating_sub(self.started)).unwrap_or(u64::MAX))
+    }
+
+    /// How long the key that was handed out first of those running has been running.
+    pub(crate) fn longest(&self, now: Time) -> Duration {
+        self.running.head().map_or(Duration::ZERO, |slot| now.since(self.started_at(slot)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_holds_what_is_at_most_its_bound() {
+        let cases = [
+            (0, 0),
+            (1, 0),
+            (10, 0),
+            (11, 1),
+            (100, 1),
+            (101, 2),
+            (1_000_000_000, 8),
+            (1_000_000_001, 9),
+            (1_000_000_000_000, 11),
+            (1_000_000_000_001, 12),
+            (u64::MAX, 12),
+        ];
+        for (nanos, bucket) in cases {
+            let mut histogram = Histogram::default();
+            histogram.observe(Duration::from_nanos(nanos));
+            assert_eq!(histogram.counts.iter().position(|&n| n == 1), Some(bucket), "{nanos} ns");
+            assert_eq!(histogram.sum, u128::from(nanos));
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! When waiting keys become ready: a heap of deadlines that knows where each slot's stands.
+//!
+//! Four children a node: their 64 bytes are one or two cache lines, and the heap is half as high
+//! as a binary one. Equal deadlines leave in order of arrival.
+
+use crate::Time;
+use crate::chunked::Chunked;
+use crate::slab::NONE;
+use crate::sparse::Sparse;
+
+const ARITY: usize = 4;
+
+#[derive(Clone, Copy)]
+struct Entry {
+    at: Time,
+    /// Order of arrival among equal deadlines. It may wrap: then only keys of one nanosecond
+    /// that were added two billion delays apart change places.
+    seq: u32,
+    slot: u32,
+}
+
+impl Entry {
+    fn before(&self, other: &Self) -> bool {
+        match self.at.cmp(&other.at) {
+            core::cmp::Ordering::Less => true,
+            core::cmp::Ordering::Equal => (self.seq.wrapping_sub(other.seq) as i32) < 0,
+            core::cmp::Ordering::Greater => false,
+        }
+    }
+}
+
+pub(crate) struct Timers {
+    heap: Chunked<Entry>,
+    /// Where the slot's entry stands in the heap, or `NONE`. Apart from the records, so that
+    /// moving entries up and down touches four bytes of each and not its whole record.
+    places: Sparse,
+    seq: u32,
+}
+
+impl Timers {
+    pub(crate) const fn new() -> Self {
+        Self { heap: Chunked::new(), places: Sparse::new(), seq: 0 }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// The earliest deadline.
+    pub(crate) fn next(&self) -> Option<Time> {
+        (!self.heap.is_empty()).then(|| self.heap.get(0).at)
+    }
+
+    /// The deadline of `slot`.
+    pub(crate) fn due(&self, slot: u32) -> Option<Time> {
+        match self.places.get(slot) {
+            NONE => None,
+            place => Some(self.heap.get(place as usize).at),
+        }
+    }
+
+    /// Sets the deadline of `slot`, and its arrival to now.
+    pub(crate) fn set(&mut self, slot: u32, at: Time) {
+        let entry = Entry { at, seq: self.seq, slot };
+        self.seq = self.seq.wrapping_add(1);
+        match self.places.get(slot) {
+            NONE => {
+                let end = self.heap.len();
+                self.places.insert(slot, end as u32);
+                self.heap.push(entry);
+                self.up(end, entry);
+            }
+            place => self.fix(place as usize, entry),
+        }
+    }
+
+    /// Takes out the deadline of `slot`.
+    pub(crate) fn clear(&mut self, slot: u32) -> Option<Time> {
+        let place = self.places.get(slot);
+        if place == NONE {
+            return None;
+        }
+        let at = self.heap.get(place as usize).at;
+        self.places.remove(slot);
+        if let Some(last) = self.heap.pop()
+            && (place as usize) < self.heap.len()
+        {
+            self.fix(place as usize, last);
+        }
+        Some(at)
+    }
+
+    /// Takes out the earliest deadline if it is not after `now`.
+    pub(crate) fn pop(&mut self, now: Time) -> Option<u32> {
+        let at = self.next()?;
+        if at > now || at == Time::NEVER {
+            return None;
+        }
+        let slot = self.heap.get(0).slot;
+        self.clear(slot);
+        Some(slot)
+    }
+
+    /// The slot with the earliest deadline.
+    pub(crate) fn first(&self) -> Option<u32> {
+        (!self.heap.is_empty()).then(|| self.heap.get(0).slot)
+    }
+
+    /// Any slot with a deadline: the one that is cheapest to take out.
+    pub(crate) fn any(&self) -> Option<u32> {
+        Some(self.heap.get(self.heap.len().checked_sub(1)?).slot)
+    }
+
+    /// The record in `from` is in `to` from now on.
+    pub(crate) fn moved(&mut self, from: u32, to: u32) {
+        let place = self.places.get(from);
+        if place == NONE {
+            return;
+        }
+        self.places.remove(from);
+        self.places.insert(to, place);
+        self.heap.get_mut(place as usize).slot = to;
+    }
+
+    /// There are no slots from `span` on any more.
+    pub(crate) fn truncate(&mut self, span: usize) {
+        self.places.truncate(span);
+    }
+
+    fn write(&mut self, place: usize, entry: Entry) {
+        self.places.set(entry.slot, place as u32);
+        *self.heap.get_mut(place) = entry;
+    }
+
+    /// Puts `entry` at `place` or where it belongs from there.
+    fn fix(&mut self, place: usize, entry: Entry) {
+        if place > 0 && entry.before(self.heap.get((place - 1) / ARITY)) {
+            self.up(place, entry);
+        } else {
+            self.down(place, entry);
+        }
+    }
+
+    fn up(&mut self, mut place: usize, entry: Entry) {
+        while place > 0 {
+            let parent = (place - 1) / ARITY;
+            let above = *self.heap.get(parent);
+            if !entry.before(&above) {
+                break;
+            }
+            self.write(place, above);
+            place = parent;
+        }
+        self.write(place, entry);
+    }
+
+    fn down(&mut self, mut place: usize, entry: Entry) {
+        let len = self.heap.len();
+        loop {
+            let first = place * ARITY + 1;
+            if first >= len {
+                break;
+            }
+            let mut least = first;
+            let mut below = *self.heap.get(first);
+            for child in first + 1..len.min(first + ARITY) {
+                let candidate = *self.heap.get(child);
+                if candidate.before(&below) {
+                    (least, below) = (child, candidate);
+                }
+            }
+            if !below.before(&entry) {
+                break;
+            }
+            self.write(place, below);
+            place = least;
+        }
+        self.write(place, entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against a list that is sorted anew for each question.
+        #[test]
+        fn leaves_by_deadline_then_by_arrival(
+            ops in proptest::collection::vec((0u8..6, 0u32..40, 0u64..20), 1..300),
+        ) {
+            let mut timers = Timers::new();
+            let mut model: Vec<(u64, u32, u32)> = Vec::new();
+            for (arrival, (op, slot, at)) in (0u32..).zip(ops) {
+                match op {
+                    0..3 => {
+                        timers.set(slot, Time::from_nanos(at));
+                        model.retain(|entry| entry.2 != slot);
+                        model.push((at, arrival, slot));
+                    }
+                    3 => {
+                        let was = model.iter().find(|e| e.2 == slot).map(|e| Time::from_nanos(e.0));
+                        prop_assert_eq!(timers.due(slot), was);
+                        prop_assert_eq!(timers.clear(slot), was);
+                        model.retain(|entry| entry.2 != slot);
+                    }
+                    4 => {
+                        let to = slot + 100;
+                        if !model.iter().any(|e| e.2 == to) {
+                            timers.moved(slot, to);
+                            for entry in model.iter_mut().filter(|e| e.2 == slot) {
+                                entry.2 = to;
+                            }
+                        }
+                    }
+                    _ => {
+                        model.sort_unstable();
+                        let due = model.first().filter(|e| e.0 <= at).map(|e| e.2);
+                        prop_assert_eq!(timers.pop(Time::from_nanos(at)), due);
+                        model.retain(|entry| Some(entry.2) != due);
+                    }
+                }
+                prop_assert_eq!(timers.len(), model.len());
+                prop_assert_eq!(timers.next(), model.iter().map(|e| Time::from_nanos(e.0)).min());
+            }
+        }
+    }
+
+    #[test]
+    fn never_does_not_fire() {
+        let mut timers = Timers::new();
+        timers.set(0, Time::NEVER);
+        assert_eq!(timers.pop(Time::NEVER), None);
+        assert_eq!(timers.due(0), Some(Time::NEVER));
+    }
+}
