@@ -11,6 +11,9 @@ pub(crate) const NONE: u32 = u32::MAX;
 const MOVES: usize = 4;
 const LOOKS: usize = 64;
 
+/// Slots that an empty slab keeps.
+const SMALL: usize = 64;
+
 enum Slot<T> {
     Vacant { next: u32 },
     Live(T),
@@ -31,6 +34,15 @@ struct Chunk<T> {
 impl<T> Chunk<T> {
     const fn new() -> Self {
         Self { slots: Vec::new(), vacant: NONE, live: 0, prev: NONE, next: NONE, listed: false }
+    }
+
+    /// Gives back the memory of a chunk without records.
+    fn clear(&mut self, number: usize) {
+        // A queue that is empty now and then keeps the little it needs.
+        if number > 0 || self.slots.capacity() > SMALL {
+            self.slots = Vec::new();
+            self.vacant = NONE;
+        }
     }
 }
 
@@ -131,9 +143,8 @@ impl<T> Slab<T> {
         chunk.vacant = at as u32;
         chunk.live -= 1;
         self.live -= 1;
-        if chunk.live == 0 && (number > 0 || self.live == 0) {
-            chunk.slots = Vec::new();
-            chunk.vacant = NONE;
+        if chunk.live == 0 {
+            chunk.clear(number);
         }
         if !chunk.listed && number as u32 != self.source {
             self.list(number as u32);
@@ -186,8 +197,7 @@ impl<T> Slab<T> {
             moved(self, from, to);
         }
         if self.chunks[last].live == 0 {
-            self.chunks[last].slots = Vec::new();
-            self.chunks[last].vacant = NONE;
+            self.chunks[last].clear(last);
             self.trim();
         }
     }
@@ -207,7 +217,7 @@ impl<T> Slab<T> {
     fn trim(&mut self) {
         for _ in 0..16 {
             let Some(chunk) = self.chunks.last() else { break };
-            if chunk.live > 0 {
+            if chunk.live > 0 || chunk.slots.capacity() > 0 {
                 break;
             }
             let last = self.chunks.len() as u32 - 1;
