@@ -7,12 +7,18 @@
 //! | clock | `now` | who wakes |
 //! |---|---|---|
 //! | [`SystemClock`] | the machine's monotonic clock | one thread for the whole process, started by the first alarm |
+#![cfg_attr(
+    feature = "tokio",
+    doc = "| [`TokioClock`] | the runtime's clock, which a test can pause | the runtime's timer driver |"
+)]
 //! | [`FakeClock`] | what the test has set | the thread that moves the clock |
 
 mod fake;
 mod sleep;
 mod system;
 mod timers;
+#[cfg(feature = "tokio")]
+mod tokio;
 
 use std::fmt;
 use std::pin::Pin;
@@ -24,6 +30,8 @@ use crate::Time;
 pub use self::fake::FakeClock;
 pub use self::sleep::{Sleep, sleep_until};
 pub use self::system::SystemClock;
+#[cfg(feature = "tokio")]
+pub use self::tokio::TokioClock;
 
 /// Says what time it is, and wakes when a time has come.
 ///
