@@ -1,1 +1,0 @@
-//! Where a queue gets its time.

@@ -1,0 +1,229 @@
+//! A clock that stands still until a test moves it.
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use super::timers::{Key, Timers};
+use super::{Alarm, Clock};
+use crate::Time;
+
+/// A clock for tests: it stands still until it is moved.
+///
+/// Its clones are the same clock. Deadlines are absolute, and an alarm that is armed for a time
+/// that has come goes off at once: no alarm is missed, whichever way arming it and moving the
+/// clock interleave.
+///
+/// ```
+/// use std::time::Duration;
+/// use requeue::clock::{FakeClock, sleep_until};
+///
+/// let clock = FakeClock::new();
+/// let bed = clock.now();
+/// clock.run(sleep_until(&clock, bed + Duration::from_secs(8 * 3600)));
+/// assert_eq!(clock.now().since(bed), Duration::from_secs(8 * 3600));
+/// ```
+#[derive(Clone)]
+pub struct FakeClock(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    /// Told when the number of armed alarms grows.
+    more_armed: Condvar,
+}
+
+struct State {
+    now: Time,
+    timers: Timers,
+}
+
+impl FakeClock {
+    /// A clock that stands at one second after its origin.
+    #[must_use]
+    pub fn new() -> Self {
+        let state = State { now: Time::ZERO + Duration::from_secs(1), timers: Timers::new() };
+        Self(Arc::new(Shared { state: Mutex::new(state), more_armed: Condvar::new() }))
+    }
+
+    /// The time this clock was moved to last.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.lock().now
+    }
+
+    /// Moves the clock `by` on, then wakes whatever is due, and returns when all were woken.
+    ///
+    /// They are woken in the order of their deadlines, equal ones in the order they were armed,
+    /// from this thread and with no lock held: a waker may use the clock. It sees the time after
+    /// the move, as after one long pause, not the time it had asked for.
+    ///
+    /// # Panics
+    ///
+    /// When a waker does. Those that come after it are woken when the clock is moved next.
+    pub fn advance(&self, by: Duration) {
+        let mut state = self.lock();
+        state.now = state.now + by;
+        drop(state);
+        self.wake_due();
+    }
+
+    /// Moves the clock to `now`, forwards or back, then wakes whatever is due, as
+    /// [`advance`](Self::advance) does.
+    ///
+    /// # Panics
+    ///
+    /// When a waker does.
+    pub fn set(&self, now: Time) {
+        self.lock().now = now;
+        self.wake_due();
+    }
+
+    /// How many alarms are armed: neither gone off, nor dropped.
+    #[must_use]
+    pub fn armed(&self) -> usize {
+        self.lock().timers.len()
+    }
+
+    /// When the next armed alarm goes off.
+    #[must_use]
+    pub fn next_alarm(&self) -> Option<Time> {
+        self.lock().timers.earliest().map(|(at, _)| at)
+    }
+
+    /// Blocks until at least `n` alarms are armed, by other threads.
+    ///
+    /// This is how a test learns that those it has started are waiting, without sleeping.
+    ///
+    /// ```
+    /// use std::task::Waker;
+    /// use std::thread;
+    /// use std::time::Duration;
+    /// use requeue::clock::{Clock, FakeClock};
+    ///
+    /// let clock = FakeClock::new();
+    /// let at = clock.now() + Duration::from_secs(1);
+    /// let other = thread::spawn({
+    ///     let clock = clock.clone();
+    ///     move || clock.arm(at, Waker::noop())
+    /// });
+    /// clock.wait_armed(1);
+    /// clock.advance(Duration::from_secs(1));
+    /// assert_eq!(clock.armed(), 0);
+    /// # drop(other);
+    /// ```
+    pub fn wait_armed(&self, n: usize) {
+        let state = self.lock();
+        let armed = self.0.more_armed.wait_while(state, |state| state.timers.len() < n);
+        drop(armed.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Runs `future` to its end on this thread, and moves the clock to the next alarm whenever
+    /// it waits for one.
+    ///
+    /// This is for what waits on this clock alone: hours pass in microseconds, the same way in
+    /// every run.
+    ///
+    /// # Panics
+    ///
+    /// When the future waits and no alarm is armed: nothing on this thread would ever wake it.
+    pub fn run<F: Future>(&self, future: F) -> F::Output {
+        let woken = Arc::new(Woken(AtomicBool::new(true)));
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut future = pin!(future);
+        loop {
+            while woken.0.swap(false, Ordering::AcqRel) {
+                if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
+                {
+                    return output;
+                }
+            }
+            match self.next_alarm() {
+                Some(at) => self.set(at),
+                None => panic!("the future waits, and no alarm of its clock is armed"),
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One at a time, so that a waker can disarm those that come after it.
+    fn wake_due(&self) {
+        while let Some(waker) = self.pop_due() {
+            waker.wake();
+        }
+    }
+
+    fn pop_due(&self) -> Option<Waker> {
+        let mut state = self.lock();
+        let now = state.now;
+        state.timers.pop_due(now)
+    }
+}
+
+impl Clock for FakeClock {
+    fn now(&self) -> Time {
+        self.now()
+    }
+
+    fn arm(&self, at: Time, waker: &Waker) -> Alarm {
+        if at == Time::NEVER {
+            return Alarm::none();
+        }
+        let waker = waker.clone();
+        let mut state = self.lock();
+        if at <= state.now {
+            drop(state);
+            waker.wake();
+            return Alarm::none();
+        }
+        let key = state.timers.insert(at, waker);
+        drop(state);
+        self.0.more_armed.notify_all();
+        Alarm::new(Disarm { clock: self.clone(), key })
+    }
+}
+
+impl Default for FakeClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for FakeClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        let (now, armed) = (state.now, state.timers.len());
+        drop(state);
+        f.debug_struct("FakeClock").field("now", &now).field("armed", &armed).finish()
+    }
+}
+
+struct Disarm {
+    clock: FakeClock,
+    key: Key,
+}
+
+impl Drop for Disarm {
+    fn drop(&mut self) {
+        // The waker is dropped after the lock is free: its own drop may use the clock.
+        let waker = self.clock.lock().timers.remove(self.key);
+        drop(waker);
+    }
+}
+
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,151 @@
+//! The machine's clock, and one thread that wakes.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::timers::{Key, Timers};
+use super::{Alarm, Clock};
+use crate::Time;
+
+/// The machine's monotonic clock.
+///
+/// Its times count from a moment early in the process's life, which is the time 1, so that
+/// [`Time::ZERO`] lies before anything this clock says; all `SystemClock`s agree.
+///
+/// Alarms are kept by **one thread for the whole process**, called `requeue-timer`. It starts
+/// with the first alarm that is not due already, holds absolute deadlines, and never ends.
+/// It sleeps for at most an hour at a time, so that it notices a machine that was suspended; a
+/// waker that panics does not end it. Wakers run on it, so they have to be quick. Should the
+/// system refuse to start the thread, alarms go off at once: whoever waits then looks at the
+/// clock all the time, but is not forgotten.
+///
+/// ```
+/// use requeue::Time;
+/// use requeue::clock::{Clock, SystemClock};
+///
+/// let before = SystemClock.now();
+/// assert!(before > Time::ZERO);
+/// assert!(SystemClock.now() >= before);
+/// assert!(SystemClock.is_real_time());
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Time {
+        static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        Time::from_nanos(1) + ORIGIN.elapsed()
+    }
+
+    fn arm(&self, at: Time, waker: &Waker) -> Alarm {
+        if at == Time::NEVER {
+            return Alarm::none();
+        }
+        if at <= self.now() {
+            waker.wake_by_ref();
+            return Alarm::none();
+        }
+        match TIMER.arm(at, waker.clone()) {
+            Ok(key) => Alarm::new(Disarm(key)),
+            Err(waker) => {
+                waker.wake();
+                Alarm::none()
+            }
+        }
+    }
+
+    fn is_real_time(&self) -> bool {
+        true
+    }
+}
+
+struct Disarm(Key);
+
+impl Drop for Disarm {
+    fn drop(&mut self) {
+        // The guard of the lock is gone at the end of the first statement: a waker's own drop
+        // may arm or disarm.
+        let waker = TIMER.lock().timers.remove(self.0);
+        drop(waker);
+    }
+}
+
+static TIMER: TimerThread = TimerThread {
+    state: Mutex::new(State { timers: Timers::new(), started: false }),
+    earlier: Condvar::new(),
+};
+
+struct TimerThread {
+    state: Mutex<State>,
+    /// Told when an alarm is armed that comes before all others.
+    earlier: Condvar,
+}
+
+struct State {
+    timers: Timers,
+    started: bool,
+}
+
+impl TimerThread {
+    /// How long the thread sleeps at most: a suspended machine's monotonic clock may stand still.
+    const LONGEST_PARK: Duration = Duration::from_secs(3600);
+    /// How many wakers are taken out under one hold of the lock.
+    const BATCH: usize = 64;
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the waker back when there is no thread to wake it.
+    fn arm(&'static self, at: Time, waker: Waker) -> Result<Key, Waker> {
+        let mut state = self.lock();
+        if !state.started {
+            let thread = thread::Builder::new().name("requeue-timer".into());
+            if thread.spawn(|| self.run()).is_err() {
+                return Err(waker);
+            }
+            state.started = true;
+        }
+        let key = state.timers.insert(at, waker);
+        let is_first = state.timers.earliest() == Some(key);
+        drop(state);
+        if is_first {
+            self.earlier.notify_one();
+        }
+        Ok(key)
+    }
+
+    fn run(&self) {
+        let mut due = Vec::with_capacity(Self::BATCH);
+        let mut state = self.lock();
+        loop {
+            let now = SystemClock.now();
+            while due.len() < Self::BATCH
+                && let Some(waker) = state.timers.pop_due(now)
+            {
+                due.push(waker);
+            }
+            if due.is_empty() {
+                let next = state.timers.earliest().map_or(Time::NEVER, |(at, _)| at);
+                let park = next.since(now).min(Self::LONGEST_PARK);
+                let woken = self.earlier.wait_timeout(state, park);
+                state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            } else {
+                drop(state);
+                due.drain(..).for_each(wake_unharmed);
+                state = self.lock();
+            }
+        }
+    }
+}
+
+/// Wakes, and survives a waker that panics.
+fn wake_unharmed(waker: Waker) {
+    if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+        // Dropping it could panic again.
+        std::mem::forget(panic);
+    }
+}

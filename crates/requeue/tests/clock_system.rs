@@ -1,0 +1,88 @@
+//! What `SystemClock` promises. Its thread belongs to the whole process, so this is one test in a
+//! binary of its own.
+// Tests say what they expect by unwrapping it, in their helpers too.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::task::{Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use requeue::Time;
+use requeue::clock::{Clock, SystemClock};
+
+/// Says which thread woke it, and when.
+struct Tell {
+    to: Sender<(Option<String>, Time)>,
+    then_panic: bool,
+}
+
+impl Wake for Tell {
+    fn wake(self: Arc<Self>) {
+        let woken_by = thread::current().name().map(str::to_owned);
+        self.to.send((woken_by, SystemClock.now())).unwrap();
+        assert!(!self.then_panic, "a waker of a test panics");
+    }
+}
+
+/// How many of the timer's threads there are.
+#[cfg(target_os = "linux")]
+fn timer_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let name = |task: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default()
+    };
+    tasks.map(name).filter(|name| name.trim() == "requeue-timer").count()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn timer_threads() -> usize {
+    1
+}
+
+#[test]
+fn one_thread_from_the_first_alarm_on_wakes_in_time_and_survives_wakers_that_panic() {
+    let (to, from) = channel();
+    let waker = |then_panic| Waker::from(Arc::new(Tell { to: to.clone(), then_panic }));
+    let soon = || SystemClock.now() + Duration::from_millis(1);
+
+    // Nothing that needs no waiting starts the thread.
+    let start = SystemClock.now();
+    assert!(start > Time::ZERO);
+    assert!(SystemClock.is_real_time());
+    drop(SystemClock.arm(Time::NEVER, &waker(false)));
+    drop(SystemClock.arm(start, &waker(false)));
+    let (woken_by, _) = from.recv().unwrap();
+    assert_eq!(woken_by.as_deref(), thread::current().name(), "what is due wakes at once");
+    #[cfg(target_os = "linux")]
+    assert_eq!(timer_threads(), 0);
+
+    // The first alarm does, and it is woken by that thread, and not early.
+    let at = soon();
+    let alarm = SystemClock.arm(at, &waker(false));
+    let (woken_by, when) = from.recv().unwrap();
+    assert_eq!(woken_by.as_deref(), Some("requeue-timer"));
+    assert!(when >= at, "woken at {when:?}, asked for {at:?}");
+    drop(alarm);
+
+    // A far alarm does not hold up a near one that is armed after it.
+    let far = SystemClock.arm(Time::from_nanos(u64::MAX - 1), &waker(false));
+    let near = SystemClock.arm(soon(), &waker(false));
+    from.recv().unwrap();
+    drop((far, near));
+
+    // A waker that panics takes nothing down; alarms due together are all woken.
+    let at = soon();
+    let alarms: Vec<_> = (0..200).map(|i| SystemClock.arm(at, &waker(i % 50 == 0))).collect();
+    for _ in &alarms {
+        from.recv().unwrap();
+    }
+    assert_eq!(timer_threads(), 1);
+
+    // What is disarmed is let go of: only our own end of the channel is left.
+    drop(alarms);
+    drop(SystemClock.arm(start + Duration::from_secs(3600), &waker(false)));
+    drop(to);
+    assert!(from.recv().is_err(), "no waker was kept, and none was woken twice");
+}
