@@ -1,14 +1,46 @@
 //! Rate limiters: how long a key waits after a failure.
+//!
+mod exponential;
+mod failures;
+mod fast_slow;
+mod table;
 
 use alloc::boxed::Box;
 use core::time::Duration;
 
 use crate::Time;
 
+pub use self::exponential::{ExponentialFailure, default_item_based};
+pub use self::fast_slow::FastSlow;
+
 /// Decides how long a key waits before it is tried again.
 ///
-/// client-go's `TypedRateLimiter`. Object-safe, so that limiters nest:
-/// `MaxOf` and `WithMaxWait` take boxes.
+/// client-go's `TypedRateLimiter`. Object-safe, so that limiters nest: [`MaxOf`] takes boxes, and a
+/// box of a limiter is a limiter.
+///
+/// ```
+/// use core::time::Duration;
+/// use requeue_core::{RateLimiter, Time};
+///
+/// /// A second, whatever happens.
+/// struct ASecond;
+///
+/// impl<K> RateLimiter<K> for ASecond {
+///     fn delay(&mut self, _: &K, _: Time) -> Duration {
+///         Duration::from_secs(1)
+///     }
+///     fn forget(&mut self, _: &K) {}
+///     fn num_requeues(&self, _: &K) -> u32 {
+///         0
+///     }
+///     fn longest(&self) -> Duration {
+///         Duration::from_secs(1)
+///     }
+/// }
+///
+/// let mut limiter: Box<dyn RateLimiter<&str>> = Box::new(ASecond);
+/// assert_eq!(limiter.delay(&"default/web", Time::ZERO), Duration::from_secs(1));
+/// ```
 pub trait RateLimiter<K>: Send {
     /// Counts one failure of `key` and says how long it waits (client-go's `When`).
     fn delay(&mut self, key: &K, now: Time) -> Duration;
@@ -20,7 +52,7 @@ pub trait RateLimiter<K>: Send {
     fn num_requeues(&self, key: &K) -> u32;
 
     /// The longest delay this limiter gives: what a caller uses in place of an answer when
-    /// [`delay`](Self::delay) panics.
+    /// [`delay`](Self::delay) panics. Where there is no longest one, a long one.
     fn longest(&self) -> Duration {
         Duration::from_secs(300)
     }
