@@ -1,8 +1,11 @@
 //! Rate limiters: how long a key waits after a failure.
 //!
+mod bucket;
+mod combined;
 mod exponential;
 mod failures;
 mod fast_slow;
+mod max_wait;
 mod table;
 
 use alloc::boxed::Box;
@@ -10,8 +13,11 @@ use core::time::Duration;
 
 use crate::Time;
 
+pub use self::bucket::Bucket;
+pub use self::combined::{MaxOf, default_controller};
 pub use self::exponential::{ExponentialFailure, default_item_based};
 pub use self::fast_slow::FastSlow;
+pub use self::max_wait::WithMaxWait;
 
 /// Decides how long a key waits before it is tried again.
 ///
