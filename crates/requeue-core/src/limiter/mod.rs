@@ -1,5 +1,24 @@
 //! Rate limiters: how long a key waits after a failure.
 //!
+//! | limiter | the delay of a key's n-th failure, n from 0 |
+//! |---|---|
+//! | [`BackoffLimiter`] | base · 2ⁿ up to a cap, with jitter; failures of a key that should still be waiting don't count |
+//! | [`ExponentialFailure`] | base · 2ⁿ up to a maximum |
+//! | [`FastSlow`] | a fast one for some attempts, then a slow one |
+//! | [`Bucket`] | what keeps all keys together to so many per second |
+//! | [`MaxOf`] | the longest that its members give |
+//! | [`WithMaxWait`] | another limiter's, up to a maximum |
+//!
+//! All but the first are client-go's. [`default_controller`] and [`default_item_based`] are its
+//! defaults; ours is [`BackoffLimiter`].
+//!
+//! Nothing here panics or overflows, whatever the parameters: sums and products saturate, and a
+//! clock that goes back counts as one that stood still, except where a limiter says what it does.
+//! [`ExponentialFailure`] and [`FastSlow`] remember every key that failed until it is forgotten or
+//! [trimmed](ExponentialFailure::trim); [`BackoffLimiter`] forgets by itself; the others remember
+//! no key. None keeps memory for many more keys than it remembers.
+
+mod backoff;
 mod bucket;
 mod combined;
 mod exponential;
@@ -13,6 +32,7 @@ use core::time::Duration;
 
 use crate::Time;
 
+pub use self::backoff::BackoffLimiter;
 pub use self::bucket::Bucket;
 pub use self::combined::{MaxOf, default_controller};
 pub use self::exponential::{ExponentialFailure, default_item_based};
