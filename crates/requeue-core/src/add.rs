@@ -116,6 +116,13 @@ impl Add {
         !matches!(self.when, When::Now | When::After(Duration::ZERO))
     }
 
+    /// Whether the add counts as a retry (`workqueue_retries_total`): every delayed add does, of
+    /// any delay, zero included.
+    #[must_use]
+    pub const fn is_retry(&self) -> bool {
+        !matches!(self.when, When::Now)
+    }
+
     /// What [`merge`](Self::merge) was set to.
     #[must_use]
     pub const fn merging(&self) -> Merge {

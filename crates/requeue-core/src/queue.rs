@@ -2,7 +2,7 @@
 
 use core::borrow::Borrow;
 
-use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge, When};
+use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge};
 use crate::index::Index;
 use crate::order::{Group, Order, Ready};
 use crate::record::{Phase, Record};
@@ -12,7 +12,6 @@ use crate::timers::Timers;
 use crate::{Ending, PROMOTE, Time};
 
 /// How a [`Queue`] is to behave.
-#[derive(Debug)]
 pub struct Config<K> {
     /// What an add does to a key that is waiting or has failed.
     pub early_add: EarlyAdd,
@@ -159,7 +158,7 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
         order_key: Option<K>,
     ) -> Added {
-        if !matches!(add.when, When::Now) {
+        if add.is_retry() {
             self.counts.retries += 1;
         }
         let mut due = add.due(now);

@@ -1,0 +1,310 @@
+//! How a queue is made.
+
+use std::fmt;
+use std::hash::BuildHasher;
+use std::marker::PhantomData;
+
+use foldhash::fast::RandomState;
+use requeue_core::limiter::BackoffLimiter;
+use requeue_core::{Config, CustomOrder, EarlyAdd, Group, Order, RateLimiter};
+
+use super::Queue;
+use super::limits::Limits;
+use super::shared::{Parts, Shared};
+use crate::Key;
+use crate::clock::{Clock, SystemClock};
+use crate::metrics::MetricsProvider;
+use crate::sync::{Arc, quietly};
+
+pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> Group + Send + Sync>;
+
+/// Makes a [`Queue`]. Where nothing is said: first in first out, [`EarlyAdd::Keep`], a
+/// [`BackoffLimiter`] from 5 ms to 5 min, the clock of the tokio runtime it is built in or else the
+/// system's, and no metrics.
+///
+/// ```
+/// use requeue::limiter::ExponentialFailure;
+/// use requeue::{EarlyAdd, Order, Queue};
+/// use std::time::Duration;
+///
+/// let queue: Queue<String> = Queue::builder()
+///     .name("pods")
+///     .early_add(EarlyAdd::Hold)
+///     .order(Order::Priority { oldest_every: 10 })
+///     .limiter(ExponentialFailure::new(Duration::from_millis(5), Duration::from_secs(1000)))
+///     .build()?;
+/// # Ok::<(), requeue::BuildError>(())
+/// ```
+#[must_use = "a builder makes no queue before `build`"]
+pub struct Builder<K: Key, S = RandomState> {
+    name: Option<Arc<str>>,
+    config: Config<K>,
+    group_of: Option<GroupOf<K>>,
+    limiter: Option<Box<dyn RateLimiter<K>>>,
+    clock: Option<Arc<dyn Clock>>,
+    provider: Option<Arc<dyn MetricsProvider>>,
+    #[cfg(feature = "prometheus")]
+    metrics: Option<crate::metrics::Metrics>,
+    hasher: S,
+    key: PhantomData<fn() -> K>,
+}
+
+/// Why a queue could not be built.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A group limit of zero: no key could ever be handed out.
+    ZeroGroupLimit,
+    /// [`Order::Priority`] with `oldest_every: 0`, which says nothing: 1 is first in first out.
+    ZeroOldestEvery,
+    /// A queue of this name is alive and reports to the same metrics.
+    DuplicateName(String),
+    /// Metrics were asked for, and the queue has no name to report under.
+    Unnamed,
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ZeroGroupLimit => {
+                f.write_str("a group limit of 0 would never hand out a key; the least is 1")
+            }
+            Self::ZeroOldestEvery => f.write_str(
+                "`oldest_every: 0` says nothing; 1 is first in first out, u32::MAX no bound",
+            ),
+            Self::DuplicateName(name) => {
+                write!(f, "a queue named {name:?} already reports to these metrics")
+            }
+            Self::Unnamed => f.write_str("a queue with metrics needs a name"),
+        }
+    }
+}
+
+impl std::error::Error for BuildError {}
+
+impl<K: Key> Builder<K> {
+    pub(super) fn new() -> Self {
+        Self {
+            name: None,
+            config: Config::default(),
+            group_of: None,
+            limiter: None,
+            clock: None,
+            provider: None,
+            #[cfg(feature = "prometheus")]
+            metrics: None,
+            hasher: RandomState::default(),
+            key: PhantomData,
+        }
+    }
+}
+
+impl<K: Key, S: BuildHasher> Builder<K, S> {
+    /// What the queue is called in metrics.
+    pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// What an add does to a key that is waiting or has failed.
+    pub fn early_add(mut self, policy: EarlyAdd) -> Self {
+        self.config.early_add = policy;
+        self
+    }
+
+    /// The order in which ready keys are handed out.
+    pub fn order(mut self, order: Order<K>) -> Self {
+        self.config.order = match order {
+            Order::Custom(order) => {
+                Order::Custom(Box::new(Fused { order: Some(order), broken: false }))
+            }
+            order => order,
+        };
+        self
+    }
+
+    /// The group of a key: its namespace, its tenant. For [`fair`](Self::fair) and
+    /// [`group_limit`](Self::group_limit). Called at each add, outside the lock.
+    ///
+    /// ```
+    /// use requeue::{Group, Queue};
+    ///
+    /// let queue: Queue<(&str, &str)> = Queue::builder()
+    ///     .group_by(|(namespace, _)| Group::of(namespace))
+    ///     .fair()
+    ///     .build()?;
+    /// queue.add_all([("busy", "a"), ("busy", "b"), ("busy", "c"), ("calm", "d")]);
+    /// let order: Vec<_> = queue.try_get_many(4).iter().map(|item| item.1).collect();
+    /// assert_eq!(order, ["a", "d", "b", "c"]);
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    pub fn group_by(mut self, group: impl Fn(&K) -> Group + Send + Sync + 'static) -> Self {
+        self.group_of = Some(Arc::new(group));
+        self
+    }
+
+    /// Hands out round-robin over the groups that have ready keys, as many a turn as a group's
+    /// weight, within each priority.
+    pub fn fair(mut self) -> Self {
+        self.config.fair = true;
+        self
+    }
+
+    /// How many keys of one group may be with workers at once.
+    pub fn group_limit(mut self, limit: u32) -> Self {
+        self.config.group_limit = Some(limit);
+        self
+    }
+
+    /// How long a key waits after a failure.
+    pub fn limiter(mut self, limiter: impl RateLimiter<K> + 'static) -> Self {
+        self.limiter = Some(Box::new(limiter));
+        self
+    }
+
+    /// Where the queue gets its time.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Some(Arc::new(clock));
+        self
+    }
+
+    /// Keeps times: since when keys are ready or with a worker, and histograms of both. Costs a
+    /// reading of the clock in each operation. Metrics turn it on by themselves.
+    pub fn track_times(mut self) -> Self {
+        self.config.track = true;
+        self
+    }
+
+    /// Reports every event to a metrics backend of one's own.
+    pub fn metrics_provider(mut self, provider: Arc<dyn MetricsProvider>) -> Self {
+        self.provider = Some(provider);
+        self
+    }
+
+    /// Shows the queue in a Prometheus registry, under its name.
+    #[cfg(feature = "prometheus")]
+    pub fn metrics(mut self, metrics: &crate::metrics::Metrics) -> Self {
+        self.metrics = Some(metrics.clone());
+        self
+    }
+
+    /// Hashes keys by `hasher`. The default is fast and seeded anew in each process; where
+    /// strangers choose the keys and could choose them to collide, take
+    /// [`std::hash::RandomState`], which is SipHash.
+    pub fn hasher<T: BuildHasher>(self, hasher: T) -> Builder<K, T> {
+        Builder {
+            name: self.name,
+            config: self.config,
+            group_of: self.group_of,
+            limiter: self.limiter,
+            clock: self.clock,
+            provider: self.provider,
+            #[cfg(feature = "prometheus")]
+            metrics: self.metrics,
+            hasher,
+            key: PhantomData,
+        }
+    }
+
+    /// Makes the queue.
+    ///
+    /// # Errors
+    ///
+    /// When what was asked for makes no sense, or the name is taken: see [`BuildError`].
+    pub fn build(self) -> Result<Queue<K, S>, BuildError> {
+        let mut config = self.config;
+        if config.group_limit == Some(0) {
+            return Err(BuildError::ZeroGroupLimit);
+        }
+        if matches!(config.order, Order::Priority { oldest_every: 0 }) {
+            return Err(BuildError::ZeroOldestEvery);
+        }
+        let mut hooks = None;
+        if let Some(provider) = self.provider {
+            let name = self.name.as_deref().ok_or(BuildError::Unnamed)?;
+            config.track = true;
+            hooks = Some(provider.queue(name));
+        }
+        #[cfg(feature = "prometheus")]
+        if self.metrics.is_some() {
+            config.track = true;
+        }
+        let limiter = self.limiter.unwrap_or_else(|| Box::new(BackoffLimiter::new(seed())));
+        let shared = Shared::new(Parts {
+            config,
+            clock: self.clock.unwrap_or_else(default_clock),
+            limits: Limits::new(limiter),
+            hooks,
+            name: self.name,
+        });
+        #[cfg(feature = "prometheus")]
+        if let Some(metrics) = self.metrics {
+            metrics.add_queue(&shared)?;
+        }
+        Ok(Queue { shared, hasher: Arc::new(self.hasher), group_of: self.group_of })
+    }
+}
+
+impl<K: Key, S> fmt::Debug for Builder<K, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("name", &self.name)
+            .field("early_add", &self.config.early_add)
+            .field("order", &self.config.order)
+            .finish_non_exhaustive()
+    }
+}
+
+fn default_clock() -> Arc<dyn Clock> {
+    #[cfg(feature = "tokio")]
+    if let Ok(clock) = crate::clock::TokioClock::try_current() {
+        return Arc::new(clock);
+    }
+    Arc::new(SystemClock)
+}
+
+/// A seed for the jitter: another in each queue of each process.
+fn seed() -> u64 {
+    RandomState::default().hash_one(std::ptr::from_ref(&()) as usize)
+}
+
+/// A custom order that has panicked is asked no more: what it held is served by age.
+struct Fused<K> {
+    order: Option<Box<dyn CustomOrder<K>>>,
+    broken: bool,
+}
+
+impl<K> Fused<K> {
+    fn with<R>(&mut self, f: impl FnOnce(&mut dyn CustomOrder<K>) -> R) -> Option<R> {
+        let order = self.order.as_deref_mut().filter(|_| !self.broken)?;
+        let result = quietly(|| f(order));
+        self.broken = result.is_none();
+        result
+    }
+}
+
+impl<K> CustomOrder<K> for Fused<K> {
+    fn push(&mut self, key: K) {
+        self.with(|order| order.push(key));
+    }
+
+    fn touch(&mut self, key: &K) {
+        self.with(|order| order.touch(key));
+    }
+
+    fn pop(&mut self) -> Option<K> {
+        self.with(|order| order.pop()).flatten()
+    }
+
+    fn len(&self) -> usize {
+        let order = self.order.as_ref().filter(|_| !self.broken);
+        order.and_then(|order| quietly(|| order.len())).unwrap_or(0)
+    }
+}
+
+impl<K> Drop for Fused<K> {
+    fn drop(&mut self) {
+        let order = self.order.take();
+        quietly(|| drop(order));
+    }
+}

@@ -1,0 +1,315 @@
+//! Pausing, closing, shutting down, draining.
+
+use std::future::Future;
+use std::hash::BuildHasher;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use requeue_core::Ending;
+
+use super::shared::SLICE;
+use super::{Queue, Shared};
+use crate::Key;
+use crate::clock::{Alarm, Clock};
+use crate::sync::{Arc, drop_quietly};
+
+/// How a drain ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use]
+#[non_exhaustive]
+pub struct Drained<K> {
+    /// Whether nothing is ready and nothing with a worker.
+    pub finished: bool,
+    /// How many keys are still with a worker.
+    pub processing: usize,
+    /// The keys of which a run was asked for that will not happen: what waited for its time when
+    /// the queue was shut down, and what failed since.
+    pub dropped: Vec<K>,
+}
+
+impl<K: Key, S: BuildHasher> Queue<K, S> {
+    /// Refuses new keys from now on. What waits still ripens, and retries of known keys are
+    /// honoured; `get` is `None` when nothing is left: no key ready, waiting or with a worker.
+    ///
+    /// This is how a program ends at the end of its input. May be called again, from anywhere.
+    ///
+    /// ```
+    /// use requeue::{Added, Queue};
+    ///
+    /// let queue = Queue::new();
+    /// queue.add(1);
+    /// queue.close();
+    /// assert_eq!(queue.add(2), Added::Refused);
+    /// queue.get_blocking().expect("what was added before is handed out").succeed();
+    /// assert!(queue.get_blocking().is_none());
+    /// ```
+    pub fn close(&self) {
+        let Ok(mut state) = self.shared.lock() else { return };
+        state.core.end(Ending::Closed);
+        self.shared.release(state);
+    }
+
+    /// Refuses adds from now on, drops what waits for its time, and still hands out what is ready;
+    /// then `get` is `None`. Returns the keys it dropped, in no order.
+    ///
+    /// client-go's `ShutDown`. As there, `None` is not final while a dirty key is with a worker.
+    /// If the queue is paused, what is ready is dropped, too. May be called again, from anywhere;
+    /// it ends every drain that came before.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    /// use std::time::Duration;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add("ready");
+    /// queue.add_after("waiting", Duration::from_secs(60));
+    /// assert_eq!(queue.shut_down(), ["waiting"]);
+    /// queue.get_blocking().expect("what is ready is handed out").succeed();
+    /// assert!(queue.get_blocking().is_none());
+    /// ```
+    pub fn shut_down(&self) -> Vec<K> {
+        self.end(true)
+    }
+
+    fn end(&self, ends_drains: bool) -> Vec<K> {
+        let mut dropped = Vec::new();
+        let mut first = true;
+        loop {
+            let Ok(mut state) = self.shared.lock() else { return dropped };
+            let mut wakers = Vec::new();
+            if std::mem::take(&mut first) {
+                state.core.end(Ending::ShutDown);
+                if ends_drains {
+                    state.shut_downs += 1;
+                    wakers.extend(state.drainers.drain(..).map(|(_, waker)| waker));
+                }
+            }
+            let slice = state.core.drop_some(SLICE);
+            self.shared.release(state);
+            for waker in wakers {
+                crate::sync::quietly(|| waker.wake());
+            }
+            dropped.extend(slice.keys);
+            if !slice.more {
+                return dropped;
+            }
+        }
+    }
+
+    /// [`shut_down`](Self::shut_down), and waits until nothing is ready and nothing with a worker;
+    /// a later `shut_down` ends the wait. Returns the keys that were dropped.
+    ///
+    /// client-go's `ShutDownWithDrain`, which waits for what is with a worker only.
+    ///
+    /// # Cancel safety
+    ///
+    /// The queue is shut down at the call; a dropped future only stops waiting.
+    pub fn shut_down_with_drain(&self) -> Drain<'_, K, S> {
+        Drain::new(self, None)
+    }
+
+    /// As [`shut_down_with_drain`](Self::shut_down_with_drain), on this thread.
+    ///
+    /// # Panics
+    ///
+    /// Inside a tokio runtime.
+    pub fn shut_down_with_drain_blocking(&self) -> Drained<K> {
+        Drain::new(self, None).block()
+    }
+
+    /// As [`shut_down_with_drain`](Self::shut_down_with_drain), for at most `timeout` by the
+    /// queue's clock; the report says what was left.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`shut_down_with_drain`](Self::shut_down_with_drain).
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use requeue::Queue;
+    /// use std::time::Duration;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add("stuck");
+    /// let item = queue.get().await;
+    /// let drained = queue.drain(Duration::from_millis(1)).await;
+    /// assert!(!drained.finished);
+    /// assert_eq!(drained.processing, 1);
+    /// # drop(item);
+    /// # });
+    /// ```
+    pub fn drain(&self, timeout: Duration) -> Drain<'_, K, S> {
+        Drain::new(self, Some(timeout))
+    }
+
+    /// As [`drain`](Self::drain), on this thread.
+    ///
+    /// # Panics
+    ///
+    /// Inside a tokio runtime.
+    pub fn drain_blocking(&self, timeout: Duration) -> Drained<K> {
+        Drain::new(self, Some(timeout)).block()
+    }
+
+    /// Whether adds are refused: client-go's `ShuttingDown`.
+    #[must_use]
+    pub fn is_shutting_down(&self) -> bool {
+        self.shared.lock().is_ok_and(|state| state.core.ending() == Ending::ShutDown)
+    }
+
+    /// Client-go's `ShuttingDown`, under its own name.
+    #[must_use]
+    pub fn shutting_down(&self) -> bool {
+        self.is_shutting_down()
+    }
+
+    /// Whether new keys are refused, by [`close`](Self::close) or any other ending.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.lock().is_ok_and(|state| state.core.ending() != Ending::Open)
+    }
+
+    /// Takes the keys that were dropped since the queue was shut down: those that failed, and
+    /// those asked to be added again. A drain's report has them already.
+    pub fn take_dropped(&self) -> Vec<K> {
+        self.shared.lock().map(|mut state| std::mem::take(&mut state.lost)).unwrap_or_default()
+    }
+
+    /// Stops handing out. Everything else goes on: keys are added, ripen, and finish. Without
+    /// effect once the queue is shut down.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add(1);
+    /// queue.pause();
+    /// assert!(queue.try_get().is_none());
+    /// queue.resume();
+    /// assert!(queue.try_get().is_some());
+    /// ```
+    pub fn pause(&self) {
+        self.set_paused(true);
+    }
+
+    /// Hands out again.
+    pub fn resume(&self) {
+        self.set_paused(false);
+    }
+
+    fn set_paused(&self, paused: bool) {
+        let Ok(mut state) = self.shared.lock() else { return };
+        state.core.pause(paused);
+        self.shared.release(state);
+    }
+
+    /// Whether handing out is stopped.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.shared.lock().is_ok_and(|state| state.core.is_paused())
+    }
+}
+
+/// Waits until a queue is drained: see [`Queue::shut_down_with_drain`].
+#[must_use = "a future does nothing unless it is polled, but the queue is shut down already"]
+pub struct Drain<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
+    queue: &'q Queue<K, S>,
+    dropped: Vec<K>,
+    deadline: Option<requeue_core::Time>,
+    alarm: Option<Alarm>,
+    /// How often the queue had been shut down when the drain began.
+    shut_downs: u64,
+    /// Its number among those who wait.
+    number: Option<u64>,
+}
+
+impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
+    fn new(queue: &'q Queue<K, S>, timeout: Option<Duration>) -> Self {
+        let deadline = timeout.map(|timeout| queue.now() + timeout);
+        let shut_downs = queue.shared.lock().map_or(0, |state| state.shut_downs);
+        let dropped = queue.end(false);
+        Self { queue, dropped, deadline, alarm: None, shut_downs, number: None }
+    }
+
+    fn look(&mut self, waker: &Waker) -> Option<Drained<K>> {
+        let shared: &Arc<Shared<K>> = &self.queue.shared;
+        let over = self.deadline.is_some_and(|deadline| shared.clock.now() >= deadline);
+        let waker_copy = waker.clone();
+        let Ok(mut state) = shared.lock() else { return Some(self.report(false, 0, Vec::new())) };
+        let finished = state.core.is_drained();
+        if finished || over || state.shut_downs > self.shut_downs {
+            let (processing, lost) = (state.core.processing(), std::mem::take(&mut state.lost));
+            drop(state);
+            drop_quietly(waker_copy);
+            return Some(self.report(finished, processing, lost));
+        }
+        let number = *self.number.get_or_insert_with(|| {
+            state.drainer += 1;
+            state.drainer
+        });
+        let old = match state.drainers.iter_mut().find(|(n, _)| *n == number) {
+            Some((_, listed)) => Some(std::mem::replace(listed, waker_copy)),
+            None => {
+                state.drainers.push((number, waker_copy));
+                None
+            }
+        };
+        drop(state);
+        drop_quietly(old);
+        if let (Some(deadline), None) = (self.deadline, &self.alarm) {
+            self.alarm = Some(shared.clock.arm(deadline, waker));
+        }
+        None
+    }
+
+    fn report(&mut self, finished: bool, processing: usize, lost: Vec<K>) -> Drained<K> {
+        let mut dropped = std::mem::take(&mut self.dropped);
+        dropped.extend(lost);
+        Drained { finished, processing, dropped }
+    }
+
+    #[track_caller]
+    fn block(mut self) -> Drained<K> {
+        super::get::forbid_in_runtime();
+        super::get::THREAD.with(|waker| {
+            loop {
+                match self.look(waker) {
+                    Some(drained) => return drained,
+                    None => thread::park(),
+                }
+            }
+        })
+    }
+}
+
+impl<K: Key + Unpin, S: BuildHasher> Future for Drain<'_, K, S> {
+    type Output = Drained<K>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Drained<K>> {
+        // An alarm may go off early, and wakes the waker it was armed with.
+        self.alarm = None;
+        match self.look(cx.waker()) {
+            Some(drained) => Poll::Ready(drained),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<K: Key, S: BuildHasher> Drop for Drain<'_, K, S> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let Ok(mut state) = self.queue.shared.lock() else { return };
+        let at = state.drainers.iter().position(|(n, _)| *n == number);
+        let waker = at.map(|at| state.drainers.swap_remove(at));
+        drop(state);
+        drop_quietly(waker);
+    }
+}
+
+impl<K: Key, S: BuildHasher> std::fmt::Debug for Drain<'_, K, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Drain").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,359 @@
+//! Taking keys: at once, as a task, as a thread.
+//!
+//! Waiting has one body, [`Shared::look`]; a future is polled, a thread parks between two looks.
+
+use std::future::Future;
+use std::hash::BuildHasher;
+use std::pin::Pin;
+use std::task::{Context, Poll, Wake, Waker, ready};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use requeue_core::{HandOut, Time};
+
+use super::shared::{Look, SLICE, Wait};
+use super::waiters::Kind;
+use super::{Item, Queue, Shared};
+use crate::Key;
+use crate::clock::{Alarm, Clock};
+use crate::sync::Arc;
+
+impl<K: Key, S: BuildHasher> Queue<K, S> {
+    /// Takes the next key, if there is one now.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue = Queue::new();
+    /// assert!(queue.try_get().is_none());
+    /// queue.add(1);
+    /// assert_eq!(queue.try_get().as_deref(), Some(&1));
+    /// ```
+    pub fn try_get(&self) -> Option<Item<'_, K>> {
+        Some(Item::lent(&self.shared, self.take_now()?))
+    }
+
+    /// As [`try_get`](Self::try_get), with an item that can be sent anywhere.
+    pub fn try_get_owned(&self) -> Option<Item<'static, K>> {
+        Some(Item::owned(Arc::clone(&self.shared), self.take_now()?))
+    }
+
+    /// Takes up to `max` keys, as many as there are now.
+    pub fn try_get_many(&self, max: usize) -> Vec<Item<'_, K>> {
+        let Some(first) = (max > 0).then(|| self.take_now()).flatten() else { return Vec::new() };
+        self.take_more(first, max)
+    }
+
+    /// Waits for a key. `None` when the queue has ended and has none left.
+    ///
+    /// # Cancel safety
+    ///
+    /// A future that is dropped has taken no key, and passes on the wake it was given. One that is
+    /// not polled for long holds no key and keeps no other getter waiting.
+    ///
+    /// Each poll spends a unit of tokio's cooperative budget, so that a loop over a full queue
+    /// lets others run.
+    ///
+    /// ```
+    /// # use requeue::Queue;
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let queue = Queue::new();
+    /// queue.add("a");
+    /// queue.close();
+    /// while let Some(item) = queue.get().await {
+    ///     assert_eq!(*item, "a");
+    ///     item.succeed();
+    /// }
+    /// # });
+    /// ```
+    pub fn get(&self) -> Get<'_, K, S> {
+        Get { inner: Waiting::new(self, Kind::Task, false) }
+    }
+
+    /// As [`get`](Self::get), with an item that can be sent to another task.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`get`](Self::get).
+    pub async fn get_owned(&self) -> Option<Item<'static, K>> {
+        let out = Waiting::new(self, Kind::Task, false).await?;
+        Some(Item::owned(Arc::clone(&self.shared), out))
+    }
+
+    /// As [`get_owned`](Self::get_owned), but `None` is final: nothing is ready, and nothing with a
+    /// worker will be ready again.
+    ///
+    /// After `shut_down`, `get` says `None` as soon as nothing is ready, as client-go's does, and
+    /// may find a key later that was dirty with another worker.
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "for Workers"))]
+    pub(crate) async fn get_to_the_end(&self) -> Option<Item<'static, K>> {
+        let out = Waiting::new(self, Kind::Task, true).await?;
+        Some(Item::owned(Arc::clone(&self.shared), out))
+    }
+
+    /// Waits for a key for at most `timeout`, by the queue's clock. `None` also when the queue has
+    /// ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`get`](Self::get).
+    pub async fn get_timeout(&self, timeout: Duration) -> Option<Item<'_, K>> {
+        let mut waiting = Waiting::new(self, Kind::Task, false);
+        waiting.deadline = Some(self.now() + timeout);
+        Some(Item::lent(&self.shared, waiting.await?))
+    }
+
+    /// Waits for a key, then takes up to `max`, as many as there are. Empty when the queue has
+    /// ended, or `max` is 0.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`get`](Self::get).
+    pub fn get_many(&self, max: usize) -> GetMany<'_, K, S> {
+        GetMany { inner: Waiting::new(self, Kind::Task, false), max }
+    }
+
+    /// Waits for a key on this thread. `None` when the queue has ended and has none left. Needs no
+    /// runtime.
+    ///
+    /// # Panics
+    ///
+    /// Inside a tokio runtime, whose thread it would block: use [`get`](Self::get) there.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue: Queue<&str> = Queue::new();
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| {
+    ///         while let Some(item) = queue.get_blocking() {
+    ///             item.succeed();
+    ///         }
+    ///     });
+    ///     queue.add("a");
+    ///     queue.close();
+    /// });
+    /// assert!(queue.is_empty());
+    /// ```
+    #[track_caller]
+    pub fn get_blocking(&self) -> Option<Item<'_, K>> {
+        Some(Item::lent(&self.shared, self.block(None)?))
+    }
+
+    /// As [`get_blocking`](Self::get_blocking), with an item that can be sent to another thread.
+    ///
+    /// # Panics
+    ///
+    /// Inside a tokio runtime.
+    #[track_caller]
+    pub fn get_owned_blocking(&self) -> Option<Item<'static, K>> {
+        let out = self.block(None)?;
+        Some(Item::owned(Arc::clone(&self.shared), out))
+    }
+
+    /// As [`get_blocking`](Self::get_blocking), for at most `timeout`, by the queue's clock.
+    ///
+    /// # Panics
+    ///
+    /// Inside a tokio runtime.
+    #[track_caller]
+    pub fn get_timeout_blocking(&self, timeout: Duration) -> Option<Item<'_, K>> {
+        let out = self.block(Some(self.now() + timeout))?;
+        Some(Item::lent(&self.shared, out))
+    }
+
+    /// As [`get_many`](Self::get_many), on this thread.
+    ///
+    /// # Panics
+    ///
+    /// Inside a tokio runtime.
+    #[track_caller]
+    pub fn get_many_blocking(&self, max: usize) -> Vec<Item<'_, K>> {
+        let Some(first) = (max > 0).then(|| self.block(None)).flatten() else { return Vec::new() };
+        self.take_more(first, max)
+    }
+
+    #[inline]
+    fn take_now(&self) -> Option<HandOut<K>> {
+        let (state, taken) = self.shared.take(&|key| self.hash(key)).ok()?;
+        self.shared.release(state);
+        taken
+    }
+
+    fn take_more(&self, first: HandOut<K>, max: usize) -> Vec<Item<'_, K>> {
+        let mut items = vec![Item::lent(&self.shared, first)];
+        while items.len() < max {
+            let Ok((mut state, taken)) = self.shared.take(&|key| self.hash(key)) else { break };
+            let Some(taken) = taken else {
+                self.shared.release(state);
+                break;
+            };
+            let mut slice = vec![taken];
+            if !state.core.get_needs_now() {
+                let room = (max - items.len()).min(SLICE);
+                while slice.len() < room
+                    && let Some(taken) = state.core.get(Time::ZERO)
+                {
+                    slice.push(taken);
+                }
+            }
+            self.shared.release(state);
+            items.extend(slice.into_iter().map(|out| Item::lent(&self.shared, out)));
+        }
+        items
+    }
+
+    #[track_caller]
+    fn block(&self, deadline: Option<Time>) -> Option<HandOut<K>> {
+        forbid_in_runtime();
+        let mut waiting = Waiting::new(self, Kind::Thread, false);
+        waiting.deadline = deadline;
+        THREAD.with(|waker| {
+            loop {
+                match waiting.look(waker) {
+                    Ok(answer) => return answer,
+                    Err(Time::NEVER) => thread::park(),
+                    Err(until) => {
+                        // A step of the clock, or a machine that slept, must not be slept through.
+                        let left = until.since(self.now()).min(Duration::from_secs(3600));
+                        thread::park_timeout(left);
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// Panics where a thread of a runtime must not be blocked, in the runtime's own words.
+#[cfg(feature = "tokio")]
+#[track_caller]
+pub(super) fn forbid_in_runtime() {
+    if tokio::runtime::Handle::try_current().is_ok() {
+        drop(tokio::sync::Mutex::const_new(()).blocking_lock());
+    }
+}
+
+#[cfg(not(feature = "tokio"))]
+pub(super) const fn forbid_in_runtime() {}
+
+thread_local! {
+    /// Unparks this thread.
+    pub(super) static THREAD: Waker = Waker::from(Arc::new(Unpark(thread::current())));
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// What every waiting getter is.
+struct Waiting<'q, K: Key, S: BuildHasher> {
+    queue: &'q Queue<K, S>,
+    wait: Wait,
+    deadline: Option<Time>,
+    /// For a deadline that no parked thread keeps.
+    alarm: Option<Alarm>,
+}
+
+impl<'q, K: Key, S: BuildHasher> Waiting<'q, K, S> {
+    const fn new(queue: &'q Queue<K, S>, kind: Kind, patient: bool) -> Self {
+        Self { queue, wait: Wait::new(kind, patient), deadline: None, alarm: None }
+    }
+
+    /// The answer, or until when to wait to be woken.
+    fn look(&mut self, waker: &Waker) -> Result<Option<HandOut<K>>, Time> {
+        let (queue, shared) = (self.queue, &self.queue.shared);
+        match shared.look(&mut self.wait, waker, &|key| queue.hash(key)) {
+            Look::Key(out) => Ok(Some(out)),
+            Look::Ended => Ok(None),
+            Look::Wait { until } => match self.deadline {
+                None | Some(Time::NEVER) => Err(until),
+                Some(deadline) if shared.clock.now() >= deadline => {
+                    shared.leave(&mut self.wait);
+                    Ok(None)
+                }
+                Some(deadline) if shared.clock.is_real_time() && self.wait.is_thread() => {
+                    Err(until.min(deadline))
+                }
+                Some(deadline) => {
+                    self.alarm = Some(shared.clock.arm(deadline, waker));
+                    Err(until)
+                }
+            },
+        }
+    }
+}
+
+impl<K: Key, S: BuildHasher> Future for Waiting<'_, K, S> {
+    type Output = Option<HandOut<K>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        #[cfg(feature = "tokio")]
+        ready!(std::pin::pin!(tokio::task::coop::consume_budget()).poll(cx));
+        match self.look(cx.waker()) {
+            Ok(answer) => Poll::Ready(answer),
+            Err(_) => Poll::Pending,
+        }
+    }
+}
+
+impl<K: Key, S: BuildHasher> Drop for Waiting<'_, K, S> {
+    fn drop(&mut self) {
+        self.queue.shared.leave(&mut self.wait);
+    }
+}
+
+/// Waits for a key: see [`Queue::get`].
+#[must_use = "a future does nothing unless it is polled"]
+pub struct Get<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
+    inner: Waiting<'q, K, S>,
+}
+
+impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
+    type Output = Option<Item<'q, K>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let out = ready!(Pin::new(&mut self.inner).poll(cx));
+        let shared: &'q Shared<K> = &self.inner.queue.shared;
+        Poll::Ready(out.map(|out| Item::lent(shared, out)))
+    }
+}
+
+/// Waits for keys: see [`Queue::get_many`].
+#[must_use = "a future does nothing unless it is polled"]
+pub struct GetMany<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
+    inner: Waiting<'q, K, S>,
+    max: usize,
+}
+
+impl<'q, K: Key, S: BuildHasher> Future for GetMany<'q, K, S> {
+    type Output = Vec<Item<'q, K>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.max == 0 {
+            return Poll::Ready(Vec::new());
+        }
+        let out = ready!(Pin::new(&mut self.inner).poll(cx));
+        let queue: &'q Queue<K, S> = self.inner.queue;
+        Poll::Ready(out.map_or_else(Vec::new, |out| queue.take_more(out, self.max)))
+    }
+}
+
+macro_rules! debug {
+    ($($name:ident),*) => {$(
+        impl<K: Key, S: BuildHasher> std::fmt::Debug for $name<'_, K, S> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($name)).finish_non_exhaustive()
+            }
+        }
+    )*};
+}
+
+debug!(Get, GetMany);

@@ -1,0 +1,190 @@
+//! What is in the queue.
+
+use std::borrow::Borrow;
+use std::hash::{BuildHasher, Hash};
+use std::time::Duration;
+
+use requeue_core::{Counts, Cursor, Entry, Page, Phase};
+
+use super::Queue;
+use super::shared::SLICE;
+use crate::Key;
+
+/// Which keys a [`snapshot`](Queue::snapshot) shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[non_exhaustive]
+pub enum Filter {
+    /// All that have a state.
+    #[default]
+    All,
+    /// Those in this phase.
+    Phase(Phase),
+    /// Those with a delayed add.
+    Waiting,
+    /// Those with a delayed add that have failed.
+    Failing,
+}
+
+impl Filter {
+    fn takes<K>(self, entry: &Entry<K>) -> bool {
+        match self {
+            Self::All => true,
+            Self::Phase(phase) => entry.phase == phase,
+            Self::Waiting => entry.due.is_some(),
+            Self::Failing => entry.due.is_some() && entry.failures > 0,
+        }
+    }
+}
+
+impl<K: Key, S: BuildHasher> Queue<K, S> {
+    /// Ready keys (client-go's `Len`): those held back by the limit of their group included, those
+    /// that are dirty with a worker not. Whatever is due has been made ready first.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.settled().map_or(0, |(state, _)| {
+            let len = state.core.len();
+            self.shared.release(state);
+            len
+        })
+    }
+
+    /// Whether no key is ready.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Ready keys, and those to be ready once their worker is done (`workqueue_depth`).
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.settled().map_or(0, |(state, _)| {
+            let depth = state.core.depth();
+            self.shared.release(state);
+            depth
+        })
+    }
+
+    /// Keys with a delayed add.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.settled().map_or(0, |(state, _)| {
+            let waiting = state.core.waiting();
+            self.shared.release(state);
+            waiting
+        })
+    }
+
+    /// Keys with a worker.
+    #[must_use]
+    pub fn processing(&self) -> usize {
+        self.shared.lock().map_or(0, |state| state.core.processing())
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.shared.lock().map_or_else(|_| Counts::default(), |state| state.core.counts())
+    }
+
+    /// How long all keys with a worker have been with it, added up; zero unless
+    /// [times are kept](super::Builder::track_times).
+    #[must_use]
+    pub fn unfinished_work(&self) -> Duration {
+        let now = self.now();
+        self.shared.lock().map_or(Duration::ZERO, |state| state.core.unfinished_work(now))
+    }
+
+    /// How long the key that has been with its worker longest has been so; zero unless
+    /// [times are kept](super::Builder::track_times).
+    #[must_use]
+    pub fn longest_running(&self) -> Duration {
+        let now = self.now();
+        self.shared.lock().map_or(Duration::ZERO, |state| state.core.longest_running(now))
+    }
+
+    /// Failures in a row of `key`, as its next item's `attempt` counts them.
+    #[must_use]
+    pub fn failures<Q>(&self, key: &Q) -> u32
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.hash(key);
+        self.shared.lock().map_or(0, |state| state.core.failures(key, hash))
+    }
+
+    /// A page of what is in the queue, from `cursor` on: looks at about `limit` keys (at least one,
+    /// at most 256 under one hold of the lock) and shows those that `filter` takes.
+    ///
+    /// A key that has a state all along is on exactly one page of a walk, whatever happens
+    /// meanwhile. Keys come in no order of use.
+    ///
+    /// ```
+    /// use requeue::{Filter, Phase, Queue};
+    ///
+    /// let queue = Queue::new();
+    /// queue.add_all(0..1000);
+    /// let (mut found, mut cursor) = (0, Some(Default::default()));
+    /// while let Some(at) = cursor {
+    ///     let page = queue.snapshot(Filter::Phase(Phase::Ready), at, 100);
+    ///     found += page.entries.len();
+    ///     cursor = page.next;
+    /// }
+    /// assert_eq!(found, 1000);
+    /// ```
+    pub fn snapshot(&self, filter: Filter, cursor: Cursor, limit: usize) -> Page<K> {
+        let mut shown = Vec::new();
+        let mut next = Some(cursor);
+        let mut left = limit.max(1);
+        while let Some(at) = next
+            && left > 0
+        {
+            let Some((state, _)) = self.settled() else {
+                return Page { entries: shown, next: None };
+            };
+            let page = state.core.page(at, left.min(SLICE));
+            self.shared.release(state);
+            left = left.saturating_sub(page.entries.len().max(1));
+            next = page.next;
+            shown.extend(page.entries.into_iter().filter(|entry| filter.takes(entry)));
+        }
+        Page { entries: shown, next }
+    }
+
+    /// What the queue knows of `key`.
+    pub fn look_up<Q>(&self, key: &Q) -> Option<Entry<K>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.hash(key);
+        let (state, _) = self.settled()?;
+        let entry = state.core.look_up(key, hash);
+        self.shared.release(state);
+        entry
+    }
+
+    /// Why `key` is where it is, in one sentence.
+    ///
+    /// ```
+    /// use requeue::{Queue, clock::FakeClock};
+    /// use std::time::Duration;
+    ///
+    /// let queue = Queue::builder().clock(FakeClock::new()).build()?;
+    /// queue.add_after("a", Duration::from_secs(90));
+    /// assert_eq!(queue.explain(&"a"), "waiting for its time; ready in 90.0s");
+    /// assert_eq!(queue.explain(&"b"), "not in the queue");
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn explain<Q>(&self, key: &Q) -> String
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        match self.look_up(key) {
+            Some(entry) => entry.explain(self.now()).to_string(),
+            None => "not in the queue".to_owned(),
+        }
+    }
+}

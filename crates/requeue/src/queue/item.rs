@@ -1,0 +1,249 @@
+//! A key that was handed out.
+
+use std::fmt;
+use std::ops::Deref;
+use std::time::Duration;
+
+use requeue_core::{self as core, Asked, Finish, HandOut};
+
+use super::Shared;
+use crate::Key;
+use crate::sync::{Arc, drop_quietly, quietly};
+
+enum Owner<'q, K: Key> {
+    Lent(&'q Shared<K>),
+    Owned(Arc<Shared<K>>),
+}
+
+impl<K: Key> Deref for Owner<'_, K> {
+    type Target = Shared<K>;
+
+    fn deref(&self) -> &Shared<K> {
+        match self {
+            Self::Lent(shared) => shared,
+            Self::Owned(shared) => shared,
+        }
+    }
+}
+
+/// A key with a worker: nobody else has it until this ends.
+///
+/// It ends by one of [`succeed`](Self::succeed), [`retry`](Self::retry),
+/// [`retry_after`](Self::retry_after), [`requeue_after`](Self::requeue_after),
+/// [`put_back`](Self::put_back) and [`done`](Self::done). **An item that is dropped unfinished has
+/// failed** and is retried with backoff: a worker that panics, is cancelled or returns early loses
+/// nothing.
+///
+/// ```
+/// use requeue::{Queue, clock::FakeClock};
+/// use std::time::Duration;
+///
+/// let clock = FakeClock::new();
+/// let queue = Queue::builder().clock(clock.clone()).build()?;
+/// queue.add("flaky");
+/// drop(queue.try_get());
+/// assert_eq!(queue.waiting(), 1);
+///
+/// clock.advance(Duration::from_secs(1));
+/// let item = queue.try_get().expect("the backoff has passed");
+/// assert_eq!(item.attempt(), 2);
+/// item.succeed();
+/// # Ok::<(), requeue::BuildError>(())
+/// ```
+#[must_use = "an item that is dropped unfinished counts as failed"]
+pub struct Item<'q, K: Key> {
+    /// `None` once it has ended.
+    live: Option<(Owner<'q, K>, K)>,
+    ticket: core::Ticket,
+    asked: Asked,
+    failures: u32,
+}
+
+impl<'q, K: Key> Item<'q, K> {
+    pub(super) fn lent(shared: &'q Shared<K>, out: HandOut<K>) -> Self {
+        Self::new(Owner::Lent(shared), out)
+    }
+
+    pub(super) fn owned(shared: Arc<Shared<K>>, out: HandOut<K>) -> Item<'static, K> {
+        Item::new(Owner::Owned(shared), out)
+    }
+
+    fn new(owner: Owner<'q, K>, out: HandOut<K>) -> Self {
+        if let (Some(hooks), Some(queued)) = (&owner.hooks, out.queued) {
+            quietly(|| hooks.get(queued));
+        }
+        Self {
+            live: Some((owner, out.key)),
+            ticket: out.ticket,
+            asked: out.asked,
+            failures: out.failures,
+        }
+    }
+
+    /// The key. The item derefs to it, too.
+    #[must_use]
+    pub fn key(&self) -> &K {
+        match &self.live {
+            Some((_, key)) => key,
+            // Only the methods that take the item by value, and its drop, take what is in it.
+            None => unreachable!("an item that has ended is gone"),
+        }
+    }
+
+    /// Which attempt this is: 1, and one more for each failure in a row before.
+    #[must_use]
+    pub const fn attempt(&self) -> u32 {
+        self.failures.saturating_add(1)
+    }
+
+    /// How many adds this run stands for; at least 1.
+    #[must_use]
+    pub const fn adds(&self) -> u32 {
+        self.asked.adds
+    }
+
+    /// The reasons of those adds, or-ed.
+    #[must_use]
+    pub const fn reasons(&self) -> u32 {
+        self.asked.reasons
+    }
+
+    /// The highest priority of those adds.
+    #[must_use]
+    pub const fn priority(&self) -> i32 {
+        self.asked.priority
+    }
+
+    /// The number of this hand-out, never used twice in the life of the queue.
+    #[must_use]
+    pub const fn epoch(&self) -> u64 {
+        self.ticket.epoch()
+    }
+
+    /// Whether the key was added again since it was handed out, so that it will be once more.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        self.live.as_ref().is_some_and(|(owner, _)| {
+            owner.lock().is_ok_and(|state| state.core.is_dirty(&self.ticket))
+        })
+    }
+
+    /// Done, and its failures forgotten (client-go's `Forget`, then `Done`).
+    pub fn succeed(mut self) {
+        self.end(|shared, key, _| {
+            shared.limits.forget(key);
+            Finish::Succeed
+        });
+    }
+
+    /// Failed: counted, and tried again after the limiter's delay, which is returned (client-go's
+    /// `AddRateLimited`, then `Done`).
+    pub fn retry(mut self) -> Duration {
+        let mut delay = Duration::ZERO;
+        self.end(|shared, key, asked| {
+            delay = shared.limits.delay(key, shared.clock.now());
+            Finish::Fail { delay, asked }
+        });
+        delay
+    }
+
+    /// Failed, and tried again after `delay`: counted as an attempt, but the limiter is not asked
+    /// and its delays grow no longer.
+    pub fn retry_after(mut self, delay: Duration) {
+        self.end(|_, _, asked| Finish::Fail { delay, asked });
+    }
+
+    /// Done, its failures forgotten, and added again after `delay`, with the priority it had.
+    pub fn requeue_after(mut self, delay: Duration) {
+        self.end(|shared, key, asked| {
+            shared.limits.forget(key);
+            Finish::Later { after: delay, asked }
+        });
+    }
+
+    /// As if it had not been handed out: ready at once, at the tail, with no failure counted. For
+    /// a worker that may not go on: it is paused, or has lost its leadership.
+    pub fn put_back(mut self) {
+        self.end(|_, _, asked| Finish::PutBack { asked });
+    }
+
+    /// client-go's `Done`, which clears no failures: [`succeed`](Self::succeed) does.
+    pub fn done(mut self) {
+        self.end(|_, _, _| Finish::Done);
+    }
+
+    /// Gives up the guard, for those who carry keys across tasks or languages: the hand-out lasts
+    /// until [`Queue::done`](super::Queue::done) with the key, or
+    /// [`Queue::done_ticket`](super::Queue::done_ticket) with the ticket.
+    pub fn into_parts(mut self) -> (K, Ticket) {
+        let ticket = Ticket { ticket: self.ticket };
+        match self.live.take() {
+            Some((owner, key)) => {
+                if let Ok(mut state) = owner.lock() {
+                    state.core.give_up(&self.ticket);
+                }
+                (key, ticket)
+            }
+            // As in `key`.
+            None => unreachable!("an item that has ended is gone"),
+        }
+    }
+
+    fn end(&mut self, how: impl FnOnce(&Shared<K>, &K, Asked) -> Finish) {
+        if let Some((owner, key)) = self.live.take() {
+            let how = how(&owner, &key, self.asked);
+            owner.finish(&self.ticket, how);
+            drop_quietly(key);
+        }
+    }
+}
+
+impl<K: Key> Drop for Item<'_, K> {
+    fn drop(&mut self) {
+        // May run while unwinding: nothing of the user's may unwind out of it.
+        quietly(|| {
+            self.end(|shared, key, asked| {
+                let delay = shared.limits.delay(key, shared.clock.now());
+                Finish::Fail { delay, asked }
+            });
+        });
+    }
+}
+
+impl<K: Key> Deref for Item<'_, K> {
+    type Target = K;
+
+    fn deref(&self) -> &K {
+        self.key()
+    }
+}
+
+impl<K: Key + fmt::Debug> fmt::Debug for Item<'_, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Item")
+            .field("key", &self.live.as_ref().map(|(_, key)| key))
+            .field("attempt", &self.attempt())
+            .field("asked", &self.asked)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Names a hand-out whose guard was given up. It does nothing by itself when it is dropped: the
+/// key stays with its worker until somebody says that it is done.
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
+#[must_use = "a key whose ticket is lost is done only by `Queue::done`"]
+pub struct Ticket {
+    ticket: core::Ticket,
+}
+
+impl Ticket {
+    /// The number of the hand-out, never used twice in the life of the queue.
+    #[must_use]
+    pub const fn epoch(&self) -> u64 {
+        self.ticket.epoch()
+    }
+
+    pub(super) fn finish<K: Key>(&self, shared: &Shared<K>, how: Finish) -> bool {
+        shared.finish(&self.ticket, how)
+    }
+}

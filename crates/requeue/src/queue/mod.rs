@@ -1,0 +1,438 @@
+//! The queue that threads and tasks share.
+
+mod builder;
+mod ending;
+mod get;
+mod inspect;
+mod item;
+mod limits;
+mod shared;
+mod waiters;
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::{BuildHasher, Hash};
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use requeue_core::{Add, Added, Cancelled, Group, Time};
+
+pub use self::builder::{BuildError, Builder};
+pub use self::ending::{Drain, Drained};
+pub use self::get::{Get, GetMany};
+pub use self::inspect::Filter;
+pub use self::item::{Item, Ticket};
+pub(crate) use self::shared::Shared;
+use self::shared::{SLICE, State};
+use crate::clock::Clock;
+use crate::sync::{Arc, Held, drop_quietly, quietly};
+
+/// What can be a key: anything that can be hashed, compared, copied and sent.
+///
+/// Implemented for every such type. Where copying is dear, take an `Arc<str>` or the like: each
+/// hand-out makes one copy. A key's hash must not change while the queue has it: a key that is
+/// looked up under another hash is another key.
+pub trait Key: Hash + Eq + Clone + Send + 'static {}
+
+impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
+
+/// A work queue of keys. Handles are cheap to clone and share one queue.
+///
+/// ```
+/// use requeue::{Added, Queue};
+///
+/// let queue = Queue::new();
+/// queue.add("a");
+/// queue.add("b");
+/// assert_eq!(queue.add("a"), Added::Coalesced);
+///
+/// let item = queue.try_get().expect("two keys are ready");
+/// assert_eq!((*item, item.adds()), ("a", 2));
+///
+/// // While it is being worked on, it changes once more.
+/// assert_eq!(queue.add("a"), Added::Dirty);
+/// item.succeed();
+/// assert_eq!(queue.len(), 2);
+/// ```
+///
+/// # Code of the user's
+///
+/// Under the queue's lock run only a key's `eq` and `clone` and an
+/// [order of one's own](requeue_core::CustomOrder). Where these call the queue, they find it
+/// refusing: adds answer [`Added::Refused`], gets and counts find nothing. Where a key's `eq` or
+/// `clone` panics, the panic reaches the caller and the queue is as it was. A custom order that
+/// panics is asked no more; its keys are handed out by age. A panic in a key's or a waker's `drop`
+/// ends there.
+pub struct Queue<K: Key, S = RandomState> {
+    shared: Arc<Shared<K>>,
+    hasher: Arc<S>,
+    group_of: Option<builder::GroupOf<K>>,
+}
+
+impl<K: Key> Queue<K> {
+    /// A queue with all defaults: see [`Builder`].
+    #[must_use]
+    pub fn new() -> Self {
+        match Self::builder().build() {
+            Ok(queue) => queue,
+            Err(error) => unreachable!("the defaults make sense: {error}"),
+        }
+    }
+
+    /// A queue of one's own making.
+    pub fn builder() -> Builder<K> {
+        Builder::new()
+    }
+}
+
+impl<K: Key> Default for Queue<K> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: Key, S> Clone for Queue<K, S> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            hasher: Arc::clone(&self.hasher),
+            group_of: self.group_of.clone(),
+        }
+    }
+}
+
+impl<K: Key, S> fmt::Debug for Queue<K, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Queue");
+        debug.field("name", &self.shared.name);
+        if let Ok(state) = self.shared.lock() {
+            let (core, ending) = (&state.core, state.core.ending());
+            debug
+                .field("ready", &core.len())
+                .field("waiting", &core.waiting())
+                .field("processing", &core.processing())
+                .field("ending", &ending);
+        }
+        debug.finish_non_exhaustive()
+    }
+}
+
+impl<K: Key, S: BuildHasher> Queue<K, S> {
+    // --- Adding ---------------------------------------------------------------------------------
+
+    /// Adds `key`: it will be handed out, once, however often it was added.
+    ///
+    /// client-go's `Add`.
+    ///
+    /// ```
+    /// use requeue::{Added, Queue};
+    ///
+    /// let queue = Queue::new();
+    /// assert_eq!(queue.add(7), Added::New);
+    /// assert_eq!(queue.add(7), Added::Coalesced);
+    /// assert_eq!(queue.len(), 1);
+    /// ```
+    #[inline]
+    pub fn add(&self, key: K) -> Added {
+        self.add_with(key, Add::now())
+    }
+
+    /// Adds `key`, and makes an owned key of it only if the queue has no record of it.
+    ///
+    /// ```
+    /// use requeue::{Added, Queue};
+    ///
+    /// let queue: Queue<String> = Queue::new();
+    /// assert_eq!(queue.add_ref("default/web"), Added::New);
+    /// assert_eq!(queue.add_ref("default/web"), Added::Coalesced);
+    /// ```
+    pub fn add_ref<Q>(&self, key: &Q) -> Added
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let (hash, add) = (self.hash(key), Add::now());
+        let now = self.shared.hinted_now();
+        let locked = self.shared.lock_at(now, requeue_core::Queue::add_needs_now);
+        let Ok((mut state, now)) = locked else { return Added::Refused };
+        let before = state.core.counts().adds;
+        match state.core.add_known(key, hash, &add, now) {
+            Some(added) => {
+                let counted = state.core.counts().adds != before;
+                self.shared.release(state);
+                self.report(&add, counted, added);
+                added
+            }
+            None => {
+                drop(state);
+                // Somebody may add it in between: then this is one add more to the same run.
+                self.add_with(key.to_owned(), add)
+            }
+        }
+    }
+
+    /// Adds `key` after `delay`. A delay of zero adds it now.
+    ///
+    /// client-go's `AddAfter`; it never blocks. Far times saturate: [`Duration::MAX`] is never.
+    ///
+    /// ```
+    /// use requeue::{Queue, clock::FakeClock};
+    /// use std::time::Duration;
+    ///
+    /// let clock = FakeClock::new();
+    /// let queue = Queue::builder().clock(clock.clone()).build()?;
+    /// queue.add_after("later", Duration::from_secs(60));
+    /// assert!(queue.try_get().is_none());
+    /// clock.advance(Duration::from_secs(60));
+    /// assert_eq!(queue.try_get().as_deref(), Some(&"later"));
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    pub fn add_after(&self, key: K, delay: Duration) -> Added {
+        self.add_with(key, Add::after(delay))
+    }
+
+    /// Adds `key` after the delay that the limiter says, and counts a failure of it.
+    ///
+    /// client-go's `AddRateLimited`, for keys whose [`Item`] is not at hand: [`Item::retry`] does
+    /// this and ends the hand-out. Under [`EarlyAdd::Hold`](crate::EarlyAdd::Hold) only `retry`
+    /// keeps other adds back: this is a delayed add like any other while the key is with a worker.
+    pub fn add_rate_limited(&self, key: K) -> Added {
+        if self.is_shutting_down() {
+            return Added::Refused;
+        }
+        let now = self.shared.clock.now();
+        let delay = self.shared.limits.delay(&key, now);
+        self.add_with(key, Add::after(delay).failed())
+    }
+
+    /// Adds `key` with all that can be asked: delay, merging, priority, reasons.
+    ///
+    /// ```
+    /// use requeue::{Add, Merge, Queue};
+    /// use std::time::Duration;
+    ///
+    /// let queue = Queue::new();
+    /// // A trailing delay that starts anew with each add.
+    /// queue.add_with("typing", Add::after(Duration::from_millis(300)).merge(Merge::Latest));
+    /// queue.add_with("urgent", Add::now().priority(10).reason(0b10));
+    /// assert_eq!(queue.try_get().unwrap().reasons(), 0b10);
+    /// ```
+    pub fn add_with(&self, key: K, add: Add) -> Added {
+        let hash = self.hash(&key);
+        let group = self.group(&key);
+        if add.merging() == requeue_core::Merge::Exactly {
+            self.shared.limits.forget(&key);
+        }
+        let now =
+            if add.is_delayed() { Some(self.shared.clock.now()) } else { self.shared.hinted_now() };
+        let locked = self.shared.lock_at(now, requeue_core::Queue::add_needs_now);
+        let Ok((mut state, now)) = locked else { return Added::Refused };
+        let before = state.core.counts().adds;
+        let (added, unused) = state.core.add(key, hash, add, group, now);
+        let counted = state.core.counts().adds != before;
+        self.shared.release(state);
+        drop_quietly(unused);
+        self.report(&add, counted, added);
+        added
+    }
+
+    /// Adds all `keys`, in order, under few holds of the lock; says how many it took.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue = Queue::new();
+    /// assert_eq!(queue.add_all(["a", "b", "a"]), 3);
+    /// assert_eq!(queue.len(), 2);
+    /// ```
+    pub fn add_all(&self, keys: impl IntoIterator<Item = K>) -> usize {
+        let mut keys = keys.into_iter();
+        let mut count = 0;
+        let mut slice = Vec::new();
+        loop {
+            // The iterator, hashing and grouping are the user's code: outside the lock.
+            slice.extend(keys.by_ref().take(SLICE).map(|key| {
+                let (hash, group) = (self.hash(&key), self.group(&key));
+                (key, hash, group)
+            }));
+            if slice.is_empty() {
+                return count;
+            }
+            let now = self.shared.hinted_now();
+            let locked = self.shared.lock_at(now, requeue_core::Queue::add_needs_now);
+            let Ok((mut state, now)) = locked else { return count };
+            let mut unused = Vec::new();
+            let before = state.core.counts().adds;
+            for (key, hash, group) in slice.drain(..) {
+                let (added, back) = state.core.add(key, hash, Add::now(), group, now);
+                count += usize::from(added.is_accepted());
+                unused.extend(back);
+            }
+            let adds = state.core.counts().adds - before;
+            self.shared.release(state);
+            unused.into_iter().for_each(drop_quietly);
+            if let Some(hooks) = &self.shared.hooks {
+                (0..adds).for_each(|_| {
+                    quietly(|| hooks.add());
+                });
+            }
+        }
+    }
+
+    fn report(&self, add: &Add, counted: bool, added: Added) {
+        let Some(hooks) = &self.shared.hooks else { return };
+        quietly(|| {
+            if add.is_retry() && added.is_accepted() {
+                hooks.retry();
+            }
+            if counted {
+                hooks.add();
+            }
+        });
+    }
+
+    // --- Taking back ----------------------------------------------------------------------------
+
+    /// Takes `key` out of what is ready, waiting and to be run again, never out of a run, and
+    /// clears its failures. Says what it took.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    /// use std::time::Duration;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add_after("a", Duration::from_secs(5));
+    /// assert!(queue.cancel(&"a").waiting);
+    /// assert!(!queue.cancel(&"a").any());
+    /// ```
+    pub fn cancel<Q>(&self, key: &Q) -> Cancelled
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.hash(key);
+        let locked = self.shared.lock_at(None, requeue_core::Queue::add_needs_now);
+        let Ok((mut state, now)) = locked else { return Cancelled::default() };
+        state.core.promote(now, SLICE);
+        // The limiter wants an owned key's reference; the record's is one.
+        let known = state.core.look_up(key, hash).map(|entry| entry.key);
+        let cancelled = state.core.cancel(key, hash);
+        self.shared.release(state);
+        if let Some(key) = known {
+            self.shared.limits.forget(&key);
+            drop_quietly(key);
+        }
+        let (cancelled, freed) = cancelled.unwrap_or_default();
+        drop_quietly(freed);
+        cancelled
+    }
+
+    /// Clears the failures of `key`: the record's count and the limiter's.
+    ///
+    /// client-go's `Forget`. [`Item::succeed`] does this and ends the hand-out.
+    pub fn forget(&self, key: &K) {
+        self.shared.limits.forget(key);
+        let hash = self.hash(key);
+        let Ok(mut state) = self.shared.lock() else { return };
+        let freed = state.core.forget(key, hash);
+        self.shared.release(state);
+        drop_quietly(freed);
+    }
+
+    /// How many failures of `key` the limiter counts (client-go's `NumRequeues`).
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add_rate_limited("a");
+    /// assert_eq!(queue.num_requeues(&"a"), 1);
+    /// queue.forget(&"a");
+    /// assert_eq!(queue.num_requeues(&"a"), 0);
+    /// ```
+    pub fn num_requeues(&self, key: &K) -> u32 {
+        self.shared.limits.num_requeues(key)
+    }
+
+    /// Ends the hand-out of `key` if its guard was given up by [`Item::into_parts`]; otherwise
+    /// `false`, and no effect: a key that is not with a worker, or whose item lives, is not done.
+    ///
+    /// client-go's `Done`.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add("a");
+    /// assert!(!queue.done(&"a"));
+    /// let (key, _ticket) = queue.try_get().unwrap().into_parts();
+    /// assert!(queue.done(&key));
+    /// assert!(!queue.done(&key));
+    /// ```
+    pub fn done<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.hash(key);
+        let locked =
+            self.shared.lock_at(None, |core| core.finish_needs_now(&requeue_core::Finish::Done));
+        let Ok((mut state, now)) = locked else { return false };
+        let Some(finished) = state.core.done(key, hash, now) else { return false };
+        self.shared.finished(state, finished, false);
+        true
+    }
+
+    /// Ends the hand-out that `ticket` names, as client-go's `Done`; `false`, and no effect, if it
+    /// has ended already.
+    pub fn done_ticket(&self, ticket: Ticket) -> bool {
+        ticket.finish(&self.shared, requeue_core::Finish::Done)
+    }
+
+    // --- Parts ----------------------------------------------------------------------------------
+
+    #[inline]
+    fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    #[inline]
+    fn group(&self, key: &K) -> Group {
+        self.group_of.as_ref().map_or_else(Group::default, |group_of| group_of(key))
+    }
+
+    /// The clock that the queue goes by.
+    #[must_use]
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.shared.clock
+    }
+
+    /// The time by that clock.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.shared.clock.now()
+    }
+
+    /// What the queue is called.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.shared.name.as_deref()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared<K>> {
+        &self.shared
+    }
+
+    /// Makes everything ready that is due, in slices, and keeps the lock.
+    fn settled(&self) -> Option<(Held<'_, State<K>>, Time)> {
+        loop {
+            let needs_now = |core: &requeue_core::Queue<K>| core.next_due().is_some();
+            let (mut state, now) = self.shared.lock_at(None, needs_now).ok()?;
+            let full = state.core.promote(now, SLICE) == SLICE;
+            if !full {
+                return Some((state, now));
+            }
+            self.shared.release(state);
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! The one lock, what is done under it, and what is done after it.
+
+use std::task::{Wake, Waker};
+
+use requeue_core::{self as core, Finish, Finished, HandOut, Time};
+
+use super::limits::Limits;
+use super::waiters::{Kind, Place, Waiters, Wakes};
+use crate::Key;
+use crate::clock::{Alarm, Clock};
+use crate::metrics::QueueMetrics;
+use crate::sync::{
+    Arc, AtomicBool, AtomicU64, Guarded, Held, OnceLock, Ordering, Reentered, Weak, drop_quietly,
+    quietly,
+};
+
+/// How many keys are handed out, dropped or copied under one hold of the lock.
+pub(super) const SLICE: usize = 256;
+
+/// What the lock guards.
+pub(crate) struct State<K> {
+    pub(crate) core: core::Queue<K>,
+    pub(super) waiters: Waiters,
+    /// Those who wait until the queue is drained.
+    pub(super) drainers: Vec<(u64, Waker)>,
+    pub(super) drainer: u64,
+    /// How often `shut_down` was called: it ends a drain that came before.
+    pub(super) shut_downs: u64,
+    /// Keys that were dropped after the ending, by failures and the like.
+    pub(super) lost: Vec<K>,
+    alarm: Alarm,
+    /// What the alarm is armed for, or is being armed for.
+    armed: Time,
+    /// Whether a thread is arming it, and whether it has to look once more.
+    arming: bool,
+    arm_again: bool,
+    /// What `Shared::hint` says.
+    hint: bool,
+}
+
+/// What all handles of a queue share.
+pub(crate) struct Shared<K: Key> {
+    state: Guarded<State<K>>,
+    /// Whether an add needs the time, so that it can be read before the lock is taken. A hint.
+    hint: AtomicBool,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) limits: Limits<K>,
+    pub(crate) hooks: Option<Arc<dyn QueueMetrics>>,
+    pub(crate) name: Option<Arc<str>>,
+    pub(crate) given_up: AtomicU64,
+    pub(crate) panics: AtomicU64,
+    has_order: bool,
+    this: Weak<Self>,
+    timer: OnceLock<Waker>,
+}
+
+/// The lock, and the key that was taken under it.
+type Taken<'a, K> = (Held<'a, State<K>>, Option<HandOut<K>>);
+
+/// What a new queue is made of.
+pub(super) struct Parts<K: Key> {
+    pub(super) config: core::Config<K>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) limits: Limits<K>,
+    pub(super) hooks: Option<Arc<dyn QueueMetrics>>,
+    pub(super) name: Option<Arc<str>>,
+}
+
+impl<K: Key> Shared<K> {
+    pub(super) fn new(parts: Parts<K>) -> Arc<Self> {
+        let has_order = matches!(parts.config.order, core::Order::Custom(_));
+        // Code of the user that could come back here: that of an order, and that of keys which
+        // hold something.
+        let watched = has_order || std::mem::needs_drop::<K>();
+        let core = core::Queue::new(parts.config);
+        let hint = core.add_needs_now();
+        let state = State {
+            core,
+            waiters: Waiters::new(),
+            drainers: Vec::new(),
+            drainer: 0,
+            shut_downs: 0,
+            lost: Vec::new(),
+            alarm: Alarm::none(),
+            armed: Time::NEVER,
+            arming: false,
+            arm_again: false,
+            hint,
+        };
+        Arc::new_cyclic(|this| Self {
+            state: Guarded::new(state, watched),
+            hint: AtomicBool::new(hint),
+            clock: parts.clock,
+            limits: parts.limits,
+            hooks: parts.hooks,
+            name: parts.name,
+            given_up: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
+            has_order,
+            this: Weak::clone(this),
+            timer: OnceLock::new(),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> Result<Held<'_, State<K>>, Reentered> {
+        self.state.lock()
+    }
+
+    /// The time, if an operation that adds is likely to need it.
+    #[inline]
+    pub(super) fn hinted_now(&self) -> Option<Time> {
+        self.hint.load(Ordering::Relaxed).then(|| self.clock.now())
+    }
+
+    /// Takes the lock, with the time read before if `needs` says so of what it guards.
+    #[inline]
+    pub(super) fn lock_at(
+        &self,
+        now: Option<Time>,
+        needs: impl Fn(&core::Queue<K>) -> bool,
+    ) -> Result<(Held<'_, State<K>>, Time), Reentered> {
+        let state = self.lock()?;
+        match now {
+            Some(now) => Ok((state, now)),
+            None if needs(&state.core) => {
+                drop(state);
+                let now = self.clock.now();
+                Ok((self.lock()?, now))
+            }
+            None => Ok((state, Time::ZERO)),
+        }
+    }
+
+    /// Releases the lock, and does what has come up meanwhile: wakes getters, sets the alarm.
+    #[inline]
+    pub(super) fn release(&self, mut state: Held<'_, State<K>>) {
+        let hint = state.core.add_needs_now();
+        if state.hint != hint {
+            state.hint = hint;
+            self.hint.store(hint, Ordering::Relaxed);
+        }
+        if state.waiters.is_empty() && state.drainers.is_empty() {
+            return;
+        }
+        self.settle(state);
+    }
+
+    fn settle(&self, mut state: Held<'_, State<K>>) {
+        let mut wakes = Wakes::new();
+        let State { core, waiters, drainers, .. } = &mut *state;
+        if core.ending() != core::Ending::Open {
+            if core.is_finished() {
+                waiters.wake_all(true, &mut wakes);
+            } else if core.is_exhausted() {
+                waiters.wake_all(false, &mut wakes);
+            }
+            if core.is_drained() {
+                drainers.drain(..).for_each(|(_, waker)| wakes.push(waker));
+            }
+        }
+        waiters.wake_for(core.eligible(), &mut wakes);
+        let mut arm = false;
+        if !waiters.is_empty()
+            && let Some(due) = core.next_due()
+        {
+            let by_thread = if self.clock.is_real_time() { waiters.keep_time(due) } else { None };
+            match by_thread {
+                Some(leader) => leader.into_iter().for_each(|waker| wakes.push(waker)),
+                None => arm = due < state.armed,
+            }
+        }
+        drop(state);
+        wakes.wake();
+        if arm {
+            self.arm();
+        }
+    }
+
+    // --- Time -----------------------------------------------------------------------------------
+
+    /// Sets the alarm for the earliest due time, if somebody waits for it and no thread keeps it.
+    ///
+    /// Arming is the clock's business and happens outside the lock; of several threads that want
+    /// to, or an alarm that goes off while it is being armed, one does it and looks once more.
+    fn arm(&self) {
+        loop {
+            let Ok(mut state) = self.lock() else { return };
+            if state.arming {
+                state.arm_again = true;
+                return;
+            }
+            let due = state.core.next_due().filter(|&due| due < state.armed);
+            let (Some(due), false) = (due, state.waiters.is_empty()) else { return };
+            (state.armed, state.arming, state.arm_again) = (due, true, false);
+            drop(state);
+            let alarm = quietly(|| self.clock.arm(due, self.timer())).unwrap_or_default();
+            let Ok(mut state) = self.lock() else { return };
+            state.arming = false;
+            let old = std::mem::replace(&mut state.alarm, alarm);
+            let again = state.arm_again;
+            drop(state);
+            drop_quietly(old);
+            if !again {
+                return;
+            }
+        }
+    }
+
+    fn timer(&self) -> &Waker {
+        self.timer.get_or_init(|| Waker::from(Arc::new(Timer(Weak::clone(&self.this)))))
+    }
+
+    /// The alarm has gone off, perhaps too early: makes what is due ready, in the thread that
+    /// drives the clock, so that no getter has to be polled for another to be served.
+    fn tick(&self) {
+        loop {
+            let now = self.clock.now();
+            let Ok(mut state) = self.lock() else { return };
+            state.armed = Time::NEVER;
+            if state.waiters.is_empty() {
+                // Whoever comes next looks for itself.
+                return;
+            }
+            state.core.promote(now, SLICE);
+            let more = state.core.next_due().is_some_and(|due| due <= now);
+            self.release(state);
+            if !more {
+                return;
+            }
+        }
+    }
+
+    // --- Getting --------------------------------------------------------------------------------
+
+    /// Takes the next key, if there is one, and leaves the lock to the caller.
+    #[inline]
+    pub(super) fn take(&self, hash_of: &dyn Fn(&K) -> u64) -> Result<Taken<'_, K>, Reentered> {
+        let (mut state, mut now) = self.lock_at(None, core::Queue::get_needs_now)?;
+        loop {
+            let mut again = false;
+            let taken = if self.has_order {
+                let popped = state.core.get_by_order(now, hash_of);
+                again = popped.again;
+                if !popped.dropped.is_empty() {
+                    drop(state);
+                    popped.dropped.into_iter().for_each(drop_quietly);
+                    state = self.lock()?;
+                }
+                popped.item
+            } else {
+                state.core.get(now)
+            };
+            // More keys were due than one call makes ready, and none of them could leave.
+            let more_due =
+                || !state.core.is_paused() && state.core.next_due().is_some_and(|due| due <= now);
+            if taken.is_some() || !(again || more_due()) {
+                return Ok((state, taken));
+            }
+            self.release(state);
+            now = self.clock.now();
+            state = self.lock()?;
+        }
+    }
+
+    /// One look of a waiting getter: a key, the end, or a place among the waiting.
+    pub(super) fn look(
+        &self,
+        wait: &mut Wait,
+        waker: &Waker,
+        hash_of: &dyn Fn(&K) -> u64,
+    ) -> Look<K> {
+        // A waker's `clone` is the user's code: not under the lock, and not where a key is at hand.
+        let mut fresh = None;
+        let (mut state, old) = loop {
+            let Ok((mut state, taken)) = self.take(hash_of) else {
+                // A key's own code waits for a key: nobody could ever hand it one.
+                return Look::Ended;
+            };
+            let core = &state.core;
+            let ended = if wait.patient { core.is_finished() } else { core.is_exhausted() };
+            if taken.is_some() || ended {
+                let old = state.waiters.leave(&mut wait.place);
+                self.release(state);
+                drop_quietly((old, fresh));
+                return taken.map_or(Look::Ended, Look::Key);
+            }
+            if state.waiters.is_listed_with(wait.place, waker) {
+                break (state, None);
+            }
+            if let Some(waker) = fresh.take() {
+                let old = state.waiters.wait(&mut wait.place, wait.kind, wait.patient, waker);
+                break (state, old);
+            }
+            drop(state);
+            fresh = Some(waker.clone());
+        };
+        let due = state.core.next_due().unwrap_or(Time::NEVER);
+        let leads = wait.kind == Kind::Thread
+            && self.clock.is_real_time()
+            && state.waiters.lead(wait.place, due);
+        self.release(state);
+        drop_quietly((old, fresh));
+        Look::Wait { until: if leads { due } else { Time::NEVER } }
+    }
+
+    /// A getter gives up waiting.
+    pub(super) fn leave(&self, wait: &mut Wait) {
+        if wait.place.is_none() {
+            return;
+        }
+        let Ok(mut state) = self.lock() else { return };
+        let old = state.waiters.leave(&mut wait.place);
+        self.release(state);
+        drop_quietly(old);
+    }
+
+    // --- Finishing ------------------------------------------------------------------------------
+
+    /// Ends a hand-out; `false`, and no effect, if it has ended already.
+    pub(crate) fn finish(&self, ticket: &core::Ticket, how: Finish) -> bool {
+        let now =
+            matches!(how, Finish::Fail { .. } | Finish::Later { .. }).then(|| self.clock.now());
+        let locked = self.lock_at(now, |core| core.finish_needs_now(&how));
+        let Ok((mut state, now)) = locked else { return false };
+        let Some(finished) = state.core.finish(ticket, how, now) else { return false };
+        let retried = matches!(how, Finish::Fail { .. } | Finish::Later { .. });
+        self.finished(state, finished, retried);
+        true
+    }
+
+    #[inline]
+    pub(super) fn finished(
+        &self,
+        mut state: Held<'_, State<K>>,
+        finished: Finished<K>,
+        retried: bool,
+    ) {
+        let mut key = finished.key;
+        if finished.lost
+            && let Some(key) = key.take()
+        {
+            state.lost.push(key);
+        }
+        let ended = state.core.ending() == core::Ending::ShutDown;
+        self.release(state);
+        drop_quietly(key);
+        if let Some(hooks) = &self.hooks {
+            quietly(|| {
+                if let Some(worked) = finished.worked {
+                    hooks.done(worked);
+                }
+                if retried && !ended {
+                    hooks.retry();
+                }
+            });
+        }
+    }
+}
+
+/// A getter that may have to wait.
+pub(super) struct Wait {
+    place: Option<Place>,
+    kind: Kind,
+    /// Whether only a final `None` will do.
+    patient: bool,
+}
+
+impl Wait {
+    pub(super) const fn new(kind: Kind, patient: bool) -> Self {
+        Self { place: None, kind, patient }
+    }
+
+    pub(super) const fn is_thread(&self) -> bool {
+        matches!(self.kind, Kind::Thread)
+    }
+}
+
+/// What a getter finds.
+pub(super) enum Look<K> {
+    Key(HandOut<K>),
+    Ended,
+    /// It is in the list, and will be woken; a thread that keeps the time sleeps no longer than
+    /// `until`.
+    Wait {
+        until: Time,
+    },
+}
+
+/// The queue as the waker of its own alarm.
+struct Timer<K: Key>(Weak<Shared<K>>);
+
+impl<K: Key> Wake for Timer<K> {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.tick();
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Who waits for a key, and who has been told that there is one.
+//!
+//! Waiting getters stand in a list under the queue's own lock. One that is woken leaves the list
+//! and holds a *wake* until it looks, gives up or times out; then it gives the wake back, and as
+//! many are woken as there is work for.
+
+use std::task::Waker;
+
+/// How a getter waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// A task. Its runtime polls it when it likes, perhaps never.
+    Task,
+    /// A parked thread. It looks as soon as it is woken.
+    Thread,
+}
+
+const NONE: u32 = u32::MAX;
+
+struct Waiter {
+    kind: Kind,
+    /// Whether the getter takes `None` only for an answer that is final.
+    patient: bool,
+    state: State,
+    prev: u32,
+    next: u32,
+}
+
+enum State {
+    Listed(Waker),
+    /// Woken by the wake of this number.
+    Woken(u64),
+    Vacant,
+}
+
+/// A getter's place among the waiting.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(crate) struct Place(u32);
+
+pub(crate) struct Waiters {
+    all: Vec<Waiter>,
+    vacant: Vec<u32>,
+    head: u32,
+    tail: u32,
+    listed: usize,
+    threads: usize,
+    /// Wakes given so far.
+    given: u64,
+    /// The latest wake that was given back. Earlier ones that are still out are not counted any
+    /// more: who was overtaken may never look, and must not hold up the others.
+    returned: u64,
+    /// The thread that keeps the time for all, and until when it sleeps.
+    leader: Option<(Place, crate::Time)>,
+}
+
+impl Waiters {
+    pub(crate) const fn new() -> Self {
+        Self {
+            all: Vec::new(),
+            vacant: Vec::new(),
+            head: NONE,
+            tail: NONE,
+            listed: 0,
+            threads: 0,
+            given: 0,
+            returned: 0,
+            leader: None,
+        }
+    }
+
+    /// Whether nobody waits to be woken.
+    #[inline]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.listed == 0
+    }
+
+    /// Puts a getter in the list; one that was woken for nothing to its head. Returns a waker that
+    /// is of no use any more, to be dropped outside the lock.
+    pub(crate) fn wait(
+        &mut self,
+        place: &mut Option<Place>,
+        kind: Kind,
+        patient: bool,
+        waker: Waker,
+    ) -> Option<Waker> {
+        let Some(Place(at)) = *place else {
+            let waiter =
+                Waiter { kind, patient, state: State::Listed(waker), prev: NONE, next: NONE };
+            let at = match self.vacant.pop() {
+                Some(at) => {
+                    self.all[at as usize] = waiter;
+                    at
+                }
+                None => {
+                    self.all.push(waiter);
+                    self.all.len() as u32 - 1
+                }
+            };
+            self.link(at, false);
+            *place = Some(Place(at));
+            return None;
+        };
+        match std::mem::replace(&mut self.all[at as usize].state, State::Listed(waker)) {
+            State::Listed(old) => Some(old),
+            State::Woken(wake) => {
+                self.give_back(wake);
+                self.link(at, true);
+                None
+            }
+            State::Vacant => None,
+        }
+    }
+
+    /// Whether `waker` would wake the getter as well as the one it is listed with.
+    pub(crate) fn is_listed_with(&self, place: Option<Place>, waker: &Waker) -> bool {
+        place.is_some_and(|Place(at)| match &self.all[at as usize].state {
+            State::Listed(listed) => listed.will_wake(waker),
+            State::Woken(_) | State::Vacant => false,
+        })
+    }
+
+    /// The getter waits no more. Returns its waker, to be dropped outside the lock.
+    pub(crate) fn leave(&mut self, place: &mut Option<Place>) -> Option<Waker> {
+        let Place(at) = place.take()?;
+        if self.leader.is_some_and(|(leader, _)| leader == Place(at)) {
+            self.leader = None;
+        }
+        let state = std::mem::replace(&mut self.all[at as usize].state, State::Vacant);
+        let waker = match state {
+            State::Listed(waker) => {
+                self.unlink(at);
+                Some(waker)
+            }
+            State::Woken(wake) => {
+                self.give_back(wake);
+                None
+            }
+            State::Vacant => None,
+        };
+        self.vacant.push(at);
+        if self.vacant.len() == self.all.len() && self.all.capacity() > 64 {
+            self.all = Vec::new();
+            self.vacant = Vec::new();
+        }
+        waker
+    }
+
+    /// Wakes as many as there is work for: `keys` is how many can be handed out.
+    #[inline]
+    pub(crate) fn wake_for(&mut self, keys: usize, wakes: &mut Wakes) {
+        while keys > 0 && self.head != NONE {
+            let out = self.given - self.returned;
+            let enough = match self.all[self.head as usize].kind {
+                // A wake across threads is dear, and who is woken goes on to wake others.
+                Kind::Thread => 1 + u64::from(keys.ilog2()),
+                // A task may not look for long; the next one must not wait for it.
+                Kind::Task => keys as u64,
+            };
+            if out >= enough {
+                break;
+            }
+            self.wake_first(wakes);
+        }
+    }
+
+    /// Wakes all, or only those who do not insist on a final answer.
+    pub(crate) fn wake_all(&mut self, patient_too: bool, wakes: &mut Wakes) {
+        let mut at = self.head;
+        while at != NONE {
+            let next = self.all[at as usize].next;
+            if patient_too || !self.all[at as usize].patient {
+                self.wake_at(at, wakes);
+            }
+            at = next;
+        }
+    }
+
+    fn wake_first(&mut self, wakes: &mut Wakes) {
+        self.wake_at(self.head, wakes);
+    }
+
+    fn wake_at(&mut self, at: u32, wakes: &mut Wakes) {
+        self.given += 1;
+        self.unlink(at);
+        let state = std::mem::replace(&mut self.all[at as usize].state, State::Woken(self.given));
+        if let State::Listed(waker) = state {
+            wakes.push(waker);
+        }
+    }
+
+    fn give_back(&mut self, wake: u64) {
+        self.returned = self.returned.max(wake);
+    }
+
+    // --- The leader ------------------------------------------------------------------------------
+
+    /// Makes the thread at `place` the one that keeps the time, if there is none yet.
+    pub(crate) fn lead(&mut self, place: Option<Place>, until: crate::Time) -> bool {
+        match (self.leader, place) {
+            (Some((leader, _)), _) if Some(leader) != place => false,
+            (_, Some(place)) => {
+                self.leader = Some((place, until));
+                true
+            }
+            (_, None) => false,
+        }
+    }
+
+    /// A waker for the thread that is to keep the time until `due`, if one has to be told: the
+    /// leader that sleeps longer than that, or a thread that becomes it. `None` in the inner
+    /// option if no thread waits at all.
+    pub(crate) fn keep_time(&self, due: crate::Time) -> Option<Option<Waker>> {
+        if self.threads == 0 {
+            return None;
+        }
+        let place = match self.leader {
+            Some((_, until)) if until <= due => return Some(None),
+            Some((place, _)) => place.0,
+            None => {
+                let mut at = self.head;
+                while at != NONE && self.all[at as usize].kind != Kind::Thread {
+                    at = self.all[at as usize].next;
+                }
+                at
+            }
+        };
+        // A leader that is awake already looks for itself.
+        let Some(waiter) = self.all.get(place as usize) else { return Some(None) };
+        match &waiter.state {
+            State::Listed(waker) => Some(Some(waker.clone())),
+            State::Woken(_) | State::Vacant => Some(None),
+        }
+    }
+
+    // --- The list --------------------------------------------------------------------------------
+
+    fn link(&mut self, at: u32, first: bool) {
+        self.listed += 1;
+        self.threads += usize::from(self.all[at as usize].kind == Kind::Thread);
+        let (prev, next) = if first { (NONE, self.head) } else { (self.tail, NONE) };
+        let waiter = &mut self.all[at as usize];
+        (waiter.prev, waiter.next) = (prev, next);
+        match prev {
+            NONE => self.head = at,
+            prev => self.all[prev as usize].next = at,
+        }
+        match next {
+            NONE => self.tail = at,
+            next => self.all[next as usize].prev = at,
+        }
+    }
+
+    fn unlink(&mut self, at: u32) {
+        self.listed -= 1;
+        let waiter = &self.all[at as usize];
+        let (prev, next) = (waiter.prev, waiter.next);
+        self.threads -= usize::from(waiter.kind == Kind::Thread);
+        match prev {
+            NONE => self.head = next,
+            prev => self.all[prev as usize].next = next,
+        }
+        match next {
+            NONE => self.tail = prev,
+            next => self.all[next as usize].prev = prev,
+        }
+    }
+}
+
+/// Wakers to be woken, once the lock is released.
+#[must_use]
+pub(crate) struct Wakes {
+    first: Option<Waker>,
+    more: Vec<Waker>,
+}
+
+impl Wakes {
+    pub(crate) const fn new() -> Self {
+        Self { first: None, more: Vec::new() }
+    }
+
+    pub(crate) fn push(&mut self, waker: Waker) {
+        match &self.first {
+            None => self.first = Some(waker),
+            Some(_) => self.more.push(waker),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn wake(self) {
+        if let Some(first) = self.first {
+            crate::sync::quietly(|| first.wake());
+            for waker in self.more {
+                crate::sync::quietly(|| waker.wake());
+            }
+        }
+    }
+}

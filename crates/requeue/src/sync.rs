@@ -1,0 +1,96 @@
+//! The primitives the queue stands on, in one place so that a model checker can take theirs.
+
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::TryLockError;
+
+/// Runs code of the user whose panic is nobody's business here: dropping a key, waking a task.
+pub(crate) fn quietly<R>(f: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(f)).ok()
+}
+
+/// Drops what is the user's, outside every lock.
+pub(crate) fn drop_quietly<T>(value: T) {
+    if std::mem::needs_drop::<T>() {
+        quietly(|| drop(value));
+    }
+}
+
+/// A number that no other living thread has.
+fn thread_number() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here) as usize)
+}
+
+/// A mutex under which the user's code may run: taking it again from there says so, where an
+/// ordinary one would never return. Poison is ignored: what it guards changes only after the
+/// user's code has run.
+pub(crate) struct Guarded<T> {
+    value: Mutex<T>,
+    /// Whether `holder` is kept.
+    watched: bool,
+    /// The thread that has the lock.
+    holder: AtomicUsize,
+}
+
+/// The lock is taken by this thread already.
+#[derive(Debug)]
+pub(crate) struct Reentered;
+
+pub(crate) struct Held<'a, T> {
+    guard: MutexGuard<'a, T>,
+    holder: Option<&'a AtomicUsize>,
+}
+
+impl<T> Guarded<T> {
+    pub(crate) const fn new(value: T, watched: bool) -> Self {
+        Self { value: Mutex::new(value), watched, holder: AtomicUsize::new(0) }
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> Result<Held<'_, T>, Reentered> {
+        if !self.watched {
+            let guard = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+            return Ok(Held { guard, holder: None });
+        }
+        let guard = match self.value.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Only this thread can have stored its own number.
+            Err(TryLockError::WouldBlock)
+                if self.holder.load(Ordering::Relaxed) == thread_number() =>
+            {
+                return Err(Reentered);
+            }
+            Err(TryLockError::WouldBlock) => {
+                self.value.lock().unwrap_or_else(PoisonError::into_inner)
+            }
+        };
+        self.holder.store(thread_number(), Ordering::Relaxed);
+        Ok(Held { guard, holder: Some(&self.holder) })
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    fn drop(&mut self) {
+        if let Some(holder) = self.holder {
+            holder.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<T> std::ops::Deref for Held<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> std::ops::DerefMut for Held<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
