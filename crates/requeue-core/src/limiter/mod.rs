@@ -1,14 +1,72 @@
 //! Rate limiters: how long a key waits after a failure.
+//!
+//! | limiter | the delay of a key's n-th failure, n from 0 |
+//! |---|---|
+//! | [`BackoffLimiter`] | base · 2ⁿ up to a cap, with jitter; failures of a key that should still be waiting don't count |
+//! | [`ExponentialFailure`] | base · 2ⁿ up to a maximum |
+//! | [`FastSlow`] | a fast one for some attempts, then a slow one |
+//! | [`Bucket`] | what keeps all keys together to so many per second |
+//! | [`MaxOf`] | the longest that its members give |
+//! | [`WithMaxWait`] | another limiter's, up to a maximum |
+//!
+//! All but the first are client-go's. [`default_controller`] and [`default_item_based`] are its
+//! defaults; ours is [`BackoffLimiter`].
+//!
+//! Nothing here panics or overflows, whatever the parameters: sums and products saturate, and a
+//! clock that goes back counts as one that stood still, except where a limiter says what it does.
+//! [`ExponentialFailure`] and [`FastSlow`] remember every key that failed until it is forgotten or
+//! [trimmed](ExponentialFailure::trim); [`BackoffLimiter`] forgets by itself; the others remember
+//! no key. None keeps memory for many more keys than it remembers.
+
+mod backoff;
+mod bucket;
+mod combined;
+mod exponential;
+mod failures;
+mod fast_slow;
+mod max_wait;
+mod table;
 
 use alloc::boxed::Box;
 use core::time::Duration;
 
 use crate::Time;
 
+pub use self::backoff::BackoffLimiter;
+pub use self::bucket::Bucket;
+pub use self::combined::{MaxOf, default_controller};
+pub use self::exponential::{ExponentialFailure, default_item_based};
+pub use self::fast_slow::FastSlow;
+pub use self::max_wait::WithMaxWait;
+
 /// Decides how long a key waits before it is tried again.
 ///
-/// client-go's `TypedRateLimiter`. Object-safe, so that limiters nest:
-/// `MaxOf` and `WithMaxWait` take boxes.
+/// client-go's `TypedRateLimiter`. Object-safe, so that limiters nest: [`MaxOf`] takes boxes, and a
+/// box of a limiter is a limiter.
+///
+/// ```
+/// use core::time::Duration;
+/// use requeue_core::{RateLimiter, Time};
+///
+/// /// A second, whatever happens.
+/// struct ASecond;
+///
+/// impl<K> RateLimiter<K> for ASecond {
+///     fn delay(&mut self, _: &K, _: Time) -> Duration {
+///         Duration::from_secs(1)
+///     }
+///     fn forget(&mut self, _: &K) {}
+///     fn num_requeues(&self, _: &K) -> u32 {
+///         0
+///     }
+///     fn longest(&self) -> Duration {
+///         Duration::from_secs(1)
+///     }
+/// }
+///
+/// let mut limiter: Box<dyn RateLimiter<&str>> = Box::new(ASecond);
+/// assert_eq!(limiter.delay(&"default/web", Time::ZERO), Duration::from_secs(1));
+/// ```
 pub trait RateLimiter<K>: Send {
     /// Counts one failure of `key` and says how long it waits (client-go's `When`).
     fn delay(&mut self, key: &K, now: Time) -> Duration;
@@ -20,7 +78,7 @@ pub trait RateLimiter<K>: Send {
     fn num_requeues(&self, key: &K) -> u32;
 
     /// The longest delay this limiter gives: what a caller uses in place of an answer when
-    /// [`delay`](Self::delay) panics.
+    /// [`delay`](Self::delay) panics. Where there is no longest one, a long one.
     fn longest(&self) -> Duration {
         Duration::from_secs(300)
     }

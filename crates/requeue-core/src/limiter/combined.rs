@@ -1,0 +1,189 @@
+//! Several limiters at once: client-go's `TypedMaxOfRateLimiter`, and its default.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+use core::hash::Hash;
+use core::time::Duration;
+
+use super::{Bucket, ExponentialFailure, RateLimiter};
+use crate::Time;
+
+/// The longest delay that any of several limiters gives.
+///
+/// Each failure counts with every member, and every member forgets. client-go's
+/// `NewTypedMaxOfRateLimiter`. A bucket among the members may be overdrawn later: keys that another
+/// member holds back longer have taken their tokens all the same.
+///
+/// ```
+/// use core::time::Duration;
+/// use requeue_core::limiter::{ExponentialFailure, FastSlow, MaxOf};
+/// use requeue_core::{RateLimiter, Time};
+///
+/// let (milli, second) = (Duration::from_millis(1), Duration::from_secs(1));
+/// let mut limiter = MaxOf::new(vec![
+///     Box::new(FastSlow::new(3 * milli, second, 3)),
+///     Box::new(ExponentialFailure::new(milli, second)),
+/// ]);
+/// let delays = [(); 4].map(|()| limiter.delay(&"default/web", Time::ZERO));
+/// assert_eq!(delays, [3 * milli, 3 * milli, 4 * milli, second]);
+/// ```
+pub struct MaxOf<K> {
+    limiters: Vec<Box<dyn RateLimiter<K>>>,
+}
+
+impl<K> MaxOf<K> {
+    /// The longest delay of `limiters`; of none, zero.
+    ///
+    /// ```
+    /// use requeue_core::limiter::MaxOf;
+    /// use requeue_core::{RateLimiter, Time};
+    ///
+    /// assert!(MaxOf::new(vec![]).delay(&"a", Time::ZERO).is_zero());
+    /// ```
+    #[must_use]
+    pub const fn new(limiters: Vec<Box<dyn RateLimiter<K>>>) -> Self {
+        Self { limiters }
+    }
+}
+
+impl<K> RateLimiter<K> for MaxOf<K> {
+    fn delay(&mut self, key: &K, now: Time) -> Duration {
+        self.limiters.iter_mut().map(|l| l.delay(key, now)).max().unwrap_or_default()
+    }
+
+    fn forget(&mut self, key: &K) {
+        for limiter in &mut self.limiters {
+            limiter.forget(key);
+        }
+    }
+
+    /// The most that any member counts.
+    fn num_requeues(&self, key: &K) -> u32 {
+        self.limiters.iter().map(|l| l.num_requeues(key)).max().unwrap_or_default()
+    }
+
+    fn longest(&self) -> Duration {
+        self.limiters.iter().map(|l| l.longest()).max().unwrap_or_default()
+    }
+}
+
+impl<K> fmt::Debug for MaxOf<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MaxOf").field("members", &self.limiters.len()).finish_non_exhaustive()
+    }
+}
+
+/// client-go's default: per key 5 ms, doubling, up to 1000 s; all keys together 10 per second,
+/// after a first 100.
+///
+/// Its `DefaultTypedControllerRateLimiter`, for those who move from there. It keeps every key that
+/// failed until it is forgotten, and the line at the bucket has no bound: of 10 000 keys that fail
+/// at once the last waits 16 minutes. Ours is [`BackoffLimiter`](super::BackoffLimiter).
+///
+/// ```
+/// use core::time::Duration;
+/// use requeue_core::{RateLimiter, Time, limiter};
+///
+/// let mut limiter = limiter::default_controller();
+/// assert_eq!(limiter.delay(&"default/web", Time::ZERO), Duration::from_millis(5));
+/// assert_eq!(limiter.longest(), Duration::from_secs(1_000));
+/// ```
+#[must_use]
+pub fn default_controller<K: Hash + Eq + Clone + Send + 'static>() -> MaxOf<K> {
+    let (base, max) = (Duration::from_millis(5), Duration::from_secs(1_000));
+    MaxOf::new(vec![Box::new(ExponentialFailure::new(base, max)), Box::new(Bucket::new(10.0, 100))])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiter::FastSlow;
+
+    const MILLI: Duration = Duration::from_millis(1);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn both(fast_slow_first: bool) -> MaxOf<&'static str> {
+        let mut members: Vec<Box<dyn RateLimiter<_>>> = vec![
+            Box::new(FastSlow::new(5 * MILLI, 3 * SECOND, 3)),
+            Box::new(ExponentialFailure::new(MILLI, SECOND)),
+        ];
+        if !fast_slow_first {
+            members.reverse();
+        }
+        MaxOf::new(members)
+    }
+
+    fn delay<K>(limiter: &mut MaxOf<K>, key: K) -> Duration {
+        limiter.delay(&key, Time::ZERO)
+    }
+
+    /// `TestMaxOfRateLimiter`.
+    #[test]
+    fn test_max_of_rate_limiter() {
+        for order in [true, false] {
+            let mut limiter = both(order);
+            for expected in [5 * MILLI, 5 * MILLI, 5 * MILLI, 3 * SECOND, 3 * SECOND] {
+                assert_eq!(delay(&mut limiter, "one"), expected);
+            }
+            assert_eq!(limiter.num_requeues(&"one"), 5);
+
+            assert_eq!(delay(&mut limiter, "two"), 5 * MILLI);
+            assert_eq!(delay(&mut limiter, "two"), 5 * MILLI);
+            assert_eq!(limiter.num_requeues(&"two"), 2);
+
+            limiter.forget(&"one");
+            assert_eq!(limiter.num_requeues(&"one"), 0);
+            assert_eq!(delay(&mut limiter, "one"), 5 * MILLI);
+        }
+    }
+
+    #[test]
+    fn every_member_is_asked_and_not_only_the_first_or_the_longest() {
+        let mut limiter = MaxOf::new(vec![
+            Box::new(FastSlow::new(SECOND, Duration::ZERO, 2)),
+            Box::new(ExponentialFailure::new(MILLI, SECOND)),
+            Box::new(Bucket::new(1_000.0, 1)),
+        ]);
+        // The first is the longest at first; by then the others have counted along.
+        let delays = [(); 4].map(|()| delay(&mut limiter, 1));
+        assert_eq!(delays, [SECOND, SECOND, 4 * MILLI, 8 * MILLI]);
+        limiter.forget(&1);
+        assert_eq!(delay(&mut limiter, 1), SECOND, "the first has forgotten");
+        delay(&mut limiter, 1);
+        assert_eq!(delay(&mut limiter, 1), 6 * MILLI, "the second too; the bucket never does");
+    }
+
+    #[test]
+    fn forget_forgets_one_key_and_not_everything() {
+        let mut limiter = both(true);
+        delay(&mut limiter, "one");
+        delay(&mut limiter, "two");
+        limiter.forget(&"one");
+        assert_eq!(["one", "two"].map(|key| limiter.num_requeues(&key)), [0, 1]);
+    }
+
+    #[test]
+    fn the_default_of_controllers_is_both_limits() {
+        let mut limiter = default_controller();
+        let per_key = [(); 5].map(|()| delay(&mut limiter, 0).as_millis());
+        assert_eq!(per_key, [5, 10, 20, 40, 80]);
+        for key in 1..=95 {
+            assert_eq!(delay(&mut limiter, key), 5 * MILLI);
+        }
+        assert_eq!(delay(&mut limiter, 96), 100 * MILLI);
+        assert_eq!(delay(&mut limiter, 97), 200 * MILLI);
+        assert_eq!(limiter.longest(), 1_000 * SECOND);
+        limiter.forget(&0);
+        assert_eq!(limiter.num_requeues(&0), 0);
+    }
+
+    #[test]
+    fn of_no_limiters_everything_is_zero() {
+        let mut limiter = MaxOf::new(vec![]);
+        assert_eq!(delay(&mut limiter, 1), Duration::ZERO);
+        limiter.forget(&1);
+        assert_eq!((limiter.num_requeues(&1), limiter.longest()), (0, Duration::ZERO));
+    }
+}

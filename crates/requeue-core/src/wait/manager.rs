@@ -1,0 +1,250 @@
+//! Backoffs that never end, and what makes them start over.
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use super::Backoff;
+use super::source::{JitterSource, jitter};
+use crate::Time;
+
+/// Says, again and again, how long a loop waits before its next round.
+///
+/// apimachinery's `BackoffManager`, which gives a timer; here the timer is the caller's.
+///
+/// ```
+/// use core::time::Duration;
+/// use requeue_core::Time;
+/// use requeue_core::wait::BackoffManager;
+///
+/// /// As long as it has been since the start, so that the rounds thin out.
+/// struct AsLongAgain;
+///
+/// impl BackoffManager for AsLongAgain {
+///     fn backoff(&mut self, now: Time) -> Duration {
+///         now.since(Time::ZERO)
+///     }
+/// }
+///
+/// let mut manager: Box<dyn BackoffManager> = Box::new(AsLongAgain);
+/// assert_eq!(manager.backoff(Time::from_nanos(5)), Duration::from_nanos(5));
+/// ```
+pub trait BackoffManager {
+    /// How long to wait, from `now` on.
+    fn backoff(&mut self, now: Time) -> Duration;
+}
+
+impl<M: BackoffManager + ?Sized> BackoffManager for Box<M> {
+    fn backoff(&mut self, now: Time) -> Duration {
+        (**self).backoff(now)
+    }
+}
+
+impl<M: BackoffManager + ?Sized> BackoffManager for &mut M {
+    fn backoff(&mut self, now: Time) -> Duration {
+        (**self).backoff(now)
+    }
+}
+
+/// The delays of a [`Backoff`], without end; see [`Backoff::delay_func`].
+///
+/// ```
+/// use requeue_core::Time;
+/// use requeue_core::wait::{Backoff, BackoffManager, JitterSource};
+///
+/// let mut delays = Backoff::default().delay_func(JitterSource::new(42));
+/// assert!(delays.backoff(Time::ZERO).is_zero());
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct DelayFunc {
+    backoff: Backoff,
+    source: JitterSource,
+}
+
+impl DelayFunc {
+    pub(super) const fn new(backoff: Backoff, source: JitterSource) -> Self {
+        Self { backoff, source }
+    }
+}
+
+impl BackoffManager for DelayFunc {
+    fn backoff(&mut self, _now: Time) -> Duration {
+        self.backoff.step(&mut self.source)
+    }
+}
+
+/// The delays of a [`Backoff`], starting over at intervals; see [`Backoff::delay_with_reset`].
+///
+/// A clock that goes back delays the next start over by as much.
+///
+/// ```
+/// use core::time::Duration;
+/// use requeue_core::Time;
+/// use requeue_core::wait::{Backoff, BackoffManager, JitterSource};
+///
+/// let nano = Duration::from_nanos(1);
+/// let backoff = Backoff { duration: nano, factor: 2.0, steps: 9, ..Backoff::default() };
+/// let mut always = backoff.delay_with_reset(Duration::ZERO, Time::ZERO, JitterSource::new(42));
+/// assert_eq!([(); 3].map(|()| always.backoff(Time::ZERO)), [nano; 3]);
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct DelayWithReset {
+    backoff: Backoff,
+    initial: Backoff,
+    reset: Duration,
+    last_reset: Time,
+    source: JitterSource,
+}
+
+impl DelayWithReset {
+    pub(super) const fn new(
+        initial: Backoff,
+        reset: Duration,
+        now: Time,
+        source: JitterSource,
+    ) -> Self {
+        Self { backoff: initial, initial, reset, last_reset: now, source }
+    }
+}
+
+impl BackoffManager for DelayWithReset {
+    fn backoff(&mut self, now: Time) -> Duration {
+        if self.reset.is_zero() {
+            self.backoff = self.initial;
+        } else if now.since(self.last_reset) > self.reset {
+            self.backoff = self.initial;
+            self.last_reset = now;
+        }
+        self.backoff.step(&mut self.source)
+    }
+}
+
+/// A backoff without end, up to a longest delay, that starts over after a quiet time: when
+/// strictly more than `reset` has passed since the last backoff *began*.
+///
+/// apimachinery's `NewExponentialBackoffManager`. A clock that goes back makes no quiet time.
+///
+/// ```
+/// use core::time::Duration;
+/// use requeue_core::Time;
+/// use requeue_core::wait::{BackoffManager, ExponentialBackoffManager, JitterSource};
+///
+/// let second = Duration::from_secs(1);
+/// let mut manager = ExponentialBackoffManager::new(
+///     second,
+///     10 * second,
+///     60 * second,
+///     2.0,
+///     0.0,
+///     JitterSource::new(42),
+/// );
+/// let mut now = Time::ZERO;
+/// let mut round = || {
+///     let delay = manager.backoff(now);
+///     now = now + delay;
+///     delay.as_secs()
+/// };
+/// assert_eq!([(); 6].map(|()| round()), [1, 2, 4, 8, 10, 10]);
+/// assert_eq!(manager.backoff(now + 51 * second), second);
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ExponentialBackoffManager {
+    backoff: Backoff,
+    initial: Duration,
+    reset: Duration,
+    /// None before the first backoff, which needs no reset.
+    last_start: Option<Time>,
+    source: JitterSource,
+}
+
+impl ExponentialBackoffManager {
+    /// Starts at `initial` and grows by `factor` up to `max`; a jitter of up to `jitter` times the
+    /// delay comes on top, as [`Backoff::jitter`] says. A `max` of zero is none.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use requeue_core::Time;
+    /// use requeue_core::wait::{BackoffManager, ExponentialBackoffManager, JitterSource};
+    ///
+    /// let (second, reset) = (Duration::from_secs(1), Duration::from_secs(60));
+    /// let source = JitterSource::new(42);
+    /// let mut manager =
+    ///     ExponentialBackoffManager::new(second, 10 * second, reset, 2.0, 1.0, source);
+    /// assert!((second..=2 * second).contains(&manager.backoff(Time::ZERO)));
+    /// ```
+    pub const fn new(
+        initial: Duration,
+        max: Duration,
+        reset: Duration,
+        factor: f64,
+        jitter: f64,
+        source: JitterSource,
+    ) -> Self {
+        let backoff = Backoff { duration: initial, factor, jitter, steps: i32::MAX, cap: max };
+        Self { backoff, initial, reset, last_start: None, source }
+    }
+}
+
+impl BackoffManager for ExponentialBackoffManager {
+    fn backoff(&mut self, now: Time) -> Duration {
+        if self.last_start.is_some_and(|last| now.since(last) > self.reset) {
+            self.backoff.steps = i32::MAX;
+            self.backoff.duration = self.initial;
+        }
+        self.last_start = Some(now);
+        self.backoff.step(&mut self.source)
+    }
+}
+
+/// A period with jitter: each delay is the duration and a random part of `jitter` times it.
+///
+/// apimachinery's `NewJitteredBackoffManager`.
+///
+/// ```
+/// use core::time::Duration;
+/// use requeue_core::Time;
+/// use requeue_core::wait::{BackoffManager, JitterSource, JitteredBackoffManager};
+///
+/// let second = Duration::from_secs(1);
+/// let mut manager = JitteredBackoffManager::new(second, 0.1, JitterSource::new(42));
+/// assert!((second..=second.mul_f64(1.1)).contains(&manager.backoff(Time::ZERO)));
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct JitteredBackoffManager {
+    duration: Duration,
+    jitter: f64,
+    source: JitterSource,
+}
+
+impl JitteredBackoffManager {
+    /// Every `duration`; with a `jitter` of 0, below, or NaN, exactly so.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use requeue_core::Time;
+    /// use requeue_core::wait::{BackoffManager, JitterSource, JitteredBackoffManager};
+    ///
+    /// let second = Duration::from_secs(1);
+    /// let mut exact = JitteredBackoffManager::new(second, 0.0, JitterSource::new(42));
+    /// assert_eq!(exact.backoff(Time::ZERO), second);
+    /// ```
+    pub const fn new(duration: Duration, jitter: f64, source: JitterSource) -> Self {
+        Self { duration, jitter, source }
+    }
+}
+
+impl BackoffManager for JitteredBackoffManager {
+    fn backoff(&mut self, _now: Time) -> Duration {
+        if self.jitter > 0.0 {
+            jitter(self.duration, self.jitter, &mut self.source)
+        } else {
+            self.duration
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! The one source of chance in the core: seeded, so that every run can be had again.
+
+use core::time::Duration;
+
+/// Numbers that look random and follow from a seed (SplitMix64).
+///
+/// The same seed gives the same numbers on every machine. Not for secrets: who sees one number
+/// knows the rest. It stands in for the random source that apimachinery's `wait` keeps for the
+/// whole process.
+///
+/// ```
+/// use requeue_core::wait::JitterSource;
+///
+/// let (mut one, mut other) = (JitterSource::new(42), JitterSource::new(42));
+/// assert_eq!(one.next_u64(), other.next_u64());
+/// assert_ne!(one.next_u64(), one.next_u64());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JitterSource {
+    state: u64,
+}
+
+impl JitterSource {
+    /// The source that follows from `seed`; every seed is a good one, 0 too.
+    ///
+    /// ```
+    /// use requeue_core::wait::JitterSource;
+    ///
+    /// assert_ne!(JitterSource::new(0).next_u64(), JitterSource::new(1).next_u64());
+    /// ```
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// The next number: each of the 2⁶⁴ is as likely as any other. Never panics.
+    ///
+    /// ```
+    /// use requeue_core::wait::JitterSource;
+    ///
+    /// assert_eq!(JitterSource::new(1_234_567).next_u64(), 6_457_827_717_110_365_317);
+    /// ```
+    pub const fn next_u64(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// The next number between 0 (which can be) and 1 (which can't), in steps of 2⁻⁵³; Go's
+    /// `rand.Float64`. Never panics.
+    ///
+    /// ```
+    /// use requeue_core::wait::JitterSource;
+    ///
+    /// let unit = JitterSource::new(7).unit();
+    /// assert!((0.0..1.0).contains(&unit));
+    /// ```
+    pub const fn unit(&mut self) -> f64 {
+        const STEP: f64 = 1.0 / (1_u64 << 53) as f64;
+        (self.next_u64() >> 11) as f64 * STEP
+    }
+
+    /// A duration from `longest`/2, rounded up, to `longest`, both included.
+    pub(crate) fn upper_half(&mut self, longest: Duration) -> Duration {
+        let longest = longest.as_nanos();
+        let span = longest / 2;
+        saturating_nanos(longest - span + self.up_to(span))
+    }
+
+    /// A number from 0 to `most`, both included: (most + 1) · chance / 2⁶⁴.
+    ///
+    /// `most` is a number of nanoseconds in a [`Duration`], so below 2⁹⁴: multiplied in two halves,
+    /// nothing overflows.
+    fn up_to(&mut self, most: u128) -> u128 {
+        const LOW: u128 = u64::MAX as u128;
+        let chance = u128::from(self.next_u64());
+        let choices = most.saturating_add(1);
+        ((choices >> 64).saturating_mul(chance)) + (((choices & LOW) * chance) >> 64)
+    }
+}
+
+/// `duration` and a random part of `factor` times it on top: between `duration` and
+/// `duration + factor · duration`.
+///
+/// A factor of zero, below zero or NaN counts as 1. What is too long becomes [`Duration::MAX`];
+/// nothing panics. apimachinery's `Jitter`.
+///
+/// ```
+/// use core::time::Duration;
+/// use requeue_core::wait::{JitterSource, jitter};
+///
+/// let second = Duration::from_secs(1);
+/// let mut source = JitterSource::new(42);
+/// let delay = jitter(second, 0.5, &mut source);
+/// assert!(second <= delay && delay <= second.mul_f64(1.5));
+/// assert!(jitter(second, 0.0, &mut source) <= 2 * second);
+/// ```
+#[must_use]
+pub fn jitter(duration: Duration, factor: f64, source: &mut JitterSource) -> Duration {
+    let factor = if factor.is_nan() || factor <= 0.0 { 1.0 } else { factor };
+    duration.saturating_add(scaled(duration, source.unit() * factor))
+}
+
+/// `factor` times `duration`, in whole nanoseconds, rounded down; zero for a negative factor and
+/// for NaN. As Go's `time.Duration(float64(d) * factor)` where that does not overflow.
+pub(super) fn scaled(duration: Duration, factor: f64) -> Duration {
+    // A cast from a float saturates, and makes NaN zero.
+    saturating_nanos((duration.as_nanos() as f64 * factor) as u128)
+}
+
+/// So many nanoseconds, or [`Duration::MAX`] when that is longer than a duration can be.
+pub(crate) const fn saturating_nanos(nanos: u128) -> Duration {
+    if nanos > Duration::MAX.as_nanos() { Duration::MAX } else { Duration::from_nanos_u128(nanos) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_source_is_splitmix64() {
+        let mut source = JitterSource::new(1_234_567);
+        for expected in [
+            6_457_827_717_110_365_317,
+            3_203_168_211_198_807_973,
+            9_817_491_932_198_370_423,
+            4_593_380_528_125_082_431,
+            16_408_922_859_458_223_821,
+        ] {
+            assert_eq!(source.next_u64(), expected);
+        }
+    }
+
+    #[test]
+    fn a_unit_is_never_one() {
+        let most = (u64::MAX >> 11) as f64 / (1_u64 << 53) as f64;
+        assert!(most < 1.0);
+        let mut source = JitterSource::new(3);
+        let mean = (0..10_000).map(|_| source.unit()).sum::<f64>() / 10_000.0;
+        assert!((0.49..0.51).contains(&mean), "{mean}");
+    }
+
+    #[test]
+    fn upper_half_reaches_both_ends_and_no_further() {
+        let mut source = JitterSource::new(5);
+        let mut seen = [0; 3];
+        for _ in 0..300 {
+            let delay = source.upper_half(Duration::from_nanos(5));
+            seen[usize::try_from(delay.as_nanos()).unwrap() - 3] += 1;
+        }
+        assert!(seen.iter().all(|&times| times > 60), "{seen:?}");
+        assert!((0..64).any(|_| source.upper_half(Duration::MAX) > Duration::MAX / 4 * 3));
+        assert_eq!(source.upper_half(Duration::ZERO), Duration::ZERO);
+        assert_eq!(source.upper_half(Duration::from_nanos(1)), Duration::from_nanos(1));
+    }
+
+    #[test]
+    fn jitter_without_a_sensible_factor_takes_one() {
+        let second = Duration::from_secs(1);
+        for factor in [0.0, -3.0, f64::NEG_INFINITY, f64::NAN] {
+            let expected = jitter(second, 1.0, &mut JitterSource::new(9));
+            assert_eq!(jitter(second, factor, &mut JitterSource::new(9)), expected);
+        }
+    }
+
+    #[test]
+    fn jitter_of_absurd_values_saturates() {
+        let mut source = JitterSource::new(1);
+        for _ in 0..100 {
+            assert_eq!(jitter(Duration::MAX, 1.0, &mut source), Duration::MAX);
+            assert_eq!(jitter(Duration::ZERO, f64::MAX, &mut source), Duration::ZERO);
+        }
+        assert_eq!(jitter(Duration::from_secs(1), f64::INFINITY, &mut source), Duration::MAX);
+        assert_eq!(jitter(Duration::ZERO, f64::INFINITY, &mut source), Duration::ZERO);
+    }
+
+    proptest! {
+        /// The oracle is the promise: [d, d + f·d], and not all at one end.
+        #[test]
+        fn jitter_stays_in_its_range(nanos in 0..u64::MAX >> 11, factor in 0.001..8.0_f64, seed: u64) {
+            let duration = Duration::from_nanos(nanos);
+            let most = (nanos as f64 * factor) as u128;
+            let mut source = JitterSource::new(seed);
+            let extra = (jitter(duration, factor, &mut source) - duration).as_nanos();
+            prop_assert!(extra <= most);
+            // 64 draws in one half of the range: a chance of 2⁻⁶³.
+            let extras = [(); 64].map(|()| jitter(duration, factor, &mut source) - duration);
+            if most > 1_000 {
+                prop_assert!(extras.iter().any(|e| e.as_nanos() < most / 2));
+                prop_assert!(extras.iter().any(|e| e.as_nanos() > most / 2));
+            }
+        }
+
+        #[test]
+        fn upper_half_stays_in_its_range(secs: u64, nanos in 0..1_000_000_000_u32, seed: u64) {
+            let longest = Duration::new(secs, nanos);
+            let delay = JitterSource::new(seed).upper_half(longest);
+            prop_assert!(delay <= longest);
+            prop_assert!(delay.as_nanos() * 2 >= longest.as_nanos());
+        }
+    }
+}
