@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::add::{Add, EarlyAdd, Merge};
 use crate::order::Ready;
-use crate::record::Phase;
+use crate::record::{Phase, Record};
 use crate::{Ending, PROMOTE, Queue, Time};
 
 /// Names one hand-out of one key. A ticket of an earlier hand-out does nothing.
@@ -196,16 +196,13 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// The slot of a hand-out that has not ended.
     fn locate(&self, ticket: &Ticket) -> Option<u32> {
-        let is = |slot| {
-            self.records.find(slot).is_some_and(|record| {
-                record.phase.is_processing() && record.epoch() == ticket.epoch
-            })
-        };
-        if is(ticket.slot) {
+        let is =
+            |record: &Record<K>| record.phase.is_processing() && record.epoch() == ticket.epoch;
+        if self.records.find(ticket.slot).is_some_and(is) {
             return Some(ticket.slot);
         }
         // The record has moved; hand-outs have numbers of their own, so no key is compared.
-        self.index.find(ticket.hash, is)
+        self.index.probe(&self.records, ticket.hash, is).ok()
     }
 
     /// Ends a hand-out. `None`, and no effect, if it has ended already.

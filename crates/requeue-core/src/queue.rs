@@ -124,17 +124,13 @@ impl<K: Eq + Clone> Queue<K> {
             };
         }
         let wanted = fold(hash);
-        let Self { records, index, .. } = self;
-        let is = |slot| {
-            let record: &Record<K> = records.get(slot);
-            record.hash == wanted && record.key == key
-        };
-        let vacant = match index.entry(wanted, is, |slot| records.get(slot).hash) {
+        let is = |record: &Record<K>| record.hash == wanted && record.key == key;
+        let room = match self.index.probe(&self.records, wanted, is) {
             Ok(slot) => {
                 let added = self.add_again(slot, &add, now);
                 return (added, Some(key));
             }
-            Err(vacant) => vacant,
+            Err(room) => room,
         };
         // What follows is what `add_to` does to a key of which nothing is known.
         let order_key = match &self.ready {
@@ -148,8 +144,9 @@ impl<K: Eq + Clone> Queue<K> {
         if let (Some(due), true, EarlyAdd::Hold) = (due, add.failed, self.early_add) {
             record.set_not_before(due);
         }
-        let slot = records.insert(record);
-        vacant.insert(slot);
+        record.home = self.index.home();
+        let slot = self.records.insert(record);
+        self.index.insert(&mut self.records, wanted, slot, &room);
         if let Some(lanes) = self.ready.lanes_mut() {
             lanes.enroll(slot, group);
         }
@@ -378,10 +375,9 @@ impl<K: Eq + Clone> Queue<K> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.index.find(fold(hash), |slot| {
-            let record = self.records.get(slot);
-            record.hash == fold(hash) && record.key.borrow() == key
-        })
+        let wanted = fold(hash);
+        let is = |record: &Record<K>| record.hash == wanted && record.key.borrow() == key;
+        self.index.probe(&self.records, wanted, is).ok()
     }
 
     /// A copy of the key for an order that holds keys of its own. Made before anything changes,
@@ -395,12 +391,10 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Removes the record in `slot` if there is nothing to keep it for, and returns its key.
     pub(crate) fn release_if_stateless(&mut self, slot: u32) -> Option<K> {
-        let records = &self.records;
-        let record = records.get(slot);
-        if record.has_state() {
+        if self.records.get(slot).has_state() {
             return None;
         }
-        self.index.remove(record.hash, slot, |slot| records.get(slot).hash);
+        self.index.remove(&mut self.records, slot);
         if let Some(lanes) = self.ready.lanes_mut() {
             lanes.leave(slot);
         }
@@ -416,9 +410,8 @@ impl<K: Eq + Clone> Queue<K> {
     fn compact(&mut self) {
         let Self { records, index, ready, timers, tracker, .. } = self;
         records.compact(|records, from, to| {
-            let record = records.get(to);
-            let (phase, hash) = (record.phase, record.hash);
-            index.replace(hash, from, to);
+            index.moved(records, from, to);
+            let phase = records.get(to).phase;
             timers.moved(from, to);
             if let Some(tracker) = tracker {
                 tracker.moved(from, to, phase.is_processing());

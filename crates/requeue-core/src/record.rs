@@ -51,6 +51,8 @@ pub(crate) struct Record<K> {
     pub(crate) waiting: bool,
     /// Whether the guard of the hand-out was given up, so that `done(&key)` may end it.
     pub(crate) released: bool,
+    /// In which of its two tables the index has the record.
+    pub(crate) home: bool,
 }
 
 impl<K> Record<K> {
@@ -66,6 +68,7 @@ impl<K> Record<K> {
             phase: Phase::Idle,
             waiting: false,
             released: false,
+            home: false,
         }
     }
 

@@ -9,9 +9,10 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use hashbrown::HashMap;
+
 use super::Group;
 use crate::chunked::Chunked;
-use crate::index::Index;
 use crate::list::{Links, List};
 use crate::slab::NONE;
 
@@ -76,7 +77,8 @@ pub(crate) struct Lanes {
     unused_lanes: Vec<u32>,
     groups: Vec<Members>,
     unused_groups: Vec<u32>,
-    by_id: Index,
+    /// Numbers of groups by their id.
+    by_id: HashMap<u64, u32, foldhash::fast::FixedState>,
     /// The lanes that may be served, by priority and turn. No level is empty.
     levels: BTreeMap<i32, BTreeMap<u64, u32>>,
     /// The groups that may be served, by the time their oldest key became ready.
@@ -103,12 +105,8 @@ impl Links for ByAge<'_> {
     }
 }
 
-const fn fold(id: u64) -> u32 {
-    (id ^ (id >> 32)) as u32
-}
-
 impl Lanes {
-    pub(crate) const fn new(policy: Policy) -> Self {
+    pub(crate) fn new(policy: Policy) -> Self {
         Self {
             policy,
             places: Chunked::new(),
@@ -116,7 +114,7 @@ impl Lanes {
             unused_lanes: Vec::new(),
             groups: Vec::new(),
             unused_groups: Vec::new(),
-            by_id: Index::new(),
+            by_id: HashMap::default(),
             levels: BTreeMap::new(),
             ages: BTreeMap::new(),
             ticks: 0,
@@ -154,11 +152,11 @@ impl Lanes {
         if members.records == 0 {
             let id = members.group.id;
             self.unused_groups.push(number);
-            let groups = &self.groups;
-            self.by_id.remove(fold(id), number, |n| fold(groups[n as usize].group.id));
+            self.by_id.remove(&id);
             if self.unused_groups.len() == self.groups.len() {
                 self.groups = Vec::new();
                 self.unused_groups = Vec::new();
+                self.by_id = HashMap::default();
             }
         }
     }
@@ -297,8 +295,7 @@ impl Lanes {
     }
 
     fn group_number(&mut self, group: Group) -> u32 {
-        let hash = fold(group.id);
-        if let Some(n) = self.by_id.find(hash, |n| self.groups[n as usize].group.id == group.id) {
+        if let Some(&n) = self.by_id.get(&group.id) {
             self.groups[n as usize].group = group;
             return n;
         }
@@ -312,8 +309,7 @@ impl Lanes {
             lanes: Vec::new(),
         };
         let number = fill(&mut self.groups, &mut self.unused_groups, members);
-        let groups = &self.groups;
-        self.by_id.insert(hash, number, |n| fold(groups[n as usize].group.id));
+        self.by_id.insert(group.id, number);
         number
     }
 
