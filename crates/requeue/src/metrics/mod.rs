@@ -7,11 +7,21 @@
 //!   [`histograms`](crate::Queue::histograms), [`unfinished_work`](crate::Queue::unfinished_work)
 //!   and their neighbours. No thread keeps a gauge up to date in between.
 //! - A backend that wants *every event* gives [hooks](QueueMetrics) by a [`MetricsProvider`].
+#![cfg_attr(
+    feature = "prometheus",
+    doc = "\nFor [`prometheus_client`] all of this is done: see [`Metrics`]."
+)]
 //!
 //! Neither is set for the whole process: each queue is built with its own.
 
+#[cfg(feature = "prometheus")]
+mod prometheus;
+
 use std::sync::Arc;
 use std::time::Duration;
+
+#[cfg(feature = "prometheus")]
+pub use self::prometheus::{Buckets, Metrics};
 
 /// What a queue tells a metrics backend, before the operation returns and outside every lock.
 ///

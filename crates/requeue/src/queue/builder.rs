@@ -181,7 +181,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Shows the queue in a Prometheus registry, under its name.
+    /// Shows the queue in a Prometheus registry, under its name, which no other queue that is alive
+    /// may have there.
     #[cfg(feature = "prometheus")]
     pub fn metrics(mut self, metrics: &crate::metrics::Metrics) -> Self {
         self.metrics = Some(metrics.clone());

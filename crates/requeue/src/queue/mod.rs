@@ -7,6 +7,8 @@ mod hooks;
 mod inspect;
 mod item;
 mod limits;
+#[cfg(feature = "prometheus")]
+pub(crate) mod sample;
 mod shared;
 mod waiters;
 
