@@ -5,6 +5,8 @@ pub mod metrics;
 mod queue;
 mod sync;
 pub mod wait;
+#[cfg(feature = "tokio")]
+pub mod workers;
 
 pub use requeue_core::limiter;
 pub use requeue_core::{

@@ -59,7 +59,8 @@ impl<C: Clock + ?Sized> Future for Sleep<'_, C> {
             return Poll::Ready(());
         }
         // Whether the alarm has gone off can't be seen, only that someone polls and it is early:
-        // so it is armed anew each time, and the old one is dropped after that.
+        // so it is armed anew each time. The old one goes first, so that there is never a second.
+        self.alarm = Alarm::none();
         self.alarm = self.clock.arm(self.at, cx.waker());
         Poll::Pending
     }

@@ -17,7 +17,6 @@ use crate::sync::{Arc, drop_quietly};
 
 /// How a drain ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[must_use]
 #[non_exhaustive]
 pub struct Drained<K> {
     /// Whether nothing is ready and nothing with a worker.

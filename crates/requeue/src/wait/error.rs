@@ -1,0 +1,79 @@
+//! Why a condition did not come to hold.
+
+use std::error;
+use std::fmt;
+
+/// Why a wait ended before its condition held.
+///
+/// ```
+/// use requeue::wait::Error;
+///
+/// let failed: Error<std::num::ParseIntError> = "x".parse::<u8>().unwrap_err().into();
+/// assert!(matches!(failed, Error::Condition(_)));
+/// assert!(!failed.is_interrupted());
+/// assert_eq!(Error::<String>::Timeout.to_string(), "timed out waiting for the condition");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error<E> {
+    /// The time or the steps were used up. apimachinery's `ErrWaitTimeout`, and a context's
+    /// `DeadlineExceeded`.
+    Timeout,
+    /// The stop came first. A context's `Canceled`.
+    Cancelled,
+    /// The condition failed, with this error, and was not tried again.
+    Condition(E),
+}
+
+impl<E> Error<E> {
+    /// Whether the wait ended for another reason than an error of the condition. apimachinery's
+    /// `Interrupted`.
+    #[must_use]
+    pub const fn is_interrupted(&self) -> bool {
+        match self {
+            Self::Timeout | Self::Cancelled => true,
+            Self::Condition(_) => false,
+        }
+    }
+
+    /// The condition's own error.
+    ///
+    /// ```
+    /// use requeue::wait::Error;
+    ///
+    /// assert_eq!(Error::Condition("no such host").into_condition(), Some("no such host"));
+    /// assert_eq!(Error::<&str>::Cancelled.into_condition(), None);
+    /// ```
+    #[must_use]
+    pub fn into_condition(self) -> Option<E> {
+        match self {
+            Self::Timeout | Self::Cancelled => None,
+            Self::Condition(error) => Some(error),
+        }
+    }
+}
+
+impl<E> From<E> for Error<E> {
+    fn from(error: E) -> Self {
+        Self::Condition(error)
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for Error<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Timeout => f.write_str("timed out waiting for the condition"),
+            Self::Cancelled => f.write_str("cancelled while waiting for the condition"),
+            Self::Condition(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: error::Error> error::Error for Error<E> {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Timeout | Self::Cancelled => None,
+            // Its message is ours already.
+            Self::Condition(error) => error.source(),
+        }
+    }
+}

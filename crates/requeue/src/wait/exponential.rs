@@ -1,0 +1,131 @@
+//! Trying a condition a number of times, ever less often.
+
+use std::future;
+use std::ops::ControlFlow;
+use std::pin::pin;
+
+use super::rounds::{Rounds, attempt};
+use super::{Backoff, Error, jitter_source};
+use crate::Time;
+use crate::clock::Clock;
+
+/// Tries `condition` at once, and again after each delay of `backoff`, until it holds or the
+/// steps are used up. apimachinery's `ExponentialBackoff`.
+///
+/// There are at most [`Backoff::steps`] tries, none when that is not positive, and no delay after
+/// the last. Reaching the cap uses up the steps: the delay that precedes a capped one is waited
+/// for, and then it ends. `Ok(false)` means "not yet". So does a panic, unless
+/// [`set_really_crash`](super::set_really_crash) has asked for more.
+///
+/// # Errors
+///
+/// - [`Error::Condition`]: the condition failed; it is not tried again.
+/// - [`Error::Timeout`]: the steps were used up.
+///
+/// # Panics
+///
+/// When `condition` does and [`set_really_crash`](super::set_really_crash) has asked for it.
+///
+/// # Cancel safety
+///
+/// Dropping the future ends the wait: between two tries, or within `condition` where that waits.
+///
+/// ```
+/// use std::convert::Infallible;
+/// use std::future::ready;
+/// use std::time::Duration;
+/// use requeue::clock::FakeClock;
+/// use requeue::wait::{Backoff, Error, exponential_backoff};
+///
+/// let (clock, second) = (FakeClock::new(), Duration::from_secs(1));
+/// let backoff = Backoff { duration: second, factor: 2.0, steps: 4, ..Backoff::default() };
+/// let (start, mut tries) = (clock.now(), Vec::new());
+/// let tried = clock.run(exponential_backoff(&clock, backoff, || {
+///     tries.push(clock.now().since(start).as_secs());
+///     ready(Ok::<_, Infallible>(false))
+/// }));
+/// assert_eq!(tried, Err(Error::Timeout));
+/// assert_eq!(tries, [0, 1, 3, 7]);
+/// ```
+pub async fn exponential_backoff<C, F, R, E>(
+    clock: &C,
+    backoff: Backoff,
+    condition: F,
+) -> Result<(), Error<E>>
+where
+    C: Clock + ?Sized,
+    F: FnMut() -> R,
+    R: Future<Output = Result<bool, E>>,
+{
+    let stop = future::pending::<()>();
+    exponential_backoff_until(clock, backoff, Time::NEVER, stop, condition).await
+}
+
+/// As [`exponential_backoff`], and gives up when `stop` or `deadline` comes, which are looked at
+/// before every try. apimachinery's `ExponentialBackoffWithContext`.
+///
+/// [`Time::NEVER`] is no deadline, and [`pending`](std::future::pending) no stop.
+///
+/// # Errors
+///
+/// - [`Error::Condition`]: the condition failed; it is not tried again.
+/// - [`Error::Cancelled`]: the stop came first. When the deadline has come too, it still was the
+///   stop.
+/// - [`Error::Timeout`]: the deadline came first, or the steps were used up.
+///
+/// # Panics
+///
+/// When `condition` does and [`set_really_crash`](super::set_really_crash) has asked for it.
+///
+/// # Cancel safety
+///
+/// Dropping the future ends the wait: between two tries, or within `condition` where that waits.
+///
+/// ```
+/// use std::convert::Infallible;
+/// use std::time::Duration;
+/// use requeue::Time;
+/// use requeue::clock::{FakeClock, sleep_until};
+/// use requeue::wait::{Backoff, Error, exponential_backoff_until};
+///
+/// let (clock, second) = (FakeClock::new(), Duration::from_secs(1));
+/// let backoff = Backoff { duration: second, factor: 2.0, steps: 100, ..Backoff::default() };
+/// let stop = sleep_until(&clock, clock.now() + 10 * second);
+/// let tried = exponential_backoff_until(&clock, backoff, Time::NEVER, stop, async || {
+///     Ok::<_, Infallible>(false)
+/// });
+/// assert_eq!(clock.run(tried), Err(Error::Cancelled));
+/// ```
+pub async fn exponential_backoff_until<C, S, F, R, E>(
+    clock: &C,
+    mut backoff: Backoff,
+    deadline: Time,
+    stop: S,
+    mut condition: F,
+) -> Result<(), Error<E>>
+where
+    C: Clock + ?Sized,
+    S: Future,
+    F: FnMut() -> R,
+    R: Future<Output = Result<bool, E>>,
+{
+    let stop = pin!(stop);
+    let mut rounds = Rounds::new(clock, stop);
+    let mut source = jitter_source();
+    if backoff.steps > 0 && rounds.stopped().await {
+        return Err(Error::Cancelled);
+    }
+    while backoff.steps > 0 && clock.now() < deadline {
+        if let ControlFlow::Break(end) = attempt(&mut condition).await {
+            return end;
+        }
+        if backoff.steps == 1 {
+            break;
+        }
+        let next = clock.now() + backoff.step(&mut source);
+        if rounds.stopped_by(next.min(deadline)).await {
+            return Err(Error::Cancelled);
+        }
+    }
+    Err(Error::Timeout)
+}

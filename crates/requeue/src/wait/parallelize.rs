@@ -1,0 +1,85 @@
+//! Many pieces of work done by some threads.
+
+use std::any::Any;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use super::handle_crash;
+
+/// Calls `f` once with each number below `pieces`, from up to `workers` threads, and returns when
+/// all is done or `stop` says true. client-go's `ParallelizeUntil`.
+///
+/// The calling thread is one of the workers. Each takes `chunk` pieces at a time, in order; more
+/// than one helps where pieces are many and small. `stop` is asked before every piece; pieces that
+/// have begun are finished. A zero counts as 1, for `workers` and for `chunk`.
+///
+/// It blocks: inside of a runtime it belongs into `spawn_blocking`. Where the system refuses to
+/// start a thread there are fewer workers.
+///
+/// # Panics
+///
+/// When `stop` does, or when `f` does and [`set_really_crash`](super::set_really_crash) has asked
+/// for it: the other workers then stop before their next piece, and the panic goes on here.
+/// Otherwise a panic of `f` goes to [`handle_crash`], and the worker takes the next piece; in
+/// client-go it takes no more.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use requeue::wait::parallelize_until;
+///
+/// let sum = AtomicU64::new(0);
+/// parallelize_until(4, 1000, 10, || false, |piece| {
+///     sum.fetch_add(piece as u64, Ordering::Relaxed);
+/// });
+/// assert_eq!(sum.into_inner(), 499_500);
+/// ```
+pub fn parallelize_until(
+    workers: usize,
+    pieces: usize,
+    chunk: usize,
+    stop: impl Fn() -> bool + Sync,
+    f: impl Fn(usize) + Sync,
+) {
+    let chunk = chunk.max(1);
+    let chunks = pieces.div_ceil(chunk);
+    let next = AtomicUsize::new(0);
+    let crashed = AtomicBool::new(false);
+    let take_chunks = || {
+        loop {
+            let taken = next.fetch_add(1, Ordering::Relaxed);
+            if taken >= chunks {
+                return;
+            }
+            let start = taken * chunk;
+            for piece in start..start.saturating_add(chunk).min(pieces) {
+                if crashed.load(Ordering::Relaxed) || stop() {
+                    return;
+                }
+                if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| f(piece))) {
+                    handle_crash(payload);
+                }
+            }
+        }
+    };
+    let work = || {
+        let worked = panic::catch_unwind(AssertUnwindSafe(take_chunks));
+        worked.inspect_err(|_| crashed.store(true, Ordering::Relaxed))
+    };
+    let panicked = thread::scope(|scope| {
+        let start = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
+        let others: Vec<_> = (1..workers.min(chunks)).map_while(start).collect();
+        let mine = work();
+        let others = others.into_iter().map(|other| other.join().flatten());
+        others.fold(mine, first_panic)
+    });
+    if let Err(payload) = panicked {
+        panic::resume_unwind(payload);
+    }
+}
+
+type Worked = Result<(), Box<dyn Any + Send>>;
+
+fn first_panic(first: Worked, second: Worked) -> Worked {
+    first.and(second)
+}

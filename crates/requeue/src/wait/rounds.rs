@@ -1,0 +1,82 @@
+//! What the loops have in common: a timer, a stop, and runs that may panic.
+
+use std::future::poll_fn;
+use std::ops::ControlFlow;
+use std::panic::{self, AssertUnwindSafe};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use super::{Error, handle_crash};
+use crate::Time;
+use crate::clock::{Clock, Sleep, sleep_until};
+
+/// The pauses between the runs of a loop: one timer, used again and again, and a stop that comes
+/// before it.
+pub(super) struct Rounds<'a, C: Clock + ?Sized, S> {
+    sleep: Sleep<'a, C>,
+    /// Not polled again once it was ready: each method says so, and the loop ends.
+    stop: Pin<&'a mut S>,
+}
+
+impl<'a, C: Clock + ?Sized, S: Future> Rounds<'a, C, S> {
+    pub(super) fn new(clock: &'a C, stop: Pin<&'a mut S>) -> Self {
+        Self { sleep: sleep_until(clock, Time::NEVER), stop }
+    }
+
+    /// Whether the stop has come.
+    pub(super) async fn stopped(&mut self) -> bool {
+        poll_fn(|cx| Poll::Ready(self.stop.as_mut().poll(cx).is_ready())).await
+    }
+
+    /// Waits until `at`, or until the stop; says whether it was the stop. When both have come, it
+    /// was the stop.
+    pub(super) async fn stopped_by(&mut self, at: Time) -> bool {
+        self.sleep.reset(at);
+        let mut others_ran = false;
+        poll_fn(|cx| {
+            if self.stop.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(true);
+            }
+            if Pin::new(&mut self.sleep).poll(cx).is_ready() {
+                if others_ran {
+                    return Poll::Ready(false);
+                }
+                // A loop without delays would keep its thread to itself.
+                cx.waker().wake_by_ref();
+            }
+            others_ran = true;
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Runs `future` to its end. None when it has panicked and [`handle_crash`] carries on.
+pub(super) async fn guarded<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        let polled = panic::catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx)));
+        polled.map_or_else(
+            |payload| {
+                handle_crash(payload);
+                Poll::Ready(None)
+            },
+            |poll| poll.map(Some),
+        )
+    })
+    .await
+}
+
+/// Tries `condition` once, and breaks with the end of the wait when this was it. A panic that
+/// [`handle_crash`] lets pass counts as "not yet".
+pub(super) async fn attempt<F, R, E>(condition: &mut F) -> ControlFlow<Result<(), Error<E>>>
+where
+    F: FnMut() -> R,
+    R: Future<Output = Result<bool, E>>,
+{
+    match guarded(async { condition().await }).await {
+        Some(Ok(true)) => ControlFlow::Break(Ok(())),
+        Some(Err(error)) => ControlFlow::Break(Err(Error::Condition(error))),
+        Some(Ok(false)) | None => ControlFlow::Continue(()),
+    }
+}

@@ -1,0 +1,242 @@
+//! Loops that do something again and again until they are stopped.
+
+use std::convert::Infallible;
+use std::future;
+use std::pin::pin;
+use std::time::Duration;
+
+use super::rounds::{Rounds, guarded};
+use super::{BackoffManager, JitteredBackoffManager, jitter_source};
+use crate::clock::Clock;
+
+/// Runs `f` now, and again `period` after each run's end, until `stop`. apimachinery's `Until`.
+///
+/// A stop that has come already means no run at all. A zero period runs `f` again at once, after
+/// others had their turn.
+///
+/// # Panics
+///
+/// When `f` does and [`set_really_crash`](super::set_really_crash) has asked for it; otherwise the
+/// loop goes on.
+///
+/// # Cancel safety
+///
+/// Dropping the future stops the loop: between two runs, or within `f` where that waits.
+///
+/// ```
+/// use std::time::Duration;
+/// use requeue::clock::{FakeClock, sleep_until};
+/// use requeue::wait;
+///
+/// let clock = FakeClock::new();
+/// let stop = sleep_until(&clock, clock.now() + Duration::from_secs(59));
+/// let mut runs = 0;
+/// clock.run(wait::until(&clock, Duration::from_secs(20), stop, || {
+///     runs += 1;
+///     async {}
+/// }));
+/// assert_eq!(runs, 3);
+/// ```
+pub async fn until<C, S, F, R>(clock: &C, period: Duration, stop: S, f: F)
+where
+    C: Clock + ?Sized,
+    S: Future,
+    F: FnMut() -> R,
+    R: Future<Output = ()>,
+{
+    jitter_until(clock, period, 0.0, true, stop, f).await;
+}
+
+/// Runs `f` now, and again `period` after each run's *start*, until `stop`. apimachinery's
+/// `NonSlidingUntil`.
+///
+/// A run that takes longer than the period is followed by the next at once; runs that were missed
+/// are not made up for.
+///
+/// # Panics
+///
+/// When `f` does and [`set_really_crash`](super::set_really_crash) has asked for it; otherwise the
+/// loop goes on.
+///
+/// # Cancel safety
+///
+/// Dropping the future stops the loop: between two runs, or within `f` where that waits.
+///
+/// ```
+/// use std::time::Duration;
+/// use requeue::clock::{FakeClock, sleep_until};
+/// use requeue::wait;
+///
+/// let clock = FakeClock::new();
+/// let (start, second) = (clock.now(), Duration::from_secs(1));
+/// let stop = sleep_until(&clock, start + 9 * second);
+/// let mut starts = Vec::new();
+/// clock.run(wait::non_sliding_until(&clock, 5 * second, stop, || {
+///     starts.push(clock.now().since(start).as_secs());
+///     sleep_until(&clock, clock.now() + 2 * second)
+/// }));
+/// assert_eq!(starts, [0, 5]);
+/// ```
+pub async fn non_sliding_until<C, S, F, R>(clock: &C, period: Duration, stop: S, f: F)
+where
+    C: Clock + ?Sized,
+    S: Future,
+    F: FnMut() -> R,
+    R: Future<Output = ()>,
+{
+    jitter_until(clock, period, 0.0, false, stop, f).await;
+}
+
+/// Runs `f` now and then every `period`, with a random part of up to `jitter_factor` times the
+/// period on top, drawn anew for each round, until `stop`. apimachinery's `JitterUntil`.
+///
+/// A factor of zero or below means no jitter. With `sliding` a period starts when `f` has ended,
+/// without when it starts.
+///
+/// # Panics
+///
+/// When `f` does and [`set_really_crash`](super::set_really_crash) has asked for it; otherwise the
+/// loop goes on.
+///
+/// # Cancel safety
+///
+/// Dropping the future stops the loop: between two runs, or within `f` where that waits.
+///
+/// ```
+/// use std::time::Duration;
+/// use requeue::clock::{FakeClock, sleep_until};
+/// use requeue::wait;
+///
+/// let clock = FakeClock::new();
+/// let stop = sleep_until(&clock, clock.now() + Duration::from_secs(60));
+/// let mut runs = 0;
+/// let period = Duration::from_secs(10);
+/// clock.run(wait::jitter_until(&clock, period, 0.5, true, stop, || {
+///     runs += 1;
+///     async {}
+/// }));
+/// assert!((4..=6).contains(&runs));
+/// ```
+pub async fn jitter_until<C, S, F, R>(
+    clock: &C,
+    period: Duration,
+    jitter_factor: f64,
+    sliding: bool,
+    stop: S,
+    f: F,
+) where
+    C: Clock + ?Sized,
+    S: Future,
+    F: FnMut() -> R,
+    R: Future<Output = ()>,
+{
+    let manager = JitteredBackoffManager::new(period, jitter_factor, jitter_source());
+    backoff_until(clock, manager, sliding, stop, f).await;
+}
+
+/// Runs `f` now, and again after each delay that `manager` gives, until `stop`. apimachinery's
+/// `BackoffUntil`.
+///
+/// With `sliding` a delay starts when `f` has ended, and the manager is asked for it then;
+/// without, both happen just before `f` starts. The stop is looked at before each run, and one
+/// that has come by the time a delay is over wins.
+///
+/// # Panics
+///
+/// When `manager` does, or when `f` does and [`set_really_crash`](super::set_really_crash) has
+/// asked for it; otherwise the loop goes on.
+///
+/// # Cancel safety
+///
+/// Dropping the future stops the loop: between two runs, or within `f` where that waits.
+///
+/// ```
+/// use std::time::Duration;
+/// use requeue::clock::{FakeClock, sleep_until};
+/// use requeue::wait::{self, ExponentialBackoffManager, jitter_source};
+///
+/// let clock = FakeClock::new();
+/// let (start, second) = (clock.now(), Duration::from_secs(1));
+/// let (max, reset) = (8 * second, 60 * second);
+/// let delays = ExponentialBackoffManager::new(second, max, reset, 2.0, 0.0, jitter_source());
+/// let stop = sleep_until(&clock, start + 30 * second);
+/// let mut starts = Vec::new();
+/// clock.run(wait::backoff_until(&clock, delays, true, stop, || {
+///     starts.push(clock.now().since(start).as_secs());
+///     async {}
+/// }));
+/// assert_eq!(starts, [0, 1, 3, 7, 15, 23]);
+/// ```
+pub async fn backoff_until<C, M, S, F, R>(
+    clock: &C,
+    mut manager: M,
+    sliding: bool,
+    stop: S,
+    mut f: F,
+) where
+    C: Clock + ?Sized,
+    M: BackoffManager,
+    S: Future,
+    F: FnMut() -> R,
+    R: Future<Output = ()>,
+{
+    let stop = pin!(stop);
+    let mut rounds = Rounds::new(clock, stop);
+    let mut next_from_now = || {
+        let now = clock.now();
+        now + manager.backoff(now)
+    };
+    if rounds.stopped().await {
+        return;
+    }
+    loop {
+        let from_start = (!sliding).then(&mut next_from_now);
+        guarded(async { f().await }).await;
+        let next = from_start.unwrap_or_else(&mut next_from_now);
+        if rounds.stopped_by(next).await {
+            return;
+        }
+    }
+}
+
+/// Runs `f` now, and again `period` after each run's end, for ever. apimachinery's `Forever`.
+///
+/// # Panics
+///
+/// When `f` does and [`set_really_crash`](super::set_really_crash) has asked for it; otherwise the
+/// loop goes on.
+///
+/// # Cancel safety
+///
+/// Dropping the future is the way to stop it.
+///
+/// ```
+/// use std::pin::pin;
+/// use std::task::{Context, Waker};
+/// use std::time::Duration;
+/// use requeue::clock::FakeClock;
+/// use requeue::wait;
+///
+/// let clock = FakeClock::new();
+/// let mut runs = 0;
+/// {
+///     let mut beat = pin!(wait::forever(&clock, Duration::from_secs(10), || {
+///         runs += 1;
+///         async {}
+///     }));
+///     for _ in 0..3 {
+///         assert!(beat.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+///         clock.advance(Duration::from_secs(10));
+///     }
+/// }
+/// assert_eq!(runs, 3);
+/// ```
+pub async fn forever<C, F, R>(clock: &C, period: Duration, f: F) -> Infallible
+where
+    C: Clock + ?Sized,
+    F: FnMut() -> R,
+    R: Future<Output = ()>,
+{
+    until(clock, period, future::pending::<()>(), f).await;
+    unreachable!("a loop without a stop does not end")
+}

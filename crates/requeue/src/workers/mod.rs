@@ -1,0 +1,270 @@
+//! Workers: a handler per key, run by as many tasks as asked for.
+
+mod attempt;
+mod outcome;
+
+use std::fmt;
+use std::future::Future;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub use self::outcome::{Action, Error};
+use crate::clock::sleep_until;
+use crate::sync::quietly;
+use crate::{Drained, Key, Queue};
+
+type GiveUp<K> = Arc<dyn Fn(K, Error) + Send + Sync>;
+
+/// Runs a handler for each key of a queue.
+///
+/// Each of `concurrency` tasks takes a key, runs the handler for it, and ends the hand-out by what
+/// the handler says: an [`Action`] is a success, an [`Error`] a failure that is retried with the
+/// queue's backoff. A handler that panics has failed, and its worker lives on.
+///
+/// ```
+/// use requeue::workers::{Action, Context, Error, Workers};
+/// use requeue::Queue;
+///
+/// async fn reconcile(key: &'static str, context: Context) -> Result<Action, Error> {
+///     if key == "flaky" && context.attempt() == 1 {
+///         return Err("the first time fails".into());
+///     }
+///     Ok(Action::done())
+/// }
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let queue = Queue::new();
+/// queue.add_all(["steady", "flaky"]);
+/// queue.close();
+/// Workers::new(queue.clone(), reconcile).concurrency(4).max_retries(5).run().await;
+/// assert_eq!((queue.counts().hand_outs, queue.counts().failures), (3, 1));
+/// # });
+/// ```
+#[must_use = "workers do nothing before `run`"]
+pub struct Workers<K: Key, H, S = RandomState> {
+    queue: Queue<K, S>,
+    handler: Arc<H>,
+    options: Options<K>,
+    concurrency: usize,
+    drain_timeout: Option<Duration>,
+}
+
+/// What every worker needs to know.
+struct Options<K> {
+    max_retries: Option<u32>,
+    timeout: Option<Duration>,
+    grace: Duration,
+    on_give_up: Option<GiveUp<K>>,
+}
+
+impl<K> Clone for Options<K> {
+    fn clone(&self) -> Self {
+        Self { on_give_up: self.on_give_up.clone(), ..*self }
+    }
+}
+
+impl<K, H, S, F> Workers<K, H, S>
+where
+    K: Key + fmt::Debug,
+    S: BuildHasher + Send + Sync + 'static,
+    H: Fn(K, Context) -> F + Send + Sync + 'static,
+    F: Future<Output = Result<Action, Error>> + Send + 'static,
+{
+    /// One worker, no limit to retries, no time-out.
+    pub fn new(queue: Queue<K, S>, handler: H) -> Self {
+        let options = Options {
+            max_retries: None,
+            timeout: None,
+            grace: Duration::from_secs(10),
+            on_give_up: None,
+        };
+        let handler = Arc::new(handler);
+        Self { queue, handler, options, concurrency: 1, drain_timeout: None }
+    }
+
+    /// How many keys are worked on at once; at least 1.
+    pub fn concurrency(mut self, workers: usize) -> Self {
+        self.concurrency = workers.max(1);
+        self
+    }
+
+    /// Gives a key up that fails `retries` times after its first run: its failures are forgotten,
+    /// and [`on_give_up`](Self::on_give_up) is told. A key that was added again meanwhile is given
+    /// a fresh start at once.
+    pub fn max_retries(mut self, retries: u32) -> Self {
+        self.options.max_retries = Some(retries);
+        self
+    }
+
+    /// Fails an attempt that takes longer than `timeout`, by the queue's clock. Its
+    /// [cancellation token](Context::cancelled) is cancelled first; when the
+    /// [grace period](Self::grace) has passed, too, its future is dropped.
+    ///
+    /// Code that the handler has put into `spawn_blocking` can't be stopped: it goes on while the
+    /// key may be with another worker.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.options.timeout = Some(timeout);
+        self
+    }
+
+    /// How long a cancelled attempt may take to end by itself; 10 s unless said.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.options.grace = grace;
+        self
+    }
+
+    /// After a shutdown, cancels what is still running when `timeout` has passed. Without, it is
+    /// waited for.
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
+        self.drain_timeout = Some(timeout);
+        self
+    }
+
+    /// Is told of each key that is given up: past [`max_retries`](Self::max_retries), or with an
+    /// error that is [terminal](Error::terminal).
+    pub fn on_give_up(mut self, f: impl Fn(K, Error) + Send + Sync + 'static) -> Self {
+        self.options.on_give_up = Some(Arc::new(f));
+        self
+    }
+
+    /// Works until the queue has ended and will hand out nothing any more.
+    ///
+    /// # Cancel safety
+    ///
+    /// A future that is dropped aborts its workers. The keys they had come back with backoff.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn run(self) -> Drained<K> {
+        self.run_until(std::future::pending()).await
+    }
+
+    /// Works until `shutdown` is ready, then shuts the queue down: what waits is dropped, what is
+    /// ready and running is finished, for no longer than the
+    /// [drain timeout](Self::drain_timeout). The report says what was left.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Drained<K> {
+        let stop = CancellationToken::new();
+        let mut workers = JoinSet::new();
+        for _ in 0..self.concurrency {
+            workers.spawn(attempt::work(
+                self.queue.clone(),
+                Arc::clone(&self.handler),
+                self.options.clone(),
+                stop.clone(),
+            ));
+        }
+        let mut dropped = Vec::new();
+        tokio::select! {
+            () = all(&mut workers) => {}
+            () = shutdown => {
+                dropped = self.queue.shut_down();
+                self.drain(&mut workers, &stop).await;
+            }
+        }
+        dropped.append(&mut self.queue.take_dropped());
+        let (processing, depth) = (self.queue.processing(), self.queue.depth());
+        Drained { finished: processing == 0 && depth == 0, processing, dropped }
+    }
+
+    /// Lets the workers finish, then makes them.
+    async fn drain(&self, workers: &mut JoinSet<()>, stop: &CancellationToken) {
+        let Some(timeout) = self.drain_timeout else { return all(workers).await };
+        let clock = Arc::clone(&self.queue.shared().clock);
+        tokio::select! {
+            () = all(workers) => return,
+            () = sleep_until(&clock, clock.now() + timeout) => stop.cancel(),
+        }
+        // Each ends within the grace period: its future is dropped then.
+        all(workers).await;
+    }
+}
+
+async fn all(workers: &mut JoinSet<()>) {
+    while workers.join_next().await.is_some() {}
+}
+
+impl<K: Key, H, S> fmt::Debug for Workers<K, H, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workers")
+            .field("queue", &self.queue)
+            .field("concurrency", &self.concurrency)
+            .field("max_retries", &self.options.max_retries)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K> Options<K> {
+    fn give_up(&self, key: K, error: Error) {
+        if let Some(on_give_up) = &self.on_give_up {
+            quietly(|| on_give_up(key, error));
+        }
+    }
+}
+
+/// What a handler is told of its attempt.
+#[derive(Clone, Debug)]
+pub struct Context {
+    attempt: u32,
+    adds: u32,
+    reasons: u32,
+    priority: i32,
+    token: CancellationToken,
+}
+
+impl Context {
+    /// Which attempt this is: 1, and one more for each failure in a row before.
+    #[must_use]
+    pub const fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// How many adds this run stands for; at least 1.
+    #[must_use]
+    pub const fn adds(&self) -> u32 {
+        self.adds
+    }
+
+    /// The reasons of those adds, or-ed.
+    #[must_use]
+    pub const fn reasons(&self) -> u32 {
+        self.reasons
+    }
+
+    /// The highest priority of those adds.
+    #[must_use]
+    pub const fn priority(&self) -> i32 {
+        self.priority
+    }
+
+    /// Is ready when the attempt is to stop: it has timed out, or the workers are shut down and
+    /// their drain timeout has passed. Who does not stop within the grace period is dropped.
+    pub async fn cancelled(&self) {
+        self.token.cancelled().await;
+    }
+
+    /// Whether the attempt is to stop.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.token.is_cancelled()
+    }
+
+    /// The token itself, to be handed on.
+    #[must_use]
+    pub const fn token(&self) -> &CancellationToken {
+        &self.token
+    }
+}

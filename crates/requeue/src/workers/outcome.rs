@@ -1,0 +1,110 @@
+//! What a handler says of its attempt.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+/// A success, and what comes next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "an action does nothing unless a handler returns it"]
+pub struct Action {
+    pub(super) after: Option<Duration>,
+}
+
+impl Action {
+    /// Nothing, until the key is added again.
+    pub const fn done() -> Self {
+        Self { after: None }
+    }
+
+    /// The key is added again after `delay`.
+    pub const fn after(delay: Duration) -> Self {
+        Self { after: Some(delay) }
+    }
+
+    /// The key is added again at once, behind what is ready.
+    pub const fn again() -> Self {
+        Self::after(Duration::ZERO)
+    }
+}
+
+/// A failure, and what comes next: a retry with the queue's backoff, unless said otherwise.
+///
+/// Made from any error by `?` or `into`, from a string, too. It does not implement
+/// [`std::error::Error`] itself, for that; [`source`](Self::source) is what was given.
+///
+/// ```
+/// use requeue::workers::{Action, Error};
+/// use std::time::Duration;
+///
+/// fn parse(input: &str) -> Result<Action, Error> {
+///     let n: u64 = input.parse()?;
+///     match n {
+///         0 => Err(Error::terminal("zero will be no better next time")),
+///         1 => Err(Error::retry_after(Duration::from_secs(5), "busy")),
+///         _ => Ok(Action::done()),
+///     }
+/// }
+/// assert!(parse("x").unwrap_err().to_string().contains("invalid digit"));
+/// assert!(parse("0").unwrap_err().is_terminal());
+/// ```
+pub struct Error {
+    source: Box<dyn StdError + Send + Sync>,
+    pub(super) next: Next,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    Backoff,
+    After(Duration),
+    GiveUp,
+}
+
+impl Error {
+    /// Tried again after `delay`: counted as a failure, but the delays of the backoff grow no
+    /// longer for it.
+    pub fn retry_after(delay: Duration, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self { source: error.into(), next: Next::After(delay) }
+    }
+
+    /// Not tried again: the key is given up until it is added anew.
+    pub fn terminal(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self { source: error.into(), next: Next::GiveUp }
+    }
+
+    /// Whether it is not tried again.
+    #[must_use]
+    pub const fn is_terminal(&self) -> bool {
+        matches!(self.next, Next::GiveUp)
+    }
+
+    /// What was given.
+    #[must_use]
+    pub fn source(&self) -> &(dyn StdError + Send + Sync + 'static) {
+        &*self.source
+    }
+
+    /// What was given, itself.
+    #[must_use]
+    pub fn into_source(self) -> Box<dyn StdError + Send + Sync> {
+        self.source
+    }
+}
+
+impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Error {
+    fn from(error: E) -> Self {
+        Self { source: error.into(), next: Next::Backoff }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error").field("source", &self.source).field("next", &self.next).finish()
+    }
+}
