@@ -177,9 +177,9 @@ impl<'q, K: Key> Item<'q, K> {
     /// until [`Queue::done`](super::Queue::done) with the key, or
     /// [`Queue::done_ticket`](super::Queue::done_ticket) with the ticket.
     pub fn into_parts(mut self) -> (K, Ticket) {
-        let ticket = Ticket { ticket: self.ticket };
         match self.live.take() {
             Some((owner, key)) => {
+                let ticket = Ticket { ticket: self.ticket, queue: owner.number };
                 if let Ok(mut state) = owner.lock() {
                     state.core.give_up(&self.ticket);
                 }
@@ -235,6 +235,8 @@ impl<K: Key + fmt::Debug> fmt::Debug for Item<'_, K> {
 #[must_use = "a key whose ticket is lost is done only by `Queue::done`"]
 pub struct Ticket {
     ticket: core::Ticket,
+    /// The queue's number: hand-outs of another have the same epochs.
+    queue: u64,
 }
 
 impl Ticket {
@@ -245,7 +247,7 @@ impl Ticket {
     }
 
     pub(super) fn finish<K: Key>(&self, shared: &Shared<K>, how: Finish) -> bool {
-        shared.finish(&self.ticket, how)
+        shared.number == self.queue && shared.finish(&self.ticket, how)
     }
 }
 

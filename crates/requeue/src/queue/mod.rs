@@ -354,7 +354,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     /// Ends the hand-out that `ticket` names, as client-go's `Done`; `false`, and no effect, if it
-    /// has ended already.
+    /// has ended already, or was another queue's.
     pub fn done_ticket(&self, ticket: Ticket) -> bool {
         ticket.finish(&self.shared, requeue_core::Finish::Done)
     }

@@ -43,6 +43,8 @@ pub(crate) struct State<K> {
 
 /// What all handles of a queue share.
 pub(crate) struct Shared<K: Key> {
+    /// Tells the queues of a process apart.
+    pub(super) number: u64,
     state: Guarded<State<K>>,
     /// Whether an add needs the time, so that it can be read before the lock is taken. A hint.
     hint: AtomicBool,
@@ -91,7 +93,10 @@ impl<K: Key> Shared<K> {
             hint,
             told: Told::default(),
         };
+        // No primitive of the queue's: nothing is ordered by it.
+        static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Arc::new_cyclic(|this| Self {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
             state: Guarded::new(state, watched),
             hint: AtomicBool::new(hint),
             clock: parts.clock,
