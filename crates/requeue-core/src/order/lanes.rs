@@ -223,12 +223,17 @@ impl Lanes {
 
     /// The ready key that is to be handed out next.
     pub(crate) fn next(&self) -> Option<u32> {
-        if self.since_oldest + 1 >= self.policy.oldest_every {
+        if self.is_forced() {
             return self.oldest();
         }
         let (_, level) = self.levels.last_key_value()?;
         let (_, &lane) = level.first_key_value()?;
         self.lanes[lane as usize].keys.head()
+    }
+
+    /// Whether the next hand-out has to be the oldest key.
+    const fn is_forced(&self) -> bool {
+        self.since_oldest.saturating_add(1) >= self.policy.oldest_every
     }
 
     /// Of the ready keys that may be handed out, the one that has been ready longest.
@@ -250,7 +255,7 @@ impl Lanes {
 
     /// The ready key in `slot` is handed out.
     pub(crate) fn start(&mut self, slot: u32) {
-        let forced = self.since_oldest + 1 >= self.policy.oldest_every;
+        let forced = self.is_forced();
         let is_oldest = self.oldest() == Some(slot);
         self.since_oldest = if is_oldest { 0 } else { self.since_oldest.saturating_add(1) };
         let Place { lane, group, .. } = *self.places.get(slot as usize);
@@ -365,6 +370,7 @@ impl Lanes {
     fn place_lane(&mut self, number: u32, turn: Option<u64>) {
         let lane = &self.lanes[number as usize];
         let members = &self.groups[lane.group as usize];
+        let weight = members.group.weight;
         let turn = match lane.keys.head() {
             Some(first) if members.in_work < self.policy.limit => Some(match turn {
                 Some(turn) => turn,
@@ -374,6 +380,10 @@ impl Lanes {
             _ => None,
         };
         let lane = &mut self.lanes[number as usize];
+        if turn.is_none() {
+            // It comes back with a turn of its own.
+            lane.credit = weight;
+        }
         let (level, old) = (lane.level, core::mem::replace(&mut lane.turn, turn));
         if old == turn {
             return;
