@@ -67,6 +67,9 @@ struct Members {
     /// Its key in `ages`, while the group may be served and has keys.
     age: Option<u64>,
     lanes: Vec<u32>,
+    /// Keys that a custom order gave while the group was at its limit, by age: the order does not
+    /// have them any more, and is shown one for each key that leaves work.
+    skipped: BTreeMap<u64, u32>,
 }
 
 pub(crate) struct Lanes {
@@ -166,12 +169,15 @@ impl Lanes {
     /// The record in `from` is in `to` from now on.
     pub(crate) fn moved(&mut self, from: u32, to: u32) {
         let place = self.places.get(from as usize).clone();
-        let (group, lane) = (place.group as usize, place.lane);
+        let (group, lane, ready) = (place.group as usize, place.lane, place.ready);
         self.places.extend_to(to as usize + 1, &place);
         *self.places.get_mut(to as usize) = place;
         if lane != NONE {
             self.lanes[lane as usize].keys.moved(&mut InLane(&mut self.places), from, to);
             self.groups[group].by_age.moved(&mut ByAge(&mut self.places), from, to);
+            if let Some(slot) = self.groups[group].skipped.get_mut(&ready) {
+                *slot = to;
+            }
         }
     }
 
@@ -215,6 +221,7 @@ impl Lanes {
         let members = &mut self.groups[group as usize];
         members.ready -= 1;
         members.by_age.remove(&mut ByAge(&mut self.places), slot);
+        members.skipped.remove(&self.places.get(slot as usize).ready);
         if members.in_work < self.policy.limit {
             self.eligible -= 1;
         }
@@ -290,10 +297,22 @@ impl Lanes {
         }
     }
 
-    /// The oldest ready key of the group of `slot`, if that group is at its limit.
-    pub(crate) fn held_back_by(&self, slot: u32) -> Option<u32> {
+    /// A custom order gave the ready key in `slot`, which its group holds back.
+    pub(crate) fn skip(&mut self, slot: u32) {
+        let place = self.places.get(slot as usize);
+        self.groups[place.group as usize].skipped.insert(place.ready, slot);
+    }
+
+    /// Of the keys of the group of `slot` that a custom order gave in vain, the oldest.
+    pub(crate) fn skipped(&self, slot: u32) -> Option<u32> {
         let members = &self.groups[self.places.get(slot as usize).group as usize];
-        if members.in_work == self.policy.limit { members.by_age.head() } else { None }
+        members.skipped.first_key_value().map(|(_, &slot)| slot)
+    }
+
+    /// The custom order has been given the key in `slot` once more.
+    pub(crate) fn unskip(&mut self, slot: u32) {
+        let place = self.places.get(slot as usize);
+        self.groups[place.group as usize].skipped.remove(&place.ready);
     }
 
     fn tick(&mut self) -> u64 {
@@ -315,6 +334,7 @@ impl Lanes {
             by_age: List::new(),
             age: None,
             lanes: Vec::new(),
+            skipped: BTreeMap::new(),
         };
         let number = fill(&mut self.groups, &mut self.unused_groups, members);
         let groups = &self.groups;
