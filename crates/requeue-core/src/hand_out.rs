@@ -315,6 +315,10 @@ impl<K: Eq + Clone> Queue<K> {
             record.failures = 0;
         }
         let ready = record.phase == Phase::Ready;
+        if !ready && record.waiting {
+            // Since it has left the worker, whenever the delayed add was made.
+            self.stamp(slot, now);
+        }
         Finished { key: self.release_if_stateless(slot), lost, ready, was_dirty, worked }
     }
 
