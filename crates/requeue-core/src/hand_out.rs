@@ -118,7 +118,7 @@ impl<K: Eq + Clone> Queue<K> {
         if self.paused {
             return None;
         }
-        self.promote(now, PROMOTE);
+        self.promote_due(now);
         let slot = self.next()?;
         let key = self.records.get(slot).key.clone();
         Some(self.hand_out(slot, key, now))
@@ -131,7 +131,7 @@ impl<K: Eq + Clone> Queue<K> {
         if self.paused {
             return popped;
         }
-        self.promote(now, PROMOTE);
+        self.promote_due(now);
         while self.eligible() > 0 {
             let Ready::Custom(custom) = &mut self.ready else { break };
             let Some(key) = custom.pop() else { break };
@@ -176,7 +176,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.counts.hand_outs += 1;
         self.epoch += 1;
         match &mut self.ready {
-            Ready::Fifo(list) => list.remove(&mut self.records, slot),
+            Ready::Fifo(list) => list.pop_front(&mut self.records),
             Ready::Lanes(lanes) => lanes.start(slot),
             Ready::Custom(custom) => custom.lanes.start(slot),
         }
@@ -210,7 +210,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Ends a hand-out. `None`, and no effect, if it has ended already.
     pub fn finish(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
-        self.promote(now, PROMOTE);
+        self.promote_due(now);
         let slot = self.locate(ticket)?;
         Some(self.finish_slot(slot, how, now))
     }
@@ -222,7 +222,7 @@ impl<K: Eq + Clone> Queue<K> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.promote(now, PROMOTE);
+        self.promote_due(now);
         let slot = self.find(key, hash)?;
         let record = self.records.get(slot);
         let ends = record.phase.is_processing() && record.released;
@@ -245,7 +245,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     fn finish_slot(&mut self, slot: u32, how: Finish, now: Time) -> Finished<K> {
         // Copies for a custom order come first, because a key's `clone` may panic.
-        let order_key = self.key_for_order(&self.records.get(slot).key);
+        let order_key = self.key_for_order(slot);
         let freed_key = self.key_to_free(slot);
 
         let ended = self.ending == Ending::ShutDown;

@@ -9,6 +9,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use hashbrown::HashTable;
+use hashbrown::hash_table::{Entry, VacantEntry};
 
 /// A segment of this many slots is split: what a table of 4096 buckets holds.
 const FULL: usize = 3584;
@@ -30,6 +31,19 @@ pub(crate) struct Index {
     /// Numbers of segments that are not in use.
     unused: Vec<u32>,
     len: usize,
+}
+
+/// Where a slot can be noted.
+pub(crate) struct Vacant<'a> {
+    entry: VacantEntry<'a, u32>,
+    len: &'a mut usize,
+}
+
+impl Vacant<'_> {
+    pub(crate) fn insert(self, slot: u32) {
+        self.entry.insert(slot);
+        *self.len += 1;
+    }
 }
 
 /// The hash that a segment's table sees: hashbrown takes the lowest bits for the bucket and the
@@ -56,19 +70,37 @@ impl Index {
         self.segments.get(self.number(hash))?.table.find(spread(hash), |&slot| is(slot)).copied()
     }
 
-    /// Notes `slot` under `hash`. `hash_of` tells the hash of every slot noted before.
-    pub(crate) fn insert(&mut self, hash: u32, slot: u32, hash_of: impl Fn(u32) -> u32) {
+    /// The slot under `hash` for which `is` holds, or where to note one. `hash_of` tells the hash
+    /// of every slot noted before.
+    pub(crate) fn entry(
+        &mut self,
+        hash: u32,
+        mut is: impl FnMut(u32) -> bool,
+        hash_of: impl Fn(u32) -> u32,
+    ) -> Result<u32, Vacant<'_>> {
         if self.segments.is_empty() {
             self.segments.push(Segment { table: HashTable::new(), depth: 0 });
         }
         let mut number = self.number(hash);
-        while self.segments[number].table.len() >= FULL && self.may_split(number) {
-            self.split(number, hash, &hash_of);
-            number = self.number(hash);
+        if self.segments[number].table.len() >= FULL {
+            // Before it is known whether there is anything to note: at worst one split too early.
+            while self.segments[number].table.len() >= FULL && self.may_split(number) {
+                self.split(number, hash, &hash_of);
+                number = self.number(hash);
+            }
         }
         let table = &mut self.segments[number].table;
-        table.insert_unique(spread(hash), slot, |&slot| spread(hash_of(slot)));
-        self.len += 1;
+        match table.entry(spread(hash), |&slot| is(slot), |&slot| spread(hash_of(slot))) {
+            Entry::Occupied(entry) => Ok(*entry.get()),
+            Entry::Vacant(entry) => Err(Vacant { entry, len: &mut self.len }),
+        }
+    }
+
+    /// Notes `slot` under `hash`, where it is not noted yet.
+    pub(crate) fn insert(&mut self, hash: u32, slot: u32, hash_of: impl Fn(u32) -> u32) {
+        if let Err(vacant) = self.entry(hash, |_| false, hash_of) {
+            vacant.insert(slot);
+        }
     }
 
     /// Takes out `slot`, which was noted under `hash`.

@@ -28,6 +28,7 @@ impl List {
         if self.head == NONE { None } else { Some(self.head) }
     }
 
+    #[inline]
     pub(crate) fn push_back(&mut self, links: &mut impl Links, slot: u32) {
         *links.links(slot) = [self.tail, NONE];
         match self.tail {
@@ -37,15 +38,33 @@ impl List {
         self.tail = slot;
     }
 
+    /// Takes out the first slot. The link back of the one that is first then is left as it is: it
+    /// is not looked at, so that a record far away is not touched.
+    #[inline]
+    pub(crate) fn pop_front(&mut self, links: &mut impl Links) {
+        if self.head != NONE {
+            self.head = links.links(self.head)[1];
+            if self.head == NONE {
+                self.tail = NONE;
+            }
+        }
+    }
+
     pub(crate) fn remove(&mut self, links: &mut impl Links, slot: u32) {
-        let [prev, next] = *links.links(slot);
+        let [prev, next] = self.around(links, slot, slot);
         self.join(links, [prev, next], next, prev);
     }
 
     /// The slot `from` of this list is `to` from now on, with its links moved along.
-    pub(crate) fn moved(&mut self, links: &mut impl Links, to: u32) {
-        let around = *links.links(to);
+    pub(crate) fn moved(&mut self, links: &mut impl Links, from: u32, to: u32) {
+        let around = self.around(links, from, to);
         self.join(links, around, to, to);
+    }
+
+    /// The slots before and after `slot`, whose links lie at `at`.
+    fn around(&self, links: &mut impl Links, slot: u32, at: u32) -> [u32; 2] {
+        let [prev, next] = *links.links(at);
+        [if slot == self.head { NONE } else { prev }, next]
     }
 
     /// Makes `next` the successor of the slot before, and `prev` the predecessor of the one after.

@@ -116,15 +116,57 @@ impl<K: Eq + Clone> Queue<K> {
         group: Group,
         now: Time,
     ) -> (Added, Option<K>) {
-        if let Some(added) = self.add_known(&key, hash, &add, now) {
-            return (added, Some(key));
-        }
+        self.promote_due(now);
         if self.ending != Ending::Open {
-            return (Added::Refused, Some(key));
+            return match self.add_known(&key, hash, &add, now) {
+                Some(added) => (added, Some(key)),
+                None => (Added::Refused, Some(key)),
+            };
         }
-        let order_key = self.key_for_order(&key);
-        let slot = self.insert(key, hash, group);
-        (self.add_to(slot, &add, now, order_key), None)
+        let wanted = fold(hash);
+        let Self { records, index, .. } = self;
+        let is = |slot| {
+            let record: &Record<K> = records.get(slot);
+            record.hash == wanted && record.key == key
+        };
+        let vacant = match index.entry(wanted, is, |slot| records.get(slot).hash) {
+            Ok(slot) => {
+                let added = self.add_again(slot, &add, now);
+                return (added, Some(key));
+            }
+            Err(vacant) => vacant,
+        };
+        // What follows is what `add_to` does to a key of which nothing is known.
+        let order_key = match &self.ready {
+            Ready::Fifo(_) | Ready::Lanes(_) => None,
+            Ready::Custom(_) => Some(key.clone()),
+        };
+        let mut record = Record::new(key, wanted);
+        record.note(add.priority, 1, add.reasons);
+        record.failures = add.failed.into();
+        let due = add.due(now);
+        if let (Some(due), true, EarlyAdd::Hold) = (due, add.failed, self.early_add) {
+            record.set_not_before(due);
+        }
+        let slot = records.insert(record);
+        vacant.insert(slot);
+        if let Some(lanes) = self.ready.lanes_mut() {
+            lanes.enroll(slot, group);
+        }
+        if let Some(tracker) = &mut self.tracker {
+            tracker.enroll(slot);
+        }
+        self.counts.retries += u64::from(add.is_retry());
+        match due {
+            Some(due) => self.demand_later(slot, due, Merge::Earliest, now),
+            None => {
+                self.counts.adds += 1;
+                self.stamp(slot, now);
+                self.make_ready(slot, order_key);
+                Added::New
+            }
+        };
+        (Added::New, None)
     }
 
     /// Adds `key` if the queue has a record of it; `None` if not, and then nothing has happened.
@@ -136,18 +178,22 @@ impl<K: Eq + Clone> Queue<K> {
         if self.ending == Ending::ShutDown {
             return Some(Added::Refused);
         }
-        self.promote(now, PROMOTE);
+        self.promote_due(now);
         let slot = self.find(key, hash)?;
         let record = self.records.get(slot);
         if self.ending == Ending::Closed && !record.is_pending() && record.phase == Phase::Idle {
             // Remembered for its failures alone: new.
             return Some(Added::Refused);
         }
-        let order_key = self.key_for_order(&record.key);
+        Some(self.add_again(slot, add, now))
+    }
+
+    fn add_again(&mut self, slot: u32, add: &Add, now: Time) -> Added {
+        let order_key = self.key_for_order(slot);
         if add.merge == Merge::Exactly {
             self.clear(slot);
         }
-        Some(self.add_to(slot, add, now, order_key))
+        self.add_to(slot, add, now, order_key)
     }
 
     /// The cell of the table for an add of the key in `slot`.
@@ -247,6 +293,14 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
+    /// Makes what is due ready, a bounded number of keys, before an operation's own work.
+    #[inline]
+    pub(crate) fn promote_due(&mut self, now: Time) {
+        if self.timers.next().is_some_and(|at| at <= now) {
+            self.promote(now, PROMOTE);
+        }
+    }
+
     /// Makes up to `max` keys ready whose time has come, by (time, order of arrival), and says how
     /// many it made so.
     pub fn promote(&mut self, now: Time, max: usize) -> usize {
@@ -254,13 +308,13 @@ impl<K: Eq + Clone> Queue<K> {
             return 0;
         }
         let mut count = 0;
-        while count < max && self.timers.next().is_some_and(|at| at <= now) {
-            // A custom order gets a copy of the key, made before anything changes.
-            let Some(slot) = self.timers.first() else { break };
-            let order_key = self.key_for_order(&self.records.get(slot).key);
-            let Some(slot) = self.timers.pop(now) else { break };
+        while count < max
+            && let Some(slot) = self.timers.first(now)
+        {
+            // Before anything changes.
+            let order_key = self.key_for_order(slot);
+            self.stop_waiting(slot);
             let record = self.records.get_mut(slot);
-            record.waiting = false;
             if record.phase == Phase::Idle {
                 record.rest();
             }
@@ -332,36 +386,21 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// A copy of the key for an order that holds keys of its own. Made before anything changes,
     /// because a key's `clone` may panic.
-    pub(crate) fn key_for_order(&self, key: &K) -> Option<K> {
+    pub(crate) fn key_for_order(&self, slot: u32) -> Option<K> {
         match &self.ready {
             Ready::Fifo(_) | Ready::Lanes(_) => None,
-            Ready::Custom(_) => Some(key.clone()),
+            Ready::Custom(_) => Some(self.records.get(slot).key.clone()),
         }
-    }
-
-    fn insert(&mut self, key: K, hash: u64, group: Group) -> u32 {
-        let hash = fold(hash);
-        let slot = self.records.insert(Record::new(key, hash));
-        let records = &self.records;
-        self.index.insert(hash, slot, |slot| records.get(slot).hash);
-        if let Some(lanes) = self.ready.lanes_mut() {
-            lanes.enroll(slot, group);
-        }
-        if let Some(tracker) = &mut self.tracker {
-            tracker.enroll(slot);
-        }
-        slot
     }
 
     /// Removes the record in `slot` if there is nothing to keep it for, and returns its key.
     pub(crate) fn release_if_stateless(&mut self, slot: u32) -> Option<K> {
-        let record = self.records.get(slot);
+        let records = &self.records;
+        let record = records.get(slot);
         if record.has_state() {
             return None;
         }
-        let hash = record.hash;
-        let records = &self.records;
-        self.index.remove(hash, slot, |slot| records.get(slot).hash);
+        self.index.remove(record.hash, slot, |slot| records.get(slot).hash);
         if let Some(lanes) = self.ready.lanes_mut() {
             lanes.leave(slot);
         }
@@ -385,7 +424,7 @@ impl<K: Eq + Clone> Queue<K> {
                 tracker.moved(from, to, phase.is_processing());
             }
             match (&mut *ready, phase) {
-                (Ready::Fifo(list), Phase::Ready) => list.moved(records, to),
+                (Ready::Fifo(list), Phase::Ready) => list.moved(records, from, to),
                 (Ready::Fifo(_), _) => {}
                 (Ready::Lanes(lanes), _) => lanes.moved(from, to),
                 (Ready::Custom(custom), _) => custom.lanes.moved(from, to),
@@ -402,6 +441,7 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Idle → Ready, at the tail.
+    #[inline]
     pub(crate) fn make_ready(&mut self, slot: u32, order_key: Option<K>) {
         self.ready_len += 1;
         let record = self.records.get_mut(slot);
@@ -457,6 +497,7 @@ impl<K: Eq + Clone> Queue<K> {
         waiting
     }
 
+    #[inline]
     pub(crate) fn stamp(&mut self, slot: u32, now: Time) {
         if let Some(tracker) = &mut self.tracker {
             tracker.added(slot, now);

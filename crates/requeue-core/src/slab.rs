@@ -73,6 +73,7 @@ impl<T> Slab<T> {
     }
 
     /// The record in `slot`, if there is one.
+    #[inline]
     pub(crate) fn find(&self, slot: u32) -> Option<&T> {
         let (chunk, at) = split(slot);
         match self.chunks.get(chunk)?.slots.get(at)? {
@@ -83,6 +84,7 @@ impl<T> Slab<T> {
 
     /// The record in `slot`, which is live.
     #[track_caller]
+    #[inline]
     pub(crate) fn get(&self, slot: u32) -> &T {
         let (chunk, at) = split(slot);
         match &self.chunks[chunk].slots[at] {
@@ -92,6 +94,7 @@ impl<T> Slab<T> {
     }
 
     #[track_caller]
+    #[inline]
     pub(crate) fn get_mut(&mut self, slot: u32) -> &mut T {
         let (chunk, at) = split(slot);
         match &mut self.chunks[chunk].slots[at] {
@@ -100,6 +103,7 @@ impl<T> Slab<T> {
         }
     }
 
+    #[inline]
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         if self.room == NONE {
             self.grow();
@@ -133,6 +137,7 @@ impl<T> Slab<T> {
     }
 
     #[track_caller]
+    #[inline]
     pub(crate) fn remove(&mut self, slot: u32) -> T {
         let (number, at) = split(slot);
         let chunk = &mut self.chunks[number];
@@ -146,10 +151,11 @@ impl<T> Slab<T> {
         if chunk.live == 0 {
             chunk.clear(number);
         }
+        let emptied = chunk.live == 0;
         if !chunk.listed && number as u32 != self.source {
             self.list(number as u32);
         }
-        if number + 1 == self.chunks.len() {
+        if emptied && number + 1 == self.chunks.len() && number > 0 {
             self.trim();
         }
         value
@@ -202,6 +208,7 @@ impl<T> Slab<T> {
         }
     }
 
+    #[cold]
     fn grow(&mut self) {
         // A source that is in the way of growth is no source any more.
         let source = core::mem::replace(&mut self.source, NONE);
@@ -214,6 +221,7 @@ impl<T> Slab<T> {
     }
 
     /// Drops empty chunks from the end, a few at a time so that no call takes long.
+    #[cold]
     fn trim(&mut self) {
         for _ in 0..16 {
             let Some(chunk) = self.chunks.last() else { break };

@@ -138,7 +138,7 @@ impl Tracker {
         self.stamps.extend_to(to as usize + 1, &stamp);
         *self.stamps.get_mut(to as usize) = stamp;
         if is_running {
-            self.running.moved(&mut Running(&mut self.stamps), to);
+            self.running.moved(&mut Running(&mut self.stamps), from, to);
         }
     }
 

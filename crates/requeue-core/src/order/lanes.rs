@@ -170,8 +170,8 @@ impl Lanes {
         self.places.extend_to(to as usize + 1, &place);
         *self.places.get_mut(to as usize) = place;
         if lane != NONE {
-            self.lanes[lane as usize].keys.moved(&mut InLane(&mut self.places), to);
-            self.groups[group].by_age.moved(&mut ByAge(&mut self.places), to);
+            self.lanes[lane as usize].keys.moved(&mut InLane(&mut self.places), from, to);
+            self.groups[group].by_age.moved(&mut ByAge(&mut self.places), from, to);
         }
     }
 
