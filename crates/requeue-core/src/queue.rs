@@ -8,7 +8,7 @@ use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge};
 use crate::index::Index;
 use crate::order::{Group, Order, Ready};
 use crate::record::{Phase, Record};
-use crate::slab::Slab;
+use crate::slab::{NONE, Slab};
 use crate::stats::{Counts, Tracker};
 use crate::timers::Timers;
 use crate::{Ending, PROMOTE, Time};
@@ -151,8 +151,19 @@ impl<K: Eq + Clone> Queue<K> {
             record.set_not_before(due);
         }
         record.home = self.index.home();
+        if let (Ready::Fifo(list), None, None) = (&mut self.ready, due, &self.tracker) {
+            // The most common add of all: what comes below in one go.
+            record.make_ready(list.tail());
+            let slot = self.records.insert(record);
+            self.index.insert(&mut self.records, wanted, slot, room);
+            list.append(&mut self.records, slot);
+            self.ready_len += 1;
+            self.counts.adds += 1;
+            self.counts.retries += u64::from(add.is_retry());
+            return (Added::New, None);
+        }
         let slot = self.records.insert(record);
-        self.index.insert(&mut self.records, wanted, slot, &room);
+        self.index.insert(&mut self.records, wanted, slot, room);
         if let Some(lanes) = self.ready.lanes_mut() {
             lanes.enroll(slot, group);
         }
@@ -458,15 +469,21 @@ impl<K: Eq + Clone> Queue<K> {
         if self.records.get(slot).has_state() {
             return None;
         }
-        self.index.remove(&mut self.records, slot);
+        Some(self.remove(slot))
+    }
+
+    /// Removes the record in `slot`, which is Idle, and returns its key.
+    #[inline]
+    pub(crate) fn remove(&mut self, slot: u32) -> K {
+        let record = self.records.remove(slot);
+        self.index.remove(&mut self.records, slot, record.hash, record.home);
         if let Some(lanes) = self.ready.lanes_mut() {
             lanes.leave(slot);
         }
-        let key = self.records.remove(slot).key;
         if self.records.is_sparse() {
             self.compact();
         }
-        Some(key)
+        record.key
     }
 
     /// Moves a few records together, and gives back the memory above them.
@@ -502,13 +519,18 @@ impl<K: Eq + Clone> Queue<K> {
     pub(crate) fn make_ready(&mut self, slot: u32, order_key: Option<K>) {
         self.ready_len += 1;
         let record = self.records.get_mut(slot);
-        record.make_ready();
-        let priority = record.priority;
         match &mut self.ready {
-            Ready::Fifo(list) => list.push_back(&mut self.records, slot),
-            Ready::Lanes(lanes) => lanes.push(slot, priority),
+            Ready::Fifo(list) => {
+                record.make_ready(list.tail());
+                list.append(&mut self.records, slot);
+            }
+            Ready::Lanes(lanes) => {
+                record.make_ready(NONE);
+                lanes.push(slot, record.priority);
+            }
             Ready::Custom(custom) => {
-                custom.lanes.push(slot, priority);
+                record.make_ready(NONE);
+                custom.lanes.push(slot, record.priority);
                 if let Some(key) = order_key {
                     custom.push(key);
                 }
