@@ -243,50 +243,6 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// [`EarlyAdd::Hold`]: when the run that is asked for may come, and whether that is later than
-    /// asked.
-    fn hold(&mut self, slot: u32, add: &Add, now: Time) -> (Option<Time>, bool) {
-        let due = add.due(now);
-        let record = self.records.get(slot);
-        let not_before = match record.phase {
-            Phase::Idle => record.not_before(),
-            // No key is taken back that is ready.
-            Phase::Ready => return (due, false),
-            Phase::Processing | Phase::ProcessingDirty => self.backing_off(record.epoch()),
-        };
-        let wanted = due.unwrap_or(now);
-        let at = wanted.max(not_before);
-        if add.failed && at > now {
-            self.back_off_until(slot, at);
-        }
-        ((at > now).then_some(at), at > wanted)
-    }
-
-    /// [`EarlyAdd::Hold`]: a key that is not ready has failed, and whatever is pending waits.
-    pub(crate) fn back_off_until(&mut self, slot: u32, at: Time) {
-        let record = self.records.get_mut(slot);
-        match record.phase {
-            Phase::Idle | Phase::Ready => record.set_not_before(at),
-            Phase::Processing | Phase::ProcessingDirty => {
-                self.backing_off.insert(record.epoch(), at);
-            }
-        }
-        let was_dirty = record.phase == Phase::ProcessingDirty;
-        if was_dirty {
-            record.phase = Phase::Processing;
-            self.dirty_len -= 1;
-        }
-        if was_dirty || (record.waiting && self.timers.due(slot).is_some_and(|due| due < at)) {
-            record.waiting = true;
-            self.timers.set(slot, at);
-        }
-    }
-
-    /// The end of the backoff of a key that has failed while with its worker.
-    pub(crate) fn backing_off(&self, epoch: u64) -> Time {
-        self.backing_off.get(&epoch).copied().unwrap_or(Time::ZERO)
-    }
-
     /// A run of the key in `slot` is due later: the row `add_after` of the table.
     pub(crate) fn demand_later(&mut self, slot: u32, due: Time, merge: Merge, now: Time) -> Added {
         self.touch_if(slot, self.early_add != EarlyAdd::Keep);
@@ -416,17 +372,6 @@ impl<K: Eq + Clone> Queue<K> {
         self.records.get_mut(slot).failures = 0;
         self.stop_backing_off(slot);
         self.release_if_stateless(slot)
-    }
-
-    fn stop_backing_off(&mut self, slot: u32) {
-        let record = self.records.get_mut(slot);
-        match record.phase {
-            Phase::Idle => record.rest(),
-            Phase::Ready => {}
-            Phase::Processing | Phase::ProcessingDirty => {
-                self.backing_off.remove(&record.epoch());
-            }
-        }
     }
 
     // --- Parts ----------------------------------------------------------------------------------
