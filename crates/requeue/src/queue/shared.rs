@@ -188,8 +188,10 @@ impl<K: Key> Shared<K> {
     ///
     /// Arming is the clock's business and happens outside the lock; of several threads that want
     /// to, or an alarm that goes off while it is being armed, one does it and looks once more.
+    /// Where alarms keep going off as they are armed, those who wait look at the clock all the time,
+    /// not whoever happens to be here.
     fn arm(&self) {
-        loop {
+        for _ in 0..8 {
             let Ok(mut state) = self.lock() else { return };
             if state.arming {
                 state.arm_again = true;
@@ -210,6 +212,11 @@ impl<K: Key> Shared<K> {
                 return;
             }
         }
+        let Ok(mut state) = self.lock() else { return };
+        let mut wakes = Wakes::new();
+        state.waiters.wake_all(true, &mut wakes);
+        drop(state);
+        wakes.wake();
     }
 
     fn timer(&self) -> &Waker {
