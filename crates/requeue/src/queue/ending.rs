@@ -304,6 +304,7 @@ impl<K: Key + Unpin, S: BuildHasher> Future for Drain<'_, K, S> {
 
 impl<K: Key, S: BuildHasher> Drop for Drain<'_, K, S> {
     fn drop(&mut self) {
+        std::mem::take(&mut self.dropped).into_iter().for_each(drop_quietly);
         let Some(number) = self.number else { return };
         let Ok(mut state) = self.queue.shared.lock() else { return };
         let at = state.drainers.iter().position(|(n, _)| *n == number);
