@@ -6,7 +6,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-use common::{Wakes, fake, ms, poll, ready, secs, take_all};
+use common::{Wakes, fake, poll, ready, secs, take_all};
 use requeue::clock::{Alarm, FakeClock};
 use requeue::limiter::BackoffLimiter;
 use requeue::{Add, Clock, Merge, Queue, Time};
