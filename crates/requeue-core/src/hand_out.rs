@@ -224,8 +224,20 @@ impl<K: Eq + Clone> Queue<K> {
         let slot = self.locate(ticket)?;
         match self.finish_alone(slot, how) {
             Some(key) => Some(Finished::of(key)),
-            None => Some(self.finish_slot(slot, how, now)),
+            None => Some(self.finish_slot(slot, how, now, true)),
         }
+    }
+
+    /// As [`finish`](Self::finish), but copies no key: what a custom order is not given is handed
+    /// out by age. For when a key's `clone` has panicked in there, which then had no effect.
+    pub fn finish_without_copies(
+        &mut self,
+        ticket: &Ticket,
+        how: Finish,
+        now: Time,
+    ) -> Option<Finished<K>> {
+        let slot = self.locate(ticket)?;
+        Some(self.finish_slot(slot, how, now, false))
     }
 
     /// What `finish_slot` does in the most common case: a run that succeeds, of a key to which
@@ -260,7 +272,7 @@ impl<K: Eq + Clone> Queue<K> {
         let slot = self.find(key, hash)?;
         let record = self.records.get(slot);
         let ends = record.phase.is_processing() && record.released;
-        ends.then(|| self.finish_slot(slot, Finish::Done, now))
+        ends.then(|| self.finish_slot(slot, Finish::Done, now, true))
     }
 
     /// Allows [`done`](Self::done) to end this hand-out. `false` if it has ended already.
@@ -277,7 +289,7 @@ impl<K: Eq + Clone> Queue<K> {
             .is_some_and(|slot| self.records.get(slot).phase == Phase::ProcessingDirty)
     }
 
-    fn finish_slot(&mut self, slot: u32, how: Finish, now: Time) -> Finished<K> {
+    fn finish_slot(&mut self, slot: u32, how: Finish, now: Time, copies: bool) -> Finished<K> {
         let record = self.records.get(slot);
         let was_dirty = record.phase == Phase::ProcessingDirty;
         let not_before = self.backing_off(record.epoch());
@@ -288,8 +300,8 @@ impl<K: Eq + Clone> Queue<K> {
         let (ready, due) = self.what_follows(how, was_dirty, not_before, now);
         let ready = ready && !lost;
         // Copies for a custom order come first, because a key's `clone` may panic.
-        let mut order_key = self.key_if(ready, slot);
-        let freed = self.key_to_free(slot);
+        let mut order_key = self.key_if(ready && copies, slot);
+        let freed = if copies { self.key_to_free(slot) } else { None };
 
         let worked = self.tracker.as_mut().map(|tracker| tracker.finish(slot, now));
         self.processing_len -= 1;
