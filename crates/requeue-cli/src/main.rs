@@ -1,3 +1,41 @@
 //! `requeue run`: a command per key, from a stream of keys.
 
-fn main() {}
+mod args;
+mod command;
+mod config;
+mod exit;
+mod input;
+mod output;
+mod reader;
+mod retries;
+mod run;
+mod shells;
+mod signals;
+mod spawn;
+mod summary;
+mod template;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Subcommand};
+use crate::config::Config;
+use crate::exit::{Ended, Refusal};
+
+fn main() -> ExitCode {
+    let Cli { command: Subcommand::Run(flags) } = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help and version are no errors, and go to standard output; both ends are clap's.
+        Err(error) => error.exit(),
+    };
+    let ended = Config::check(*flags).and_then(run::run);
+    match ended {
+        Ok(Ended::Exit(exit)) => exit.into(),
+        Ok(Ended::Signal(signal)) => signals::die_of(signal),
+        Err(Refusal { exit, message }) => {
+            exit::complain(&message);
+            exit.into()
+        }
+    }
+}

@@ -186,9 +186,13 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Whether `now` makes a difference to a get.
     #[must_use]
-    pub const fn get_needs_now(&self) -> bool {
-        // What is ready stands before what becomes ready, but for orders that rank.
-        let first_is_known = matches!(self.ready, Ready::Fifo(_)) && self.ready_len > 0;
+    pub fn get_needs_now(&self) -> bool {
+        // What is ready stands before what becomes ready, but for orders that rank. If the first
+        // has a delayed add besides, that may be part of the run.
+        let first_is_known = match &self.ready {
+            Ready::Fifo(list) => list.head().is_some_and(|slot| !self.records.get(slot).waiting),
+            Ready::Lanes(_) | Ready::Custom(_) => false,
+        };
         self.tracker.is_some() || (self.timers.len() > 0 && !first_is_known)
     }
 

@@ -2,6 +2,8 @@
 
 use core::borrow::Borrow;
 
+use alloc::collections::BTreeMap;
+
 use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge};
 use crate::index::Index;
 use crate::order::{Group, Order, Ready};
@@ -69,6 +71,9 @@ pub struct Queue<K> {
     pub(crate) timers: Timers,
     pub(crate) tracker: Option<Tracker>,
     pub(crate) counts: Counts,
+    /// [`EarlyAdd::Hold`]: the ends of the backoffs of keys that have failed and are still with
+    /// their worker (client-go's `AddRateLimited` before `Done`), by hand-out.
+    pub(crate) backing_off: BTreeMap<u64, Time>,
     pub(crate) early_add: EarlyAdd,
     pub(crate) ending: Ending,
     pub(crate) paused: bool,
@@ -95,6 +100,7 @@ impl<K: Eq + Clone> Queue<K> {
             timers: Timers::new(),
             tracker: config.track.then(Tracker::new),
             counts: Counts::default(),
+            backing_off: BTreeMap::new(),
             early_add: config.early_add,
             ending: Ending::Open,
             paused: false,
@@ -116,40 +122,37 @@ impl<K: Eq + Clone> Queue<K> {
         group: Group,
         now: Time,
     ) -> (Added, Option<K>) {
-        self.promote_due(now);
         if self.ending != Ending::Open {
             return match self.add_known(&key, hash, &add, now) {
                 Some(added) => (added, Some(key)),
                 None => (Added::Refused, Some(key)),
             };
         }
+        self.promote_due(now);
         let wanted = fold(hash);
-        let Self { records, index, .. } = self;
-        let is = |slot| {
-            let record: &Record<K> = records.get(slot);
-            record.hash == wanted && record.key == key
-        };
-        let vacant = match index.entry(wanted, is, |slot| records.get(slot).hash) {
+        let is = |record: &Record<K>| record.hash == wanted && record.key == key;
+        let room = match self.index.probe(&self.records, wanted, is) {
             Ok(slot) => {
                 let added = self.add_again(slot, &add, now);
                 return (added, Some(key));
             }
-            Err(vacant) => vacant,
+            Err(room) => room,
         };
         // What follows is what `add_to` does to a key of which nothing is known.
+        let due = add.due(now);
         let order_key = match &self.ready {
-            Ready::Fifo(_) | Ready::Lanes(_) => None,
-            Ready::Custom(_) => Some(key.clone()),
+            Ready::Custom(_) if due.is_none() => Some(key.clone()),
+            Ready::Fifo(_) | Ready::Lanes(_) | Ready::Custom(_) => None,
         };
         let mut record = Record::new(key, wanted);
         record.note(add.priority, 1, add.reasons);
         record.failures = add.failed.into();
-        let due = add.due(now);
         if let (Some(due), true, EarlyAdd::Hold) = (due, add.failed, self.early_add) {
             record.set_not_before(due);
         }
-        let slot = records.insert(record);
-        vacant.insert(slot);
+        record.home = self.index.home();
+        let slot = self.records.insert(record);
+        self.index.insert(&mut self.records, wanted, slot, &room);
         if let Some(lanes) = self.ready.lanes_mut() {
             lanes.enroll(slot, group);
         }
@@ -189,7 +192,8 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     fn add_again(&mut self, slot: u32, add: &Add, now: Time) -> Added {
-        let order_key = self.key_for_order(slot);
+        let record = self.records.get(slot);
+        let order_key = self.key_if(self.makes_ready(record, add, now), slot);
         if add.merge == Merge::Exactly {
             self.clear(slot);
         }
@@ -207,20 +211,12 @@ impl<K: Eq + Clone> Queue<K> {
         if add.is_retry() {
             self.counts.retries += 1;
         }
-        let mut due = add.due(now);
-        let mut held = false;
+        let (due, held) = match self.early_add {
+            EarlyAdd::Keep | EarlyAdd::Replace => (add.due(now), false),
+            EarlyAdd::Hold => self.hold(slot, add, now),
+        };
         let record = self.records.get_mut(slot);
         record.failures = record.failures.saturating_add(add.failed.into());
-        if self.early_add == EarlyAdd::Hold && record.phase == Phase::Idle {
-            let not_before = record.not_before();
-            held = not_before > due.unwrap_or(now);
-            if held {
-                due = Some(not_before);
-            }
-            if let (true, Some(due)) = (add.failed, due) {
-                record.set_not_before(due);
-            }
-        }
         record.note(add.priority, 1, add.reasons);
         match due {
             Some(due) => match self.demand_later(slot, due, add.merge, now) {
@@ -234,6 +230,50 @@ impl<K: Eq + Clone> Queue<K> {
                 self.demand(slot, now, order_key)
             }
         }
+    }
+
+    /// [`EarlyAdd::Hold`]: when the run that is asked for may come, and whether that is later than
+    /// asked.
+    fn hold(&mut self, slot: u32, add: &Add, now: Time) -> (Option<Time>, bool) {
+        let due = add.due(now);
+        let record = self.records.get(slot);
+        let not_before = match record.phase {
+            Phase::Idle => record.not_before(),
+            // No key is taken back that is ready.
+            Phase::Ready => return (due, false),
+            Phase::Processing | Phase::ProcessingDirty => self.backing_off(record.epoch()),
+        };
+        let wanted = due.unwrap_or(now);
+        let at = wanted.max(not_before);
+        if add.failed && at > now {
+            self.back_off_until(slot, at);
+        }
+        ((at > now).then_some(at), at > wanted)
+    }
+
+    /// [`EarlyAdd::Hold`]: a key that is not ready has failed, and whatever is pending waits.
+    pub(crate) fn back_off_until(&mut self, slot: u32, at: Time) {
+        let record = self.records.get_mut(slot);
+        match record.phase {
+            Phase::Idle | Phase::Ready => record.set_not_before(at),
+            Phase::Processing | Phase::ProcessingDirty => {
+                self.backing_off.insert(record.epoch(), at);
+            }
+        }
+        let was_dirty = record.phase == Phase::ProcessingDirty;
+        if was_dirty {
+            record.phase = Phase::Processing;
+            self.dirty_len -= 1;
+        }
+        if was_dirty || (record.waiting && self.timers.due(slot).is_some_and(|due| due < at)) {
+            record.waiting = true;
+            self.timers.set(slot, at);
+        }
+    }
+
+    /// The end of the backoff of a key that has failed while with its worker.
+    pub(crate) fn backing_off(&self, epoch: u64) -> Time {
+        self.backing_off.get(&epoch).copied().unwrap_or(Time::ZERO)
     }
 
     /// A run of the key in `slot` is due later: the row `add_after` of the table.
@@ -282,7 +322,9 @@ impl<K: Eq + Clone> Queue<K> {
             Phase::Processing => {
                 self.counts.adds += 1;
                 self.stamp(slot, now);
-                self.records.get_mut(slot).phase = Phase::ProcessingDirty;
+                let record = self.records.get_mut(slot);
+                record.phase = Phase::ProcessingDirty;
+                self.backing_off.remove(&record.epoch());
                 self.dirty_len += 1;
                 Added::Dirty
             }
@@ -311,8 +353,7 @@ impl<K: Eq + Clone> Queue<K> {
         while count < max
             && let Some(slot) = self.timers.first(now)
         {
-            // Before anything changes.
-            let order_key = self.key_for_order(slot);
+            let order_key = self.key_if(self.records.get(slot).phase == Phase::Idle, slot);
             self.stop_waiting(slot);
             let record = self.records.get_mut(slot);
             if record.phase == Phase::Idle {
@@ -341,16 +382,15 @@ impl<K: Eq + Clone> Queue<K> {
     fn clear(&mut self, slot: u32) -> Cancelled {
         let waiting = self.stop_waiting(slot);
         let phase = self.records.get(slot).phase;
-        match phase {
-            Phase::Ready => self.unready(slot),
-            Phase::ProcessingDirty => {
-                self.records.get_mut(slot).phase = Phase::Processing;
-                self.dirty_len -= 1;
-            }
-            Phase::Idle => self.records.get_mut(slot).rest(),
-            Phase::Processing => {}
+        if phase == Phase::Ready {
+            self.unready(slot);
         }
+        self.stop_backing_off(slot);
         let record = self.records.get_mut(slot);
+        if phase == Phase::ProcessingDirty {
+            record.phase = Phase::Processing;
+            self.dirty_len -= 1;
+        }
         (record.failures, record.adds, record.reasons) = (0, 0, 0);
         Cancelled { ready: phase == Phase::Ready, dirty: phase == Phase::ProcessingDirty, waiting }
     }
@@ -362,12 +402,20 @@ impl<K: Eq + Clone> Queue<K> {
         Q: Eq + ?Sized,
     {
         let slot = self.find(key, hash)?;
-        let record = self.records.get_mut(slot);
-        record.failures = 0;
-        if record.phase == Phase::Idle {
-            record.rest();
-        }
+        self.records.get_mut(slot).failures = 0;
+        self.stop_backing_off(slot);
         self.release_if_stateless(slot)
+    }
+
+    fn stop_backing_off(&mut self, slot: u32) {
+        let record = self.records.get_mut(slot);
+        match record.phase {
+            Phase::Idle => record.rest(),
+            Phase::Ready => {}
+            Phase::Processing | Phase::ProcessingDirty => {
+                self.backing_off.remove(&record.epoch());
+            }
+        }
     }
 
     // --- Parts ----------------------------------------------------------------------------------
@@ -378,29 +426,39 @@ impl<K: Eq + Clone> Queue<K> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.index.find(fold(hash), |slot| {
-            let record = self.records.get(slot);
-            record.hash == fold(hash) && record.key.borrow() == key
-        })
+        let wanted = fold(hash);
+        let is = |record: &Record<K>| record.hash == wanted && record.key.borrow() == key;
+        self.index.probe(&self.records, wanted, is).ok()
     }
 
-    /// A copy of the key for an order that holds keys of its own. Made before anything changes,
-    /// because a key's `clone` may panic.
-    pub(crate) fn key_for_order(&self, slot: u32) -> Option<K> {
+    /// A copy of the key for an order that holds keys of its own, if the key is going to be ready.
+    /// Made before anything changes, because a key's `clone` may panic; and only where it will be
+    /// used, because its `drop` may, too.
+    pub(crate) fn key_if(&self, ready: bool, slot: u32) -> Option<K> {
         match &self.ready {
-            Ready::Fifo(_) | Ready::Lanes(_) => None,
-            Ready::Custom(_) => Some(self.records.get(slot).key.clone()),
+            Ready::Custom(_) if ready => Some(self.records.get(slot).key.clone()),
+            Ready::Fifo(_) | Ready::Lanes(_) | Ready::Custom(_) => None,
         }
+    }
+
+    /// Whether the add takes the key from Idle to Ready.
+    fn makes_ready(&self, record: &Record<K>, add: &Add, now: Time) -> bool {
+        let afresh = add.merge == Merge::Exactly;
+        let held = self.early_add == EarlyAdd::Hold && !afresh;
+        add.due(now).is_none()
+            && match record.phase {
+                Phase::Idle => !held || record.not_before() <= now,
+                Phase::Ready => afresh,
+                Phase::Processing | Phase::ProcessingDirty => false,
+            }
     }
 
     /// Removes the record in `slot` if there is nothing to keep it for, and returns its key.
     pub(crate) fn release_if_stateless(&mut self, slot: u32) -> Option<K> {
-        let records = &self.records;
-        let record = records.get(slot);
-        if record.has_state() {
+        if self.records.get(slot).has_state() {
             return None;
         }
-        self.index.remove(record.hash, slot, |slot| records.get(slot).hash);
+        self.index.remove(&mut self.records, slot);
         if let Some(lanes) = self.ready.lanes_mut() {
             lanes.leave(slot);
         }
@@ -416,9 +474,8 @@ impl<K: Eq + Clone> Queue<K> {
     fn compact(&mut self) {
         let Self { records, index, ready, timers, tracker, .. } = self;
         records.compact(|records, from, to| {
-            let record = records.get(to);
-            let (phase, hash) = (record.phase, record.hash);
-            index.replace(hash, from, to);
+            index.moved(records, from, to);
+            let phase = records.get(to).phase;
             timers.moved(from, to);
             if let Some(tracker) = tracker {
                 tracker.moved(from, to, phase.is_processing());

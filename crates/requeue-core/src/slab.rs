@@ -161,6 +161,37 @@ impl<T> Slab<T> {
         value
     }
 
+    /// Calls `visit` with the records in about `slots` slots from `from` on, and returns the slot to
+    /// go on with; `None` at the end.
+    pub(crate) fn scan(
+        &mut self,
+        from: usize,
+        slots: usize,
+        mut visit: impl FnMut(u32, &mut T),
+    ) -> Option<usize> {
+        let mut at = from;
+        let mut left = slots;
+        while let Some(chunk) = self.chunks.get_mut(at / CHUNK) {
+            let first = at & !(CHUNK - 1);
+            let len = if chunk.live == 0 { 0 } else { chunk.slots.len() };
+            let range = (at - first).min(len)..(at - first).saturating_add(left).min(len);
+            left -= range.len();
+            at = first + range.end;
+            for (number, slot) in (first + range.start..).zip(&mut chunk.slots[range]) {
+                if let Slot::Live(value) = slot {
+                    visit(number as u32, value);
+                }
+            }
+            if at - first == len {
+                at = first + CHUNK;
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        (at < self.span()).then_some(at)
+    }
+
     /// Whether less than a quarter of the slots hold a record, so that [`compact`](Self::compact)
     /// has something to do.
     pub(crate) fn is_sparse(&self) -> bool {

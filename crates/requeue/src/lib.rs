@@ -86,13 +86,13 @@ pub mod workers;
 
 pub use requeue_core::limiter;
 pub use requeue_core::{
-    Add, Added, Cancelled, Counts, Cursor, CustomOrder, EarlyAdd, Entry, Group, Merge, Order, Page,
-    Phase, RateLimiter, Time, When,
+    Add, Added, BUCKETS, Cancelled, Counts, Cursor, CustomOrder, EarlyAdd, Entry, Group, Histogram,
+    Merge, Order, Page, Phase, RateLimiter, Time, When,
 };
 
 pub use crate::clock::Clock;
 pub use crate::queue::{
-    BuildError, Builder, Drain, Drained, Filter, Get, GetMany, Item, Key, Queue, Ticket,
+    BuildError, Builder, Drain, Drained, Filter, Get, GetMany, Histograms, Item, Key, Queue, Ticket,
 };
 
 /// The README's example, so that it compiles and runs.

@@ -175,13 +175,14 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Reports every event to a metrics backend of one's own.
+    /// Reports every event to a metrics backend of one's own. The queue needs a name.
     pub fn metrics_provider(mut self, provider: Arc<dyn MetricsProvider>) -> Self {
         self.provider = Some(provider);
         self
     }
 
-    /// Shows the queue in a Prometheus registry, under its name.
+    /// Shows the queue in a Prometheus registry, under its name, which no other queue that is alive
+    /// may have there.
     #[cfg(feature = "prometheus")]
     pub fn metrics(mut self, metrics: &crate::metrics::Metrics) -> Self {
         self.metrics = Some(metrics.clone());
@@ -221,7 +222,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         }
         let mut hooks = None;
         if let Some(provider) = self.provider {
-            let name = self.name.as_deref().ok_or(BuildError::Unnamed)?;
+            let name = self.name.as_deref().filter(|name| !name.is_empty());
+            let name = name.ok_or(BuildError::Unnamed)?;
             config.track = true;
             hooks = Some(provider.queue(name));
         }

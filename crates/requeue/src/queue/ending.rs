@@ -74,11 +74,16 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     fn end(&self, ends_drains: bool) -> Vec<K> {
         let mut dropped = Vec::new();
-        let mut first = true;
+        // What has fallen due is ready, whether anybody has looked or not.
+        let Some((state, _)) = self.settled() else { return dropped };
+        let mut first = Some(state);
         loop {
-            let Ok(mut state) = self.shared.lock() else { return dropped };
+            let is_first = first.is_some();
+            let Some(mut state) = first.take().or_else(|| self.shared.lock().ok()) else {
+                return dropped;
+            };
             let mut wakers = Vec::new();
-            if std::mem::take(&mut first) {
+            if is_first {
                 state.core.end(Ending::ShutDown);
                 if ends_drains {
                     state.shut_downs += 1;

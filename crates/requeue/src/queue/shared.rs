@@ -2,8 +2,9 @@
 
 use std::task::{Wake, Waker};
 
-use requeue_core::{self as core, Finish, Finished, HandOut, Time};
+use requeue_core::{self as core, HandOut, Time};
 
+use super::hooks::Told;
 use super::limits::Limits;
 use super::waiters::{Kind, Place, Waiters, Wakes};
 use crate::Key;
@@ -36,10 +37,14 @@ pub(crate) struct State<K> {
     arm_again: bool,
     /// What `Shared::hint` says.
     hint: bool,
+    /// What the hooks were told so far.
+    pub(super) told: Told,
 }
 
 /// What all handles of a queue share.
 pub(crate) struct Shared<K: Key> {
+    /// Tells the queues of a process apart.
+    pub(super) number: u64,
     state: Guarded<State<K>>,
     /// Whether an add needs the time, so that it can be read before the lock is taken. A hint.
     hint: AtomicBool,
@@ -86,8 +91,12 @@ impl<K: Key> Shared<K> {
             arming: false,
             arm_again: false,
             hint,
+            told: Told::default(),
         };
+        // No primitive of the queue's: nothing is ordered by it.
+        static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Arc::new_cyclic(|this| Self {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
             state: Guarded::new(state, watched),
             hint: AtomicBool::new(hint),
             clock: parts.clock,
@@ -132,7 +141,8 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    /// Releases the lock, and does what has come up meanwhile: wakes getters, sets the alarm.
+    /// Releases the lock, and does what has come up meanwhile: wakes getters, sets the alarm, tells
+    /// the hooks.
     #[inline]
     pub(super) fn release(&self, mut state: Held<'_, State<K>>) {
         let hint = state.core.add_needs_now();
@@ -140,10 +150,15 @@ impl<K: Key> Shared<K> {
             state.hint = hint;
             self.hint.store(hint, Ordering::Relaxed);
         }
+        let news = self.hooks.as_ref().map(|hooks| (hooks, state.news()));
         if state.waiters.is_empty() && state.drainers.is_empty() {
-            return;
+            drop(state);
+        } else {
+            self.settle(state);
         }
-        self.settle(state);
+        if let Some((hooks, news)) = news {
+            news.tell(&**hooks);
+        }
     }
 
     fn settle(&self, mut state: Held<'_, State<K>>) {
@@ -313,48 +328,6 @@ impl<K: Key> Shared<K> {
         let old = state.waiters.leave(&mut wait.place);
         self.release(state);
         drop_quietly(old);
-    }
-
-    // --- Finishing ------------------------------------------------------------------------------
-
-    /// Ends a hand-out; `false`, and no effect, if it has ended already.
-    pub(crate) fn finish(&self, ticket: &core::Ticket, how: Finish) -> bool {
-        let now =
-            matches!(how, Finish::Fail { .. } | Finish::Later { .. }).then(|| self.clock.now());
-        let locked = self.lock_at(now, |core| core.finish_needs_now(&how));
-        let Ok((mut state, now)) = locked else { return false };
-        let Some(finished) = state.core.finish(ticket, how, now) else { return false };
-        let retried = matches!(how, Finish::Fail { .. } | Finish::Later { .. });
-        self.finished(state, finished, retried);
-        true
-    }
-
-    #[inline]
-    pub(super) fn finished(
-        &self,
-        mut state: Held<'_, State<K>>,
-        finished: Finished<K>,
-        retried: bool,
-    ) {
-        let mut key = finished.key;
-        if finished.lost
-            && let Some(key) = key.take()
-        {
-            state.lost.push(key);
-        }
-        let ended = state.core.ending() == core::Ending::ShutDown;
-        self.release(state);
-        drop_quietly(key);
-        if let Some(hooks) = &self.hooks {
-            quietly(|| {
-                if let Some(worked) = finished.worked {
-                    hooks.done(worked);
-                }
-                if retried && !ended {
-                    hooks.retry();
-                }
-            });
-        }
     }
 }
 

@@ -1,0 +1,61 @@
+//! How the program ends.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+/// The exit codes, as `--help` lists them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// Every key is done.
+    Done = 0,
+    /// Some key was given up.
+    GivenUp = 1,
+    /// The command line makes no sense. clap has the same number for it.
+    Usage = 2,
+    /// Some of the input was no key.
+    BadInput = 3,
+    /// Something failed that is neither a command's nor the user's.
+    Failure = 125,
+    /// The command can't be executed.
+    NotExecutable = 126,
+    /// There is no such command.
+    NotFound = 127,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// What there is to do once all is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ended {
+    Exit(Exit),
+    /// Die of the signal that ended the run, so that a shell or an init system sees it.
+    Signal(i32),
+}
+
+/// Why nothing was run.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) exit: Exit,
+    pub(crate) message: String,
+}
+
+impl Refusal {
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self { exit: Exit::Usage, message: message.into() }
+    }
+
+    pub(crate) fn failure(message: impl Into<String>) -> Self {
+        Self { exit: Exit::Failure, message: message.into() }
+    }
+}
+
+/// Says something on standard error while nothing else writes there. If that is closed, nobody is
+/// left to be told.
+pub(crate) fn complain(message: &str) {
+    let _ = writeln!(std::io::stderr(), "requeue: {message}");
+}

@@ -1,0 +1,127 @@
+//! What was done, in a line.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::exit::Exit;
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    /// Adds one, and says how many there are now.
+    pub(crate) fn one_more(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(crate) fn add(&self, more: usize) {
+        self.0.fetch_add(more as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What happened so far.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    started: Instant,
+    /// Keys read.
+    pub(crate) adds: Count,
+    /// Those that became part of a run that was pending already.
+    pub(crate) coalesced: Count,
+    /// Commands started.
+    pub(crate) runs: Count,
+    /// Those that failed.
+    pub(crate) failures: Count,
+    pub(crate) given_up: Count,
+    pub(crate) bad_input: Count,
+    /// Keys that had not run, or not to the end, when the run was ended.
+    pub(crate) unfinished: Count,
+    /// Something failed that is neither a command's nor the user's.
+    pub(crate) failed: AtomicBool,
+}
+
+impl Tally {
+    pub(crate) fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            adds: Count::default(),
+            coalesced: Count::default(),
+            runs: Count::default(),
+            failures: Count::default(),
+            given_up: Count::default(),
+            bad_input: Count::default(),
+            unfinished: Count::default(),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        if self.failed.load(Ordering::Relaxed) {
+            Exit::Failure
+        } else if self.given_up.get() > 0 {
+            Exit::GivenUp
+        } else if self.bad_input.get() > 0 {
+            Exit::BadInput
+        } else {
+            Exit::Done
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let Self { adds, runs, coalesced, failures, given_up, bad_input, unfinished, .. } = self;
+        let mut text = format!(
+            "{} adds, {} runs, {} coalesced, {} failures, {} given up",
+            adds.get(),
+            runs.get(),
+            coalesced.get(),
+            failures.get(),
+            given_up.get()
+        );
+        for (count, what) in [(bad_input, "bad records"), (unfinished, "unfinished")] {
+            if count.get() > 0 {
+                text += &format!(", {} {what}", count.get());
+            }
+        }
+        text + " in " + &shown(self.started.elapsed())
+    }
+
+    pub(crate) fn json(&self) -> String {
+        format!(
+            "{{\"adds\":{},\"runs\":{},\"coalesced\":{},\"failures\":{},\"given_up\":{},\
+             \"bad_input\":{},\"unfinished\":{},\"elapsed\":{:.3}}}",
+            self.adds.get(),
+            self.runs.get(),
+            self.coalesced.get(),
+            self.failures.get(),
+            self.given_up.get(),
+            self.bad_input.get(),
+            self.unfinished.get(),
+            self.started.elapsed().as_secs_f64()
+        )
+    }
+}
+
+fn shown(elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs();
+    match (seconds / 3600, seconds / 60 % 60) {
+        (0, 0) => format!("{:.1}s", elapsed.as_secs_f64()),
+        (0, minutes) => format!("{minutes}m {}s", seconds % 60),
+        (hours, minutes) => format!("{hours}h {minutes}m {}s", seconds % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_as_people_say_them() {
+        for (millis, text) in [(1_240, "1.2s"), (61_900, "1m 1s"), (3_723_000, "1h 2m 3s")] {
+            assert_eq!(shown(Duration::from_millis(millis)), text);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The command with its marks, into which a key is put.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use crate::exit::Refusal;
+use crate::shells;
+
+/// A command line with places for the key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Template {
+    program: Word,
+    args: Vec<Word>,
+}
+
+/// One argument, cut at its marks: the key goes between two pieces.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Word(Vec<Vec<u8>>);
+
+impl Word {
+    fn cut(word: &OsStr, mark: &[u8]) -> Self {
+        let (mut pieces, mut rest) = (Vec::new(), word.as_bytes());
+        while let Some(at) = find(rest, mark) {
+            pieces.push(rest[..at].to_vec());
+            rest = &rest[at + mark.len()..];
+        }
+        pieces.push(rest.to_vec());
+        Self(pieces)
+    }
+
+    fn literal(word: impl Into<OsString>) -> Self {
+        Self(vec![word.into().into_vec()])
+    }
+
+    /// Nothing but the key.
+    fn key() -> Self {
+        Self(vec![Vec::new(), Vec::new()])
+    }
+
+    fn has_mark(&self) -> bool {
+        self.0.len() > 1
+    }
+
+    /// The key goes in as it is: a mark in it is no mark.
+    fn with(&self, key: &[u8]) -> OsString {
+        OsString::from_vec(self.0.join(key))
+    }
+}
+
+impl Template {
+    /// `COMMAND ARG...`; without a mark, the key is appended.
+    pub(crate) fn command(words: Vec<OsString>, mark: Option<&OsStr>) -> Result<Self, Refusal> {
+        let mark = check(mark)?;
+        if words.is_empty() {
+            return Err(Refusal::usage("there is no COMMAND; `requeue run --help` shows how"));
+        }
+        shells::refuse_code_from_keys(&words, mark)?;
+        let mut words = words.iter().map(|word| Word::cut(word, mark));
+        let program = words.next().unwrap_or_else(Word::key);
+        let mut args: Vec<Word> = words.collect();
+        if !program.has_mark() && !args.iter().any(Word::has_mark) {
+            args.push(Word::key());
+        }
+        Ok(Self { program, args })
+    }
+
+    /// `sh -c SCRIPT _ KEY`: the script is never touched.
+    pub(crate) fn script(script: OsString, mark: Option<&OsStr>) -> Result<Self, Refusal> {
+        shells::refuse_mark_in_script(&script, check(mark)?, None)?;
+        let args =
+            vec![Word::literal("-c"), Word::literal(script), Word::literal("_"), Word::key()];
+        Ok(Self { program: Word::literal("sh"), args })
+    }
+
+    /// The command's name, unless it depends on the key.
+    pub(crate) fn fixed_program(&self) -> Option<OsString> {
+        (!self.program.has_mark()).then(|| self.program.with(b""))
+    }
+
+    pub(crate) fn program(&self, key: &[u8]) -> OsString {
+        self.program.with(key)
+    }
+
+    pub(crate) fn args(&self, key: &[u8]) -> impl Iterator<Item = OsString> {
+        self.args.iter().map(move |word| word.with(key))
+    }
+}
+
+fn check(mark: Option<&OsStr>) -> Result<&[u8], Refusal> {
+    match mark.map(OsStr::as_bytes) {
+        None => Ok(b"{}"),
+        Some(b"") => Err(Refusal::usage("-I: the mark is empty")),
+        Some(mark) => Ok(mark),
+    }
+}
+
+/// Where `needle`, which is not empty, begins in `text`.
+pub(crate) fn find(text: &[u8], needle: &[u8]) -> Option<usize> {
+    text.windows(needle.len()).position(|window| window == needle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(words: &[&str], mark: Option<&str>, key: &str) -> Vec<OsString> {
+        let words = words.iter().map(OsString::from).collect();
+        let template = Template::command(words, mark.map(OsStr::new)).unwrap();
+        let key = key.as_bytes();
+        std::iter::once(template.program(key)).chain(template.args(key)).collect()
+    }
+
+    #[test]
+    fn a_key_is_put_in_once_and_never_into_itself() {
+        assert_eq!(filled(&["a", "{}", "x{}y{}"], None, "{}{}"), ["a", "{}{}", "x{}{}y{}{}"]);
+        assert_eq!(filled(&["a", "{{}}"], None, "k"), ["a", "{k}"]);
+        assert_eq!(filled(&["a", "%%%"], Some("%%"), "k"), ["a", "k%"]);
+    }
+
+    #[test]
+    fn without_a_mark_the_key_is_appended() {
+        assert_eq!(filled(&["a", "b"], None, "k"), ["a", "b", "k"]);
+        assert_eq!(filled(&["a", "{}"], Some("@"), "k"), ["a", "{}", "k"]);
+        assert_eq!(filled(&["bin/{}", "b"], None, "k"), ["bin/k", "b"]);
+    }
+}

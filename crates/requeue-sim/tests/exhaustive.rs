@@ -1,0 +1,107 @@
+//! Every state that two keys can be in, and every operation in each: breadth first, until there
+//! is no new one. Times are relative and counts capped, so that there is an end.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use requeue_core::EarlyAdd::{Hold, Keep, Replace};
+use requeue_core::{EarlyAdd, Ending, Merge, When};
+use requeue_sim::model::{Ask, Ranking, Rules};
+use requeue_sim::{How, Lockstep, Op, Setup};
+
+/// The longest delay; nothing is further ahead.
+const FAR: u64 = 2;
+
+const fn nanos(n: u64) -> Duration {
+    Duration::from_nanos(n)
+}
+
+/// What is done to every state.
+fn alphabet() -> Vec<Op> {
+    let now = Ask::default();
+    let after = |n| Ask { when: When::After(nanos(n)), ..now };
+    let mut ops = vec![Op::Get, Op::Advance(nanos(1)), Op::Promote(1)];
+    for key in 0..2 {
+        ops.extend([
+            Op::Add(key, now),
+            Op::Add(key, after(1)),
+            Op::Add(key, after(FAR)),
+            Op::Add(key, Ask { merge: Merge::Latest, ..after(FAR) }),
+            Op::Add(key, Ask { merge: Merge::Exactly, ..after(1) }),
+            Op::Add(key, Ask { merge: Merge::Exactly, ..now }),
+            Op::Add(key, Ask { failed: true, ..after(FAR) }),
+            Op::Done(key),
+            Op::Cancel(key),
+            Op::Forget(key),
+        ]);
+    }
+    for which in 0..2 {
+        let hows = [
+            How::Done,
+            How::Succeed,
+            How::Later(nanos(0)),
+            How::Later(nanos(1)),
+            How::Fail(nanos(0)),
+            How::Fail(nanos(1)),
+            How::Fail(nanos(FAR)),
+            How::PutBack,
+        ];
+        ops.extend(hows.map(|how| Op::Finish(which, how)));
+        ops.push(Op::GiveUp(which));
+    }
+    ops.extend([true, false].map(Op::Pause));
+    ops.extend([Ending::Closed, Ending::ShutDown].map(Op::End));
+    ops
+}
+
+/// Goes through all states, and says how many states and steps there were.
+fn explore(early_add: EarlyAdd, ranking: Ranking, ops: &[Op]) -> (usize, usize) {
+    let rules = Rules { early_add, ranking, fair: false, limit: None };
+    let setup = Setup { keys: 2, ..Setup::new(rules) };
+    // Each state is known by the operation that led to it, and from which one.
+    let mut found: Vec<(usize, Option<Op>)> = vec![(0, None)];
+    let mut seen = BTreeSet::from([Lockstep::new(setup).essence(FAR)]);
+    let (mut at, mut steps) = (0, 0);
+    while at < found.len() {
+        let path = path_to(&found, at);
+        for op in ops {
+            let mut lockstep = Lockstep::new(setup);
+            for op in &path {
+                lockstep.apply(op);
+            }
+            lockstep.step(op);
+            steps += 1;
+            if seen.insert(lockstep.essence(FAR)) {
+                found.push((at, Some(*op)));
+            }
+        }
+        at += 1;
+    }
+    println!("{early_add:?}, {ranking:?}: {} states, {steps} steps", found.len());
+    (found.len(), steps)
+}
+
+fn path_to(found: &[(usize, Option<Op>)], mut at: usize) -> Vec<Op> {
+    let mut path = Vec::new();
+    while let (before, Some(op)) = found[at] {
+        path.push(op);
+        at = before;
+    }
+    path.reverse();
+    path
+}
+
+#[test]
+fn keep_agrees_in_every_state_of_two_keys() {
+    explore(Keep, Ranking::Fifo, &alphabet());
+}
+
+#[test]
+fn replace_agrees_in_every_state_of_two_keys() {
+    explore(Replace, Ranking::Fifo, &alphabet());
+}
+
+#[test]
+fn hold_agrees_in_every_state_of_two_keys() {
+    explore(Hold, Ranking::Fifo, &alphabet());
+}
