@@ -1,0 +1,3 @@
+//! What the benchmarks and the tests of memory stand on.
+
+pub mod heap;
