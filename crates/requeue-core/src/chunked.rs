@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 
 /// Entries per chunk, as a power of two.
-const BITS: u32 = 10;
+const BITS: u32 = 9;
 pub(crate) const CHUNK: usize = 1 << BITS;
 
 pub(crate) struct Chunked<T> {
@@ -56,13 +56,15 @@ impl<T> Chunked<T> {
         value
     }
 
+    /// Keeps no empty chunk: it is called when the owner gives memory back.
     pub(crate) fn truncate(&mut self, len: usize) {
-        while self.len > len {
-            let chunk = (self.len - 1) >> BITS;
-            let keep = len.max(chunk << BITS);
-            self.chunks[chunk].truncate(keep & (CHUNK - 1));
-            self.len = keep;
-            self.trim(chunk);
+        if self.len > len {
+            self.chunks.truncate(len.div_ceil(CHUNK));
+            if let (Some(last), 1..) = (self.chunks.last_mut(), len & (CHUNK - 1)) {
+                last.truncate(len & (CHUNK - 1));
+            }
+            self.len = len;
+            self.shrink();
         }
     }
 
@@ -70,11 +72,15 @@ impl<T> Chunked<T> {
     fn trim(&mut self, chunk: usize) {
         if self.len == chunk << BITS {
             self.chunks.truncate(chunk + 1);
-            if self.len == 0 {
-                self.chunks = Vec::new();
-            } else if self.chunks.capacity() > 4 * self.chunks.len() + 16 {
-                self.chunks.shrink_to(2 * self.chunks.len());
-            }
+            self.shrink();
+        }
+    }
+
+    fn shrink(&mut self) {
+        if self.len == 0 {
+            self.chunks = Vec::new();
+        } else if self.chunks.capacity() > 4 * self.chunks.len() + 16 {
+            self.chunks.shrink_to(2 * self.chunks.len());
         }
     }
 }
@@ -111,7 +117,7 @@ mod tests {
         let mut ours = Chunked::new();
         ours.extend_to(5 * CHUNK + 3, &7);
         ours.truncate(CHUNK + 1);
-        assert_eq!((ours.len(), ours.chunks.len()), (CHUNK + 1, 3));
+        assert_eq!((ours.len(), ours.chunks.len()), (CHUNK + 1, 2));
         ours.push(8);
         assert_eq!(*ours.get(CHUNK + 1), 8);
         ours.truncate(0);

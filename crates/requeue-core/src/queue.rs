@@ -2,6 +2,7 @@
 
 use core::borrow::Borrow;
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
 use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge};
@@ -69,7 +70,8 @@ pub struct Queue<K> {
     pub(crate) index: Index,
     pub(crate) ready: Ready<K>,
     pub(crate) timers: Timers,
-    pub(crate) tracker: Option<Tracker>,
+    /// In a box, because it is far larger than all the rest, and few ask for it.
+    pub(crate) tracker: Option<Box<Tracker>>,
     pub(crate) counts: Counts,
     /// [`EarlyAdd::Hold`]: the ends of the backoffs of keys that have failed and are still with
     /// their worker (client-go's `AddRateLimited` before `Done`), by hand-out.
@@ -98,7 +100,7 @@ impl<K: Eq + Clone> Queue<K> {
             index: Index::new(),
             ready: Ready::new(config.order, config.fair, config.group_limit),
             timers: Timers::new(),
-            tracker: config.track.then(Tracker::new),
+            tracker: config.track.then(|| Box::new(Tracker::new())),
             counts: Counts::default(),
             backing_off: BTreeMap::new(),
             early_add: config.early_add,
@@ -420,6 +422,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Removes the record in `slot`, which is Idle, and returns its key.
     #[inline]
     pub(crate) fn remove(&mut self, slot: u32) -> K {
+        let end = self.records.end();
         let record = self.records.remove(slot);
         self.index.remove(&mut self.records, slot, record.hash, record.home);
         if let Some(lanes) = self.ready.lanes_mut() {
@@ -427,6 +430,9 @@ impl<K: Eq + Clone> Queue<K> {
         }
         if self.records.is_sparse() {
             self.compact();
+        }
+        if self.records.end() < end {
+            self.trim();
         }
         record.key
     }
@@ -449,13 +455,18 @@ impl<K: Eq + Clone> Queue<K> {
                 (Ready::Custom(custom), _) => custom.lanes.moved(from, to),
             }
         });
-        let span = records.span();
-        timers.truncate(span);
-        if let Some(tracker) = tracker {
-            tracker.truncate(span);
+    }
+
+    /// Forgets what was noted of slots that are gone.
+    #[cold]
+    fn trim(&mut self) {
+        let end = self.records.end();
+        self.timers.truncate(end);
+        if let Some(tracker) = &mut self.tracker {
+            tracker.truncate(end);
         }
-        if let Some(lanes) = ready.lanes_mut() {
-            lanes.truncate(span);
+        if let Some(lanes) = self.ready.lanes_mut() {
+            lanes.truncate(end);
         }
     }
 

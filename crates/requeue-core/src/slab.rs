@@ -67,9 +67,16 @@ impl<T> Slab<T> {
         self.live
     }
 
-    /// One more than the highest slot there can be.
-    pub(crate) fn span(&self) -> usize {
+    /// How many slots its chunks have room for.
+    fn span(&self) -> usize {
         self.chunks.len() * CHUNK
+    }
+
+    /// One more than the highest slot that has been used since its chunk was made. It goes down
+    /// when chunks are given back: then nobody need remember anything of slots from here on.
+    pub(crate) fn end(&self) -> usize {
+        let last = self.chunks.len().checked_sub(1);
+        last.map_or(0, |last| last * CHUNK + self.chunks[last].slots.len())
     }
 
     /// The record in `slot`, if there is one.
@@ -258,10 +265,11 @@ impl<T> Slab<T> {
         self.list(self.chunks.len() as u32 - 1);
     }
 
-    /// Drops empty chunks from the end, a few at a time so that no call takes long.
+    /// Drops empty chunks from the end, which have no memory any more: so many that nearly always
+    /// all go, and so few that no call takes long.
     #[cold]
     fn trim(&mut self) {
-        for _ in 0..16 {
+        for _ in 0..4096 {
             let Some(chunk) = self.chunks.last() else { break };
             if chunk.live > 0 || chunk.slots.capacity() > 0 {
                 break;

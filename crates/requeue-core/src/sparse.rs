@@ -62,9 +62,9 @@ impl Sparse {
         }
     }
 
-    /// There are no slots from `span` on any more.
-    pub(crate) fn truncate(&mut self, span: usize) {
-        self.chunks.truncate(span.div_ceil(CHUNK));
+    /// There are no slots from `end` on any more.
+    pub(crate) fn truncate(&mut self, end: usize) {
+        self.chunks.truncate(end.div_ceil(CHUNK));
         if self.chunks.capacity() > 4 * self.chunks.len() + 16 {
             self.chunks.shrink_to(2 * self.chunks.len());
         }

@@ -172,8 +172,8 @@ impl Tracker {
         }
     }
 
-    pub(crate) fn truncate(&mut self, span: usize) {
-        self.stamps.truncate(span);
+    pub(crate) fn truncate(&mut self, end: usize) {
+        self.stamps.truncate(end);
     }
 
     pub(crate) fn added_at(&self, slot: u32) -> Time {

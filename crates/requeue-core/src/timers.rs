@@ -113,9 +113,9 @@ impl Timers {
         self.heap.get_mut(place as usize).slot = to;
     }
 
-    /// There are no slots from `span` on any more.
-    pub(crate) fn truncate(&mut self, span: usize) {
-        self.places.truncate(span);
+    /// There are no slots from `end` on any more.
+    pub(crate) fn truncate(&mut self, end: usize) {
+        self.places.truncate(end);
     }
 
     fn write(&mut self, place: usize, entry: Entry) {

@@ -1,6 +1,6 @@
 //! Fair shares between groups.
 
-use requeue_core::{Add, Config, Finish, Group, Queue, Time};
+use requeue_core::{Add, Config, Ending, Finish, Group, Queue, Time};
 
 /// A group that leaves the turns because it is at its limit has a whole turn when it is back.
 #[test]
@@ -36,4 +36,29 @@ fn a_group_comes_back_from_its_limit_with_a_whole_turn() {
         .collect();
     let back = turns.iter().position(|&heavy| heavy).expect("it has keys left");
     assert_eq!(turns[back..back + 3], [true; 3]);
+}
+
+/// However many groups are at their limit, and whatever their keys wait for.
+#[test]
+fn what_groups_at_their_limit_hold_back_is_dropped_with_a_paused_queue() {
+    let mut queue = Queue::new(Config { group_limit: Some(1), ..Config::default() });
+    let now = Time::ZERO;
+    for key in 0..3000_u64 {
+        let _ = queue.add(key, key, Add::now(), Group::new(key % 1000), now);
+    }
+    let held: Vec<_> = std::iter::from_fn(|| queue.get(now)).collect();
+    assert_eq!((held.len(), queue.len(), queue.eligible()), (1000, 2000, 0));
+    queue.pause(true);
+    queue.end(Ending::ShutDown);
+    let mut dropped = Vec::new();
+    loop {
+        let some = queue.drop_some(256);
+        dropped.extend(some.keys);
+        if !some.more {
+            break;
+        }
+    }
+    // By age, so that nothing has to be looked for.
+    assert_eq!(dropped, (1000..3000).collect::<Vec<_>>());
+    assert_eq!((queue.len(), queue.processing()), (0, 1000));
 }

@@ -104,7 +104,8 @@ impl Index {
         match &mut self.old {
             None => {
                 self.current.change(hash, slot, None);
-                if self.current.len * 8 < self.current.capacity() && self.current.lines > 8 {
+                // By the time that the slab begins to give back, most of this has been.
+                if self.current.len * 4 < self.current.capacity() && self.current.lines > 8 {
                     self.start(records, self.current.len * 2);
                 }
             }

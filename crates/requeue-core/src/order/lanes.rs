@@ -8,15 +8,13 @@
 
 use core::ops::Bound;
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
-
-use hashbrown::HashMap;
 
 use super::Group;
 use crate::chunked::Chunked;
 use crate::list::{Links, List};
-use crate::slab::NONE;
+use crate::slab::{NONE, Slab};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Policy {
@@ -67,8 +65,8 @@ struct Members {
     in_work: u32,
     ready: u32,
     by_age: List,
-    /// Its key in `ages`, while the group may be served and has keys.
-    age: Option<u64>,
+    /// Its key in `ages` or in `held`, while it has ready keys.
+    age: Option<Age>,
     /// By level.
     lanes: BTreeMap<i32, u32>,
     /// Keys that a custom order gave while the group was at its limit, by age: the order does not
@@ -76,19 +74,29 @@ struct Members {
     skipped: BTreeMap<u64, u32>,
 }
 
+/// When the oldest ready key of a group became ready, and whether the group is at its limit.
+#[derive(Clone, Copy, PartialEq)]
+struct Age {
+    ready: u64,
+    held: bool,
+}
+
 pub(crate) struct Lanes {
     policy: Policy,
     places: Chunked<Place>,
-    lanes: Vec<Lane>,
-    unused_lanes: Vec<u32>,
-    groups: Vec<Members>,
-    unused_groups: Vec<u32>,
-    /// Numbers of groups by their id.
-    by_id: HashMap<u64, u32, foldhash::fast::FixedState>,
+    /// Neither lanes nor groups ever move, so that the numbers of those that are gone can leave
+    /// holes, among others that stay; in boxes, so that a hole is small.
+    lanes: Slab<Box<Lane>>,
+    groups: Slab<Box<Members>>,
+    /// Numbers of groups by their id. No table of hashes: that would grow and shrink in one long
+    /// step.
+    by_id: BTreeMap<u64, u32>,
     /// The lanes that may be served, by priority and turn. No level is empty.
     levels: BTreeMap<i32, BTreeMap<u64, u32>>,
     /// The groups that may be served, by the time their oldest key became ready.
     ages: BTreeMap<u64, u32>,
+    /// The groups at their limit that have ready keys, by the same.
+    held: BTreeMap<u64, u32>,
     /// Counts everything that is put in order.
     ticks: u64,
     eligible: usize,
@@ -116,13 +124,12 @@ impl Lanes {
         Self {
             policy,
             places: Chunked::new(),
-            lanes: Vec::new(),
-            unused_lanes: Vec::new(),
-            groups: Vec::new(),
-            unused_groups: Vec::new(),
-            by_id: HashMap::default(),
+            lanes: Slab::new(),
+            groups: Slab::new(),
+            by_id: BTreeMap::new(),
             levels: BTreeMap::new(),
             ages: BTreeMap::new(),
+            held: BTreeMap::new(),
             ticks: 0,
             eligible: 0,
             since_oldest: 0,
@@ -137,7 +144,7 @@ impl Lanes {
     /// There is a record in `slot`, of `group`.
     pub(crate) fn enroll(&mut self, slot: u32, group: Group) {
         let number = self.group_number(group);
-        self.groups[number as usize].records += 1;
+        self.groups.get_mut(number).records += 1;
         let place = Place {
             group: number,
             lane: NONE,
@@ -153,38 +160,33 @@ impl Lanes {
     /// The record in `slot`, neither ready nor in work, is gone.
     pub(crate) fn leave(&mut self, slot: u32) {
         let number = self.places.get(slot as usize).group;
-        let members = &mut self.groups[number as usize];
+        let members = self.groups.get_mut(number);
         members.records -= 1;
         if members.records == 0 {
-            let id = members.group.id;
-            self.unused_groups.push(number);
-            self.by_id.remove(&id);
-            if self.unused_groups.len() == self.groups.len() {
-                self.groups = Vec::new();
-                self.unused_groups = Vec::new();
-                self.by_id = HashMap::default();
-            }
+            self.by_id.remove(&members.group.id);
+            self.groups.remove(number);
         }
     }
 
     /// The record in `from` is in `to` from now on.
     pub(crate) fn moved(&mut self, from: u32, to: u32) {
         let place = self.places.get(from as usize).clone();
-        let (group, lane, ready) = (place.group as usize, place.lane, place.ready);
+        let (group, lane, ready) = (place.group, place.lane, place.ready);
         self.places.extend_to(to as usize + 1, &place);
         *self.places.get_mut(to as usize) = place;
         if lane != NONE {
-            self.lanes[lane as usize].keys.moved(&mut InLane(&mut self.places), from, to);
-            self.groups[group].by_age.moved(&mut ByAge(&mut self.places), from, to);
-            if let Some(slot) = self.groups[group].skipped.get_mut(&ready) {
+            self.lanes.get_mut(lane).keys.moved(&mut InLane(&mut self.places), from, to);
+            let members = self.groups.get_mut(group);
+            members.by_age.moved(&mut ByAge(&mut self.places), from, to);
+            if let Some(slot) = members.skipped.get_mut(&ready) {
                 *slot = to;
             }
         }
     }
 
-    /// There are no slots from `span` on any more.
-    pub(crate) fn truncate(&mut self, span: usize) {
-        self.places.truncate(span);
+    /// There are no slots from `end` on any more.
+    pub(crate) fn truncate(&mut self, end: usize) {
+        self.places.truncate(end);
     }
 
     /// The key in `slot` has become ready.
@@ -193,7 +195,7 @@ impl Lanes {
         let place = self.places.get_mut(slot as usize);
         (place.entered, place.ready) = (tick, tick);
         let group = place.group;
-        let members = &mut self.groups[group as usize];
+        let members = self.groups.get_mut(group);
         members.ready += 1;
         members.by_age.push_back(&mut ByAge(&mut self.places), slot);
         if members.in_work < self.policy.limit {
@@ -207,7 +209,7 @@ impl Lanes {
     /// age.
     pub(crate) fn lift(&mut self, slot: u32, priority: i32) {
         let level = self.policy.level(priority);
-        if self.lanes[self.places.get(slot as usize).lane as usize].level == level {
+        if self.lanes.get(self.places.get(slot as usize).lane).level == level {
             return;
         }
         self.exit(slot);
@@ -219,7 +221,7 @@ impl Lanes {
     pub(crate) fn remove(&mut self, slot: u32) {
         self.exit(slot);
         let group = self.places.get(slot as usize).group;
-        let members = &mut self.groups[group as usize];
+        let members = self.groups.get_mut(group);
         members.ready -= 1;
         members.by_age.remove(&mut ByAge(&mut self.places), slot);
         members.skipped.remove(&self.places.get(slot as usize).ready);
@@ -236,7 +238,7 @@ impl Lanes {
         }
         let (_, level) = self.levels.last_key_value()?;
         let (_, &lane) = level.first_key_value()?;
-        self.lanes[lane as usize].keys.head()
+        self.lanes.get(lane).keys.head()
     }
 
     /// Whether the next hand-out has to be the oldest key.
@@ -247,18 +249,21 @@ impl Lanes {
     /// Of the ready keys that may be handed out, the one that has been ready longest.
     pub(crate) fn oldest(&self) -> Option<u32> {
         let (_, &group) = self.ages.first_key_value()?;
-        self.groups[group as usize].by_age.head()
+        self.groups.get(group).by_age.head()
     }
 
     /// Any ready key, in whatever group.
     pub(crate) fn any(&self) -> Option<u32> {
-        self.oldest().or_else(|| self.groups.iter().find_map(|members| members.by_age.head()))
+        self.oldest().or_else(|| {
+            let (_, &group) = self.held.first_key_value()?;
+            self.groups.get(group).by_age.head()
+        })
     }
 
     /// Whether the ready key in `slot` may be handed out.
     pub(crate) fn is_eligible(&self, slot: u32) -> bool {
         let group = self.places.get(slot as usize).group;
-        self.groups[group as usize].in_work < self.policy.limit
+        self.groups.get(group).in_work < self.policy.limit
     }
 
     /// The ready key in `slot` is handed out.
@@ -269,8 +274,8 @@ impl Lanes {
         let Place { lane, group, .. } = *self.places.get(slot as usize);
         if self.policy.fair && !forced {
             let tick = self.tick();
-            let weight = self.groups[group as usize].group.weight;
-            let lane_state = &mut self.lanes[lane as usize];
+            let weight = self.groups.get(group).group.weight;
+            let lane_state = self.lanes.get_mut(lane);
             lane_state.credit = lane_state.credit.saturating_sub(1);
             if lane_state.credit == 0 {
                 lane_state.credit = weight;
@@ -278,7 +283,7 @@ impl Lanes {
             }
         }
         self.remove(slot);
-        let members = &mut self.groups[group as usize];
+        let members = self.groups.get_mut(group);
         members.in_work += 1;
         if members.in_work == self.policy.limit {
             self.eligible -= members.ready as usize;
@@ -289,7 +294,7 @@ impl Lanes {
     /// The key in `slot` is in work no more.
     pub(crate) fn finish(&mut self, slot: u32) {
         let group = self.places.get(slot as usize).group;
-        let members = &mut self.groups[group as usize];
+        let members = self.groups.get_mut(group);
         let was_full = members.in_work == self.policy.limit;
         members.in_work -= 1;
         if was_full {
@@ -301,19 +306,19 @@ impl Lanes {
     /// A custom order gave the ready key in `slot`, which its group holds back.
     pub(crate) fn skip(&mut self, slot: u32) {
         let place = self.places.get(slot as usize);
-        self.groups[place.group as usize].skipped.insert(place.ready, slot);
+        self.groups.get_mut(place.group).skipped.insert(place.ready, slot);
     }
 
     /// Of the keys of the group of `slot` that a custom order gave in vain, the oldest.
     pub(crate) fn skipped(&self, slot: u32) -> Option<u32> {
-        let members = &self.groups[self.places.get(slot as usize).group as usize];
+        let members = self.groups.get(self.places.get(slot as usize).group);
         members.skipped.first_key_value().map(|(_, &slot)| slot)
     }
 
     /// The custom order has been given the key in `slot` once more.
     pub(crate) fn unskip(&mut self, slot: u32) {
         let place = self.places.get(slot as usize);
-        self.groups[place.group as usize].skipped.remove(&place.ready);
+        self.groups.get_mut(place.group).skipped.remove(&place.ready);
     }
 
     fn tick(&mut self) -> u64 {
@@ -323,7 +328,7 @@ impl Lanes {
 
     fn group_number(&mut self, group: Group) -> u32 {
         if let Some(&n) = self.by_id.get(&group.id) {
-            self.groups[n as usize].group = group;
+            self.groups.get_mut(n).group = group;
             return n;
         }
         let members = Members {
@@ -336,7 +341,7 @@ impl Lanes {
             lanes: BTreeMap::new(),
             skipped: BTreeMap::new(),
         };
-        let number = fill(&mut self.groups, &mut self.unused_groups, members);
+        let number = self.groups.insert(Box::new(members));
         self.by_id.insert(group.id, number);
         number
     }
@@ -344,21 +349,22 @@ impl Lanes {
     /// Puts `slot` at the end of the lane of its group at `level`.
     fn enter(&mut self, slot: u32, level: i32) {
         let group = self.places.get(slot as usize).group;
-        let members = &self.groups[group as usize];
+        let members = self.groups.get(group);
         let found = members.lanes.get(&level).copied();
         let credit = members.group.weight;
         let lane = match found {
             Some(number) => number,
             None => {
                 let lane = Lane { level, group, keys: List::new(), turn: None, credit };
-                let number = fill(&mut self.lanes, &mut self.unused_lanes, lane);
-                self.groups[group as usize].lanes.insert(level, number);
+                let number = self.lanes.insert(Box::new(lane));
+                self.groups.get_mut(group).lanes.insert(level, number);
                 number
             }
         };
         self.places.get_mut(slot as usize).lane = lane;
-        self.lanes[lane as usize].keys.push_back(&mut InLane(&mut self.places), slot);
-        if self.lanes[lane as usize].turn.is_none() {
+        let lane_state = self.lanes.get_mut(lane);
+        lane_state.keys.push_back(&mut InLane(&mut self.places), slot);
+        if lane_state.turn.is_none() {
             self.place_lane(lane, None);
         }
     }
@@ -366,9 +372,9 @@ impl Lanes {
     /// Takes `slot` out of its lane, and the lane away if that was its last key.
     fn exit(&mut self, slot: u32) {
         let place = self.places.get_mut(slot as usize);
-        let group = place.group as usize;
+        let group = place.group;
         let number = core::mem::replace(&mut place.lane, NONE);
-        let lane = &mut self.lanes[number as usize];
+        let lane = self.lanes.get_mut(number);
         let was_first = lane.keys.head() == Some(slot);
         lane.keys.remove(&mut InLane(&mut self.places), slot);
         let (is_empty, level) = (lane.keys.is_empty(), lane.level);
@@ -376,19 +382,15 @@ impl Lanes {
             self.place_lane(number, None);
         }
         if is_empty {
-            self.groups[group].lanes.remove(&level);
-            self.unused_lanes.push(number);
-            if self.unused_lanes.len() == self.lanes.len() {
-                self.lanes = Vec::new();
-                self.unused_lanes = Vec::new();
-            }
+            self.groups.get_mut(group).lanes.remove(&level);
+            self.lanes.remove(number);
         }
     }
 
     /// Puts a lane where it belongs in its level; in a fair order at `turn`, or at the end.
     fn place_lane(&mut self, number: u32, turn: Option<u64>) {
-        let lane = &self.lanes[number as usize];
-        let members = &self.groups[lane.group as usize];
+        let lane = self.lanes.get(number);
+        let members = self.groups.get(lane.group);
         let weight = members.group.weight;
         let turn = match lane.keys.head() {
             Some(first) if members.in_work < self.policy.limit => Some(match turn {
@@ -398,7 +400,7 @@ impl Lanes {
             }),
             _ => None,
         };
-        let lane = &mut self.lanes[number as usize];
+        let lane = self.lanes.get_mut(number);
         if turn.is_none() {
             // It comes back with a turn of its own.
             lane.credit = weight;
@@ -423,48 +425,35 @@ impl Lanes {
 
     /// Puts a group where it belongs in the order by age.
     fn place_group(&mut self, number: u32) {
-        let members = &mut self.groups[number as usize];
-        let age = match members.by_age.head() {
-            Some(first) if members.in_work < self.policy.limit => {
-                Some(self.places.get(first as usize).ready)
-            }
-            _ => None,
-        };
+        let members = self.groups.get_mut(number);
+        let held = members.in_work >= self.policy.limit;
+        let first = members.by_age.head();
+        let age = first.map(|slot| Age { ready: self.places.get(slot as usize).ready, held });
         let old = core::mem::replace(&mut members.age, age);
         if old == age {
             return;
         }
         if let Some(old) = old {
-            self.ages.remove(&old);
+            self.in_order(old.held).remove(&old.ready);
         }
         if let Some(age) = age {
-            self.ages.insert(age, number);
+            self.in_order(age.held).insert(age.ready, number);
         }
+    }
+
+    fn in_order(&mut self, held: bool) -> &mut BTreeMap<u64, u32> {
+        if held { &mut self.held } else { &mut self.ages }
     }
 
     /// Puts a group and all its lanes where they belong: it has reached its limit, or left it.
     fn place_all(&mut self, group: u32) {
         let mut from = Bound::Unbounded;
         while let Some((&level, &lane)) =
-            self.groups[group as usize].lanes.range((from, Bound::Unbounded)).next()
+            self.groups.get(group).lanes.range((from, Bound::Unbounded)).next()
         {
             self.place_lane(lane, None);
             from = Bound::Excluded(level);
         }
         self.place_group(group);
-    }
-}
-
-/// Puts `value` into an unused place, or a new one.
-fn fill<T>(all: &mut Vec<T>, unused: &mut Vec<u32>, value: T) -> u32 {
-    match unused.pop() {
-        Some(number) => {
-            all[number as usize] = value;
-            number
-        }
-        None => {
-            all.push(value);
-            all.len() as u32 - 1
-        }
     }
 }
