@@ -271,7 +271,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     /// Makes everything ready that is due, in slices, and keeps the lock.
-    fn settled(&self) -> Option<(Held<'_, State<K>>, Time)> {
+    pub(super) fn settled(&self) -> Option<(Held<'_, State<K>>, Time)> {
         loop {
             let needs_now = |core: &requeue_core::Queue<K>| core.next_due().is_some();
             let (mut state, now) = self.shared.lock_at(None, needs_now).ok()?;
