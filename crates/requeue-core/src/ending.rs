@@ -91,6 +91,11 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
+    /// All keys, whatever they are in the middle of: for those who have to drop them one by one.
+    pub fn into_keys(self) -> impl Iterator<Item = K> {
+        self.records.into_values().map(|record| record.key)
+    }
+
     pub(crate) fn any_ready(&self) -> Option<u32> {
         match &self.ready {
             Ready::Fifo(list) => list.head(),

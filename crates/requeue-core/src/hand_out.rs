@@ -112,6 +112,13 @@ pub struct Finished<K> {
     pub worked: Option<Duration>,
 }
 
+impl<K> Finished<K> {
+    /// Of a key of which nothing is left.
+    const fn of(key: K) -> Self {
+        Self { key: Some(key), lost: false, ready: false, was_dirty: false, worked: None }
+    }
+}
+
 impl<K: Eq + Clone> Queue<K> {
     /// Hands out the next key, if there is one.
     pub fn get(&mut self, now: Time) -> Option<HandOut<K>> {
@@ -181,13 +188,13 @@ impl<K: Eq + Clone> Queue<K> {
         self.processing_len += 1;
         self.counts.hand_outs += 1;
         self.epoch += 1;
+        let queued = self.tracker.as_mut().map(|tracker| tracker.start(slot, now));
+        let record = self.records.get_mut(slot);
         match &mut self.ready {
-            Ready::Fifo(list) => list.pop_front(&mut self.records),
+            Ready::Fifo(list) => list.pop_front(record.next()),
             Ready::Lanes(lanes) => lanes.start(slot),
             Ready::Custom(custom) => custom.lanes.start(slot),
         }
-        let queued = self.tracker.as_mut().map(|tracker| tracker.start(slot, now));
-        let record = self.records.get_mut(slot);
         record.start(self.epoch);
         let adds = core::mem::take(&mut record.adds).max(1);
         let reasons = core::mem::take(&mut record.reasons);
@@ -215,7 +222,43 @@ impl<K: Eq + Clone> Queue<K> {
     pub fn finish(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
         self.promote_due(now);
         let slot = self.locate(ticket)?;
-        Some(self.finish_slot(slot, how, now))
+        match self.finish_alone(slot, how) {
+            Some(key) => Some(Finished::of(key)),
+            None => Some(self.finish_slot(slot, how, now, true)),
+        }
+    }
+
+    /// As [`finish`](Self::finish), but copies no key: what a custom order is not given is handed
+    /// out by age. For when a key's `clone` has panicked in there, which then had no effect.
+    pub fn finish_without_copies(
+        &mut self,
+        ticket: &Ticket,
+        how: Finish,
+        now: Time,
+    ) -> Option<Finished<K>> {
+        let slot = self.locate(ticket)?;
+        Some(self.finish_slot(slot, how, now, false))
+    }
+
+    /// What `finish_slot` does in the most common case: a run that succeeds, of a key to which
+    /// nothing has happened meanwhile, in a queue that keeps neither groups nor times.
+    #[inline]
+    fn finish_alone(&mut self, slot: u32, how: Finish) -> Option<K> {
+        let record = self.records.get(slot);
+        let forgotten = match how {
+            Finish::Succeed => true,
+            Finish::Done => record.failures == 0 && self.backing_off.is_empty(),
+            Finish::Later { .. } | Finish::Fail { .. } | Finish::PutBack { .. } => false,
+        };
+        let plain = matches!(self.ready, Ready::Fifo(_)) && self.tracker.is_none();
+        if !(forgotten && plain) || record.phase != Phase::Processing || record.waiting {
+            return None;
+        }
+        if !self.backing_off.is_empty() {
+            self.backing_off.remove(&record.epoch());
+        }
+        self.processing_len -= 1;
+        Some(self.remove(slot))
     }
 
     /// Ends the hand-out of `key`, as client-go's `Done`, if its ticket was given up by
@@ -229,7 +272,7 @@ impl<K: Eq + Clone> Queue<K> {
         let slot = self.find(key, hash)?;
         let record = self.records.get(slot);
         let ends = record.phase.is_processing() && record.released;
-        ends.then(|| self.finish_slot(slot, Finish::Done, now))
+        ends.then(|| self.finish_slot(slot, Finish::Done, now, true))
     }
 
     /// Allows [`done`](Self::done) to end this hand-out. `false` if it has ended already.
@@ -246,7 +289,7 @@ impl<K: Eq + Clone> Queue<K> {
             .is_some_and(|slot| self.records.get(slot).phase == Phase::ProcessingDirty)
     }
 
-    fn finish_slot(&mut self, slot: u32, how: Finish, now: Time) -> Finished<K> {
+    fn finish_slot(&mut self, slot: u32, how: Finish, now: Time, copies: bool) -> Finished<K> {
         let record = self.records.get(slot);
         let was_dirty = record.phase == Phase::ProcessingDirty;
         let not_before = self.backing_off(record.epoch());
@@ -257,8 +300,8 @@ impl<K: Eq + Clone> Queue<K> {
         let (ready, due) = self.what_follows(how, was_dirty, not_before, now);
         let ready = ready && !lost;
         // Copies for a custom order come first, because a key's `clone` may panic.
-        let mut order_key = self.key_if(ready, slot);
-        let freed = self.key_to_free(slot);
+        let mut order_key = self.key_if(ready && copies, slot);
+        let freed = if copies { self.key_to_free(slot) } else { None };
 
         let worked = self.tracker.as_mut().map(|tracker| tracker.finish(slot, now));
         self.processing_len -= 1;

@@ -192,6 +192,13 @@ impl<T> Slab<T> {
         (at < self.span()).then_some(at)
     }
 
+    pub(crate) fn into_values(self) -> impl Iterator<Item = T> {
+        self.chunks.into_iter().flat_map(|chunk| chunk.slots).filter_map(|slot| match slot {
+            Slot::Live(value) => Some(value),
+            Slot::Vacant { .. } => None,
+        })
+    }
+
     /// Whether less than a quarter of the slots hold a record, so that [`compact`](Self::compact)
     /// has something to do.
     pub(crate) fn is_sparse(&self) -> bool {

@@ -119,7 +119,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// # Panics
     ///
     /// Inside a tokio runtime.
+    #[track_caller]
     pub fn shut_down_with_drain_blocking(&self) -> Drained<K> {
+        super::get::forbid_in_runtime();
         Drain::new(self, None).block()
     }
 
@@ -153,7 +155,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// # Panics
     ///
     /// Inside a tokio runtime.
+    #[track_caller]
     pub fn drain_blocking(&self, timeout: Duration) -> Drained<K> {
+        super::get::forbid_in_runtime();
         Drain::new(self, Some(timeout)).block()
     }
 
@@ -262,7 +266,8 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         };
         drop(state);
         drop_quietly(old);
-        if let (Some(deadline), None) = (self.deadline, &self.alarm) {
+        // Each time: an alarm may go off early, and wakes the waker it was armed with.
+        if let Some(deadline) = self.deadline {
             self.alarm = Some(shared.clock.arm(deadline, waker));
         }
         None
@@ -274,9 +279,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         Drained { finished, processing, dropped }
     }
 
-    #[track_caller]
     fn block(mut self) -> Drained<K> {
-        super::get::forbid_in_runtime();
         super::get::THREAD.with(|waker| {
             loop {
                 match self.look(waker) {
@@ -292,8 +295,6 @@ impl<K: Key + Unpin, S: BuildHasher> Future for Drain<'_, K, S> {
     type Output = Drained<K>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Drained<K>> {
-        // An alarm may go off early, and wakes the waker it was armed with.
-        self.alarm = None;
         match self.look(cx.waker()) {
             Some(drained) => Poll::Ready(drained),
             None => Poll::Pending,
@@ -303,6 +304,7 @@ impl<K: Key + Unpin, S: BuildHasher> Future for Drain<'_, K, S> {
 
 impl<K: Key, S: BuildHasher> Drop for Drain<'_, K, S> {
     fn drop(&mut self) {
+        std::mem::take(&mut self.dropped).into_iter().for_each(drop_quietly);
         let Some(number) = self.number else { return };
         let Ok(mut state) = self.queue.shared.lock() else { return };
         let at = state.drainers.iter().position(|(n, _)| *n == number);

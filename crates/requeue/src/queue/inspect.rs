@@ -9,7 +9,7 @@ use requeue_core::{Counts, Cursor, Entry, Histogram, Page, Phase, Time};
 use super::shared::{SLICE, State};
 use super::{Queue, Shared};
 use crate::Key;
-use crate::sync::{Held, Ordering};
+use crate::sync::{Held, Ordering, drop_quietly};
 
 /// Which keys a [`snapshot`](Queue::snapshot) shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
@@ -228,7 +228,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             self.shared.release(state);
             left = left.saturating_sub(page.entries.len().max(1));
             next = page.next;
-            shown.extend(page.entries.into_iter().filter(|entry| filter.takes(entry)));
+            let (takes, leaves) = page.entries.into_iter().partition(|entry| filter.takes(entry));
+            shown.extend::<Vec<_>>(takes);
+            Vec::into_iter(leaves).for_each(drop_quietly);
         }
         Page { entries: shown, next }
     }
@@ -265,7 +267,11 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Q: Hash + Eq + ?Sized,
     {
         match self.look_up(key) {
-            Some(entry) => entry.explain(self.now()).to_string(),
+            Some(entry) => {
+                let why = entry.explain(self.now()).to_string();
+                drop_quietly(entry);
+                why
+            }
             None => "not in the queue".to_owned(),
         }
     }

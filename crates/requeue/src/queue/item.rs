@@ -191,10 +191,17 @@ impl<'q, K: Key> Item<'q, K> {
     }
 
     fn end(&mut self, how: impl FnOnce(&Shared<K>, &K, Asked) -> Finish) {
+        let Some((owner, key)) = &self.live else { return };
+        let how = how(owner, key, self.asked);
+        // If a key's `clone` panics in here, nothing has happened, and the item's drop ends it.
+        owner.finish(&self.ticket, how);
+        self.free();
+    }
+
+    fn free(&mut self) {
         if let Some((owner, key)) = self.live.take() {
-            let how = how(&owner, &key, self.asked);
-            owner.finish(&self.ticket, how);
             drop_quietly(key);
+            drop(owner);
         }
     }
 }
@@ -202,12 +209,15 @@ impl<'q, K: Key> Item<'q, K> {
 impl<K: Key> Drop for Item<'_, K> {
     fn drop(&mut self) {
         // May run while unwinding: nothing of the user's may unwind out of it.
+        let Some((owner, key)) = &self.live else { return };
         quietly(|| {
-            self.end(|shared, key, asked| {
-                let delay = shared.limits.delay(key, shared.clock.now());
-                Finish::Fail { delay, asked }
-            });
+            let delay = owner.limits.delay(key, owner.clock.now());
+            let how = Finish::Fail { delay, asked: self.asked };
+            if quietly(|| owner.finish(&self.ticket, how)).is_none() {
+                owner.finish_without_copies(&self.ticket, how);
+            }
         });
+        self.free();
     }
 }
 
@@ -260,6 +270,15 @@ impl<K: Key> Shared<K> {
         let Ok((mut state, now)) = locked else { return false };
         let finished = state.core.finish(ticket, how, now);
         self.finished(state, finished)
+    }
+
+    /// Ends a hand-out that could not be ended because a key's `clone` has panicked.
+    #[cold]
+    fn finish_without_copies(&self, ticket: &core::Ticket, how: Finish) {
+        let now = self.clock.now();
+        let Ok(mut state) = self.lock() else { return };
+        let finished = state.core.finish_without_copies(ticket, how, now);
+        self.finished(state, finished);
     }
 
     /// Whether a hand-out has ended; if so, sees to what comes of it.

@@ -1,5 +1,6 @@
 //! The one lock, what is done under it, and what is done after it.
 
+use std::any::TypeId;
 use std::task::{Wake, Waker};
 
 use requeue_core::{self as core, HandOut, Time};
@@ -74,9 +75,7 @@ pub(super) struct Parts<K: Key> {
 impl<K: Key> Shared<K> {
     pub(super) fn new(parts: Parts<K>) -> Arc<Self> {
         let has_order = matches!(parts.config.order, core::Order::Custom(_));
-        // Code of the user that could come back here: that of an order, and that of keys which
-        // hold something.
-        let watched = has_order || std::mem::needs_drop::<K>();
+        let watched = has_order || !is_plain::<K>();
         let core = core::Queue::new(parts.config);
         let hint = core.add_needs_now();
         let state = State {
@@ -198,8 +197,10 @@ impl<K: Key> Shared<K> {
     ///
     /// Arming is the clock's business and happens outside the lock; of several threads that want
     /// to, or an alarm that goes off while it is being armed, one does it and looks once more.
+    /// Where alarms keep going off as they are armed, those who wait look at the clock all the time,
+    /// not whoever happens to be here.
     fn arm(&self) {
-        loop {
+        for _ in 0..8 {
             let Ok(mut state) = self.lock() else { return };
             if state.arming {
                 state.arm_again = true;
@@ -220,6 +221,11 @@ impl<K: Key> Shared<K> {
                 return;
             }
         }
+        let Ok(mut state) = self.lock() else { return };
+        let mut wakes = Wakes::new();
+        state.waiters.wake_all(true, &mut wakes);
+        drop(state);
+        wakes.wake();
     }
 
     fn timer(&self) -> &Waker {
@@ -297,7 +303,8 @@ impl<K: Key> Shared<K> {
             if taken.is_some() || ended {
                 let old = state.waiters.leave(&mut wait.place);
                 self.release(state);
-                drop_quietly((old, fresh));
+                drop_quietly(old);
+                drop_quietly(fresh);
                 return taken.map_or(Look::Ended, Look::Key);
             }
             if state.waiters.is_listed_with(wait.place, waker) {
@@ -315,7 +322,8 @@ impl<K: Key> Shared<K> {
             && self.clock.is_real_time()
             && state.waiters.lead(wait.place, due);
         self.release(state);
-        drop_quietly((old, fresh));
+        drop_quietly(old);
+        drop_quietly(fresh);
         Look::Wait { until: if leads { due } else { Time::NEVER } }
     }
 
@@ -329,6 +337,34 @@ impl<K: Key> Shared<K> {
         self.release(state);
         drop_quietly(old);
     }
+}
+
+impl<K: Key> Drop for Shared<K> {
+    fn drop(&mut self) {
+        if !std::mem::needs_drop::<K>() {
+            return;
+        }
+        // One by one: a key that panics must not keep the next from being dropped, and two that
+        // panic while a collection is dropped end the process.
+        let Ok(mut state) = self.state.lock() else { return };
+        let core = std::mem::replace(&mut state.core, core::Queue::new(core::Config::default()));
+        let lost = std::mem::take(&mut state.lost);
+        drop(state);
+        core.into_keys().chain(lost).for_each(drop_quietly);
+    }
+}
+
+/// Whether keys of this type have no code that could come back to the queue while it is locked:
+/// one of the types that are keys mostly.
+fn is_plain<K: 'static>() -> bool {
+    fn any<K: 'static>(types: &[TypeId]) -> bool {
+        types.contains(&TypeId::of::<K>())
+    }
+    macro_rules! is_any {
+        ($($of:ty),*) => { any::<K>(&[$(TypeId::of::<$of>()),*]) };
+    }
+    is_any!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize, char, bool, ())
+        || is_any!(&'static str, String, Box<str>, std::sync::Arc<str>, (String, String))
 }
 
 /// A getter that may have to wait.
