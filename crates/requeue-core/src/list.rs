@@ -28,9 +28,15 @@ impl List {
         if self.head == NONE { None } else { Some(self.head) }
     }
 
+    /// The last slot, or `NONE`.
     #[inline]
-    pub(crate) fn push_back(&mut self, links: &mut impl Links, slot: u32) {
-        *links.links(slot) = [self.tail, NONE];
+    pub(crate) const fn tail(&self) -> u32 {
+        self.tail
+    }
+
+    /// Takes in `slot` at the end; its own links, to the tail and to nothing, are there already.
+    #[inline]
+    pub(crate) fn append(&mut self, links: &mut impl Links, slot: u32) {
         match self.tail {
             NONE => self.head = slot,
             tail => links.links(tail)[1] = slot,
@@ -38,15 +44,18 @@ impl List {
         self.tail = slot;
     }
 
-    /// Takes out the first slot. The link back of the one that is first then is left as it is: it
-    /// is not looked at, so that a record far away is not touched.
+    pub(crate) fn push_back(&mut self, links: &mut impl Links, slot: u32) {
+        *links.links(slot) = [self.tail, NONE];
+        self.append(links, slot);
+    }
+
+    /// Takes out the first slot, whose link says that `next` is first then. The link back of that
+    /// one is left as it is: it is not looked at, so that a record far away is not touched.
     #[inline]
-    pub(crate) fn pop_front(&mut self, links: &mut impl Links) {
-        if self.head != NONE {
-            self.head = links.links(self.head)[1];
-            if self.head == NONE {
-                self.tail = NONE;
-            }
+    pub(crate) const fn pop_front(&mut self, next: u32) {
+        self.head = next;
+        if next == NONE {
+            self.tail = NONE;
         }
     }
 

@@ -9,7 +9,7 @@ use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge};
 use crate::index::Index;
 use crate::order::{Group, Order, Ready};
 use crate::record::{Phase, Record};
-use crate::slab::Slab;
+use crate::slab::{NONE, Slab};
 use crate::stats::{Counts, Tracker};
 use crate::timers::Timers;
 use crate::{Ending, PROMOTE, Time};
@@ -153,8 +153,19 @@ impl<K: Eq + Clone> Queue<K> {
             record.set_not_before(due);
         }
         record.home = self.index.home();
+        if let (Ready::Fifo(list), None, None) = (&mut self.ready, due, &self.tracker) {
+            // The most common add of all: what comes below in one go.
+            record.make_ready(list.tail());
+            let slot = self.records.insert(record);
+            self.index.insert(&mut self.records, wanted, slot, room);
+            list.append(&mut self.records, slot);
+            self.ready_len += 1;
+            self.counts.adds += 1;
+            self.counts.retries += u64::from(add.is_retry());
+            return (Added::New, None);
+        }
         let slot = self.records.insert(record);
-        self.index.insert(&mut self.records, wanted, slot, &room);
+        self.index.insert(&mut self.records, wanted, slot, room);
         if let Some(lanes) = self.ready.lanes_mut() {
             lanes.enroll(slot, group);
         }
@@ -232,50 +243,6 @@ impl<K: Eq + Clone> Queue<K> {
                 self.demand(slot, now, order_key)
             }
         }
-    }
-
-    /// [`EarlyAdd::Hold`]: when the run that is asked for may come, and whether that is later than
-    /// asked.
-    fn hold(&mut self, slot: u32, add: &Add, now: Time) -> (Option<Time>, bool) {
-        let due = add.due(now);
-        let record = self.records.get(slot);
-        let not_before = match record.phase {
-            Phase::Idle => record.not_before(),
-            // No key is taken back that is ready.
-            Phase::Ready => return (due, false),
-            Phase::Processing | Phase::ProcessingDirty => self.backing_off(record.epoch()),
-        };
-        let wanted = due.unwrap_or(now);
-        let at = wanted.max(not_before);
-        if add.failed && at > now {
-            self.back_off_until(slot, at);
-        }
-        ((at > now).then_some(at), at > wanted)
-    }
-
-    /// [`EarlyAdd::Hold`]: a key that is not ready has failed, and whatever is pending waits.
-    pub(crate) fn back_off_until(&mut self, slot: u32, at: Time) {
-        let record = self.records.get_mut(slot);
-        match record.phase {
-            Phase::Idle | Phase::Ready => record.set_not_before(at),
-            Phase::Processing | Phase::ProcessingDirty => {
-                self.backing_off.insert(record.epoch(), at);
-            }
-        }
-        let was_dirty = record.phase == Phase::ProcessingDirty;
-        if was_dirty {
-            record.phase = Phase::Processing;
-            self.dirty_len -= 1;
-        }
-        if was_dirty || (record.waiting && self.timers.due(slot).is_some_and(|due| due < at)) {
-            record.waiting = true;
-            self.timers.set(slot, at);
-        }
-    }
-
-    /// The end of the backoff of a key that has failed while with its worker.
-    pub(crate) fn backing_off(&self, epoch: u64) -> Time {
-        self.backing_off.get(&epoch).copied().unwrap_or(Time::ZERO)
     }
 
     /// A run of the key in `slot` is due later: the row `add_after` of the table.
@@ -409,17 +376,6 @@ impl<K: Eq + Clone> Queue<K> {
         self.release_if_stateless(slot)
     }
 
-    fn stop_backing_off(&mut self, slot: u32) {
-        let record = self.records.get_mut(slot);
-        match record.phase {
-            Phase::Idle => record.rest(),
-            Phase::Ready => {}
-            Phase::Processing | Phase::ProcessingDirty => {
-                self.backing_off.remove(&record.epoch());
-            }
-        }
-    }
-
     // --- Parts ----------------------------------------------------------------------------------
 
     /// The slot of `key`, if the queue has a record of it.
@@ -460,15 +416,21 @@ impl<K: Eq + Clone> Queue<K> {
         if self.records.get(slot).has_state() {
             return None;
         }
-        self.index.remove(&mut self.records, slot);
+        Some(self.remove(slot))
+    }
+
+    /// Removes the record in `slot`, which is Idle, and returns its key.
+    #[inline]
+    pub(crate) fn remove(&mut self, slot: u32) -> K {
+        let record = self.records.remove(slot);
+        self.index.remove(&mut self.records, slot, record.hash, record.home);
         if let Some(lanes) = self.ready.lanes_mut() {
             lanes.leave(slot);
         }
-        let key = self.records.remove(slot).key;
         if self.records.is_sparse() {
             self.compact();
         }
-        Some(key)
+        record.key
     }
 
     /// Moves a few records together, and gives back the memory above them.
@@ -504,13 +466,18 @@ impl<K: Eq + Clone> Queue<K> {
     pub(crate) fn make_ready(&mut self, slot: u32, order_key: Option<K>) {
         self.ready_len += 1;
         let record = self.records.get_mut(slot);
-        record.make_ready();
-        let priority = record.priority;
         match &mut self.ready {
-            Ready::Fifo(list) => list.push_back(&mut self.records, slot),
-            Ready::Lanes(lanes) => lanes.push(slot, priority),
+            Ready::Fifo(list) => {
+                record.make_ready(list.tail());
+                list.append(&mut self.records, slot);
+            }
+            Ready::Lanes(lanes) => {
+                record.make_ready(NONE);
+                lanes.push(slot, record.priority);
+            }
             Ready::Custom(custom) => {
-                custom.lanes.push(slot, priority);
+                record.make_ready(NONE);
+                custom.lanes.push(slot, record.priority);
                 if let Some(key) = order_key {
                     custom.push(key);
                 }

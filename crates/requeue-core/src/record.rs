@@ -106,6 +106,12 @@ impl<K> Record<K> {
         u64::from(self.link[0]) | u64::from(self.link[1]) << 32
     }
 
+    /// The neighbour that comes after it in the order, while Ready.
+    pub(crate) fn next(&self) -> u32 {
+        debug_assert!(self.phase == Phase::Ready);
+        self.link[1]
+    }
+
     /// Idle, Ready → Processing. The record is in no list any more.
     pub(crate) fn start(&mut self, epoch: u64) {
         self.phase = Phase::Processing;
@@ -130,10 +136,10 @@ impl<K> Record<K> {
         self.link = [at.as_nanos() as u32, (at.as_nanos() >> 32) as u32];
     }
 
-    /// → Ready, about to be linked into the order.
-    pub(crate) fn make_ready(&mut self) {
+    /// → Ready, behind `before` in the order, which is about to link to it.
+    pub(crate) fn make_ready(&mut self, before: u32) {
         self.phase = Phase::Ready;
-        self.link = [NONE; 2];
+        self.link = [before, NONE];
     }
 }
 

@@ -54,9 +54,12 @@ fn alphabet() -> Vec<Op> {
     ops
 }
 
-/// Goes through all states, and says how many states and steps there were.
-fn explore(early_add: EarlyAdd, ranking: Ranking, ops: &[Op]) -> (usize, usize) {
-    let rules = Rules { early_add, ranking, fair: false, limit: None };
+const fn rules(early_add: EarlyAdd, ranking: Ranking, limit: Option<u32>) -> Rules {
+    Rules { early_add, ranking, fair: limit.is_some(), limit }
+}
+
+/// Goes through all states, and prints how many states and steps there were.
+fn explore(rules: Rules, ops: &[Op]) {
     let setup = Setup { keys: 2, ..Setup::new(rules) };
     // Each state is known by the operation that led to it, and from which one.
     let mut found: Vec<(usize, Option<Op>)> = vec![(0, None)];
@@ -66,10 +69,12 @@ fn explore(early_add: EarlyAdd, ranking: Ranking, ops: &[Op]) -> (usize, usize) 
         let path = path_to(&found, at);
         for op in ops {
             let mut lockstep = Lockstep::new(setup);
+            let trace = Trace(&path, op);
             for op in &path {
                 lockstep.apply(op);
             }
             lockstep.step(op);
+            drop(trace);
             steps += 1;
             if seen.insert(lockstep.essence(FAR)) {
                 found.push((at, Some(*op)));
@@ -77,8 +82,18 @@ fn explore(early_add: EarlyAdd, ranking: Ranking, ops: &[Op]) -> (usize, usize) 
         }
         at += 1;
     }
-    println!("{early_add:?}, {ranking:?}: {} states, {steps} steps", found.len());
-    (found.len(), steps)
+    println!("{rules:?}: {} states, {steps} steps", found.len());
+}
+
+/// Tells how it came to that.
+struct Trace<'a>(&'a [Op], &'a Op);
+
+impl Drop for Trace<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("after {:?}\nin {:?}", self.0, self.1);
+        }
+    }
 }
 
 fn path_to(found: &[(usize, Option<Op>)], mut at: usize) -> Vec<Op> {
@@ -93,15 +108,44 @@ fn path_to(found: &[(usize, Option<Op>)], mut at: usize) -> Vec<Op> {
 
 #[test]
 fn keep_agrees_in_every_state_of_two_keys() {
-    explore(Keep, Ranking::Fifo, &alphabet());
+    explore(rules(Keep, Ranking::Fifo, None), &alphabet());
 }
 
 #[test]
 fn replace_agrees_in_every_state_of_two_keys() {
-    explore(Replace, Ranking::Fifo, &alphabet());
+    explore(rules(Replace, Ranking::Fifo, None), &alphabet());
 }
 
 #[test]
 fn hold_agrees_in_every_state_of_two_keys() {
-    explore(Hold, Ranking::Fifo, &alphabet());
+    explore(rules(Hold, Ranking::Fifo, None), &alphabet());
+}
+
+/// With priorities and a custom order the states are more and the operations fewer.
+#[test]
+fn orders_agree_in_every_state_of_two_keys() {
+    let mut ops = vec![Op::Get, Op::Advance(nanos(1))];
+    for key in 0..2 {
+        let now = Ask::default();
+        ops.extend([
+            Op::Add(key, now),
+            Op::Add(key, Ask { priority: 1, ..now }),
+            Op::Add(key, Ask { when: When::After(nanos(1)), priority: 1, ..now }),
+            Op::Cancel(key),
+        ]);
+    }
+    for which in 0..2 {
+        let hows = [How::Done, How::Later(nanos(1)), How::Fail(nanos(1)), How::PutBack];
+        ops.extend(hows.map(|how| Op::Finish(which, how)));
+    }
+    for early_add in [Keep, Replace, Hold] {
+        let priority = Ranking::Priority { oldest_every: 2 };
+        explore(rules(early_add, priority, None), &ops);
+        explore(rules(early_add, priority, Some(1)), &ops);
+        // A key that is cancelled and added again is in the stack twice, and so on.
+        ops.retain(|op| !matches!(op, Op::Cancel(_)));
+        explore(rules(early_add, Ranking::Stack { lossy: 0 }, None), &ops);
+        explore(rules(early_add, Ranking::Stack { lossy: 0 }, Some(1)), &ops);
+        ops.extend([0, 1].map(Op::Cancel));
+    }
 }

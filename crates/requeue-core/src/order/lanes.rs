@@ -6,6 +6,8 @@
 //! of its levels and of the order by age in one step, so that no hand-out ever looks at a key that
 //! may not leave.
 
+use core::ops::Bound;
+
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -67,7 +69,8 @@ struct Members {
     by_age: List,
     /// Its key in `ages`, while the group may be served and has keys.
     age: Option<u64>,
-    lanes: Vec<u32>,
+    /// By level.
+    lanes: BTreeMap<i32, u32>,
     /// Keys that a custom order gave while the group was at its limit, by age: the order does not
     /// have them any more, and is shown one for each key that leaves work.
     skipped: BTreeMap<u64, u32>,
@@ -330,7 +333,7 @@ impl Lanes {
             ready: 0,
             by_age: List::new(),
             age: None,
-            lanes: Vec::new(),
+            lanes: BTreeMap::new(),
             skipped: BTreeMap::new(),
         };
         let number = fill(&mut self.groups, &mut self.unused_groups, members);
@@ -342,14 +345,14 @@ impl Lanes {
     fn enter(&mut self, slot: u32, level: i32) {
         let group = self.places.get(slot as usize).group;
         let members = &self.groups[group as usize];
-        let found = members.lanes.iter().copied().find(|&n| self.lanes[n as usize].level == level);
+        let found = members.lanes.get(&level).copied();
         let credit = members.group.weight;
         let lane = match found {
             Some(number) => number,
             None => {
                 let lane = Lane { level, group, keys: List::new(), turn: None, credit };
                 let number = fill(&mut self.lanes, &mut self.unused_lanes, lane);
-                self.groups[group as usize].lanes.push(number);
+                self.groups[group as usize].lanes.insert(level, number);
                 number
             }
         };
@@ -368,12 +371,12 @@ impl Lanes {
         let lane = &mut self.lanes[number as usize];
         let was_first = lane.keys.head() == Some(slot);
         lane.keys.remove(&mut InLane(&mut self.places), slot);
-        let is_empty = lane.keys.is_empty();
+        let (is_empty, level) = (lane.keys.is_empty(), lane.level);
         if is_empty || (was_first && !self.policy.fair) {
             self.place_lane(number, None);
         }
         if is_empty {
-            self.groups[group].lanes.retain(|&n| n != number);
+            self.groups[group].lanes.remove(&level);
             self.unused_lanes.push(number);
             if self.unused_lanes.len() == self.lanes.len() {
                 self.lanes = Vec::new();
@@ -441,9 +444,12 @@ impl Lanes {
 
     /// Puts a group and all its lanes where they belong: it has reached its limit, or left it.
     fn place_all(&mut self, group: u32) {
-        for at in 0..self.groups[group as usize].lanes.len() {
-            let lane = self.groups[group as usize].lanes[at];
+        let mut from = Bound::Unbounded;
+        while let Some((&level, &lane)) =
+            self.groups[group as usize].lanes.range((from, Bound::Unbounded)).next()
+        {
             self.place_lane(lane, None);
+            from = Bound::Excluded(level);
         }
         self.place_group(group);
     }

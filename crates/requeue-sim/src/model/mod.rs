@@ -10,6 +10,8 @@
 //! nothing; equal deadlines come in order of arrival; a key is ready at its deadline, not just
 //! after it.
 
+mod client_go;
+mod ending;
 mod keep;
 mod order;
 mod single;
@@ -276,102 +278,7 @@ impl<K: Ord + Clone> Model<K> {
         }
     }
 
-    /// Ends the queue. Returns the keys of which a run will not happen.
-    pub fn end(&mut self, ending: Ending) -> Vec<K> {
-        let was = self.ending;
-        self.ending = self.ending.max(ending);
-        if was == Ending::ShutDown || ending < Ending::ShutDown {
-            return Vec::new();
-        }
-        let mut lost = Vec::new();
-        for key in self.waiting.keys().cloned().collect::<Vec<_>>() {
-            self.stop_waiting(&key);
-            self.not_before.remove(&key);
-            if !self.dirty.contains(&key) {
-                lost.push(key);
-            }
-        }
-        if self.paused {
-            let ready = |key: &&K| !self.processing.contains_key(*key);
-            let ready: Vec<K> = self.dirty.iter().filter(ready).cloned().collect();
-            for key in ready {
-                self.dirty.remove(&key);
-                self.queue.remove(&key);
-                lost.push(key);
-            }
-        }
-        for key in &lost {
-            if !self.is_processing(key) {
-                self.failures.remove(key);
-            }
-            self.let_go(key);
-        }
-        lost
-    }
-
-    // --- client-go's operations -------------------------------------------------------------------
-
-    /// `Add` of `queue.go`.
-    fn add_now(&mut self, key: &K) -> Added {
-        if self.dirty.contains(key) {
-            self.tally.coalesced += 1;
-            if !self.processing.contains_key(key) {
-                self.queue.touch(key);
-            }
-            return Added::Coalesced;
-        }
-        self.tally.adds += 1;
-        self.since.insert(key.clone(), self.now);
-        self.dirty.insert(key.clone());
-        if self.processing.contains_key(key) {
-            return Added::Dirty;
-        }
-        self.push(key);
-        Added::New
-    }
-
-    /// `Done` of `queue.go`: whether the key is ready now.
-    fn done_now(&mut self, key: &K) -> bool {
-        let Some(_) = self.processing.remove(key) else { return false };
-        self.queue.finish(self.teams[key]);
-        if self.dirty.contains(key) {
-            self.push(key);
-            return true;
-        }
-        false
-    }
-
-    /// `insert` of `delaying_queue.go`.
-    fn wait(&mut self, key: &K, at: Time, merge: Merge) -> Added {
-        let Some(Wait { at: was, .. }) = self.waiting.get(key).copied() else {
-            if !self.dirty.contains(key) && !self.processing.contains_key(key) {
-                self.since.insert(key.clone(), self.now);
-            }
-            self.wait_until(key, at);
-            return Added::New;
-        };
-        self.tally.coalesced += 1;
-        match merge {
-            Merge::Earliest if was > at => self.wait_until(key, at),
-            Merge::Latest if was < at => self.wait_until(key, at),
-            _ => {}
-        }
-        Added::Coalesced
-    }
-
     // --- Parts ------------------------------------------------------------------------------------
-
-    fn wait_until(&mut self, key: &K, at: Time) {
-        self.stop_waiting(key);
-        self.arrivals += 1;
-        self.waiting.insert(key.clone(), Wait { at, arrival: self.arrivals });
-        self.deadlines.insert((at, self.arrivals, key.clone()));
-    }
-
-    fn stop_waiting(&mut self, key: &K) -> bool {
-        let wait = self.waiting.remove(key);
-        wait.is_some_and(|wait| self.deadlines.remove(&(wait.at, wait.arrival, key.clone())))
-    }
 
     fn push(&mut self, key: &K) {
         self.queue.push(key, self.asked[key].priority, self.teams[key]);
@@ -418,78 +325,5 @@ impl<K: Ord + Clone> Model<K> {
         self.since.remove(key);
         self.teams.remove(key);
         Some(key.clone())
-    }
-
-    fn end_run(&mut self, key: &K, how: How, asked: Asked, now: Time) -> Ended<K> {
-        let was_dirty = self.dirty.contains(key);
-        let worked = now.since(self.processing[key].since);
-        self.tally.worked += worked.as_nanos();
-        match how {
-            How::Done => {}
-            How::Succeed | How::Later(_) => {
-                self.failures.remove(key);
-                self.not_before.remove(key);
-            }
-            How::Fail(_) => {
-                self.tally.failures += 1;
-                self.fail(key);
-                self.note(key, asked);
-            }
-            How::PutBack => self.note(key, asked),
-        }
-        let lost = if self.ending == Ending::ShutDown {
-            self.end_run_shut_down(key, how)
-        } else {
-            match (self.early_add, how) {
-                (_, How::Done | How::Succeed) => {
-                    self.done_now(key);
-                }
-                (_, How::Later(after)) => {
-                    self.done_now(key);
-                    self.add_later(key, after, asked, now);
-                }
-                (EarlyAdd::Keep, _) => self.end_keep(key, how, now),
-                (_, _) => self.end_single(key, how, now),
-            }
-            false
-        };
-        let ready = self.dirty.contains(key);
-        if !ready && self.waiting.contains_key(key) {
-            self.since.insert(key.clone(), now);
-        }
-        Ended { key: self.let_go(key), lost, ready, was_dirty, worked }
-    }
-
-    /// `Later`, after the success: an add with the priority of the run.
-    fn add_later(&mut self, key: &K, after: Duration, asked: Asked, now: Time) {
-        let ask = Ask { when: When::After(after), priority: asked.priority, ..Ask::default() };
-        self.tally.retries += 1;
-        self.note(key, Asked { adds: 1, reasons: 0, priority: asked.priority });
-        let _ = match (self.early_add, ask.due(now)) {
-            (EarlyAdd::Keep, None) => self.add_now(key),
-            (EarlyAdd::Keep, Some(due)) => self.wait(key, due, ask.merge),
-            (_, due) => self.add_single(key, due, &ask, now),
-        };
-    }
-
-    /// After a shutdown adds are refused, those of a worker that finishes, too. Returns whether
-    /// a run that was asked for won't happen.
-    fn end_run_shut_down(&mut self, key: &K, how: How) -> bool {
-        if self.paused {
-            // Nothing will be handed out.
-            let was_dirty = self.dirty.remove(key);
-            self.done_now(key);
-            let lost = was_dirty || !matches!(how, How::Done | How::Succeed);
-            if lost {
-                self.failures.remove(key);
-            }
-            return lost;
-        }
-        let ready = self.done_now(key);
-        let lost = !ready && !matches!(how, How::Done | How::Succeed);
-        if lost {
-            self.failures.remove(key);
-        }
-        lost
     }
 }

@@ -203,7 +203,12 @@ impl<K: Clone + Ord> ReadyKeys<K> {
     /// The key that may be handed out and has been ready longest.
     #[must_use]
     pub fn oldest(&self) -> Option<K> {
-        self.keys.iter().find(|c| self.has_room(c.team.id)).map(|c| c.key.clone())
+        self.by_age().next().cloned()
+    }
+
+    /// The keys that may be handed out, the one that has been ready longest first.
+    pub fn by_age(&self) -> impl Iterator<Item = &K> {
+        self.eligible_keys().map(|candidate| &candidate.key)
     }
 
     /// Hands out the next key.

@@ -125,9 +125,9 @@ impl<K: Ord + Clone> Model<K> {
         if self.paused { 0 } else { self.queue.eligible() }
     }
 
-    /// The eligible key that has been ready longest.
-    pub fn oldest(&self) -> Option<K> {
-        self.queue.oldest()
+    /// The keys that may be handed out, the one that has been ready longest first.
+    pub fn by_age(&self) -> impl Iterator<Item = &K> {
+        self.queue.by_age()
     }
 
     /// Ready keys, and those that will be when their worker is done.
@@ -163,7 +163,7 @@ impl<K: Ord + Clone> Model<K> {
 
     /// How long the oldest key that may be handed out has been ready.
     pub fn oldest_ready(&self, now: Time) -> Duration {
-        let since = self.oldest().and_then(|key| self.since.get(&key).copied());
+        let since = self.queue.oldest().and_then(|key| self.since.get(&key).copied());
         since.map_or(Duration::ZERO, |since| now.since(since))
     }
 

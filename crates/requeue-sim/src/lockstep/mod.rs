@@ -1,62 +1,18 @@
 //! The state machine and the model, step by step side by side.
 
+mod compare;
+mod setup;
+
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use requeue_core::{
-    Add, Config, Cursor, CustomOrder, Ending, Finish, Finished, Group, HandOut, Order, Queue,
-    Ticket, Time, When,
+    Config, Cursor, Ending, Finish, Finished, Group, HandOut, Order, Queue, Ticket, Time,
 };
 
-use crate::model::{Ask, Ended, Model, Out, Ranking, Rules, Seen, Stack, Tally, Team};
+use self::setup::TestOrder;
+pub use self::setup::{Mode, Setup};
+use crate::model::{Ask, Ended, Model, Out, Ranking, Stack};
 use crate::{How, Key, Op};
-
-/// How closely the queue is kept up with the model.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mode {
-    /// Every operation gets its `now`.
-    Plain,
-    /// An add and a get of which the queue says that `now` makes no difference get none. Both
-    /// sides catch up before they are compared.
-    Thrifty,
-    /// What a shutdown drops is dropped one key a step.
-    Lazy,
-}
-
-/// How a run is set up.
-#[derive(Clone, Copy, Debug)]
-pub struct Setup {
-    /// The rules.
-    pub rules: Rules,
-    /// How many keys there are.
-    pub keys: u32,
-    /// How many teams they belong to.
-    pub teams: u32,
-    /// How many hashes there are, if not as many as keys.
-    pub hashes: Option<u64>,
-    /// Whether the queue keeps times.
-    pub track: bool,
-    /// How closely the sides are kept together.
-    pub mode: Mode,
-}
-
-impl Setup {
-    /// With these rules, and nothing special.
-    #[must_use]
-    pub const fn new(rules: Rules) -> Self {
-        Self { rules, keys: 8, teams: 1, hashes: None, track: false, mode: Mode::Plain }
-    }
-
-    fn hash(&self, key: u32) -> u64 {
-        let key = u64::from(key);
-        self.hashes.map_or(key.wrapping_mul(0x9E37_79B9_7F4A_7C15), |hashes| key % hashes)
-    }
-
-    fn team(&self, key: u32) -> Team {
-        let id = key % self.teams;
-        Team { id: u64::from(id), weight: id % 3 + 1 }
-    }
-}
 
 /// The two, and what is needed to compare them.
 pub struct Lockstep {
@@ -77,43 +33,9 @@ pub struct Lockstep {
 #[derive(Default)]
 struct Walk {
     cursor: Cursor,
-    found: Vec<u32>,
+    found: BTreeSet<u32>,
     /// Keys that were known all along.
     expected: BTreeSet<u32>,
-}
-
-/// Keys that the stack has lost are dropped with it, not inside.
-struct TestOrder(Stack<Key>, Vec<Key>);
-
-impl CustomOrder<Key> for TestOrder {
-    fn push(&mut self, key: Key) {
-        self.1.extend(self.0.push(key));
-    }
-
-    fn touch(&mut self, key: &Key) {
-        self.0.touch(key);
-    }
-
-    fn pop(&mut self) -> Option<Key> {
-        self.0.pop()
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-}
-
-impl Ask {
-    fn to_add(self) -> Add {
-        let add = match self.when {
-            When::Now => Add::now(),
-            When::After(delay) => Add::after(delay),
-            When::At(at) => Add::at(at),
-            other => unimplemented!("{other:?}"),
-        };
-        let add = add.merge(self.merge).priority(self.priority).reason(self.reasons);
-        if self.failed { add.failed() } else { add }
-    }
 }
 
 impl Lockstep {
@@ -123,9 +45,7 @@ impl Lockstep {
         let order = match setup.rules.ranking {
             Ranking::Fifo => Order::Fifo,
             Ranking::Priority { oldest_every } => Order::Priority { oldest_every },
-            Ranking::Stack { lossy } => {
-                Order::Custom(Box::new(TestOrder(Stack::new(lossy), Vec::new())))
-            }
+            Ranking::Stack { lossy } => Order::Custom(Box::new(TestOrder::new(Stack::new(lossy)))),
         };
         let config = Config {
             early_add: setup.rules.early_add,
@@ -178,6 +98,12 @@ impl Lockstep {
 
     /// Does `op` on both sides, and compares what they say to it. Returns what was handed out.
     pub fn apply(&mut self, op: &Op) -> Option<u32> {
+        // Only these take a record away, and only that of one key, but for an end.
+        let touched = match *op {
+            Op::Finish(which, _) => pick(&self.live, which).map(|live| live.1),
+            Op::Cancel(key) | Op::Forget(key) | Op::Done(key) => Some(key % self.setup.keys),
+            _ => None,
+        };
         let handed_out = self.dispatch(op);
         if self.setup.mode == Mode::Thrifty && !matches!(op, Op::Advance(_) | Op::GoBack(_)) {
             self.promote(usize::MAX);
@@ -186,7 +112,11 @@ impl Lockstep {
             self.drop_some(1);
         }
         if let Some(walk) = &mut self.walk {
-            walk.expected.retain(|key| self.model.knows(key));
+            if matches!(op, Op::End(_)) {
+                walk.expected.retain(|key| self.model.knows(key));
+            } else if let Some(key) = touched.filter(|key| !self.model.knows(key)) {
+                walk.expected.remove(&key);
+            }
         }
         handed_out
     }
@@ -401,8 +331,7 @@ impl Lockstep {
         for entry in &page.entries {
             let key = entry.key.0;
             assert_eq!(Some(entry), self.queue.look_up(&Key(key), self.setup.hash(key)).as_ref());
-            assert!(!walk.found.contains(&key), "{key} twice in a walk");
-            walk.found.push(key);
+            assert!(walk.found.insert(key), "{key} twice in a walk");
         }
         match page.next {
             Some(next) => {
@@ -420,85 +349,6 @@ impl Lockstep {
 
     fn queue_now(&self, needed: bool) -> Time {
         if needed || self.setup.mode != Mode::Thrifty { self.now } else { Time::ZERO }
-    }
-
-    /// Compares all that can be seen.
-    pub fn compare(&self, keys: impl Iterator<Item = u32>) {
-        let (core, model) = (&self.queue, &self.model);
-        if !(self.dropping && model.is_paused()) {
-            assert_eq!(core.len(), model.len(), "len");
-            assert_eq!(core.is_empty(), model.is_empty(), "is_empty");
-            assert_eq!(core.depth(), model.depth(), "depth");
-        }
-        assert_eq!(core.waiting(), model.waiting(), "waiting");
-        assert_eq!(core.processing(), model.processing(), "processing");
-        assert_eq!(core.eligible(), model.eligible(), "eligible");
-        assert_eq!(core.next_due(), model.next_due(), "next_due");
-        assert_eq!(core.is_paused(), model.is_paused(), "is_paused");
-        assert_eq!(core.ending(), model.ending(), "ending");
-        assert_eq!(core.is_exhausted(), model.is_exhausted(), "is_exhausted");
-        assert_eq!(core.is_finished(), model.is_finished(), "is_finished");
-        assert_eq!(core.is_drained(), model.is_drained(), "is_drained");
-        let counts = core.counts();
-        let histograms = core.histograms();
-        let sums = histograms.map(|(queued, worked)| (queued.sum, worked.sum));
-        let tally = Tally {
-            queued: sums.map_or(model.tally().queued, |sums| sums.0),
-            worked: sums.map_or(model.tally().worked, |sums| sums.1),
-            adds: counts.adds,
-            coalesced: counts.coalesced,
-            retries: counts.retries,
-            hand_outs: counts.hand_outs,
-            failures: counts.failures,
-        };
-        assert_eq!(tally, model.tally(), "counts");
-        self.compare_ages();
-        if self.dropping {
-            return;
-        }
-        assert_eq!(core.records(), model.known(), "records");
-        for key in keys {
-            self.compare_key(key);
-        }
-    }
-
-    fn compare_ages(&self) {
-        let (core, model, now) = (&self.queue, &self.model, self.now);
-        let Some((queued, worked)) = core.histograms() else { return };
-        let tally = model.tally();
-        assert_eq!(queued.count(), tally.hand_outs, "how many were queued");
-        assert_eq!(worked.count() + model.processing() as u64, tally.hand_outs, "how many ended");
-        if self.went_back {
-            return;
-        }
-        assert_eq!(core.unfinished_work(now), model.unfinished_work(now), "unfinished work");
-        assert_eq!(core.longest_running(now), model.longest_running(now), "longest running");
-        if !self.dropping {
-            assert_eq!(core.oldest_ready(now), model.oldest_ready(now), "oldest ready");
-        }
-    }
-
-    fn if_tracked(&self, took: Duration) -> Duration {
-        if self.setup.track { took } else { Duration::ZERO }
-    }
-
-    fn compare_key(&self, key: u32) {
-        let hash = self.setup.hash(key);
-        let model = self.model.see(&key);
-        let core = self.queue.look_up(&Key(key), hash).map(|entry| Seen {
-            phase: Seen::number(entry.phase),
-            due: entry.due,
-            failures: entry.failures,
-            adds: entry.adds,
-            reasons: entry.reasons,
-            priority: model.and_then(|model| model.priority).map(|_| entry.priority),
-            held_back: entry.held_back,
-            since: entry.since.filter(|_| model.is_some_and(|model| model.since.is_some())),
-        });
-        let model =
-            model.map(|model| Seen { since: model.since.filter(|_| self.setup.track), ..model });
-        assert_eq!(core, model, "what is known of {key}");
-        assert_eq!(self.queue.failures(&Key(key), hash), self.model.failures(&key), "failures");
     }
 }
 
