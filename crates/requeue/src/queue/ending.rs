@@ -91,12 +91,15 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
                 }
             }
             let slice = state.core.drop_some(SLICE);
+            let leftovers = state.core.leftovers(SLICE);
+            let more = slice.more || leftovers.len() == SLICE;
             self.shared.release(state);
+            leftovers.into_iter().for_each(drop_quietly);
             for waker in wakers {
                 quietly(|| waker.wake());
             }
             dropped.extend(slice.keys);
-            if !slice.more {
+            if !more {
                 return dropped;
             }
         }
