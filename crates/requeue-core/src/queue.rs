@@ -2,6 +2,7 @@
 
 use core::borrow::Borrow;
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
 use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge};
@@ -69,7 +70,8 @@ pub struct Queue<K> {
     pub(crate) index: Index,
     pub(crate) ready: Ready<K>,
     pub(crate) timers: Timers,
-    pub(crate) tracker: Option<Tracker>,
+    /// Apart, because few queues keep times and its histograms are large.
+    pub(crate) tracker: Option<Box<Tracker>>,
     pub(crate) counts: Counts,
     /// [`EarlyAdd::Hold`]: the ends of the backoffs of keys that have failed and are still with
     /// their worker (client-go's `AddRateLimited` before `Done`), by hand-out.
@@ -98,7 +100,7 @@ impl<K: Eq + Clone> Queue<K> {
             index: Index::new(),
             ready: Ready::new(config.order, config.fair, config.group_limit),
             timers: Timers::new(),
-            tracker: config.track.then(Tracker::new),
+            tracker: config.track.then(|| Box::new(Tracker::new())),
             counts: Counts::default(),
             backing_off: BTreeMap::new(),
             early_add: config.early_add,

@@ -288,7 +288,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         // The limiter wants an owned key's reference; the record's is one.
         let known = state.core.look_up(key, hash).map(|entry| entry.key);
         let cancelled = state.core.cancel(key, hash);
+        let leftovers = state.core.leftovers(SLICE);
         self.shared.release(state);
+        leftovers.into_iter().for_each(drop_quietly);
         if let Some(key) = known {
             self.shared.limits.forget(&key);
             drop_quietly(key);
