@@ -1,6 +1,5 @@
 //! The run: keys come in, commands run, outcomes go back to the queue.
 
-use std::fs::File;
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, BufReader};
 use std::os::fd::AsFd;
@@ -23,6 +22,7 @@ use crate::command::escaped;
 use crate::config::Config;
 use crate::exit::{Ended, Refusal};
 use crate::output::{Closed, Output, Stream};
+use crate::patient::Patient;
 use crate::reader::{self, Room};
 use crate::retries::{Failing, Verdict};
 use crate::signals::{self, Level, Signals};
@@ -103,7 +103,7 @@ impl Runner {
 
     async fn run(
         self: Arc<Self>,
-        input: BufReader<File>,
+        input: BufReader<Patient>,
         signals: Signals,
     ) -> Result<Ended, Refusal> {
         let this = Arc::clone(&self);
@@ -126,6 +126,11 @@ impl Runner {
     async fn say_goodbye(&self) {
         let mut level = self.level.subscribe();
         let last_words = async {
+            self.output.flush().await;
+            if let Some(Closed::Failed(error)) = self.output.is_closed() {
+                self.tally.failed.store(true, Ordering::Relaxed);
+                self.output.say(&format!("standard output: {error}")).await;
+            }
             match self.config.summary {
                 args::Summary::Text => self.output.say(&self.tally.text()).await,
                 args::Summary::Json => {
@@ -291,23 +296,19 @@ impl Runner {
         loop {
             tokio::select! {
                 signal = signals.next() => {
-                    let first = *self.signal.get_or_init(|| signal);
+                    self.signal.get_or_init(|| signal);
                     level = level.next();
                     self.stop(level);
-                    if level == Level::Stopping {
+                    let running = self.queue.processing();
+                    if level == Level::Stopping && running > 0 {
+                        let name = signals::name(signal);
                         self.output.hint(&format!(
-                            "{}: waiting for {} commands; once more ends them",
-                            signals::name(first),
-                            self.queue.processing(),
+                            "{name}: nothing more is started; once more ends what runs ({running})"
                         ));
                     }
                 }
-                closed = self.output.closed(), if is_open => {
+                _ = self.output.closed(), if is_open => {
                     is_open = false;
-                    if let Closed::Failed(error) = closed {
-                        self.tally.failed.store(true, Ordering::Relaxed);
-                        self.output.hint(&format!("standard output: {error}"));
-                    }
                     self.stdout_closed.store(true, Ordering::Relaxed);
                     self.stop(Level::Stopping);
                 }

@@ -187,8 +187,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Adds `key` after the delay that the limiter says, and counts a failure of it.
     ///
     /// client-go's `AddRateLimited`, for keys whose [`Item`] is not at hand: [`Item::retry`] does
-    /// this and ends the hand-out. Under [`EarlyAdd::Hold`](crate::EarlyAdd::Hold) only `retry`
-    /// keeps other adds back: this is a delayed add like any other while the key is with a worker.
+    /// this and ends the hand-out. Under [`EarlyAdd::Hold`](crate::EarlyAdd::Hold) whatever is
+    /// pending then waits for as long, also while the key is still with its worker.
     pub fn add_rate_limited(&self, key: K) -> Added {
         if self.is_shutting_down() {
             return Added::Refused;
