@@ -41,7 +41,6 @@ struct Probe<T>(std::marker::PhantomData<T>);
 
 trait Not {
     const IS_SYNC: bool = false;
-    const IS_SEND: bool = false;
 }
 
 impl<T> Not for Probe<T> {}

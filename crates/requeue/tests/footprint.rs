@@ -1,6 +1,7 @@
 //! What an idle queue costs in memory. A test binary of its own, with one test, because it looks at
 //! the memory of the process.
 #![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 use requeue::Queue;
 use requeue::clock::SystemClock;

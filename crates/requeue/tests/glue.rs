@@ -1,4 +1,5 @@
 //! What one can write on the public API alone: everything here is as a user of the crate has it.
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
 

@@ -1,6 +1,7 @@
 //! No thread, task or timer exists for a queue. A test binary of its own, with one test, because it
 //! counts the threads of the process.
 #![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 use std::pin::pin;
 use std::task::{Context, Waker};

@@ -1,4 +1,5 @@
 //! Waiting for keys: who is woken, and that nobody has to be polled for another to be served.
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
 

@@ -391,6 +391,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.name.as_deref()
     }
 
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "for Workers"))]
     pub(crate) fn shared(&self) -> &Arc<Shared<K>> {
         &self.shared
     }

@@ -1,5 +1,6 @@
 //! What several of the test files share.
 #![allow(dead_code, reason = "each file uses a part")]
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 use std::future::Future;
 use std::pin::Pin;
