@@ -91,6 +91,23 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
+    /// Where no key is ready, the keys that a custom order has none the less, which were cancelled
+    /// or dropped: up to `max` of them, to be dropped.
+    #[must_use]
+    pub fn leftovers(&mut self, max: usize) -> Vec<K> {
+        match &mut self.ready {
+            Ready::Custom(custom) if self.ready_len == 0 => {
+                core::iter::from_fn(|| custom.pop()).take(max).collect()
+            }
+            Ready::Fifo(_) | Ready::Lanes(_) | Ready::Custom(_) => Vec::new(),
+        }
+    }
+
+    /// All keys, whatever they are in the middle of: for those who have to drop them one by one.
+    pub fn into_keys(self) -> impl Iterator<Item = K> {
+        self.records.into_values().map(|record| record.key)
+    }
+
     pub(crate) fn any_ready(&self) -> Option<u32> {
         match &self.ready {
             Ready::Fifo(list) => list.head(),
@@ -186,9 +203,13 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Whether `now` makes a difference to a get.
     #[must_use]
-    pub const fn get_needs_now(&self) -> bool {
-        // What is ready stands before what becomes ready, but for orders that rank.
-        let first_is_known = matches!(self.ready, Ready::Fifo(_)) && self.ready_len > 0;
+    pub fn get_needs_now(&self) -> bool {
+        // What is ready stands before what becomes ready, but for orders that rank. If the first
+        // has a delayed add besides, that may be part of the run.
+        let first_is_known = match &self.ready {
+            Ready::Fifo(list) => list.head().is_some_and(|slot| !self.records.get(slot).waiting),
+            Ready::Lanes(_) | Ready::Custom(_) => false,
+        };
         self.tracker.is_some() || (self.timers.len() > 0 && !first_is_known)
     }
 

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::add::{Add, EarlyAdd, Merge};
 use crate::order::Ready;
-use crate::record::Phase;
+use crate::record::{Phase, Record};
 use crate::{Ending, PROMOTE, Queue, Time};
 
 /// Names one hand-out of one key. A ticket of an earlier hand-out does nothing.
@@ -112,13 +112,20 @@ pub struct Finished<K> {
     pub worked: Option<Duration>,
 }
 
+impl<K> Finished<K> {
+    /// Of a key of which nothing is left.
+    const fn of(key: K) -> Self {
+        Self { key: Some(key), lost: false, ready: false, was_dirty: false, worked: None }
+    }
+}
+
 impl<K: Eq + Clone> Queue<K> {
     /// Hands out the next key, if there is one.
     pub fn get(&mut self, now: Time) -> Option<HandOut<K>> {
         if self.paused {
             return None;
         }
-        self.promote(now, PROMOTE);
+        self.promote_due(now);
         let slot = self.next()?;
         let key = self.records.get(slot).key.clone();
         Some(self.hand_out(slot, key, now))
@@ -131,15 +138,21 @@ impl<K: Eq + Clone> Queue<K> {
         if self.paused {
             return popped;
         }
-        self.promote(now, PROMOTE);
+        self.promote_due(now);
         while self.eligible() > 0 {
             let Ready::Custom(custom) = &mut self.ready else { break };
             let Some(key) = custom.pop() else { break };
             let slot = self.find(&key, hash_of(&key));
-            match slot.filter(|&slot| self.may_leave(slot)) {
-                Some(slot) => {
+            match slot.filter(|&slot| self.records.get(slot).phase == Phase::Ready) {
+                Some(slot) if self.may_leave(slot) => {
                     popped.item = Some(self.hand_out(slot, key, now));
                     return popped;
+                }
+                Some(slot) => {
+                    if let Some(lanes) = self.ready.lanes_mut() {
+                        lanes.skip(slot);
+                    }
+                    popped.dropped.push(key);
                 }
                 None => popped.dropped.push(key),
             }
@@ -164,9 +177,9 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
+    /// Whether the group of a ready key has room.
     fn may_leave(&self, slot: u32) -> bool {
-        self.records.get(slot).phase == Phase::Ready
-            && self.ready.lanes().is_none_or(|lanes| lanes.is_eligible(slot))
+        self.ready.lanes().is_none_or(|lanes| lanes.is_eligible(slot))
     }
 
     /// Ready → Processing.
@@ -175,13 +188,13 @@ impl<K: Eq + Clone> Queue<K> {
         self.processing_len += 1;
         self.counts.hand_outs += 1;
         self.epoch += 1;
+        let queued = self.tracker.as_mut().map(|tracker| tracker.start(slot, now));
+        let record = self.records.get_mut(slot);
         match &mut self.ready {
-            Ready::Fifo(list) => list.remove(&mut self.records, slot),
+            Ready::Fifo(list) => list.pop_front(record.next()),
             Ready::Lanes(lanes) => lanes.start(slot),
             Ready::Custom(custom) => custom.lanes.start(slot),
         }
-        let queued = self.tracker.as_mut().map(|tracker| tracker.start(slot, now));
-        let record = self.records.get_mut(slot);
         record.start(self.epoch);
         let adds = core::mem::take(&mut record.adds).max(1);
         let reasons = core::mem::take(&mut record.reasons);
@@ -196,23 +209,56 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// The slot of a hand-out that has not ended.
     fn locate(&self, ticket: &Ticket) -> Option<u32> {
-        let is = |slot| {
-            self.records.find(slot).is_some_and(|record| {
-                record.phase.is_processing() && record.epoch() == ticket.epoch
-            })
-        };
-        if is(ticket.slot) {
+        let is =
+            |record: &Record<K>| record.phase.is_processing() && record.epoch() == ticket.epoch;
+        if self.records.find(ticket.slot).is_some_and(is) {
             return Some(ticket.slot);
         }
         // The record has moved; hand-outs have numbers of their own, so no key is compared.
-        self.index.find(ticket.hash, is)
+        self.index.probe(&self.records, ticket.hash, is).ok()
     }
 
     /// Ends a hand-out. `None`, and no effect, if it has ended already.
     pub fn finish(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
-        self.promote(now, PROMOTE);
+        self.promote_due(now);
         let slot = self.locate(ticket)?;
-        Some(self.finish_slot(slot, how, now))
+        match self.finish_alone(slot, how) {
+            Some(key) => Some(Finished::of(key)),
+            None => Some(self.finish_slot(slot, how, now, true)),
+        }
+    }
+
+    /// As [`finish`](Self::finish), but copies no key: what a custom order is not given is handed
+    /// out by age. For when a key's `clone` has panicked in there, which then had no effect.
+    pub fn finish_without_copies(
+        &mut self,
+        ticket: &Ticket,
+        how: Finish,
+        now: Time,
+    ) -> Option<Finished<K>> {
+        let slot = self.locate(ticket)?;
+        Some(self.finish_slot(slot, how, now, false))
+    }
+
+    /// What `finish_slot` does in the most common case: a run that succeeds, of a key to which
+    /// nothing has happened meanwhile, in a queue that keeps neither groups nor times.
+    #[inline]
+    fn finish_alone(&mut self, slot: u32, how: Finish) -> Option<K> {
+        let record = self.records.get(slot);
+        let forgotten = match how {
+            Finish::Succeed => true,
+            Finish::Done => record.failures == 0 && self.backing_off.is_empty(),
+            Finish::Later { .. } | Finish::Fail { .. } | Finish::PutBack { .. } => false,
+        };
+        let plain = matches!(self.ready, Ready::Fifo(_)) && self.tracker.is_none();
+        if !(forgotten && plain) || record.phase != Phase::Processing || record.waiting {
+            return None;
+        }
+        if !self.backing_off.is_empty() {
+            self.backing_off.remove(&record.epoch());
+        }
+        self.processing_len -= 1;
+        Some(self.remove(slot))
     }
 
     /// Ends the hand-out of `key`, as client-go's `Done`, if its ticket was given up by
@@ -222,11 +268,11 @@ impl<K: Eq + Clone> Queue<K> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.promote(now, PROMOTE);
+        self.promote_due(now);
         let slot = self.find(key, hash)?;
         let record = self.records.get(slot);
         let ends = record.phase.is_processing() && record.released;
-        ends.then(|| self.finish_slot(slot, Finish::Done, now))
+        ends.then(|| self.finish_slot(slot, Finish::Done, now, true))
     }
 
     /// Allows [`done`](Self::done) to end this hand-out. `false` if it has ended already.
@@ -243,40 +289,49 @@ impl<K: Eq + Clone> Queue<K> {
             .is_some_and(|slot| self.records.get(slot).phase == Phase::ProcessingDirty)
     }
 
-    fn finish_slot(&mut self, slot: u32, how: Finish, now: Time) -> Finished<K> {
-        // Copies for a custom order come first, because a key's `clone` may panic.
-        let order_key = self.key_for_order(&self.records.get(slot).key);
-        let freed_key = self.key_to_free(slot);
-
+    fn finish_slot(&mut self, slot: u32, how: Finish, now: Time, copies: bool) -> Finished<K> {
+        let record = self.records.get(slot);
+        let was_dirty = record.phase == Phase::ProcessingDirty;
+        let not_before = self.backing_off(record.epoch());
         let ended = self.ending == Ending::ShutDown;
+        let asks_more = !matches!(how, Finish::Done | Finish::Succeed);
+        let lost =
+            ended && if self.paused { was_dirty || asks_more } else { asks_more && !was_dirty };
+        let (ready, due) = self.what_follows(how, was_dirty, not_before, now);
+        let ready = ready && !lost;
+        // Copies for a custom order come first, because a key's `clone` may panic.
+        let mut order_key = self.key_if(ready && copies, slot);
+        let freed = if copies { self.key_to_free(slot) } else { None };
+
         let worked = self.tracker.as_mut().map(|tracker| tracker.finish(slot, now));
         self.processing_len -= 1;
-        self.free_group(slot, freed_key);
-        let record = self.records.get_mut(slot);
-        let was_dirty = record.phase == Phase::ProcessingDirty;
         self.dirty_len -= usize::from(was_dirty);
+        self.free_group(slot, freed);
+        let record = self.records.get_mut(slot);
+        self.backing_off.remove(&record.epoch());
+        record.rest();
         match how {
-            Finish::Done => {}
+            Finish::Done => record.set_not_before(not_before),
             Finish::Succeed | Finish::Later { .. } => record.failures = 0,
             Finish::Fail { asked, .. } => {
                 self.counts.failures += 1;
                 record.failures = record.failures.saturating_add(1);
-                record.note_back(asked);
+                record.note_back(asked, was_dirty);
             }
-            Finish::PutBack { asked } => record.note_back(asked),
+            Finish::PutBack { asked } => record.note_back(asked, was_dirty),
         }
-        record.rest();
-
-        let (ready, due) = match how {
-            Finish::Fail { delay, .. } if !ended => self.back_off(slot, delay, was_dirty, now),
-            Finish::PutBack { .. } if !ended => (true, None),
-            _ => (was_dirty, None),
+        if let (Finish::Fail { .. }, false) = (how, ended) {
+            self.counts.retries += 1;
+            let joins = was_dirty && (self.early_add != EarlyAdd::Keep || due.is_none());
+            self.counts.coalesced += u64::from(joins);
+        }
+        let later = match how {
+            Finish::Later { after, asked } if !ended => {
+                Some(Add::after(after).priority(asked.priority))
+            }
+            _ => None,
         };
-        let asks_more = !matches!(how, Finish::Done | Finish::Succeed);
-        let lost =
-            ended && if self.paused { was_dirty || asks_more } else { asks_more && !was_dirty };
-        let ready = ready && !lost;
-        if ready {
+        if ready && (was_dirty || later.is_none()) {
             if self.early_add != EarlyAdd::Keep {
                 self.stop_waiting(slot);
             }
@@ -284,58 +339,66 @@ impl<K: Eq + Clone> Queue<K> {
                 self.counts.adds += 1;
                 self.stamp(slot, now);
             }
-            self.make_ready(slot, order_key.clone());
+            self.make_ready(slot, order_key.take());
         }
-        if let Some(due) = due {
+        if let Some(later) = later {
+            let _ = self.add_to(slot, &later, now, order_key);
+        } else if let Some(due) = due {
+            if self.early_add == EarlyAdd::Hold {
+                // One run for the failure and whatever was asked for meanwhile.
+                self.back_off_until(slot, due);
+            }
             let _ = self.demand_later(slot, due, Merge::Earliest, now);
         }
-        if let (Finish::Later { after, asked }, false) = (how, ended) {
-            let again = Add::after(after).priority(asked.priority);
-            let _ = self.add_to(slot, &again, now, order_key);
-        }
+        let record = self.records.get_mut(slot);
         if lost {
-            self.records.get_mut(slot).failures = 0;
+            record.failures = 0;
         }
-        let ready = self.records.get(slot).phase == Phase::Ready;
+        let ready = record.phase == Phase::Ready;
+        if !ready && record.waiting {
+            // Since it has left the worker, whenever the delayed add was made.
+            self.stamp(slot, now);
+        }
         Finished { key: self.release_if_stateless(slot), lost, ready, was_dirty, worked }
     }
 
-    /// A failed key, Idle now: whether it is ready at once, and when it is due besides.
-    fn back_off(
-        &mut self,
-        slot: u32,
-        delay: Duration,
+    /// Of a hand-out that ends: whether the key is ready at once, and when it is due besides.
+    fn what_follows(
+        &self,
+        how: Finish,
         was_dirty: bool,
+        not_before: Time,
         now: Time,
     ) -> (bool, Option<Time>) {
-        self.counts.retries += 1;
-        let due = now + delay;
+        let due = match how {
+            Finish::Done | Finish::Succeed => return (was_dirty, None),
+            _ if self.ending == Ending::ShutDown => return (was_dirty, None),
+            Finish::Later { after, .. } => now + after,
+            Finish::Fail { delay, .. } => not_before.max(now + delay),
+            Finish::PutBack { .. } => not_before,
+        };
         match self.early_add {
             _ if due <= now => (true, None),
             EarlyAdd::Keep => (was_dirty, Some(due)),
-            EarlyAdd::Replace => (was_dirty, (!was_dirty).then_some(due)),
-            EarlyAdd::Hold => {
-                // One run for the failure and whatever was asked for meanwhile.
-                self.stop_waiting(slot);
-                self.records.get_mut(slot).set_not_before(due);
-                (false, Some(due))
-            }
+            EarlyAdd::Hold if !matches!(how, Finish::Later { .. }) => (false, Some(due)),
+            EarlyAdd::Replace | EarlyAdd::Hold => (was_dirty, (!was_dirty).then_some(due)),
         }
     }
 
-    /// When a group at its limit gets room: the key to show to the custom order once more, which
-    /// has skipped it.
-    fn key_to_free(&self, slot: u32) -> Option<K> {
+    /// When a key leaves work: the key of its group to show to the custom order once more, which
+    /// gave it while the group was at its limit.
+    fn key_to_free(&self, slot: u32) -> Option<(u32, K)> {
         let Ready::Custom(custom) = &self.ready else { return None };
-        let held = custom.lanes.held_back_by(slot)?;
-        Some(self.records.get(held).key.clone())
+        let skipped = custom.lanes.skipped(slot)?;
+        Some((skipped, self.records.get(skipped).key.clone()))
     }
 
-    fn free_group(&mut self, slot: u32, freed_key: Option<K>) {
+    fn free_group(&mut self, slot: u32, freed: Option<(u32, K)>) {
         if let Some(lanes) = self.ready.lanes_mut() {
             lanes.finish(slot);
         }
-        if let (Ready::Custom(custom), Some(key)) = (&mut self.ready, freed_key) {
+        if let (Ready::Custom(custom), Some((skipped, key))) = (&mut self.ready, freed) {
+            custom.lanes.unskip(skipped);
             custom.push(key);
         }
     }

@@ -11,6 +11,7 @@ mod add;
 mod chunked;
 mod ending;
 mod hand_out;
+mod hold;
 mod index;
 pub mod limiter;
 mod list;

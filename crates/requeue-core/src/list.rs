@@ -28,8 +28,15 @@ impl List {
         if self.head == NONE { None } else { Some(self.head) }
     }
 
-    pub(crate) fn push_back(&mut self, links: &mut impl Links, slot: u32) {
-        *links.links(slot) = [self.tail, NONE];
+    /// The last slot, or `NONE`.
+    #[inline]
+    pub(crate) const fn tail(&self) -> u32 {
+        self.tail
+    }
+
+    /// Takes in `slot` at the end; its own links, to the tail and to nothing, are there already.
+    #[inline]
+    pub(crate) fn append(&mut self, links: &mut impl Links, slot: u32) {
         match self.tail {
             NONE => self.head = slot,
             tail => links.links(tail)[1] = slot,
@@ -37,15 +44,36 @@ impl List {
         self.tail = slot;
     }
 
+    pub(crate) fn push_back(&mut self, links: &mut impl Links, slot: u32) {
+        *links.links(slot) = [self.tail, NONE];
+        self.append(links, slot);
+    }
+
+    /// Takes out the first slot, whose link says that `next` is first then. The link back of that
+    /// one is left as it is: it is not looked at, so that a record far away is not touched.
+    #[inline]
+    pub(crate) const fn pop_front(&mut self, next: u32) {
+        self.head = next;
+        if next == NONE {
+            self.tail = NONE;
+        }
+    }
+
     pub(crate) fn remove(&mut self, links: &mut impl Links, slot: u32) {
-        let [prev, next] = *links.links(slot);
+        let [prev, next] = self.around(links, slot, slot);
         self.join(links, [prev, next], next, prev);
     }
 
     /// The slot `from` of this list is `to` from now on, with its links moved along.
-    pub(crate) fn moved(&mut self, links: &mut impl Links, to: u32) {
-        let around = *links.links(to);
+    pub(crate) fn moved(&mut self, links: &mut impl Links, from: u32, to: u32) {
+        let around = self.around(links, from, to);
         self.join(links, around, to, to);
+    }
+
+    /// The slots before and after `slot`, whose links lie at `at`.
+    fn around(&self, links: &mut impl Links, slot: u32, at: u32) -> [u32; 2] {
+        let [prev, next] = *links.links(at);
+        [if slot == self.head { NONE } else { prev }, next]
     }
 
     /// Makes `next` the successor of the slot before, and `prev` the predecessor of the one after.

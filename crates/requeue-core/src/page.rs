@@ -71,39 +71,24 @@ impl<K: Eq + Clone> Queue<K> {
     /// whatever happens meanwhile: keys come in the order of their hashes, which don't change.
     #[must_use]
     pub fn page(&self, cursor: Cursor, limit: usize) -> Page<K> {
+        let (limit, from) = (limit.max(1), cursor.0);
         let mut slots = Vec::new();
-        let mut from = cursor.0;
-        let mut next;
-        loop {
-            let mut segment = Vec::new();
-            next = self.index.visit(from, |slot| {
-                let hash = self.records.get(slot).hash;
-                if hash >= cursor.0 {
-                    segment.push((hash, slot));
-                }
-            });
-            segment.sort_unstable();
-            let room = limit.max(1) - slots.len();
-            if segment.len() > room {
-                // Keys with the hash of the last one that fits go to the next page with it.
-                let mut end = room;
-                while end > 0 && segment[end].0 == segment[end - 1].0 {
-                    end -= 1;
-                }
-                if end == 0 && slots.is_empty() {
-                    // Unless they are too many for any page.
-                    end = segment.partition_point(|&(hash, _)| hash == segment[0].0);
-                }
-                next = segment.get(end).map(|&(hash, _)| hash).or(next);
-                segment.truncate(end);
-                slots.append(&mut segment);
-                break;
+        let mut next = self.index.visit(&self.records, from, limit, |slot| {
+            slots.push((self.records.get(slot).hash, slot));
+        });
+        slots.retain(|&(hash, _)| hash >= from && next.is_none_or(|bound| hash < bound));
+        slots.sort_unstable();
+        if slots.len() > limit {
+            // Keys with the hash of the first that does not fit go to the next page with it.
+            let mut end = slots.partition_point(|&(hash, _)| hash < slots[limit].0);
+            if end == 0 {
+                // Unless they are too many for any page.
+                end = slots.partition_point(|&(hash, _)| hash == slots[0].0);
             }
-            slots.append(&mut segment);
-            match next {
-                Some(hash) if slots.len() < limit => from = hash,
-                _ => break,
+            if let Some(&(hash, _)) = slots.get(end) {
+                next = Some(hash);
             }
+            slots.truncate(end);
         }
         let entries = slots.into_iter().map(|(_, slot)| self.entry(slot)).collect();
         Page { entries, next: next.map(Cursor) }
@@ -176,7 +161,8 @@ impl<K: Eq + Clone> Queue<K> {
         self.tracker.as_ref().map_or(Duration::ZERO, |tracker| tracker.longest(now))
     }
 
-    /// How long the oldest ready key has been ready; zero if times are not kept.
+    /// How long the oldest ready key that its group does not hold back has been ready; zero if times
+    /// are not kept.
     #[must_use]
     pub fn oldest_ready(&self, now: Time) -> Duration {
         let oldest = match self.ready.lanes() {

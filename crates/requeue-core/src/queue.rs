@@ -2,11 +2,14 @@
 
 use core::borrow::Borrow;
 
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+
 use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge};
 use crate::index::Index;
 use crate::order::{Group, Order, Ready};
 use crate::record::{Phase, Record};
-use crate::slab::Slab;
+use crate::slab::{NONE, Slab};
 use crate::stats::{Counts, Tracker};
 use crate::timers::Timers;
 use crate::{Ending, PROMOTE, Time};
@@ -67,8 +70,12 @@ pub struct Queue<K> {
     pub(crate) index: Index,
     pub(crate) ready: Ready<K>,
     pub(crate) timers: Timers,
-    pub(crate) tracker: Option<Tracker>,
+    /// Apart, because few queues keep times and its histograms are large.
+    pub(crate) tracker: Option<Box<Tracker>>,
     pub(crate) counts: Counts,
+    /// [`EarlyAdd::Hold`]: the ends of the backoffs of keys that have failed and are still with
+    /// their worker (client-go's `AddRateLimited` before `Done`), by hand-out.
+    pub(crate) backing_off: BTreeMap<u64, Time>,
     pub(crate) early_add: EarlyAdd,
     pub(crate) ending: Ending,
     pub(crate) paused: bool,
@@ -93,8 +100,9 @@ impl<K: Eq + Clone> Queue<K> {
             index: Index::new(),
             ready: Ready::new(config.order, config.fair, config.group_limit),
             timers: Timers::new(),
-            tracker: config.track.then(Tracker::new),
+            tracker: config.track.then(|| Box::new(Tracker::new())),
             counts: Counts::default(),
+            backing_off: BTreeMap::new(),
             early_add: config.early_add,
             ending: Ending::Open,
             paused: false,
@@ -116,15 +124,65 @@ impl<K: Eq + Clone> Queue<K> {
         group: Group,
         now: Time,
     ) -> (Added, Option<K>) {
-        if let Some(added) = self.add_known(&key, hash, &add, now) {
-            return (added, Some(key));
-        }
         if self.ending != Ending::Open {
-            return (Added::Refused, Some(key));
+            return match self.add_known(&key, hash, &add, now) {
+                Some(added) => (added, Some(key)),
+                None => (Added::Refused, Some(key)),
+            };
         }
-        let order_key = self.key_for_order(&key);
-        let slot = self.insert(key, hash, group);
-        (self.add_to(slot, &add, now, order_key), None)
+        self.promote_due(now);
+        let wanted = fold(hash);
+        let is = |record: &Record<K>| record.hash == wanted && record.key == key;
+        let room = match self.index.probe(&self.records, wanted, is) {
+            Ok(slot) => {
+                let added = self.add_again(slot, &add, now);
+                return (added, Some(key));
+            }
+            Err(room) => room,
+        };
+        // What follows is what `add_to` does to a key of which nothing is known.
+        let due = add.due(now);
+        let order_key = match &self.ready {
+            Ready::Custom(_) if due.is_none() => Some(key.clone()),
+            Ready::Fifo(_) | Ready::Lanes(_) | Ready::Custom(_) => None,
+        };
+        let mut record = Record::new(key, wanted);
+        record.note(add.priority, 1, add.reasons);
+        record.failures = add.failed.into();
+        if let (Some(due), true, EarlyAdd::Hold) = (due, add.failed, self.early_add) {
+            record.set_not_before(due);
+        }
+        record.home = self.index.home();
+        if let (Ready::Fifo(list), None, None) = (&mut self.ready, due, &self.tracker) {
+            // The most common add of all: what comes below in one go.
+            record.make_ready(list.tail());
+            let slot = self.records.insert(record);
+            self.index.insert(&mut self.records, wanted, slot, room);
+            list.append(&mut self.records, slot);
+            self.ready_len += 1;
+            self.counts.adds += 1;
+            self.counts.retries += u64::from(add.is_retry());
+            return (Added::New, None);
+        }
+        let slot = self.records.insert(record);
+        self.index.insert(&mut self.records, wanted, slot, room);
+        if let Some(lanes) = self.ready.lanes_mut() {
+            lanes.enroll(slot, group);
+        }
+        if let Some(tracker) = &mut self.tracker {
+            tracker.enroll(slot);
+        }
+        self.counts.retries += u64::from(add.is_retry());
+        match due {
+            Some(due) => self.demand_later(slot, due, Merge::Earliest, now),
+            None => {
+                self.counts.adds += 1;
+                self.stamp(slot, now);
+                self.make_ready(slot, order_key);
+                Added::New
+            }
+        };
+        (Added::New, None)
     }
 
     /// Adds `key` if the queue has a record of it; `None` if not, and then nothing has happened.
@@ -136,18 +194,23 @@ impl<K: Eq + Clone> Queue<K> {
         if self.ending == Ending::ShutDown {
             return Some(Added::Refused);
         }
-        self.promote(now, PROMOTE);
+        self.promote_due(now);
         let slot = self.find(key, hash)?;
         let record = self.records.get(slot);
         if self.ending == Ending::Closed && !record.is_pending() && record.phase == Phase::Idle {
             // Remembered for its failures alone: new.
             return Some(Added::Refused);
         }
-        let order_key = self.key_for_order(&record.key);
+        Some(self.add_again(slot, add, now))
+    }
+
+    fn add_again(&mut self, slot: u32, add: &Add, now: Time) -> Added {
+        let record = self.records.get(slot);
+        let order_key = self.key_if(self.makes_ready(record, add, now), slot);
         if add.merge == Merge::Exactly {
             self.clear(slot);
         }
-        Some(self.add_to(slot, add, now, order_key))
+        self.add_to(slot, add, now, order_key)
     }
 
     /// The cell of the table for an add of the key in `slot`.
@@ -161,20 +224,12 @@ impl<K: Eq + Clone> Queue<K> {
         if add.is_retry() {
             self.counts.retries += 1;
         }
-        let mut due = add.due(now);
-        let mut held = false;
+        let (due, held) = match self.early_add {
+            EarlyAdd::Keep | EarlyAdd::Replace => (add.due(now), false),
+            EarlyAdd::Hold => self.hold(slot, add, now),
+        };
         let record = self.records.get_mut(slot);
         record.failures = record.failures.saturating_add(add.failed.into());
-        if self.early_add == EarlyAdd::Hold && record.phase == Phase::Idle {
-            let not_before = record.not_before();
-            held = not_before > due.unwrap_or(now);
-            if held {
-                due = Some(not_before);
-            }
-            if let (true, Some(due)) = (add.failed, due) {
-                record.set_not_before(due);
-            }
-        }
         record.note(add.priority, 1, add.reasons);
         match due {
             Some(due) => match self.demand_later(slot, due, add.merge, now) {
@@ -236,7 +291,9 @@ impl<K: Eq + Clone> Queue<K> {
             Phase::Processing => {
                 self.counts.adds += 1;
                 self.stamp(slot, now);
-                self.records.get_mut(slot).phase = Phase::ProcessingDirty;
+                let record = self.records.get_mut(slot);
+                record.phase = Phase::ProcessingDirty;
+                self.backing_off.remove(&record.epoch());
                 self.dirty_len += 1;
                 Added::Dirty
             }
@@ -247,6 +304,14 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
+    /// Makes what is due ready, a bounded number of keys, before an operation's own work.
+    #[inline]
+    pub(crate) fn promote_due(&mut self, now: Time) {
+        if self.timers.next().is_some_and(|at| at <= now) {
+            self.promote(now, PROMOTE);
+        }
+    }
+
     /// Makes up to `max` keys ready whose time has come, by (time, order of arrival), and says how
     /// many it made so.
     pub fn promote(&mut self, now: Time, max: usize) -> usize {
@@ -254,13 +319,12 @@ impl<K: Eq + Clone> Queue<K> {
             return 0;
         }
         let mut count = 0;
-        while count < max && self.timers.next().is_some_and(|at| at <= now) {
-            // A custom order gets a copy of the key, made before anything changes.
-            let Some(slot) = self.timers.first() else { break };
-            let order_key = self.key_for_order(&self.records.get(slot).key);
-            let Some(slot) = self.timers.pop(now) else { break };
+        while count < max
+            && let Some(slot) = self.timers.first(now)
+        {
+            let order_key = self.key_if(self.records.get(slot).phase == Phase::Idle, slot);
+            self.stop_waiting(slot);
             let record = self.records.get_mut(slot);
-            record.waiting = false;
             if record.phase == Phase::Idle {
                 record.rest();
             }
@@ -287,16 +351,15 @@ impl<K: Eq + Clone> Queue<K> {
     fn clear(&mut self, slot: u32) -> Cancelled {
         let waiting = self.stop_waiting(slot);
         let phase = self.records.get(slot).phase;
-        match phase {
-            Phase::Ready => self.unready(slot),
-            Phase::ProcessingDirty => {
-                self.records.get_mut(slot).phase = Phase::Processing;
-                self.dirty_len -= 1;
-            }
-            Phase::Idle => self.records.get_mut(slot).rest(),
-            Phase::Processing => {}
+        if phase == Phase::Ready {
+            self.unready(slot);
         }
+        self.stop_backing_off(slot);
         let record = self.records.get_mut(slot);
+        if phase == Phase::ProcessingDirty {
+            record.phase = Phase::Processing;
+            self.dirty_len -= 1;
+        }
         (record.failures, record.adds, record.reasons) = (0, 0, 0);
         Cancelled { ready: phase == Phase::Ready, dirty: phase == Phase::ProcessingDirty, waiting }
     }
@@ -308,11 +371,8 @@ impl<K: Eq + Clone> Queue<K> {
         Q: Eq + ?Sized,
     {
         let slot = self.find(key, hash)?;
-        let record = self.records.get_mut(slot);
-        record.failures = 0;
-        if record.phase == Phase::Idle {
-            record.rest();
-        }
+        self.records.get_mut(slot).failures = 0;
+        self.stop_backing_off(slot);
         self.release_if_stateless(slot)
     }
 
@@ -324,52 +384,53 @@ impl<K: Eq + Clone> Queue<K> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.index.find(fold(hash), |slot| {
-            let record = self.records.get(slot);
-            record.hash == fold(hash) && record.key.borrow() == key
-        })
+        let wanted = fold(hash);
+        let is = |record: &Record<K>| record.hash == wanted && record.key.borrow() == key;
+        self.index.probe(&self.records, wanted, is).ok()
     }
 
-    /// A copy of the key for an order that holds keys of its own. Made before anything changes,
-    /// because a key's `clone` may panic.
-    pub(crate) fn key_for_order(&self, key: &K) -> Option<K> {
+    /// A copy of the key for an order that holds keys of its own, if the key is going to be ready.
+    /// Made before anything changes, because a key's `clone` may panic; and only where it will be
+    /// used, because its `drop` may, too.
+    pub(crate) fn key_if(&self, ready: bool, slot: u32) -> Option<K> {
         match &self.ready {
-            Ready::Fifo(_) | Ready::Lanes(_) => None,
-            Ready::Custom(_) => Some(key.clone()),
+            Ready::Custom(_) if ready => Some(self.records.get(slot).key.clone()),
+            Ready::Fifo(_) | Ready::Lanes(_) | Ready::Custom(_) => None,
         }
     }
 
-    fn insert(&mut self, key: K, hash: u64, group: Group) -> u32 {
-        let hash = fold(hash);
-        let slot = self.records.insert(Record::new(key, hash));
-        let records = &self.records;
-        self.index.insert(hash, slot, |slot| records.get(slot).hash);
-        if let Some(lanes) = self.ready.lanes_mut() {
-            lanes.enroll(slot, group);
-        }
-        if let Some(tracker) = &mut self.tracker {
-            tracker.enroll(slot);
-        }
-        slot
+    /// Whether the add takes the key from Idle to Ready.
+    fn makes_ready(&self, record: &Record<K>, add: &Add, now: Time) -> bool {
+        let afresh = add.merge == Merge::Exactly;
+        let held = self.early_add == EarlyAdd::Hold && !afresh;
+        add.due(now).is_none()
+            && match record.phase {
+                Phase::Idle => !held || record.not_before() <= now,
+                Phase::Ready => afresh,
+                Phase::Processing | Phase::ProcessingDirty => false,
+            }
     }
 
     /// Removes the record in `slot` if there is nothing to keep it for, and returns its key.
     pub(crate) fn release_if_stateless(&mut self, slot: u32) -> Option<K> {
-        let record = self.records.get(slot);
-        if record.has_state() {
+        if self.records.get(slot).has_state() {
             return None;
         }
-        let hash = record.hash;
-        let records = &self.records;
-        self.index.remove(hash, slot, |slot| records.get(slot).hash);
+        Some(self.remove(slot))
+    }
+
+    /// Removes the record in `slot`, which is Idle, and returns its key.
+    #[inline]
+    pub(crate) fn remove(&mut self, slot: u32) -> K {
+        let record = self.records.remove(slot);
+        self.index.remove(&mut self.records, slot, record.hash, record.home);
         if let Some(lanes) = self.ready.lanes_mut() {
             lanes.leave(slot);
         }
-        let key = self.records.remove(slot).key;
         if self.records.is_sparse() {
             self.compact();
         }
-        Some(key)
+        record.key
     }
 
     /// Moves a few records together, and gives back the memory above them.
@@ -377,15 +438,14 @@ impl<K: Eq + Clone> Queue<K> {
     fn compact(&mut self) {
         let Self { records, index, ready, timers, tracker, .. } = self;
         records.compact(|records, from, to| {
-            let record = records.get(to);
-            let (phase, hash) = (record.phase, record.hash);
-            index.replace(hash, from, to);
+            index.moved(records, from, to);
+            let phase = records.get(to).phase;
             timers.moved(from, to);
             if let Some(tracker) = tracker {
                 tracker.moved(from, to, phase.is_processing());
             }
             match (&mut *ready, phase) {
-                (Ready::Fifo(list), Phase::Ready) => list.moved(records, to),
+                (Ready::Fifo(list), Phase::Ready) => list.moved(records, from, to),
                 (Ready::Fifo(_), _) => {}
                 (Ready::Lanes(lanes), _) => lanes.moved(from, to),
                 (Ready::Custom(custom), _) => custom.lanes.moved(from, to),
@@ -402,16 +462,22 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Idle → Ready, at the tail.
+    #[inline]
     pub(crate) fn make_ready(&mut self, slot: u32, order_key: Option<K>) {
         self.ready_len += 1;
         let record = self.records.get_mut(slot);
-        record.make_ready();
-        let priority = record.priority;
         match &mut self.ready {
-            Ready::Fifo(list) => list.push_back(&mut self.records, slot),
-            Ready::Lanes(lanes) => lanes.push(slot, priority),
+            Ready::Fifo(list) => {
+                record.make_ready(list.tail());
+                list.append(&mut self.records, slot);
+            }
+            Ready::Lanes(lanes) => {
+                record.make_ready(NONE);
+                lanes.push(slot, record.priority);
+            }
             Ready::Custom(custom) => {
-                custom.lanes.push(slot, priority);
+                record.make_ready(NONE);
+                custom.lanes.push(slot, record.priority);
                 if let Some(key) = order_key {
                     custom.push(key);
                 }
@@ -457,6 +523,7 @@ impl<K: Eq + Clone> Queue<K> {
         waiting
     }
 
+    #[inline]
     pub(crate) fn stamp(&mut self, slot: u32, now: Time) {
         if let Some(tracker) = &mut self.tracker {
             tracker.added(slot, now);

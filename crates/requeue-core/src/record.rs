@@ -51,6 +51,8 @@ pub(crate) struct Record<K> {
     pub(crate) waiting: bool,
     /// Whether the guard of the hand-out was given up, so that `done(&key)` may end it.
     pub(crate) released: bool,
+    /// In which of its two tables the index has the record.
+    pub(crate) home: bool,
 }
 
 impl<K> Record<K> {
@@ -66,6 +68,7 @@ impl<K> Record<K> {
             phase: Phase::Idle,
             waiting: false,
             released: false,
+            home: false,
         }
     }
 
@@ -81,21 +84,32 @@ impl<K> Record<K> {
 
     /// An add has asked for the key.
     pub(crate) fn note(&mut self, priority: i32, adds: u32, reasons: u32) {
-        // The highest priority asked for wins; what an earlier run was asked with is no ask.
-        self.priority = if self.is_pending() { self.priority.max(priority) } else { priority };
-        self.adds = self.adds.saturating_add(adds);
-        self.reasons |= reasons;
+        let asked = Asked { adds, reasons, priority };
+        self.note_with(asked, self.is_pending());
     }
 
     /// A run was not successful: what it was asked with is asked again.
-    pub(crate) fn note_back(&mut self, asked: Asked) {
-        self.note(asked.priority, asked.adds, asked.reasons);
+    pub(crate) fn note_back(&mut self, asked: Asked, was_dirty: bool) {
+        self.note_with(asked, was_dirty || self.waiting);
+    }
+
+    fn note_with(&mut self, asked: Asked, is_pending: bool) {
+        // The highest priority asked for wins; what an earlier run was asked with is no ask.
+        self.priority = if is_pending { self.priority.max(asked.priority) } else { asked.priority };
+        self.adds = self.adds.saturating_add(asked.adds);
+        self.reasons |= asked.reasons;
     }
 
     /// The hand-out that the key is with, while Processing.
     pub(crate) fn epoch(&self) -> u64 {
         debug_assert!(self.phase.is_processing());
         u64::from(self.link[0]) | u64::from(self.link[1]) << 32
+    }
+
+    /// The neighbour that comes after it in the order, while Ready.
+    pub(crate) fn next(&self) -> u32 {
+        debug_assert!(self.phase == Phase::Ready);
+        self.link[1]
     }
 
     /// Idle, Ready → Processing. The record is in no list any more.
@@ -122,10 +136,10 @@ impl<K> Record<K> {
         self.link = [at.as_nanos() as u32, (at.as_nanos() >> 32) as u32];
     }
 
-    /// → Ready, about to be linked into the order.
-    pub(crate) fn make_ready(&mut self) {
+    /// → Ready, behind `before` in the order, which is about to link to it.
+    pub(crate) fn make_ready(&mut self, before: u32) {
         self.phase = Phase::Ready;
-        self.link = [NONE; 2];
+        self.link = [before, NONE];
     }
 }
 

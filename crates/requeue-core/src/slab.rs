@@ -73,6 +73,7 @@ impl<T> Slab<T> {
     }
 
     /// The record in `slot`, if there is one.
+    #[inline]
     pub(crate) fn find(&self, slot: u32) -> Option<&T> {
         let (chunk, at) = split(slot);
         match self.chunks.get(chunk)?.slots.get(at)? {
@@ -83,6 +84,7 @@ impl<T> Slab<T> {
 
     /// The record in `slot`, which is live.
     #[track_caller]
+    #[inline]
     pub(crate) fn get(&self, slot: u32) -> &T {
         let (chunk, at) = split(slot);
         match &self.chunks[chunk].slots[at] {
@@ -92,6 +94,7 @@ impl<T> Slab<T> {
     }
 
     #[track_caller]
+    #[inline]
     pub(crate) fn get_mut(&mut self, slot: u32) -> &mut T {
         let (chunk, at) = split(slot);
         match &mut self.chunks[chunk].slots[at] {
@@ -100,6 +103,7 @@ impl<T> Slab<T> {
         }
     }
 
+    #[inline]
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         if self.room == NONE {
             self.grow();
@@ -133,6 +137,7 @@ impl<T> Slab<T> {
     }
 
     #[track_caller]
+    #[inline]
     pub(crate) fn remove(&mut self, slot: u32) -> T {
         let (number, at) = split(slot);
         let chunk = &mut self.chunks[number];
@@ -146,13 +151,52 @@ impl<T> Slab<T> {
         if chunk.live == 0 {
             chunk.clear(number);
         }
+        let emptied = chunk.live == 0;
         if !chunk.listed && number as u32 != self.source {
             self.list(number as u32);
         }
-        if number + 1 == self.chunks.len() {
+        if emptied && number + 1 == self.chunks.len() && number > 0 {
             self.trim();
         }
         value
+    }
+
+    /// Calls `visit` with the records in about `slots` slots from `from` on, and returns the slot to
+    /// go on with; `None` at the end.
+    pub(crate) fn scan(
+        &mut self,
+        from: usize,
+        slots: usize,
+        mut visit: impl FnMut(u32, &mut T),
+    ) -> Option<usize> {
+        let mut at = from;
+        let mut left = slots;
+        while let Some(chunk) = self.chunks.get_mut(at / CHUNK) {
+            let first = at & !(CHUNK - 1);
+            let len = if chunk.live == 0 { 0 } else { chunk.slots.len() };
+            let range = (at - first).min(len)..(at - first).saturating_add(left).min(len);
+            left -= range.len();
+            at = first + range.end;
+            for (number, slot) in (first + range.start..).zip(&mut chunk.slots[range]) {
+                if let Slot::Live(value) = slot {
+                    visit(number as u32, value);
+                }
+            }
+            if at - first == len {
+                at = first + CHUNK;
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        (at < self.span()).then_some(at)
+    }
+
+    pub(crate) fn into_values(self) -> impl Iterator<Item = T> {
+        self.chunks.into_iter().flat_map(|chunk| chunk.slots).filter_map(|slot| match slot {
+            Slot::Live(value) => Some(value),
+            Slot::Vacant { .. } => None,
+        })
     }
 
     /// Whether less than a quarter of the slots hold a record, so that [`compact`](Self::compact)
@@ -202,6 +246,7 @@ impl<T> Slab<T> {
         }
     }
 
+    #[cold]
     fn grow(&mut self) {
         // A source that is in the way of growth is no source any more.
         let source = core::mem::replace(&mut self.source, NONE);
@@ -214,6 +259,7 @@ impl<T> Slab<T> {
     }
 
     /// Drops empty chunks from the end, a few at a time so that no call takes long.
+    #[cold]
     fn trim(&mut self) {
         for _ in 0..16 {
             let Some(chunk) = self.chunks.last() else { break };

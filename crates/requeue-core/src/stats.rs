@@ -23,10 +23,41 @@ pub struct Counts {
     pub failures: u64,
 }
 
-/// Upper bounds of the buckets of a [`Histogram`], in seconds: 1e-8 × 10ⁿ, as Kubernetes'
-/// component-base has them for n from 0 to 9, and two more.
-pub const BUCKETS: [f64; 12] =
-    [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3];
+/// Upper bounds of the buckets of a [`Histogram`], in seconds: the ten of Kubernetes'
+/// component-base, and two more.
+///
+/// They are 1e-8 × 10ⁿ as repeated multiplication has it, two of them not quite round: buckets of
+/// programs in Go and in Rust add up only if their bounds are the same number.
+pub const BUCKETS: [f64; 12] = [
+    1e-8,
+    1e-7,
+    1e-6,
+    9.999999999999999e-6,
+    9.999999999999999e-5,
+    1e-3,
+    1e-2,
+    0.1,
+    1.0,
+    10.0,
+    100.0,
+    1e3,
+];
+
+/// The longest duration of each bucket, in nanoseconds.
+const LONGEST: [u64; BUCKETS.len()] = [
+    10,
+    100,
+    1_000,
+    9_999,
+    99_999,
+    1_000_000,
+    10_000_000,
+    100_000_000,
+    1_000_000_000,
+    10_000_000_000,
+    100_000_000_000,
+    1_000_000_000_000,
+];
 
 /// Durations by power of ten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -51,9 +82,8 @@ impl Histogram {
 
     fn observe(&mut self, took: Duration) {
         let nanos = took.as_nanos();
-        // A bucket holds what is at most its bound: 10 ns is in the first, 11 ns in the second.
-        let bucket = nanos.saturating_sub(1).checked_ilog10().unwrap_or(0) as usize;
-        self.counts[bucket.min(BUCKETS.len())] += 1;
+        let bucket = LONGEST.partition_point(|&longest| u128::from(longest) < nanos);
+        self.counts[bucket] += 1;
         self.sum += nanos;
     }
 }
@@ -138,7 +168,7 @@ impl Tracker {
         self.stamps.extend_to(to as usize + 1, &stamp);
         *self.stamps.get_mut(to as usize) = stamp;
         if is_running {
-            self.running.moved(&mut Running(&mut self.stamps), to);
+            self.running.moved(&mut Running(&mut self.stamps), from, to);
         }
     }
 
@@ -179,6 +209,8 @@ mod tests {
             (11, 1),
             (100, 1),
             (101, 2),
+            (9_999, 3),
+            (10_000, 4),
             (1_000_000_000, 8),
             (1_000_000_001, 9),
             (1_000_000_000_000, 11),
@@ -190,6 +222,16 @@ mod tests {
             histogram.observe(Duration::from_nanos(nanos));
             assert_eq!(histogram.counts.iter().position(|&n| n == 1), Some(bucket), "{nanos} ns");
             assert_eq!(histogram.sum, u128::from(nanos));
+        }
+    }
+    #[test]
+    fn the_bounds_are_those_that_component_base_computes() {
+        let mut bound = 10e-9;
+        for (&bucket, &longest) in BUCKETS.iter().zip(&LONGEST) {
+            assert_eq!(bucket, bound);
+            bound *= 10.0;
+            assert!(longest as f64 / 1e9 <= bucket, "{longest} ns is in {bucket}");
+            assert!((longest + 1) as f64 / 1e9 > bucket, "{longest} ns is the last in {bucket}");
         }
     }
 }

@@ -47,6 +47,7 @@ impl Timers {
     }
 
     /// The earliest deadline.
+    #[inline]
     pub(crate) fn next(&self) -> Option<Time> {
         (!self.heap.is_empty()).then(|| self.heap.get(0).at)
     }
@@ -90,20 +91,10 @@ impl Timers {
         Some(at)
     }
 
-    /// Takes out the earliest deadline if it is not after `now`.
-    pub(crate) fn pop(&mut self, now: Time) -> Option<u32> {
+    /// The slot with the earliest deadline, if that is not after `now`.
+    pub(crate) fn first(&self, now: Time) -> Option<u32> {
         let at = self.next()?;
-        if at > now || at == Time::NEVER {
-            return None;
-        }
-        let slot = self.heap.get(0).slot;
-        self.clear(slot);
-        Some(slot)
-    }
-
-    /// The slot with the earliest deadline.
-    pub(crate) fn first(&self) -> Option<u32> {
-        (!self.heap.is_empty()).then(|| self.heap.get(0).slot)
+        (at <= now && at < Time::NEVER).then(|| self.heap.get(0).slot)
     }
 
     /// Any slot with a deadline: the one that is cheapest to take out.
@@ -218,7 +209,10 @@ mod tests {
                     _ => {
                         model.sort_unstable();
                         let due = model.first().filter(|e| e.0 <= at).map(|e| e.2);
-                        prop_assert_eq!(timers.pop(Time::from_nanos(at)), due);
+                        prop_assert_eq!(timers.first(Time::from_nanos(at)), due);
+                        if let Some(slot) = due {
+                            timers.clear(slot);
+                        }
                         model.retain(|entry| Some(entry.2) != due);
                     }
                 }
@@ -232,7 +226,7 @@ mod tests {
     fn never_does_not_fire() {
         let mut timers = Timers::new();
         timers.set(0, Time::NEVER);
-        assert_eq!(timers.pop(Time::NEVER), None);
+        assert_eq!(timers.first(Time::NEVER), None);
         assert_eq!(timers.due(0), Some(Time::NEVER));
     }
 }

@@ -1,1 +1,14 @@
-//! Models of the queue, written to be obviously right, and what compares the queue with them.
+//! The models that requeue's tests hold it against.
+//!
+//! [`model`] says what a queue must do, as plainly as it can be said: sets, maps and lists that
+//! are scanned in full. [`Lockstep`] drives the state machine and the model side by side and
+//! compares everything that can be seen of them after every step.
+
+mod key;
+mod lockstep;
+pub mod model;
+mod op;
+
+pub use crate::key::Key;
+pub use crate::lockstep::{Lockstep, Mode, Setup};
+pub use crate::op::{How, Op};

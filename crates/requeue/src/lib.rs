@@ -1,4 +1,80 @@
-//! A work queue of keys.
+//! A work queue of keys, for programs that bring things into line again and again: Kubernetes'
+//! `client-go` workqueue for Rust.
+//!
+//! - **Coalesced**: a key added ten times before a worker takes it is handed out once.
+//! - **Exclusive**: a key is never with two workers at once.
+//! - **Never lost**: a key added while it is being worked on is handed out once more afterwards. A
+//!   worker that panics, is cancelled or returns early has failed, and its key comes back.
+//! - **Delayed and retried**: [`add_after`](Queue::add_after) hands a key out no earlier than its
+//!   time; failures back off, each key by itself, until one succeeds.
+//! - **Fair**: first in, first out; or [priorities](Order::Priority) that can't starve a key, or
+//!   [fair shares](Builder::fair) between groups.
+//!
+//! ```
+//! use requeue::{Added, Queue};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! let queue = Queue::new();
+//! queue.add("default/web");
+//! assert_eq!(queue.add("default/web"), Added::Coalesced);
+//!
+//! let item = queue.get().await.expect("the queue has not ended");
+//! assert_eq!(*item, "default/web");
+//! // It changes while we work on it: once more afterwards.
+//! assert_eq!(queue.add("default/web"), Added::Dirty);
+//! item.succeed();
+//!
+//! // That run fails, and is retried after a backoff.
+//! queue.get().await.expect("the queue has not ended").retry();
+//!
+//! // From here on no new key is taken. What is known still runs, and then there is no more.
+//! queue.close();
+//! while let Some(item) = queue.get().await {
+//!     assert_eq!(item.attempt(), 2);
+//!     item.succeed();
+//! }
+//! # });
+//! ```
+//!
+//! # Where to find what
+//!
+//! - [`Queue`] adds, hands out and ends; [`Builder`] says how it is to behave; an [`Item`] is a key
+//!   that was handed out, and ends its run.
+//! - [`limiter`] has what decides how long a key waits after a failure.
+//! - [`clock`] has where the queue gets its time: the system, a tokio runtime, or a test.
+#![cfg_attr(
+    feature = "tokio",
+    doc = "- [`workers`] runs a handler for each key: the loop above, with all that belongs to it."
+)]
+//! - [`wait`] has loops that wait: until, poll, backoff. They need no queue.
+//! - [`metrics`] has hooks for what happens in a queue.
+//!
+//! # Which early-add policy
+//!
+//! What an add does to a key that waits for its time, or backs off after a failure, is
+//! [`EarlyAdd`]'s to say. `Keep` is client-go's, for code that comes from there. With many events
+//! take `Hold`: no event makes a failing key run before its time. With `Replace` an event ends the
+//! wait.
+//!
+//! # Which limiter
+//!
+//! [`BackoffLimiter`](limiter::BackoffLimiter) is the default, and right for most: it backs off
+//! per key, with jitter, and counts one failure for each wait.
+//! [`default_controller`](limiter::default_controller) is client-go's, which also holds all
+//! retries together to ten per second.
+//!
+//! # How to end
+//!
+//! At the end of an input, [`close`](Queue::close): whatever the queue knows still runs. On a
+//! signal, [`shut_down`](Queue::shut_down), which drops what waits, or
+//! [`drain`](Queue::drain), which also waits for what is running. Then
+//! [`get`](Queue::get) is `None`, and workers that loop on it end.
+//!
+//! # Features
+//!
+//! - `tokio` (default): the clock of the runtime, and workers. The queue needs none:
+//!   [`get`](Queue::get) works in any runtime, [`get_blocking`](Queue::get_blocking) in any thread.
+//! - `prometheus`: a collector for `prometheus-client`.
 
 pub mod clock;
 pub mod metrics;
@@ -10,11 +86,21 @@ pub mod workers;
 
 pub use requeue_core::limiter;
 pub use requeue_core::{
-    Add, Added, Cancelled, Counts, Cursor, CustomOrder, EarlyAdd, Entry, Group, Merge, Order, Page,
-    Phase, RateLimiter, Time, When,
+    Add, Added, BUCKETS, Cancelled, Counts, Cursor, CustomOrder, EarlyAdd, Entry, Group, Histogram,
+    Merge, Order, Page, Phase, RateLimiter, Time, When,
 };
 
 pub use crate::clock::Clock;
 pub use crate::queue::{
-    BuildError, Builder, Drain, Drained, Filter, Get, GetMany, Item, Key, Queue, Ticket,
+    BuildError, Builder, Drain, Drained, Filter, Get, GetMany, Histograms, Item, Key, Queue, Ticket,
 };
+
+/// The README's example, so that it compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;
+
+/// The example of the page for those who come from client-go, likewise.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/CLIENT_GO.md")]
+pub struct ClientGo;

@@ -3,12 +3,20 @@
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 pub(crate) use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::TryLockError;
 
 /// Runs code of the user whose panic is nobody's business here: dropping a key, waking a task.
 pub(crate) fn quietly<R>(f: impl FnOnce() -> R) -> Option<R> {
-    catch_unwind(AssertUnwindSafe(f)).ok()
+    catch_unwind(AssertUnwindSafe(f)).map_err(drop_payload).ok()
+}
+
+/// Drops what somebody panicked with, which is the user's, too, and may panic in turn.
+fn drop_payload(payload: Box<dyn Any + Send>) {
+    if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(another);
+    }
 }
 
 /// Drops what is the user's, outside every lock.

@@ -166,7 +166,7 @@ fn wait_armed_returns_when_others_have_armed() {
     assert_eq!(clock.armed(), 0);
 }
 
-/// kubernetes#125581: a timer made while a fake clock steps must fire, whoever comes first.
+/// Whichever comes first, arming or moving: in apimachinery's fake clock this is a race.
 #[test]
 fn an_alarm_armed_while_the_clock_moves_is_not_missed() {
     for _ in 0..200 {

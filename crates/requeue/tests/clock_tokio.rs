@@ -14,6 +14,7 @@ use std::time::Duration;
 use requeue::Time;
 use requeue::clock::{Alarm, Clock, FakeClock, SystemClock, TokioClock, sleep_until};
 use tokio::runtime::{Builder, Handle};
+use tokio::task::coop;
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -89,16 +90,13 @@ async fn far_deadlines_are_armed_an_hour_ahead_and_a_sleeper_goes_on_waiting() {
 async fn a_task_that_has_spent_its_budget_can_arm() {
     let clock = TokioClock::current();
     let (to, from) = channel();
-    while tokio::task::coop::has_budget_remaining() {
-        tokio::task::coop::consume_budget().await;
-        let _alarm = clock.arm(clock.now() + SECOND, &Tell::waker(&to));
-        if !tokio::task::coop::has_budget_remaining() {
-            break;
-        }
+    while coop::has_budget_remaining() {
+        coop::consume_budget().await;
     }
     let _alarm = clock.arm(clock.now() + SECOND, &Tell::waker(&to));
-    drop(to);
-    tokio::time::advance(SECOND * 2).await;
+    tokio::time::advance(SECOND / 2).await;
+    assert!(from.try_recv().is_err());
+    tokio::time::advance(SECOND).await;
     assert!(from.try_recv().is_ok());
 }
 

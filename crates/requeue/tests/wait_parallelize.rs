@@ -57,7 +57,17 @@ fn a_stop_leaves_the_pieces_that_have_not_begun() {
 
 #[test]
 fn a_stop_that_has_come_already_means_no_piece_at_all() {
-    parallelize_until(2, 10, 1, || true, |_| panic!("must not run"));
+    let begun = AtomicUsize::new(0);
+    parallelize_until(
+        2,
+        10,
+        1,
+        || true,
+        |_| {
+            begun.fetch_add(1, Ordering::Relaxed);
+        },
+    );
+    assert_eq!(begun.into_inner(), 0);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What `Workers` promises.
 
 #![cfg(feature = "tokio")]
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -6,12 +6,15 @@
 //! of its levels and of the order by age in one step, so that no hand-out ever looks at a key that
 //! may not leave.
 
+use core::ops::Bound;
+
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use hashbrown::HashMap;
+
 use super::Group;
 use crate::chunked::Chunked;
-use crate::index::Index;
 use crate::list::{Links, List};
 use crate::slab::NONE;
 
@@ -66,7 +69,11 @@ struct Members {
     by_age: List,
     /// Its key in `ages`, while the group may be served and has keys.
     age: Option<u64>,
-    lanes: Vec<u32>,
+    /// By level.
+    lanes: BTreeMap<i32, u32>,
+    /// Keys that a custom order gave while the group was at its limit, by age: the order does not
+    /// have them any more, and is shown one for each key that leaves work.
+    skipped: BTreeMap<u64, u32>,
 }
 
 pub(crate) struct Lanes {
@@ -76,7 +83,8 @@ pub(crate) struct Lanes {
     unused_lanes: Vec<u32>,
     groups: Vec<Members>,
     unused_groups: Vec<u32>,
-    by_id: Index,
+    /// Numbers of groups by their id.
+    by_id: HashMap<u64, u32, foldhash::fast::FixedState>,
     /// The lanes that may be served, by priority and turn. No level is empty.
     levels: BTreeMap<i32, BTreeMap<u64, u32>>,
     /// The groups that may be served, by the time their oldest key became ready.
@@ -103,12 +111,8 @@ impl Links for ByAge<'_> {
     }
 }
 
-const fn fold(id: u64) -> u32 {
-    (id ^ (id >> 32)) as u32
-}
-
 impl Lanes {
-    pub(crate) const fn new(policy: Policy) -> Self {
+    pub(crate) fn new(policy: Policy) -> Self {
         Self {
             policy,
             places: Chunked::new(),
@@ -116,7 +120,7 @@ impl Lanes {
             unused_lanes: Vec::new(),
             groups: Vec::new(),
             unused_groups: Vec::new(),
-            by_id: Index::new(),
+            by_id: HashMap::default(),
             levels: BTreeMap::new(),
             ages: BTreeMap::new(),
             ticks: 0,
@@ -154,11 +158,11 @@ impl Lanes {
         if members.records == 0 {
             let id = members.group.id;
             self.unused_groups.push(number);
-            let groups = &self.groups;
-            self.by_id.remove(fold(id), number, |n| fold(groups[n as usize].group.id));
+            self.by_id.remove(&id);
             if self.unused_groups.len() == self.groups.len() {
                 self.groups = Vec::new();
                 self.unused_groups = Vec::new();
+                self.by_id = HashMap::default();
             }
         }
     }
@@ -166,12 +170,15 @@ impl Lanes {
     /// The record in `from` is in `to` from now on.
     pub(crate) fn moved(&mut self, from: u32, to: u32) {
         let place = self.places.get(from as usize).clone();
-        let (group, lane) = (place.group as usize, place.lane);
+        let (group, lane, ready) = (place.group as usize, place.lane, place.ready);
         self.places.extend_to(to as usize + 1, &place);
         *self.places.get_mut(to as usize) = place;
         if lane != NONE {
-            self.lanes[lane as usize].keys.moved(&mut InLane(&mut self.places), to);
-            self.groups[group].by_age.moved(&mut ByAge(&mut self.places), to);
+            self.lanes[lane as usize].keys.moved(&mut InLane(&mut self.places), from, to);
+            self.groups[group].by_age.moved(&mut ByAge(&mut self.places), from, to);
+            if let Some(slot) = self.groups[group].skipped.get_mut(&ready) {
+                *slot = to;
+            }
         }
     }
 
@@ -215,6 +222,7 @@ impl Lanes {
         let members = &mut self.groups[group as usize];
         members.ready -= 1;
         members.by_age.remove(&mut ByAge(&mut self.places), slot);
+        members.skipped.remove(&self.places.get(slot as usize).ready);
         if members.in_work < self.policy.limit {
             self.eligible -= 1;
         }
@@ -223,12 +231,17 @@ impl Lanes {
 
     /// The ready key that is to be handed out next.
     pub(crate) fn next(&self) -> Option<u32> {
-        if self.since_oldest + 1 >= self.policy.oldest_every {
+        if self.is_forced() {
             return self.oldest();
         }
         let (_, level) = self.levels.last_key_value()?;
         let (_, &lane) = level.first_key_value()?;
         self.lanes[lane as usize].keys.head()
+    }
+
+    /// Whether the next hand-out has to be the oldest key.
+    const fn is_forced(&self) -> bool {
+        self.since_oldest.saturating_add(1) >= self.policy.oldest_every
     }
 
     /// Of the ready keys that may be handed out, the one that has been ready longest.
@@ -250,7 +263,7 @@ impl Lanes {
 
     /// The ready key in `slot` is handed out.
     pub(crate) fn start(&mut self, slot: u32) {
-        let forced = self.since_oldest + 1 >= self.policy.oldest_every;
+        let forced = self.is_forced();
         let is_oldest = self.oldest() == Some(slot);
         self.since_oldest = if is_oldest { 0 } else { self.since_oldest.saturating_add(1) };
         let Place { lane, group, .. } = *self.places.get(slot as usize);
@@ -285,10 +298,22 @@ impl Lanes {
         }
     }
 
-    /// The oldest ready key of the group of `slot`, if that group is at its limit.
-    pub(crate) fn held_back_by(&self, slot: u32) -> Option<u32> {
+    /// A custom order gave the ready key in `slot`, which its group holds back.
+    pub(crate) fn skip(&mut self, slot: u32) {
+        let place = self.places.get(slot as usize);
+        self.groups[place.group as usize].skipped.insert(place.ready, slot);
+    }
+
+    /// Of the keys of the group of `slot` that a custom order gave in vain, the oldest.
+    pub(crate) fn skipped(&self, slot: u32) -> Option<u32> {
         let members = &self.groups[self.places.get(slot as usize).group as usize];
-        if members.in_work == self.policy.limit { members.by_age.head() } else { None }
+        members.skipped.first_key_value().map(|(_, &slot)| slot)
+    }
+
+    /// The custom order has been given the key in `slot` once more.
+    pub(crate) fn unskip(&mut self, slot: u32) {
+        let place = self.places.get(slot as usize);
+        self.groups[place.group as usize].skipped.remove(&place.ready);
     }
 
     fn tick(&mut self) -> u64 {
@@ -297,8 +322,7 @@ impl Lanes {
     }
 
     fn group_number(&mut self, group: Group) -> u32 {
-        let hash = fold(group.id);
-        if let Some(n) = self.by_id.find(hash, |n| self.groups[n as usize].group.id == group.id) {
+        if let Some(&n) = self.by_id.get(&group.id) {
             self.groups[n as usize].group = group;
             return n;
         }
@@ -309,11 +333,11 @@ impl Lanes {
             ready: 0,
             by_age: List::new(),
             age: None,
-            lanes: Vec::new(),
+            lanes: BTreeMap::new(),
+            skipped: BTreeMap::new(),
         };
         let number = fill(&mut self.groups, &mut self.unused_groups, members);
-        let groups = &self.groups;
-        self.by_id.insert(hash, number, |n| fold(groups[n as usize].group.id));
+        self.by_id.insert(group.id, number);
         number
     }
 
@@ -321,14 +345,14 @@ impl Lanes {
     fn enter(&mut self, slot: u32, level: i32) {
         let group = self.places.get(slot as usize).group;
         let members = &self.groups[group as usize];
-        let found = members.lanes.iter().copied().find(|&n| self.lanes[n as usize].level == level);
+        let found = members.lanes.get(&level).copied();
         let credit = members.group.weight;
         let lane = match found {
             Some(number) => number,
             None => {
                 let lane = Lane { level, group, keys: List::new(), turn: None, credit };
                 let number = fill(&mut self.lanes, &mut self.unused_lanes, lane);
-                self.groups[group as usize].lanes.push(number);
+                self.groups[group as usize].lanes.insert(level, number);
                 number
             }
         };
@@ -347,12 +371,12 @@ impl Lanes {
         let lane = &mut self.lanes[number as usize];
         let was_first = lane.keys.head() == Some(slot);
         lane.keys.remove(&mut InLane(&mut self.places), slot);
-        let is_empty = lane.keys.is_empty();
+        let (is_empty, level) = (lane.keys.is_empty(), lane.level);
         if is_empty || (was_first && !self.policy.fair) {
             self.place_lane(number, None);
         }
         if is_empty {
-            self.groups[group].lanes.retain(|&n| n != number);
+            self.groups[group].lanes.remove(&level);
             self.unused_lanes.push(number);
             if self.unused_lanes.len() == self.lanes.len() {
                 self.lanes = Vec::new();
@@ -365,6 +389,7 @@ impl Lanes {
     fn place_lane(&mut self, number: u32, turn: Option<u64>) {
         let lane = &self.lanes[number as usize];
         let members = &self.groups[lane.group as usize];
+        let weight = members.group.weight;
         let turn = match lane.keys.head() {
             Some(first) if members.in_work < self.policy.limit => Some(match turn {
                 Some(turn) => turn,
@@ -374,6 +399,10 @@ impl Lanes {
             _ => None,
         };
         let lane = &mut self.lanes[number as usize];
+        if turn.is_none() {
+            // It comes back with a turn of its own.
+            lane.credit = weight;
+        }
         let (level, old) = (lane.level, core::mem::replace(&mut lane.turn, turn));
         if old == turn {
             return;
@@ -415,9 +444,12 @@ impl Lanes {
 
     /// Puts a group and all its lanes where they belong: it has reached its limit, or left it.
     fn place_all(&mut self, group: u32) {
-        for at in 0..self.groups[group as usize].lanes.len() {
-            let lane = self.groups[group as usize].lanes[at];
+        let mut from = Bound::Unbounded;
+        while let Some((&level, &lane)) =
+            self.groups[group as usize].lanes.range((from, Bound::Unbounded)).next()
+        {
             self.place_lane(lane, None);
+            from = Bound::Excluded(level);
         }
         self.place_group(group);
     }

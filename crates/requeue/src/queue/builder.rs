@@ -14,7 +14,7 @@ use super::shared::{Parts, Shared};
 use crate::Key;
 use crate::clock::{Clock, SystemClock};
 use crate::metrics::MetricsProvider;
-use crate::sync::{Arc, quietly};
+use crate::sync::{Arc, drop_quietly, quietly};
 
 pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> Group + Send + Sync>;
 
@@ -116,7 +116,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     pub fn order(mut self, order: Order<K>) -> Self {
         self.config.order = match order {
             Order::Custom(order) => {
-                Order::Custom(Box::new(Fused { order: Some(order), broken: false }))
+                Order::Custom(Box::new(Fused { order: Some(order), broken: false, held: 0 }))
             }
             order => order,
         };
@@ -175,13 +175,14 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Reports every event to a metrics backend of one's own.
+    /// Reports every event to a metrics backend of one's own. The queue needs a name.
     pub fn metrics_provider(mut self, provider: Arc<dyn MetricsProvider>) -> Self {
         self.provider = Some(provider);
         self
     }
 
-    /// Shows the queue in a Prometheus registry, under its name.
+    /// Shows the queue in a Prometheus registry, under its name, which no other queue that is alive
+    /// may have there.
     #[cfg(feature = "prometheus")]
     pub fn metrics(mut self, metrics: &crate::metrics::Metrics) -> Self {
         self.metrics = Some(metrics.clone());
@@ -221,7 +222,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         }
         let mut hooks = None;
         if let Some(provider) = self.provider {
-            let name = self.name.as_deref().ok_or(BuildError::Unnamed)?;
+            let name = self.name.as_deref().filter(|name| !name.is_empty());
+            let name = name.ok_or(BuildError::Unnamed)?;
             config.track = true;
             hooks = Some(provider.queue(name));
         }
@@ -272,6 +274,8 @@ fn seed() -> u64 {
 struct Fused<K> {
     order: Option<Box<dyn CustomOrder<K>>>,
     broken: bool,
+    /// Keys pushed and not popped.
+    held: usize,
 }
 
 impl<K> Fused<K> {
@@ -285,6 +289,7 @@ impl<K> Fused<K> {
 
 impl<K> CustomOrder<K> for Fused<K> {
     fn push(&mut self, key: K) {
+        self.held += 1;
         self.with(|order| order.push(key));
     }
 
@@ -293,6 +298,7 @@ impl<K> CustomOrder<K> for Fused<K> {
     }
 
     fn pop(&mut self) -> Option<K> {
+        self.held = self.held.saturating_sub(1);
         self.with(|order| order.pop()).flatten()
     }
 
@@ -304,6 +310,15 @@ impl<K> CustomOrder<K> for Fused<K> {
 
 impl<K> Drop for Fused<K> {
     fn drop(&mut self) {
+        // One by one, as far as it gives them: two keys that panic while a collection is dropped end
+        // the process.
+        if std::mem::needs_drop::<K>() {
+            while self.held > 0
+                && let Some(key) = self.pop()
+            {
+                drop_quietly(key);
+            }
+        }
         let order = self.order.take();
         quietly(|| drop(order));
     }

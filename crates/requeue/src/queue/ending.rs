@@ -13,7 +13,7 @@ use super::shared::SLICE;
 use super::{Queue, Shared};
 use crate::Key;
 use crate::clock::{Alarm, Clock};
-use crate::sync::{Arc, drop_quietly};
+use crate::sync::{Arc, drop_quietly, quietly};
 
 /// How a drain ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,11 +74,16 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     fn end(&self, ends_drains: bool) -> Vec<K> {
         let mut dropped = Vec::new();
-        let mut first = true;
+        // What has fallen due is ready, whether anybody has looked or not.
+        let Some((state, _)) = self.settled() else { return dropped };
+        let mut first = Some(state);
         loop {
-            let Ok(mut state) = self.shared.lock() else { return dropped };
+            let is_first = first.is_some();
+            let Some(mut state) = first.take().or_else(|| self.shared.lock().ok()) else {
+                return dropped;
+            };
             let mut wakers = Vec::new();
-            if std::mem::take(&mut first) {
+            if is_first {
                 state.core.end(Ending::ShutDown);
                 if ends_drains {
                     state.shut_downs += 1;
@@ -86,12 +91,15 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
                 }
             }
             let slice = state.core.drop_some(SLICE);
+            let leftovers = state.core.leftovers(SLICE);
+            let more = slice.more || leftovers.len() == SLICE;
             self.shared.release(state);
+            leftovers.into_iter().for_each(drop_quietly);
             for waker in wakers {
-                crate::sync::quietly(|| waker.wake());
+                quietly(|| waker.wake());
             }
             dropped.extend(slice.keys);
-            if !slice.more {
+            if !more {
                 return dropped;
             }
         }
@@ -114,7 +122,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// # Panics
     ///
     /// Inside a tokio runtime.
+    #[track_caller]
     pub fn shut_down_with_drain_blocking(&self) -> Drained<K> {
+        super::get::forbid_in_runtime();
         Drain::new(self, None).block()
     }
 
@@ -148,7 +158,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// # Panics
     ///
     /// Inside a tokio runtime.
+    #[track_caller]
     pub fn drain_blocking(&self, timeout: Duration) -> Drained<K> {
+        super::get::forbid_in_runtime();
         Drain::new(self, Some(timeout)).block()
     }
 
@@ -257,8 +269,9 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         };
         drop(state);
         drop_quietly(old);
-        if let (Some(deadline), None) = (self.deadline, &self.alarm) {
-            self.alarm = Some(shared.clock.arm(deadline, waker));
+        // Each time: an alarm may go off early, and wakes the waker it was armed with.
+        if let Some(deadline) = self.deadline {
+            self.alarm = quietly(|| shared.clock.arm(deadline, waker));
         }
         None
     }
@@ -269,9 +282,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         Drained { finished, processing, dropped }
     }
 
-    #[track_caller]
     fn block(mut self) -> Drained<K> {
-        super::get::forbid_in_runtime();
         super::get::THREAD.with(|waker| {
             loop {
                 match self.look(waker) {
@@ -287,8 +298,6 @@ impl<K: Key + Unpin, S: BuildHasher> Future for Drain<'_, K, S> {
     type Output = Drained<K>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Drained<K>> {
-        // An alarm may go off early, and wakes the waker it was armed with.
-        self.alarm = None;
         match self.look(cx.waker()) {
             Some(drained) => Poll::Ready(drained),
             None => Poll::Pending,
@@ -298,6 +307,7 @@ impl<K: Key + Unpin, S: BuildHasher> Future for Drain<'_, K, S> {
 
 impl<K: Key, S: BuildHasher> Drop for Drain<'_, K, S> {
     fn drop(&mut self) {
+        std::mem::take(&mut self.dropped).into_iter().for_each(drop_quietly);
         let Some(number) = self.number else { return };
         let Ok(mut state) = self.queue.shared.lock() else { return };
         let at = state.drainers.iter().position(|(n, _)| *n == number);

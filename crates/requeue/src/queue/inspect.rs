@@ -4,11 +4,12 @@ use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
-use requeue_core::{Counts, Cursor, Entry, Page, Phase};
+use requeue_core::{Counts, Cursor, Entry, Histogram, Page, Phase, Time};
 
-use super::Queue;
-use super::shared::SLICE;
+use super::shared::{SLICE, State};
+use super::{Queue, Shared};
 use crate::Key;
+use crate::sync::{Held, Ordering, drop_quietly};
 
 /// Which keys a [`snapshot`](Queue::snapshot) shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
@@ -33,6 +34,26 @@ impl Filter {
             Self::Waiting => entry.due.is_some(),
             Self::Failing => entry.due.is_some() && entry.failures > 0,
         }
+    }
+}
+
+/// How long things took, since the queue was made: see [`Queue::histograms`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Histograms {
+    /// How long keys were ready before they were handed out (`workqueue_queue_duration_seconds`).
+    /// A key that was added while with a worker counts from that add.
+    pub queued: Histogram,
+    /// How long workers had keys (`workqueue_work_duration_seconds`).
+    pub worked: Histogram,
+}
+
+impl<K: Eq + Clone> State<K> {
+    pub(super) fn histograms(&self) -> Histograms {
+        self.core.histograms().map_or_else(Histograms::default, |(queued, worked)| Histograms {
+            queued: *queued,
+            worked: *worked,
+        })
     }
 }
 
@@ -102,6 +123,67 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.lock().map_or(Duration::ZERO, |state| state.core.longest_running(now))
     }
 
+    /// How long the key that has been ready longest has been so; zero unless
+    /// [times are kept](super::Builder::track_times).
+    ///
+    /// ```
+    /// use requeue::{Queue, clock::FakeClock};
+    /// use std::time::Duration;
+    ///
+    /// let clock = FakeClock::new();
+    /// let queue = Queue::builder().clock(clock.clone()).track_times().build()?;
+    /// queue.add("old");
+    /// clock.advance(Duration::from_secs(2));
+    /// queue.add("new");
+    /// assert_eq!(queue.oldest_ready(), Duration::from_secs(2));
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn oldest_ready(&self) -> Duration {
+        let now = self.now();
+        let Some(state) = self.shared.promoted(now) else { return Duration::ZERO };
+        let oldest = state.core.oldest_ready(now);
+        self.shared.release(state);
+        oldest
+    }
+
+    /// How long keys were ready before they were handed out, and how long workers had them; empty
+    /// unless [times are kept](super::Builder::track_times).
+    ///
+    /// ```
+    /// use requeue::{Queue, clock::FakeClock};
+    /// use std::time::Duration;
+    ///
+    /// let clock = FakeClock::new();
+    /// let queue = Queue::builder().clock(clock.clone()).track_times().build()?;
+    /// queue.add("a");
+    /// clock.advance(Duration::from_millis(3));
+    /// let item = queue.try_get().unwrap();
+    /// clock.advance(Duration::from_millis(50));
+    /// item.succeed();
+    ///
+    /// let times = queue.histograms();
+    /// assert_eq!((times.queued.count(), times.queued.sum), (1, 3_000_000));
+    /// assert_eq!((times.worked.count(), times.worked.sum), (1, 50_000_000));
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn histograms(&self) -> Histograms {
+        self.shared.lock().map_or_else(|_| Histograms::default(), |state| state.histograms())
+    }
+
+    /// How many keys were given up after too many failures.
+    #[must_use]
+    pub fn given_up(&self) -> u64 {
+        self.shared.given_up.load(Ordering::Relaxed)
+    }
+
+    /// How many attempts ended in a panic.
+    #[must_use]
+    pub fn panics(&self) -> u64 {
+        self.shared.panics.load(Ordering::Relaxed)
+    }
+
     /// Failures in a row of `key`, as its next item's `attempt` counts them.
     #[must_use]
     pub fn failures<Q>(&self, key: &Q) -> u32
@@ -146,7 +228,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             self.shared.release(state);
             left = left.saturating_sub(page.entries.len().max(1));
             next = page.next;
-            shown.extend(page.entries.into_iter().filter(|entry| filter.takes(entry)));
+            let (takes, leaves) = page.entries.into_iter().partition(|entry| filter.takes(entry));
+            shown.extend::<Vec<_>>(takes);
+            Vec::into_iter(leaves).for_each(drop_quietly);
         }
         Page { entries: shown, next }
     }
@@ -183,8 +267,38 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Q: Hash + Eq + ?Sized,
     {
         match self.look_up(key) {
-            Some(entry) => entry.explain(self.now()).to_string(),
+            Some(entry) => {
+                let why = entry.explain(self.now()).to_string();
+                drop_quietly(entry);
+                why
+            }
             None => "not in the queue".to_owned(),
+        }
+    }
+
+    /// Makes everything ready that is due, in slices, and keeps the lock.
+    pub(super) fn settled(&self) -> Option<(Held<'_, State<K>>, Time)> {
+        loop {
+            let needs_now = |core: &requeue_core::Queue<K>| core.next_due().is_some();
+            let (mut state, now) = self.shared.lock_at(None, needs_now).ok()?;
+            let full = state.core.promote(now, SLICE) == SLICE;
+            if !full {
+                return Some((state, now));
+            }
+            self.shared.release(state);
+        }
+    }
+}
+
+impl<K: Key> Shared<K> {
+    /// Makes everything ready that is due at `now`, in slices, and keeps the lock.
+    pub(super) fn promoted(&self, now: Time) -> Option<Held<'_, State<K>>> {
+        loop {
+            let mut state = self.lock().ok()?;
+            if state.core.promote(now, SLICE) < SLICE {
+                return Some(state);
+            }
+            self.release(state);
         }
     }
 }

@@ -4,11 +4,12 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use requeue_core::{self as core, Asked, Finish, HandOut};
+use requeue_core::{self as core, Asked, Finish, Finished, HandOut};
 
 use super::Shared;
+use super::shared::State;
 use crate::Key;
-use crate::sync::{Arc, drop_quietly, quietly};
+use crate::sync::{Arc, Held, drop_quietly, quietly};
 
 enum Owner<'q, K: Key> {
     Lent(&'q Shared<K>),
@@ -176,9 +177,9 @@ impl<'q, K: Key> Item<'q, K> {
     /// until [`Queue::done`](super::Queue::done) with the key, or
     /// [`Queue::done_ticket`](super::Queue::done_ticket) with the ticket.
     pub fn into_parts(mut self) -> (K, Ticket) {
-        let ticket = Ticket { ticket: self.ticket };
         match self.live.take() {
             Some((owner, key)) => {
+                let ticket = Ticket { ticket: self.ticket, queue: owner.number };
                 if let Ok(mut state) = owner.lock() {
                     state.core.give_up(&self.ticket);
                 }
@@ -190,10 +191,17 @@ impl<'q, K: Key> Item<'q, K> {
     }
 
     fn end(&mut self, how: impl FnOnce(&Shared<K>, &K, Asked) -> Finish) {
+        let Some((owner, key)) = &self.live else { return };
+        let how = how(owner, key, self.asked);
+        // If a key's `clone` panics in here, nothing has happened, and the item's drop ends it.
+        owner.finish(&self.ticket, how);
+        self.free();
+    }
+
+    fn free(&mut self) {
         if let Some((owner, key)) = self.live.take() {
-            let how = how(&owner, &key, self.asked);
-            owner.finish(&self.ticket, how);
             drop_quietly(key);
+            drop(owner);
         }
     }
 }
@@ -201,12 +209,15 @@ impl<'q, K: Key> Item<'q, K> {
 impl<K: Key> Drop for Item<'_, K> {
     fn drop(&mut self) {
         // May run while unwinding: nothing of the user's may unwind out of it.
+        let Some((owner, key)) = &self.live else { return };
         quietly(|| {
-            self.end(|shared, key, asked| {
-                let delay = shared.limits.delay(key, shared.clock.now());
-                Finish::Fail { delay, asked }
-            });
+            let delay = owner.limits.delay(key, owner.clock.now());
+            let how = Finish::Fail { delay, asked: self.asked };
+            if quietly(|| owner.finish(&self.ticket, how)).is_none() {
+                owner.finish_without_copies(&self.ticket, how);
+            }
         });
+        self.free();
     }
 }
 
@@ -234,6 +245,8 @@ impl<K: Key + fmt::Debug> fmt::Debug for Item<'_, K> {
 #[must_use = "a key whose ticket is lost is done only by `Queue::done`"]
 pub struct Ticket {
     ticket: core::Ticket,
+    /// The queue's number: hand-outs of another have the same epochs.
+    queue: u64,
 }
 
 impl Ticket {
@@ -244,6 +257,50 @@ impl Ticket {
     }
 
     pub(super) fn finish<K: Key>(&self, shared: &Shared<K>, how: Finish) -> bool {
-        shared.finish(&self.ticket, how)
+        shared.number == self.queue && shared.finish(&self.ticket, how)
+    }
+}
+
+impl<K: Key> Shared<K> {
+    /// Ends a hand-out; `false`, and no effect, if it has ended already.
+    pub(crate) fn finish(&self, ticket: &core::Ticket, how: Finish) -> bool {
+        let now =
+            matches!(how, Finish::Fail { .. } | Finish::Later { .. }).then(|| self.clock.now());
+        let locked = self.lock_at(now, |core| core.finish_needs_now(&how));
+        let Ok((mut state, now)) = locked else { return false };
+        let finished = state.core.finish(ticket, how, now);
+        self.finished(state, finished)
+    }
+
+    /// Ends a hand-out that could not be ended because a key's `clone` has panicked.
+    #[cold]
+    fn finish_without_copies(&self, ticket: &core::Ticket, how: Finish) {
+        let now = self.clock.now();
+        let Ok(mut state) = self.lock() else { return };
+        let finished = state.core.finish_without_copies(ticket, how, now);
+        self.finished(state, finished);
+    }
+
+    /// Whether a hand-out has ended; if so, sees to what comes of it.
+    #[inline]
+    pub(super) fn finished(
+        &self,
+        mut state: Held<'_, State<K>>,
+        finished: Option<Finished<K>>,
+    ) -> bool {
+        let Some(Finished { mut key, lost, worked, .. }) = finished else {
+            // What was due has become ready all the same.
+            self.release(state);
+            return false;
+        };
+        if lost && let Some(key) = key.take() {
+            state.lost.push(key);
+        }
+        self.release(state);
+        drop_quietly(key);
+        if let (Some(hooks), Some(worked)) = (&self.hooks, worked) {
+            quietly(|| hooks.done(worked));
+        }
+        true
     }
 }

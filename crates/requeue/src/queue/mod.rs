@@ -3,9 +3,12 @@
 mod builder;
 mod ending;
 mod get;
+mod hooks;
 mod inspect;
 mod item;
 mod limits;
+#[cfg(feature = "prometheus")]
+pub(crate) mod sample;
 mod shared;
 mod waiters;
 
@@ -20,12 +23,12 @@ use requeue_core::{Add, Added, Cancelled, Group, Time};
 pub use self::builder::{BuildError, Builder};
 pub use self::ending::{Drain, Drained};
 pub use self::get::{Get, GetMany};
-pub use self::inspect::Filter;
+pub use self::inspect::{Filter, Histograms};
 pub use self::item::{Item, Ticket};
+use self::shared::SLICE;
 pub(crate) use self::shared::Shared;
-use self::shared::{SLICE, State};
 use crate::clock::Clock;
-use crate::sync::{Arc, Held, drop_quietly, quietly};
+use crate::sync::{Arc, drop_quietly};
 
 /// What can be a key: anything that can be hashed, compared, copied and sent.
 ///
@@ -155,20 +158,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let now = self.shared.hinted_now();
         let locked = self.shared.lock_at(now, requeue_core::Queue::add_needs_now);
         let Ok((mut state, now)) = locked else { return Added::Refused };
-        let before = state.core.counts().adds;
-        match state.core.add_known(key, hash, &add, now) {
-            Some(added) => {
-                let counted = state.core.counts().adds != before;
-                self.shared.release(state);
-                self.report(&add, counted, added);
-                added
-            }
-            None => {
-                drop(state);
-                // Somebody may add it in between: then this is one add more to the same run.
-                self.add_with(key.to_owned(), add)
-            }
-        }
+        let known = state.core.add_known(key, hash, &add, now);
+        self.shared.release(state);
+        // Somebody may add it in between: then this is one add more to the same run.
+        known.unwrap_or_else(|| self.add_with(key.to_owned(), add))
     }
 
     /// Adds `key` after `delay`. A delay of zero adds it now.
@@ -194,8 +187,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Adds `key` after the delay that the limiter says, and counts a failure of it.
     ///
     /// client-go's `AddRateLimited`, for keys whose [`Item`] is not at hand: [`Item::retry`] does
-    /// this and ends the hand-out. Under [`EarlyAdd::Hold`](crate::EarlyAdd::Hold) only `retry`
-    /// keeps other adds back: this is a delayed add like any other while the key is with a worker.
+    /// this and ends the hand-out. Under [`EarlyAdd::Hold`](crate::EarlyAdd::Hold) whatever is
+    /// pending then waits for as long, also while the key is still with its worker.
     pub fn add_rate_limited(&self, key: K) -> Added {
         if self.is_shutting_down() {
             return Added::Refused;
@@ -227,12 +220,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             if add.is_delayed() { Some(self.shared.clock.now()) } else { self.shared.hinted_now() };
         let locked = self.shared.lock_at(now, requeue_core::Queue::add_needs_now);
         let Ok((mut state, now)) = locked else { return Added::Refused };
-        let before = state.core.counts().adds;
         let (added, unused) = state.core.add(key, hash, add, group, now);
-        let counted = state.core.counts().adds != before;
         self.shared.release(state);
         drop_quietly(unused);
-        self.report(&add, counted, added);
         added
     }
 
@@ -262,33 +252,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             let locked = self.shared.lock_at(now, requeue_core::Queue::add_needs_now);
             let Ok((mut state, now)) = locked else { return count };
             let mut unused = Vec::new();
-            let before = state.core.counts().adds;
             for (key, hash, group) in slice.drain(..) {
                 let (added, back) = state.core.add(key, hash, Add::now(), group, now);
                 count += usize::from(added.is_accepted());
                 unused.extend(back);
             }
-            let adds = state.core.counts().adds - before;
             self.shared.release(state);
             unused.into_iter().for_each(drop_quietly);
-            if let Some(hooks) = &self.shared.hooks {
-                (0..adds).for_each(|_| {
-                    quietly(|| hooks.add());
-                });
-            }
         }
-    }
-
-    fn report(&self, add: &Add, counted: bool, added: Added) {
-        let Some(hooks) = &self.shared.hooks else { return };
-        quietly(|| {
-            if add.is_retry() && added.is_accepted() {
-                hooks.retry();
-            }
-            if counted {
-                hooks.add();
-            }
-        });
     }
 
     // --- Taking back ----------------------------------------------------------------------------
@@ -317,7 +288,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         // The limiter wants an owned key's reference; the record's is one.
         let known = state.core.look_up(key, hash).map(|entry| entry.key);
         let cancelled = state.core.cancel(key, hash);
+        let leftovers = state.core.leftovers(SLICE);
         self.shared.release(state);
+        leftovers.into_iter().for_each(drop_quietly);
         if let Some(key) = known {
             self.shared.limits.forget(&key);
             drop_quietly(key);
@@ -378,13 +351,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let locked =
             self.shared.lock_at(None, |core| core.finish_needs_now(&requeue_core::Finish::Done));
         let Ok((mut state, now)) = locked else { return false };
-        let Some(finished) = state.core.done(key, hash, now) else { return false };
-        self.shared.finished(state, finished, false);
-        true
+        let finished = state.core.done(key, hash, now);
+        self.shared.finished(state, finished)
     }
 
     /// Ends the hand-out that `ticket` names, as client-go's `Done`; `false`, and no effect, if it
-    /// has ended already.
+    /// has ended already, or was another queue's.
     pub fn done_ticket(&self, ticket: Ticket) -> bool {
         ticket.finish(&self.shared, requeue_core::Finish::Done)
     }
@@ -419,20 +391,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.name.as_deref()
     }
 
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "for Workers"))]
     pub(crate) fn shared(&self) -> &Arc<Shared<K>> {
         &self.shared
-    }
-
-    /// Makes everything ready that is due, in slices, and keeps the lock.
-    fn settled(&self) -> Option<(Held<'_, State<K>>, Time)> {
-        loop {
-            let needs_now = |core: &requeue_core::Queue<K>| core.next_due().is_some();
-            let (mut state, now) = self.shared.lock_at(None, needs_now).ok()?;
-            let full = state.core.promote(now, SLICE) == SLICE;
-            if !full {
-                return Some((state, now));
-            }
-            self.shared.release(state);
-        }
     }
 }

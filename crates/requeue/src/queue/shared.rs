@@ -1,9 +1,11 @@
 //! The one lock, what is done under it, and what is done after it.
 
+use std::any::TypeId;
 use std::task::{Wake, Waker};
 
-use requeue_core::{self as core, Finish, Finished, HandOut, Time};
+use requeue_core::{self as core, HandOut, Time};
 
+use super::hooks::Told;
 use super::limits::Limits;
 use super::waiters::{Kind, Place, Waiters, Wakes};
 use crate::Key;
@@ -36,10 +38,14 @@ pub(crate) struct State<K> {
     arm_again: bool,
     /// What `Shared::hint` says.
     hint: bool,
+    /// What the hooks were told so far.
+    pub(super) told: Told,
 }
 
 /// What all handles of a queue share.
 pub(crate) struct Shared<K: Key> {
+    /// Tells the queues of a process apart.
+    pub(super) number: u64,
     state: Guarded<State<K>>,
     /// Whether an add needs the time, so that it can be read before the lock is taken. A hint.
     hint: AtomicBool,
@@ -69,9 +75,7 @@ pub(super) struct Parts<K: Key> {
 impl<K: Key> Shared<K> {
     pub(super) fn new(parts: Parts<K>) -> Arc<Self> {
         let has_order = matches!(parts.config.order, core::Order::Custom(_));
-        // Code of the user that could come back here: that of an order, and that of keys which
-        // hold something.
-        let watched = has_order || std::mem::needs_drop::<K>();
+        let watched = has_order || !is_plain::<K>();
         let core = core::Queue::new(parts.config);
         let hint = core.add_needs_now();
         let state = State {
@@ -86,8 +90,12 @@ impl<K: Key> Shared<K> {
             arming: false,
             arm_again: false,
             hint,
+            told: Told::default(),
         };
+        // No primitive of the queue's: nothing is ordered by it.
+        static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Arc::new_cyclic(|this| Self {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
             state: Guarded::new(state, watched),
             hint: AtomicBool::new(hint),
             clock: parts.clock,
@@ -132,7 +140,8 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    /// Releases the lock, and does what has come up meanwhile: wakes getters, sets the alarm.
+    /// Releases the lock, and does what has come up meanwhile: wakes getters, sets the alarm, tells
+    /// the hooks.
     #[inline]
     pub(super) fn release(&self, mut state: Held<'_, State<K>>) {
         let hint = state.core.add_needs_now();
@@ -140,10 +149,15 @@ impl<K: Key> Shared<K> {
             state.hint = hint;
             self.hint.store(hint, Ordering::Relaxed);
         }
+        let news = self.hooks.as_ref().map(|hooks| (hooks, state.news()));
         if state.waiters.is_empty() && state.drainers.is_empty() {
-            return;
+            drop(state);
+        } else {
+            self.settle(state);
         }
-        self.settle(state);
+        if let Some((hooks, news)) = news {
+            news.tell(&**hooks);
+        }
     }
 
     fn settle(&self, mut state: Held<'_, State<K>>) {
@@ -183,8 +197,10 @@ impl<K: Key> Shared<K> {
     ///
     /// Arming is the clock's business and happens outside the lock; of several threads that want
     /// to, or an alarm that goes off while it is being armed, one does it and looks once more.
+    /// Where alarms keep going off as they are armed, those who wait look at the clock all the time,
+    /// not whoever happens to be here.
     fn arm(&self) {
-        loop {
+        for _ in 0..8 {
             let Ok(mut state) = self.lock() else { return };
             if state.arming {
                 state.arm_again = true;
@@ -205,6 +221,11 @@ impl<K: Key> Shared<K> {
                 return;
             }
         }
+        let Ok(mut state) = self.lock() else { return };
+        let mut wakes = Wakes::new();
+        state.waiters.wake_all(true, &mut wakes);
+        drop(state);
+        wakes.wake();
     }
 
     fn timer(&self) -> &Waker {
@@ -282,7 +303,8 @@ impl<K: Key> Shared<K> {
             if taken.is_some() || ended {
                 let old = state.waiters.leave(&mut wait.place);
                 self.release(state);
-                drop_quietly((old, fresh));
+                drop_quietly(old);
+                drop_quietly(fresh);
                 return taken.map_or(Look::Ended, Look::Key);
             }
             if state.waiters.is_listed_with(wait.place, waker) {
@@ -300,7 +322,8 @@ impl<K: Key> Shared<K> {
             && self.clock.is_real_time()
             && state.waiters.lead(wait.place, due);
         self.release(state);
-        drop_quietly((old, fresh));
+        drop_quietly(old);
+        drop_quietly(fresh);
         Look::Wait { until: if leads { due } else { Time::NEVER } }
     }
 
@@ -314,48 +337,34 @@ impl<K: Key> Shared<K> {
         self.release(state);
         drop_quietly(old);
     }
+}
 
-    // --- Finishing ------------------------------------------------------------------------------
-
-    /// Ends a hand-out; `false`, and no effect, if it has ended already.
-    pub(crate) fn finish(&self, ticket: &core::Ticket, how: Finish) -> bool {
-        let now =
-            matches!(how, Finish::Fail { .. } | Finish::Later { .. }).then(|| self.clock.now());
-        let locked = self.lock_at(now, |core| core.finish_needs_now(&how));
-        let Ok((mut state, now)) = locked else { return false };
-        let Some(finished) = state.core.finish(ticket, how, now) else { return false };
-        let retried = matches!(how, Finish::Fail { .. } | Finish::Later { .. });
-        self.finished(state, finished, retried);
-        true
-    }
-
-    #[inline]
-    pub(super) fn finished(
-        &self,
-        mut state: Held<'_, State<K>>,
-        finished: Finished<K>,
-        retried: bool,
-    ) {
-        let mut key = finished.key;
-        if finished.lost
-            && let Some(key) = key.take()
-        {
-            state.lost.push(key);
+impl<K: Key> Drop for Shared<K> {
+    fn drop(&mut self) {
+        if !std::mem::needs_drop::<K>() {
+            return;
         }
-        let ended = state.core.ending() == core::Ending::ShutDown;
-        self.release(state);
-        drop_quietly(key);
-        if let Some(hooks) = &self.hooks {
-            quietly(|| {
-                if let Some(worked) = finished.worked {
-                    hooks.done(worked);
-                }
-                if retried && !ended {
-                    hooks.retry();
-                }
-            });
-        }
+        // One by one: a key that panics must not keep the next from being dropped, and two that
+        // panic while a collection is dropped end the process.
+        let Ok(mut state) = self.state.lock() else { return };
+        let core = std::mem::replace(&mut state.core, core::Queue::new(core::Config::default()));
+        let lost = std::mem::take(&mut state.lost);
+        drop(state);
+        core.into_keys().chain(lost).for_each(drop_quietly);
     }
+}
+
+/// Whether keys of this type have no code that could come back to the queue while it is locked:
+/// one of the types that are keys mostly.
+fn is_plain<K: 'static>() -> bool {
+    fn any<K: 'static>(types: &[TypeId]) -> bool {
+        types.contains(&TypeId::of::<K>())
+    }
+    macro_rules! is_any {
+        ($($of:ty),*) => { any::<K>(&[$(TypeId::of::<$of>()),*]) };
+    }
+    is_any!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize, char, bool, ())
+        || is_any!(&'static str, String, Box<str>, std::sync::Arc<str>, (String, String))
 }
 
 /// A getter that may have to wait.

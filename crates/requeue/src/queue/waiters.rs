@@ -49,6 +49,8 @@ pub(crate) struct Waiters {
     /// The latest wake that was given back. Earlier ones that are still out are not counted any
     /// more: who was overtaken may never look, and must not hold up the others.
     returned: u64,
+    /// The latest wake that was given to a task.
+    to_task: u64,
     /// The thread that keeps the time for all, and until when it sleeps.
     leader: Option<(Place, crate::Time)>,
 }
@@ -64,6 +66,7 @@ impl Waiters {
             threads: 0,
             given: 0,
             returned: 0,
+            to_task: 0,
             leader: None,
         }
     }
@@ -150,13 +153,16 @@ impl Waiters {
     pub(crate) fn wake_for(&mut self, keys: usize, wakes: &mut Wakes) {
         while keys > 0 && self.head != NONE {
             let out = self.given - self.returned;
+            // A task that was woken may not be polled for long, or ever: one wake more, so that it
+            // does not keep a key to itself.
+            let spare = u64::from(self.to_task > self.returned);
             let enough = match self.all[self.head as usize].kind {
                 // A wake across threads is dear, and who is woken goes on to wake others.
                 Kind::Thread => 1 + u64::from(keys.ilog2()),
-                // A task may not look for long; the next one must not wait for it.
+                // Chains of tasks are slow: each link waits for its turn to be polled.
                 Kind::Task => keys as u64,
             };
-            if out >= enough {
+            if out >= enough + spare {
                 break;
             }
             self.wake_first(wakes);
@@ -181,6 +187,9 @@ impl Waiters {
 
     fn wake_at(&mut self, at: u32, wakes: &mut Wakes) {
         self.given += 1;
+        if self.all[at as usize].kind == Kind::Task {
+            self.to_task = self.given;
+        }
         self.unlink(at);
         let state = std::mem::replace(&mut self.all[at as usize].state, State::Woken(self.given));
         if let State::Listed(waker) = state {

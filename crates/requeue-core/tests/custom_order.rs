@@ -1,0 +1,139 @@
+//! Custom orders: what they are given, and who drops it.
+
+use std::cell::Cell;
+use std::sync::{Arc, Mutex};
+
+use requeue_core::{Add, Config, CustomOrder, EarlyAdd, Finish, Group, Merge, Order, Queue, Time};
+
+const NOW: Time = Time::ZERO;
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Must not be dropped inside the queue, where a lock is held around it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Key(u32);
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        assert!(!INSIDE.get() || std::thread::panicking(), "{self:?} is dropped inside");
+    }
+}
+
+fn inside<T>(f: impl FnOnce() -> T) -> T {
+    INSIDE.set(true);
+    let value = f();
+    INSIDE.set(false);
+    value
+}
+
+/// Last in, first out; or first in, first out.
+struct Keys<K> {
+    keys: Arc<Mutex<Vec<K>>>,
+    first_out: bool,
+}
+
+impl<K: Send> CustomOrder<K> for Keys<K> {
+    fn push(&mut self, key: K) {
+        self.keys.lock().expect("no test panics inside").push(key);
+    }
+
+    fn touch(&mut self, _: &K) {}
+
+    fn pop(&mut self) -> Option<K> {
+        let mut keys = self.keys.lock().expect("no test panics inside");
+        if self.first_out && !keys.is_empty() { Some(keys.remove(0)) } else { keys.pop() }
+    }
+
+    fn len(&self) -> usize {
+        self.keys.lock().expect("no test panics inside").len()
+    }
+}
+
+fn queue<K: Eq + Clone + Send + 'static>(
+    early_add: EarlyAdd,
+    group_limit: Option<u32>,
+    first_out: bool,
+) -> (Queue<K>, Arc<Mutex<Vec<K>>>) {
+    let keys = Arc::default();
+    let order = Order::Custom(Box::new(Keys { keys: Arc::clone(&keys), first_out }));
+    (Queue::new(Config { early_add, order, group_limit, ..Config::default() }), keys)
+}
+
+#[test]
+fn no_copy_of_a_key_is_dropped_inside() {
+    let later = Add::after(core::time::Duration::from_secs(1));
+    for early_add in [EarlyAdd::Keep, EarlyAdd::Replace, EarlyAdd::Hold] {
+        for how in 0..5 {
+            let (mut queue, _keys) = queue(early_add, None, false);
+            let mut add = |key: u32, add| {
+                let key = Key(key);
+                drop(inside(|| queue.add(key, 1, add, Group::default(), NOW)));
+            };
+            add(1, Add::now());
+            add(1, Add::now());
+            add(1, later);
+            add(1, later.merge(Merge::Exactly));
+            add(1, Add::now().merge(Merge::Exactly));
+            add(2, later);
+            let out = inside(|| queue.get_by_order(NOW, |_| 1)).item.expect("one is ready");
+            let how = match how {
+                0 => Finish::Done,
+                1 => Finish::Succeed,
+                2 => Finish::Later { after: core::time::Duration::ZERO, asked: out.asked },
+                3 => Finish::Fail { delay: core::time::Duration::from_secs(1), asked: out.asked },
+                _ => Finish::PutBack { asked: out.asked },
+            };
+            for _ in 0..2 {
+                let key = Key(1);
+                drop(inside(|| queue.add(key, 1, Add::now(), Group::default(), NOW)));
+            }
+            drop(inside(|| queue.finish(&out.ticket, how, NOW)));
+            inside(|| queue.promote(Time::from_nanos(u64::MAX - 1), 9));
+        }
+    }
+}
+
+/// Keys of a group are taken from the order while the group is at its limit. When it has room
+/// again they are handed out, though the order never runs dry.
+#[test]
+fn keys_given_in_vain_are_shown_again_when_their_group_has_room() {
+    let (mut queue, _keys) = queue::<u32>(EarlyAdd::Keep, Some(2), true);
+    let add = |queue: &mut Queue<u32>, key: u32| {
+        // Keys from 100 on are each in a group of their own.
+        let group = Group::new(if key < 100 { 0 } else { u64::from(key) });
+        let _ = queue.add(key, u64::from(key), Add::now(), group, NOW);
+    };
+    let get = |queue: &mut Queue<u32>| {
+        queue.get_by_order(NOW, |&key| u64::from(key)).item.expect("one is ready")
+    };
+    (1..=5).for_each(|key| add(&mut queue, key));
+    add(&mut queue, 100);
+    let working = [get(&mut queue), get(&mut queue)];
+    assert_eq!(get(&mut queue).key, 100, "three were given in vain");
+    for out in &working {
+        let _ = queue.finish(&out.ticket, Finish::Done, NOW);
+    }
+    let mut waited_for = vec![3, 4, 5];
+    for key in 101..120 {
+        let out = get(&mut queue);
+        waited_for.retain(|&key| key != out.key);
+        let _ = queue.finish(&out.ticket, Finish::Done, NOW);
+        add(&mut queue, key);
+    }
+    assert_eq!(waited_for, []);
+}
+
+#[test]
+fn an_order_is_not_shown_again_what_it_has() {
+    let (mut queue, keys) = queue::<u32>(EarlyAdd::Keep, Some(1), false);
+    let _ = queue.add(1, 1, Add::now(), Group::default(), NOW);
+    let _ = queue.add(2, 2, Add::now(), Group::default(), NOW);
+    for _ in 0..100 {
+        let out = queue.get_by_order(NOW, |&key| u64::from(key)).item.expect("one is ready");
+        assert_eq!(out.key, 2);
+        let _ = queue.finish(&out.ticket, Finish::PutBack { asked: out.asked }, NOW);
+    }
+    assert_eq!(keys.lock().expect("no panic").len(), 2);
+}

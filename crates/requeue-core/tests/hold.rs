@@ -1,0 +1,58 @@
+//! `EarlyAdd::Hold`: no run comes before the backoff of a failure has passed.
+
+use std::time::Duration;
+
+use requeue_core::{Add, Added, Config, EarlyAdd, Finish, Group, HandOut, Queue, Time};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn queue() -> Queue<u32> {
+    Queue::new(Config { early_add: EarlyAdd::Hold, ..Config::default() })
+}
+
+fn add(queue: &mut Queue<u32>, add: Add) -> Added {
+    queue.add(1, 1, add, Group::default(), Time::ZERO).0
+}
+
+fn get(queue: &mut Queue<u32>) -> HandOut<u32> {
+    queue.get(Time::ZERO).expect("a key is ready")
+}
+
+#[test]
+fn a_failure_holds_back_what_was_to_come_earlier() {
+    let mut queue = queue();
+    assert_eq!(add(&mut queue, Add::after(SECOND)), Added::New);
+    assert_eq!(add(&mut queue, Add::after(5 * SECOND).failed()), Added::Coalesced);
+    assert_eq!(queue.next_due(), Some(Time::ZERO + 5 * SECOND));
+}
+
+#[test]
+fn a_rate_limited_add_and_done_are_a_retry() {
+    let mut queue = queue();
+    add(&mut queue, Add::now());
+    let out = get(&mut queue);
+    assert_eq!(add(&mut queue, Add::now()), Added::Dirty);
+
+    // client-go's `AddRateLimited` comes while the key is with its worker.
+    assert_eq!(add(&mut queue, Add::after(SECOND).failed()), Added::Coalesced);
+    assert!(!queue.is_dirty(&out.ticket), "one run for the failure and for what came before it");
+    assert_eq!(add(&mut queue, Add::now()), Added::Held);
+    assert!(!queue.finish(&out.ticket, Finish::Done, Time::ZERO).expect("it is live").ready);
+
+    assert_eq!(add(&mut queue, Add::now()), Added::Held);
+    assert!(queue.get(Time::ZERO).is_none());
+    assert_eq!(queue.next_due(), Some(Time::ZERO + SECOND));
+    assert_eq!(queue.get(Time::ZERO + SECOND).expect("it is due").failures, 1);
+    assert!(queue.get(Time::NEVER).is_none(), "all of it was one run");
+}
+
+#[test]
+fn forgetting_ends_the_backoff_also_while_the_worker_has_the_key() {
+    let mut queue = queue();
+    add(&mut queue, Add::now());
+    let out = get(&mut queue);
+    add(&mut queue, Add::after(SECOND).failed());
+    assert_eq!(queue.forget(&1, 1), None);
+    assert_eq!(add(&mut queue, Add::now()), Added::Dirty);
+    assert!(queue.finish(&out.ticket, Finish::Done, Time::ZERO).expect("it is live").ready);
+}

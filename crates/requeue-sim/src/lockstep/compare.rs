@@ -1,0 +1,88 @@
+//! All that can be seen of the two is the same.
+
+use std::time::Duration;
+
+use super::Lockstep;
+use crate::Key;
+use crate::model::{Seen, Tally};
+
+impl Lockstep {
+    /// Compares all that can be seen.
+    pub fn compare(&self, keys: impl Iterator<Item = u32>) {
+        let (core, model) = (&self.queue, &self.model);
+        if !(self.dropping && model.is_paused()) {
+            assert_eq!(core.len(), model.len(), "len");
+            assert_eq!(core.is_empty(), model.is_empty(), "is_empty");
+            assert_eq!(core.depth(), model.depth(), "depth");
+        }
+        assert_eq!(core.waiting(), model.waiting(), "waiting");
+        assert_eq!(core.processing(), model.processing(), "processing");
+        assert_eq!(core.eligible(), model.eligible(), "eligible");
+        assert_eq!(core.next_due(), model.next_due(), "next_due");
+        assert_eq!(core.is_paused(), model.is_paused(), "is_paused");
+        assert_eq!(core.ending(), model.ending(), "ending");
+        assert_eq!(core.is_exhausted(), model.is_exhausted(), "is_exhausted");
+        assert_eq!(core.is_finished(), model.is_finished(), "is_finished");
+        assert_eq!(core.is_drained(), model.is_drained(), "is_drained");
+        let counts = core.counts();
+        let histograms = core.histograms();
+        let sums = histograms.map(|(queued, worked)| (queued.sum, worked.sum));
+        let tally = Tally {
+            queued: sums.map_or(model.tally().queued, |sums| sums.0),
+            worked: sums.map_or(model.tally().worked, |sums| sums.1),
+            adds: counts.adds,
+            coalesced: counts.coalesced,
+            retries: counts.retries,
+            hand_outs: counts.hand_outs,
+            failures: counts.failures,
+        };
+        assert_eq!(tally, model.tally(), "counts");
+        self.compare_ages();
+        if self.dropping {
+            return;
+        }
+        assert_eq!(core.records(), model.known(), "records");
+        for key in keys {
+            self.compare_key(key);
+        }
+    }
+
+    fn compare_ages(&self) {
+        let (core, model, now) = (&self.queue, &self.model, self.now);
+        let Some((queued, worked)) = core.histograms() else { return };
+        let tally = model.tally();
+        assert_eq!(queued.count(), tally.hand_outs, "how many were queued");
+        assert_eq!(worked.count() + model.processing() as u64, tally.hand_outs, "how many ended");
+        if self.went_back {
+            return;
+        }
+        assert_eq!(core.unfinished_work(now), model.unfinished_work(now), "unfinished work");
+        assert_eq!(core.longest_running(now), model.longest_running(now), "longest running");
+        if !self.dropping {
+            assert_eq!(core.oldest_ready(now), model.oldest_ready(now), "oldest ready");
+        }
+    }
+
+    pub(super) fn if_tracked(&self, took: Duration) -> Duration {
+        if self.setup.track { took } else { Duration::ZERO }
+    }
+
+    fn compare_key(&self, key: u32) {
+        let hash = self.setup.hash(key);
+        let model = self.model.see(&key);
+        let core = self.queue.look_up(&Key(key), hash).map(|entry| Seen {
+            phase: Seen::number(entry.phase),
+            due: entry.due,
+            failures: entry.failures,
+            adds: entry.adds,
+            reasons: entry.reasons,
+            priority: model.and_then(|model| model.priority).map(|_| entry.priority),
+            held_back: entry.held_back,
+            since: entry.since.filter(|_| model.is_some_and(|model| model.since.is_some())),
+        });
+        let model =
+            model.map(|model| Seen { since: model.since.filter(|_| self.setup.track), ..model });
+        assert_eq!(core, model, "what is known of {key}");
+        assert_eq!(self.queue.failures(&Key(key), hash), self.model.failures(&key), "failures");
+    }
+}

@@ -1,0 +1,371 @@
+//! The state machine and the model, step by step side by side.
+
+mod compare;
+mod setup;
+
+use std::collections::BTreeSet;
+
+use requeue_core::{
+    Config, Cursor, Ending, Finish, Finished, Group, HandOut, Order, Queue, Ticket, Time,
+};
+
+use self::setup::TestOrder;
+pub use self::setup::{Mode, Setup};
+use crate::model::{Ask, Ended, Model, Out, Ranking, Stack};
+use crate::{How, Key, Op};
+
+/// The two, and what is needed to compare them.
+pub struct Lockstep {
+    setup: Setup,
+    queue: Queue<Key>,
+    model: Model<u32>,
+    now: Time,
+    /// Hand-outs that have not ended.
+    live: Vec<(HandOut<Key>, u32)>,
+    ended: Vec<Ticket>,
+    walk: Option<Walk>,
+    /// What each side said would not happen, in [`Mode::Lazy`].
+    lost: [BTreeSet<u32>; 2],
+    dropping: bool,
+    went_back: bool,
+}
+
+#[derive(Default)]
+struct Walk {
+    cursor: Cursor,
+    found: BTreeSet<u32>,
+    /// Keys that were known all along.
+    expected: BTreeSet<u32>,
+}
+
+impl Lockstep {
+    /// Two empty queues, at time 0.
+    #[must_use]
+    pub fn new(setup: Setup) -> Self {
+        let order = match setup.rules.ranking {
+            Ranking::Fifo => Order::Fifo,
+            Ranking::Priority { oldest_every } => Order::Priority { oldest_every },
+            Ranking::Stack { lossy } => Order::Custom(Box::new(TestOrder::new(Stack::new(lossy)))),
+        };
+        let config = Config {
+            early_add: setup.rules.early_add,
+            order,
+            fair: setup.rules.fair,
+            group_limit: setup.rules.limit,
+            track: setup.track,
+        };
+        Self {
+            setup,
+            queue: Queue::new(config),
+            model: Model::new(&setup.rules),
+            now: Time::ZERO,
+            live: Vec::new(),
+            ended: Vec::new(),
+            walk: None,
+            lost: [BTreeSet::new(), BTreeSet::new()],
+            dropping: false,
+            went_back: false,
+        }
+    }
+
+    /// All that decides about the future, for telling states apart; times, counts of failures and
+    /// of adds are capped.
+    #[must_use]
+    pub fn essence(&self, cap: u64) -> impl Ord + use<> {
+        let asked =
+            |(out, key): &(HandOut<Key>, u32)| (*key, out.asked.reasons, out.asked.priority);
+        let asked: Vec<_> = self.live.iter().map(asked).collect();
+        (self.model.essence(self.now, cap), asked)
+    }
+
+    /// The model.
+    #[must_use]
+    pub const fn model(&self) -> &Model<u32> {
+        &self.model
+    }
+
+    /// The time.
+    #[must_use]
+    pub const fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Does `op` on both sides, and compares what they say to it; then all that can be seen.
+    pub fn step(&mut self, op: &Op) {
+        self.apply(op);
+        self.compare(0..self.setup.keys);
+    }
+
+    /// Does `op` on both sides, and compares what they say to it. Returns what was handed out.
+    pub fn apply(&mut self, op: &Op) -> Option<u32> {
+        // Only these take a record away, and only that of one key, but for an end.
+        let touched = match *op {
+            Op::Finish(which, _) => pick(&self.live, which).map(|live| live.1),
+            Op::Cancel(key) | Op::Forget(key) | Op::Done(key) => Some(key % self.setup.keys),
+            _ => None,
+        };
+        let handed_out = self.dispatch(op);
+        if self.setup.mode == Mode::Thrifty && !matches!(op, Op::Advance(_) | Op::GoBack(_)) {
+            self.promote(usize::MAX);
+        }
+        if self.dropping {
+            self.drop_some(1);
+        }
+        if let Some(walk) = &mut self.walk {
+            if matches!(op, Op::End(_)) {
+                walk.expected.retain(|key| self.model.knows(key));
+            } else if let Some(key) = touched.filter(|key| !self.model.knows(key)) {
+                walk.expected.remove(&key);
+            }
+        }
+        handed_out
+    }
+
+    fn dispatch(&mut self, op: &Op) -> Option<u32> {
+        match *op {
+            Op::Add(key, ask) => self.add(key % self.setup.keys, &ask),
+            Op::Get => return self.get(),
+            Op::Finish(which, how) => self.finish(which, how),
+            Op::FinishStale(which, how) => self.finish_stale(which, how),
+            Op::GiveUp(which) => {
+                if let Some((out, _)) = pick(&self.live, which) {
+                    let ticket = out.ticket;
+                    assert!(self.queue.give_up(&ticket));
+                    assert!(self.model.give_up(ticket.epoch()));
+                }
+            }
+            Op::Done(key) => self.done(key % self.setup.keys),
+            Op::Cancel(key) => {
+                let key = key % self.setup.keys;
+                let hash = self.setup.hash(key);
+                if self.dropping {
+                    return None;
+                }
+                let by = Key(key);
+                let core = inside(|| self.queue.cancel(&by, hash));
+                let model = self.model.cancel(&key);
+                assert_eq!(core.as_ref().map(|core| core.0), model, "cancelled");
+                let gone = model.is_some() && !self.model.knows(&key);
+                assert_eq!(core.and_then(|core| core.1).is_some(), gone, "key given back");
+            }
+            Op::Forget(key) => {
+                let key = key % self.setup.keys;
+                let knew = self.model.knows(&key);
+                let by = Key(key);
+                let core = inside(|| self.queue.forget(&by, self.setup.hash(key)));
+                self.model.forget(&key);
+                assert_eq!(core.is_some(), knew && !self.model.knows(&key), "key given back");
+            }
+            Op::Promote(max) => self.promote(max),
+            Op::Advance(by) => self.now = self.now + by,
+            Op::GoBack(by) => {
+                self.now = Time::ZERO + self.now.since(Time::ZERO + by);
+                self.went_back = true;
+            }
+            Op::Pause(paused) => {
+                self.queue.pause(paused);
+                self.model.pause(paused);
+            }
+            Op::End(ending) => self.end(ending),
+            Op::Page(limit) => self.page(limit),
+        }
+        None
+    }
+
+    fn add(&mut self, key: u32, ask: &Ask) {
+        let (hash, team) = (self.setup.hash(key), self.setup.team(key));
+        let group = Group::new(team.id).weight(team.weight);
+        let add = ask.to_add();
+        let needs = add.is_delayed() || self.queue.add_needs_now();
+        let now = self.queue_now(needs);
+        let knew = self.model.knows(&key);
+        let by = Key(key);
+        let known = match key.is_multiple_of(2) {
+            true => inside(|| self.queue.add_known(&by, hash, &add, now)),
+            false => None,
+        };
+        let (core, back) = match known {
+            Some(added) => (added, None),
+            None => inside(|| self.queue.add(by, hash, add, group, now)),
+        };
+        let model = self.model.add(&key, team, ask, self.now);
+        assert_eq!(core, model, "answer");
+        assert_eq!(back.is_none(), known.is_some() || (!knew && core.is_accepted()), "key kept");
+    }
+
+    fn get(&mut self) -> Option<u32> {
+        let now = self.queue_now(self.queue.get_needs_now());
+        let setup = self.setup;
+        let core = if matches!(setup.rules.ranking, Ranking::Stack { .. }) {
+            loop {
+                let popped = inside(|| self.queue.get_by_order(now, |key| setup.hash(key.0)));
+                if !popped.again {
+                    break popped.item;
+                }
+            }
+        } else {
+            inside(|| self.queue.get(now))
+        };
+        let model = self.model.get(self.now);
+        let core_out = core.as_ref().map(|out| Out {
+            key: out.key.0,
+            epoch: out.ticket.epoch(),
+            asked: out.asked,
+            failures: out.failures,
+            queued: out.queued.unwrap_or_default(),
+        });
+        let model = model.map(|out| Out { queued: self.if_tracked(out.queued), ..out });
+        assert_eq!(core_out, model, "hand-out");
+        let out = core?;
+        let key = out.key.0;
+        self.live.push((out, key));
+        Some(key)
+    }
+
+    fn finish(&mut self, which: usize, how: How) {
+        let Some((out, key)) = pick(&self.live, which) else { return };
+        let (ticket, asked, key) = (out.ticket, out.asked, *key);
+        let dirty = self.model.see(&key).is_some_and(|seen| seen.phase == 3);
+        assert_eq!(self.queue.is_dirty(&ticket), dirty, "is_dirty");
+        let core = inside(|| self.queue.finish(&ticket, finish(how, asked), self.now));
+        let model = self.model.finish(ticket.epoch(), how, asked, self.now);
+        self.ended_both(core, model);
+        self.forget_ticket(ticket);
+    }
+
+    fn finish_stale(&mut self, which: usize, how: How) {
+        let Some(ticket) = pick(&self.ended, which) else { return };
+        let how = finish(how, requeue_core::Asked::default());
+        assert!(inside(|| self.queue.finish(ticket, how, self.now)).is_none(), "stale");
+        assert!(!self.queue.give_up(ticket), "stale");
+        assert!(!self.queue.is_dirty(ticket), "stale");
+        self.model.promote(self.now, 256);
+    }
+
+    fn done(&mut self, key: u32) {
+        let by = Key(key);
+        let core = inside(|| self.queue.done(&by, self.setup.hash(key), self.now));
+        let model = self.model.done(&key, self.now);
+        if model.is_some()
+            && let Some((out, _)) = self.live.iter().find(|live| live.1 == key)
+        {
+            self.forget_ticket(out.ticket);
+        }
+        self.ended_both(core, model);
+    }
+
+    fn forget_ticket(&mut self, ticket: Ticket) {
+        self.live.retain(|(out, _)| out.ticket != ticket);
+        if self.ended.len() == 16 {
+            self.ended.remove(0);
+        }
+        self.ended.push(ticket);
+    }
+
+    fn ended_both(&mut self, core: Option<Finished<Key>>, model: Option<Ended<u32>>) {
+        for (side, lost) in [
+            core.as_ref().filter(|core| core.lost).and_then(|core| core.key.as_ref()).map(|k| k.0),
+            model.as_ref().filter(|model| model.lost).and_then(|model| model.key),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            self.lost[side].extend(lost);
+        }
+        let core = core.map(|core| Ended {
+            key: core.key.as_ref().map(|key| key.0).filter(|_| !self.dropping),
+            lost: core.lost,
+            ready: core.ready,
+            was_dirty: core.was_dirty,
+            worked: core.worked.unwrap_or_default(),
+        });
+        let model = model.map(|model| Ended {
+            key: model.key.filter(|_| !self.dropping),
+            worked: self.if_tracked(model.worked),
+            ..model
+        });
+        assert_eq!(core, model, "end of a hand-out");
+    }
+
+    fn promote(&mut self, max: usize) {
+        let core = inside(|| self.queue.promote(self.now, max));
+        let model = self.model.promote(self.now, max);
+        assert!(core == model || self.setup.mode == Mode::Thrifty, "made ready");
+    }
+
+    fn end(&mut self, ending: Ending) {
+        let begins = self.model.ending() < Ending::ShutDown && ending == Ending::ShutDown;
+        self.queue.end(ending);
+        let lost = self.model.end(ending);
+        if begins {
+            self.lost[1].extend(lost);
+            self.dropping = true;
+            if self.setup.mode != Mode::Lazy {
+                self.drop_some(3);
+                while self.dropping {
+                    self.drop_some(1);
+                }
+            }
+        }
+    }
+
+    fn drop_some(&mut self, max: usize) {
+        let dropped = inside(|| self.queue.drop_some(max));
+        for key in dropped.keys {
+            assert!(self.lost[0].insert(key.0) || self.setup.mode == Mode::Lazy, "{key:?} twice");
+        }
+        if !dropped.more {
+            self.dropping = false;
+            let [core, model] = &self.lost;
+            // Dropped late, a key that was also ready may have had that run meanwhile.
+            let lazy = self.setup.mode == Mode::Lazy && core.is_superset(model);
+            assert!(lazy || core == model, "what will not happen: {core:?}, not {model:?}");
+        }
+    }
+
+    fn page(&mut self, limit: usize) {
+        let known = || (0..self.setup.keys).filter(|key| self.model.knows(key)).collect();
+        let walk = self.walk.get_or_insert_with(|| Walk { expected: known(), ..Walk::default() });
+        let page = inside(|| self.queue.page(walk.cursor, limit));
+        assert!(self.setup.hashes.is_some() || page.entries.len() <= limit.max(1), "limit");
+        for entry in &page.entries {
+            let key = entry.key.0;
+            assert_eq!(Some(entry), self.queue.look_up(&Key(key), self.setup.hash(key)).as_ref());
+            assert!(walk.found.insert(key), "{key} twice in a walk");
+        }
+        match page.next {
+            Some(next) => {
+                assert!(next > walk.cursor, "a walk goes on");
+                walk.cursor = next;
+            }
+            None => {
+                for key in &walk.expected {
+                    assert!(walk.found.contains(key), "{key} was left out of a walk");
+                }
+                self.walk = None;
+            }
+        }
+    }
+
+    fn queue_now(&self, needed: bool) -> Time {
+        if needed || self.setup.mode != Mode::Thrifty { self.now } else { Time::ZERO }
+    }
+}
+
+fn inside<T>(f: impl FnOnce() -> T) -> T {
+    Key::none_dropped(f)
+}
+
+fn pick<T>(list: &[T], which: usize) -> Option<&T> {
+    list.get(which % list.len().max(1))
+}
+
+fn finish(how: How, asked: requeue_core::Asked) -> Finish {
+    match how {
+        How::Done => Finish::Done,
+        How::Succeed => Finish::Succeed,
+        How::Later(after) => Finish::Later { after, asked },
+        How::Fail(delay) => Finish::Fail { delay, asked },
+        How::PutBack => Finish::PutBack { asked },
+    }
+}

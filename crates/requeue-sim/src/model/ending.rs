@@ -1,0 +1,115 @@
+//! How hand-outs end, and how the queue ends.
+
+use requeue_core::{Asked, EarlyAdd, Ending, Time, When};
+use std::time::Duration;
+
+use super::{Ask, Ended, Model};
+use crate::How;
+
+impl<K: Ord + Clone> Model<K> {
+    /// Ends the queue. Returns the keys of which a run will not happen.
+    pub fn end(&mut self, ending: Ending) -> Vec<K> {
+        let was = self.ending;
+        self.ending = self.ending.max(ending);
+        if was == Ending::ShutDown || ending < Ending::ShutDown {
+            return Vec::new();
+        }
+        let mut lost = Vec::new();
+        for key in self.waiting.keys().cloned().collect::<Vec<_>>() {
+            self.stop_waiting(&key);
+            self.not_before.remove(&key);
+            if !self.dirty.contains(&key) {
+                lost.push(key);
+            }
+        }
+        if self.paused {
+            let ready = |key: &&K| !self.processing.contains_key(*key);
+            let ready: Vec<K> = self.dirty.iter().filter(ready).cloned().collect();
+            for key in ready {
+                self.dirty.remove(&key);
+                self.queue.remove(&key);
+                lost.push(key);
+            }
+        }
+        for key in &lost {
+            if !self.is_processing(key) {
+                self.failures.remove(key);
+            }
+            self.let_go(key);
+        }
+        lost
+    }
+
+    pub(super) fn end_run(&mut self, key: &K, how: How, asked: Asked, now: Time) -> Ended<K> {
+        let was_dirty = self.dirty.contains(key);
+        let worked = now.since(self.processing[key].since);
+        self.tally.worked += worked.as_nanos();
+        match how {
+            How::Done => {}
+            How::Succeed | How::Later(_) => {
+                self.failures.remove(key);
+                self.not_before.remove(key);
+            }
+            How::Fail(_) => {
+                self.tally.failures += 1;
+                self.fail(key);
+                self.note(key, asked);
+            }
+            How::PutBack => self.note(key, asked),
+        }
+        let lost = if self.ending == Ending::ShutDown {
+            self.end_run_shut_down(key, how)
+        } else {
+            match (self.early_add, how) {
+                (_, How::Done | How::Succeed) => {
+                    self.done_now(key);
+                }
+                (_, How::Later(after)) => {
+                    self.done_now(key);
+                    self.add_later(key, after, asked, now);
+                }
+                (EarlyAdd::Keep, _) => self.end_keep(key, how, now),
+                (_, _) => self.end_single(key, how, now),
+            }
+            false
+        };
+        let ready = self.dirty.contains(key);
+        if !ready && self.waiting.contains_key(key) {
+            self.since.insert(key.clone(), now);
+        }
+        Ended { key: self.let_go(key), lost, ready, was_dirty, worked }
+    }
+
+    /// `Later`, after the success: an add with the priority of the run.
+    pub(super) fn add_later(&mut self, key: &K, after: Duration, asked: Asked, now: Time) {
+        let ask = Ask { when: When::After(after), priority: asked.priority, ..Ask::default() };
+        self.tally.retries += 1;
+        self.note(key, Asked { adds: 1, reasons: 0, priority: asked.priority });
+        let _ = match (self.early_add, ask.due(now)) {
+            (EarlyAdd::Keep, None) => self.add_now(key),
+            (EarlyAdd::Keep, Some(due)) => self.wait(key, due, ask.merge),
+            (_, due) => self.add_single(key, due, &ask, now),
+        };
+    }
+
+    /// After a shutdown adds are refused, those of a worker that finishes, too. Returns whether
+    /// a run that was asked for won't happen.
+    pub(super) fn end_run_shut_down(&mut self, key: &K, how: How) -> bool {
+        if self.paused {
+            // Nothing will be handed out.
+            let was_dirty = self.dirty.remove(key);
+            self.done_now(key);
+            let lost = was_dirty || !matches!(how, How::Done | How::Succeed);
+            if lost {
+                self.failures.remove(key);
+            }
+            return lost;
+        }
+        let ready = self.done_now(key);
+        let lost = !ready && !matches!(how, How::Done | How::Succeed);
+        if lost {
+            self.failures.remove(key);
+        }
+        lost
+    }
+}

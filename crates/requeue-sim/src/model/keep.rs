@@ -1,0 +1,33 @@
+//! `EarlyAdd::Keep`: client-go to the letter.
+
+use requeue_core::{Merge, Time};
+
+use super::Model;
+use crate::How;
+
+impl<K: Ord + Clone> Model<K> {
+    /// A worker finishes without success.
+    pub(super) fn end_keep(&mut self, key: &K, how: How, now: Time) {
+        match how {
+            // `AddRateLimited` is `AddAfter`, and comes before `Done`.
+            How::Fail(delay) => {
+                self.tally.retries += 1;
+                if now + delay <= now {
+                    self.add_now(key);
+                } else {
+                    self.wait(key, now + delay, Merge::Earliest);
+                }
+            }
+            How::PutBack => self.put_back(key),
+            How::Done | How::Succeed | How::Later(_) => {}
+        }
+        self.done_now(key);
+    }
+
+    /// As if the key had not been handed out: no add, but ready.
+    pub(super) fn put_back(&mut self, key: &K) {
+        if !self.dirty.contains(key) {
+            self.add_now(key);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The orders, as lists that are scanned in full for each hand-out.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// Which ready key is next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ranking {
+    /// The one that has been ready longest.
+    Fifo,
+    /// The highest priority; of this many hand-outs one goes to the key that has been ready
+    /// longest.
+    Priority {
+        /// How many.
+        oldest_every: u32,
+    },
+    /// A custom order: the key that was pushed or touched last. It loses every `lossy`-th key that
+    /// it is given, if that is not 0.
+    Stack {
+        /// Of how many keys one is lost.
+        lossy: u32,
+    },
+}
+
+/// A group of keys.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
+pub struct Team {
+    /// Its number.
+    pub id: u64,
+    /// How many keys it is handed a turn.
+    pub weight: u32,
+}
+
+/// A key that is ready.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+struct Candidate<K> {
+    key: K,
+    team: Team,
+    /// Its priority, where that counts.
+    level: i32,
+    /// When it came to its level, by the order's own count.
+    placed: u64,
+    /// Whether the custom order gave it away while its team was at its limit.
+    skipped: bool,
+}
+
+/// A team that takes part in the turns of its level.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+struct Turn {
+    level: i32,
+    team: u64,
+    left: u32,
+}
+
+/// The ready keys.
+#[derive(Clone, Debug)]
+pub struct ReadyKeys<K> {
+    ranking: Ranking,
+    fair: bool,
+    limit: u32,
+    /// In the order in which they became ready.
+    keys: VecDeque<Candidate<K>>,
+    /// Every level's teams in the order of their turns.
+    turns: Vec<Turn>,
+    in_work: BTreeMap<u64, u32>,
+    /// Hand-outs since the key that had been ready longest was handed out.
+    passed_over: u32,
+    placed: u64,
+    stack: Stack<K>,
+}
+
+/// Last in, first out: the custom order of the tests. A key that is touched comes to the top.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct Stack<K> {
+    keys: Vec<K>,
+    lossy: u32,
+    pushes: u32,
+}
+
+impl<K: PartialEq> Stack<K> {
+    /// An empty one that loses every `lossy`-th key.
+    #[must_use]
+    pub const fn new(lossy: u32) -> Self {
+        Self { keys: Vec::new(), lossy, pushes: 0 }
+    }
+
+    /// Puts `key` on top, or loses it and gives it back.
+    pub fn push(&mut self, key: K) -> Option<K> {
+        if self.lossy > 0 {
+            self.pushes = (self.pushes + 1) % self.lossy;
+            if self.pushes == 0 {
+                return Some(key);
+            }
+        }
+        self.keys.push(key);
+        None
+    }
+
+    /// Brings the uppermost `key` to the top.
+    pub fn touch(&mut self, key: &K) {
+        if let Some(at) = self.keys.iter().rposition(|other| other == key) {
+            let key = self.keys.remove(at);
+            self.keys.push(key);
+        }
+    }
+
+    /// Takes the topmost.
+    pub fn pop(&mut self) -> Option<K> {
+        self.keys.pop()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+}
+
+impl<K: Clone + Ord> ReadyKeys<K> {
+    /// No keys.
+    #[must_use]
+    pub fn new(ranking: Ranking, fair: bool, limit: Option<u32>) -> Self {
+        let lossy = if let Ranking::Stack { lossy } = ranking { lossy } else { 0 };
+        Self {
+            ranking,
+            fair,
+            limit: limit.unwrap_or(u32::MAX).max(1),
+            keys: VecDeque::new(),
+            turns: Vec::new(),
+            in_work: BTreeMap::new(),
+            passed_over: 0,
+            placed: 0,
+            stack: Stack::new(lossy),
+        }
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// How many may be handed out.
+    #[must_use]
+    pub fn eligible(&self) -> usize {
+        if self.limit == u32::MAX {
+            return self.len();
+        }
+        self.keys.iter().filter(|candidate| self.has_room(candidate.team.id)).count()
+    }
+
+    /// Whether keys of the team may be handed out.
+    #[must_use]
+    pub fn has_room(&self, team: u64) -> bool {
+        self.in_work.get(&team).is_none_or(|&n| n < self.limit)
+    }
+
+    /// A key becomes ready.
+    pub fn push(&mut self, key: &K, priority: i32, team: Team) {
+        self.placed += 1;
+        let key = key.clone();
+        if matches!(self.ranking, Ranking::Stack { .. }) {
+            let _ = self.stack.push(key.clone());
+        }
+        let (level, placed) = (self.level(priority), self.placed);
+        self.keys.push_back(Candidate { key, team, level, placed, skipped: false });
+        self.see_to_turns();
+    }
+
+    /// A ready key was added again, now.
+    pub fn touch(&mut self, key: &K) {
+        self.stack.touch(key);
+    }
+
+    /// A ready key's priority is `priority`, which is no lower than it was.
+    pub fn lift(&mut self, key: &K, priority: i32) {
+        let level = self.level(priority);
+        let Some(candidate) = self.keys.iter_mut().find(|c| c.key == *key) else { return };
+        if level > candidate.level {
+            self.placed += 1;
+            (candidate.level, candidate.placed) = (level, self.placed);
+            self.see_to_turns();
+        }
+    }
+
+    /// A ready key is ready no more. A custom order isn't told.
+    pub fn remove(&mut self, key: &K) {
+        self.keys.retain(|candidate| candidate.key != *key);
+        self.see_to_turns();
+    }
+
+    /// The key that may be handed out and has been ready longest.
+    #[must_use]
+    pub fn oldest(&self) -> Option<K> {
+        self.by_age().next().cloned()
+    }
+
+    /// The keys that may be handed out, the one that has been ready longest first.
+    pub fn by_age(&self) -> impl Iterator<Item = &K> {
+        self.eligible_keys().map(|candidate| &candidate.key)
+    }
+
+    /// Hands out the next key.
+    pub fn pop(&mut self) -> Option<K> {
+        let oldest = self.oldest()?;
+        let mut in_turn = None;
+        let key = match self.ranking {
+            Ranking::Fifo if !self.fair => oldest.clone(),
+            Ranking::Priority { oldest_every }
+                if self.passed_over.saturating_add(1) >= oldest_every =>
+            {
+                oldest.clone()
+            }
+            Ranking::Fifo | Ranking::Priority { .. } => {
+                let level = self.eligible_keys().map(|c| c.level).max()?;
+                let team = if self.fair {
+                    in_turn = self.turns.iter().position(|turn| turn.level == level);
+                    Some(self.turns[in_turn?].team)
+                } else {
+                    None
+                };
+                self.eligible_keys()
+                    .filter(|c| c.level == level && team.is_none_or(|id| id == c.team.id))
+                    .min_by_key(|c| c.placed)?
+                    .key
+                    .clone()
+            }
+            Ranking::Stack { .. } => self.pop_stack().unwrap_or_else(|| oldest.clone()),
+        };
+        self.passed_over = if key == oldest { 0 } else { self.passed_over.saturating_add(1) };
+        let at = self.keys.iter().position(|c| c.key == key)?;
+        let team = self.keys.remove(at)?.team;
+        if let Some(at) = in_turn {
+            let mut turn = self.turns.remove(at);
+            turn.left -= 1;
+            if turn.left == 0 {
+                turn.left = team.weight;
+                self.turns.push(turn);
+            } else {
+                self.turns.insert(at, turn);
+            }
+        }
+        *self.in_work.entry(team.id).or_default() += 1;
+        self.see_to_turns();
+        Some(key)
+    }
+
+    /// A worker has finished with a key of `team`.
+    pub fn finish(&mut self, team: Team) {
+        let n = self.in_work.entry(team.id).or_default();
+        *n -= 1;
+        if *n == 0 {
+            self.in_work.remove(&team.id);
+        }
+        // There is room for one more: the custom order is shown a key that it gave in vain.
+        if let Some(c) = self.keys.iter_mut().find(|c| c.skipped && c.team.id == team.id) {
+            c.skipped = false;
+            let _ = self.stack.push(c.key.clone());
+        }
+        self.see_to_turns();
+    }
+
+    /// What the custom order gives: the first that is ready and may be handed out.
+    fn pop_stack(&mut self) -> Option<K> {
+        loop {
+            let key = self.stack.pop()?;
+            let Some(at) = self.keys.iter().position(|c| c.key == key) else { continue };
+            if self.has_room(self.keys[at].team.id) {
+                return Some(key);
+            }
+            self.keys[at].skipped = true;
+        }
+    }
+
+    fn eligible_keys(&self) -> impl Iterator<Item = &Candidate<K>> {
+        self.keys.iter().filter(|candidate| self.has_room(candidate.team.id))
+    }
+
+    fn level(&self, priority: i32) -> i32 {
+        match self.ranking {
+            Ranking::Priority { .. } => priority,
+            Ranking::Fifo | Ranking::Stack { .. } => 0,
+        }
+    }
+
+    /// Teams with a key to hand out take part in the turns of its level, the new ones at the end;
+    /// the others do not, and keep nothing.
+    fn see_to_turns(&mut self) {
+        if !self.fair {
+            return;
+        }
+        let mut active: Vec<(i32, Team)> = Vec::new();
+        for candidate in self.eligible_keys() {
+            let entry = (candidate.level, candidate.team);
+            if !active.contains(&entry) {
+                active.push(entry);
+            }
+        }
+        let is =
+            |turn: &Turn, (level, team): (i32, Team)| turn.level == level && turn.team == team.id;
+        self.turns.retain(|turn| active.iter().any(|&entry| is(turn, entry)));
+        for (level, team) in active {
+            if !self.turns.iter().any(|turn| is(turn, (level, team))) {
+                self.turns.push(Turn { level, team: team.id, left: team.weight });
+            }
+        }
+    }
+
+    /// All that decides about the future, for telling states apart: counts are replaced by ranks.
+    pub(crate) fn essence(&self) -> impl Ord + use<K> {
+        let mut placed: Vec<u64> = self.keys.iter().map(|c| c.placed).collect();
+        placed.sort_unstable();
+        let rank = |c: &Candidate<K>| placed.iter().filter(|&&at| at < c.placed).count() as u64;
+        let mut keys: Vec<_> = self.keys.iter().cloned().collect();
+        for candidate in &mut keys {
+            candidate.placed = rank(candidate);
+        }
+        let passed_over = match self.ranking {
+            Ranking::Priority { oldest_every } => self.passed_over.min(oldest_every),
+            Ranking::Fifo | Ranking::Stack { .. } => 0,
+        };
+        (keys, self.turns.clone(), passed_over, self.stack.clone())
+    }
+}

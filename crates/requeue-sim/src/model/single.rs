@@ -1,0 +1,90 @@
+//! `EarlyAdd::Replace`: at most one run of a key is pending. `EarlyAdd::Hold`: and no run comes
+//! before the backoff of a failure has passed, unless the failure is forgotten.
+
+use requeue_core::{Added, EarlyAdd, Merge, Time};
+
+use super::{Ask, Model};
+use crate::How;
+
+impl<K: Ord + Clone> Model<K> {
+    /// `add` (`due` is `None`) and `add_after`.
+    pub(super) fn add_single(&mut self, key: &K, due: Option<Time>, ask: &Ask, now: Time) -> Added {
+        let is_ready = self.dirty.contains(key) && !self.processing.contains_key(key);
+        if ask.failed && !is_ready {
+            self.back_off(key, due.unwrap_or(now));
+            self.hold(key, now);
+        }
+        // Of what is ready already nothing is held back.
+        let wanted = due.unwrap_or(now);
+        let at = if is_ready { wanted } else { wanted.max(self.not_before(key)) };
+        let added = self.demand(key, at, ask.merge, now);
+        if at > wanted { Added::Held } else { added }
+    }
+
+    /// A run is wanted at `at`.
+    fn demand(&mut self, key: &K, at: Time, merge: Merge, now: Time) -> Added {
+        if at <= now {
+            // It takes the place of one that waits, and the backoff is over.
+            self.stop_waiting(key);
+            self.not_before.remove(key);
+            return self.add_now(key);
+        }
+        if self.dirty.contains(key) {
+            // One run is pending, and is due already.
+            self.tally.coalesced += 1;
+            if !self.processing.contains_key(key) {
+                self.queue.touch(key);
+            }
+            return Added::Coalesced;
+        }
+        self.wait(key, at, merge)
+    }
+
+    /// `Hold`: the key has failed and backs off until `at`, or longer if it did.
+    fn back_off(&mut self, key: &K, at: Time) {
+        if self.early_add == EarlyAdd::Hold {
+            let not_before = self.not_before(key).max(at);
+            self.not_before.insert(key.clone(), not_before);
+        }
+    }
+
+    /// `Hold`: whatever is pending waits until the key has backed off.
+    fn hold(&mut self, key: &K, now: Time) {
+        let not_before = self.not_before(key);
+        if not_before <= now {
+            return;
+        }
+        let dirty = self.dirty.remove(key);
+        if dirty || self.waiting.get(key).is_some_and(|wait| wait.at < not_before) {
+            self.wait_until(key, not_before);
+        }
+    }
+
+    fn not_before(&self, key: &K) -> Time {
+        self.not_before.get(key).copied().unwrap_or(Time::ZERO)
+    }
+
+    /// A worker finishes without success.
+    pub(super) fn end_single(&mut self, key: &K, how: How, now: Time) {
+        match how {
+            How::Fail(delay) => {
+                self.tally.retries += 1;
+                self.back_off(key, now + delay);
+                self.hold(key, now);
+                let at = (now + delay).max(self.not_before(key));
+                let _ = self.demand(key, at, Merge::Earliest, now);
+            }
+            How::PutBack if self.not_before(key) > now => {
+                let at = self.not_before(key);
+                let _ = self.demand(key, at, Merge::Earliest, now);
+            }
+            How::PutBack => {
+                self.stop_waiting(key);
+                self.not_before.remove(key);
+                self.put_back(key);
+            }
+            How::Done | How::Succeed | How::Later(_) => {}
+        }
+        self.done_now(key);
+    }
+}

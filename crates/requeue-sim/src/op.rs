@@ -1,0 +1,56 @@
+//! What can be done to a queue, as values.
+
+use std::time::Duration;
+
+use requeue_core::Ending;
+
+use crate::model::Ask;
+
+/// How a worker finishes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// client-go's `Done`.
+    Done,
+    /// Done, and failures forgotten.
+    Succeed,
+    /// As `Succeed`, and again after this long.
+    Later(Duration),
+    /// A failure, to be retried after this long.
+    Fail(Duration),
+    /// As if the key had not been handed out.
+    PutBack,
+}
+
+/// One step. Keys have numbers from 0 on; a queue of `n` keys takes a number modulo `n`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// Adds a key.
+    Add(u32, Ask),
+    /// Takes the next key.
+    Get,
+    /// Finishes the hand-out with this number among those not finished, from the oldest on and
+    /// around.
+    Finish(usize, How),
+    /// Uses the ticket of a hand-out that has ended, with this number.
+    FinishStale(usize, How),
+    /// Gives a hand-out's guard up.
+    GiveUp(usize),
+    /// client-go's `Done` of a key.
+    Done(u32),
+    /// Cancels a key.
+    Cancel(u32),
+    /// Forgets a key's failures.
+    Forget(u32),
+    /// Makes up to so many keys ready that are due.
+    Promote(usize),
+    /// Time passes.
+    Advance(Duration),
+    /// The clock is set back.
+    GoBack(Duration),
+    /// Pauses or resumes.
+    Pause(bool),
+    /// Ends the queue.
+    End(Ending),
+    /// Goes on with the walk over all records, or begins one, looking at so many.
+    Page(usize),
+}

@@ -1,0 +1,104 @@
+//! Random operations.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed};
+use requeue_core::{Ending, Merge, Time, When};
+use requeue_sim::model::Ask;
+use requeue_sim::{How, Op};
+
+/// So many cases, the same ones each time; others with `PROPTEST_RNG_SEED`, more with
+/// `PROPTEST_CASES`.
+pub(crate) fn config(cases: u32) -> Config {
+    let config = Config::default();
+    let rng_seed = match config.rng_seed {
+        RngSeed::Random => RngSeed::Fixed(1),
+        chosen => chosen,
+    };
+    let chosen = std::env::var_os("PROPTEST_CASES").map(|_| config.cases);
+    Config {
+        cases: chosen.unwrap_or(cases),
+        rng_seed,
+        failure_persistence: None,
+        max_shrink_iters: 20_000,
+        ..config
+    }
+}
+
+/// Short ones mostly, so that deadlines meet.
+fn durations() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        2 => Just(Duration::ZERO),
+        10 => (1u64..12).prop_map(Duration::from_nanos),
+        3 => (1u64..1_000_000_000_000).prop_map(Duration::from_nanos),
+        1 => Just(Duration::MAX),
+    ]
+}
+
+fn jumps() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        10 => (0u64..12).prop_map(Duration::from_nanos),
+        2 => (1u64..1_000_000_000_000).prop_map(Duration::from_nanos),
+    ]
+}
+
+fn asks() -> impl Strategy<Value = Ask> {
+    let when = prop_oneof![
+        4 => Just(When::Now),
+        4 => durations().prop_map(When::After),
+        1 => (0u64..200).prop_map(|at| When::At(Time::from_nanos(at))),
+    ];
+    let merge = prop_oneof![
+        6 => Just(Merge::Earliest),
+        2 => Just(Merge::Latest),
+        1 => Just(Merge::Exactly),
+    ];
+    let priority = prop_oneof![3 => Just(0), 2 => -2..4, 1 => any::<i32>()];
+    let reasons = prop_oneof![Just(0u32), (0u32..5).prop_map(|bit| 1 << bit)];
+    (when, merge, priority, reasons, prop::bool::weighted(0.15)).prop_map(
+        |(when, merge, priority, reasons, failed)| Ask { when, merge, priority, reasons, failed },
+    )
+}
+
+fn hows() -> impl Strategy<Value = How> {
+    prop_oneof![
+        2 => Just(How::Done),
+        3 => Just(How::Succeed),
+        2 => durations().prop_map(How::Later),
+        4 => durations().prop_map(How::Fail),
+        1 => Just(How::PutBack),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let key = 0u32..24;
+    let which = 0usize..8;
+    prop_oneof![
+        24 => (key.clone(), asks()).prop_map(|(key, ask)| Op::Add(key, ask)),
+        16 => Just(Op::Get),
+        14 => (which.clone(), hows()).prop_map(|(which, how)| Op::Finish(which, how)),
+        1 => (which.clone(), hows()).prop_map(|(which, how)| Op::FinishStale(which, how)),
+        2 => which.prop_map(Op::GiveUp),
+        3 => key.clone().prop_map(Op::Done),
+        3 => key.clone().prop_map(Op::Cancel),
+        2 => key.prop_map(Op::Forget),
+        1 => (0usize..4).prop_map(Op::Promote),
+        10 => jumps().prop_map(Op::Advance),
+        2 => jumps().prop_map(Op::GoBack),
+        2 => prop::bool::weighted(0.3).prop_map(Op::Pause),
+        4 => (0usize..6).prop_map(Op::Page),
+        1 => prop_oneof![Just(Ending::Closed), Just(Ending::ShutDown)].prop_map(Op::End),
+    ]
+}
+
+/// Sequences, some of them with an end early, most with one late or none.
+pub(crate) fn ops(max: usize) -> impl Strategy<Value = Vec<Op>> {
+    let open = op().prop_map(|op| if matches!(op, Op::End(_)) { Op::Get } else { op });
+    (prop::collection::vec(open, 1..max), prop::collection::vec(op(), 0..80)).prop_map(
+        |(mut ops, end)| {
+            ops.extend(end);
+            ops
+        },
+    )
+}

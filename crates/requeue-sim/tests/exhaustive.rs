@@ -1,0 +1,174 @@
+//! Every state that two keys can be in, and every operation in each: breadth first, until there
+//! is no new one. Times are relative and counts capped, so that there is an end.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use requeue_core::EarlyAdd::{Hold, Keep, Replace};
+use requeue_core::{EarlyAdd, Ending, Merge, When};
+use requeue_sim::model::{Ask, Ranking, Rules};
+use requeue_sim::{How, Lockstep, Op, Setup};
+
+/// The longest delay; nothing is further ahead.
+const FAR: u64 = 2;
+
+const fn nanos(n: u64) -> Duration {
+    Duration::from_nanos(n)
+}
+
+/// Takes a queue through what is pending, and shows how it is with delays and workers.
+const PROBE: [Op; 10] = [
+    Op::Add(1, PLAIN),
+    Op::Add(0, PLAIN),
+    Op::Get,
+    Op::Get,
+    Op::Finish(0, How::Done),
+    Op::Finish(0, How::PutBack),
+    Op::Advance(nanos(FAR)),
+    Op::Get,
+    Op::Get,
+    Op::Get,
+];
+
+const PLAIN: Ask =
+    Ask { when: When::Now, merge: Merge::Earliest, priority: 0, reasons: 0, failed: false };
+
+/// What is done to every state.
+fn alphabet() -> Vec<Op> {
+    let now = PLAIN;
+    let after = |n| Ask { when: When::After(nanos(n)), ..now };
+    let mut ops = vec![Op::Get, Op::Advance(nanos(1)), Op::Promote(1)];
+    for key in 0..2 {
+        ops.extend([
+            Op::Add(key, now),
+            Op::Add(key, after(1)),
+            Op::Add(key, after(FAR)),
+            Op::Add(key, Ask { merge: Merge::Latest, ..after(FAR) }),
+            Op::Add(key, Ask { merge: Merge::Exactly, ..after(1) }),
+            Op::Add(key, Ask { merge: Merge::Exactly, ..now }),
+            Op::Add(key, Ask { failed: true, ..after(FAR) }),
+            Op::Done(key),
+            Op::Cancel(key),
+            Op::Forget(key),
+        ]);
+    }
+    for which in 0..2 {
+        let hows = [
+            How::Done,
+            How::Succeed,
+            How::Later(nanos(0)),
+            How::Later(nanos(1)),
+            How::Fail(nanos(0)),
+            How::Fail(nanos(1)),
+            How::Fail(nanos(FAR)),
+            How::PutBack,
+        ];
+        ops.extend(hows.map(|how| Op::Finish(which, how)));
+        ops.push(Op::GiveUp(which));
+    }
+    ops.extend([true, false].map(Op::Pause));
+    ops.extend([Ending::Closed, Ending::ShutDown].map(Op::End));
+    ops
+}
+
+const fn rules(early_add: EarlyAdd, ranking: Ranking, limit: Option<u32>) -> Rules {
+    Rules { early_add, ranking, fair: limit.is_some(), limit }
+}
+
+/// Goes through all states, and prints how many states and steps there were.
+fn explore(rules: Rules, ops: &[Op]) {
+    let setup = Setup { keys: 2, ..Setup::new(rules) };
+    // Each state is known by the operation that led to it, and from which one.
+    let mut found: Vec<(usize, Option<Op>)> = vec![(0, None)];
+    let mut seen = BTreeSet::from([Lockstep::new(setup).essence(FAR)]);
+    let (mut at, mut steps) = (0, 0);
+    while at < found.len() {
+        let path = path_to(&found, at);
+        for op in ops {
+            let mut lockstep = Lockstep::new(setup);
+            let trace = Trace(&path, op);
+            for op in &path {
+                lockstep.apply(op);
+            }
+            lockstep.step(op);
+            steps += 1;
+            if seen.insert(lockstep.essence(FAR)) {
+                found.push((at, Some(*op)));
+            } else {
+                // The model has been there. What the queue keeps to itself has to be the same, too.
+                PROBE.iter().for_each(|op| {
+                    lockstep.apply(op);
+                });
+                lockstep.compare(0..2);
+            }
+            drop(trace);
+        }
+        at += 1;
+    }
+    println!("{rules:?}: {} states, {steps} steps", found.len());
+}
+
+/// Tells how it came to that.
+struct Trace<'a>(&'a [Op], &'a Op);
+
+impl Drop for Trace<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("after {:?}\nin {:?}", self.0, self.1);
+        }
+    }
+}
+
+fn path_to(found: &[(usize, Option<Op>)], mut at: usize) -> Vec<Op> {
+    let mut path = Vec::new();
+    while let (before, Some(op)) = found[at] {
+        path.push(op);
+        at = before;
+    }
+    path.reverse();
+    path
+}
+
+#[test]
+fn keep_agrees_in_every_state_of_two_keys() {
+    explore(rules(Keep, Ranking::Fifo, None), &alphabet());
+}
+
+#[test]
+fn replace_agrees_in_every_state_of_two_keys() {
+    explore(rules(Replace, Ranking::Fifo, None), &alphabet());
+}
+
+#[test]
+fn hold_agrees_in_every_state_of_two_keys() {
+    explore(rules(Hold, Ranking::Fifo, None), &alphabet());
+}
+
+/// With priorities and a custom order the states are more and the operations fewer.
+#[test]
+fn orders_agree_in_every_state_of_two_keys() {
+    let mut ops = vec![Op::Get, Op::Advance(nanos(1))];
+    for key in 0..2 {
+        let now = PLAIN;
+        ops.extend([
+            Op::Add(key, now),
+            Op::Add(key, Ask { priority: 1, ..now }),
+            Op::Add(key, Ask { when: When::After(nanos(1)), priority: 1, ..now }),
+            Op::Cancel(key),
+        ]);
+    }
+    for which in 0..2 {
+        let hows = [How::Done, How::Later(nanos(1)), How::Fail(nanos(1)), How::PutBack];
+        ops.extend(hows.map(|how| Op::Finish(which, how)));
+    }
+    for early_add in [Keep, Replace, Hold] {
+        let priority = Ranking::Priority { oldest_every: 2 };
+        explore(rules(early_add, priority, None), &ops);
+        explore(rules(early_add, priority, Some(1)), &ops);
+        // A key that is cancelled and added again is in the stack twice, and so on.
+        ops.retain(|op| !matches!(op, Op::Cancel(_)));
+        explore(rules(early_add, Ranking::Stack { lossy: 0 }, None), &ops);
+        explore(rules(early_add, Ranking::Stack { lossy: 0 }, Some(1)), &ops);
+        ops.extend([0, 1].map(Op::Cancel));
+    }
+}

@@ -1,0 +1,73 @@
+//! Random operations, on the state machine and on the model: all that can be seen is the same after
+//! every step.
+
+mod common;
+
+use common::{config, ops};
+use proptest::prelude::*;
+use requeue_core::EarlyAdd::{Hold, Keep, Replace};
+use requeue_sim::model::Ranking::{Fifo, Priority, Stack};
+use requeue_sim::model::{Ranking, Rules};
+use requeue_sim::{Lockstep, Mode, Op, Setup};
+
+fn run(setup: Setup, ops: &[Op]) {
+    let mut lockstep = Lockstep::new(setup);
+    for op in ops {
+        lockstep.step(op);
+    }
+}
+
+/// Everything that is orthogonal to policy and order.
+fn setups(rules: Rules) -> impl Strategy<Value = Setup> {
+    let hashes = prop_oneof![3 => Just(None), 1 => (1u64..4).prop_map(Some)];
+    let mode = prop_oneof![3 => Just(Mode::Plain), 1 => Just(Mode::Thrifty), 1 => Just(Mode::Lazy)];
+    (1u32..24, 1u32..5, hashes, any::<bool>(), mode).prop_map(
+        move |(keys, teams, hashes, track, mode)| Setup {
+            keys,
+            teams,
+            hashes,
+            track,
+            mode,
+            ..Setup::new(rules)
+        },
+    )
+}
+
+fn orders() -> impl Strategy<Value = (Ranking, bool, Option<u32>)> {
+    let ranking = prop_oneof![
+        Just(Fifo),
+        (0u32..6).prop_map(|oldest_every| Priority { oldest_every }),
+        Just(Priority { oldest_every: u32::MAX }),
+        prop_oneof![Just(0), 2u32..6].prop_map(|lossy| Stack { lossy }),
+    ];
+    let limit = prop_oneof![2 => Just(None), 3 => (0u32..4).prop_map(Some)];
+    (ranking, any::<bool>(), limit)
+}
+
+macro_rules! holds {
+    ($($name:ident: $policy:expr, $orders:expr;)*) => {
+        proptest! {
+            #![proptest_config(config(300))]
+            $(
+                #[test]
+                fn $name(
+                    setup in $orders.prop_flat_map(|(ranking, fair, limit)| {
+                        setups(Rules { early_add: $policy, ranking, fair, limit })
+                    }),
+                    ops in ops(300),
+                ) {
+                    run(setup, &ops);
+                }
+            )*
+        }
+    };
+}
+
+holds! {
+    keep_first_in_first_out: Keep, Just((Fifo, false, None));
+    keep_in_any_order: Keep, orders();
+    replace_first_in_first_out: Replace, Just((Fifo, false, None));
+    replace_in_any_order: Replace, orders();
+    hold_first_in_first_out: Hold, Just((Fifo, false, None));
+    hold_in_any_order: Hold, orders();
+}

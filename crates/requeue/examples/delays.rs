@@ -1,0 +1,48 @@
+//! Delays and backoff on a clock that is moved by hand: minutes pass in no time, always alike.
+
+use std::time::Duration;
+
+use requeue::clock::FakeClock;
+use requeue::limiter::ExponentialFailure;
+use requeue::{Add, EarlyAdd, Merge, Queue};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn main() -> Result<(), requeue::BuildError> {
+    let clock = FakeClock::new();
+    let start = clock.now();
+    let queue = Queue::builder()
+        .clock(clock.clone())
+        .early_add(EarlyAdd::Hold)
+        .limiter(ExponentialFailure::new(10 * SECOND, 300 * SECOND))
+        .build()?;
+    let say = |what: &str| println!("{:>4} s  {what}", clock.now().since(start).as_secs());
+
+    queue.add_after("report", 60 * SECOND);
+    queue.add_after("report", 20 * SECOND);
+    say(&format!("report, after 60 s and after 20 s: {}", queue.explain("report")));
+    queue.add_with("typing", Add::after(5 * SECOND).merge(Merge::Latest));
+    clock.advance(4 * SECOND);
+    queue.add_with("typing", Add::after(5 * SECOND).merge(Merge::Latest));
+    say(&format!("typing, each time 5 s from then: {}", queue.explain("typing")));
+
+    queue.add("deploy");
+    queue.try_get().expect("it is ready").retry();
+    say(&format!("deploy has failed: {}", queue.explain("deploy")));
+    say(&format!("deploy is added: {:?}, until the backoff is over", queue.add("deploy")));
+
+    // From one due time to the next, until nothing waits. `deploy` fails twice more.
+    while queue.waiting() > 0 {
+        clock.advance(SECOND);
+        while let Some(item) = queue.try_get() {
+            if *item == "deploy" && item.attempt() < 4 {
+                let attempt = item.attempt();
+                say(&format!("deploy fails, attempt {attempt}: again in {:?}", item.retry()));
+            } else {
+                say(&format!("{} runs, for {} adds", *item, item.adds()));
+                item.succeed();
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! In which order keys leave: priorities that can't starve, fair shares, and a limit per group.
+
+use requeue::{Add, BuildError, Group, Order, Queue};
+
+/// Namespace and name.
+type Key = (&'static str, u32);
+
+fn main() -> Result<(), BuildError> {
+    // A user waits for `urgent`; the others are a resync of everything.
+    let queue = Queue::builder().order(Order::Priority { oldest_every: 4 }).build()?;
+    for n in 0..3 {
+        queue.add_with(("resync", n), Add::now().priority(-100));
+    }
+    for n in 0..8 {
+        queue.add_with(("urgent", n), Add::now());
+    }
+    show("urgent ones first, but every fourth is the oldest there is", &queue);
+
+    let by_namespace = |&(namespace, _): &Key| Group::of(namespace);
+    let fair = Queue::builder().group_by(by_namespace).fair().build()?;
+    fill(&fair);
+    show("fair: each namespace in turn, however many keys the other has", &fair);
+
+    let weighted = |&(namespace, _): &Key| {
+        Group::of(namespace).weight(if namespace == "noisy" { 3 } else { 1 })
+    };
+    let fair = Queue::builder().group_by(weighted).fair().build()?;
+    fill(&fair);
+    show("fair, and noisy has three a turn", &fair);
+
+    let limited = Queue::builder().group_by(by_namespace).group_limit(2).build()?;
+    fill(&limited);
+    let items = limited.try_get_many(100);
+    let taken: Vec<Key> = items.iter().map(|item| **item).collect();
+    println!(
+        "at most two of a namespace in work:\n  {taken:?}, and {} are held back",
+        limited.len()
+    );
+    for item in items {
+        item.succeed();
+    }
+    println!("  two are done: {} more may leave", limited.try_get_many(100).len());
+    Ok(())
+}
+
+fn fill(queue: &Queue<Key>) {
+    queue.add_all((0..6).map(|n| ("noisy", n)));
+    queue.add_all((0..2).map(|n| ("quiet", n)));
+}
+
+fn show(what: &str, queue: &Queue<Key>) {
+    println!("{what}:");
+    while let Some(item) = queue.try_get() {
+        print!("  {}/{}", item.0, item.1);
+        item.succeed();
+    }
+    println!();
+}

@@ -1,0 +1,37 @@
+//! A loop without threads or a runtime: a sheet of cells that is computed anew after a change.
+//!
+//! A cell that changes adds those that depend on it. One that is added twice before its turn is
+//! computed once. One that can't be computed yet is retried.
+
+use requeue::Queue;
+
+/// Each cell, and those that depend on it.
+const SHEET: [(&str, &[&str]); 4] =
+    [("price", &["tax", "total"]), ("rate", &["tax"]), ("tax", &["total"]), ("total", &[])];
+
+fn main() {
+    let queue = Queue::new();
+    queue.add_all(["price", "rate"]);
+
+    // What is ready, what that makes ready, and what has to be retried. `close` would end this by
+    // itself, but it refuses new keys, and here the runs add them.
+    while !queue.is_empty() || queue.waiting() > 0 {
+        if queue.is_empty() {
+            println!("nothing is ready: {}", queue.explain("rate"));
+        }
+        let Some(cell) = queue.get_blocking() else { break };
+        if *cell == "rate" && cell.attempt() == 1 {
+            println!("rate   not known yet: again in {:?}", cell.retry());
+            continue;
+        }
+        compute(&queue, *cell, cell.adds());
+        cell.succeed();
+    }
+    println!("all is computed: {} runs for {} cells", queue.counts().hand_outs, SHEET.len());
+}
+
+fn compute(queue: &Queue<&'static str>, cell: &str, adds: u32) {
+    let dependents = SHEET.iter().find(|(name, _)| *name == cell).map_or(&[][..], |entry| entry.1);
+    let answers: Vec<_> = dependents.iter().map(|name| (name, queue.add(name))).collect();
+    println!("{cell:5}  computed, for {adds} adds; then {answers:?}");
+}

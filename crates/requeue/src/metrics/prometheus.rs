@@ -1,0 +1,385 @@
+//! The collector for `prometheus-client`.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::registry::Registry;
+use requeue_core::{BUCKETS, Histogram};
+
+use crate::queue::Shared;
+use crate::queue::sample::Sample;
+use crate::sync::{Arc, Guarded, Mutex, MutexGuard, PoisonError, Weak, drop_quietly};
+use crate::{BuildError, Key};
+
+/// The queues of a Prometheus registry.
+///
+/// Made once for a registry and handed to each [`Builder::metrics`](crate::Builder::metrics). The
+/// queues are read when the registry is encoded, and not before. Their series go when they go: when
+/// the last handle and the last item of a queue are dropped. Its name may then be taken again.
+///
+/// ```
+/// use prometheus_client::encoding::text;
+/// use prometheus_client::registry::Registry;
+/// use requeue::Queue;
+/// use requeue::metrics::Metrics;
+///
+/// let mut registry = Registry::default();
+/// let metrics = Metrics::register(&mut registry);
+///
+/// let queue = Queue::builder().name("pods").metrics(&metrics).build()?;
+/// queue.add("default/web");
+///
+/// let mut body = String::new();
+/// text::encode(&mut body, &registry)?;
+/// assert!(body.contains("\nworkqueue_depth{name=\"pods\"} 1\n"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Serving it
+///
+/// What [`text::encode`](prometheus_client::encoding::text::encode) writes is OpenMetrics text, and
+/// is to be served as such, with the header
+/// `Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8`. A scraper that is
+/// told `text/plain` finds the same series, but does not know the type of the counters: OpenMetrics
+/// names their families without the `_total` that their samples end in.
+///
+/// # Series
+///
+/// All of them have the label `name`, the queue's. The first seven are client-go's, with the names,
+/// help texts and buckets that Kubernetes gives them, so that its dashboards and alerts work
+/// unchanged. A prefix or labels of the registry come on top.
+///
+/// | series | type | what |
+/// |---|---|---|
+/// | `workqueue_depth` | gauge | keys that are ready, or will be once their worker is done |
+/// | `workqueue_adds_total` | counter | keys that became ready, or dirty while with a worker |
+/// | `workqueue_queue_duration_seconds` | histogram | how long keys were ready before they were handed out |
+/// | `workqueue_work_duration_seconds` | histogram | how long workers had keys |
+/// | `workqueue_unfinished_work_seconds` | gauge | how long all keys with a worker have been with it, added up |
+/// | `workqueue_longest_running_processor_seconds` | gauge | the longest of these |
+/// | `workqueue_retries_total` | counter | delayed adds, of any delay |
+/// | `workqueue_waiting` | gauge | keys with a delayed add |
+/// | `workqueue_processing` | gauge | keys with a worker |
+/// | `workqueue_oldest_ready_seconds` | gauge | how long the oldest ready key has been ready |
+/// | `workqueue_coalesced_total` | counter | adds that became part of a run that was pending already |
+/// | `workqueue_failures_total` | counter | attempts that failed |
+/// | `workqueue_given_up_total` | counter | keys given up after too many failures |
+/// | `workqueue_panics_total` | counter | attempts that panicked |
+#[derive(Clone)]
+pub struct Metrics {
+    queues: Arc<Queues>,
+}
+
+/// The upper bounds of the histograms' buckets.
+///
+/// They are the same numbers as in Kubernetes, so that buckets of programs in Go and in Rust add
+/// up. Some are written otherwise (`0.000001` for `1e-06`): Prometheus reads them as numbers, and
+/// from 3.0 on stores them all in one form.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[non_exhaustive]
+pub enum Buckets {
+    /// Kubernetes' ten, from 10 ns to 10 s. Whatever took longer is in `+Inf` alone.
+    #[default]
+    Kubernetes,
+    /// Two more, of 100 s and 1000 s, for work that takes minutes.
+    Long,
+}
+
+impl Buckets {
+    const fn bounds(self) -> usize {
+        match self {
+            Self::Kubernetes => 10,
+            Self::Long => BUCKETS.len(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Puts one collector into `registry`, with Kubernetes' buckets. Once for each registry: of
+    /// two, both would write the heads of all families.
+    pub fn register(registry: &mut Registry) -> Self {
+        Self::register_with(registry, Buckets::default())
+    }
+
+    /// As [`register`](Self::register), with other buckets.
+    ///
+    /// ```
+    /// use prometheus_client::registry::Registry;
+    /// use requeue::metrics::{Buckets, Metrics};
+    ///
+    /// let mut registry = Registry::default();
+    /// let metrics = Metrics::register_with(&mut registry, Buckets::Long);
+    /// # drop(metrics);
+    /// ```
+    pub fn register_with(registry: &mut Registry, buckets: Buckets) -> Self {
+        let queues = Arc::new(Queues {
+            buckets,
+            by_name: Mutex::new(ByName { queues: BTreeMap::new(), sweep_at: SWEEP_FROM }),
+            scraping: Guarded::new((), true),
+        });
+        registry.register_collector(Box::new(Arc::clone(&queues)));
+        Self { queues }
+    }
+
+    /// Shows a queue under its name, from now until it is gone.
+    pub(crate) fn add_queue<K: Key>(&self, queue: &Arc<Shared<K>>) -> Result<(), BuildError> {
+        let name = queue.name.as_ref().filter(|name| !name.is_empty());
+        let name = name.ok_or(BuildError::Unnamed)?;
+        let queue: Arc<dyn Scrape> = Arc::<Shared<K>>::clone(queue);
+        if self.queues.add(name, &queue) {
+            return Ok(());
+        }
+        // A scrape that is under way may be all that keeps the other queue.
+        drop(self.queues.scraping.lock());
+        let added = self.queues.add(name, &queue);
+        added.then_some(()).ok_or_else(|| BuildError::DuplicateName(name.to_string()))
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.queues.fmt(f)
+    }
+}
+
+/// A queue of whatever keys.
+trait Scrape: Send + Sync {
+    fn sample(&self) -> Option<Sample>;
+}
+
+impl<K: Key> Scrape for Shared<K> {
+    fn sample(&self) -> Option<Sample> {
+        self.sample()
+    }
+}
+
+/// The collector.
+struct Queues {
+    buckets: Buckets,
+    by_name: Mutex<ByName>,
+    /// Held while a scrape holds queues. Their last drop is then the user's code, which may come
+    /// back here.
+    scraping: Guarded<()>,
+}
+
+struct ByName {
+    queues: BTreeMap<Arc<str>, Weak<dyn Scrape>>,
+    /// At how many entries the dead ones are looked for when nobody scrapes.
+    sweep_at: usize,
+}
+
+const SWEEP_FROM: usize = 16;
+
+impl Queues {
+    fn by_name(&self) -> MutexGuard<'_, ByName> {
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `false` if a queue of that name is alive.
+    fn add(&self, name: &Arc<str>, queue: &Arc<dyn Scrape>) -> bool {
+        let mut by_name = self.by_name();
+        if by_name.queues.len() >= by_name.sweep_at {
+            by_name.queues.retain(|_, queue| queue.strong_count() > 0);
+            by_name.sweep_at = SWEEP_FROM.max(2 * by_name.queues.len());
+        }
+        let queue = Arc::downgrade(queue);
+        match by_name.queues.entry(Arc::clone(name)) {
+            Entry::Occupied(taken) if taken.get().strong_count() > 0 => return false,
+            Entry::Occupied(mut dead) => drop(dead.insert(queue)),
+            Entry::Vacant(free) => drop(free.insert(queue)),
+        }
+        true
+    }
+
+    fn samples(&self) -> Vec<(Arc<str>, Sample)> {
+        let scraping = self.scraping.lock();
+        let mut queues = Vec::new();
+        self.by_name().queues.retain(|name, queue| {
+            let queue = queue.upgrade().map(|queue| queues.push((Arc::clone(name), queue)));
+            queue.is_some()
+        });
+        let sample = |(name, queue): (Arc<str>, Arc<dyn Scrape>)| {
+            let sample = queue.sample();
+            drop_quietly(queue);
+            Some((name, sample?))
+        };
+        let samples = queues.into_iter().filter_map(sample).collect();
+        drop(scraping);
+        samples
+    }
+}
+
+impl fmt::Debug for Queues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.by_name().queues.keys().cloned().collect();
+        f.debug_struct("Metrics").field("queues", &names).finish_non_exhaustive()
+    }
+}
+
+impl Collector for Queues {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let samples = self.samples();
+        if samples.is_empty() {
+            return Ok(());
+        }
+        for family in FAMILIES {
+            let (name, help, kind) = (family.name, family.help, family.value.kind());
+            let mut encoder = encoder.encode_descriptor(name, help, None, kind)?;
+            for (name, sample) in &samples {
+                let labels = [("name", &**name)];
+                family.value.encode(sample, self.buckets, encoder.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is shown of each queue. Names are without the `_total` of counters, and with the unit.
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    value: Value,
+}
+
+enum Value {
+    Count(fn(&Sample) -> u64),
+    Keys(fn(&Sample) -> usize),
+    Age(fn(&Sample) -> Duration),
+    Times(fn(&Sample) -> &Histogram),
+}
+
+impl Value {
+    const fn kind(&self) -> MetricType {
+        match self {
+            Self::Count(_) => MetricType::Counter,
+            Self::Keys(_) | Self::Age(_) => MetricType::Gauge,
+            Self::Times(_) => MetricType::Histogram,
+        }
+    }
+
+    fn encode(&self, of: &Sample, buckets: Buckets, mut to: MetricEncoder<'_>) -> fmt::Result {
+        match self {
+            Self::Count(read) => to.encode_counter(&read(of), None::<&Exemplar<NoLabelSet, u64>>),
+            Self::Keys(read) => to.encode_gauge(&read(of)),
+            Self::Age(read) => to.encode_gauge(&read(of).as_secs_f64()),
+            Self::Times(read) => encode_histogram(read(of), buckets, to),
+        }
+    }
+}
+
+fn encode_histogram(times: &Histogram, buckets: Buckets, mut to: MetricEncoder<'_>) -> fmt::Result {
+    let bounds = buckets.bounds();
+    let mut counts = [(f64::INFINITY, 0); BUCKETS.len() + 1];
+    for (i, &n) in times.counts.iter().enumerate() {
+        match BUCKETS.get(i).filter(|_| i < bounds) {
+            Some(&bound) => counts[i] = (bound, n),
+            None => counts[bounds].1 += n,
+        }
+    }
+    let seconds = times.sum as f64 / 1e9;
+    to.encode_histogram::<NoLabelSet>(seconds, times.count(), &counts[..=bounds], None)
+}
+
+const FAMILIES: [Family; 14] = [
+    // As in Kubernetes' component-base, but for what it puts before each text on its stability.
+    Family {
+        name: "workqueue_depth",
+        help: "Current depth of workqueue",
+        value: Value::Keys(|of| of.depth),
+    },
+    Family {
+        name: "workqueue_adds",
+        help: "Total number of adds handled by workqueue",
+        value: Value::Count(|of| of.counts.adds),
+    },
+    Family {
+        name: "workqueue_queue_duration_seconds",
+        help: "How long in seconds an item stays in workqueue before being requested.",
+        value: Value::Times(|of| &of.times.queued),
+    },
+    Family {
+        name: "workqueue_work_duration_seconds",
+        help: "How long in seconds processing an item from workqueue takes.",
+        value: Value::Times(|of| &of.times.worked),
+    },
+    Family {
+        name: "workqueue_unfinished_work_seconds",
+        help: "How many seconds of work has done that is in progress and hasn't been observed by \
+               work_duration. Large values indicate stuck threads. One can deduce the number of \
+               stuck threads by observing the rate at which this increases.",
+        value: Value::Age(|of| of.unfinished_work),
+    },
+    Family {
+        name: "workqueue_longest_running_processor_seconds",
+        help: "How many seconds has the longest running processor for workqueue been running.",
+        value: Value::Age(|of| of.longest_running),
+    },
+    Family {
+        name: "workqueue_retries",
+        help: "Total number of retries handled by workqueue",
+        value: Value::Count(|of| of.counts.retries),
+    },
+    // Ours.
+    Family {
+        name: "workqueue_waiting",
+        help: "Current number of items with a delayed add",
+        value: Value::Keys(|of| of.waiting),
+    },
+    Family {
+        name: "workqueue_processing",
+        help: "Current number of items with a worker",
+        value: Value::Keys(|of| of.processing),
+    },
+    Family {
+        name: "workqueue_oldest_ready_seconds",
+        help: "How long in seconds the item that has been ready longest has been so",
+        value: Value::Age(|of| of.oldest_ready),
+    },
+    Family {
+        name: "workqueue_coalesced",
+        help: "Total number of adds that became part of a run that was pending already",
+        value: Value::Count(|of| of.counts.coalesced),
+    },
+    Family {
+        name: "workqueue_failures",
+        help: "Total number of attempts that failed",
+        value: Value::Count(|of| of.counts.failures),
+    },
+    Family {
+        name: "workqueue_given_up",
+        help: "Total number of items given up after too many failures",
+        value: Value::Count(|of| of.given_up),
+    },
+    Family {
+        name: "workqueue_panics",
+        help: "Total number of attempts that panicked",
+        value: Value::Count(|of| of.panics),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Queue;
+    use crate::sync::Ordering;
+
+    #[test]
+    fn what_workers_count_is_shown() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        let queue = Queue::<u8>::builder().name("q").metrics(&metrics).build().unwrap();
+        queue.shared().given_up.fetch_add(2, Ordering::Relaxed);
+        queue.shared().panics.fetch_add(3, Ordering::Relaxed);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        assert!(text.contains("\nworkqueue_given_up_total{name=\"q\"} 2\n"));
+        assert!(text.contains("\nworkqueue_panics_total{name=\"q\"} 3\n"));
+        assert_eq!((queue.given_up(), queue.panics()), (2, 3));
+    }
+}

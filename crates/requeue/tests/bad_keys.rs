@@ -1,0 +1,383 @@
+//! Keys whose code panics or calls the queue.
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+mod common;
+
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::Waker;
+use std::time::Duration;
+
+use common::{poll, ready, secs};
+use requeue::clock::FakeClock;
+use requeue::{Added, CustomOrder, Order, Queue};
+
+/// What a key does besides being a key.
+#[derive(Default)]
+struct Orders {
+    panic_in_eq: AtomicBool,
+    panic_in_clone: AtomicBool,
+    panic_in_drop: AtomicBool,
+    /// Called by all three.
+    queue: OnceLock<Queue<Key>>,
+    calls: AtomicBool,
+}
+
+struct Key {
+    id: u32,
+    orders: Arc<Orders>,
+}
+
+impl Key {
+    fn obey(&self, panic: &AtomicBool) {
+        if self.orders.calls.load(Ordering::Relaxed)
+            && let Some(queue) = self.orders.queue.get()
+        {
+            // Not for ever: what the queue drops in here does not call it again.
+            self.orders.calls.store(false, Ordering::Relaxed);
+            let other = Self { id: 1000 + self.id, orders: Arc::clone(&self.orders) };
+            queue.add(other);
+            let _ = (queue.len(), queue.try_get().map(requeue::Item::put_back));
+            let _ = format!("{queue:?}");
+            self.orders.calls.store(true, Ordering::Relaxed);
+        }
+        if panic.load(Ordering::Relaxed) && !std::thread::panicking() {
+            resume_unwind(Box::new("a key's own panic"));
+        }
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.obey(&self.orders.panic_in_eq);
+        self.id == other.id
+    }
+}
+
+impl Eq for Key {}
+
+impl Clone for Key {
+    fn clone(&self) -> Self {
+        self.obey(&self.orders.panic_in_clone);
+        Self { id: self.id, orders: Arc::clone(&self.orders) }
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        self.obey(&self.orders.panic_in_drop);
+    }
+}
+
+struct Setup {
+    queue: Queue<Key>,
+    clock: FakeClock,
+    orders: Arc<Orders>,
+}
+
+impl Setup {
+    fn new(order: Order<Key>) -> Self {
+        let (clock, orders) = (FakeClock::new(), Arc::new(Orders::default()));
+        let queue = Queue::builder().clock(clock.clone()).order(order).build().unwrap();
+        Self { queue, clock, orders }
+    }
+
+    fn key(&self, id: u32) -> Key {
+        Key { id, orders: Arc::clone(&self.orders) }
+    }
+
+    fn add(&self, ids: impl IntoIterator<Item = u32>) {
+        ids.into_iter().for_each(|id| _ = self.queue.add(self.key(id)));
+    }
+
+    fn take_all(&self) -> Vec<u32> {
+        std::iter::from_fn(|| {
+            let item = self.queue.try_get()?;
+            let id = item.id;
+            item.succeed();
+            Some(id)
+        })
+        .collect()
+    }
+}
+
+/// First in, first out.
+struct Fifo(std::collections::VecDeque<Key>);
+
+impl CustomOrder<Key> for Fifo {
+    fn push(&mut self, key: Key) {
+        self.0.push_back(key);
+    }
+
+    fn touch(&mut self, _: &Key) {}
+
+    fn pop(&mut self) -> Option<Key> {
+        self.0.pop_front()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+fn orders() -> [Order<Key>; 3] {
+    let custom = Order::Custom(Box::new(Fifo(Default::default())));
+    [Order::Fifo, Order::Priority { oldest_every: 10 }, custom]
+}
+
+fn panics<R>(f: impl FnOnce() -> R) -> bool {
+    catch_unwind(AssertUnwindSafe(f)).is_err()
+}
+
+#[test]
+fn a_panic_in_eq_reaches_the_caller_and_leaves_the_queue_as_it_was() {
+    for order in orders() {
+        let setup = Setup::new(order);
+        let queue = &setup.queue;
+        setup.add([1, 2, 3]);
+        setup.orders.panic_in_eq.store(true, Ordering::Relaxed);
+        assert!(panics(|| queue.add(setup.key(1))));
+        assert!(panics(|| queue.add_after(setup.key(1), secs(1))));
+        assert!(panics(|| queue.add_all([setup.key(1)])));
+        assert!(panics(|| queue.cancel(&setup.key(1))));
+        assert!(panics(|| queue.done(&setup.key(1))));
+        assert!(panics(|| queue.failures(&setup.key(1))));
+        assert!(panics(|| queue.look_up(&setup.key(1))));
+        setup.orders.panic_in_eq.store(false, Ordering::Relaxed);
+        assert_eq!((queue.len(), queue.waiting()), (3, 0));
+        assert_eq!(queue.add(setup.key(1)), Added::Coalesced);
+        assert_eq!(setup.take_all(), [1, 2, 3]);
+    }
+}
+
+#[test]
+fn a_panic_in_clone_reaches_the_caller_and_leaves_the_queue_as_it_was() {
+    for order in orders() {
+        let setup = Setup::new(order);
+        let queue = &setup.queue;
+        setup.add([1, 2]);
+        setup.orders.panic_in_clone.store(true, Ordering::Relaxed);
+        let caught = panics(|| queue.try_get().map(requeue::Item::put_back));
+        let _ = panics(|| queue.add(setup.key(3)));
+        assert!(panics(|| queue.snapshot(Default::default(), Default::default(), 10)));
+        setup.orders.panic_in_clone.store(false, Ordering::Relaxed);
+        assert_eq!(queue.processing(), 0);
+        queue.add(setup.key(3));
+        // A worker that could not end its hand-out has failed.
+        setup.clock.advance(secs(600));
+        let mut keys = setup.take_all();
+        keys.sort_unstable();
+        assert_eq!(keys, [1, 2, 3], "handing out panicked: {caught}");
+    }
+}
+
+#[test]
+fn a_panic_in_clone_in_a_getter_that_waits_leaves_the_key_to_the_next() {
+    let setup = Setup::new(Order::Fifo);
+    let queue = &setup.queue;
+    let mut get = queue.get();
+    assert!(poll(&mut get, Waker::noop()).is_pending());
+    setup.add([1]);
+    setup.orders.panic_in_clone.store(true, Ordering::Relaxed);
+    assert!(panics(|| poll(&mut get, Waker::noop()).is_ready()));
+    drop(get);
+    setup.orders.panic_in_clone.store(false, Ordering::Relaxed);
+    assert_eq!(ready(queue.get()).map(|item| item.id), Some(1));
+}
+
+/// A hand-out that could not be ended for the key's panic is not lost with its worker.
+#[test]
+fn a_panic_in_clone_while_an_item_ends_leaves_no_key_with_nobody() {
+    let setup = Setup::new(Order::Custom(Box::new(Fifo(Default::default()))));
+    let queue = &setup.queue;
+    for ending in [requeue::Item::put_back, requeue::Item::succeed, drop] {
+        setup.add([1]);
+        let item = queue.try_get().unwrap();
+        queue.add(setup.key(1));
+        setup.orders.panic_in_clone.store(true, Ordering::Relaxed);
+        let _ = panics(|| ending(item));
+        setup.orders.panic_in_clone.store(false, Ordering::Relaxed);
+        assert_eq!(queue.processing(), 0);
+        setup.clock.advance(secs(600));
+        assert_eq!(setup.take_all().first(), Some(&1));
+        setup.clock.advance(secs(600));
+        setup.take_all();
+    }
+}
+
+#[test]
+fn a_panic_in_drop_ends_in_the_queue() {
+    for order in orders() {
+        let setup = Setup::new(order);
+        let (queue, clock) = (&setup.queue, &setup.clock);
+        setup.orders.panic_in_drop.store(true, Ordering::Relaxed);
+        setup.add([1, 2, 3, 1, 2, 3]);
+        queue.add_all([1, 2, 3, 4].map(|id| setup.key(id)));
+        queue.add_after(setup.key(5), secs(1));
+        queue.add_after(setup.key(5), secs(1));
+        queue.try_get().unwrap().succeed();
+        queue.try_get().unwrap().done();
+        queue.try_get().unwrap().retry();
+        queue.try_get().unwrap().requeue_after(secs(1));
+        clock.advance(secs(600));
+        drop(queue.try_get().unwrap());
+        clock.advance(secs(600));
+        let mut items = queue.try_get_many(10);
+        assert_eq!(items.len(), 3);
+        items.drain(..).for_each(requeue::Item::put_back);
+        let query = std::mem::ManuallyDrop::new(setup.key(3));
+        queue.cancel(&*query);
+        queue.forget(&*query);
+        assert_eq!(queue.len(), 2);
+        // What a report hands over is its receiver's.
+        setup.orders.panic_in_drop.store(false, Ordering::Relaxed);
+        queue.shut_down();
+    }
+}
+
+/// Two that panic while a queue is dropped would abort the process.
+#[test]
+fn a_queue_full_of_keys_that_panic_in_drop_is_dropped_quietly() {
+    for order in orders() {
+        let setup = Setup::new(order);
+        setup.add(0..10);
+        (10..20).for_each(|id| _ = setup.queue.add_after(setup.key(id), secs(1)));
+        (20..30).for_each(|id| _ = setup.queue.add_rate_limited(setup.key(id)));
+        let given_up: Vec<_> =
+            setup.queue.try_get_many(5).into_iter().map(requeue::Item::into_parts).collect();
+        let orders = Arc::clone(&setup.orders);
+        orders.panic_in_drop.store(true, Ordering::Relaxed);
+        drop(setup);
+        orders.panic_in_drop.store(false, Ordering::Relaxed);
+        drop(given_up);
+        assert_eq!(Arc::strong_count(&orders), 1, "each of them was dropped");
+    }
+}
+
+/// What failed after the ending, and nobody asked for.
+#[test]
+fn reports_that_nobody_takes_are_dropped_quietly() {
+    let setup = Setup::new(Order::Fifo);
+    setup.add(0..4);
+    (10..14).for_each(|id| _ = setup.queue.add_after(setup.key(id), secs(1)));
+    let items = setup.queue.try_get_many(4);
+    let drain = setup.queue.shut_down_with_drain();
+    setup.orders.panic_in_drop.store(true, Ordering::Relaxed);
+    items.into_iter().for_each(|item| _ = item.retry());
+    drop(drain);
+    let orders = Arc::clone(&setup.orders);
+    drop(setup);
+    assert_eq!(Arc::strong_count(&orders), 1);
+}
+
+#[test]
+fn keys_may_call_the_queue() {
+    for order in orders() {
+        let setup = Setup::new(order);
+        let queue = &setup.queue;
+        assert!(setup.orders.queue.set(queue.clone()).is_ok());
+        setup.orders.calls.store(true, Ordering::Relaxed);
+        setup.add([1, 2, 3, 1, 2, 3]);
+        queue.add_after(setup.key(4), secs(1));
+        setup.clock.advance(secs(1));
+        queue.try_get().unwrap().succeed();
+        drop(queue.try_get().unwrap());
+        queue.try_get().unwrap().retry();
+        queue.cancel(&setup.key(4));
+        let items = queue.try_get_many(100);
+        items.into_iter().for_each(requeue::Item::done);
+        let _ = queue.snapshot(Default::default(), Default::default(), 100);
+        let _ = queue.shut_down();
+        setup.orders.calls.store(false, Ordering::Relaxed);
+        setup.take_all();
+        assert_eq!((queue.len(), queue.waiting(), queue.processing()), (0, 0, 0));
+    }
+}
+
+// --- Keys that hold nothing, and find the queue anyway ------------------------------------------
+
+static QUEUE: Mutex<Option<Queue<Plain>>> = Mutex::new(None);
+static CALLED: AtomicBool = AtomicBool::new(false);
+
+/// Has no drop, and yet calls the queue, which it finds in a static.
+#[derive(Clone, Copy, Eq)]
+struct Plain(u32);
+
+impl Hash for Plain {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl PartialEq for Plain {
+    fn eq(&self, other: &Self) -> bool {
+        if let Ok(queue) = QUEUE.try_lock()
+            && let Some(queue) = queue.as_ref()
+        {
+            assert_eq!(queue.add(Self(7)), Added::Refused);
+            CALLED.store(true, Ordering::Relaxed);
+        }
+        self.0 == other.0
+    }
+}
+
+#[test]
+fn keys_without_a_drop_may_call_the_queue() {
+    let queue = Queue::new();
+    queue.add(Plain(1));
+    *QUEUE.lock().unwrap() = Some(queue.clone());
+    assert_eq!(queue.add(Plain(1)), Added::Coalesced);
+    *QUEUE.lock().unwrap() = None;
+    assert!(CALLED.load(Ordering::Relaxed));
+    assert_eq!(queue.len(), 1);
+}
+
+// --- Keys that are little ------------------------------------------------------------------------
+
+/// Neither `Sync` nor `Debug`.
+#[derive(Clone, PartialEq, Eq)]
+struct Secret(std::cell::Cell<u32>);
+
+impl Hash for Secret {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.get().hash(state);
+    }
+}
+
+#[test]
+fn keys_need_neither_sync_nor_debug() {
+    let queue = Queue::new();
+    let secret = || Secret(1.into());
+    queue.add(secret());
+    queue.add_after(secret(), Duration::MAX);
+    let other = queue.clone();
+    let taken = std::thread::spawn(move || {
+        let item = other.get_owned_blocking().unwrap();
+        std::thread::spawn(move || item.into_parts().0.0.get()).join().unwrap()
+    });
+    assert_eq!(taken.join().unwrap(), 1);
+    assert!(queue.done(&secret()));
+    let future = async move {
+        let _dropped = queue.shut_down_with_drain().await.dropped;
+        queue.get().await.is_none()
+    };
+    let send: Box<dyn Future<Output = bool> + Send> = Box::new(future);
+    assert!(ready(Box::into_pin(send)));
+}
+
+#[test]
+fn a_key_may_be_nothing() {
+    let queue = Queue::new();
+    queue.add(());
+    assert_eq!(queue.add(()), Added::Coalesced);
+    queue.try_get().unwrap().retry_after(Duration::ZERO);
+    assert_eq!(queue.try_get().unwrap().attempt(), 2);
+}

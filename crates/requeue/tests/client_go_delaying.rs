@@ -1,0 +1,228 @@
+//! What client-go's `delaying_queue_test.go` promises, and what it leaves untested.
+
+mod common;
+
+use std::task::Waker;
+
+use common::{Wakes, fake, ms, poll, ready, secs, take, take_all};
+use requeue::{Added, Queue};
+
+/// client-go: `TestSimpleQueue`.
+#[test]
+fn test_simple_queue() {
+    let (queue, clock) = fake();
+    queue.add_after("foo", ms(50));
+    assert_eq!(queue.len(), 0);
+    clock.advance(ms(60));
+    assert_eq!(queue.len(), 1);
+    let key = take(&queue);
+    assert!(queue.done(&key));
+    // Past what would be the next heartbeat in client-go.
+    clock.advance(secs(10));
+    assert_eq!(queue.len(), 0);
+}
+
+/// client-go: `TestDeduping`.
+#[test]
+fn test_deduping() {
+    let (queue, clock) = fake();
+    assert_eq!(queue.add_after("foo", ms(50)), Added::New);
+    assert_eq!(queue.add_after("foo", ms(70)), Added::Coalesced);
+    assert_eq!(queue.len(), 0);
+    clock.advance(ms(60));
+    assert_eq!(queue.len(), 1);
+    let key = take(&queue);
+    assert!(queue.done(&key));
+    clock.advance(ms(20));
+    assert_eq!(queue.len(), 0, "the later add was part of the earlier");
+
+    // The earlier one wins when it comes second, too.
+    queue.add_after("foo", ms(50));
+    queue.add_after("foo", ms(30));
+    assert_eq!(queue.len(), 0);
+    clock.advance(ms(40));
+    assert_eq!(queue.len(), 1);
+    let key = take(&queue);
+    assert!(queue.done(&key));
+    clock.advance(ms(20));
+    assert_eq!(queue.len(), 0);
+}
+
+/// client-go: `TestAddTwoFireEarly`.
+#[test]
+fn test_add_two_fire_early() {
+    let (queue, clock) = fake();
+    queue.add_after("foo", secs(1));
+    queue.add_after("bar", ms(50));
+    assert_eq!(queue.len(), 0);
+    clock.advance(ms(60));
+    assert_eq!(queue.len(), 1);
+    assert_eq!(take(&queue), "bar");
+
+    queue.add_after("baz", secs(2));
+    clock.advance(secs(1));
+    assert_eq!(queue.len(), 1);
+    assert_eq!(take(&queue), "foo");
+
+    clock.advance(secs(2));
+    assert_eq!(queue.len(), 1);
+    assert_eq!(take(&queue), "baz");
+}
+
+/// client-go: `TestCopyShifting`.
+#[test]
+fn test_copy_shifting() {
+    let (queue, clock) = fake();
+    queue.add_after("foo", secs(1));
+    queue.add_after("bar", ms(500));
+    queue.add_after("baz", ms(250));
+    assert_eq!(queue.len(), 0);
+    clock.advance(secs(2));
+    assert_eq!(queue.len(), 3);
+    assert_eq!([take(&queue), take(&queue), take(&queue)], ["baz", "bar", "foo"]);
+}
+
+// --- What client-go's suite does not notice -----------------------------------------------------
+
+/// The policy `Keep`, as in client-go: a pending `add_after` and an `add` are two runs.
+#[test]
+fn an_add_does_not_cancel_a_delay() {
+    let (queue, clock) = fake();
+    queue.add_after("a", secs(5));
+    queue.add("a");
+    assert_eq!(take_all(&queue), ["a"]);
+    assert_eq!(queue.waiting(), 1);
+    clock.advance(secs(5));
+    assert_eq!(take_all(&queue), ["a"]);
+    assert_eq!(queue.waiting(), 0);
+}
+
+#[test]
+fn add_after_is_refused_after_shutdown() {
+    let (queue, clock) = fake();
+    queue.shut_down();
+    assert_eq!(queue.add_after("a", ms(1)), Added::Refused);
+    assert_eq!(queue.add_after("b", ms(0)), Added::Refused);
+    clock.advance(secs(1));
+    assert_eq!((queue.len(), queue.waiting()), (0, 0));
+    assert!(ready(queue.get()).is_none());
+    assert_eq!(queue.counts().retries, 0, "not counted, either");
+}
+
+#[test]
+fn a_getter_is_woken_when_a_delay_falls_due() {
+    let (queue, clock) = fake();
+    let (wakes, waker) = Wakes::new();
+    let mut get = queue.get();
+    assert!(poll(&mut get, &waker).is_pending());
+    queue.add_after("a", secs(1));
+    clock.advance(ms(999));
+    assert_eq!(wakes.count(), 0, "never early");
+    clock.advance(ms(1));
+    assert_eq!(wakes.count(), 1);
+    assert_eq!(ready(get).as_deref(), Some(&"a"));
+}
+
+#[test]
+fn a_getter_that_comes_after_the_add_is_woken_too() {
+    let (queue, clock) = fake();
+    queue.add_after("a", secs(1));
+    let (wakes, waker) = Wakes::new();
+    let mut get = queue.get();
+    assert!(poll(&mut get, &waker).is_pending());
+    clock.advance(secs(1));
+    assert_eq!(wakes.count(), 1);
+    assert_eq!(ready(get).as_deref(), Some(&"a"));
+}
+
+#[test]
+fn a_getter_is_woken_for_an_earlier_delay_that_comes_later() {
+    let (queue, clock) = fake();
+    queue.add_after("late", secs(60));
+    let (wakes, waker) = Wakes::new();
+    let mut get = queue.get();
+    assert!(poll(&mut get, &waker).is_pending());
+    queue.add_after("early", secs(1));
+    clock.advance(secs(1));
+    assert_eq!(wakes.count(), 1);
+    let item = ready(get).unwrap();
+    assert_eq!((*item, queue.waiting()), ("early", 1));
+    item.done();
+}
+
+/// As in client-go, every `add_after` is a retry, that of no delay included.
+#[test]
+fn retries_are_counted() {
+    let (queue, _clock) = fake();
+    queue.add_after("a", secs(1));
+    queue.add_after("a", secs(2));
+    queue.add_after("b", ms(0));
+    queue.add_rate_limited("c");
+    queue.add("d");
+    assert_eq!(queue.counts().retries, 4);
+}
+
+#[test]
+fn a_delay_of_zero_adds_at_once() {
+    let (queue, _clock) = fake();
+    assert_eq!(queue.add_after("a", ms(0)), Added::New);
+    assert_eq!((queue.len(), queue.waiting()), (1, 0));
+}
+
+/// Differs on purpose: in client-go they come in no defined order.
+#[test]
+fn equal_deadlines_come_in_the_order_of_the_adds() {
+    let (queue, clock) = fake();
+    (0..1000).for_each(|key| _ = queue.add_after(key, secs(1)));
+    clock.advance(secs(1));
+    assert_eq!(take_all(&queue), (0..1000).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_is_due_comes_before_what_is_added_later() {
+    let (queue, clock) = fake();
+    queue.add_after("due", secs(1));
+    clock.advance(secs(1));
+    queue.add("added");
+    assert_eq!(take_all(&queue), ["due", "added"]);
+}
+
+/// Differs on purpose: client-go's goroutine outlives the queue's drain by up to ten seconds.
+#[test]
+fn nothing_is_armed_when_nobody_waits() {
+    let (queue, clock) = fake();
+    queue.add_after("a", secs(1));
+    assert_eq!(clock.armed(), 0, "nobody waits");
+    let mut get = queue.get();
+    assert!(poll(&mut get, Waker::noop()).is_pending());
+    assert_eq!(clock.armed(), 1);
+    queue.shut_down();
+    drop(get);
+    drop(queue);
+    assert_eq!(clock.armed(), 0);
+}
+
+/// A delayed key that falls due while with a worker is handed out once more afterwards.
+#[test]
+fn a_delay_that_falls_due_during_a_run_makes_the_key_dirty() {
+    let (queue, clock) = fake();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    assert_eq!(queue.add_after("a", secs(1)), Added::New);
+    clock.advance(secs(1));
+    assert!(queue.try_get().is_none(), "never with two workers");
+    assert_eq!(queue.depth(), 1);
+    item.done();
+    assert_eq!(take_all(&queue), ["a"]);
+}
+
+/// What has fallen due is ready, whether anybody looked or not.
+#[test]
+fn a_shut_down_hands_out_what_was_due_before() {
+    let (queue, clock): (Queue<&str>, _) = fake();
+    queue.add_after("due", secs(1));
+    queue.add_after("not due", secs(3));
+    clock.advance(secs(2));
+    assert_eq!(queue.shut_down(), ["not due"]);
+    assert_eq!(take_all(&queue), ["due"]);
+}

@@ -1,0 +1,175 @@
+//! client-go's `util/workqueue/metrics_test.go`: a test here for each test there, of the same name,
+//! making the same promise with the same numbers.
+//!
+//! What differs: client-go's queue keeps two gauges up to date with a ticker; here the queue is
+//! asked for them when somebody wants to know.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use requeue::clock::FakeClock;
+use requeue::metrics::{MetricsProvider, QueueMetrics};
+use requeue::{Item, Queue};
+
+/// `testMetricsProvider`, with all its metrics in one.
+#[derive(Default)]
+struct TestMetrics(Mutex<Seen>);
+
+#[derive(Clone, PartialEq, Debug, Default)]
+struct Seen {
+    adds: u64,
+    depth: i64,
+    /// Seconds, and how many were observed.
+    latency: (f64, u64),
+    duration: (f64, u64),
+    retries: u64,
+}
+
+impl TestMetrics {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl QueueMetrics for TestMetrics {
+    fn add(&self) {
+        let mut seen = self.seen();
+        seen.adds += 1;
+        seen.depth += 1;
+    }
+
+    fn get(&self, queued: Duration) {
+        let mut seen = self.seen();
+        seen.depth -= 1;
+        seen.latency = (queued.as_secs_f64(), seen.latency.1 + 1);
+    }
+
+    fn done(&self, worked: Duration) {
+        let mut seen = self.seen();
+        seen.duration = (worked.as_secs_f64(), seen.duration.1 + 1);
+    }
+
+    fn retry(&self) {
+        self.seen().retries += 1;
+    }
+
+    fn withdraw(&self) {
+        self.seen().depth -= 1;
+    }
+}
+
+struct Provider(Arc<TestMetrics>);
+
+impl MetricsProvider for Provider {
+    fn queue(&self, name: &str) -> Arc<dyn QueueMetrics> {
+        assert_eq!(name, "test");
+        self.0.clone()
+    }
+}
+
+fn new_queue(clock: &FakeClock) -> (Queue<&'static str>, Arc<TestMetrics>) {
+    let metrics = Arc::new(TestMetrics::default());
+    let queue = Queue::builder()
+        .name("test")
+        .clock(clock.clone())
+        .metrics_provider(Arc::new(Provider(metrics.clone())))
+        .build()
+        .unwrap();
+    (queue, metrics)
+}
+
+fn get<'q>(queue: &'q Queue<&'static str>) -> Item<'q, &'static str> {
+    let item = queue.get_blocking().unwrap();
+    assert_eq!(*item, "foo");
+    item
+}
+
+/// `TestMetricShutdown`: after shutdown, time that passes touches no metric. There is no ticker to
+/// stop: nothing is armed on the clock before either, and nothing is told that did not happen.
+#[test]
+fn test_metric_shutdown() {
+    let clock = FakeClock::new();
+    let (queue, metrics) = new_queue(&clock);
+    queue.add("foo");
+    queue.add_after("bar", Duration::from_secs(60));
+    let item = get(&queue);
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(queue.unfinished_work(), Duration::from_millis(1));
+    queue.shut_down();
+    let before = metrics.seen().clone();
+
+    clock.advance(Duration::from_secs(3600));
+    assert_eq!(*metrics.seen(), before, "updated after the shutdown");
+    assert_eq!(clock.armed(), 0);
+
+    // Adds of any kind are refused then, and counted nowhere.
+    queue.add("foo");
+    queue.add_after("foo", Duration::ZERO);
+    queue.add_rate_limited("foo");
+    assert_eq!(*metrics.seen(), before);
+
+    // Whoever asks is told the truth all the same.
+    assert_eq!(queue.unfinished_work(), Duration::from_millis(3_600_001));
+    item.retry();
+    let after = metrics.seen().clone();
+    assert_eq!(after.duration, (3600.001, 1));
+    assert_eq!(after.retries, before.retries, "a failure after the shutdown is not retried");
+    assert_eq!(queue.counts().retries, 1);
+}
+
+/// `TestMetrics`
+#[test]
+fn test_metrics() {
+    let clock = FakeClock::new();
+    let (queue, metrics) = new_queue(&clock);
+
+    queue.add("foo");
+    assert_eq!(metrics.seen().adds, 1);
+    assert_eq!(queue.counts().adds, 1);
+    assert_eq!(metrics.seen().depth, 1);
+    assert_eq!(queue.depth(), 1);
+
+    clock.advance(Duration::from_micros(50));
+
+    // Start processing.
+    let item = get(&queue);
+    assert_eq!(metrics.seen().latency, (5e-05, 1));
+
+    // Add it back while processing; multiple adds of the same item are de-duped.
+    for _ in 0..5 {
+        queue.add(*item);
+    }
+    assert_eq!(metrics.seen().adds, 2);
+    assert_eq!(queue.counts().adds, 2);
+    // One thing remains in the queue.
+    assert_eq!(metrics.seen().depth, 1);
+    assert_eq!(queue.depth(), 1);
+
+    clock.advance(Duration::from_micros(25));
+
+    // Finish it up.
+    item.done();
+    assert_eq!(metrics.seen().duration, (2.5e-05, 1));
+    // One thing remains in the queue.
+    assert_eq!(metrics.seen().depth, 1);
+    assert_eq!(queue.depth(), 1);
+
+    // It should be back on the queue.
+    let item = get(&queue);
+    assert_eq!(metrics.seen().latency, (2.5e-05, 2));
+
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(queue.unfinished_work().as_secs_f64(), 0.001);
+    assert_eq!(queue.longest_running().as_secs_f64(), 0.001);
+
+    // Finish that one up.
+    item.done();
+    assert_eq!(metrics.seen().duration, (0.001, 2));
+
+    // The same, from the queue's own histograms.
+    let times = queue.histograms();
+    assert_eq!((times.queued.sum, times.queued.count()), (75_000, 2));
+    assert_eq!((times.worked.sum, times.worked.count()), (1_025_000, 2));
+}

@@ -1,0 +1,376 @@
+//! What client-go's `queue_test.go` promises, and what it leaves untested.
+//!
+//! Where client-go finishes by key, so does this: [`take`] gives up the guard and `done(&key)` ends
+//! the hand-out.
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+mod common;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::thread;
+
+use common::{fake, poll, ready, take, take_all};
+use requeue::{Added, CustomOrder, Item, Order, Queue};
+
+/// The two ways in which client-go's tests end a queue.
+const ENDINGS: [fn(&Queue<u32>); 2] = [
+    |queue| assert_eq!(queue.shut_down(), []),
+    |queue| assert!(queue.shut_down_with_drain_blocking().finished),
+];
+
+/// First in, first out, and notes what it is touched with.
+struct Traced {
+    queue: VecDeque<&'static str>,
+    touched: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl CustomOrder<&'static str> for Traced {
+    fn push(&mut self, key: &'static str) {
+        self.queue.push_back(key);
+    }
+
+    fn touch(&mut self, key: &&'static str) {
+        self.touched.lock().unwrap().push(key);
+    }
+
+    fn pop(&mut self) -> Option<&'static str> {
+        self.queue.pop_front()
+    }
+
+    fn len(&self) -> usize {
+        self.queue.len()
+    }
+}
+
+fn traced() -> (Queue<&'static str>, Arc<Mutex<Vec<&'static str>>>) {
+    let touched = Arc::default();
+    let order = Traced { queue: VecDeque::new(), touched: Arc::clone(&touched) };
+    let queue = Queue::builder().order(Order::Custom(Box::new(order))).build().unwrap();
+    (queue, touched)
+}
+
+/// client-go: `TestBasic`.
+#[test]
+fn test_basic() {
+    const AFTER_SHUTDOWN: u32 = u32::MAX;
+    for end in ENDINGS {
+        let queue = Queue::new();
+        let mut seen = HashSet::new();
+        thread::scope(|scope| {
+            let producers: Vec<_> = (0..50)
+                .map(|key| {
+                    let queue = &queue;
+                    scope.spawn(move || (0..50).for_each(|_| assert!(queue.add(key).is_accepted())))
+                })
+                .collect();
+            let consumers: Vec<_> = (0..10)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut seen = Vec::new();
+                        while let Some(item) = queue.get_blocking() {
+                            seen.push(*item);
+                            item.done();
+                        }
+                        seen
+                    })
+                })
+                .collect();
+            producers.into_iter().for_each(|producer| producer.join().unwrap());
+            end(&queue);
+            assert_eq!(queue.add(AFTER_SHUTDOWN), Added::Refused);
+            consumers.into_iter().for_each(|consumer| seen.extend(consumer.join().unwrap()));
+        });
+        assert_eq!(seen, (0..50).collect());
+        assert_eq!(queue.len(), 0);
+    }
+}
+
+/// client-go: `TestAddWhileProcessing`. Each worker adds each key once more while it has it.
+#[test]
+fn test_add_while_processing() {
+    for end in ENDINGS {
+        let queue = Queue::new();
+        thread::scope(|scope| {
+            let producers: Vec<_> = (0..50)
+                .map(|key| {
+                    let queue = &queue;
+                    scope.spawn(move || assert_eq!(queue.add(key), Added::New))
+                })
+                .collect();
+            for _ in 0..10 {
+                scope.spawn(|| {
+                    let mut counters = HashMap::new();
+                    while let Some(item) = queue.get_blocking() {
+                        let counter = counters.entry(*item).or_insert(0);
+                        *counter += 1;
+                        if *counter < 2 {
+                            let added = queue.add(*item);
+                            assert!(matches!(added, Added::Dirty | Added::Refused));
+                        }
+                        item.done();
+                    }
+                });
+            }
+            producers.into_iter().for_each(|producer| producer.join().unwrap());
+            end(&queue);
+        });
+        assert_eq!((queue.len(), queue.processing()), (0, 0));
+    }
+}
+
+/// client-go: `TestLen`.
+#[test]
+fn test_len() {
+    let queue = Queue::new();
+    queue.add("foo");
+    assert_eq!(queue.len(), 1);
+    queue.add("bar");
+    assert_eq!(queue.len(), 2);
+    queue.add("foo");
+    assert_eq!(queue.len(), 2);
+}
+
+/// client-go: `TestReinsert`.
+#[test]
+fn test_reinsert() {
+    let queue = Queue::new();
+    queue.add("foo");
+    assert_eq!(take(&queue), "foo");
+    queue.add("foo");
+    assert!(queue.done(&"foo"));
+    assert_eq!(take(&queue), "foo");
+    assert!(queue.done(&"foo"));
+    assert_eq!(queue.len(), 0);
+}
+
+/// client-go: `TestCollapse`.
+#[test]
+fn test_collapse() {
+    let (queue, touched) = traced();
+    assert_eq!(queue.add("bar"), Added::New);
+    assert_eq!(queue.add("bar"), Added::Coalesced);
+    assert_eq!(take(&queue), "bar");
+    assert!(queue.done(&"bar"));
+    assert_eq!(queue.len(), 0);
+    assert_eq!(*touched.lock().unwrap(), ["bar"]);
+}
+
+/// client-go: `TestCollapseWhileProcessing`.
+#[test]
+fn test_collapse_while_processing() {
+    let (queue, touched) = traced();
+    queue.add("foo");
+    assert_eq!(take(&queue), "foo");
+    assert_eq!(queue.add("foo"), Added::Dirty);
+    assert_eq!(queue.add("foo"), Added::Coalesced);
+
+    let mut other = queue.get();
+    assert!(poll(&mut other, Waker::noop()).is_pending(), "the key is with a worker");
+    assert!(queue.done(&"foo"));
+    let item = ready(other).expect("what was added meanwhile");
+    assert_eq!((*item, item.adds()), ("foo", 2));
+    item.done();
+    assert_eq!(queue.len(), 0);
+    assert!(touched.lock().unwrap().is_empty(), "not touched while with a worker");
+}
+
+/// client-go: `TestQueueDrainageUsingShutDownWithDrain`.
+#[test]
+fn test_queue_drainage_using_shut_down_with_drain() {
+    let queue = Queue::new();
+    queue.add_all(["foo", "bar"]);
+    let (first, second) = (take(&queue), take(&queue));
+    let mut drain = queue.shut_down_with_drain();
+    assert!(poll(&mut drain, Waker::noop()).is_pending());
+    assert!(queue.get_blocking().is_none());
+
+    assert!(queue.done(&first));
+    assert!(poll(&mut drain, Waker::noop()).is_pending());
+    assert!(queue.done(&second));
+    let drained = ready(drain);
+    assert!(drained.finished);
+    assert_eq!((drained.processing, drained.dropped), (0, vec![]));
+}
+
+/// client-go: `TestNoQueueDrainageUsingShutDown`.
+#[test]
+fn test_no_queue_drainage_using_shut_down() {
+    let queue = Queue::new();
+    queue.add_all(["foo", "bar"]);
+    let _items = queue.try_get_many(2);
+    assert_eq!(queue.shut_down(), [""; 0]);
+    assert_eq!(queue.processing(), 2);
+}
+
+/// client-go: `TestForceQueueShutdownUsingShutDown`.
+#[test]
+fn test_force_queue_shutdown_using_shut_down() {
+    let queue = Queue::new();
+    queue.add_all(["foo", "bar"]);
+    let _items = queue.try_get_many(2);
+    thread::scope(|scope| {
+        let drain = scope.spawn(|| queue.shut_down_with_drain_blocking());
+        while queue.get_blocking().is_some() {}
+        assert!(queue.shutting_down());
+        // Whether the drain has begun to wait cannot be seen; it is ended if it has, and this
+        // one ends it if it has not.
+        while !drain.is_finished() {
+            queue.shut_down();
+            thread::yield_now();
+        }
+        let drained = drain.join().unwrap();
+        assert!(!drained.finished);
+        assert_eq!(drained.processing, 2);
+    });
+}
+
+/// client-go: `TestQueueDrainageUsingShutDownWithDrainWithDirtyItem`.
+#[test]
+fn test_queue_drainage_using_shut_down_with_drain_with_dirty_item() {
+    let queue = Queue::new();
+    queue.add("foo");
+    let item = queue.try_get().unwrap();
+    assert_eq!(queue.add("foo"), Added::Dirty);
+    let mut drain = queue.shut_down_with_drain();
+    assert!(poll(&mut drain, Waker::noop()).is_pending());
+    assert!(queue.get_blocking().is_none(), "as in client-go, not final while a key is dirty");
+
+    item.done();
+    let again = queue.get_blocking().expect("the dirty key is handed out after the shutdown");
+    assert!(poll(&mut drain, Waker::noop()).is_pending());
+    again.done();
+    assert!(queue.get_blocking().is_none());
+    assert!(ready(drain).finished);
+}
+
+/// client-go: `TestGarbageCollection`.
+#[test]
+fn test_garbage_collection() {
+    let queue = Queue::new();
+    let key: Arc<str> = "hello".into();
+    let watch = Arc::downgrade(&key);
+    queue.add(key);
+    let (key, _ticket) = queue.try_get().unwrap().into_parts();
+    assert!(queue.done(&key));
+    drop(key);
+    assert!(watch.upgrade().is_none(), "the queue keeps no copy");
+    drop(queue);
+}
+
+// --- What client-go's suite does not notice -----------------------------------------------------
+
+/// Differs on purpose: client-go's `ShutDownWithDrain` waits for what is with a worker only.
+#[test]
+fn a_drain_does_not_return_at_once_while_keys_are_ready() {
+    let queue = Queue::new();
+    queue.add_all(0..100);
+    let mut drain = queue.shut_down_with_drain();
+    for key in 0..100 {
+        assert!(poll(&mut drain, Waker::noop()).is_pending());
+        let item = queue.try_get().unwrap();
+        assert_eq!(*item, key);
+        assert!(poll(&mut drain, Waker::noop()).is_pending());
+        item.done();
+    }
+    assert!(ready(drain).finished);
+}
+
+#[test]
+fn a_drain_does_not_return_at_once_while_keys_are_with_workers() {
+    let queue = Queue::new();
+    queue.add(1);
+    let item = queue.try_get().unwrap();
+    let mut drain = queue.shut_down_with_drain();
+    assert!(poll(&mut drain, Waker::noop()).is_pending());
+    item.done();
+    assert!(ready(drain).finished);
+}
+
+#[test]
+fn a_drain_does_not_discard_the_queue() {
+    let queue = Queue::new();
+    queue.add_all(["a", "b", "c"]);
+    let drain = queue.shut_down_with_drain();
+    assert_eq!(queue.len(), 3);
+    assert_eq!(take_all(&queue), ["a", "b", "c"]);
+    assert_eq!(ready(drain).dropped, [""; 0]);
+}
+
+#[test]
+fn a_shut_down_does_not_discard_the_queue() {
+    let queue = Queue::new();
+    queue.add_all(["a", "b", "c"]);
+    assert_eq!(queue.shut_down(), [""; 0]);
+    assert_eq!(take_all(&queue), ["a", "b", "c"]);
+}
+
+#[test]
+fn a_key_added_while_being_worked_on_goes_to_the_tail() {
+    let queue = Queue::new();
+    queue.add_all(["a", "b", "c"]);
+    let item = queue.try_get().unwrap();
+    queue.add("a");
+    item.done();
+    assert_eq!(take_all(&queue), ["b", "c", "a"]);
+}
+
+#[test]
+fn a_key_added_again_while_ready_keeps_its_place() {
+    let queue = Queue::new();
+    queue.add_all(["a", "b", "c", "a", "b"]);
+    assert_eq!(take_all(&queue), ["a", "b", "c"]);
+}
+
+/// Differs on purpose: client-go then queues the key twice, and two workers hold it.
+#[test]
+fn done_without_get_does_nothing() {
+    let queue = Queue::new();
+    assert!(!queue.done(&"a"));
+    queue.add("a");
+    assert!(!queue.done(&"a"), "ready, and with no worker");
+    assert_eq!(queue.len(), 1);
+    let _item = queue.try_get().unwrap();
+    assert!(queue.try_get().is_none());
+}
+
+/// Differs on purpose: client-go's single `Signal` may wake one of two drains.
+#[test]
+fn two_drains_at_once_both_end() {
+    let queue = Queue::new();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    let ((wakes1, waker1), (wakes2, waker2)) = (common::Wakes::new(), common::Wakes::new());
+    let mut first = queue.shut_down_with_drain();
+    let mut second = queue.shut_down_with_drain();
+    assert!(poll(&mut first, &waker1).is_pending());
+    assert!(poll(&mut second, &waker2).is_pending());
+    item.done();
+    assert_eq!((wakes1.count(), wakes2.count()), (1, 1));
+    assert!(ready(first).finished);
+    assert!(ready(second).finished);
+}
+
+/// client-go's depth counts dirty keys that are with a worker, its `Len` does not.
+#[test]
+fn depth_counts_dirty_keys_and_len_does_not() {
+    let queue = Queue::new();
+    queue.add_all(["a", "b"]);
+    let item = queue.try_get().unwrap();
+    queue.add("a");
+    assert_eq!((queue.len(), queue.depth()), (1, 2));
+    item.done();
+    assert_eq!((queue.len(), queue.depth()), (2, 2));
+}
+
+/// Nothing has ended, so nothing says so.
+#[test]
+fn an_open_queue_is_not_shutting_down() {
+    let (queue, _clock) = fake::<u8>();
+    assert!(!queue.shutting_down());
+    assert!(matches!(poll(&mut queue.get(), Waker::noop()), Poll::Pending));
+    queue.shut_down();
+    assert!(queue.shutting_down());
+    assert!(ready(queue.get()).map(Item::done).is_none());
+}

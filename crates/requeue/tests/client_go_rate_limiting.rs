@@ -1,0 +1,133 @@
+//! What client-go's `rate_limiting_queue_test.go` promises, and what it leaves untested.
+
+mod common;
+
+use common::{fake, ms, secs, take, take_all};
+use requeue::Added;
+
+/// client-go: `TestRateLimitingQueue`.
+#[test]
+fn test_rate_limiting_queue() {
+    let (queue, clock) = fake();
+    let delay_of = |key| {
+        let before = clock.now();
+        assert_eq!(queue.add_rate_limited(key), Added::New);
+        let due = queue.look_up(&key).and_then(|entry| entry.due).expect("the key waits");
+        // The Go test takes the key out of a channel; ours falls due, and is worked on.
+        clock.set(due);
+        assert_eq!(take(&queue), key);
+        assert!(queue.done(&key));
+        due.since(before)
+    };
+    assert_eq!(delay_of("one"), ms(1));
+    assert_eq!(delay_of("one"), ms(2));
+    assert_eq!(queue.num_requeues(&"one"), 2);
+
+    assert_eq!(delay_of("two"), ms(1));
+    assert_eq!(delay_of("two"), ms(2));
+
+    queue.forget(&"one");
+    assert_eq!(queue.num_requeues(&"one"), 0);
+    assert_eq!(delay_of("one"), ms(1));
+}
+
+// --- What client-go's suite does not notice -----------------------------------------------------
+
+#[test]
+fn forget_forgets_one_key_and_no_other() {
+    let (queue, _clock) = fake();
+    for key in ["a", "b"] {
+        queue.add_rate_limited(key);
+        queue.add_rate_limited(key);
+    }
+    queue.forget(&"a");
+    assert_eq!((queue.num_requeues(&"a"), queue.failures(&"a")), (0, 0));
+    assert_eq!((queue.num_requeues(&"b"), queue.failures(&"b")), (2, 2));
+}
+
+/// As in client-go, `forget` clears failures, not the queue.
+#[test]
+fn forget_leaves_a_pending_run_alone() {
+    let (queue, clock) = fake();
+    queue.add_rate_limited("waiting");
+    queue.add("ready");
+    queue.forget(&"waiting");
+    queue.forget(&"ready");
+    assert_eq!((queue.waiting(), queue.len()), (1, 1));
+    clock.advance(ms(1));
+    assert_eq!(take_all(&queue), ["ready", "waiting"]);
+}
+
+#[test]
+fn retries_are_counted() {
+    let (queue, clock) = fake();
+    queue.add_rate_limited("a");
+    queue.add_rate_limited("a");
+    assert_eq!(queue.counts().retries, 2);
+    clock.advance(secs(1));
+    queue.try_get().unwrap().retry();
+    assert_eq!(queue.counts().retries, 3);
+}
+
+/// As in client-go, `done` is no success: the next failure waits longer.
+#[test]
+fn done_does_not_forget() {
+    let (queue, clock) = fake();
+    queue.add("a");
+    assert_eq!(queue.try_get().unwrap().retry(), ms(1));
+    clock.advance(ms(1));
+    queue.try_get().unwrap().done();
+    assert_eq!(queue.num_requeues(&"a"), 1);
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    assert_eq!(item.attempt(), 2);
+    assert_eq!(item.retry(), ms(2));
+}
+
+/// Ours: client-go's `Forget` and `Done` in one.
+#[test]
+fn succeed_forgets() {
+    let (queue, clock) = fake();
+    queue.add("a");
+    assert_eq!(queue.try_get().unwrap().retry(), ms(1));
+    clock.advance(ms(1));
+    queue.try_get().unwrap().succeed();
+    assert_eq!(queue.num_requeues(&"a"), 0);
+    queue.add("a");
+    assert_eq!(queue.try_get().unwrap().retry(), ms(1));
+}
+
+/// The idiom of every controller: `AddRateLimited` while the key is being worked on, then `Done`.
+#[test]
+fn a_rate_limited_add_during_a_run_waits_for_its_time_and_for_the_run() {
+    let (queue, clock) = fake();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    queue.add_rate_limited("a");
+    item.done();
+    assert!(queue.try_get().is_none());
+    clock.advance(ms(1));
+    assert_eq!(queue.try_get().unwrap().attempt(), 2);
+}
+
+#[test]
+fn a_rate_limited_add_is_refused_after_shutdown() {
+    let (queue, clock) = fake();
+    queue.shut_down();
+    assert_eq!(queue.add_rate_limited("a"), Added::Refused);
+    clock.advance(secs(1));
+    assert_eq!((queue.len(), queue.waiting(), queue.counts().retries), (0, 0, 0));
+}
+
+#[test]
+fn a_closed_queue_takes_a_rate_limited_add_of_a_key_it_has() {
+    let (queue, clock) = fake();
+    queue.add("known");
+    let item = queue.try_get().unwrap();
+    queue.close();
+    assert_eq!(queue.add_rate_limited("new"), Added::Refused);
+    assert!(queue.add_rate_limited("known").is_accepted());
+    item.done();
+    clock.advance(ms(1));
+    assert_eq!(take_all(&queue), ["known"]);
+}

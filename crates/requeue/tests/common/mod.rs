@@ -1,0 +1,92 @@
+//! What several of the test files share.
+#![allow(dead_code, reason = "each file uses a part")]
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use requeue::clock::FakeClock;
+use requeue::limiter::ExponentialFailure;
+use requeue::{Item, Key, Queue};
+
+pub(crate) const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+pub(crate) const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// A queue whose time stands still, and whose failures wait 1, 2, 4, … ms.
+pub(crate) fn fake<K: Key>() -> (Queue<K>, FakeClock) {
+    let clock = FakeClock::new();
+    let limiter = ExponentialFailure::new(ms(1), secs(1000));
+    let queue = Queue::builder().clock(clock.clone()).limiter(limiter).build().unwrap();
+    (queue, clock)
+}
+
+/// How often a waker was woken.
+#[derive(Default)]
+pub(crate) struct Wakes(AtomicUsize);
+
+impl Wakes {
+    /// A count, and the waker it counts.
+    pub(crate) fn new() -> (Arc<Self>, Waker) {
+        let wakes = Arc::new(Self::default());
+        (Arc::clone(&wakes), Waker::from(wakes))
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Polls once.
+pub(crate) fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(waker))
+}
+
+/// The output of a future that is ready at once.
+pub(crate) fn ready<F: Future + Unpin>(mut future: F) -> F::Output {
+    match poll(&mut future, Waker::noop()) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("the future is not ready"),
+    }
+}
+
+/// client-go's `Get`: the next key, with no guard.
+pub(crate) fn take<K: Key>(queue: &Queue<K>) -> K {
+    queue.try_get().map(Item::into_parts).expect("a key is ready").0
+}
+
+/// Takes and finishes whatever is ready.
+pub(crate) fn take_all<K: Key>(queue: &Queue<K>) -> Vec<K> {
+    std::iter::from_fn(|| {
+        let item = queue.try_get()?;
+        let key = item.key().clone();
+        item.succeed();
+        Some(key)
+    })
+    .collect()
+}
+
+/// Waits for the condition itself.
+pub(crate) fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        std::thread::yield_now();
+    }
+}

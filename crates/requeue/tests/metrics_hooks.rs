@@ -1,0 +1,298 @@
+//! When hooks are called, and that nothing of them is paid for where nobody asked.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use requeue::clock::{Alarm, Clock, FakeClock};
+use requeue::metrics::{MetricsProvider, QueueMetrics};
+use requeue::{BuildError, EarlyAdd, Queue, Time};
+
+#[derive(Default)]
+struct Counters {
+    depth: AtomicI64,
+    adds: AtomicU64,
+    gets: AtomicU64,
+    done: AtomicU64,
+    retries: AtomicU64,
+}
+
+impl QueueMetrics for Counters {
+    fn add(&self) {
+        self.adds.fetch_add(1, Relaxed);
+        self.depth.fetch_add(1, Relaxed);
+    }
+
+    fn get(&self, _: Duration) {
+        self.gets.fetch_add(1, Relaxed);
+        self.depth.fetch_sub(1, Relaxed);
+    }
+
+    fn done(&self, _: Duration) {
+        self.done.fetch_add(1, Relaxed);
+    }
+
+    fn retry(&self) {
+        self.retries.fetch_add(1, Relaxed);
+    }
+
+    fn withdraw(&self) {
+        self.depth.fetch_sub(1, Relaxed);
+    }
+}
+
+struct Provider<T>(Arc<T>);
+
+impl<T: QueueMetrics + 'static> MetricsProvider for Provider<T> {
+    fn queue(&self, _: &str) -> Arc<dyn QueueMetrics> {
+        self.0.clone()
+    }
+}
+
+fn queue_with<T: QueueMetrics + 'static>(
+    hooks: &Arc<T>,
+    clock: &FakeClock,
+    policy: EarlyAdd,
+) -> Queue<u8> {
+    let provider = Arc::new(Provider(hooks.clone()));
+    let builder = Queue::builder().name("q").clock(clock.clone()).early_add(policy);
+    builder.metrics_provider(provider).build().unwrap()
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Add(u8),
+    AddAll,
+    After(u8, u64),
+    Advance(u64),
+    Get,
+    End(u8),
+    Cancel(u8),
+    Pause,
+    Look,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => (0..4u8).prop_map(Op::Add),
+        1 => Just(Op::AddAll),
+        3 => (0..4u8, 0..3u64).prop_map(|(key, delay)| Op::After(key, delay)),
+        3 => (1..4u64).prop_map(Op::Advance),
+        5 => Just(Op::Get),
+        5 => (0..6u8).prop_map(Op::End),
+        1 => (0..4u8).prop_map(Op::Cancel),
+        1 => Just(Op::Pause),
+        1 => Just(Op::Look),
+    ]
+}
+
+fn policies() -> impl Strategy<Value = EarlyAdd> {
+    prop_oneof![Just(EarlyAdd::Keep), Just(EarlyAdd::Replace), Just(EarlyAdd::Hold)]
+}
+
+proptest! {
+    /// Whatever makes a key ready or takes it back, also on the way of another operation, has been
+    /// told when that operation returns.
+    #[test]
+    fn hooks_and_counts_agree_after_every_operation(
+        policy in policies(),
+        ops in proptest::collection::vec(op(), 1..60),
+    ) {
+        let (clock, hooks) = (FakeClock::new(), Arc::new(Counters::default()));
+        let queue = queue_with(&hooks, &clock, policy);
+        let mut items = Vec::new();
+        let mut ends = 0;
+        let mut check = |ended: u64| {
+            ends += ended;
+            // Before `depth`, which makes ready what is due.
+            let counts = queue.counts();
+            prop_assert_eq!(hooks.adds.load(Relaxed), counts.adds);
+            prop_assert_eq!(hooks.gets.load(Relaxed), counts.hand_outs);
+            prop_assert_eq!(hooks.retries.load(Relaxed), counts.retries);
+            prop_assert_eq!(hooks.done.load(Relaxed), ends);
+            let depth = queue.depth();
+            prop_assert_eq!(hooks.depth.load(Relaxed), depth as i64);
+            Ok(())
+        };
+        for op in ops {
+            let mut ended = 0;
+            match op {
+                Op::Add(key) => drop(queue.add_ref(&key)),
+                Op::AddAll => drop(queue.add_all([0, 1, 2, 0])),
+                Op::After(key, ms) => drop(queue.add_after(key, Duration::from_millis(ms))),
+                Op::Advance(ms) => clock.advance(Duration::from_millis(ms)),
+                Op::Get => items.extend(queue.try_get()),
+                Op::End(how) => if !items.is_empty() {
+                    let item = items.remove(0);
+                    ended = 1;
+                    match how {
+                        0 => item.succeed(),
+                        1 => drop(item.retry()),
+                        2 => item.requeue_after(Duration::from_millis(1)),
+                        3 => item.put_back(),
+                        4 => drop(item.into_parts().1),
+                        _ => item.retry_after(Duration::ZERO),
+                    }
+                    // The key whose guard was given up, or none.
+                    if how == 4 && !(0..4).any(|key| queue.done(&key)) {
+                        ended = 0;
+                    }
+                },
+                Op::Cancel(key) => drop(queue.cancel(&key)),
+                Op::Pause => if queue.is_paused() { queue.resume() } else { queue.pause() },
+                Op::Look => drop(queue.explain(&0)),
+            }
+            check(ended)?;
+        }
+        queue.shut_down();
+        check(0)?;
+        let left = items.len() as u64;
+        for item in items {
+            item.retry();
+        }
+        check(left)?;
+    }
+}
+
+#[test]
+fn a_delayed_add_is_told_by_whatever_operation_finds_it_due() {
+    let (clock, hooks) = (FakeClock::new(), Arc::new(Counters::default()));
+    let queue = queue_with(&hooks, &clock, EarlyAdd::Keep);
+    queue.add_all([7, 8]);
+    let (_, ticket) = queue.try_get().unwrap().into_parts();
+    for key in 0..5 {
+        queue.add_after(key, Duration::from_secs(1));
+    }
+    assert_eq!((hooks.adds.load(Relaxed), hooks.retries.load(Relaxed)), (2, 5));
+    clock.advance(Duration::from_secs(1));
+    assert!(!queue.done(&99), "this does nothing, but finds five keys due");
+    assert_eq!(hooks.adds.load(Relaxed), 7);
+    assert!(queue.done_ticket(ticket));
+}
+
+#[test]
+fn a_hook_may_use_the_queue() {
+    #[derive(Default)]
+    struct Curious {
+        queue: OnceLock<Queue<u8>>,
+        seen: AtomicU64,
+    }
+
+    impl Curious {
+        fn look(&self) {
+            let queue = self.queue.get().unwrap();
+            queue.add_after(9, Duration::from_secs(60));
+            self.seen.fetch_add(1 + queue.processing() as u64, Relaxed);
+        }
+    }
+
+    impl QueueMetrics for Curious {
+        fn add(&self) {
+            self.look();
+        }
+
+        fn get(&self, _: Duration) {
+            self.look();
+        }
+
+        fn done(&self, _: Duration) {
+            self.look();
+        }
+    }
+
+    let (clock, hooks) = (FakeClock::new(), Arc::new(Curious::default()));
+    let queue = queue_with(&hooks, &clock, EarlyAdd::Keep);
+    hooks.queue.set(queue.clone()).unwrap();
+    queue.add(1);
+    assert_eq!(hooks.seen.load(Relaxed), 1, "told before `add` returns");
+    let item = queue.try_get().unwrap();
+    assert_eq!(hooks.seen.load(Relaxed), 3, "told before `try_get` returns");
+    item.succeed();
+    assert_eq!(hooks.seen.load(Relaxed), 4, "told before `succeed` returns");
+    assert_eq!(queue.waiting(), 1);
+}
+
+#[test]
+fn a_hook_that_panics_does_nothing() {
+    struct Broken;
+
+    impl QueueMetrics for Broken {
+        fn add(&self) {
+            panic!("a hook's own");
+        }
+
+        fn get(&self, _: Duration) {
+            panic!("a hook's own");
+        }
+
+        fn done(&self, _: Duration) {
+            panic!("a hook's own");
+        }
+
+        fn retry(&self) {
+            panic!("a hook's own");
+        }
+
+        fn withdraw(&self) {
+            panic!("a hook's own");
+        }
+    }
+
+    let clock = FakeClock::new();
+    let queue = queue_with(&Arc::new(Broken), &clock, EarlyAdd::Keep);
+    queue.add_all([1, 2]);
+    queue.cancel(&2);
+    drop(queue.try_get().unwrap());
+    assert_eq!((queue.waiting(), queue.counts().retries), (1, 1));
+    clock.advance(Duration::from_secs(1));
+    queue.try_get().unwrap().succeed();
+    assert_eq!(queue.depth(), 0);
+}
+
+#[test]
+fn hooks_need_a_name_to_report_under() {
+    let provider = Arc::new(Provider(Arc::new(Counters::default())));
+    for builder in [Queue::<u8>::builder(), Queue::builder().name("")] {
+        let built = builder.metrics_provider(provider.clone()).build();
+        assert_eq!(built.unwrap_err(), BuildError::Unnamed);
+    }
+}
+
+/// Counts how often it is read.
+#[derive(Clone, Default)]
+struct Counting(Arc<AtomicU64>);
+
+impl Clock for Counting {
+    fn now(&self) -> Time {
+        Time::from_nanos(self.0.fetch_add(1, Relaxed))
+    }
+
+    fn arm(&self, _: Time, _: &Waker) -> Alarm {
+        Alarm::none()
+    }
+}
+
+#[test]
+fn without_metrics_no_clock_is_read() {
+    let clock = Counting::default();
+    let queue = Queue::builder().name("q").clock(clock.clone()).build().unwrap();
+    for key in 0..10 {
+        queue.add(key);
+        queue.add(key);
+        let item = queue.try_get().unwrap();
+        queue.add(key);
+        item.done();
+        queue.get_blocking().unwrap().succeed();
+        assert_eq!((queue.len(), queue.depth(), queue.processing()), (0, 0, 0));
+    }
+    assert_eq!(clock.0.load(Relaxed), 0);
+
+    let tracked = Queue::builder().clock(clock.clone()).track_times().build().unwrap();
+    tracked.add(1);
+    tracked.try_get().unwrap().done();
+    assert_eq!(clock.0.load(Relaxed), 3, "once an operation with them");
+}

@@ -1,0 +1,617 @@
+//! The worked examples of `docs/SEMANTICS.md`, each under the name of its heading.
+// Tests say what they expect by unwrapping it, in their helpers too.
+#![allow(clippy::unwrap_used)]
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use requeue::clock::FakeClock;
+use requeue::limiter::ExponentialFailure;
+use requeue::{Add, Added, Cancelled, EarlyAdd, Group, Item, Merge, Order, Queue};
+
+const S: Duration = Duration::from_secs(1);
+
+/// Failures wait 5 s, 10 s, 20 s...
+fn queue(policy: EarlyAdd) -> (FakeClock, Queue<&'static str>) {
+    let clock = FakeClock::new();
+    let queue = Queue::builder()
+        .clock(clock.clone())
+        .early_add(policy)
+        .limiter(ExponentialFailure::new(5 * S, 1000 * S))
+        .build()
+        .unwrap();
+    (clock, queue)
+}
+
+fn get<K: requeue::Key>(queue: &Queue<K>) -> Item<'_, K> {
+    queue.try_get().unwrap()
+}
+
+/// Takes all keys that are ready, and succeeds with each.
+fn run_all<K: requeue::Key>(queue: &Queue<K>) -> Vec<K> {
+    let mut keys = Vec::new();
+    while let Some(item) = queue.try_get() {
+        keys.push(item.key().clone());
+        item.succeed();
+    }
+    keys
+}
+
+/// Whether a getter that waits would go on waiting.
+fn would_wait(queue: &Queue<&'static str>) -> bool {
+    let polled = pin!(queue.get()).poll(&mut Context::from_waker(Waker::noop()));
+    matches!(polled, Poll::Pending)
+}
+
+#[test]
+fn every_worked_example_of_the_page_is_a_test() {
+    let examples: Vec<_> = include_str!("../../../docs/SEMANTICS.md")
+        .lines()
+        .filter_map(|line| line.strip_prefix("### "))
+        .map(|heading| {
+            let words =
+                heading.replace('\'', "").replace(|c: char| c != '_' && !c.is_alphanumeric(), " ");
+            words.split_whitespace().collect::<Vec<_>>().join("_").to_lowercase()
+        })
+        .collect();
+    let tests: Vec<_> = include_str!("semantics.rs")
+        .split("#[test]\nfn ")
+        .skip(2)
+        .map(|test| &test[..test.find('(').unwrap()])
+        .collect();
+    assert_eq!(examples, tests);
+}
+
+// --- Early adds -----------------------------------------------------------------------------------
+
+#[test]
+fn keep_an_add_while_waiting_makes_two_runs() {
+    let (clock, queue) = queue(EarlyAdd::Keep);
+    assert_eq!(queue.add_after("a", 10 * S), Added::New);
+    clock.advance(2 * S);
+    assert_eq!(queue.add("a"), Added::New);
+    assert_eq!((queue.len(), queue.waiting()), (1, 1));
+    get(&queue).succeed();
+    clock.advance(8 * S);
+    get(&queue).succeed();
+    assert!(queue.look_up(&"a").is_none());
+}
+
+#[test]
+fn keep_a_failed_dirty_key_runs_at_once_and_after_its_backoff() {
+    let (clock, queue) = queue(EarlyAdd::Keep);
+    queue.add("a");
+    let item = get(&queue);
+    assert_eq!(queue.add("a"), Added::Dirty);
+    assert_eq!(item.retry(), 5 * S);
+    assert_eq!((queue.len(), queue.waiting()), (1, 1));
+    let item = get(&queue);
+    assert_eq!(item.attempt(), 2);
+    item.succeed();
+    clock.advance(5 * S);
+    assert_eq!(get(&queue).attempt(), 1);
+}
+
+#[test]
+fn replace_an_add_takes_the_place_of_a_delayed_one() {
+    let (clock, queue) = queue(EarlyAdd::Replace);
+    queue.add_after("a", 10 * S);
+    clock.advance(2 * S);
+    assert_eq!(queue.add("a"), Added::New);
+    assert_eq!((queue.len(), queue.waiting()), (1, 0));
+    let item = get(&queue);
+    assert_eq!(item.adds(), 2);
+    item.succeed();
+    clock.advance(8 * S);
+    assert!(queue.try_get().is_none());
+}
+
+#[test]
+fn replace_a_delayed_add_to_a_ready_key_is_part_of_its_run() {
+    let (_clock, queue) = queue(EarlyAdd::Replace);
+    queue.add("a");
+    assert_eq!(queue.add_after("a", 10 * S), Added::Coalesced);
+    assert_eq!((queue.len(), queue.waiting()), (1, 0));
+    let item = get(&queue);
+    assert_eq!(queue.add_after("a", 10 * S), Added::New);
+    assert_eq!(queue.add("a"), Added::Dirty);
+    assert_eq!(queue.waiting(), 0);
+    assert_eq!(queue.add_after("a", 10 * S), Added::Coalesced);
+    item.requeue_after(10 * S);
+    assert_eq!((queue.len(), queue.waiting()), (1, 0));
+}
+
+#[test]
+fn replace_a_failed_dirty_key_runs_at_once() {
+    let (_clock, queue) = queue(EarlyAdd::Replace);
+    queue.add("a");
+    let item = get(&queue);
+    queue.add("a");
+    assert_eq!(item.retry(), 5 * S);
+    assert_eq!((queue.len(), queue.waiting()), (1, 0));
+    assert_eq!(get(&queue).attempt(), 2);
+}
+
+#[test]
+fn hold_an_add_waits_for_the_backoff() {
+    let (clock, queue) = queue(EarlyAdd::Hold);
+    queue.add("a");
+    assert_eq!(get(&queue).retry(), 5 * S);
+    clock.advance(S);
+    assert_eq!(queue.add("a"), Added::Held);
+    assert_eq!(queue.add_after("a", 2 * S), Added::Held);
+    assert_eq!(queue.add_after("a", 60 * S), Added::Coalesced);
+    assert!(queue.try_get().is_none());
+    clock.advance(4 * S);
+    let item = get(&queue);
+    assert_eq!((item.attempt(), item.adds()), (2, 4));
+}
+
+#[test]
+fn hold_a_failed_dirty_key_waits_and_one_run_is_for_both() {
+    let (clock, queue) = queue(EarlyAdd::Hold);
+    queue.add("a");
+    let item = get(&queue);
+    assert_eq!(queue.add("a"), Added::Dirty);
+    item.retry();
+    assert_eq!((queue.len(), queue.waiting()), (0, 1));
+    clock.advance(5 * S);
+    let item = get(&queue);
+    assert_eq!((item.attempt(), item.adds()), (2, 2));
+    item.succeed();
+    assert!(queue.look_up(&"a").is_none());
+}
+
+#[test]
+fn hold_forget_then_add_runs_now() {
+    let (_clock, queue) = queue(EarlyAdd::Hold);
+    queue.add("a");
+    get(&queue).retry();
+    assert_eq!(queue.add("a"), Added::Held);
+    queue.forget(&"a");
+    assert_eq!(queue.waiting(), 1);
+    assert_eq!(queue.add("a"), Added::New);
+    assert_eq!((queue.len(), queue.waiting()), (1, 0));
+    assert_eq!(get(&queue).attempt(), 1);
+}
+
+#[test]
+fn hold_add_rate_limited_then_done_is_a_failure_too() {
+    let (clock, queue) = queue(EarlyAdd::Hold);
+    queue.add("a");
+    let (key, _ticket) = get(&queue).into_parts();
+    assert_eq!(queue.add_rate_limited("a"), Added::New);
+    assert_eq!(queue.add("a"), Added::Held);
+    assert!(queue.done(&key));
+    assert_eq!((queue.len(), queue.waiting()), (0, 1));
+    clock.advance(5 * S);
+    let item = get(&queue);
+    assert_eq!((item.attempt(), item.adds()), (2, 2));
+}
+
+// --- Delays ---------------------------------------------------------------------------------------
+
+#[test]
+fn earliest_latest_exactly() {
+    let (clock, queue) = queue(EarlyAdd::Keep);
+    let due = || queue.look_up(&"a").unwrap().due.unwrap().since(clock.now()).as_secs();
+    queue.add_after("a", 10 * S);
+    queue.add_after("a", 20 * S);
+    assert_eq!(due(), 10);
+    queue.add_with("a", Add::after(20 * S).merge(Merge::Latest));
+    assert_eq!(due(), 20);
+    queue.add_with("a", Add::after(5 * S).merge(Merge::Latest));
+    assert_eq!(due(), 20);
+    assert_eq!(queue.add_with("a", Add::after(15 * S).merge(Merge::Exactly)), Added::New);
+    assert_eq!(due(), 15);
+}
+
+#[test]
+fn exactly_is_cancel_and_add_in_one_step() {
+    let (_clock, queue) = queue(EarlyAdd::Keep);
+    queue.add_with("a", Add::now().priority(9).reason(1));
+    queue.add("b");
+    let again = Add::now().priority(1).reason(2).merge(Merge::Exactly);
+    assert_eq!(queue.add_with("a", again), Added::New);
+    let keys: Vec<_> = queue.try_get_many(2);
+    assert_eq!(keys.iter().map(|item| **item).collect::<Vec<_>>(), ["b", "a"]);
+    assert_eq!((keys[1].priority(), keys[1].reasons(), keys[1].adds()), (1, 2, 1));
+
+    queue.add("c");
+    assert_eq!(queue.add_with("c", Add::after(5 * S).merge(Merge::Latest)), Added::New);
+    assert_eq!(queue.len(), 1, "latest does not take a ready key back");
+    queue.add_with("c", Add::after(5 * S).merge(Merge::Exactly));
+    assert_eq!((queue.len(), queue.waiting()), (0, 1));
+}
+
+#[test]
+fn equal_deadlines_leave_in_order_of_arrival() {
+    let (clock, queue) = queue(EarlyAdd::Keep);
+    queue.add_after("late", 2 * S);
+    queue.add_after("b", S);
+    queue.add_after("a", S);
+    queue.add_after("b", 3 * S);
+    clock.advance(2 * S);
+    queue.add("added when all were due");
+    assert_eq!(run_all(&queue), ["b", "a", "late", "added when all were due"]);
+}
+
+#[test]
+fn an_operation_makes_256_due_keys_ready() {
+    let clock = FakeClock::new();
+    let queue = Queue::builder().clock(clock.clone()).build().unwrap();
+    (0..300).for_each(|n| {
+        queue.add_after(n, S);
+    });
+    clock.advance(S);
+    queue.add(1000);
+    let keys = run_all(&queue);
+    assert_eq!(keys.iter().position(|&key| key == 1000), Some(256));
+    assert_eq!(keys.len(), 301);
+}
+
+// --- Failures -------------------------------------------------------------------------------------
+
+#[test]
+fn attempts_are_the_records_and_delays_the_limiters() {
+    let (clock, queue) = queue(EarlyAdd::Keep);
+    queue.add("a");
+    assert_eq!(get(&queue).retry(), 5 * S);
+    clock.advance(5 * S);
+    get(&queue).retry_after(S);
+    clock.advance(S);
+    let item = get(&queue);
+    assert_eq!((item.attempt(), queue.num_requeues(&"a")), (3, 1));
+    assert_eq!(item.retry(), 10 * S);
+    clock.advance(10 * S);
+    get(&queue).succeed();
+    assert_eq!((queue.failures(&"a"), queue.num_requeues(&"a")), (0, 0));
+}
+
+#[test]
+fn an_item_dropped_unfinished_has_failed() {
+    let (clock, queue) = queue(EarlyAdd::Keep);
+    queue.add("a");
+    drop(get(&queue));
+    assert_eq!((queue.waiting(), queue.failures(&"a")), (1, 1));
+    clock.advance(5 * S);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _item = get(&queue);
+        panic!("on purpose");
+    }));
+    assert!(panicked.is_err());
+    clock.advance(10 * S);
+    assert_eq!(get(&queue).attempt(), 3);
+}
+
+#[test]
+fn done_leaves_the_failures_where_they_are() {
+    let (clock, queue) = queue(EarlyAdd::Keep);
+    queue.add("a");
+    get(&queue).retry();
+    clock.advance(5 * S);
+    get(&queue).done();
+    assert_eq!((queue.len(), queue.waiting(), queue.failures(&"a")), (0, 0, 1));
+    queue.forget(&"a");
+    assert!(queue.look_up(&"a").is_none());
+}
+
+#[test]
+fn put_back_is_no_failure() {
+    let (_clock, queue) = queue(EarlyAdd::Keep);
+    queue.add("a");
+    queue.add("b");
+    get(&queue).put_back();
+    assert_eq!(run_all(&queue), ["b", "a"]);
+    assert_eq!(queue.counts().failures, 0);
+}
+
+// --- What a run was asked with --------------------------------------------------------------------
+
+#[test]
+fn adds_and_reasons_go_to_the_next_run_and_back_when_it_fails() {
+    let (clock, queue) = queue(EarlyAdd::Keep);
+    queue.add_with("a", Add::now().reason(0b001));
+    queue.add_with("a", Add::now().reason(0b010));
+    let item = get(&queue);
+    assert_eq!((item.adds(), item.reasons()), (2, 0b011));
+    item.retry();
+    queue.add_with("a", Add::after(60 * S).reason(0b100));
+    clock.advance(5 * S);
+    let item = get(&queue);
+    assert_eq!((item.adds(), item.reasons()), (3, 0b111));
+    item.requeue_after(S);
+    clock.advance(S);
+    let item = get(&queue);
+    assert_eq!((item.adds(), item.reasons()), (1, 0));
+}
+
+#[test]
+fn keep_the_first_of_two_runs_takes_all_adds_and_reasons() {
+    let (clock, queue) = queue(EarlyAdd::Keep);
+    queue.add_with("a", Add::after(10 * S).reason(0b01));
+    queue.add_with("a", Add::now().reason(0b10));
+    let item = get(&queue);
+    assert_eq!((item.adds(), item.reasons()), (2, 0b11));
+    item.succeed();
+    clock.advance(10 * S);
+    let item = get(&queue);
+    assert_eq!((item.adds(), item.reasons()), (1, 0));
+}
+
+#[test]
+fn the_highest_priority_asked_for_wins() {
+    let (clock, queue) = queue(EarlyAdd::Keep);
+    queue.add_with("a", Add::now().priority(5));
+    queue.add_with("a", Add::now().priority(-5));
+    let item = get(&queue);
+    assert_eq!(item.priority(), 5);
+    item.retry();
+    clock.advance(5 * S);
+    let item = get(&queue);
+    assert_eq!(item.priority(), 5, "a retry keeps it");
+    item.requeue_after(S);
+    clock.advance(S);
+    let item = get(&queue);
+    assert_eq!(item.priority(), 5, "so does a success that asks for more");
+    queue.add_with("a", Add::now().priority(-5));
+    item.succeed();
+    assert_eq!(get(&queue).priority(), -5, "what an earlier run was asked with is no ask");
+}
+
+#[test]
+fn a_priority_is_the_keys_and_lifts_a_ready_one() {
+    let clock = FakeClock::new();
+    let order = Order::Priority { oldest_every: 100 };
+    let queue = Queue::builder().clock(clock).order(order).build().unwrap();
+    queue.add_all(["a", "b", "c", "d"]);
+    queue.add_with("c", Add::now().priority(1));
+    queue.add_with("b", Add::after(60 * S).priority(1));
+    assert_eq!(run_all(&queue), ["c", "b", "a", "d"]);
+}
+
+// --- Items and tickets ----------------------------------------------------------------------------
+
+#[test]
+fn done_needs_a_guard_that_was_given_up() {
+    let (_clock, queue) = queue(EarlyAdd::Keep);
+    queue.add("a");
+    assert!(!queue.done(&"a"), "ready");
+    let item = get(&queue);
+    assert!(!queue.done(&"a"), "its item lives");
+    let (key, _ticket) = item.into_parts();
+    assert!(queue.done(&key));
+    assert!(!queue.done(&key), "done already");
+}
+
+#[test]
+fn a_stale_ticket_does_nothing() {
+    let (_clock, queue) = queue(EarlyAdd::Keep);
+    queue.add("a");
+    let (_key, ticket) = get(&queue).into_parts();
+    assert!(queue.done(&"a"));
+    queue.add("a");
+    let item = get(&queue);
+    assert!(!queue.done_ticket(ticket));
+    assert_eq!(queue.processing(), 1);
+
+    let other = Queue::new();
+    other.add("a");
+    let (_key, ticket) = get(&other).into_parts();
+    assert!(!queue.done_ticket(ticket), "another queue's");
+    item.succeed();
+}
+
+#[test]
+fn a_cancel_does_not_end_a_run() {
+    let (_clock, queue) = queue(EarlyAdd::Keep);
+    queue.add("a");
+    let item = get(&queue);
+    queue.add("a");
+    queue.add_after("a", 60 * S);
+    let all = Cancelled { ready: false, dirty: true, waiting: true };
+    assert_eq!(queue.cancel(&"a"), all);
+    assert_eq!(queue.processing(), 1);
+    item.retry();
+    assert_eq!(queue.waiting(), 1, "a run that fails after the cancel is retried");
+}
+
+// --- Orders ---------------------------------------------------------------------------------------
+
+#[test]
+fn priority_the_oldest_key_leaves_within_the_bound() {
+    let queue = Queue::builder().order(Order::Priority { oldest_every: 3 }).build().unwrap();
+    queue.add_all(["old 0", "old 1"]);
+    for key in ["new 0", "new 1", "new 2", "new 3", "new 4"] {
+        queue.add_with(key, Add::now().priority(1));
+    }
+    let expected = ["new 0", "new 1", "old 0", "new 2", "new 3", "old 1", "new 4"];
+    assert_eq!(run_all(&queue), expected);
+}
+
+#[test]
+fn fair_groups_take_turns_by_weight() {
+    let queue: Queue<(&str, u32)> = Queue::builder()
+        .group_by(|&(group, _)| Group::of(group).weight(if group == "big" { 2 } else { 1 }))
+        .fair()
+        .build()
+        .unwrap();
+    queue.add_all([("big", 0), ("big", 1), ("big", 2), ("big", 3), ("small", 0), ("small", 1)]);
+    let order: Vec<_> = run_all(&queue).into_iter().map(|(group, _)| group).collect();
+    assert_eq!(order, ["big", "big", "small", "big", "big", "small"]);
+}
+
+#[test]
+fn a_group_at_its_limit_holds_its_keys_back() {
+    let queue: Queue<(&str, u32)> =
+        Queue::builder().group_by(|&(group, _)| Group::of(group)).group_limit(1).build().unwrap();
+    queue.add_all([("x", 0), ("x", 1), ("y", 0)]);
+    let first = get(&queue);
+    assert_eq!(*first, ("x", 0));
+    assert_eq!(*get(&queue), ("y", 0));
+    assert!(queue.try_get().is_none());
+    assert_eq!(queue.len(), 1, "held back, and counted");
+    first.succeed();
+    assert_eq!(*get(&queue), ("x", 1));
+}
+
+// --- Getting --------------------------------------------------------------------------------------
+
+#[test]
+fn a_getter_that_is_not_polled_holds_nobody_up() {
+    let (_clock, queue) = queue(EarlyAdd::Keep);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut lazy = pin!(queue.get());
+    assert!(lazy.as_mut().poll(&mut context).is_pending());
+    queue.add("a");
+    // The lazy one was woken. Whoever comes first gets the key all the same.
+    assert_eq!(queue.try_get().as_deref(), Some(&"a"));
+    assert!(lazy.as_mut().poll(&mut context).is_pending(), "it waits on, at the head");
+}
+
+#[test]
+fn a_getter_that_is_dropped_passes_its_wake_on() {
+    let (_clock, queue) = queue(EarlyAdd::Keep);
+    let woken = std::sync::Arc::new(Woken::default());
+    let waker = Waker::from(std::sync::Arc::clone(&woken));
+    let mut first = Box::pin(queue.get());
+    assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let mut spare = pin!(queue.get());
+    assert!(spare.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let mut third = pin!(queue.get());
+    assert!(third.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    queue.add("a");
+    assert!(!woken.get(), "one key wakes the first, and one to spare");
+    drop(first);
+    assert!(woken.get());
+    assert_eq!(queue.len(), 1, "no key was lost with the first");
+}
+
+#[derive(Default)]
+struct Woken(std::sync::atomic::AtomicBool);
+
+impl Woken {
+    fn get(&self) -> bool {
+        self.0.load(std::sync::atomic::Ordering::SeqCst)
+    }
+}
+
+impl std::task::Wake for Woken {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+// --- Endings --------------------------------------------------------------------------------------
+
+#[test]
+fn close_what_waits_still_runs() {
+    let (clock, queue) = queue(EarlyAdd::Keep);
+    queue.add("a");
+    queue.add_after("b", 10 * S);
+    queue.close();
+    assert_eq!(queue.add("c"), Added::Refused);
+    let item = get(&queue);
+    assert_eq!(queue.add("a"), Added::Dirty);
+    item.succeed();
+    get(&queue).retry();
+    assert!(would_wait(&queue));
+    clock.advance(5 * S);
+    assert_eq!(run_all(&queue), ["a"]);
+    assert_eq!(queue.add("a"), Added::Refused);
+    clock.advance(5 * S);
+    assert_eq!(run_all(&queue), ["b"]);
+    assert!(!would_wait(&queue));
+}
+
+#[test]
+fn shut_down_drops_what_waits_and_hands_out_what_is_ready() {
+    let (clock, queue) = queue(EarlyAdd::Keep);
+    queue.add("running");
+    let running = get(&queue);
+    queue.add("ready");
+    queue.add_after("waiting", 2 * S);
+    queue.add_after("due", S);
+    clock.advance(S);
+    assert_eq!(queue.shut_down(), ["waiting"]);
+    assert_eq!(queue.add("ready"), Added::Refused);
+    assert_eq!(run_all(&queue), ["ready", "due"]);
+    running.retry();
+    assert_eq!(queue.take_dropped(), ["running"]);
+    assert!(queue.shut_down().is_empty());
+}
+
+#[test]
+fn shut_down_none_is_not_final_while_a_key_is_dirty() {
+    let (_clock, queue) = queue(EarlyAdd::Keep);
+    queue.add("a");
+    let item = get(&queue);
+    queue.add("a");
+    queue.shut_down();
+    assert!(!would_wait(&queue), "None: nothing is ready");
+    item.retry();
+    assert_eq!(get(&queue).attempt(), 2, "the dirty run is for the failure, too");
+}
+
+#[test]
+fn drain_waits_for_what_is_ready_and_what_is_running() {
+    let (clock, queue) = queue(EarlyAdd::Keep);
+    queue.add("a");
+    queue.add("b");
+    let mut context = Context::from_waker(Waker::noop());
+    let mut drain = pin!(queue.shut_down_with_drain());
+    assert!(drain.as_mut().poll(&mut context).is_pending(), "two are ready");
+    let (a, b) = (get(&queue), get(&queue));
+    a.succeed();
+    assert!(drain.as_mut().poll(&mut context).is_pending(), "one is running");
+
+    let report = clock.run(queue.drain(S));
+    assert_eq!((report.finished, report.processing), (false, 1));
+
+    drop(b);
+    let Poll::Ready(report) = drain.poll(&mut context) else { panic!("drained") };
+    assert!(report.finished);
+    assert_eq!(report.dropped, ["b"], "a failure after the shutdown is not retried");
+}
+
+#[test]
+fn shut_down_ends_a_drain_that_came_before() {
+    let (_clock, queue) = queue(EarlyAdd::Keep);
+    queue.add("a");
+    let item = get(&queue);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut drain = pin!(queue.shut_down_with_drain());
+    assert!(drain.as_mut().poll(&mut context).is_pending());
+    queue.shut_down();
+    let Poll::Ready(report) = drain.poll(&mut context) else { panic!("ended") };
+    assert_eq!((report.finished, report.processing), (false, 1));
+    item.succeed();
+}
+
+#[test]
+fn pause_then_shut_down_drops_what_is_ready() {
+    let (_clock, queue) = queue(EarlyAdd::Keep);
+    queue.add("dirty");
+    let item = get(&queue);
+    queue.add("dirty");
+    queue.add("ready");
+    queue.pause();
+    assert_eq!(queue.shut_down(), ["ready"]);
+    queue.resume();
+    assert!(queue.is_paused(), "there is nothing to resume");
+    item.succeed();
+    assert_eq!(queue.take_dropped(), ["dirty"]);
+}
+
+#[test]
+fn pause_then_close_waits_for_resume() {
+    let (_clock, queue) = queue(EarlyAdd::Keep);
+    queue.add("a");
+    queue.pause();
+    queue.close();
+    assert!(would_wait(&queue));
+    queue.resume();
+    assert_eq!(run_all(&queue), ["a"]);
+    assert!(!would_wait(&queue));
+}

@@ -1,0 +1,395 @@
+//! Waiting for keys: who is woken, and that nobody has to be polled for another to be served.
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::mpsc;
+use std::task::{Context, Poll, Waker};
+use std::thread::{self, Thread};
+
+use common::{Wakes, fake, ms, poll, ready, secs, take_all};
+use requeue::Queue;
+use requeue::clock::SystemClock;
+
+/// Runs a future on this thread, which parks while it waits: a runtime with nothing but a waker.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+
+    impl std::task::Wake for Unpark {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let waker = Waker::from(std::sync::Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+fn system() -> Queue<u32> {
+    Queue::builder().clock(SystemClock).build().unwrap()
+}
+
+// --- Being woken ---------------------------------------------------------------------------------
+
+#[test]
+fn an_add_wakes_a_getter() {
+    let (queue, _clock) = fake();
+    let (wakes, waker) = Wakes::new();
+    let mut get = queue.get();
+    assert!(poll(&mut get, &waker).is_pending());
+    assert_eq!(wakes.count(), 0);
+    queue.add("a");
+    assert_eq!(wakes.count(), 1);
+    assert_eq!(ready(get).as_deref(), Some(&"a"));
+}
+
+#[test]
+fn a_coalesced_add_wakes_nobody_more() {
+    let (queue, _clock) = fake();
+    queue.add("a");
+    let _item = queue.try_get().unwrap();
+    let (wakes, waker) = Wakes::new();
+    let mut get = queue.get();
+    assert!(poll(&mut get, &waker).is_pending());
+    queue.add("a");
+    assert_eq!(wakes.count(), 0, "the key is with a worker");
+}
+
+#[test]
+fn finishing_a_dirty_key_wakes_a_getter() {
+    let (queue, _clock) = fake();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    queue.add("a");
+    let (wakes, waker) = Wakes::new();
+    let mut get = queue.get();
+    assert!(poll(&mut get, &waker).is_pending());
+    item.succeed();
+    assert_eq!(wakes.count(), 1);
+    assert!(ready(get).is_some());
+}
+
+#[test]
+fn the_waker_of_the_last_poll_is_woken() {
+    let (queue, _clock) = fake();
+    let ((old, old_waker), (new, new_waker)) = (Wakes::new(), Wakes::new());
+    let mut get = queue.get();
+    assert!(poll(&mut get, &old_waker).is_pending());
+    assert!(poll(&mut get, &new_waker).is_pending());
+    queue.add("a");
+    assert_eq!((old.count(), new.count()), (0, 1));
+}
+
+/// The wakers that a queue holds are those of the getters that wait.
+#[test]
+fn the_queue_keeps_no_waker_of_a_getter_that_waits_no_more() {
+    let (queue, clock) = fake::<&str>();
+    let (wakes, waker) = Wakes::new();
+    let mut get = queue.get();
+    assert!(poll(&mut get, &waker).is_pending());
+    drop((get, waker));
+    assert_eq!(std::sync::Arc::strong_count(&wakes), 1);
+    assert_eq!(clock.armed(), 0);
+}
+
+#[test]
+fn getters_are_served_in_the_order_they_came() {
+    let (queue, _clock) = fake();
+    let (first_wakes, first_waker) = Wakes::new();
+    let (mut first, mut second) = (queue.get(), queue.get());
+    assert!(poll(&mut first, &first_waker).is_pending());
+    assert!(poll(&mut second, Waker::noop()).is_pending());
+    queue.add("a");
+    assert_eq!(first_wakes.count(), 1);
+}
+
+// --- Those who are not polled --------------------------------------------------------------------
+
+#[test]
+fn a_getter_that_is_woken_and_not_polled_holds_nobody_up() {
+    let (queue, _clock) = fake();
+    let mut asleep = queue.get();
+    assert!(poll(&mut asleep, Waker::noop()).is_pending());
+    let (wakes, waker) = Wakes::new();
+    let mut get = queue.get();
+    assert!(poll(&mut get, &waker).is_pending());
+
+    // The one that sleeps is told first. A single key must reach the other none the less.
+    queue.add("a");
+    assert_eq!(wakes.count(), 1);
+    let item = ready(get).unwrap();
+    assert_eq!(*item, "a");
+    item.succeed();
+    assert!(poll(&mut asleep, Waker::noop()).is_pending());
+}
+
+#[test]
+fn a_getter_that_is_not_polled_keeps_no_due_key_from_another() {
+    let (queue, clock) = fake();
+    let mut asleep = queue.get();
+    assert!(poll(&mut asleep, Waker::noop()).is_pending());
+    let (wakes, waker) = Wakes::new();
+    let mut get = queue.get();
+    assert!(poll(&mut get, &waker).is_pending());
+
+    queue.add_after("a", secs(1));
+    clock.advance(secs(1));
+    assert_eq!(wakes.count(), 1, "with nobody polled");
+    let item = ready(get).unwrap();
+    assert_eq!(*item, "a");
+    item.succeed();
+    drop(asleep);
+}
+
+/// Nor does one that is polled now and then, and stands at the head of the list after each poll.
+#[test]
+fn a_getter_that_is_polled_rarely_holds_nobody_up_time_after_time() {
+    let (queue, _clock) = fake();
+    let mut slow = queue.get();
+    assert!(poll(&mut slow, Waker::noop()).is_pending());
+    for key in 0..10 {
+        let (wakes, waker) = Wakes::new();
+        let mut get = queue.get();
+        assert!(poll(&mut get, &waker).is_pending());
+        queue.add(key);
+        assert_eq!(wakes.count(), 1);
+        let item = ready(get).unwrap();
+        assert_eq!(*item, key);
+        item.succeed();
+        assert!(poll(&mut slow, Waker::noop()).is_pending());
+    }
+}
+
+#[test]
+fn a_task_that_is_not_polled_keeps_no_key_from_a_thread() {
+    let (queue, clock) = fake();
+    let mut asleep = queue.get();
+    assert!(poll(&mut asleep, Waker::noop()).is_pending());
+    thread::scope(|scope| {
+        // Its deadline is how one sees that it waits.
+        let thread = scope.spawn(|| queue.get_timeout_blocking(secs(3600)).map(|item| *item));
+        clock.wait_armed(1);
+        queue.add("a");
+        assert_eq!(thread.join().unwrap(), Some("a"));
+    });
+}
+
+// --- Time ----------------------------------------------------------------------------------------
+
+#[test]
+fn delayed_keys_are_served_when_only_tasks_wait() {
+    let (queue, clock) = fake();
+    for (key, delay) in [("c", 3), ("a", 1), ("b", 2)] {
+        queue.add_after(key, secs(delay));
+    }
+    let start = clock.now();
+    for (key, delay) in [("a", 1), ("b", 2), ("c", 3)] {
+        let item = clock.run(queue.get()).unwrap();
+        assert_eq!((*item, clock.now()), (key, start + secs(delay)));
+        item.succeed();
+    }
+}
+
+#[test]
+fn delayed_keys_are_served_when_only_tasks_wait_on_the_machines_clock() {
+    let queue = system();
+    let due = queue.now() + ms(20);
+    queue.add_after(1, ms(20));
+    let item = block_on(queue.get()).unwrap();
+    assert!(queue.now() >= due, "never early");
+    item.succeed();
+}
+
+#[test]
+fn delayed_keys_are_served_when_only_threads_wait() {
+    let queue = system();
+    let due = queue.now() + ms(20);
+    queue.add_after(1, ms(20));
+    let item = queue.get_blocking().unwrap();
+    assert!(queue.now() >= due, "never early");
+    item.succeed();
+}
+
+#[test]
+fn delayed_keys_are_served_when_only_threads_wait_on_a_fake_clock() {
+    let (queue, clock) = fake();
+    queue.add_after("a", secs(60));
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| queue.get_blocking().map(|item| *item));
+        clock.wait_armed(1);
+        clock.advance(secs(60));
+        assert_eq!(thread.join().unwrap(), Some("a"));
+    });
+}
+
+#[test]
+fn delayed_keys_are_served_when_tasks_and_threads_wait() {
+    let queue = system();
+    let keys = thread::scope(|scope| {
+        let threads =
+            [(); 3].map(|()| scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0)));
+        let tasks =
+            [(); 3].map(|()| scope.spawn(|| block_on(queue.get()).map(|item| item.into_parts().0)));
+        (0..6).for_each(|key| _ = queue.add_after(key, ms(5 + u64::from(key))));
+        threads.into_iter().chain(tasks).map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert_eq!(keys.into_iter().flatten().collect::<BTreeSet<_>>(), (0..6).collect());
+}
+
+#[test]
+fn an_earlier_delay_that_comes_later_reaches_a_thread_that_sleeps_longer() {
+    let queue = system();
+    queue.add_after(1, secs(3600));
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0));
+        queue.add_after(2, ms(5));
+        assert_eq!(thread.join().unwrap(), Some(2));
+    });
+}
+
+/// The thread that keeps the time for all leaves with a key; another keeps it from then on.
+#[test]
+fn the_time_is_kept_on_when_the_thread_that_keeps_it_leaves_with_a_key() {
+    for _ in 0..20 {
+        let queue = system();
+        thread::scope(|scope| {
+            let threads = [(); 3]
+                .map(|()| scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0)));
+            queue.add_after(2, ms(3));
+            queue.add_after(3, ms(6));
+            queue.add(1);
+            let keys = threads.map(|thread| thread.join().unwrap());
+            assert_eq!(keys.into_iter().flatten().sum::<u32>(), 6);
+        });
+    }
+}
+
+/// The same when it gives up waiting.
+#[test]
+fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
+    for _ in 0..20 {
+        let queue = system();
+        queue.add_after(1, ms(6));
+        thread::scope(|scope| {
+            let leader = scope.spawn(|| queue.get_timeout_blocking(ms(2)).map(|item| *item));
+            let other = scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0));
+            assert_eq!(leader.join().unwrap(), None);
+            assert_eq!(other.join().unwrap(), Some(1));
+        });
+    }
+}
+
+/// Threads have gone, and a task is left: the queue itself keeps the time.
+#[test]
+fn the_time_is_kept_on_when_only_a_task_is_left() {
+    let queue = system();
+    queue.add_after(1, ms(20));
+    thread::scope(|scope| {
+        let task = scope.spawn(|| block_on(queue.get()).map(|item| item.into_parts().0));
+        assert!(queue.get_timeout_blocking(ms(2)).is_none());
+        assert_eq!(task.join().unwrap(), Some(1));
+    });
+}
+
+// --- Deadlines -----------------------------------------------------------------------------------
+
+#[test]
+fn a_getter_with_a_deadline_gives_up_at_it() {
+    let (queue, clock) = fake::<&str>();
+    let start = clock.now();
+    assert!(clock.run(queue.get_timeout(secs(5))).is_none());
+    assert_eq!((clock.now(), clock.armed()), (start + secs(5), 0));
+
+    let item = thread::scope(|scope| {
+        let thread = scope.spawn(|| queue.get_timeout_blocking(secs(5)).is_none());
+        clock.wait_armed(1);
+        clock.advance(secs(5));
+        thread.join().unwrap()
+    });
+    assert!(item);
+    assert_eq!(clock.armed(), 0);
+}
+
+#[test]
+fn a_getter_whose_deadline_has_come_takes_what_is_there() {
+    let (queue, _clock) = fake();
+    queue.add_all([1, 2]);
+    let first = ready(Box::pin(queue.get_timeout(ms(0)))).unwrap();
+    let second = queue.get_timeout_blocking(ms(0)).unwrap();
+    assert_eq!((*first, *second), (1, 2));
+    assert!(ready(Box::pin(queue.get_timeout(ms(0)))).is_none());
+    assert!(queue.get_timeout_blocking(ms(0)).is_none());
+}
+
+/// A key and the deadline of its getter at one and the same time: the key is handed out.
+#[test]
+fn a_key_that_falls_due_at_the_deadline_is_handed_out() {
+    let (queue, clock) = fake();
+    queue.add_after("a", secs(5));
+    assert_eq!(clock.run(queue.get_timeout(secs(5))).as_deref(), Some(&"a"));
+}
+
+// --- Both kinds at once --------------------------------------------------------------------------
+
+#[test]
+fn blocking_and_async_getters_share_one_queue() {
+    const KEYS: u32 = 2000;
+    let queue = system();
+    let (sender, receiver) = mpsc::channel();
+    thread::scope(|scope| {
+        for worker in 0..6 {
+            let (queue, sender) = (&queue, sender.clone());
+            scope.spawn(move || {
+                let get =
+                    || if worker % 2 == 0 { queue.get_blocking() } else { block_on(queue.get()) };
+                while let Some(item) = get() {
+                    sender.send(*item).unwrap();
+                    item.succeed();
+                }
+            });
+        }
+        (0..KEYS).for_each(|key| _ = queue.add(key));
+        queue.close();
+    });
+    drop(sender);
+    let mut keys: Vec<_> = receiver.iter().collect();
+    keys.sort_unstable();
+    assert_eq!(keys, (0..KEYS).collect::<Vec<_>>(), "each key once");
+}
+
+// --- Many at once --------------------------------------------------------------------------------
+
+#[test]
+fn get_many_waits_for_one_and_takes_what_is_there() {
+    let (queue, _clock) = fake();
+    let (wakes, waker) = Wakes::new();
+    let mut get = queue.get_many(3);
+    assert!(poll(&mut get, &waker).is_pending());
+    queue.add_all(0..5);
+    assert!(wakes.count() > 0);
+    let keys: Vec<_> = ready(get).into_iter().map(|item| item.into_parts().0).collect();
+    assert_eq!(keys, [0, 1, 2]);
+    let rest = queue.get_many_blocking(10);
+    assert_eq!(rest.iter().map(|item| **item).collect::<Vec<_>>(), [3, 4]);
+}
+
+#[test]
+fn a_thousand_keys_due_at_once_are_all_served() {
+    let (queue, clock) = fake();
+    (0..1000).for_each(|key| _ = queue.add_after(key, secs(1)));
+    let (wakes, waker) = Wakes::new();
+    let mut get = queue.get();
+    assert!(poll(&mut get, &waker).is_pending());
+    clock.advance(secs(1));
+    assert_eq!(wakes.count(), 1);
+    ready(get).unwrap().succeed();
+    assert_eq!(take_all(&queue), (1..1000).collect::<Vec<_>>());
+}

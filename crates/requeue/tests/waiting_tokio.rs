@@ -1,0 +1,195 @@
+//! Waiting in tasks of a tokio runtime.
+#![cfg(feature = "tokio")]
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+mod common;
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use common::{ms, secs};
+use requeue::Queue;
+use requeue::clock::TokioClock;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+
+/// Polls once, and leaves it at that.
+async fn poll_once<F: Future + Unpin>(mut future: F) -> F {
+    poll_fn(|cx| Poll::Ready(pin!(&mut future).poll(cx).is_pending())).await;
+    future
+}
+
+/// Eight idle workers that report what they are handed.
+fn workers(queue: &Queue<u32>) -> mpsc::UnboundedReceiver<u32> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    for _ in 0..8 {
+        let (queue, sender) = (queue.clone(), sender.clone());
+        tokio::spawn(async move {
+            while let Some(item) = queue.get().await {
+                sender.send(*item).unwrap();
+                item.succeed();
+            }
+        });
+    }
+    receiver
+}
+
+/// Lets every task that can run do so.
+async fn settle() {
+    for _ in 0..64 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_adds_reach_eight_workers_past_a_getter_that_is_not_polled() {
+    let queue = Queue::new();
+    // As in a `select!` whose other branch takes long.
+    let asleep = poll_once(queue.get()).await;
+    let mut handed_out = workers(&queue);
+    settle().await;
+
+    let start = Instant::now();
+    (0..10).for_each(|key| _ = queue.add(key));
+    for _ in 0..10 {
+        timeout(secs(1), handed_out.recv()).await.expect("all ten are handed out").unwrap();
+    }
+    assert_eq!(start.elapsed(), ms(0), "at once");
+    drop(asleep);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_of_ten_adds_reaches_a_worker_past_a_getter_that_is_not_polled() {
+    let queue = Queue::new();
+    let asleep = poll_once(queue.get()).await;
+    let mut handed_out = workers(&queue);
+    settle().await;
+
+    let start = Instant::now();
+    for key in 0..10 {
+        queue.add(key);
+        let got = timeout(secs(1), handed_out.recv()).await.expect("it is handed out");
+        assert_eq!(got, Some(key));
+        settle().await;
+    }
+    assert_eq!(start.elapsed(), ms(0), "at once");
+    drop(asleep);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_getter_in_a_select_that_takes_another_branch_loses_nothing() {
+    let queue = Queue::new();
+    let (sender, mut receiver) = mpsc::unbounded_channel();
+    for key in 0..100 {
+        // Both are ready at once, every time.
+        queue.add(key);
+        sender.send(key).unwrap();
+    }
+    let (mut keys, mut messages) = (Vec::new(), 0);
+    while keys.len() < 100 || messages < 100 {
+        tokio::select! {
+            Some(item) = queue.get() => keys.push(item.into_parts().0),
+            Some(_) = receiver.recv() => messages += 1,
+        }
+    }
+    assert_eq!(keys, (0..100).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn delayed_keys_are_served_at_their_time_by_a_paused_runtime() {
+    let queue = Queue::new();
+    let start = Instant::now();
+    for (key, delay) in [(3, 7200), (1, 10), (2, 20)] {
+        queue.add_after(key, secs(delay));
+    }
+    for (key, delay) in [(1, 10), (2, 20), (3, 7200)] {
+        let item = queue.get().await.unwrap();
+        assert_eq!(*item, key);
+        let late = start.elapsed() - secs(delay);
+        assert!(late <= ms(1), "the runtime's timers count milliseconds: {late:?}");
+        item.succeed();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_due_key_reaches_a_worker_past_a_getter_that_is_not_polled() {
+    let queue = Queue::new();
+    let asleep = poll_once(queue.get()).await;
+    let mut handed_out = workers(&queue);
+    settle().await;
+    queue.add_after(1, secs(10));
+    let got = timeout(secs(11), handed_out.recv()).await.expect("it is handed out when due");
+    assert_eq!(got, Some(1));
+    drop(asleep);
+}
+
+/// A plain thread waits by the runtime's clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_thread_is_served_by_the_runtimes_clock() {
+    let queue = Queue::builder().clock(TokioClock::current()).build().unwrap();
+    queue.add_after("a", ms(5));
+    let thread = std::thread::spawn({
+        let queue = queue.clone();
+        move || queue.get_blocking().map(|item| *item)
+    });
+    let join = tokio::task::spawn_blocking(|| thread.join().unwrap());
+    assert_eq!(join.await.unwrap(), Some("a"));
+}
+
+#[tokio::test]
+#[should_panic(expected = "block")]
+async fn get_blocking_panics_in_a_runtime() {
+    let queue = Queue::new();
+    // Even where it would not have to wait.
+    queue.add(1);
+    let _ = queue.get_blocking();
+}
+
+#[tokio::test]
+#[should_panic(expected = "block")]
+async fn a_blocking_drain_panics_in_a_runtime() {
+    let queue: Queue<u8> = Queue::new();
+    let _ = queue.drain_blocking(secs(1));
+}
+
+#[tokio::test]
+async fn every_blocking_form_works_in_spawn_blocking() {
+    let queue = Queue::new();
+    queue.add_all(0..5);
+    let blocking = move || {
+        let items = [
+            queue.get_blocking(),
+            queue.get_timeout_blocking(secs(1)),
+            queue.get_owned_blocking(),
+            queue.get_many_blocking(1).pop(),
+        ];
+        let keys: Vec<_> = items.iter().flatten().map(|item| **item).collect();
+        items.into_iter().flatten().for_each(requeue::Item::succeed);
+        queue.try_get().unwrap().succeed();
+        assert!(queue.drain_blocking(secs(1)).finished);
+        assert!(queue.shut_down_with_drain_blocking().finished);
+        keys
+    };
+    assert_eq!(tokio::task::spawn_blocking(blocking).await.unwrap(), [0, 1, 2, 3]);
+}
+
+/// A worker over a queue that is never empty lets others run.
+#[tokio::test(start_paused = true)]
+async fn a_loop_over_a_full_queue_spends_the_cooperative_budget() {
+    let queue = Queue::new();
+    queue.add(0);
+    let worker = tokio::spawn({
+        let queue = queue.clone();
+        async move {
+            while let Some(item) = queue.get().await {
+                queue.add(*item);
+                item.succeed();
+            }
+        }
+    });
+    // On one thread, this runs only if the worker yields.
+    settle().await;
+    worker.abort();
+    assert!(worker.await.unwrap_err().is_cancelled());
+}
