@@ -45,6 +45,9 @@ pub(crate) fn read(runner: &Runner, input: impl BufRead) {
                 if held >= runner.config.max_keys {
                     held = make_room(runner, key);
                 }
+                if runner.is_stopping() {
+                    return;
+                }
                 match runner.queue.add_ref(key) {
                     Added::Refused => return,
                     Added::New => held += 1,

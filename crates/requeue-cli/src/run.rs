@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use requeue::limiter::BackoffLimiter;
@@ -61,7 +61,7 @@ pub(crate) struct Runner {
     level: watch::Sender<Level>,
     /// The first signal, of which the program dies in the end.
     signal: OnceLock<i32>,
-    stdout_closed: AtomicBool,
+    dropping: Mutex<()>,
     was_short: AtomicBool,
 }
 
@@ -95,7 +95,7 @@ impl Runner {
             seq: Count::default(),
             level: watch::Sender::default(),
             signal: OnceLock::new(),
-            stdout_closed: AtomicBool::new(false),
+            dropping: Mutex::new(()),
             was_short: AtomicBool::new(false),
             config,
         })
@@ -115,7 +115,7 @@ impl Runner {
         if Arc::clone(&self).start(1).await.is_err() {
             self.tally.failed.store(true, Ordering::Relaxed);
         }
-        self.tally.unfinished.add(self.queue.take_dropped().len());
+        self.drop_the_rest();
         self.say_goodbye().await;
         Ok(match self.signal.get() {
             Some(&signal) => Ended::Signal(signal),
@@ -238,7 +238,7 @@ impl Runner {
         };
         let signal = status.signal();
         let exit = status.code().or(signal.map(|signal| 128 + signal)).unwrap_or(125);
-        if signal == Some(Signal::PIPE.as_raw()) && self.finds_stdout_closed() {
+        if exit == 128 + Signal::PIPE.as_raw() && self.finds_stdout_closed() {
             return Outcome::Unfinished;
         }
         let level = *self.level.borrow();
@@ -307,12 +307,12 @@ impl Runner {
                         ));
                     }
                 }
-                _ = self.output.closed(), if is_open => {
+                () = self.output.closed(), if is_open => {
                     is_open = false;
-                    self.stdout_closed.store(true, Ordering::Relaxed);
                     self.stop(Level::Stopping);
                 }
             }
+            self.drop_the_rest();
         }
     }
 
@@ -320,7 +320,6 @@ impl Runner {
     fn stop(&self, level: Level) {
         // A paused queue that is shut down hands out nothing.
         self.queue.pause();
-        self.tally.unfinished.add(self.queue.shut_down().len());
         self.level.send_if_modified(|now| {
             let rises = level > *now;
             *now = level.max(*now);
@@ -329,13 +328,21 @@ impl Runner {
         self.room.changed();
     }
 
+    /// Ends the queue, and counts the keys it still had: once this returns, all of them. Takes a
+    /// second where there are a million.
+    fn drop_the_rest(&self) {
+        let _one_at_a_time = self.dropping.lock().unwrap_or_else(PoisonError::into_inner);
+        self.tally.unfinished.add(self.queue.shut_down().len());
+        self.tally.unfinished.add(self.queue.take_dropped().len());
+    }
+
     /// Whether a command that died of SIGPIPE did so because nobody reads what we write.
     fn finds_stdout_closed(&self) -> bool {
-        let closed = self.stdout_closed.load(Ordering::Relaxed)
-            || (self.config.output == args::Output::Inherit && is_broken(&io::stdout()));
+        let inherits = self.config.output == args::Output::Inherit;
+        let closed = self.output.is_closed().is_some() || (inherits && is_broken(&io::stdout()));
         if closed {
-            self.stdout_closed.store(true, Ordering::Relaxed);
             self.stop(Level::Stopping);
+            self.drop_the_rest();
         }
         closed
     }

@@ -1,6 +1,7 @@
 //! Merged before they start, never twice at once, never lost.
 
 use std::fs;
+use std::process::Command;
 
 use crate::support::{Gate, Live, directory, run, run_in};
 
@@ -92,4 +93,21 @@ fn jobs_can_be_a_share_of_the_cores() {
         let ended = run(&["-j", jobs, "echo"], "a\nb\n");
         assert_eq!((ended.code(), ended.sorted()), (Some(0), vec!["a".into(), "b".into()]));
     }
+}
+
+#[test]
+fn where_no_more_can_be_started_the_rest_waits_and_has_not_failed() {
+    let dir = directory("shortage");
+    let mut gate = Gate::new(&dir);
+    let keys: String = (0..40).map(|n| format!("{n}\n")).collect();
+    let mut shell = Command::new("sh");
+    let script = "ulimit -n 32; exec \"$1\" run -j40 --retries 0 -c 'read _ <gate'";
+    shell.args(["-c", script, "_", env!("CARGO_BIN_EXE_requeue")]).current_dir(&dir);
+    let mut live = Live::spawn(&mut shell);
+    live.send(&keys);
+    live.wait_for_message("no further command can be started for now");
+    gate.open(40);
+    let ended = live.end();
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert_eq!((ended.count("runs"), ended.count("failures")), (40, 0), "{}", ended.stderr);
 }
