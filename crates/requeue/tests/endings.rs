@@ -6,7 +6,7 @@ use std::task::Waker;
 use std::thread;
 
 use common::{Wakes, fake, ms, poll, ready, secs, take_all};
-use requeue::{Added, Item, Queue};
+use requeue::{Add, Added, Item, Merge, Queue};
 
 fn sorted<K: Ord>(mut keys: Vec<K>) -> Vec<K> {
     keys.sort_unstable();
@@ -416,4 +416,19 @@ fn getters_of_a_closed_queue_that_is_paused_wait_for_it_to_resume() {
     queue.resume();
     ready(get).unwrap().succeed();
     assert!(ready(queue.get()).is_none());
+}
+
+#[test]
+fn a_refused_retry_leaves_no_trace_in_the_limiter() {
+    let queue = Queue::new();
+    queue.add("known");
+    queue.close();
+    assert_eq!(queue.add_rate_limited("new"), Added::Refused);
+    assert_eq!(queue.num_requeues(&"new"), 0);
+    assert!(queue.add_rate_limited("known").is_accepted());
+    assert_eq!(queue.num_requeues(&"known"), 1);
+
+    queue.shut_down();
+    assert_eq!(queue.add_with("known", Add::now().merge(Merge::Exactly)), Added::Refused);
+    assert_eq!(queue.num_requeues(&"known"), 1, "what is refused clears nothing");
 }

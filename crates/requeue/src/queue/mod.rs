@@ -190,7 +190,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// this and ends the hand-out. Under [`EarlyAdd::Hold`](crate::EarlyAdd::Hold) whatever is
     /// pending then waits for as long, also while the key is still with its worker.
     pub fn add_rate_limited(&self, key: K) -> Added {
-        if self.is_shutting_down() {
+        // A limiter that has counted would remember a key that the queue never had.
+        let hash = self.hash(&key);
+        if self.shared.lock().is_ok_and(|state| state.core.refuses(&key, hash)) {
             return Added::Refused;
         }
         let now = self.shared.clock.now();
@@ -213,7 +215,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     pub fn add_with(&self, key: K, add: Add) -> Added {
         let hash = self.hash(&key);
         let group = self.group(&key);
-        if add.merging() == requeue_core::Merge::Exactly {
+        if add.merging() == requeue_core::Merge::Exactly
+            && self.shared.lock().is_ok_and(|state| !state.core.refuses(&key, hash))
+        {
             self.shared.limits.forget(&key);
         }
         let now =
