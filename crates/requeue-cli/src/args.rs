@@ -2,17 +2,39 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::styling::Styles;
-use clap::{Args, Parser, ValueEnum};
+use clap::{ArgAction, Args, Parser, ValueEnum};
 
 use crate::config::{Jobs, Retries, parse_duration};
 
-const TEMPLATE: &str = "{about}\n\n{usage-heading} {usage}\n\n{all-args}{after-help}";
+/// Says it all on one screen of 80 columns.
+const HELP: &str = "\
+Run a command per key, from a stream of keys.
+
+A key that comes again before its command has started is run once; one that
+comes while its command runs is run once more afterwards, never twice at once.
+A command that fails is run again, later and later.
+
+{usage-heading} {usage}
+
+{all-args}
+
+--early-add: a key that comes while it waits runs at once instead (replace), or
+  waits on (hold), or both (keep).
+Environment of the command: REQUEUE_KEY, REQUEUE_ATTEMPT (from 1), REQUEUE_ADDS
+  (how often the key came), REQUEUE_SLOT (1 to N), REQUEUE_SEQ (the number of
+  the run), REQUEUE_LAST_EXIT (of the failure before). It has nothing to read.
+Ctrl-C: nothing more is started, what runs may finish; again: SIGTERM to what
+  runs; again: SIGKILL.
+Exit: 0 all done; 1 a key was given up; 2 usage; 3 bad input; 125 requeue itself
+  failed; 126 COMMAND can't be executed; 127 COMMAND not found.
+";
 
 /// A work queue of keys: coalesced, exclusive, retried with backoff
 #[derive(Parser, Debug)]
-#[command(name = "requeue", version, styles = Styles::plain(), max_term_width = 100)]
+#[command(name = "requeue", version, styles = Styles::plain())]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Subcommand,
@@ -24,90 +46,101 @@ pub(crate) enum Subcommand {
     Run(Box<Flags>),
 }
 
-/// Run a command per key, from a stream of keys.
-///
-/// A key that comes again before its command has started is run once; one that comes while its
-/// command runs is run once more afterwards, never twice at once. A command that fails is retried.
 #[derive(Args, Debug)]
 #[command(
-    help_template = TEMPLATE,
-    override_usage = "requeue run [OPTIONS] [--] COMMAND [ARG]...\n       requeue run [OPTIONS] -c SCRIPT",
-    after_help = AFTER_HELP,
-    args_override_self = true,
-    next_line_help = false
+    help_template = HELP,
+    override_usage = "requeue run [OPTIONS] [--] COMMAND [ARG]...\n       \
+                      requeue run [OPTIONS] -c SCRIPT",
+    disable_help_flag = true
 )]
 pub(crate) struct Flags {
-    /// Read keys from FILE instead of standard input
-    #[arg(short, long, value_name = "FILE", help_heading = "Input: a key per line")]
+    /// Read keys from FILE, not from standard input
+    #[arg(short, long, value_name = "FILE", help_heading = "Input")]
     pub(crate) arg_file: Option<PathBuf>,
 
     /// Keys end with NUL, not with a newline
-    #[arg(short = '0', long, help_heading = "Input: a key per line")]
+    #[arg(short = '0', long, help_heading = "Input")]
     pub(crate) null: bool,
 
-    /// Keys held at once; at the limit a new key waits, one that is held is merged
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, hide_default_value = true)]
+    /// Keys held at once; further ones wait [1000000]
+    #[arg(long, value_name = "N", help_heading = "Input")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    #[arg(
-        help_heading = "Input: a key per line",
-        help = "Keys held at once, more have to wait [1000000]"
-    )]
-    pub(crate) max_keys: u32,
+    pub(crate) max_keys: Option<u32>,
 
-    /// The command, and its arguments
+    /// The command and its arguments.
     #[arg(trailing_var_arg = true, value_name = "COMMAND", hide = true)]
     pub(crate) command: Vec<OsString>,
 
-    /// Stands for the key in COMMAND and any ARG; without one, the key is the last [{}]
-    #[arg(short = 'I', long = "replace", value_name = "STR", help_heading = "Command")]
+    /// The key's place in COMMAND, if not at its end [{}]
+    #[arg(short = 'I', value_name = "STR", help_heading = "Command")]
     pub(crate) mark: Option<OsString>,
 
     /// Run `sh -c SCRIPT` with the key as "$1"
     #[arg(short = 'c', long, value_name = "SCRIPT", help_heading = "Command")]
     pub(crate) shell: Option<OsString>,
 
-    /// Commands at once: a number, 0 for no limit, 50% of the cores [all cores]
+    /// Commands at once; 0: no limit; 50%: of cores [100%]
     #[arg(short, long, value_name = "N", help_heading = "Command")]
-    #[arg(visible_short_alias = 'P', visible_alias = "max-procs", hide_short_help = false)]
+    #[arg(short_alias = 'P', alias = "max-procs")]
     pub(crate) jobs: Option<Jobs>,
 
-    /// Runs after the first that fails, before a key is given up; or `inf` [5]
-    #[arg(long, value_name = "N", help_heading = "Failure: any exit but 0")]
+    /// Runs after the first, or inf; then it is given up [5]
+    #[arg(long, value_name = "N", help_heading = "Failure")]
     pub(crate) retries: Option<Retries>,
 
-    /// What the first failure waits; each further one twice as long [1s]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    #[arg(help_heading = "Failure: any exit but 0")]
-    pub(crate) base_delay: Option<std::time::Duration>,
+    /// Wait after a failure, twice as long each time [1s]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Failure")]
+    pub(crate) base_delay: Option<Duration>,
 
-    /// What no failure waits longer than [5m]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    #[arg(help_heading = "Failure: any exit but 0")]
-    pub(crate) max_delay: Option<std::time::Duration>,
+    /// The longest wait [5m]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Failure")]
+    pub(crate) max_delay: Option<Duration>,
 
-    /// A key that comes while it waits for its retry
-    #[arg(long, value_enum, value_name = "HOW", default_value_t, hide_possible_values = true)]
-    #[arg(hide_default_value = true, help_heading = "Failure: any exit but 0")]
-    #[arg(help = "A waiting key comes again: replace (run now), hold, keep (both) [replace]")]
+    /// A waiting key comes: replace, hold, keep [replace]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    #[arg(help_heading = "Failure")]
     pub(crate) early_add: EarlyAdd,
 
-    /// What commands write: whole lines, as it comes, or nothing
-    #[arg(long, value_enum, value_name = "HOW", default_value_t, hide_possible_values = true)]
-    #[arg(hide_default_value = true, help_heading = "Output")]
-    #[arg(help = "What commands write: lines (whole ones), inherit, none [lines]")]
+    /// What commands write: whole lines, inherit, none [lines]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    #[arg(help_heading = "Output")]
     pub(crate) output: Output,
 
     /// The same as --output inherit
     #[arg(short = 'u', long, conflicts_with = "output", help_heading = "Output")]
     pub(crate) ungroup: bool,
 
-    /// What is said at the end, on standard error
-    #[arg(long, value_enum, value_name = "HOW", default_value_t, hide_possible_values = true)]
-    #[arg(hide_default_value = true, help_heading = "Output")]
-    #[arg(help = "What standard error says at the end: text, json, none [text]")]
+    /// Last on standard error: text, json, none [text]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    #[arg(help_heading = "Output")]
     pub(crate) summary: Summary,
 
-    /// Nothing is ever run without a key, so this changes nothing; xargs has it
+    /// This text
+    #[arg(short, long, action = ArgAction::Help, help_heading = "Output")]
+    help: Option<bool>,
+
+    /// Nothing is ever run without a key, so this changes nothing; xargs has it.
     #[arg(short = 'r', long, hide = true)]
     pub(crate) no_run_if_empty: bool,
 
@@ -148,11 +181,3 @@ pub(crate) enum Summary {
     Json,
     None,
 }
-
-const AFTER_HELP: &str = "\
-The command sees REQUEUE_KEY, _ATTEMPT (from 1), _ADDS (how often the key came), _SLOT (1 to N),
-_SEQ (the number of the run), _LAST_EXIT (of the attempt before). Its standard input is empty.
-
-Exit: 0 all done, 1 a key was given up, 2 usage, 3 bad input, 125 requeue failed,
-      126 COMMAND can't be executed, 127 COMMAND not found; or the signal that ended it.
-Ctrl-C: start no more, let what runs finish; again: end it (SIGTERM); again: kill it.";

@@ -70,7 +70,7 @@ impl Config {
                 _ => Source::Stdin { terminal: std::io::stdin().is_terminal() },
             },
             delimiter: if flags.null { b'\0' } else { b'\n' },
-            max_keys: flags.max_keys as usize,
+            max_keys: flags.max_keys.unwrap_or(1_000_000) as usize,
             template,
             jobs: flags.jobs.unwrap_or(Jobs::Percent(100)).number(),
             retries: flags.retries.unwrap_or(Retries(Some(5))).0,

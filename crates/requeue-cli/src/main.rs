@@ -6,6 +6,7 @@ mod config;
 mod exit;
 mod input;
 mod output;
+mod patient;
 mod reader;
 mod retries;
 mod run;

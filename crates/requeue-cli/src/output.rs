@@ -3,11 +3,11 @@
 //! A thread of its own, so that a reader who pauses holds up the commands that write, and not the
 //! program's own signals and timers. One for both streams, so that they can be one file.
 
-use std::io::{self, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::{self, BufWriter, Write};
 
 use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::patient::Patient;
 
 /// Which of the two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +44,6 @@ pub(crate) enum Closed {
 #[derive(Clone, Debug)]
 pub(crate) struct Output {
     messages: mpsc::Sender<Message>,
-    is_closed: Arc<AtomicBool>,
     closed: watch::Receiver<Option<Closed>>,
 }
 
@@ -56,23 +55,24 @@ impl Output {
     pub(crate) fn start() -> io::Result<Self> {
         let (messages, receiver) = mpsc::channel(QUEUED);
         let (closing, closed) = watch::channel(None);
-        let is_closed = Arc::new(AtomicBool::new(false));
         let writer = Writer {
-            stdout: Target::new(io::stdout()),
-            stderr: Target::new(io::stderr()),
-            is_closed: Arc::clone(&is_closed),
-            closing,
+            stdout: Target::new(BufWriter::with_capacity(
+                LONGEST_LINE,
+                Patient::own(io::stdout())?,
+            )),
+            stderr: Target::new(Patient::own(io::stderr())?),
+            closed: closing,
         };
         std::thread::Builder::new()
             .name("output".to_owned())
             .spawn(move || writer.run(receiver))?;
-        Ok(Self { messages, is_closed, closed })
+        Ok(Self { messages, closed })
     }
 
     /// Writes `bytes` of the run with the number `source`. Waits while the reader is behind; `false`
     /// when there is none.
     pub(crate) async fn write(&self, stream: Stream, source: u64, bytes: Vec<u8>) -> bool {
-        let open = stream == Stream::Stderr || !self.is_closed.load(Ordering::Relaxed);
+        let open = stream == Stream::Stderr || self.closed.borrow().is_none();
         open && self.messages.send(Message::Text { stream, source, bytes }).await.is_ok()
     }
 
@@ -99,14 +99,16 @@ impl Output {
         }
     }
 
+    /// Whether and why standard output takes no more.
+    pub(crate) fn is_closed(&self) -> Option<Closed> {
+        self.closed.borrow().clone()
+    }
+
     /// Waits until standard output takes no more.
-    pub(crate) async fn closed(&self) -> Closed {
-        let mut closed = self.closed.clone();
-        let why = closed.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
-        match why {
-            Some(why) => why,
+    pub(crate) async fn closed(&self) {
+        if self.closed.clone().wait_for(Option::is_some).await.is_err() {
             // The writer has ended, which it does after the last handle only.
-            None => std::future::pending().await,
+            std::future::pending::<()>().await;
         }
     }
 }
@@ -116,10 +118,9 @@ fn line(message: &str) -> Vec<u8> {
 }
 
 struct Writer {
-    stdout: Target<io::Stdout>,
-    stderr: Target<io::Stderr>,
-    is_closed: Arc<AtomicBool>,
-    closing: watch::Sender<Option<Closed>>,
+    stdout: Target<BufWriter<Patient>>,
+    stderr: Target<Patient>,
+    closed: watch::Sender<Option<Closed>>,
 }
 
 /// One of the streams, and whose line is not finished there.
@@ -158,13 +159,15 @@ impl Writer {
     fn take(&mut self, message: Message) {
         match message {
             Message::Text { stream: Stream::Stdout, source, bytes } => {
-                if !self.is_closed.load(Ordering::Relaxed) {
+                if self.closed.borrow().is_none() {
                     let written = self.stdout.write(source, &bytes);
                     self.check(written);
                 }
             }
-            // Nobody is left to be told when standard error fails.
             Message::Text { stream: Stream::Stderr, source, bytes } => {
+                // The two may be one terminal.
+                self.flush();
+                // Nobody is left to be told when standard error fails.
                 let _ = self.stderr.write(source, &bytes);
             }
             Message::Flush(done) => {
@@ -175,7 +178,7 @@ impl Writer {
     }
 
     fn flush(&mut self) {
-        if !self.is_closed.load(Ordering::Relaxed) {
+        if self.closed.borrow().is_none() {
             let flushed = self.stdout.to.flush();
             self.check(flushed);
         }
@@ -183,8 +186,7 @@ impl Writer {
 
     fn check(&self, result: io::Result<()>) {
         let Err(error) = result else { return };
-        self.is_closed.store(true, Ordering::Relaxed);
-        self.closing.send_replace(Some(match error.kind() {
+        self.closed.send_replace(Some(match error.kind() {
             io::ErrorKind::BrokenPipe => Closed::Pipe,
             _ => Closed::Failed(error.to_string()),
         }));

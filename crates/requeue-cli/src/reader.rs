@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
-use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -12,18 +12,16 @@ use crate::command::escaped;
 use crate::config::Source;
 use crate::exit::Refusal;
 use crate::input::Records;
+use crate::patient::Patient;
 use crate::run::Runner;
 
 /// Opens the input.
-pub(crate) fn open(source: &Source) -> Result<BufReader<File>, Refusal> {
+pub(crate) fn open(source: &Source) -> Result<BufReader<Patient>, Refusal> {
     let (file, what) = match source {
-        Source::Stdin { .. } => {
-            let own = io::stdin().as_fd().try_clone_to_owned();
-            (own.map(File::from), "standard input".to_owned())
-        }
+        Source::Stdin { .. } => (Patient::own(io::stdin()), "standard input".to_owned()),
         Source::File(path) => {
-            let name = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
-            (File::open(path), escaped(name))
+            let name = escaped(path.as_os_str().as_bytes());
+            (File::open(path).map(Patient::new), name)
         }
     };
     match file {
@@ -46,6 +44,9 @@ pub(crate) fn read(runner: &Runner, input: impl BufRead) {
             Ok(Some(Ok(key))) => {
                 if held >= runner.config.max_keys {
                     held = make_room(runner, key);
+                }
+                if runner.is_stopping() {
+                    return;
                 }
                 match runner.queue.add_ref(key) {
                     Added::Refused => return,

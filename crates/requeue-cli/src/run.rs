@@ -1,13 +1,12 @@
 //! The run: keys come in, commands run, outcomes go back to the queue.
 
-use std::fs::File;
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, BufReader};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use requeue::limiter::BackoffLimiter;
@@ -23,6 +22,7 @@ use crate::command::escaped;
 use crate::config::Config;
 use crate::exit::{Ended, Refusal};
 use crate::output::{Closed, Output, Stream};
+use crate::patient::Patient;
 use crate::reader::{self, Room};
 use crate::retries::{Failing, Verdict};
 use crate::signals::{self, Level, Signals};
@@ -61,7 +61,7 @@ pub(crate) struct Runner {
     level: watch::Sender<Level>,
     /// The first signal, of which the program dies in the end.
     signal: OnceLock<i32>,
-    stdout_closed: AtomicBool,
+    dropping: Mutex<()>,
     was_short: AtomicBool,
 }
 
@@ -95,7 +95,7 @@ impl Runner {
             seq: Count::default(),
             level: watch::Sender::default(),
             signal: OnceLock::new(),
-            stdout_closed: AtomicBool::new(false),
+            dropping: Mutex::new(()),
             was_short: AtomicBool::new(false),
             config,
         })
@@ -103,7 +103,7 @@ impl Runner {
 
     async fn run(
         self: Arc<Self>,
-        input: BufReader<File>,
+        input: BufReader<Patient>,
         signals: Signals,
     ) -> Result<Ended, Refusal> {
         let this = Arc::clone(&self);
@@ -115,7 +115,7 @@ impl Runner {
         if Arc::clone(&self).start(1).await.is_err() {
             self.tally.failed.store(true, Ordering::Relaxed);
         }
-        self.tally.unfinished.add(self.queue.take_dropped().len());
+        self.drop_the_rest();
         self.say_goodbye().await;
         Ok(match self.signal.get() {
             Some(&signal) => Ended::Signal(signal),
@@ -126,6 +126,11 @@ impl Runner {
     async fn say_goodbye(&self) {
         let mut level = self.level.subscribe();
         let last_words = async {
+            self.output.flush().await;
+            if let Some(Closed::Failed(error)) = self.output.is_closed() {
+                self.tally.failed.store(true, Ordering::Relaxed);
+                self.output.say(&format!("standard output: {error}")).await;
+            }
             match self.config.summary {
                 args::Summary::Text => self.output.say(&self.tally.text()).await,
                 args::Summary::Json => {
@@ -233,7 +238,7 @@ impl Runner {
         };
         let signal = status.signal();
         let exit = status.code().or(signal.map(|signal| 128 + signal)).unwrap_or(125);
-        if signal == Some(Signal::PIPE.as_raw()) && self.finds_stdout_closed() {
+        if exit == 128 + Signal::PIPE.as_raw() && self.finds_stdout_closed() {
             return Outcome::Unfinished;
         }
         let level = *self.level.borrow();
@@ -291,27 +296,23 @@ impl Runner {
         loop {
             tokio::select! {
                 signal = signals.next() => {
-                    let first = *self.signal.get_or_init(|| signal);
+                    self.signal.get_or_init(|| signal);
                     level = level.next();
                     self.stop(level);
-                    if level == Level::Stopping {
+                    let running = self.queue.processing();
+                    if level == Level::Stopping && running > 0 {
+                        let name = signals::name(signal);
                         self.output.hint(&format!(
-                            "{}: waiting for {} commands; once more ends them",
-                            signals::name(first),
-                            self.queue.processing(),
+                            "{name}: nothing more is started; once more ends what runs ({running})"
                         ));
                     }
                 }
-                closed = self.output.closed(), if is_open => {
+                () = self.output.closed(), if is_open => {
                     is_open = false;
-                    if let Closed::Failed(error) = closed {
-                        self.tally.failed.store(true, Ordering::Relaxed);
-                        self.output.hint(&format!("standard output: {error}"));
-                    }
-                    self.stdout_closed.store(true, Ordering::Relaxed);
                     self.stop(Level::Stopping);
                 }
             }
+            self.drop_the_rest();
         }
     }
 
@@ -319,7 +320,6 @@ impl Runner {
     fn stop(&self, level: Level) {
         // A paused queue that is shut down hands out nothing.
         self.queue.pause();
-        self.tally.unfinished.add(self.queue.shut_down().len());
         self.level.send_if_modified(|now| {
             let rises = level > *now;
             *now = level.max(*now);
@@ -328,13 +328,21 @@ impl Runner {
         self.room.changed();
     }
 
+    /// Ends the queue, and counts the keys it still had: once this returns, all of them. Takes a
+    /// second where there are a million.
+    fn drop_the_rest(&self) {
+        let _one_at_a_time = self.dropping.lock().unwrap_or_else(PoisonError::into_inner);
+        self.tally.unfinished.add(self.queue.shut_down().len());
+        self.tally.unfinished.add(self.queue.take_dropped().len());
+    }
+
     /// Whether a command that died of SIGPIPE did so because nobody reads what we write.
     fn finds_stdout_closed(&self) -> bool {
-        let closed = self.stdout_closed.load(Ordering::Relaxed)
-            || (self.config.output == args::Output::Inherit && is_broken(&io::stdout()));
+        let inherits = self.config.output == args::Output::Inherit;
+        let closed = self.output.is_closed().is_some() || (inherits && is_broken(&io::stdout()));
         if closed {
-            self.stdout_closed.store(true, Ordering::Relaxed);
             self.stop(Level::Stopping);
+            self.drop_the_rest();
         }
         closed
     }

@@ -3,8 +3,9 @@
 
 use std::io;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::Exit;
@@ -33,9 +34,13 @@ impl Level {
 }
 
 /// The signals that end a run.
-pub(crate) struct Signals([Option<Signal>; 3]);
+pub(crate) struct Signals {
+    signals: [Option<Signal>; 3],
+    last: Option<(i32, Instant)>,
+}
 
-const ALL: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+/// `timeout` sends its signal to the process and then to its group: that is one, not two.
+const TWIN: Duration = Duration::from_millis(100);
 
 impl Signals {
     /// Takes them over, but for those that were ignored at start, as under `nohup`. Needs a
@@ -46,16 +51,27 @@ impl Signals {
             let is_ignored = ignored & (1 << (number - 1)) != 0;
             (!is_ignored).then(|| signal(SignalKind::from_raw(number))).transpose()
         };
-        Ok(Self([take(ALL[0])?, take(ALL[1])?, take(ALL[2])?]))
+        if ignored & (1 << (SIGCHLD - 1)) != 0 {
+            // Else commands could not be waited for. Its handler stays when this is dropped.
+            drop(signal(SignalKind::child())?);
+        }
+        Ok(Self { signals: [take(SIGINT)?, take(SIGTERM)?, take(SIGHUP)?], last: None })
     }
 
     /// The number of the next one.
     pub(crate) async fn next(&mut self) -> i32 {
-        let [int, term, hup] = &mut self.0;
-        tokio::select! {
-            () = received(int) => SIGINT,
-            () = received(term) => SIGTERM,
-            () = received(hup) => SIGHUP,
+        loop {
+            let [int, term, hup] = &mut self.signals;
+            let signal = tokio::select! {
+                () = received(int) => SIGINT,
+                () = received(term) => SIGTERM,
+                () = received(hup) => SIGHUP,
+            };
+            let is_twin = self.last.is_some_and(|(last, at)| last == signal && at.elapsed() < TWIN);
+            if !is_twin {
+                self.last = Some((signal, Instant::now()));
+                return signal;
+            }
         }
     }
 }

@@ -123,8 +123,10 @@ fn signal(child: &Child, level: Level) {
     };
     let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     if let Some(pid) = pid {
-        // Fails if all of the group have gone, which is what was asked for.
+        // Fails if all of the group have gone, which is what was asked for. One that is stopped,
+        // as it read from the terminal, does not see a SIGTERM before it goes on.
         let _ = kill_process_group(pid, signal);
+        let _ = kill_process_group(pid, Signal::CONT);
     }
 }
 

@@ -134,7 +134,8 @@ impl Add {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Added {
-    /// A run of the key was not pending, and is now: ready, or waiting for its time.
+    /// The key has become ready (under [`EarlyAdd::Replace`] perhaps sooner than it was to), or has
+    /// begun to wait for its time.
     New,
     /// A run was pending already; the add has become part of it.
     Coalesced,

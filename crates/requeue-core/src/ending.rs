@@ -91,6 +91,18 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
+    /// Where no key is ready, the keys that a custom order has none the less, which were cancelled
+    /// or dropped: up to `max` of them, to be dropped.
+    #[must_use]
+    pub fn leftovers(&mut self, max: usize) -> Vec<K> {
+        match &mut self.ready {
+            Ready::Custom(custom) if self.ready_len == 0 => {
+                core::iter::from_fn(|| custom.pop()).take(max).collect()
+            }
+            Ready::Fifo(_) | Ready::Lanes(_) | Ready::Custom(_) => Vec::new(),
+        }
+    }
+
     /// All keys, whatever they are in the middle of: for those who have to drop them one by one.
     pub fn into_keys(self) -> impl Iterator<Item = K> {
         self.records.into_values().map(|record| record.key)

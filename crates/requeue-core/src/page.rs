@@ -161,7 +161,8 @@ impl<K: Eq + Clone> Queue<K> {
         self.tracker.as_ref().map_or(Duration::ZERO, |tracker| tracker.longest(now))
     }
 
-    /// How long the oldest ready key has been ready; zero if times are not kept.
+    /// How long the oldest ready key that its group does not hold back has been ready; zero if times
+    /// are not kept.
     #[must_use]
     pub fn oldest_ready(&self, now: Time) -> Duration {
         let oldest = match self.ready.lanes() {

@@ -70,7 +70,7 @@ pub struct Queue<K> {
     pub(crate) index: Index,
     pub(crate) ready: Ready<K>,
     pub(crate) timers: Timers,
-    /// In a box, because it is far larger than all the rest, and few ask for it.
+    /// Apart, because few queues keep times and its histograms are large.
     pub(crate) tracker: Option<Box<Tracker>>,
     pub(crate) counts: Counts,
     /// [`EarlyAdd::Hold`]: the ends of the backoffs of keys that have failed and are still with
@@ -185,6 +185,21 @@ impl<K: Eq + Clone> Queue<K> {
         (Added::New, None)
     }
 
+    /// Whether an add of `key` would be refused.
+    pub fn refuses<Q>(&self, key: &Q, hash: u64) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        match self.ending {
+            Ending::Open => false,
+            Ending::Closed => {
+                self.find(key, hash).is_none_or(|slot| !self.records.get(slot).is_known())
+            }
+            Ending::ShutDown => true,
+        }
+    }
+
     /// Adds `key` if the queue has a record of it; `None` if not, and then nothing has happened.
     pub fn add_known<Q>(&mut self, key: &Q, hash: u64, add: &Add, now: Time) -> Option<Added>
     where
@@ -197,8 +212,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.promote_due(now);
         let slot = self.find(key, hash)?;
         let record = self.records.get(slot);
-        if self.ending == Ending::Closed && !record.is_pending() && record.phase == Phase::Idle {
-            // Remembered for its failures alone: new.
+        if self.ending == Ending::Closed && !record.is_known() {
             return Some(Added::Refused);
         }
         Some(self.add_again(slot, add, now))

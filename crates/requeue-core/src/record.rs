@@ -77,6 +77,11 @@ impl<K> Record<K> {
         self.phase.is_dirty() || self.waiting
     }
 
+    /// Whether a run is pending or under way: not only remembered for its failures.
+    pub(crate) const fn is_known(&self) -> bool {
+        self.is_pending() || self.phase.is_processing()
+    }
+
     /// Whether there is anything to keep a record for.
     pub(crate) const fn has_state(&self) -> bool {
         !matches!(self.phase, Phase::Idle) || self.waiting || self.failures > 0

@@ -16,9 +16,26 @@ const fn nanos(n: u64) -> Duration {
     Duration::from_nanos(n)
 }
 
+/// Takes a queue through what is pending, and shows how it is with delays and workers.
+const PROBE: [Op; 10] = [
+    Op::Add(1, PLAIN),
+    Op::Add(0, PLAIN),
+    Op::Get,
+    Op::Get,
+    Op::Finish(0, How::Done),
+    Op::Finish(0, How::PutBack),
+    Op::Advance(nanos(FAR)),
+    Op::Get,
+    Op::Get,
+    Op::Get,
+];
+
+const PLAIN: Ask =
+    Ask { when: When::Now, merge: Merge::Earliest, priority: 0, reasons: 0, failed: false };
+
 /// What is done to every state.
 fn alphabet() -> Vec<Op> {
-    let now = Ask::default();
+    let now = PLAIN;
     let after = |n| Ask { when: When::After(nanos(n)), ..now };
     let mut ops = vec![Op::Get, Op::Advance(nanos(1)), Op::Promote(1)];
     for key in 0..2 {
@@ -74,11 +91,17 @@ fn explore(rules: Rules, ops: &[Op]) {
                 lockstep.apply(op);
             }
             lockstep.step(op);
-            drop(trace);
             steps += 1;
             if seen.insert(lockstep.essence(FAR)) {
                 found.push((at, Some(*op)));
+            } else {
+                // The model has been there. What the queue keeps to itself has to be the same, too.
+                PROBE.iter().for_each(|op| {
+                    lockstep.apply(op);
+                });
+                lockstep.compare(0..2);
             }
+            drop(trace);
         }
         at += 1;
     }
@@ -126,7 +149,7 @@ fn hold_agrees_in_every_state_of_two_keys() {
 fn orders_agree_in_every_state_of_two_keys() {
     let mut ops = vec![Op::Get, Op::Advance(nanos(1))];
     for key in 0..2 {
-        let now = Ask::default();
+        let now = PLAIN;
         ops.extend([
             Op::Add(key, now),
             Op::Add(key, Ask { priority: 1, ..now }),

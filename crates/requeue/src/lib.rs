@@ -99,3 +99,8 @@ pub use crate::queue::{
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
+
+/// The example of the page for those who come from client-go, likewise.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/CLIENT_GO.md")]
+pub struct ClientGo;

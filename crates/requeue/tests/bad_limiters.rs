@@ -1,4 +1,5 @@
 //! Limiters that return nonsense, panic, or call the queue.
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
 

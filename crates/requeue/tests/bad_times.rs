@@ -1,4 +1,5 @@
 //! Times that are far, clocks that go back, alarms that go off early.
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
 

@@ -2,6 +2,7 @@
 //!
 //! Where client-go finishes by key, so does this: [`take`] gives up the guard and `done(&key)` ends
 //! the hand-out.
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
 

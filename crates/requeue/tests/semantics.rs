@@ -50,7 +50,8 @@ fn every_worked_example_of_the_page_is_a_test() {
         .lines()
         .filter_map(|line| line.strip_prefix("### "))
         .map(|heading| {
-            let words = heading.replace('\'', "").replace(|c: char| !c.is_alphanumeric(), " ");
+            let words =
+                heading.replace('\'', "").replace(|c: char| c != '_' && !c.is_alphanumeric(), " ");
             words.split_whitespace().collect::<Vec<_>>().join("_").to_lowercase()
         })
         .collect();
@@ -173,6 +174,20 @@ fn hold_forget_then_add_runs_now() {
     assert_eq!(queue.add("a"), Added::New);
     assert_eq!((queue.len(), queue.waiting()), (1, 0));
     assert_eq!(get(&queue).attempt(), 1);
+}
+
+#[test]
+fn hold_add_rate_limited_then_done_is_a_failure_too() {
+    let (clock, queue) = queue(EarlyAdd::Hold);
+    queue.add("a");
+    let (key, _ticket) = get(&queue).into_parts();
+    assert_eq!(queue.add_rate_limited("a"), Added::New);
+    assert_eq!(queue.add("a"), Added::Held);
+    assert!(queue.done(&key));
+    assert_eq!((queue.len(), queue.waiting()), (0, 1));
+    clock.advance(5 * S);
+    let item = get(&queue);
+    assert_eq!((item.attempt(), item.adds()), (2, 2));
 }
 
 // --- Delays ---------------------------------------------------------------------------------------
@@ -380,6 +395,11 @@ fn a_stale_ticket_does_nothing() {
     let item = get(&queue);
     assert!(!queue.done_ticket(ticket));
     assert_eq!(queue.processing(), 1);
+
+    let other = Queue::new();
+    other.add("a");
+    let (_key, ticket) = get(&other).into_parts();
+    assert!(!queue.done_ticket(ticket), "another queue's");
     item.succeed();
 }
 
@@ -507,14 +527,16 @@ fn close_what_waits_still_runs() {
 
 #[test]
 fn shut_down_drops_what_waits_and_hands_out_what_is_ready() {
-    let (_clock, queue) = queue(EarlyAdd::Keep);
+    let (clock, queue) = queue(EarlyAdd::Keep);
     queue.add("running");
     let running = get(&queue);
     queue.add("ready");
-    queue.add_after("waiting", S);
+    queue.add_after("waiting", 2 * S);
+    queue.add_after("due", S);
+    clock.advance(S);
     assert_eq!(queue.shut_down(), ["waiting"]);
     assert_eq!(queue.add("ready"), Added::Refused);
-    assert_eq!(run_all(&queue), ["ready"]);
+    assert_eq!(run_all(&queue), ["ready", "due"]);
     running.retry();
     assert_eq!(queue.take_dropped(), ["running"]);
     assert!(queue.shut_down().is_empty());

@@ -1,36 +1,15 @@
 //! Waiting for keys: who is woken, and that nobody has to be polled for another to be served.
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
 
-use std::collections::BTreeSet;
-use std::pin::pin;
-use std::sync::mpsc;
-use std::task::{Context, Poll, Waker};
-use std::thread::{self, Thread};
+use std::sync::{Arc, mpsc};
+use std::task::Waker;
+use std::thread;
 
-use common::{Wakes, fake, ms, poll, ready, secs, take_all};
+use common::{Wakes, block_on, fake, ms, poll, ready, secs, take_all};
 use requeue::Queue;
 use requeue::clock::SystemClock;
-
-/// Runs a future on this thread, which parks while it waits: a runtime with nothing but a waker.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-
-    impl std::task::Wake for Unpark {
-        fn wake(self: std::sync::Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-
-    let waker = Waker::from(std::sync::Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
-}
 
 fn system() -> Queue<u32> {
     Queue::builder().clock(SystemClock).build().unwrap()
@@ -95,7 +74,7 @@ fn the_queue_keeps_no_waker_of_a_getter_that_waits_no_more() {
     let mut get = queue.get();
     assert!(poll(&mut get, &waker).is_pending());
     drop((get, waker));
-    assert_eq!(std::sync::Arc::strong_count(&wakes), 1);
+    assert_eq!(Arc::strong_count(&wakes), 1);
     assert_eq!(clock.armed(), 0);
 }
 
@@ -178,123 +157,6 @@ fn a_task_that_is_not_polled_keeps_no_key_from_a_thread() {
         clock.wait_armed(1);
         queue.add("a");
         assert_eq!(thread.join().unwrap(), Some("a"));
-    });
-}
-
-// --- Time ----------------------------------------------------------------------------------------
-
-#[test]
-fn delayed_keys_are_served_when_only_tasks_wait() {
-    let (queue, clock) = fake();
-    for (key, delay) in [("c", 3), ("a", 1), ("b", 2)] {
-        queue.add_after(key, secs(delay));
-    }
-    let start = clock.now();
-    for (key, delay) in [("a", 1), ("b", 2), ("c", 3)] {
-        let item = clock.run(queue.get()).unwrap();
-        assert_eq!((*item, clock.now()), (key, start + secs(delay)));
-        item.succeed();
-    }
-}
-
-#[test]
-fn delayed_keys_are_served_when_only_tasks_wait_on_the_machines_clock() {
-    let queue = system();
-    let due = queue.now() + ms(20);
-    queue.add_after(1, ms(20));
-    let item = block_on(queue.get()).unwrap();
-    assert!(queue.now() >= due, "never early");
-    item.succeed();
-}
-
-#[test]
-fn delayed_keys_are_served_when_only_threads_wait() {
-    let queue = system();
-    let due = queue.now() + ms(20);
-    queue.add_after(1, ms(20));
-    let item = queue.get_blocking().unwrap();
-    assert!(queue.now() >= due, "never early");
-    item.succeed();
-}
-
-#[test]
-fn delayed_keys_are_served_when_only_threads_wait_on_a_fake_clock() {
-    let (queue, clock) = fake();
-    queue.add_after("a", secs(60));
-    thread::scope(|scope| {
-        let thread = scope.spawn(|| queue.get_blocking().map(|item| *item));
-        clock.wait_armed(1);
-        clock.advance(secs(60));
-        assert_eq!(thread.join().unwrap(), Some("a"));
-    });
-}
-
-#[test]
-fn delayed_keys_are_served_when_tasks_and_threads_wait() {
-    let queue = system();
-    let keys = thread::scope(|scope| {
-        let threads =
-            [(); 3].map(|()| scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0)));
-        let tasks =
-            [(); 3].map(|()| scope.spawn(|| block_on(queue.get()).map(|item| item.into_parts().0)));
-        (0..6).for_each(|key| _ = queue.add_after(key, ms(5 + u64::from(key))));
-        threads.into_iter().chain(tasks).map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
-    });
-    assert_eq!(keys.into_iter().flatten().collect::<BTreeSet<_>>(), (0..6).collect());
-}
-
-#[test]
-fn an_earlier_delay_that_comes_later_reaches_a_thread_that_sleeps_longer() {
-    let queue = system();
-    queue.add_after(1, secs(3600));
-    thread::scope(|scope| {
-        let thread = scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0));
-        queue.add_after(2, ms(5));
-        assert_eq!(thread.join().unwrap(), Some(2));
-    });
-}
-
-/// The thread that keeps the time for all leaves with a key; another keeps it from then on.
-#[test]
-fn the_time_is_kept_on_when_the_thread_that_keeps_it_leaves_with_a_key() {
-    for _ in 0..20 {
-        let queue = system();
-        thread::scope(|scope| {
-            let threads = [(); 3]
-                .map(|()| scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0)));
-            queue.add_after(2, ms(3));
-            queue.add_after(3, ms(6));
-            queue.add(1);
-            let keys = threads.map(|thread| thread.join().unwrap());
-            assert_eq!(keys.into_iter().flatten().sum::<u32>(), 6);
-        });
-    }
-}
-
-/// The same when it gives up waiting.
-#[test]
-fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
-    for _ in 0..20 {
-        let queue = system();
-        queue.add_after(1, ms(6));
-        thread::scope(|scope| {
-            let leader = scope.spawn(|| queue.get_timeout_blocking(ms(2)).map(|item| *item));
-            let other = scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0));
-            assert_eq!(leader.join().unwrap(), None);
-            assert_eq!(other.join().unwrap(), Some(1));
-        });
-    }
-}
-
-/// Threads have gone, and a task is left: the queue itself keeps the time.
-#[test]
-fn the_time_is_kept_on_when_only_a_task_is_left() {
-    let queue = system();
-    queue.add_after(1, ms(20));
-    thread::scope(|scope| {
-        let task = scope.spawn(|| block_on(queue.get()).map(|item| item.into_parts().0));
-        assert!(queue.get_timeout_blocking(ms(2)).is_none());
-        assert_eq!(task.join().unwrap(), Some(1));
     });
 }
 

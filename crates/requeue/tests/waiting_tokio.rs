@@ -1,5 +1,6 @@
 //! Waiting in tasks of a tokio runtime.
 #![cfg(feature = "tokio")]
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
 

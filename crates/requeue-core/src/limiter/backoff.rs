@@ -256,6 +256,10 @@ where
             .map_or(0, |wait| wait.failures)
     }
 
+    fn is_idle(&self) -> bool {
+        self.is_empty()
+    }
+
     fn longest(&self) -> Duration {
         doubled(self.base, u32::MAX, self.cap).max(Duration::from_nanos(1))
     }

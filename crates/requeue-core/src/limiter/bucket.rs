@@ -105,6 +105,10 @@ impl<K> RateLimiter<K> for Bucket {
     }
 
     /// There is none, because the line has no bound: the time that the empty bucket takes to fill.
+    fn is_idle(&self) -> bool {
+        true
+    }
+
     fn longest(&self) -> Duration {
         if self.is_unlimited() {
             Duration::ZERO

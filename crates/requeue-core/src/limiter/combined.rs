@@ -64,6 +64,10 @@ impl<K> RateLimiter<K> for MaxOf<K> {
         self.limiters.iter().map(|l| l.num_requeues(key)).max().unwrap_or_default()
     }
 
+    fn is_idle(&self) -> bool {
+        self.limiters.iter().all(|limiter| limiter.is_idle())
+    }
+
     fn longest(&self) -> Duration {
         self.limiters.iter().map(|l| l.longest()).max().unwrap_or_default()
     }

@@ -149,6 +149,10 @@ where
         self.failures.of(key)
     }
 
+    fn is_idle(&self) -> bool {
+        self.is_empty()
+    }
+
     fn longest(&self) -> Duration {
         doubled(self.base, u32::MAX, self.max)
     }

@@ -152,6 +152,10 @@ where
         self.failures.of(key)
     }
 
+    fn is_idle(&self) -> bool {
+        self.is_empty()
+    }
+
     fn longest(&self) -> Duration {
         match self.attempts {
             0 => self.slow,

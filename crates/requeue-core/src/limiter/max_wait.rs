@@ -55,6 +55,10 @@ impl<K, L: RateLimiter<K>> RateLimiter<K> for WithMaxWait<L> {
         self.limiter.num_requeues(key)
     }
 
+    fn is_idle(&self) -> bool {
+        self.limiter.is_idle()
+    }
+
     fn longest(&self) -> Duration {
         self.limiter.longest().min(self.max)
     }

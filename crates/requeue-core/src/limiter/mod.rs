@@ -82,6 +82,12 @@ pub trait RateLimiter<K>: Send {
     fn longest(&self) -> Duration {
         Duration::from_secs(300)
     }
+
+    /// Whether no failure of any key is counted. A caller may then leave out
+    /// [`forget`](Self::forget), which has nothing to do. `false` unless overridden.
+    fn is_idle(&self) -> bool {
+        false
+    }
 }
 
 impl<K, L: RateLimiter<K> + ?Sized> RateLimiter<K> for Box<L> {
@@ -99,5 +105,9 @@ impl<K, L: RateLimiter<K> + ?Sized> RateLimiter<K> for Box<L> {
 
     fn longest(&self) -> Duration {
         (**self).longest()
+    }
+
+    fn is_idle(&self) -> bool {
+        (**self).is_idle()
     }
 }

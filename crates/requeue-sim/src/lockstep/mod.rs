@@ -180,6 +180,7 @@ impl Lockstep {
         let now = self.queue_now(needs);
         let knew = self.model.knows(&key);
         let by = Key(key);
+        let refuses = self.queue.refuses(&by, hash);
         let known = match key.is_multiple_of(2) {
             true => inside(|| self.queue.add_known(&by, hash, &add, now)),
             false => None,
@@ -190,6 +191,7 @@ impl Lockstep {
         };
         let model = self.model.add(&key, team, ask, self.now);
         assert_eq!(core, model, "answer");
+        assert_eq!(refuses, !core.is_accepted(), "refuses");
         assert_eq!(back.is_none(), known.is_some() || (!knew && core.is_accepted()), "key kept");
     }
 

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use crate::Time;
+use crate::sync::drop_quietly;
 
 pub use self::fake::FakeClock;
 pub use self::sleep::{Sleep, sleep_until};
@@ -114,6 +115,13 @@ impl Alarm {
     /// An alarm that will not go off, or has gone off already.
     pub const fn none() -> Self {
         Self(None)
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        // With the guard goes a waker, perhaps its last copy: the user's code, like a clock's.
+        drop_quietly(self.0.take());
     }
 }
 

@@ -13,7 +13,7 @@ use super::shared::SLICE;
 use super::{Queue, Shared};
 use crate::Key;
 use crate::clock::{Alarm, Clock};
-use crate::sync::{Arc, drop_quietly};
+use crate::sync::{Arc, drop_quietly, quietly};
 
 /// How a drain ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -91,12 +91,15 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
                 }
             }
             let slice = state.core.drop_some(SLICE);
+            let leftovers = state.core.leftovers(SLICE);
+            let more = slice.more || leftovers.len() == SLICE;
             self.shared.release(state);
+            leftovers.into_iter().for_each(drop_quietly);
             for waker in wakers {
-                crate::sync::quietly(|| waker.wake());
+                quietly(|| waker.wake());
             }
             dropped.extend(slice.keys);
-            if !slice.more {
+            if !more {
                 return dropped;
             }
         }
@@ -268,7 +271,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         drop_quietly(old);
         // Each time: an alarm may go off early, and wakes the waker it was armed with.
         if let Some(deadline) = self.deadline {
-            self.alarm = Some(shared.clock.arm(deadline, waker));
+            self.alarm = quietly(|| shared.clock.arm(deadline, waker));
         }
         None
     }
@@ -291,7 +294,10 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     }
 }
 
-impl<K: Key + Unpin, S: BuildHasher> Future for Drain<'_, K, S> {
+/// Nothing in it is pinned: keys lie in a vector.
+impl<K: Key, S: BuildHasher> Unpin for Drain<'_, K, S> {}
+
+impl<K: Key, S: BuildHasher> Future for Drain<'_, K, S> {
     type Output = Drained<K>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Drained<K>> {

@@ -16,7 +16,7 @@ use super::waiters::Kind;
 use super::{Item, Queue, Shared};
 use crate::Key;
 use crate::clock::{Alarm, Clock};
-use crate::sync::Arc;
+use crate::sync::{Arc, quietly};
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Takes the next key, if there is one now.
@@ -283,7 +283,7 @@ impl<'q, K: Key, S: BuildHasher> Waiting<'q, K, S> {
                     Err(until.min(deadline))
                 }
                 Some(deadline) => {
-                    self.alarm = Some(shared.clock.arm(deadline, waker));
+                    self.alarm = quietly(|| shared.clock.arm(deadline, waker));
                     Err(until)
                 }
             },

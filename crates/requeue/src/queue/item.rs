@@ -9,7 +9,7 @@ use requeue_core::{self as core, Asked, Finish, Finished, HandOut};
 use super::Shared;
 use super::shared::State;
 use crate::Key;
-use crate::sync::{Arc, Held, drop_quietly, quietly};
+use crate::sync::{Arc, Held, Ordering, drop_quietly, quietly};
 
 enum Owner<'q, K: Key> {
     Lent(&'q Shared<K>),
@@ -166,6 +166,30 @@ impl<'q, K: Key> Item<'q, K> {
     /// a worker that may not go on: it is paused, or has lost its leadership.
     pub fn put_back(mut self) {
         self.end(|_, _, asked| Finish::PutBack { asked });
+    }
+
+    /// Not tried again: its failures are forgotten, and it is counted as given up
+    /// (`workqueue_given_up_total`). If it was added again meanwhile, it starts afresh at once.
+    ///
+    /// client-go's `Forget`, then `Done`, as its tutorials do after the last retry.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add_rate_limited("hopeless");
+    /// # queue.add("hopeless");
+    /// let item = queue.try_get().unwrap();
+    /// assert_eq!(item.attempt(), 2);
+    /// item.give_up();
+    /// assert_eq!((queue.failures("hopeless"), queue.given_up()), (0, 1));
+    /// ```
+    pub fn give_up(mut self) {
+        self.end(|shared, key, _| {
+            shared.given_up.fetch_add(1, Ordering::Relaxed);
+            shared.limits.forget(key);
+            Finish::Succeed
+        });
     }
 
     /// client-go's `Done`, which clears no failures: [`succeed`](Self::succeed) does.

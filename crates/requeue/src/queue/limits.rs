@@ -4,16 +4,26 @@ use std::time::Duration;
 
 use requeue_core::{RateLimiter, Time};
 
-use crate::sync::{Guarded, quietly};
+use crate::sync::{AtomicBool, Guarded, Ordering, quietly};
 
 /// A limiter is the user's code: what it panics with, or calls back into, is caught here.
 pub(crate) struct Limits<K> {
     limiter: Guarded<Box<dyn RateLimiter<K>>>,
+    /// Whether the limiter says that it has nothing to forget; written under its lock. A success
+    /// then need not take that, and mostly nothing fails. Whoever forgets a failure has got the key
+    /// after it was counted, and so sees what was written then.
+    idle: AtomicBool,
 }
 
 impl<K> Limits<K> {
-    pub(super) const fn new(limiter: Box<dyn RateLimiter<K>>) -> Self {
-        Self { limiter: Guarded::new(limiter, true) }
+    pub(super) fn new(limiter: Box<dyn RateLimiter<K>>) -> Self {
+        let idle = quietly(|| limiter.is_idle()).unwrap_or(false);
+        Self { limiter: Guarded::new(limiter, true), idle: AtomicBool::new(idle) }
+    }
+
+    fn note_idle(&self, limiter: &dyn RateLimiter<K>) {
+        let idle = quietly(|| limiter.is_idle()).unwrap_or(false);
+        self.idle.store(idle, Ordering::Relaxed);
     }
 
     /// Counts a failure of `key`. A limiter that panics, or that is asked from within itself,
@@ -21,14 +31,20 @@ impl<K> Limits<K> {
     pub(crate) fn delay(&self, key: &K, now: Time) -> Duration {
         let fallback = Duration::from_secs(300);
         let Ok(mut limiter) = self.limiter.lock() else { return fallback };
-        quietly(|| limiter.delay(key, now))
+        let delay = quietly(|| limiter.delay(key, now))
             .or_else(|| quietly(|| limiter.longest()))
-            .unwrap_or(fallback)
+            .unwrap_or(fallback);
+        self.note_idle(&**limiter);
+        delay
     }
 
+    #[inline]
     pub(crate) fn forget(&self, key: &K) {
-        if let Ok(mut limiter) = self.limiter.lock() {
+        if !self.idle.load(Ordering::Relaxed)
+            && let Ok(mut limiter) = self.limiter.lock()
+        {
             quietly(|| limiter.forget(key));
+            self.note_idle(&**limiter);
         }
     }
 
@@ -58,5 +74,64 @@ impl<K> RateLimiter<K> for Nothing {
 
     fn num_requeues(&self, _: &K) -> u32 {
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+
+    use requeue_core::limiter::ExponentialFailure;
+
+    use super::*;
+
+    /// Counts how often it is told to forget.
+    struct Counting(Arc<AtomicU32>, ExponentialFailure<u32>, bool);
+
+    impl RateLimiter<u32> for Counting {
+        fn delay(&mut self, key: &u32, now: Time) -> Duration {
+            self.1.delay(key, now)
+        }
+
+        fn forget(&mut self, key: &u32) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            self.1.forget(key);
+        }
+
+        fn num_requeues(&self, key: &u32) -> u32 {
+            self.1.num_requeues(key)
+        }
+
+        fn is_idle(&self) -> bool {
+            self.2 && self.1.is_idle()
+        }
+    }
+
+    fn counting(tells: bool) -> (Arc<AtomicU32>, Limits<u32>) {
+        let count = Arc::new(AtomicU32::new(0));
+        let inner = ExponentialFailure::new(Duration::from_secs(1), Duration::from_secs(9));
+        (Arc::clone(&count), Limits::new(Box::new(Counting(count, inner, tells))))
+    }
+
+    #[test]
+    fn a_limiter_that_does_not_say_whether_it_is_idle_is_always_told() {
+        let (count, limits) = counting(false);
+        limits.forget(&1);
+        limits.forget(&1);
+        assert_eq!(count.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_limiter_with_nothing_to_forget_is_left_alone_until_something_fails() {
+        let (count, limits) = counting(true);
+        limits.forget(&1);
+        assert_eq!(count.load(Ordering::Relaxed), 0);
+        limits.delay(&1, Time::ZERO);
+        limits.forget(&2);
+        assert_eq!((count.load(Ordering::Relaxed), limits.num_requeues(&1)), (1, 1));
+        limits.forget(&1);
+        limits.forget(&1);
+        assert_eq!((count.load(Ordering::Relaxed), limits.num_requeues(&1)), (2, 0));
     }
 }

@@ -187,10 +187,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Adds `key` after the delay that the limiter says, and counts a failure of it.
     ///
     /// client-go's `AddRateLimited`, for keys whose [`Item`] is not at hand: [`Item::retry`] does
-    /// this and ends the hand-out. Under [`EarlyAdd::Hold`](crate::EarlyAdd::Hold) only `retry`
-    /// keeps other adds back: this is a delayed add like any other while the key is with a worker.
+    /// this and ends the hand-out. Under [`EarlyAdd::Hold`](crate::EarlyAdd::Hold) whatever is
+    /// pending then waits for as long, also while the key is still with its worker.
     pub fn add_rate_limited(&self, key: K) -> Added {
-        if self.is_shutting_down() {
+        // A limiter that has counted would remember a key that the queue never had.
+        let hash = self.hash(&key);
+        if self.shared.lock().is_ok_and(|state| state.core.refuses(&key, hash)) {
             return Added::Refused;
         }
         let now = self.shared.clock.now();
@@ -213,7 +215,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     pub fn add_with(&self, key: K, add: Add) -> Added {
         let hash = self.hash(&key);
         let group = self.group(&key);
-        if add.merging() == requeue_core::Merge::Exactly {
+        if add.merging() == requeue_core::Merge::Exactly
+            && self.shared.lock().is_ok_and(|state| !state.core.refuses(&key, hash))
+        {
             self.shared.limits.forget(&key);
         }
         let now =
@@ -288,7 +292,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         // The limiter wants an owned key's reference; the record's is one.
         let known = state.core.look_up(key, hash).map(|entry| entry.key);
         let cancelled = state.core.cancel(key, hash);
+        let leftovers = state.core.leftovers(SLICE);
         self.shared.release(state);
+        leftovers.into_iter().for_each(drop_quietly);
         if let Some(key) = known {
             self.shared.limits.forget(&key);
             drop_quietly(key);
@@ -389,6 +395,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.name.as_deref()
     }
 
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "for Workers"))]
     pub(crate) fn shared(&self) -> &Arc<Shared<K>> {
         &self.shared
     }

@@ -51,12 +51,12 @@ pub(super) async fn work<K, S, H, F>(
             },
             Ended::Failed(error) => {
                 span.in_scope(|| tracing::debug!(%error, "attempt failed"));
-                fail(&queue, &options, item, error);
+                fail(&options, item, error);
             }
             Ended::Panicked(error) => {
                 queue.shared().panics.fetch_add(1, Ordering::Relaxed);
                 span.in_scope(|| tracing::error!(%error, "attempt panicked"));
-                fail(&queue, &options, item, error);
+                fail(&options, item, error);
             }
             // Dropped unfinished: failed, whatever its count.
             Ended::Stopped => drop(item),
@@ -64,12 +64,7 @@ pub(super) async fn work<K, S, H, F>(
     }
 }
 
-fn fail<K: Key, S: BuildHasher>(
-    queue: &Queue<K, S>,
-    options: &Options<K>,
-    item: Item<'static, K>,
-    error: Error,
-) {
+fn fail<K: Key>(options: &Options<K>, item: Item<'static, K>, error: Error) {
     let spent = options.max_retries.is_some_and(|retries| item.attempt() > retries);
     match error.next {
         Next::Backoff if !spent => {
@@ -77,10 +72,8 @@ fn fail<K: Key, S: BuildHasher>(
         }
         Next::After(delay) if !spent => item.retry_after(delay),
         _ => {
-            queue.shared().given_up.fetch_add(1, Ordering::Relaxed);
             options.give_up(item.key().clone(), error);
-            // Done, and its failures forgotten: if it is dirty, it starts afresh at once.
-            item.succeed();
+            item.give_up();
         }
     }
 }

@@ -1,11 +1,13 @@
 //! What several of the test files share.
 #![allow(dead_code, reason = "each file uses a part")]
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use requeue::clock::FakeClock;
@@ -86,6 +88,26 @@ pub(crate) fn take_all<K: Key>(queue: &Queue<K>) -> Vec<K> {
 /// Waits for the condition itself.
 pub(crate) fn until(condition: impl Fn() -> bool) {
     while !condition() {
-        std::thread::yield_now();
+        thread::yield_now();
+    }
+}
+
+/// Runs a future on this thread, which parks while it waits: a runtime with nothing but a waker.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
     }
 }

@@ -1,0 +1,115 @@
+//! A key reaches the command as it is.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+use crate::support::{command, directory, end, run, run_in};
+
+/// What a shell, an option parser or a template would stumble over.
+const ODD: [&[u8]; 16] = [
+    b"$(touch x)",
+    b"`touch x`",
+    b"; touch x",
+    b"'single' \"double\"",
+    b"back\\slash \\n",
+    b"-rf",
+    b"--help",
+    b"{}",
+    b"{}{}",
+    b"%s %d",
+    b" leading and trailing ",
+    b"\ttab\t",
+    b"carriage return\r",
+    b"* ? [a-z] ~ $HOME",
+    b"\xff\xfe not UTF-8 \x80",
+    "größe 大きさ".as_bytes(),
+];
+
+fn joined(keys: &[&[u8]], before: &[u8], after: &[u8]) -> Vec<u8> {
+    keys.iter().flat_map(|key| [before, key, after].concat()).collect()
+}
+
+#[test]
+fn a_key_is_one_argument_whatever_is_in_it() {
+    let dir = directory("a_key_is_one_argument");
+    let expected = joined(&ODD, b"<", b">\n");
+    for args in [
+        &["-j1", "--", "printf", "<%s>\\n", "{}"][..],
+        &["-j1", "--", "printf", "<%s>\\n"],
+        &["-j1", "-I", "@", "--", "printf", "<%s>\\n", "@"],
+        &["-j1", "-c", "printf '<%s>\\n' \"$1\""],
+        &["-j1", "--", "sh", "-c", "printf '<%s>\\n' \"$1\"", "_", "{}"],
+        &["-j1", "--", "sh", "-c", "printf '<%s>\\n' \"$REQUEUE_KEY\""],
+    ] {
+        let ended = run_in(&dir, args, joined(&ODD, b"", b"\n"));
+        assert_eq!(ended.code(), Some(0), "{ended:?}");
+        assert_eq!(ended.stdout, expected, "{args:?}");
+    }
+    assert!(!dir.join("x").exists(), "a key was run");
+}
+
+#[test]
+fn with_null_a_key_can_have_newlines() {
+    let mut keys: Vec<&[u8]> = ODD.to_vec();
+    keys.extend([&b"two\nlines"[..], b"\n", b"ends in one\n"]);
+    for null in ["-0", "--null"] {
+        let ended = run(&[null, "-j1", "--", "printf", "<%s>"], joined(&keys, b"", b"\0"));
+        assert_eq!(ended.code(), Some(0), "{ended:?}");
+        assert_eq!(ended.stdout, joined(&keys, b"<", b">\n"));
+    }
+}
+
+#[test]
+fn every_mark_is_the_key_and_a_mark_in_a_key_is_none() {
+    let ended = run(&["printf", "%s|", "{}", "a{}b{}", "{{}}"], "{}\n");
+    assert_eq!(ended.text(), "{}|a{}b{}|{{}}|\n");
+    let ended = run(&["-I", "%%", "printf", "%s|", "{}", "x%%y", "%%%"], "k\n");
+    assert_eq!(ended.text(), "{}|xky|k%|\n");
+}
+
+#[test]
+fn a_mark_can_be_bytes_that_are_no_text() {
+    let bytes = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+    let mut command = command(&["-I"]);
+    command.arg(bytes(b"\xff")).args(["--", "printf", "%s"]).arg(bytes(b"a\xffb"));
+    assert_eq!(end(&mut command, "k\n").text(), "akb\n");
+}
+
+#[test]
+fn a_mark_can_be_in_the_commands_name() {
+    let ended = run(&["-j1", "--", "/bin/{}", "hello"], "echo\n");
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "hello\n"));
+}
+
+#[test]
+fn the_first_word_that_is_no_option_starts_the_command() {
+    let ended = run(&["-j", "2", "echo", "-j", "3", "--help", "--", "-n"], "k\n");
+    assert_eq!(ended.text(), "-j 3 --help -- -n k\n");
+    let ended = run(&["--", "echo", "-u"], "k\n");
+    assert_eq!(ended.text(), "-u k\n");
+}
+
+#[test]
+fn a_key_can_be_as_long_as_an_argument() {
+    for length in [131_059, 131_060, 131_071] {
+        let ended = run(&["-c", "printf '%s\\n' \"${#1}\""], vec![b'x'; length]);
+        assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+        assert_eq!(ended.text(), format!("{length}\n"));
+    }
+}
+
+#[test]
+fn a_command_has_nothing_to_read() {
+    let ended = run(&["-j1", "sh", "-c", "cat; echo read \"$1\"", "_"], "a\nb\n");
+    assert_eq!(ended.text(), "read a\nread b\n");
+}
+
+#[test]
+fn a_command_is_told_of_its_run() {
+    let show = "echo $REQUEUE_ATTEMPT $REQUEUE_ADDS $REQUEUE_SLOT $REQUEUE_SEQ \
+                ${REQUEUE_LAST_EXIT-none}";
+    let mut command = command(&["-j1", "-c", show]);
+    // Another run of the program further up.
+    command.env("REQUEUE_LAST_EXIT", "9").env("REQUEUE_ATTEMPT", "9");
+    assert_eq!(end(&mut command, "a\nb\n").text(), "1 1 1 1 none\n1 1 1 2 none\n");
+}

@@ -1,0 +1,128 @@
+//! Exit codes, and what is refused before anything is read.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use crate::support::{directory, end, run, run_in};
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for args in [
+        &[][..],
+        &["--"],
+        &["--no-such-option", "echo"],
+        &["-j", "-1", "echo"],
+        &["-j", "x", "echo"],
+        &["-j", "0%", "echo"],
+        &["--retries", "-1", "echo"],
+        &["--retries", "many", "echo"],
+        &["--base-delay", "soon", "echo"],
+        &["--max-delay", "-1s", "echo"],
+        &["--early-add", "no", "echo"],
+        &["--output", "no", "echo"],
+        &["--output", "lines", "-u", "echo"],
+        &["--summary", "no", "echo"],
+        &["--max-keys", "0", "echo"],
+        &["-I", "", "echo"],
+        &["-c", "true", "echo"],
+        &["-a", "one", "-a", "two", "echo"],
+    ] {
+        let ended = run(args, "k\n");
+        assert_eq!(ended.code(), Some(2), "{args:?}: {ended:?}");
+        assert_eq!(ended.text(), "", "{args:?}");
+        assert_ne!(ended.stderr, "", "{args:?}");
+    }
+}
+
+#[test]
+fn what_is_not_there_yet_is_not_accepted() {
+    for option in ["--timeout=1s", "--rate=1", "--delay=1s", "--joblog=x", "--tag", "--dry-run"] {
+        assert_eq!(run(&[option, "echo"], "k\n").code(), Some(2), "{option}");
+    }
+}
+
+#[test]
+fn several_keys_to_a_command_are_refused_with_the_reason() {
+    for args in [
+        &["-n", "1", "echo"][..],
+        &["-n1", "echo"],
+        &["--max-args=3", "echo"],
+        &["-L", "1", "echo"],
+        &["-L1", "echo"],
+        &["-X", "echo"],
+        &["-k", "echo"],
+    ] {
+        let ended = run(args, "k\n");
+        assert_eq!(ended.code(), Some(2), "{args:?}");
+        let reason = "one key per command: it is the unit of retry and exclusion";
+        assert!(ended.stderr.contains(reason), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_key_inside_a_script_is_refused_and_the_safe_form_shown() {
+    let dir = directory("no_code");
+    for args in [
+        &["sh", "-c", "echo {}"][..],
+        &["/bin/sh", "-c", "echo '{}'"],
+        &["--", "bash", "-euo", "pipefail", "-c", "echo \"{}\""],
+        &["env", "A=b", "dash", "-ec", "echo {}"],
+        &["-I", "@", "ksh", "-c", "echo @"],
+        &["zsh", "-c", "{}"],
+        &["sh", "-c"],
+        &["-c", "echo {}"],
+    ] {
+        let ended = run_in(&dir, args, "$(touch x)\n");
+        assert_eq!(ended.code(), Some(2), "{args:?}: {ended:?}");
+        assert!(ended.stderr.contains("requeue run -c 'cmd \"$1\"'"), "{}", ended.stderr);
+    }
+    assert!(run(&["sh", "-c", "{}"], "").stderr.contains("sh -c 'cmd \"$1\"' _ {}"));
+    assert!(!dir.join("x").exists());
+
+    // The script's own braces.
+    let ended = run(&["-I", "@", "-c", "echo '{}' \"$1\""], "k\n");
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "{} k\n"));
+}
+
+#[test]
+fn a_command_that_is_not_there_is_found_before_anything_is_read() {
+    let dir = directory("no_command");
+    fs::write(dir.join("plain"), "").unwrap();
+    fs::set_permissions(dir.join("plain"), fs::Permissions::from_mode(0o644)).unwrap();
+    fs::write(dir.join("keys"), "a\nb\n").unwrap();
+    for (program, code, why) in [
+        ("no-such-command", 127, "not found"),
+        ("./no-such-command", 127, "not found"),
+        ("./plain", 126, "can't be executed"),
+        ("plain", 126, "can't be executed"),
+        ("./", 126, "can't be executed"),
+    ] {
+        let script = "exec <keys; \"$1\" run -- \"$2\" {}; code=$?; cat; exit $code";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "_", env!("CARGO_BIN_EXE_requeue"), program]);
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{path}:{}", dir.display())).current_dir(&dir);
+        let ended = end(&mut command, "");
+        assert_eq!(ended.code(), Some(code), "{program}: {}", ended.stderr);
+        assert_eq!(ended.text(), "a\nb\n", "{program}: the keys are still there");
+        let message = format!("requeue: \"{program}\": {why}\n");
+        assert_eq!(ended.stderr, message);
+    }
+}
+
+#[test]
+fn all_done_is_0() {
+    assert_eq!(run(&["true"], "a\nb\n").code(), Some(0));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn output_that_cannot_be_written_is_a_failure() {
+    let mut command = Command::new("sh");
+    let script = "\"$1\" run -- echo {} >/dev/full";
+    command.args(["-c", script, "_", env!("CARGO_BIN_EXE_requeue")]);
+    let ended = end(&mut command, "k\n");
+    assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
+    assert!(ended.stderr.contains("standard output: No space left"), "{}", ended.stderr);
+}

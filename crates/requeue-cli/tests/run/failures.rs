@@ -1,0 +1,179 @@
+//! What fails is run again, later, and given up in the end.
+
+use rustix::process::Signal;
+
+use crate::support::{Gate, Live, directory, run};
+
+const HOUR: [&str; 4] = ["--base-delay", "1h", "--max-delay", "1h"];
+const SHORT: [&str; 2] = ["--base-delay", "10ms"];
+
+#[test]
+fn a_failed_key_is_run_again_and_told_of_it() {
+    let script =
+        "echo $REQUEUE_ATTEMPT ${REQUEUE_LAST_EXIT-none}; [ $REQUEUE_ATTEMPT = 3 ] || exit 7";
+    let ended = run(&[&SHORT[..], &["-c", script]].concat(), "k\n");
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "1 none\n2 7\n3 7\n"));
+    assert_eq!((ended.count("runs"), ended.count("failures"), ended.count("given up")), (3, 2, 0));
+}
+
+#[test]
+fn a_signal_is_a_failure() {
+    let script = "echo ${REQUEUE_LAST_EXIT-none}; [ $REQUEUE_ATTEMPT = 2 ] || kill -KILL $$";
+    let ended = run(&[&SHORT[..], &["-c", script]].concat(), "k\n");
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "none\n137\n"));
+}
+
+#[test]
+fn past_its_retries_a_key_is_given_up_and_the_others_are_not() {
+    for (retries, runs) in [("0", 1), ("1", 2), ("4", 5)] {
+        let script = "[ \"$1\" != bad ] || exit 3";
+        let args = [&SHORT[..], &["--retries", retries, "-c", script]].concat();
+        let ended = run(&args, "good\nbad\nbetter\n");
+        assert_eq!((ended.code(), ended.count("given up")), (Some(1), 1), "{}", ended.stderr);
+        assert_eq!((ended.count("runs"), ended.count("failures")), (runs + 2, runs));
+        let s = if runs == 1 { "" } else { "s" };
+        let message = format!("\"bad\": given up after {runs} attempt{s}: exit status: 3");
+        assert!(ended.stderr.contains(&message), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn without_being_told_there_are_five_retries() {
+    let ended = run(&[&SHORT[..], &["false"]].concat(), "k\n");
+    assert_eq!((ended.code(), ended.count("runs")), (Some(1), 6));
+}
+
+#[test]
+fn retries_can_go_on_for_ever() {
+    let script = "[ $REQUEUE_ATTEMPT = 12 ]";
+    let args = ["--base-delay", "0", "--max-delay", "1ms", "--retries", "inf", "-c", script];
+    let ended = run(&args, "k\n");
+    assert_eq!((ended.code(), ended.count("runs")), (Some(0), 12), "{}", ended.stderr);
+}
+
+#[test]
+fn a_key_that_waits_for_its_retry_holds_nobody_up() {
+    let dir = directory("waits");
+    let script = "echo $1; [ $1 != bad ]";
+    let mut live = Live::start(&dir, &[&HOUR[..], &["-j1", "-c", script]].concat());
+    live.send("bad\n");
+    live.wait_for("bad");
+    live.send("good\n");
+    live.wait_for("good");
+    live.close();
+    live.signal(Signal::TERM);
+    let ended = live.end();
+    assert_eq!(ended.text(), "bad\ngood\n");
+    assert_eq!((ended.count("failures"), ended.count("unfinished")), (1, 1), "{}", ended.stderr);
+}
+
+#[test]
+fn an_early_add_replaces_the_wait() {
+    for policy in [&[][..], &["--early-add", "replace"]] {
+        let dir = directory("replace");
+        let script = "echo $REQUEUE_ATTEMPT; [ $REQUEUE_ATTEMPT = 2 ]";
+        let mut live = Live::start(&dir, &[&HOUR[..], policy, &["-c", script]].concat());
+        live.send("k\n");
+        live.wait_for("1");
+        live.send("k\n");
+        let ended = live.end();
+        assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "1\n2\n"));
+    }
+}
+
+#[test]
+fn an_early_add_can_be_held() {
+    let dir = directory("hold");
+    let args = [&HOUR[..], &["--early-add", "hold", "-j1", "-c", "echo $1; [ $1 != k ]"]].concat();
+    let mut live = Live::start(&dir, &args);
+    // With one slot, `first` runs when the run of `k` has ended.
+    live.send("k\nfirst\n");
+    live.wait_for("first");
+    live.send("k\nother\n");
+    live.wait_for("other");
+    live.close();
+    live.signal(Signal::TERM);
+    let ended = live.end();
+    assert_eq!(ended.text(), "k\nfirst\nother\n");
+    assert_eq!((ended.count("coalesced"), ended.count("unfinished")), (1, 1), "{}", ended.stderr);
+}
+
+#[test]
+fn an_early_add_can_keep_the_retry() {
+    let dir = directory("keep");
+    let script = "echo $1 $REQUEUE_ATTEMPT; [ $1$REQUEUE_ATTEMPT != k1 ]";
+    let args = [&HOUR[..], &["--early-add", "keep", "-j1", "-c", script]].concat();
+    let mut live = Live::start(&dir, &args);
+    live.send("k\nfirst\n");
+    live.wait_for("first 1");
+    live.send("k\nother\n");
+    live.wait_for("k 2");
+    live.wait_for("other 1");
+    live.close();
+    live.signal(Signal::TERM);
+    let ended = live.end();
+    assert_eq!((ended.count("runs"), ended.count("unfinished")), (4, 1), "{}", ended.stderr);
+}
+
+#[test]
+fn a_failure_before_the_retry_was_due_does_not_count() {
+    let dir = directory("early_failures");
+    let script = "echo $1 $REQUEUE_ATTEMPT; [ $1 != k ]";
+    let args = [&HOUR[..], &["--retries", "1", "-j1", "-c", script]].concat();
+    let mut live = Live::start(&dir, &args);
+    live.send("k\nfirst\n");
+    live.wait_for("first 1");
+    for n in 0..4 {
+        live.send(&format!("k\n{n}\n"));
+        live.wait_for("k 2");
+        live.wait_for(&format!("{n} 1"));
+    }
+    live.signal(Signal::TERM);
+    let ended = live.end();
+    assert_eq!((ended.count("failures"), ended.count("given up")), (5, 0), "{}", ended.stderr);
+}
+
+#[test]
+fn at_the_end_of_the_input_retries_still_run() {
+    let args = ["--base-delay", "100ms", "-c", "[ $REQUEUE_ATTEMPT = 3 ]"];
+    let ended = run(&args, "a\nb");
+    assert_eq!((ended.code(), ended.count("runs")), (Some(0), 6), "{}", ended.stderr);
+}
+
+#[test]
+fn a_key_that_came_again_before_it_was_given_up_runs_afresh() {
+    let dir = directory("afresh");
+    let mut gate = Gate::new(&dir);
+    let script = "echo $1 $REQUEUE_ATTEMPT ${REQUEUE_LAST_EXIT-none}; read _ <gate; exit 1";
+    let mut live = Live::start(&dir, &["-j1", "--max-keys", "1", "--retries", "0", "-c", script]);
+    live.send("k\n");
+    live.wait_for("k 1 none");
+    live.send("k\nlast\n");
+    live.wait_for_message("1 keys are held");
+    gate.open(3);
+    let ended = live.end();
+    assert_eq!(ended.text(), "k 1 none\nk 1 none\nlast 1 none\n");
+    assert_eq!((ended.code(), ended.count("given up")), (Some(1), 3));
+}
+
+#[test]
+fn a_command_whose_name_is_the_key_can_be_missing() {
+    let ended = run(&["--retries", "1", "--base-delay", "0", "{}"], "no-such-command\ntrue\n");
+    assert_eq!((ended.code(), ended.count("given up")), (Some(1), 1));
+    assert!(ended.stderr.contains("\"no-such-command\": given up after 2"), "{}", ended.stderr);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_key_that_makes_an_argument_too_long_is_given_up_at_once() {
+    let ended = run(&["--retries", "inf", "echo", "{}{}"], vec![b'x'; 100_000]);
+    assert_eq!((ended.code(), ended.count("given up")), (Some(1), 1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("xxx\"...: given up after 1 attempt:"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_base_delay_is_no_longer_than_the_longest() {
+    let ended = run(&["--base-delay", "2s", "--max-delay", "1s", "true"], "");
+    assert_eq!(ended.code(), Some(2));
+    assert!(ended.stderr.contains("--base-delay is longer than --max-delay"));
+}

@@ -1,0 +1,57 @@
+//! What `--help` says.
+
+use std::process::Command;
+
+use crate::support::{end, run};
+
+#[test]
+fn help_is_one_screen_that_says_it_all() {
+    let help = run(&["--help"], "");
+    assert_eq!((help.code(), help.stderr.as_str()), (Some(0), ""));
+    assert_eq!(run(&["-h"], "").text(), help.text());
+    let text = help.text();
+    assert!(text.lines().count() <= 50, "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(text.starts_with("Run a command per key, from a stream of keys.\n"), "{text}");
+    for group in ["Input:", "Command:", "Failure:", "Output:"] {
+        assert!(text.lines().any(|line| line == group), "{group}: {text}");
+    }
+    for option in [
+        "-a, --arg-file",
+        "-0, --null",
+        "--max-keys",
+        "-I ",
+        "-c, --shell",
+        "-j, --jobs",
+        "--retries",
+        "--base-delay",
+        "--max-delay",
+        "--early-add",
+        "--output",
+        "-u, --ungroup",
+        "--summary",
+        "-h, --help",
+    ] {
+        assert!(text.contains(option), "{option}: {text}");
+    }
+    for code in
+        ["0 all done", "1 a key was given up", "2 usage", "3 bad input", "125", "126", "127"]
+    {
+        assert!(text.contains(code), "{code}: {text}");
+    }
+    for name in ["KEY", "ATTEMPT", "ADDS", "SLOT", "SEQ", "LAST_EXIT"] {
+        assert!(text.contains(&format!("REQUEUE_{name}")), "{name}: {text}");
+    }
+    // What other programs have is not shown as if it were here.
+    assert!(!text.contains("max-args") && !text.contains("no-run-if-empty"), "{text}");
+}
+
+#[test]
+fn the_program_has_a_version_and_needs_a_subcommand() {
+    let requeue = || Command::new(env!("CARGO_BIN_EXE_requeue"));
+    let version = end(requeue().arg("--version"), "");
+    assert_eq!(version.text(), format!("requeue {}\n", env!("CARGO_PKG_VERSION")));
+    let nothing = end(&mut requeue(), "");
+    assert_eq!(nothing.code(), Some(2));
+    assert!(nothing.stderr.contains("run "), "{}", nothing.stderr);
+}

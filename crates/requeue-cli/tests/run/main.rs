@@ -1,0 +1,11 @@
+//! `requeue run` as its users meet it: the built program, run.
+
+mod arguments;
+mod coalescing;
+mod exits;
+mod failures;
+mod help;
+mod input;
+mod output;
+mod signals;
+mod support;

@@ -1,0 +1,228 @@
+//! Running the program, and waiting for what it does.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// What nothing here takes as long as, unless it hangs.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// What the program said and how it ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+}
+
+impl Ended {
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// The lines of standard output, in order of the alphabet.
+    pub(crate) fn sorted(&self) -> Vec<String> {
+        let mut lines: Vec<_> = self.text().lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    }
+
+    /// A number of the summary, as in "3 runs".
+    pub(crate) fn count(&self, what: &str) -> u64 {
+        let summary = self.stderr.lines().last().unwrap_or_default();
+        let (before, _) = summary.split_once(&format!(" {what}")).unwrap_or_default();
+        before.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+    }
+}
+
+/// `requeue run` with these arguments.
+pub(crate) fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.arg("run").args(args).env("LC_ALL", "C");
+    command
+}
+
+/// Runs it with this input, to its end.
+pub(crate) fn run(args: &[&str], input: impl AsRef<[u8]>) -> Ended {
+    end(&mut command(args), input)
+}
+
+/// As `run`, in a directory.
+pub(crate) fn run_in(dir: &Path, args: &[&str], input: impl AsRef<[u8]>) -> Ended {
+    end(command(args).current_dir(dir), input)
+}
+
+/// Runs a command with this input, to its end.
+pub(crate) fn end(command: &mut Command, input: impl AsRef<[u8]>) -> Ended {
+    let mut live = Live::spawn(command);
+    let mut stdin = live.stdin.take().expect("it is piped");
+    let input = input.as_ref().to_vec();
+    // It may end without having read all of it.
+    let feeding = thread::spawn(move || drop(stdin.write_all(&input)));
+    let ended = live.end();
+    feeding.join().expect("feeding does not panic");
+    ended
+}
+
+/// The program while it runs.
+pub(crate) struct Live {
+    child: Child,
+    pub(crate) stdin: Option<ChildStdin>,
+    stdout: Lines,
+    stderr: Lines,
+}
+
+impl Live {
+    pub(crate) fn start(dir: &Path, args: &[&str]) -> Self {
+        Self::spawn(command(args).current_dir(dir))
+    }
+
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program is there");
+        let stdout = Lines::new(child.stdout.take().expect("it is piped"));
+        let stderr = Lines::new(child.stderr.take().expect("it is piped"));
+        Self { stdin: child.stdin.take(), child, stdout, stderr }
+    }
+
+    /// Writes to its standard input.
+    pub(crate) fn send(&mut self, input: &str) {
+        let stdin = self.stdin.as_mut().expect("standard input is open");
+        stdin.write_all(input.as_bytes()).expect("it reads");
+    }
+
+    /// Ends its standard input.
+    pub(crate) fn close(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Waits for this line on standard output.
+    #[track_caller]
+    pub(crate) fn wait_for(&mut self, line: &str) {
+        self.stdout.wait_for(line);
+    }
+
+    /// Waits for a line on standard error that has this in it.
+    #[track_caller]
+    pub(crate) fn wait_for_message(&mut self, part: &str) {
+        self.stderr.wait_for(part);
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub(crate) fn end(mut self) -> Ended {
+        self.close();
+        let (stdout, stderr) = (self.stdout.rest(), self.stderr.rest());
+        let status = self.child.wait().expect("it was started");
+        Ended { status, stdout, stderr: String::from_utf8_lossy(&stderr).into_owned() }
+    }
+}
+
+/// What comes out of a pipe.
+struct Lines {
+    seen: Vec<u8>,
+    lines: Receiver<Vec<u8>>,
+    _reader: JoinHandle<()>,
+}
+
+impl Lines {
+    fn new(from: impl Read + Send + 'static) -> Self {
+        let (sender, lines) = mpsc::channel();
+        let reader = thread::spawn(move || {
+            let mut from = BufReader::new(from);
+            loop {
+                let mut line = Vec::new();
+                match from.read_until(b'\n', &mut line) {
+                    Ok(1..) if sender.send(line).is_ok() => {}
+                    _ => return,
+                }
+            }
+        });
+        Self { seen: Vec::new(), lines, _reader: reader }
+    }
+
+    #[track_caller]
+    fn next(&mut self) -> Option<Vec<u8>> {
+        match self.lines.recv_timeout(DEADLINE) {
+            Ok(line) => {
+                self.seen.extend_from_slice(&line);
+                Some(line)
+            }
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => {
+                panic!("it hangs; so far it said: {}", String::from_utf8_lossy(&self.seen))
+            }
+        }
+    }
+
+    #[track_caller]
+    fn wait_for(&mut self, part: &str) {
+        while let Some(line) = self.next() {
+            if String::from_utf8_lossy(&line).contains(part) {
+                return;
+            }
+        }
+        panic!("{part:?} did not come, but {}", String::from_utf8_lossy(&self.seen));
+    }
+
+    /// All there was, from its start to its end.
+    #[track_caller]
+    fn rest(&mut self) -> Vec<u8> {
+        while self.next().is_some() {}
+        std::mem::take(&mut self.seen)
+    }
+}
+
+/// An empty directory for the test of this name.
+pub(crate) fn directory(test: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).expect("a directory for tests");
+    dir
+}
+
+/// Where commands wait: `read _ <gate` goes on when the gate lets it.
+pub(crate) struct Gate(File);
+
+impl Gate {
+    pub(crate) fn new(dir: &Path) -> Self {
+        let path = dir.join("gate");
+        let made = Command::new("mkfifo").arg(&path).status().expect("mkfifo is there");
+        assert!(made.success());
+        // Open for both, so that no command waits in `open`, and none finds its end.
+        Self(OpenOptions::new().read(true).write(true).open(path).expect("the fifo is there"))
+    }
+
+    /// Lets so many go on.
+    pub(crate) fn open(&mut self, commands: usize) {
+        self.0.write_all(&vec![b'\n'; commands]).expect("the fifo is open");
+    }
+}
+
+/// Whether this process could send the program these signals and see it act: not where they were
+/// ignored when the tests were started. Said in the list of what did not run.
+pub(crate) fn heeds(test: &str, signals: &[Signal]) -> bool {
+    let Ok(status) = fs::read_to_string("/proc/self/status") else { return true };
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or("0");
+    let mask = u64::from_str_radix(mask.trim(), 16).expect("a mask");
+    let heeded = signals.iter().all(|signal| mask & (1 << (signal.as_raw() - 1)) == 0);
+    if !heeded && let Some(list) = std::env::var_os("REQUEUE_NOT_RUN") {
+        let mut list = OpenOptions::new().append(true).create(true).open(list).expect("the list");
+        writeln!(list, "{test}: signals are ignored here").expect("the list can be written");
+    }
+    heeded
+}

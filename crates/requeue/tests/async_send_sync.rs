@@ -1,0 +1,116 @@
+//! Which types can be sent to and shared with other threads, checked as this compiles.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use requeue::clock::{Alarm, FakeClock, Sleep, SystemClock};
+use requeue::limiter::{BackoffLimiter, Bucket, ExponentialFailure, FastSlow, MaxOf, WithMaxWait};
+use requeue::{
+    Add, Added, BuildError, Builder, Cancelled, Clock, Counts, Cursor, Drain, Drained, EarlyAdd,
+    Entry, Filter, Get, GetMany, Group, Item, Merge, Order, Page, Phase, Queue, RateLimiter,
+    Ticket, Time, When,
+};
+
+const fn send<T: Send>() {}
+const fn sync<T: Sync>() {}
+const fn unpin<T: Unpin>() {}
+const fn is_static<T: 'static>() {}
+
+fn send_value<T: Send>(_: &T) {}
+
+/// Send, but not Sync: the least a key must be.
+type Lone = CellKey;
+
+#[derive(Clone, PartialEq, Eq)]
+struct CellKey(Cell<u32>);
+
+impl std::hash::Hash for CellKey {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.get().hash(state);
+    }
+}
+
+macro_rules! all {
+    ($check:ident: $($of:ty),* $(,)?) => { $($check::<$of>();)* };
+}
+
+/// Whether a type implements a trait, without saying that it does: `Sync` by `Probe::<T>::IS`.
+struct Probe<T>(std::marker::PhantomData<T>);
+
+trait Not {
+    const IS_SYNC: bool = false;
+}
+
+impl<T> Not for Probe<T> {}
+
+#[allow(dead_code, reason = "found before the trait's, where the bound holds")]
+impl<T: Sync> Probe<T> {
+    const IS_SYNC: bool = true;
+}
+
+const _: () = {
+    // A queue is shared whatever its keys are.
+    all!(send: Queue<u32>, Queue<Lone>, Builder<u32>, Builder<Lone>);
+    all!(sync: Queue<u32>, Queue<Lone>);
+    all!(is_static: Queue<u32>, Item<'static, u32>);
+    // A guard goes where its key may go.
+    all!(send: Item<'static, u32>, Item<'static, Lone>, Ticket);
+    all!(sync: Item<'static, u32>, Ticket);
+    assert!(Probe::<Item<'static, u32>>::IS_SYNC);
+    assert!(!Probe::<Item<'static, Lone>>::IS_SYNC);
+
+    all!(send: Get<'static, u32>, Get<'static, Lone>, GetMany<'static, Lone>, Drain<'static, Lone>);
+    all!(sync: Get<'static, u32>, GetMany<'static, u32>, Drain<'static, u32>);
+    all!(unpin: Get<'static, Lone>, GetMany<'static, Lone>, Drain<'static, Lone>, Queue<Lone>);
+
+    all!(send: Drained<u32>, BuildError, Filter, Add, Added, Cancelled, Counts, Cursor, EarlyAdd,
+        Entry<u32>, Group, Merge, Order<u32>, Page<u32>, Phase, Time, When);
+    all!(sync: Drained<u32>, BuildError, Filter, Add, Added, Cancelled, Counts, Cursor, EarlyAdd,
+        Entry<u32>, Group, Merge, Page<u32>, Phase, Time, When);
+
+    all!(send: Alarm, FakeClock, SystemClock, Sleep<'static, FakeClock>, Box<dyn Clock>);
+    all!(sync: Alarm, FakeClock, SystemClock, Sleep<'static, FakeClock>, Box<dyn Clock>);
+
+    all!(send: BackoffLimiter<u32>, Bucket, ExponentialFailure<u32>, FastSlow<u32>, MaxOf<u32>,
+        WithMaxWait<Bucket>, Box<dyn RateLimiter<Lone>>);
+};
+
+#[cfg(feature = "tokio")]
+const _: () = {
+    all!(send: requeue::clock::TokioClock, requeue::workers::Context, requeue::workers::Action,
+        requeue::workers::Error);
+    all!(sync: requeue::clock::TokioClock, requeue::workers::Context, requeue::workers::Action);
+};
+
+/// The futures without a name: those of `async fn`s.
+#[test]
+fn every_future_of_a_queue_can_be_sent() {
+    let queue: Queue<CellKey> = Queue::new();
+    send_value(&queue.get());
+    send_value(&queue.get_owned());
+    send_value(&queue.get_many(2));
+    send_value(&queue.get_timeout(Duration::ZERO));
+    send_value(&queue.drain(Duration::ZERO));
+    send_value(&queue.shut_down_with_drain());
+    send_value(&async {
+        let item = queue.get().await;
+        std::future::ready(()).await;
+        drop(item);
+    });
+}
+
+/// A local future may hold what cannot be sent; the queue's part in it does not mind.
+#[test]
+fn a_local_future_may_use_a_queue() {
+    let queue: Queue<u32> = Queue::new();
+    let local = Rc::new(());
+    let future = async move {
+        let item = queue.get().await;
+        drop((local, item));
+    };
+    is_a_future(&future);
+}
+
+fn is_a_future(_: &impl Future) {}

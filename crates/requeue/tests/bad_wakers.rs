@@ -1,0 +1,210 @@
+//! Wakers that panic or call the queue, when they are woken and when they are dropped.
+
+mod common;
+
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Poll, Wake, Waker};
+
+use common::{Wakes, fake, poll, ready, secs};
+use requeue::{Item, Queue};
+
+/// Panics when it is woken and when it is dropped; its payload panics, too.
+struct Panics;
+
+struct Payload;
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            resume_unwind(Box::new("dropped"));
+        }
+    }
+}
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        resume_unwind(Box::new(Payload));
+    }
+}
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            resume_unwind(Box::new(Payload));
+        }
+    }
+}
+
+/// Polls with a waker that only the queue has when this returns.
+fn poll_with<W: Wake + Send + Sync + 'static, F: Future + Unpin>(future: &mut F, waker: W) -> bool {
+    let waker = std::mem::ManuallyDrop::new(Waker::from(Arc::new(waker)));
+    let pending = poll(future, &waker).is_pending();
+    // Not dropped here, where its panic would be ours; the queue's copy is the one that counts.
+    pending
+}
+
+#[test]
+fn a_waker_that_panics_keeps_no_key_from_others() {
+    let (queue, clock) = fake();
+    let mut panics = queue.get();
+    assert!(poll_with(&mut panics, Panics));
+    let (wakes, waker) = Wakes::new();
+    let mut get = queue.get();
+    assert!(poll(&mut get, &waker).is_pending());
+    queue.add("a");
+    queue.add("b");
+    assert_eq!(wakes.count(), 1);
+    let item = ready(get).unwrap();
+    assert_eq!(*item, "a");
+    item.succeed();
+    assert_eq!(ready(panics).map(|item| item.into_parts().0), Some("b"));
+
+    let mut panics = queue.get();
+    assert!(poll_with(&mut panics, Panics));
+    queue.add_after("c", secs(1));
+    clock.advance(secs(1));
+    assert_eq!(queue.len(), 1, "woken by the clock, in its thread");
+}
+
+#[test]
+fn a_waker_that_panics_harms_no_ending() {
+    let endings: [fn(&Queue<u8>); 3] = [
+        |queue| queue.close(),
+        |queue| drop(queue.shut_down()),
+        |queue| drop(queue.shut_down_with_drain()),
+    ];
+    for end in endings {
+        let (queue, _clock) = fake();
+        let mut panics = queue.get();
+        assert!(poll_with(&mut panics, Panics));
+        let (wakes, waker) = Wakes::new();
+        let mut get = queue.get();
+        assert!(poll(&mut get, &waker).is_pending());
+        end(&queue);
+        assert_eq!(wakes.count(), 1);
+    }
+
+    let (queue, _clock) = fake();
+    queue.add(1);
+    let item = queue.try_get().unwrap();
+    let mut panics = queue.shut_down_with_drain();
+    assert!(poll_with(&mut panics, Panics));
+    let (wakes, waker) = Wakes::new();
+    let mut drain = queue.shut_down_with_drain();
+    assert!(poll(&mut drain, &waker).is_pending());
+    item.succeed();
+    assert_eq!(wakes.count(), 1);
+}
+
+/// Counts its drops, and panics in each.
+struct Drops(Arc<AtomicUsize>);
+
+impl Wake for Drops {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Drops {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        if !std::thread::panicking() {
+            resume_unwind(Box::new(Payload));
+        }
+    }
+}
+
+/// A waker whose only copies are the queue's from now on.
+fn poll_dropping<F: Future + Unpin>(future: &mut F, drops: &Arc<AtomicUsize>) {
+    let waker = Waker::from(Arc::new(Drops(Arc::clone(drops))));
+    assert!(poll(future, &waker).is_pending());
+}
+
+#[test]
+fn a_waker_whose_drop_panics_is_dropped_quietly() {
+    let (queue, clock) = fake();
+    let drops = Arc::default();
+    let mut get = queue.get();
+    for polls in 0..3 {
+        // The one before is replaced.
+        poll_dropping(&mut get, &drops);
+        assert_eq!(drops.load(Ordering::SeqCst), polls);
+    }
+    queue.add("a");
+    assert_eq!(drops.load(Ordering::SeqCst), 3, "woken, and dropped with that");
+    ready(get).unwrap().succeed();
+
+    let mut get = queue.get();
+    poll_dropping(&mut get, &drops);
+    drop(get);
+    assert_eq!(drops.load(Ordering::SeqCst), 4);
+
+    queue.add("b");
+    let item = queue.try_get().unwrap();
+    let mut drain = queue.drain(secs(1));
+    poll_dropping(&mut drain, &drops);
+    poll_dropping(&mut drain, &drops);
+    drop(drain);
+    assert_eq!((drops.load(Ordering::SeqCst), clock.armed()), (6, 0));
+    item.succeed();
+}
+
+/// Does with the queue whatever it can, when woken and when dropped.
+struct Calls(Queue<&'static str>);
+
+impl Calls {
+    fn call(&self) {
+        let queue = &self.0;
+        queue.add("from the waker");
+        queue.add_after("later", secs(1));
+        queue.try_get_many(10).into_iter().for_each(Item::put_back);
+        let _ = (queue.len(), queue.counts(), format!("{queue:?}"));
+        if let Poll::Ready(Some(item)) = poll(&mut queue.get(), Waker::noop()) {
+            item.put_back();
+        }
+    }
+}
+
+impl Wake for Calls {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.call();
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        self.call();
+    }
+}
+
+#[test]
+fn a_waker_may_call_the_queue() {
+    let (queue, clock) = fake();
+    let mut get = queue.get();
+    let waker = Waker::from(Arc::new(Calls(queue.clone())));
+    assert!(poll(&mut get, &waker).is_pending());
+    drop(waker);
+    queue.add("a");
+    ready(get).unwrap().put_back();
+
+    // Dropped by the queue, not woken.
+    let empty: Queue<&str> = fake().0;
+    let mut get = empty.get();
+    let waker = Waker::from(Arc::new(Calls(queue.clone())));
+    assert!(poll(&mut get, &waker).is_pending());
+    drop(waker);
+    drop(get);
+
+    clock.advance(secs(600));
+    let mut keys = common::take_all(&queue);
+    keys.sort_unstable();
+    assert_eq!(keys, ["a", "from the waker", "later"]);
+}

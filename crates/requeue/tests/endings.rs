@@ -1,0 +1,434 @@
+//! Closing, shutting down, draining, pausing: idempotent, from any thread, and with reports.
+
+mod common;
+
+use std::task::Waker;
+use std::thread;
+
+use common::{Wakes, fake, ms, poll, ready, secs, take_all};
+use requeue::{Add, Added, Item, Merge, Queue};
+
+fn sorted<K: Ord>(mut keys: Vec<K>) -> Vec<K> {
+    keys.sort_unstable();
+    keys
+}
+
+// --- Close ---------------------------------------------------------------------------------------
+
+#[test]
+fn a_closed_queue_runs_what_it_knows_and_then_ends() {
+    let (queue, clock) = fake();
+    queue.add_all(["ready", "busy"]);
+    let ready_item = queue.try_get().unwrap();
+    let busy = queue.try_get().unwrap();
+    ready_item.put_back();
+    queue.add_after("waiting", secs(1));
+    queue.close();
+    assert!(queue.is_closed() && !queue.shutting_down());
+    assert_eq!(queue.add("new"), Added::Refused);
+    assert_eq!(queue.add_after("new", secs(1)), Added::Refused);
+    assert_eq!(queue.add("busy"), Added::Dirty, "known");
+    assert!(queue.add("waiting").is_accepted(), "known");
+
+    assert_eq!(take_all(&queue), ["ready", "waiting"]);
+    let mut get = queue.get();
+    assert!(poll(&mut get, Waker::noop()).is_pending());
+    busy.succeed();
+    assert_eq!(take_all(&queue), ["busy"]);
+    assert!(poll(&mut get, Waker::noop()).is_pending(), "a delayed add is left");
+    clock.advance(secs(1));
+    assert_eq!(take_all(&queue), ["waiting"]);
+    assert!(ready(get).is_none());
+}
+
+#[test]
+fn a_closed_queue_honours_retries() {
+    let (queue, clock) = fake();
+    queue.add("a");
+    queue.close();
+    for attempt in 1..=5 {
+        let item = queue.try_get().unwrap();
+        assert_eq!(item.attempt(), attempt);
+        let mut get = queue.get();
+        assert!(poll(&mut get, Waker::noop()).is_pending());
+        item.retry();
+        assert!(poll(&mut get, Waker::noop()).is_pending(), "a retry is to come");
+        clock.advance(secs(1));
+    }
+    queue.try_get().unwrap().requeue_after(secs(1));
+    clock.advance(secs(1));
+    queue.try_get().unwrap().succeed();
+    assert!(ready(queue.get()).is_none());
+}
+
+#[test]
+fn the_last_key_of_a_closed_queue_wakes_all_who_wait() {
+    let (queue, _clock) = fake();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    let mut gets: Vec<_> = (0..5).map(|_| (queue.get(), Wakes::new())).collect();
+    for (get, (_, waker)) in &mut gets {
+        assert!(poll(get, waker).is_pending());
+    }
+    queue.close();
+    assert!(gets.iter().all(|(_, (wakes, _))| wakes.count() == 0));
+    item.succeed();
+    for (get, (wakes, _)) in gets {
+        assert_eq!(wakes.count(), 1);
+        assert!(ready(get).is_none());
+    }
+}
+
+#[test]
+fn a_key_cancelled_last_ends_a_closed_queue() {
+    let (queue, _clock) = fake();
+    queue.add_after("a", secs(1));
+    queue.close();
+    let (wakes, waker) = Wakes::new();
+    let mut get = queue.get();
+    assert!(poll(&mut get, &waker).is_pending());
+    queue.cancel("a");
+    assert_eq!(wakes.count(), 1);
+    assert!(ready(get).is_none());
+}
+
+/// What is remembered for its failures alone does not keep a queue open.
+#[test]
+fn a_count_of_failures_does_not_keep_a_closed_queue_open() {
+    let (queue, clock) = fake();
+    queue.add("a");
+    queue.try_get().unwrap().retry();
+    clock.advance(secs(1));
+    queue.close();
+    queue.try_get().unwrap().done();
+    assert_eq!(queue.failures("a"), 1);
+    assert!(ready(queue.get()).is_none());
+    assert_eq!(queue.add("a"), Added::Refused, "and is no run pending");
+}
+
+// --- Shut down -----------------------------------------------------------------------------------
+
+#[test]
+fn a_shut_down_reports_what_waits_and_hands_out_what_is_ready() {
+    let (queue, clock) = fake();
+    queue.add_all(["a", "b"]);
+    queue.add_after("waiting", secs(1));
+    queue.add_rate_limited("failed");
+    assert_eq!(sorted(queue.shut_down()), ["failed", "waiting"]);
+    assert_eq!(queue.add("a"), Added::Refused);
+    assert_eq!((queue.len(), queue.waiting()), (2, 0));
+    assert_eq!(take_all(&queue), ["a", "b"]);
+    clock.advance(secs(10));
+    assert!(ready(queue.get()).is_none());
+}
+
+#[test]
+fn a_shut_down_reports_the_run_that_was_to_follow_one_that_is_going_on() {
+    let (queue, _clock) = fake();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    queue.add_after("a", secs(1));
+    assert_eq!(queue.shut_down(), ["a"]);
+    item.succeed();
+    assert_eq!(queue.take_dropped(), [""; 0]);
+    assert!(ready(queue.get()).is_none());
+}
+
+#[test]
+fn a_failure_after_a_shut_down_is_dropped_and_reported() {
+    let (queue, _clock) = fake();
+    queue.add_all(["retried", "dropped", "put back", "again", "done"]);
+    let items = queue.try_get_many(5);
+    queue.shut_down();
+    let endings: [fn(Item<'_, &'static str>); 5] = [
+        |item| _ = item.retry(),
+        |item| drop(item),
+        |item| item.put_back(),
+        |item| item.requeue_after(secs(1)),
+        |item| item.done(),
+    ];
+    items.into_iter().zip(endings).for_each(|(item, end)| end(item));
+    assert_eq!(sorted(queue.take_dropped()), ["again", "dropped", "put back", "retried"]);
+    assert_eq!(queue.take_dropped(), [""; 0]);
+    assert!(ready(queue.get()).is_none());
+}
+
+#[test]
+fn a_dirty_key_that_fails_after_a_shut_down_runs_once_more() {
+    let (queue, _clock) = fake();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    queue.add("a");
+    queue.shut_down();
+    item.retry();
+    assert_eq!(take_all(&queue), ["a"]);
+    assert_eq!(queue.take_dropped(), [""; 0]);
+}
+
+#[test]
+fn every_ending_wakes_all_who_wait() {
+    let endings: [fn(&Queue<u8>); 4] = [
+        |queue| queue.close(),
+        |queue| drop(queue.shut_down()),
+        |queue| drop(queue.shut_down_with_drain()),
+        |queue| drop(queue.drain(secs(1))),
+    ];
+    for end in endings {
+        let (queue, clock) = fake();
+        thread::scope(|scope| {
+            let threads = [(); 3].map(|()| {
+                let queue = &queue;
+                scope.spawn(move || queue.get_timeout_blocking(secs(3600)).is_none())
+            });
+            clock.wait_armed(3);
+            let (wakes, waker) = Wakes::new();
+            let mut get = queue.get();
+            assert!(poll(&mut get, &waker).is_pending());
+            end(&queue);
+            assert_eq!(wakes.count(), 1);
+            assert!(ready(get).is_none());
+            assert!(threads.into_iter().all(|thread| thread.join().unwrap()));
+        });
+    }
+}
+
+#[test]
+fn endings_may_be_repeated_in_any_order() {
+    let (queue, _clock) = fake();
+    queue.add("a");
+    queue.add_after("b", secs(1));
+    queue.close();
+    queue.close();
+    assert_eq!(queue.shut_down(), ["b"]);
+    assert_eq!(queue.shut_down(), [""; 0]);
+    queue.close();
+    assert!(queue.shutting_down(), "closing takes nothing back");
+    assert!(!ready(queue.drain(ms(0))).finished);
+    assert_eq!(take_all(&queue), ["a"]);
+    assert!(ready(queue.drain(ms(0))).finished);
+    assert!(ready(queue.shut_down_with_drain()).finished);
+    assert!(queue.drain_blocking(secs(1)).finished);
+    assert_eq!(queue.shut_down(), [""; 0]);
+}
+
+#[test]
+fn endings_may_come_from_all_threads_at_once() {
+    for _ in 0..20 {
+        let (queue, _clock) = fake();
+        queue.add_all(0..100);
+        (100..200).for_each(|key| _ = queue.add_after(key, secs(1)));
+        let (served, dropped) = thread::scope(|scope| {
+            let workers = [(); 2].map(|()| {
+                scope.spawn(|| {
+                    let mut served = Vec::new();
+                    while let Some(item) = queue.get_blocking() {
+                        served.push(*item);
+                        item.succeed();
+                    }
+                    served
+                })
+            });
+            let enders = [0, 1, 2, 3].map(|how| {
+                let queue = &queue;
+                scope.spawn(move || match how {
+                    0 => queue.shut_down(),
+                    1 => queue.shut_down_with_drain_blocking().dropped,
+                    2 => queue.drain_blocking(secs(1)).dropped,
+                    _ => {
+                        queue.close();
+                        Vec::new()
+                    }
+                })
+            });
+            let join = |thread: thread::ScopedJoinHandle<'_, Vec<i32>>| thread.join().unwrap();
+            (workers.map(join).concat(), enders.map(join).concat())
+        });
+        assert_eq!(sorted(served), (0..100).collect::<Vec<_>>());
+        assert_eq!(sorted(dropped), (100..200).collect::<Vec<_>>(), "each is reported once");
+    }
+}
+
+// --- Drains --------------------------------------------------------------------------------------
+
+#[test]
+fn a_drain_past_its_deadline_says_what_is_left() {
+    let (queue, clock) = fake();
+    queue.add_all(["busy", "fails"]);
+    let busy = queue.try_get().unwrap();
+    let fails = queue.try_get().unwrap();
+    queue.add_after("waiting", secs(60));
+    let mut drain = queue.drain(secs(5));
+    let (wakes, waker) = Wakes::new();
+    assert!(poll(&mut drain, &waker).is_pending());
+    fails.retry();
+    assert!(poll(&mut drain, &waker).is_pending());
+    clock.advance(secs(5));
+    assert!(wakes.count() > 0);
+    let drained = ready(drain);
+    assert!(!drained.finished);
+    assert_eq!(drained.processing, 1);
+    assert_eq!(sorted(drained.dropped), ["fails", "waiting"]);
+    assert_eq!(clock.armed(), 0);
+    busy.succeed();
+    assert!(ready(queue.drain(secs(5))).finished);
+}
+
+#[test]
+fn a_later_shut_down_ends_every_drain_before() {
+    let (queue, _clock) = fake();
+    queue.add("a");
+    let _item = queue.try_get().unwrap();
+    let mut drains: Vec<_> = [queue.shut_down_with_drain(), queue.drain(secs(60))]
+        .map(|drain| (drain, Wakes::new()))
+        .into();
+    for (drain, (_, waker)) in &mut drains {
+        assert!(poll(drain, waker).is_pending());
+    }
+    queue.shut_down();
+    for (drain, (wakes, _)) in drains {
+        assert_eq!(wakes.count(), 1);
+        let drained = ready(drain);
+        assert!(!drained.finished);
+        assert_eq!(drained.processing, 1);
+    }
+    // One that comes later is not ended by it.
+    assert!(poll(&mut queue.shut_down_with_drain(), Waker::noop()).is_pending());
+}
+
+#[test]
+fn two_drains_at_once_both_end_in_threads() {
+    let (queue, clock) = fake();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    thread::scope(|scope| {
+        let drains = [(); 2].map(|()| scope.spawn(|| queue.drain_blocking(secs(3600)).finished));
+        clock.wait_armed(2);
+        item.succeed();
+        assert!(drains.into_iter().all(|drain| drain.join().unwrap()));
+    });
+    assert_eq!(clock.armed(), 0);
+}
+
+#[test]
+fn a_drain_that_is_dropped_leaves_the_queue_shut_down() {
+    let (queue, clock) = fake();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    let mut drain = queue.drain(secs(1));
+    assert!(poll(&mut drain, Waker::noop()).is_pending());
+    drop(drain);
+    assert_eq!(clock.armed(), 0);
+    assert!(queue.shutting_down());
+    item.succeed();
+    assert!(ready(queue.shut_down_with_drain()).finished);
+}
+
+#[test]
+fn an_idle_queue_is_drained_at_once() {
+    let (queue, _clock) = fake::<u8>();
+    assert!(ready(queue.shut_down_with_drain()).finished);
+    let (queue, _clock) = fake::<u8>();
+    assert!(queue.drain_blocking(ms(0)).finished);
+}
+
+// --- Pause ---------------------------------------------------------------------------------------
+
+#[test]
+fn a_paused_queue_hands_out_nothing_and_takes_everything() {
+    let (queue, clock) = fake();
+    queue.add("before");
+    queue.pause();
+    queue.pause();
+    assert!(queue.is_paused());
+    queue.add("ready");
+    queue.add_after("due", secs(1));
+    clock.advance(secs(1));
+    assert_eq!(queue.len(), 3, "what is due ripens");
+    assert!(queue.try_get().is_none());
+    assert!(queue.try_get_many(10).is_empty());
+    let (wakes, waker) = Wakes::new();
+    let mut get = queue.get();
+    assert!(poll(&mut get, &waker).is_pending());
+    queue.add("more");
+    assert_eq!(wakes.count(), 0);
+
+    queue.resume();
+    assert_eq!(wakes.count(), 1);
+    assert_eq!(ready(get).map(|item| item.into_parts().0), Some("before"));
+    assert_eq!(take_all(&queue), ["ready", "due", "more"]);
+}
+
+#[test]
+fn what_is_with_a_worker_goes_on_while_paused() {
+    let (queue, clock) = fake();
+    queue.add_all(["a", "b"]);
+    let a = queue.try_get().unwrap();
+    let b = queue.try_get().unwrap();
+    queue.pause();
+    queue.add("a");
+    a.succeed();
+    b.retry();
+    clock.advance(secs(1));
+    assert_eq!((queue.len(), queue.processing()), (2, 0));
+    queue.resume();
+    assert_eq!(take_all(&queue), ["a", "b"]);
+}
+
+#[test]
+fn shutting_down_a_paused_queue_drops_what_is_ready() {
+    let (queue, _clock) = fake();
+    queue.add_all(["dirty", "a", "b"]);
+    let dirty = queue.try_get().unwrap();
+    queue.add("dirty");
+    queue.add_after("waiting", secs(1));
+    queue.pause();
+    assert_eq!(sorted(queue.shut_down()), ["a", "b", "waiting"]);
+    assert_eq!(queue.len(), 0);
+    queue.resume();
+    assert!(ready(queue.get()).is_none(), "it is too late to resume");
+    dirty.succeed();
+    assert!(ready(queue.get()).is_none());
+    assert_eq!(queue.take_dropped(), ["dirty"], "the run it was added for will not happen");
+}
+
+#[test]
+fn a_paused_queue_is_drained_when_its_workers_are_done() {
+    let (queue, _clock) = fake();
+    queue.add_all(["busy", "a"]);
+    let busy = queue.try_get().unwrap();
+    queue.pause();
+    let mut drain = queue.shut_down_with_drain();
+    assert!(poll(&mut drain, Waker::noop()).is_pending());
+    busy.succeed();
+    let drained = ready(drain);
+    assert!(drained.finished);
+    assert_eq!(drained.dropped, ["a"]);
+}
+
+#[test]
+fn getters_of_a_closed_queue_that_is_paused_wait_for_it_to_resume() {
+    let (queue, _clock) = fake();
+    queue.add("a");
+    queue.pause();
+    queue.close();
+    let mut get = queue.get();
+    assert!(poll(&mut get, Waker::noop()).is_pending());
+    queue.resume();
+    ready(get).unwrap().succeed();
+    assert!(ready(queue.get()).is_none());
+}
+
+#[test]
+fn a_refused_retry_leaves_no_trace_in_the_limiter() {
+    let queue = Queue::new();
+    queue.add("known");
+    queue.close();
+    assert_eq!(queue.add_rate_limited("new"), Added::Refused);
+    assert_eq!(queue.num_requeues(&"new"), 0);
+    assert!(queue.add_rate_limited("known").is_accepted());
+    assert_eq!(queue.num_requeues(&"known"), 1);
+
+    queue.shut_down();
+    assert_eq!(queue.add_with("known", Add::now().merge(Merge::Exactly)), Added::Refused);
+    assert_eq!(queue.num_requeues(&"known"), 1, "what is refused clears nothing");
+}

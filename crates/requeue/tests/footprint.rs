@@ -1,0 +1,43 @@
+//! What an idle queue costs in memory. A test binary of its own, with one test, because it looks at
+//! the memory of the process.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+use requeue::Queue;
+use requeue::clock::SystemClock;
+
+/// The resident memory of this process, in bytes.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    // What Linux has on every machine this is tested on; a larger page only makes the test stricter.
+    pages * 4096
+}
+
+fn queue() -> Queue<u64> {
+    Queue::builder().clock(SystemClock).build().unwrap()
+}
+
+const QUEUES: usize = 10_000;
+
+#[test]
+fn ten_thousand_idle_queues_cost_less_than_a_kibibyte_each() {
+    let mut queues = Vec::with_capacity(QUEUES);
+    // What is allocated once, and the pages of the vector, are not the queues'.
+    queues.resize_with(QUEUES / 100, queue);
+    queues.clear();
+    let before = resident();
+    queues.resize_with(QUEUES, queue);
+    let each = resident().saturating_sub(before) / QUEUES;
+    println!("{each} bytes each, empty");
+    assert!(each < 1024, "an empty queue takes {each} bytes");
+
+    // One that was used for a little, and is empty again, keeps little.
+    for queue in &queues {
+        queue.add(1);
+        queue.try_get().unwrap().succeed();
+    }
+    let each = resident().saturating_sub(before) / QUEUES;
+    assert!(each < 2048, "a queue that is empty again takes {each} bytes");
+    println!("{each} bytes each, after use");
+}

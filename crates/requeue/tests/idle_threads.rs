@@ -1,0 +1,95 @@
+//! No thread, task or timer exists for a queue. A test binary of its own, with one test, because it
+//! counts the threads of the process.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::thread;
+use std::time::Duration;
+
+use requeue::Queue;
+use requeue::clock::{FakeClock, SystemClock};
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+/// Threads that have been joined may be seen a moment longer.
+fn wait_for_threads(count: usize) {
+    while threads() != count {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn no_thread_exists_for_a_queue() {
+    let before = threads();
+
+    // Neither for an idle one, nor for what waits in one that nobody waits for.
+    let queues: Vec<Queue<u32>> =
+        (0..100).map(|_| Queue::builder().clock(SystemClock).build().unwrap()).collect();
+    for queue in &queues {
+        queue.add(1);
+        queue.add_after(2, Duration::from_millis(1));
+        queue.add_rate_limited(3);
+    }
+    assert_eq!(threads(), before);
+
+    // Nor where threads wait: one of them keeps the time.
+    let queue = &queues[0];
+    thread::scope(|scope| {
+        let taken =
+            [(); 3].map(|()| scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0)));
+        let mut keys = taken.map(|thread| thread.join().unwrap());
+        keys.sort_unstable();
+        assert_eq!(keys, [Some(1), Some(2), Some(3)]);
+    });
+    wait_for_threads(before);
+
+    // Nor by a fake clock, where a task waits.
+    let clock = FakeClock::new();
+    let fake: Queue<u32> = Queue::builder().clock(clock.clone()).build().unwrap();
+    assert_eq!(clock.armed(), 0);
+    {
+        fake.add_after(1, Duration::from_secs(1));
+        assert_eq!(clock.armed(), 0, "nobody waits");
+        let mut get = pin!(fake.get());
+        assert!(get.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!(clock.armed(), 1);
+        clock.advance(Duration::from_secs(1));
+        assert!(get.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
+    assert_eq!((clock.armed(), threads()), (0, before));
+
+    // Where tasks wait by the machine's clock, with no runtime to ask: one for the whole process.
+    let mut gets: Vec<_> = queues[1..].iter().map(|queue| Box::pin(queue.get_many(2))).collect();
+    for get in &mut gets {
+        assert!(get.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
+    for queue in &queues[1..] {
+        queue.add_after(9, Duration::from_secs(3600));
+    }
+    let mut gets: Vec<_> = queues[1..].iter().map(|queue| Box::pin(queue.get())).collect();
+    for get in &mut gets {
+        while get.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {}
+    }
+    assert!(threads() <= before + 1);
+    #[cfg(feature = "tokio")]
+    no_task_exists_for_a_queue();
+}
+
+/// A runtime's timers are its driver's; nothing is spawned.
+#[cfg(feature = "tokio")]
+fn no_task_exists_for_a_queue() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let metrics = tokio::runtime::Handle::current().metrics();
+        let before = threads();
+        let queue: Queue<u32> = Queue::new();
+        queue.add_after(1, Duration::from_millis(1));
+        queue.get().await.unwrap().retry();
+        queue.get().await.unwrap().succeed();
+        assert_eq!((metrics.num_alive_tasks(), threads()), (0, before));
+    });
+}

@@ -1,0 +1,168 @@
+//! Delayed keys are served whoever waits: tasks, threads, both; and whoever of them leaves.
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+mod common;
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{Arc, Mutex};
+use std::task::Waker;
+use std::thread::{self, ThreadId};
+
+use common::{block_on, fake, ms, secs, until};
+use requeue::clock::{Alarm, FakeClock, SystemClock};
+use requeue::{Clock, Queue, Time};
+
+fn system() -> Queue<u32> {
+    Queue::builder().clock(SystemClock).build().unwrap()
+}
+
+#[test]
+fn delayed_keys_are_served_when_only_tasks_wait() {
+    let (queue, clock) = fake();
+    for (key, delay) in [("c", 3), ("a", 1), ("b", 2)] {
+        queue.add_after(key, secs(delay));
+    }
+    let start = clock.now();
+    for (key, delay) in [("a", 1), ("b", 2), ("c", 3)] {
+        let item = clock.run(queue.get()).unwrap();
+        assert_eq!((*item, clock.now()), (key, start + secs(delay)));
+        item.succeed();
+    }
+}
+
+#[test]
+fn delayed_keys_are_served_when_only_tasks_wait_on_the_machines_clock() {
+    let queue = system();
+    let due = queue.now() + ms(20);
+    queue.add_after(1, ms(20));
+    let item = block_on(queue.get()).unwrap();
+    assert!(queue.now() >= due, "never early");
+    item.succeed();
+}
+
+#[test]
+fn delayed_keys_are_served_when_only_threads_wait() {
+    let queue = system();
+    let due = queue.now() + ms(20);
+    queue.add_after(1, ms(20));
+    let item = queue.get_blocking().unwrap();
+    assert!(queue.now() >= due, "never early");
+    item.succeed();
+}
+
+#[test]
+fn delayed_keys_are_served_when_only_threads_wait_on_a_fake_clock() {
+    let (queue, clock) = fake();
+    queue.add_after("a", secs(60));
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| queue.get_blocking().map(|item| *item));
+        clock.wait_armed(1);
+        clock.advance(secs(60));
+        assert_eq!(thread.join().unwrap(), Some("a"));
+    });
+}
+
+#[test]
+fn delayed_keys_are_served_when_tasks_and_threads_wait() {
+    let queue = system();
+    let keys = thread::scope(|scope| {
+        let threads =
+            [(); 3].map(|()| scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0)));
+        let tasks =
+            [(); 3].map(|()| scope.spawn(|| block_on(queue.get()).map(|item| item.into_parts().0)));
+        (0..6).for_each(|key| _ = queue.add_after(key, ms(5 + u64::from(key))));
+        threads.into_iter().chain(tasks).map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert_eq!(keys.into_iter().flatten().collect::<BTreeSet<_>>(), (0..6).collect());
+}
+
+#[test]
+fn an_earlier_delay_that_comes_later_reaches_a_thread_that_sleeps_longer() {
+    let queue = system();
+    queue.add_after(1, secs(3600));
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0));
+        queue.add_after(2, ms(5));
+        assert_eq!(thread.join().unwrap(), Some(2));
+    });
+}
+
+/// The thread that keeps the time for all leaves with a key; another keeps it from then on.
+#[test]
+fn the_time_is_kept_on_when_the_thread_that_keeps_it_leaves_with_a_key() {
+    for _ in 0..20 {
+        let queue = system();
+        thread::scope(|scope| {
+            let threads = [(); 3]
+                .map(|()| scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0)));
+            queue.add_after(2, ms(3));
+            queue.add_after(3, ms(6));
+            queue.add(1);
+            let keys = threads.map(|thread| thread.join().unwrap());
+            assert_eq!(keys.into_iter().flatten().sum::<u32>(), 6);
+        });
+    }
+}
+
+/// A clock that says threads can sleep by it, and stands still: a thread that keeps the time looks
+/// again and again, one that does not sleeps for good.
+#[derive(Clone)]
+struct Slept {
+    clock: FakeClock,
+    /// Who has asked for the time.
+    seen: Arc<Mutex<HashSet<ThreadId>>>,
+}
+
+impl Clock for Slept {
+    fn now(&self) -> Time {
+        let now = self.clock.now();
+        self.seen.lock().unwrap().insert(thread::current().id());
+        now
+    }
+
+    fn arm(&self, at: Time, waker: &Waker) -> Alarm {
+        self.clock.arm(at, waker)
+    }
+
+    fn is_real_time(&self) -> bool {
+        true
+    }
+}
+
+fn slept() -> (Queue<u32>, Slept) {
+    let clock = Slept { clock: FakeClock::new(), seen: Arc::default() };
+    (Queue::builder().clock(clock.clone()).build().unwrap(), clock)
+}
+
+/// The same when it gives up waiting.
+#[test]
+fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
+    for _ in 0..20 {
+        let (queue, clock) = slept();
+        queue.add_after(1, ms(6));
+        thread::scope(|scope| {
+            let leader = scope.spawn(|| queue.get_timeout_blocking(ms(2)).map(|item| *item));
+            // Once it knows until when it waits.
+            until(|| clock.seen.lock().unwrap().contains(&leader.thread().id()));
+            let other = scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0));
+            clock.clock.advance(ms(2));
+            assert_eq!(leader.join().unwrap(), None);
+            clock.clock.advance(ms(4));
+            assert_eq!(other.join().unwrap(), Some(1));
+        });
+    }
+}
+
+/// Threads have gone, and a task is left: the queue itself keeps the time.
+#[test]
+fn the_time_is_kept_on_when_only_a_task_is_left() {
+    let (queue, clock) = slept();
+    queue.add_after(1, ms(20));
+    thread::scope(|scope| {
+        let task = scope.spawn(|| block_on(queue.get()).map(|item| item.into_parts().0));
+        let thread = scope.spawn(|| queue.get_timeout_blocking(ms(0)).is_none());
+        assert!(thread.join().unwrap());
+        clock.clock.advance(ms(20));
+        assert_eq!(task.join().unwrap(), Some(1));
+    });
+}
