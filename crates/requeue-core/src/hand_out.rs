@@ -121,6 +121,7 @@ impl<K> Finished<K> {
 
 impl<K: Eq + Clone> Queue<K> {
     /// Hands out the next key, if there is one.
+    #[inline]
     pub fn get(&mut self, now: Time) -> Option<HandOut<K>> {
         if self.paused {
             return None;
@@ -169,6 +170,7 @@ impl<K: Eq + Clone> Queue<K> {
         popped
     }
 
+    #[inline]
     fn next(&self) -> Option<u32> {
         match &self.ready {
             Ready::Fifo(list) => list.head(),
@@ -183,6 +185,7 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Ready → Processing.
+    #[inline]
     fn hand_out(&mut self, slot: u32, key: K, now: Time) -> HandOut<K> {
         self.ready_len -= 1;
         self.processing_len += 1;
@@ -208,6 +211,7 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// The slot of a hand-out that has not ended.
+    #[inline]
     fn locate(&self, ticket: &Ticket) -> Option<u32> {
         let is =
             |record: &Record<K>| record.phase.is_processing() && record.epoch() == ticket.epoch;
@@ -219,6 +223,7 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Ends a hand-out. `None`, and no effect, if it has ended already.
+    #[inline]
     pub fn finish(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
         self.promote_due(now);
         let slot = self.locate(ticket)?;

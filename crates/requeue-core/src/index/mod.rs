@@ -12,6 +12,8 @@
 mod line;
 mod table;
 
+use alloc::boxed::Box;
+
 pub(crate) use self::table::Room;
 use self::table::Table;
 use crate::record::Record;
@@ -25,7 +27,7 @@ const FEW: usize = 64;
 pub(crate) struct Index {
     current: Table,
     /// The table that is being moved from.
-    old: Option<Table>,
+    old: Option<Box<Table>>,
     /// Slots below this have been looked at by the move.
     cursor: usize,
     /// What `Record::home` says of records in `current`.
@@ -110,7 +112,7 @@ impl Index {
                 }
             }
             Some(old) => {
-                let table = if home == self.home { &mut self.current } else { old };
+                let table = if home == self.home { &mut self.current } else { &mut **old };
                 table.change(hash, slot, None);
                 self.step(records, STEP);
             }
@@ -142,7 +144,7 @@ impl Index {
         self.home = !self.home;
         self.cursor = 0;
         let at_once = old.len <= FEW;
-        self.old = Some(old);
+        self.old = Some(Box::new(old));
         if at_once {
             self.step(records, usize::MAX);
         }

@@ -142,7 +142,7 @@ impl<K: Key> Shared<K> {
 
     /// Releases the lock, and does what has come up meanwhile: wakes getters, sets the alarm, tells
     /// the hooks.
-    #[inline]
+    #[inline(always)]
     pub(super) fn release(&self, mut state: Held<'_, State<K>>) {
         let hint = state.core.add_needs_now();
         if state.hint != hint {
@@ -160,6 +160,7 @@ impl<K: Key> Shared<K> {
         }
     }
 
+    #[inline(never)]
     fn settle(&self, mut state: Held<'_, State<K>>) {
         let mut wakes = Wakes::new();
         let State { core, waiters, drainers, .. } = &mut *state;
