@@ -6,14 +6,13 @@
 //! of its levels and of the order by age in one step, so that no hand-out ever looks at a key that
 //! may not leave.
 
-use core::ops::Bound;
-
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
 use super::Group;
+use super::members::{Age, Members};
 use crate::chunked::Chunked;
-use crate::list::{Links, List};
+use crate::list::Links;
 use crate::slab::{NONE, Slab};
 
 #[derive(Clone, Copy)]
@@ -38,60 +37,26 @@ impl Policy {
 #[derive(Clone)]
 struct Place {
     group: u32,
-    /// The lane it is ready in, or `NONE`.
-    lane: u32,
+    /// The level of the lane it is in, while ready.
+    level: i32,
     in_lane: [u32; 2],
     by_age: [u32; 2],
     /// When it entered its lane.
     entered: u64,
-    /// When it became ready.
+    /// When it became ready; 0 while it is not.
     ready: u64,
-}
-
-struct Lane {
-    level: i32,
-    group: u32,
-    keys: List,
-    /// Its key in the level, while the lane may be served.
-    turn: Option<u64>,
-    /// How many keys it may still hand out in this turn.
-    credit: u32,
-}
-
-struct Members {
-    group: Group,
-    /// Records that belong to it.
-    records: u32,
-    in_work: u32,
-    ready: u32,
-    by_age: List,
-    /// Its key in `ages` or in `held`, while it has ready keys.
-    age: Option<Age>,
-    /// By level.
-    lanes: BTreeMap<i32, u32>,
-    /// Keys that a custom order gave while the group was at its limit, by age: the order does not
-    /// have them any more, and is shown one for each key that leaves work.
-    skipped: BTreeMap<u64, u32>,
-}
-
-/// When the oldest ready key of a group became ready, and whether the group is at its limit.
-#[derive(Clone, Copy, PartialEq)]
-struct Age {
-    ready: u64,
-    held: bool,
 }
 
 pub(crate) struct Lanes {
     policy: Policy,
     places: Chunked<Place>,
-    /// Neither lanes nor groups ever move, so that the numbers of those that are gone can leave
-    /// holes, among others that stay; in boxes, so that a hole is small.
-    lanes: Slab<Box<Lane>>,
+    /// Groups never move, so that those that are gone can leave holes among others that stay; in
+    /// boxes, so that a hole is small.
     groups: Slab<Box<Members>>,
     /// Numbers of groups by their id. No table of hashes: that would grow and shrink in one long
     /// step.
     by_id: BTreeMap<u64, u32>,
-    /// The lanes that may be served, by priority and turn. No level is empty.
+    /// The groups whose lanes may be served, by priority and turn. No level is empty.
     levels: BTreeMap<i32, BTreeMap<u64, u32>>,
     /// The groups that may be served, by the time their oldest key became ready.
     ages: BTreeMap<u64, u32>,
@@ -124,7 +89,6 @@ impl Lanes {
         Self {
             policy,
             places: Chunked::new(),
-            lanes: Slab::new(),
             groups: Slab::new(),
             by_id: BTreeMap::new(),
             levels: BTreeMap::new(),
@@ -147,7 +111,7 @@ impl Lanes {
         self.groups.get_mut(number).records += 1;
         let place = Place {
             group: number,
-            lane: NONE,
+            level: 0,
             in_lane: [NONE; 2],
             by_age: [NONE; 2],
             entered: 0,
@@ -171,12 +135,12 @@ impl Lanes {
     /// The record in `from` is in `to` from now on.
     pub(crate) fn moved(&mut self, from: u32, to: u32) {
         let place = self.places.get(from as usize).clone();
-        let (group, lane, ready) = (place.group, place.lane, place.ready);
+        let (group, level, ready) = (place.group, place.level, place.ready);
         self.places.extend_to(to as usize + 1, &place);
         *self.places.get_mut(to as usize) = place;
-        if lane != NONE {
-            self.lanes.get_mut(lane).keys.moved(&mut InLane(&mut self.places), from, to);
+        if ready > 0 {
             let members = self.groups.get_mut(group);
+            members.lane_mut(level).keys.moved(&mut InLane(&mut self.places), from, to);
             members.by_age.moved(&mut ByAge(&mut self.places), from, to);
             if let Some(slot) = members.skipped.get_mut(&ready) {
                 *slot = to;
@@ -209,7 +173,7 @@ impl Lanes {
     /// age.
     pub(crate) fn lift(&mut self, slot: u32, priority: i32) {
         let level = self.policy.level(priority);
-        if self.lanes.get(self.places.get(slot as usize).lane).level == level {
+        if self.places.get(slot as usize).level == level {
             return;
         }
         self.exit(slot);
@@ -224,7 +188,8 @@ impl Lanes {
         let members = self.groups.get_mut(group);
         members.ready -= 1;
         members.by_age.remove(&mut ByAge(&mut self.places), slot);
-        members.skipped.remove(&self.places.get(slot as usize).ready);
+        let ready = core::mem::take(&mut self.places.get_mut(slot as usize).ready);
+        members.skipped.remove(&ready);
         if members.in_work < self.policy.limit {
             self.eligible -= 1;
         }
@@ -236,9 +201,9 @@ impl Lanes {
         if self.is_forced() {
             return self.oldest();
         }
-        let (_, level) = self.levels.last_key_value()?;
-        let (_, &lane) = level.first_key_value()?;
-        self.lanes.get(lane).keys.head()
+        let (&level, groups) = self.levels.last_key_value()?;
+        let (_, &group) = groups.first_key_value()?;
+        self.groups.get(group).lane(level).keys.head()
     }
 
     /// Whether the next hand-out has to be the oldest key.
@@ -271,15 +236,16 @@ impl Lanes {
         let forced = self.is_forced();
         let is_oldest = self.oldest() == Some(slot);
         self.since_oldest = if is_oldest { 0 } else { self.since_oldest.saturating_add(1) };
-        let Place { lane, group, .. } = *self.places.get(slot as usize);
+        let Place { group, level, .. } = *self.places.get(slot as usize);
         if self.policy.fair && !forced {
             let tick = self.tick();
-            let weight = self.groups.get(group).group.weight;
-            let lane_state = self.lanes.get_mut(lane);
-            lane_state.credit = lane_state.credit.saturating_sub(1);
-            if lane_state.credit == 0 {
-                lane_state.credit = weight;
-                self.place_lane(lane, Some(tick));
+            let members = self.groups.get_mut(group);
+            let weight = members.group.weight;
+            let lane = members.lane_mut(level);
+            lane.credit = lane.credit.saturating_sub(1);
+            if lane.credit == 0 {
+                lane.credit = weight;
+                self.place_lane(group, level, Some(tick));
             }
         }
         self.remove(slot);
@@ -331,68 +297,43 @@ impl Lanes {
             self.groups.get_mut(n).group = group;
             return n;
         }
-        let members = Members {
-            group,
-            records: 0,
-            in_work: 0,
-            ready: 0,
-            by_age: List::new(),
-            age: None,
-            lanes: BTreeMap::new(),
-            skipped: BTreeMap::new(),
-        };
-        let number = self.groups.insert(Box::new(members));
+        let number = self.groups.insert(Box::new(Members::new(group)));
         self.by_id.insert(group.id, number);
         number
     }
 
     /// Puts `slot` at the end of the lane of its group at `level`.
     fn enter(&mut self, slot: u32, level: i32) {
-        let group = self.places.get(slot as usize).group;
-        let members = self.groups.get(group);
-        let found = members.lanes.get(&level).copied();
-        let credit = members.group.weight;
-        let lane = match found {
-            Some(number) => number,
-            None => {
-                let lane = Lane { level, group, keys: List::new(), turn: None, credit };
-                let number = self.lanes.insert(Box::new(lane));
-                self.groups.get_mut(group).lanes.insert(level, number);
-                number
-            }
-        };
-        self.places.get_mut(slot as usize).lane = lane;
-        let lane_state = self.lanes.get_mut(lane);
-        lane_state.keys.push_back(&mut InLane(&mut self.places), slot);
-        if lane_state.turn.is_none() {
-            self.place_lane(lane, None);
+        let place = self.places.get_mut(slot as usize);
+        place.level = level;
+        let group = place.group;
+        let lane = self.groups.get_mut(group).open(level);
+        lane.keys.push_back(&mut InLane(&mut self.places), slot);
+        if lane.turn.is_none() {
+            self.place_lane(group, level, None);
         }
     }
 
     /// Takes `slot` out of its lane, and the lane away if that was its last key.
     fn exit(&mut self, slot: u32) {
-        let place = self.places.get_mut(slot as usize);
-        let group = place.group;
-        let number = core::mem::replace(&mut place.lane, NONE);
-        let lane = self.lanes.get_mut(number);
+        let Place { group, level, .. } = *self.places.get(slot as usize);
+        let lane = self.groups.get_mut(group).lane_mut(level);
         let was_first = lane.keys.head() == Some(slot);
         lane.keys.remove(&mut InLane(&mut self.places), slot);
-        let (is_empty, level) = (lane.keys.is_empty(), lane.level);
+        let is_empty = lane.keys.is_empty();
         if is_empty || (was_first && !self.policy.fair) {
-            self.place_lane(number, None);
+            self.place_lane(group, level, None);
         }
         if is_empty {
-            self.groups.get_mut(group).lanes.remove(&level);
-            self.lanes.remove(number);
+            self.groups.get_mut(group).close(level);
         }
     }
 
     /// Puts a lane where it belongs in its level; in a fair order at `turn`, or at the end.
-    fn place_lane(&mut self, number: u32, turn: Option<u64>) {
-        let lane = self.lanes.get(number);
-        let members = self.groups.get(lane.group);
+    fn place_lane(&mut self, group: u32, level: i32, turn: Option<u64>) {
+        let members = self.groups.get(group);
         let weight = members.group.weight;
-        let turn = match lane.keys.head() {
+        let turn = match members.lane(level).keys.head() {
             Some(first) if members.in_work < self.policy.limit => Some(match turn {
                 Some(turn) => turn,
                 None if self.policy.fair => self.tick(),
@@ -400,24 +341,24 @@ impl Lanes {
             }),
             _ => None,
         };
-        let lane = self.lanes.get_mut(number);
+        let lane = self.groups.get_mut(group).lane_mut(level);
         if turn.is_none() {
             // It comes back with a turn of its own.
             lane.credit = weight;
         }
-        let (level, old) = (lane.level, core::mem::replace(&mut lane.turn, turn));
+        let old = core::mem::replace(&mut lane.turn, turn);
         if old == turn {
             return;
         }
         if turn.is_some() || old.is_some() {
-            let lanes = self.levels.entry(level).or_default();
+            let groups = self.levels.entry(level).or_default();
             if let Some(old) = old {
-                lanes.remove(&old);
+                groups.remove(&old);
             }
             if let Some(turn) = turn {
-                lanes.insert(turn, number);
+                groups.insert(turn, group);
             }
-            if lanes.is_empty() {
+            if groups.is_empty() {
                 self.levels.remove(&level);
             }
         }
@@ -447,12 +388,10 @@ impl Lanes {
 
     /// Puts a group and all its lanes where they belong: it has reached its limit, or left it.
     fn place_all(&mut self, group: u32) {
-        let mut from = Bound::Unbounded;
-        while let Some((&level, &lane)) =
-            self.groups.get(group).lanes.range((from, Bound::Unbounded)).next()
-        {
-            self.place_lane(lane, None);
-            from = Bound::Excluded(level);
+        let mut last = None;
+        while let Some(level) = self.groups.get(group).level_after(last) {
+            self.place_lane(group, level, None);
+            last = Some(level);
         }
         self.place_group(group);
     }

@@ -3,6 +3,7 @@
 mod custom;
 mod group;
 mod lanes;
+mod members;
 
 use alloc::boxed::Box;
 

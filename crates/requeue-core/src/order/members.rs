@@ -1,0 +1,110 @@
+//! A group and its lanes.
+
+use alloc::collections::BTreeMap;
+
+use super::Group;
+use crate::list::List;
+
+/// The ready keys of a group at one priority.
+pub(super) struct Lane {
+    pub(super) level: i32,
+    pub(super) keys: List,
+    /// Its key in the level, while the lane may be served.
+    pub(super) turn: Option<u64>,
+    /// How many keys it may still hand out in this turn.
+    pub(super) credit: u32,
+}
+
+/// When the oldest ready key of a group became ready, and whether the group is at its limit.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct Age {
+    pub(super) ready: u64,
+    pub(super) held: bool,
+}
+
+pub(super) struct Members {
+    pub(super) group: Group,
+    /// Records that belong to it.
+    pub(super) records: u32,
+    pub(super) in_work: u32,
+    pub(super) ready: u32,
+    pub(super) by_age: List,
+    /// Its key in the orders by age, while it has ready keys.
+    pub(super) age: Option<Age>,
+    /// One of its lanes, which is mostly all of them: a group is one piece of memory.
+    lane: Option<Lane>,
+    /// The others, by level.
+    more: BTreeMap<i32, Lane>,
+    /// Keys that a custom order gave while the group was at its limit, by age: the order does not
+    /// have them any more, and is shown one for each key that leaves work.
+    pub(super) skipped: BTreeMap<u64, u32>,
+}
+
+impl Members {
+    pub(super) const fn new(group: Group) -> Self {
+        Self {
+            group,
+            records: 0,
+            in_work: 0,
+            ready: 0,
+            by_age: List::new(),
+            age: None,
+            lane: None,
+            more: BTreeMap::new(),
+            skipped: BTreeMap::new(),
+        }
+    }
+
+    /// The lane at `level`, which there is.
+    #[track_caller]
+    pub(super) fn lane(&self, level: i32) -> &Lane {
+        match &self.lane {
+            Some(lane) if lane.level == level => lane,
+            _ => &self.more[&level],
+        }
+    }
+
+    /// The lane at `level`, which there is.
+    #[track_caller]
+    pub(super) fn lane_mut(&mut self, level: i32) -> &mut Lane {
+        match &mut self.lane {
+            Some(lane) if lane.level == level => lane,
+            _ => match self.more.get_mut(&level) {
+                Some(lane) => lane,
+                None => unreachable!("no key of the group is ready at {level}"),
+            },
+        }
+    }
+
+    /// The lane at `level`, which there may not be yet.
+    pub(super) fn open(&mut self, level: i32) -> &mut Lane {
+        let credit = self.group.weight;
+        let new = || Lane { level, keys: List::new(), turn: None, credit };
+        let is_here = match &self.lane {
+            Some(lane) => lane.level == level,
+            None => !self.more.contains_key(&level),
+        };
+        if is_here {
+            self.lane.get_or_insert_with(new)
+        } else {
+            self.more.entry(level).or_insert_with(new)
+        }
+    }
+
+    /// The lane at `level` has no keys any more.
+    pub(super) fn close(&mut self, level: i32) {
+        if self.lane.as_ref().is_some_and(|lane| lane.level == level) {
+            self.lane = None;
+        } else {
+            self.more.remove(&level);
+        }
+    }
+
+    /// The first level above `level` at which it has a lane; of all, where that is `None`.
+    pub(super) fn level_after(&self, level: Option<i32>) -> Option<i32> {
+        let from = level.map_or(Some(i32::MIN), |level| level.checked_add(1))?;
+        let here = self.lane.as_ref().map(|lane| lane.level).filter(|&here| here >= from);
+        let more = self.more.range(from..).next().map(|(&level, _)| level);
+        here.into_iter().chain(more).min()
+    }
+}
