@@ -123,10 +123,11 @@ impl<K: Eq + Clone> Queue<K> {
     /// Hands out the next key, if there is one.
     #[inline]
     pub fn get(&mut self, now: Time) -> Option<HandOut<K>> {
+        debug_assert!(!self.has_order(), "an order of one's own is asked by `get_by_order`");
+        self.promote_due(now);
         if self.paused {
             return None;
         }
-        self.promote_due(now);
         let slot = self.next()?;
         let key = self.records.get(slot).key.clone();
         Some(self.hand_out(slot, key, now))
@@ -136,10 +137,10 @@ impl<K: Eq + Clone> Queue<K> {
     /// have to be hashed to be found.
     pub fn get_by_order(&mut self, now: Time, hash_of: impl Fn(&K) -> u64) -> Popped<K> {
         let mut popped = Popped { item: None, dropped: Vec::new(), again: false };
+        self.promote_due(now);
         if self.paused {
             return popped;
         }
-        self.promote_due(now);
         while self.eligible() > 0 {
             let Ready::Custom(custom) = &mut self.ready else { break };
             let Some(key) = custom.pop() else { break };
@@ -168,6 +169,12 @@ impl<K: Eq + Clone> Queue<K> {
             popped.item = Some(self.hand_out(slot, key, now));
         }
         popped
+    }
+
+    /// Whether the queue has an order of the user's own.
+    #[must_use]
+    pub const fn has_order(&self) -> bool {
+        matches!(self.ready, Ready::Custom(_))
     }
 
     #[inline]

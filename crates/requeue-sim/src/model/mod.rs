@@ -202,10 +202,10 @@ impl<K: Ord + Clone> Model<K> {
 
     /// Hands out the next key; with it the number of keys that a custom order gave in vain.
     pub fn get(&mut self, now: Time) -> Option<Out<K>> {
+        self.promote(now, PROMOTE);
         if self.paused {
             return None;
         }
-        self.promote(now, PROMOTE);
         let key = self.queue.pop()?;
         self.epoch += 1;
         self.tally.hand_outs += 1;

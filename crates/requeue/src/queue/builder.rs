@@ -289,6 +289,10 @@ impl<K> Fused<K> {
 
 impl<K> CustomOrder<K> for Fused<K> {
     fn push(&mut self, key: K) {
+        if self.broken {
+            // Served by age all the same. The copy goes here, under the lock.
+            return drop_quietly(key);
+        }
         self.held += 1;
         self.with(|order| order.push(key));
     }

@@ -4,11 +4,11 @@ use std::future::Future;
 use std::hash::BuildHasher;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::thread;
 use std::time::Duration;
 
-use requeue_core::Ending;
+use requeue_core::{Ending, Time};
 
+use super::lost::Lost;
 use super::shared::SLICE;
 use super::{Queue, Shared};
 use crate::Key;
@@ -21,6 +21,8 @@ use crate::sync::{Arc, drop_quietly, quietly};
 pub struct Drained<K> {
     /// Whether nothing is ready and nothing with a worker.
     pub finished: bool,
+    /// How many keys are ready still, and handed out if somebody asks.
+    pub ready: usize,
     /// How many keys are still with a worker.
     pub processing: usize,
     /// The keys of which a run was asked for that will not happen: what waited for its time when
@@ -112,7 +114,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// # Cancel safety
     ///
-    /// The queue is shut down at the call; a dropped future only stops waiting.
+    /// The queue is shut down at the call. A future that is dropped stops waiting, and leaves its
+    /// report to [`take_dropped`](Self::take_dropped).
     pub fn shut_down_with_drain(&self) -> Drain<'_, K, S> {
         Drain::new(self, None)
     }
@@ -164,16 +167,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Drain::new(self, Some(timeout)).block()
     }
 
-    /// Whether adds are refused: client-go's `ShuttingDown`.
-    #[must_use]
-    pub fn is_shutting_down(&self) -> bool {
-        self.shared.lock().is_ok_and(|state| state.core.ending() == Ending::ShutDown)
-    }
-
-    /// Client-go's `ShuttingDown`, under its own name.
+    /// Whether the queue was shut down: client-go's `ShuttingDown`.
     #[must_use]
     pub fn shutting_down(&self) -> bool {
-        self.is_shutting_down()
+        self.shared.lock().is_ok_and(|state| state.core.ending() == Ending::ShutDown)
     }
 
     /// Whether new keys are refused, by [`close`](Self::close) or any other ending.
@@ -184,8 +181,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Takes the keys that were dropped since the queue was shut down: those that failed, and
     /// those asked to be added again. A drain's report has them already.
+    #[must_use = "it will not say so again"]
     pub fn take_dropped(&self) -> Vec<K> {
-        self.shared.lock().map(|mut state| std::mem::take(&mut state.lost)).unwrap_or_default()
+        let lost = self.shared.lock().map(|mut state| std::mem::take(&mut state.lost));
+        lost.map(|lost| lost.into_keys().collect()).unwrap_or_default()
     }
 
     /// Stops handing out. Everything else goes on: keys are added, ripen, and finish. Without
@@ -228,7 +227,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 pub struct Drain<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
     queue: &'q Queue<K, S>,
     dropped: Vec<K>,
-    deadline: Option<requeue_core::Time>,
+    deadline: Option<Time>,
     alarm: Option<Alarm>,
     /// How often the queue had been shut down when the drain began.
     shut_downs: u64,
@@ -248,13 +247,16 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         let shared: &Arc<Shared<K>> = &self.queue.shared;
         let over = self.deadline.is_some_and(|deadline| shared.clock.now() >= deadline);
         let waker_copy = waker.clone();
-        let Ok(mut state) = shared.lock() else { return Some(self.report(false, 0, Vec::new())) };
+        let Ok(mut state) = shared.lock() else {
+            return Some(self.report(false, [0; 2], Lost::new()));
+        };
         let finished = state.core.is_drained();
         if finished || over || state.shut_downs > self.shut_downs {
-            let (processing, lost) = (state.core.processing(), std::mem::take(&mut state.lost));
+            let left = [state.core.len(), state.core.processing()];
+            let lost = std::mem::take(&mut state.lost);
             drop(state);
             drop_quietly(waker_copy);
-            return Some(self.report(finished, processing, lost));
+            return Some(self.report(finished, left, lost));
         }
         let number = *self.number.get_or_insert_with(|| {
             state.drainer += 1;
@@ -276,10 +278,11 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         None
     }
 
-    fn report(&mut self, finished: bool, processing: usize, lost: Vec<K>) -> Drained<K> {
+    fn report(&mut self, finished: bool, left: [usize; 2], lost: Lost<K>) -> Drained<K> {
         let mut dropped = std::mem::take(&mut self.dropped);
-        dropped.extend(lost);
-        Drained { finished, processing, dropped }
+        dropped.extend(lost.into_keys());
+        let [ready, processing] = left;
+        Drained { finished, ready, processing, dropped }
     }
 
     fn block(mut self) -> Drained<K> {
@@ -287,7 +290,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
             loop {
                 match self.look(waker) {
                     Some(drained) => return drained,
-                    None => thread::park(),
+                    None => self.queue.shared.park(self.deadline.unwrap_or(Time::NEVER)),
                 }
             }
         })
@@ -310,9 +313,11 @@ impl<K: Key, S: BuildHasher> Future for Drain<'_, K, S> {
 
 impl<K: Key, S: BuildHasher> Drop for Drain<'_, K, S> {
     fn drop(&mut self) {
-        std::mem::take(&mut self.dropped).into_iter().for_each(drop_quietly);
-        let Some(number) = self.number else { return };
+        // Nobody has heard of these yet: `take_dropped` has them.
+        let dropped = std::mem::take(&mut self.dropped);
         let Ok(mut state) = self.queue.shared.lock() else { return };
+        state.lost.append(dropped);
+        let Some(number) = self.number else { return };
         let at = state.drainers.iter().position(|(n, _)| *n == number);
         let waker = at.map(|at| state.drainers.swap_remove(at));
         drop(state);

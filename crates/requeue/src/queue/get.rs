@@ -29,16 +29,19 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// queue.add(1);
     /// assert_eq!(queue.try_get().as_deref(), Some(&1));
     /// ```
+    #[must_use = "an item that is dropped unfinished counts as failed"]
     pub fn try_get(&self) -> Option<Item<'_, K>> {
         Some(Item::lent(&self.shared, self.take_now()?))
     }
 
     /// As [`try_get`](Self::try_get), with an item that can be sent anywhere.
+    #[must_use = "an item that is dropped unfinished counts as failed"]
     pub fn try_get_owned(&self) -> Option<Item<'static, K>> {
         Some(Item::owned(Arc::clone(&self.shared), self.take_now()?))
     }
 
     /// Takes up to `max` keys, as many as there are now.
+    #[must_use = "an item that is dropped unfinished counts as failed"]
     pub fn try_get_many(&self, max: usize) -> Vec<Item<'_, K>> {
         let Some(first) = (max > 0).then(|| self.take_now()).flatten() else { return Vec::new() };
         self.take_more(first, max)
@@ -51,8 +54,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// A future that is dropped has taken no key, and passes on the wake it was given. One that is
     /// not polled for long holds no key and keeps no other getter waiting.
     ///
-    /// Each poll spends a unit of tokio's cooperative budget, so that a loop over a full queue
-    /// lets others run.
+    /// Each key spends a unit of tokio's cooperative budget, so that a loop over a full queue lets
+    /// others run.
     ///
     /// ```
     /// # use requeue::Queue;
@@ -84,10 +87,26 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// worker will be ready again.
     ///
     /// After `shut_down`, `get` says `None` as soon as nothing is ready, as client-go's does, and
-    /// may find a key later that was dirty with another worker.
-    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "for Workers"))]
-    pub(crate) async fn get_to_the_end(&self) -> Option<Item<'static, K>> {
+    /// may find a key later that was dirty with another worker. A loop that is to finish those, too,
+    /// asks this one, as `Workers` do.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`get`](Self::get).
+    pub async fn get_to_the_end(&self) -> Option<Item<'static, K>> {
         let out = Waiting::new(self, Kind::Task, true).await?;
+        Some(Item::owned(Arc::clone(&self.shared), out))
+    }
+
+    /// As [`get_to_the_end`](Self::get_to_the_end), on this thread.
+    ///
+    /// # Panics
+    ///
+    /// Inside a tokio runtime.
+    #[must_use = "an item that is dropped unfinished counts as failed"]
+    #[track_caller]
+    pub fn get_to_the_end_blocking(&self) -> Option<Item<'static, K>> {
+        let out = self.block(None, true)?;
         Some(Item::owned(Arc::clone(&self.shared), out))
     }
 
@@ -135,9 +154,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// });
     /// assert!(queue.is_empty());
     /// ```
+    #[must_use = "an item that is dropped unfinished counts as failed"]
     #[track_caller]
     pub fn get_blocking(&self) -> Option<Item<'_, K>> {
-        Some(Item::lent(&self.shared, self.block(None)?))
+        Some(Item::lent(&self.shared, self.block(None, false)?))
     }
 
     /// As [`get_blocking`](Self::get_blocking), with an item that can be sent to another thread.
@@ -145,9 +165,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// # Panics
     ///
     /// Inside a tokio runtime.
+    #[must_use = "an item that is dropped unfinished counts as failed"]
     #[track_caller]
     pub fn get_owned_blocking(&self) -> Option<Item<'static, K>> {
-        let out = self.block(None)?;
+        let out = self.block(None, false)?;
         Some(Item::owned(Arc::clone(&self.shared), out))
     }
 
@@ -156,9 +177,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// # Panics
     ///
     /// Inside a tokio runtime.
+    #[must_use = "an item that is dropped unfinished counts as failed"]
     #[track_caller]
     pub fn get_timeout_blocking(&self, timeout: Duration) -> Option<Item<'_, K>> {
-        let out = self.block(Some(self.now() + timeout))?;
+        let out = self.block(Some(self.now() + timeout), false)?;
         Some(Item::lent(&self.shared, out))
     }
 
@@ -167,9 +189,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// # Panics
     ///
     /// Inside a tokio runtime.
+    #[must_use = "an item that is dropped unfinished counts as failed"]
     #[track_caller]
     pub fn get_many_blocking(&self, max: usize) -> Vec<Item<'_, K>> {
-        let Some(first) = (max > 0).then(|| self.block(None)).flatten() else { return Vec::new() };
+        let Some(first) = (max > 0).then(|| self.block(None, false)).flatten() else {
+            return Vec::new();
+        };
         self.take_more(first, max)
     }
 
@@ -183,44 +208,57 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     fn take_more(&self, first: HandOut<K>, max: usize) -> Vec<Item<'_, K>> {
         let mut items = vec![Item::lent(&self.shared, first)];
         while items.len() < max {
+            // Before the lock is taken: should a key's `clone` panic, the lock goes first, and then
+            // what has been taken goes back.
+            let mut slice = Slice { shared: &self.shared, outs: Vec::new() };
             let Ok((mut state, taken)) = self.shared.take(&|key| self.hash(key)) else { break };
             let Some(taken) = taken else {
                 self.shared.release(state);
                 break;
             };
-            let mut slice = vec![taken];
-            if !state.core.get_needs_now() {
-                let room = (max - items.len()).min(SLICE);
-                while slice.len() < room
-                    && let Some(taken) = state.core.get(Time::ZERO)
-                {
-                    slice.push(taken);
-                }
+            slice.outs.push(taken);
+            let room = (max - items.len()).min(SLICE);
+            while slice.outs.len() < room
+                && !state.core.has_order()
+                && !state.core.get_needs_now()
+                && let Some(taken) = state.core.get(Time::ZERO)
+            {
+                slice.outs.push(taken);
             }
             self.shared.release(state);
-            items.extend(slice.into_iter().map(|out| Item::lent(&self.shared, out)));
+            let outs = std::mem::take(&mut slice.outs);
+            items.extend(outs.into_iter().map(|out| Item::lent(&self.shared, out)));
         }
         items
     }
 
     #[track_caller]
-    fn block(&self, deadline: Option<Time>) -> Option<HandOut<K>> {
+    fn block(&self, deadline: Option<Time>, patient: bool) -> Option<HandOut<K>> {
         forbid_in_runtime();
-        let mut waiting = Waiting::new(self, Kind::Thread, false);
+        let mut waiting = Waiting::new(self, Kind::Thread, patient);
         waiting.deadline = deadline;
         THREAD.with(|waker| {
             loop {
                 match waiting.look(waker) {
                     Ok(answer) => return answer,
-                    Err(Time::NEVER) => thread::park(),
-                    Err(until) => {
-                        // A step of the clock, or a machine that slept, must not be slept through.
-                        let left = until.since(self.now()).min(Duration::from_secs(3600));
-                        thread::park_timeout(left);
-                    }
+                    Err(until) => self.shared.park(until),
                 }
             }
         })
+    }
+}
+
+/// Keys that were taken under the lock, and are not items yet.
+struct Slice<'a, K: Key> {
+    shared: &'a Shared<K>,
+    outs: Vec<HandOut<K>>,
+}
+
+impl<K: Key> Drop for Slice<'_, K> {
+    fn drop(&mut self) {
+        for out in self.outs.drain(..) {
+            quietly(|| Item::lent(self.shared, out).put_back());
+        }
     }
 }
 
@@ -284,7 +322,7 @@ impl<'q, K: Key, S: BuildHasher> Waiting<'q, K, S> {
                 }
                 Some(deadline) => {
                     self.alarm = quietly(|| shared.clock.arm(deadline, waker));
-                    Err(until)
+                    Err(until.min(deadline))
                 }
             },
         }
@@ -296,9 +334,13 @@ impl<K: Key, S: BuildHasher> Future for Waiting<'_, K, S> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         #[cfg(feature = "tokio")]
-        ready!(std::pin::pin!(tokio::task::coop::consume_budget()).poll(cx));
+        let budget = ready!(tokio::task::coop::poll_proceed(cx));
         match self.look(cx.waker()) {
-            Ok(answer) => Poll::Ready(answer),
+            Ok(answer) => {
+                #[cfg(feature = "tokio")]
+                budget.made_progress();
+                Poll::Ready(answer)
+            }
             Err(_) => Poll::Pending,
         }
     }

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
-use requeue_core::{self as core, Asked, Finish, Finished, HandOut};
+use requeue_core::{self as core, Asked, Finish, Finished, HandOut, Time};
 
 use super::Shared;
 use super::shared::State;
@@ -140,11 +141,11 @@ impl<'q, K: Key> Item<'q, K> {
     /// Failed: counted, and tried again after the limiter's delay, which is returned (client-go's
     /// `AddRateLimited`, then `Done`).
     pub fn retry(mut self) -> Duration {
-        let mut delay = Duration::ZERO;
-        self.end(|shared, key, asked| {
-            delay = shared.limits.delay(key, shared.clock.now());
-            Finish::Fail { delay, asked }
-        });
+        let Some((owner, key)) = &self.live else { return Duration::ZERO };
+        // One time for both, so that what the limiter holds back is what the queue holds back.
+        let now = owner.clock.now();
+        let delay = owner.limits.delay(key, now);
+        self.end_at(Some(now), |_, _, asked| Finish::Fail { delay, asked });
         delay
     }
 
@@ -197,6 +198,27 @@ impl<'q, K: Key> Item<'q, K> {
         self.end(|_, _, _| Finish::Done);
     }
 
+    /// The same item, to be sent anywhere: it keeps the queue alive.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add_all(["a", "b"]);
+    /// let items: Vec<_> = queue.try_get_many(2).into_iter().map(|i| i.into_owned()).collect();
+    /// std::thread::spawn(move || items.into_iter().for_each(|item| item.succeed()));
+    /// ```
+    pub fn into_owned(mut self) -> Item<'static, K> {
+        let live = self.live.take().and_then(|(owner, key)| {
+            let owner = match owner {
+                Owner::Lent(shared) => shared.handle()?,
+                Owner::Owned(shared) => shared,
+            };
+            Some((Owner::Owned(owner), key))
+        });
+        Item { live, ticket: self.ticket, asked: self.asked, failures: self.failures }
+    }
+
     /// Gives up the guard, for those who carry keys across tasks or languages: the hand-out lasts
     /// until [`Queue::done`](super::Queue::done) with the key, or
     /// [`Queue::done_ticket`](super::Queue::done_ticket) with the ticket.
@@ -215,10 +237,14 @@ impl<'q, K: Key> Item<'q, K> {
     }
 
     fn end(&mut self, how: impl FnOnce(&Shared<K>, &K, Asked) -> Finish) {
+        self.end_at(None, how);
+    }
+
+    fn end_at(&mut self, now: Option<Time>, how: impl FnOnce(&Shared<K>, &K, Asked) -> Finish) {
         let Some((owner, key)) = &self.live else { return };
         let how = how(owner, key, self.asked);
         // If a key's `clone` panics in here, nothing has happened, and the item's drop ends it.
-        owner.finish(&self.ticket, how);
+        owner.finish(&self.ticket, how, now);
         self.free();
     }
 
@@ -234,16 +260,19 @@ impl<K: Key> Drop for Item<'_, K> {
     fn drop(&mut self) {
         // May run while unwinding: nothing of the user's may unwind out of it.
         let Some((owner, key)) = &self.live else { return };
-        quietly(|| {
-            let delay = owner.limits.delay(key, owner.clock.now());
-            let how = Finish::Fail { delay, asked: self.asked };
-            if quietly(|| owner.finish(&self.ticket, how)).is_none() {
-                owner.finish_without_copies(&self.ticket, how);
-            }
-        });
+        let now = quietly(|| owner.clock.now()).unwrap_or_default();
+        let delay = owner.limits.delay(key, now);
+        let how = Finish::Fail { delay, asked: self.asked };
+        if quietly(|| owner.finish(&self.ticket, how, Some(now))).is_none() {
+            quietly(|| owner.finish_without_copies(&self.ticket, how, now));
+        }
         self.free();
     }
 }
+
+/// What a panic leaves behind is a run that has failed.
+impl<K: Key> UnwindSafe for Item<'_, K> {}
+impl<K: Key> RefUnwindSafe for Item<'_, K> {}
 
 impl<K: Key> Deref for Item<'_, K> {
     type Target = K;
@@ -281,15 +310,15 @@ impl Ticket {
     }
 
     pub(super) fn finish<K: Key>(&self, shared: &Shared<K>, how: Finish) -> bool {
-        shared.number == self.queue && shared.finish(&self.ticket, how)
+        shared.number == self.queue && shared.finish(&self.ticket, how, None)
     }
 }
 
 impl<K: Key> Shared<K> {
     /// Ends a hand-out; `false`, and no effect, if it has ended already.
-    pub(crate) fn finish(&self, ticket: &core::Ticket, how: Finish) -> bool {
-        let now =
-            matches!(how, Finish::Fail { .. } | Finish::Later { .. }).then(|| self.clock.now());
+    pub(crate) fn finish(&self, ticket: &core::Ticket, how: Finish, now: Option<Time>) -> bool {
+        let needs_now = matches!(how, Finish::Fail { .. } | Finish::Later { .. });
+        let now = now.or_else(|| needs_now.then(|| self.clock.now()));
         let locked = self.lock_at(now, |core| core.finish_needs_now(&how));
         let Ok((mut state, now)) = locked else { return false };
         let finished = state.core.finish(ticket, how, now);
@@ -298,8 +327,7 @@ impl<K: Key> Shared<K> {
 
     /// Ends a hand-out that could not be ended because a key's `clone` has panicked.
     #[cold]
-    fn finish_without_copies(&self, ticket: &core::Ticket, how: Finish) {
-        let now = self.clock.now();
+    fn finish_without_copies(&self, ticket: &core::Ticket, how: Finish, now: Time) {
         let Ok(mut state) = self.lock() else { return };
         let finished = state.core.finish_without_copies(ticket, how, now);
         self.finished(state, finished);

@@ -7,6 +7,7 @@ mod hooks;
 mod inspect;
 mod item;
 mod limits;
+mod lost;
 #[cfg(feature = "prometheus")]
 pub(crate) mod sample;
 mod shared;
@@ -15,6 +16,7 @@ mod waiters;
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
@@ -94,6 +96,10 @@ impl<K: Key> Default for Queue<K> {
     }
 }
 
+/// A panic leaves the queue as it was.
+impl<K: Key, S> UnwindSafe for Queue<K, S> {}
+impl<K: Key, S> RefUnwindSafe for Queue<K, S> {}
+
 impl<K: Key, S> Clone for Queue<K, S> {
     fn clone(&self) -> Self {
         Self {
@@ -154,14 +160,35 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let (hash, add) = (self.hash(key), Add::now());
+        self.add_ref_with(key, Add::now(), Q::to_owned)
+    }
+
+    /// As [`add_ref`](Self::add_ref), with all that can be asked, and with one's own way to make a
+    /// key, as for `Arc<str>`.
+    ///
+    /// ```
+    /// use requeue::{Add, Added, Queue};
+    /// use std::sync::Arc;
+    ///
+    /// let queue: Queue<Arc<str>> = Queue::new();
+    /// assert_eq!(queue.add_ref_with("default/web", Add::now(), Arc::from), Added::New);
+    /// ```
+    pub fn add_ref_with<Q>(&self, key: &Q, add: Add, own: impl FnOnce(&Q) -> K) -> Added
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        if add.is_delayed() || add.merging() == requeue_core::Merge::Exactly {
+            return self.add_with(own(key), add);
+        }
+        let hash = self.hash(key);
         let now = self.shared.hinted_now();
         let locked = self.shared.lock_at(now, requeue_core::Queue::add_needs_now);
         let Ok((mut state, now)) = locked else { return Added::Refused };
         let known = state.core.add_known(key, hash, &add, now);
         self.shared.release(state);
         // Somebody may add it in between: then this is one add more to the same run.
-        known.unwrap_or_else(|| self.add_with(key.to_owned(), add))
+        known.unwrap_or_else(|| self.add_with(own(key), add))
     }
 
     /// Adds `key` after `delay`. A delay of zero adds it now.
@@ -197,7 +224,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
         let now = self.shared.clock.now();
         let delay = self.shared.limits.delay(&key, now);
-        self.add_with(key, Add::after(delay).failed())
+        // One time for both, so that what the limiter holds back is what the queue holds back.
+        self.add_at(key, hash, Add::after(delay).failed(), Some(now))
     }
 
     /// Adds `key` with all that can be asked: delay, merging, priority, reasons.
@@ -214,14 +242,22 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// ```
     pub fn add_with(&self, key: K, add: Add) -> Added {
         let hash = self.hash(&key);
+        self.add_at(key, hash, add, None)
+    }
+
+    #[inline]
+    fn add_at(&self, key: K, hash: u64, add: Add, now: Option<Time>) -> Added {
         let group = self.group(&key);
         if add.merging() == requeue_core::Merge::Exactly
             && self.shared.lock().is_ok_and(|state| !state.core.refuses(&key, hash))
         {
             self.shared.limits.forget(&key);
         }
-        let now =
-            if add.is_delayed() { Some(self.shared.clock.now()) } else { self.shared.hinted_now() };
+        let now = match now {
+            None if add.is_delayed() => Some(self.shared.clock.now()),
+            None => self.shared.hinted_now(),
+            now => now,
+        };
         let locked = self.shared.lock_at(now, requeue_core::Queue::add_needs_now);
         let Ok((mut state, now)) = locked else { return Added::Refused };
         let (added, unused) = state.core.add(key, hash, add, group, now);

@@ -2,11 +2,14 @@
 
 use std::any::TypeId;
 use std::task::{Wake, Waker};
+use std::thread;
+use std::time::Duration;
 
 use requeue_core::{self as core, HandOut, Time};
 
 use super::hooks::Told;
 use super::limits::Limits;
+use super::lost::Lost;
 use super::waiters::{Kind, Place, Waiters, Wakes};
 use crate::Key;
 use crate::clock::{Alarm, Clock};
@@ -19,6 +22,9 @@ use crate::sync::{
 /// How many keys are handed out, dropped or copied under one hold of the lock.
 pub(super) const SLICE: usize = 256;
 
+/// How soon a parked thread looks again that waits for a clock which does not go by real time.
+const LOOK: Duration = Duration::from_millis(10);
+
 /// What the lock guards.
 pub(crate) struct State<K> {
     pub(crate) core: core::Queue<K>,
@@ -29,7 +35,7 @@ pub(crate) struct State<K> {
     /// How often `shut_down` was called: it ends a drain that came before.
     pub(super) shut_downs: u64,
     /// Keys that were dropped after the ending, by failures and the like.
-    pub(super) lost: Vec<K>,
+    pub(super) lost: Lost<K>,
     alarm: Alarm,
     /// What the alarm is armed for, or is being armed for.
     armed: Time,
@@ -84,7 +90,7 @@ impl<K: Key> Shared<K> {
             drainers: Vec::new(),
             drainer: 0,
             shut_downs: 0,
-            lost: Vec::new(),
+            lost: Lost::new(),
             alarm: Alarm::none(),
             armed: Time::NEVER,
             arming: false,
@@ -179,11 +185,12 @@ impl<K: Key> Shared<K> {
         if !waiters.is_empty()
             && let Some(due) = core.next_due()
         {
-            let by_thread = if self.clock.is_real_time() { waiters.keep_time(due) } else { None };
-            match by_thread {
-                Some(leader) => leader.into_iter().for_each(|waker| wakes.push(waker)),
-                None => arm = due < state.armed,
+            let by_thread = waiters.keep_time(due);
+            // A parked thread knows real time only; another clock has to be asked to wake.
+            if by_thread.is_none() || !self.clock.is_real_time() {
+                arm = due < state.armed;
             }
+            by_thread.flatten().into_iter().for_each(|waker| wakes.push(waker));
         }
         drop(state);
         wakes.wake();
@@ -319,13 +326,29 @@ impl<K: Key> Shared<K> {
             fresh = Some(waker.clone());
         };
         let due = state.core.next_due().unwrap_or(Time::NEVER);
-        let leads = wait.kind == Kind::Thread
-            && self.clock.is_real_time()
-            && state.waiters.lead(wait.place, due);
+        let leads = wait.kind == Kind::Thread && state.waiters.lead(wait.place, due);
         self.release(state);
         drop_quietly(old);
         drop_quietly(fresh);
         Look::Wait { until: if leads { due } else { Time::NEVER } }
+    }
+
+    /// A handle that keeps the queue alive. There is one while anything borrows from it.
+    pub(super) fn handle(&self) -> Option<Arc<Self>> {
+        self.this.upgrade()
+    }
+
+    /// Parks this thread until it is woken, or about `until`.
+    pub(super) fn park(&self, until: Time) {
+        if until == Time::NEVER {
+            return thread::park();
+        }
+        // A step of the clock, or a machine that slept, must not be slept through. And where time is
+        // not the machine's, the alarm wakes; unless its runtime is one that nobody drives just now,
+        // so that the thread looks for itself now and then.
+        let least = if self.clock.is_real_time() { Duration::ZERO } else { LOOK };
+        let left = until.since(self.clock.now()).clamp(least, Duration::from_secs(3600));
+        thread::park_timeout(left);
     }
 
     /// A getter gives up waiting.
@@ -351,7 +374,7 @@ impl<K: Key> Drop for Shared<K> {
         let core = std::mem::replace(&mut state.core, core::Queue::new(core::Config::default()));
         let lost = std::mem::take(&mut state.lost);
         drop(state);
-        core.into_keys().chain(lost).for_each(drop_quietly);
+        core.into_keys().chain(lost.into_keys()).for_each(drop_quietly);
     }
 }
 

@@ -51,6 +51,8 @@ pub(crate) struct Waiters {
     returned: u64,
     /// The latest wake that was given to a task.
     to_task: u64,
+    /// The latest wake that was given to a thread.
+    to_thread: u64,
     /// The thread that keeps the time for all, and until when it sleeps.
     leader: Option<(Place, crate::Time)>,
 }
@@ -67,6 +69,7 @@ impl Waiters {
             given: 0,
             returned: 0,
             to_task: 0,
+            to_thread: 0,
             leader: None,
         }
     }
@@ -167,6 +170,21 @@ impl Waiters {
             }
             self.wake_first(wakes);
         }
+        // A thread comes for certain. Where all who were woken are tasks, which may never look, and
+        // a thread waits behind them, it is woken besides.
+        if keys > 0 && self.threads > 0 && self.to_thread <= self.returned {
+            let first = self.first_thread();
+            self.wake_at(first, wakes);
+        }
+    }
+
+    /// The first thread in the list; there is one.
+    fn first_thread(&self) -> u32 {
+        let mut at = self.head;
+        while at != NONE && self.all[at as usize].kind != Kind::Thread {
+            at = self.all[at as usize].next;
+        }
+        at
     }
 
     /// Wakes all, or only those who do not insist on a final answer.
@@ -187,8 +205,9 @@ impl Waiters {
 
     fn wake_at(&mut self, at: u32, wakes: &mut Wakes) {
         self.given += 1;
-        if self.all[at as usize].kind == Kind::Task {
-            self.to_task = self.given;
+        match self.all[at as usize].kind {
+            Kind::Task => self.to_task = self.given,
+            Kind::Thread => self.to_thread = self.given,
         }
         self.unlink(at);
         let state = std::mem::replace(&mut self.all[at as usize].state, State::Woken(self.given));
@@ -225,13 +244,7 @@ impl Waiters {
         let place = match self.leader {
             Some((_, until)) if until <= due => return Some(None),
             Some((place, _)) => place.0,
-            None => {
-                let mut at = self.head;
-                while at != NONE && self.all[at as usize].kind != Kind::Thread {
-                    at = self.all[at as usize].next;
-                }
-                at
-            }
+            None => self.first_thread(),
         };
         // A leader that is awake already looks for itself.
         let Some(waiter) = self.all.get(place as usize) else { return Some(None) };

@@ -176,8 +176,8 @@ where
             }
         }
         dropped.append(&mut self.queue.take_dropped());
-        let (processing, depth) = (self.queue.processing(), self.queue.depth());
-        Drained { finished: processing == 0 && depth == 0, processing, dropped }
+        let (ready, processing) = (self.queue.len(), self.queue.processing());
+        Drained { finished: processing == 0 && ready == 0, ready, processing, dropped }
     }
 
     /// Lets the workers finish, then makes them.

@@ -1,0 +1,37 @@
+//! Keys that were dropped after the ending, until somebody asks for them.
+
+/// A list in pieces: it grows under the queue's lock, and never by a long copy.
+pub(super) struct Lost<K> {
+    pieces: Vec<Vec<K>>,
+}
+
+const PIECE: usize = 1024;
+
+impl<K> Lost<K> {
+    pub(super) const fn new() -> Self {
+        Self { pieces: Vec::new() }
+    }
+
+    pub(super) fn push(&mut self, key: K) {
+        match self.pieces.last_mut() {
+            Some(piece) if piece.len() < piece.capacity().max(PIECE) => piece.push(key),
+            _ => self.pieces.push(vec![key]),
+        }
+    }
+
+    pub(super) fn append(&mut self, keys: Vec<K>) {
+        if !keys.is_empty() {
+            self.pieces.push(keys);
+        }
+    }
+
+    pub(super) fn into_keys(self) -> impl Iterator<Item = K> {
+        self.pieces.into_iter().flatten()
+    }
+}
+
+impl<K> Default for Lost<K> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

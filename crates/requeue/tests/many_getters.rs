@@ -1,0 +1,207 @@
+//! Many keys at once, and many getters at once.
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
+use std::time::Duration;
+
+use common::{fake, poll};
+use requeue::clock::{Alarm, FakeClock};
+use requeue::{Clock, CustomOrder, Order, Queue, Time};
+
+struct Stack(Vec<u32>);
+
+impl CustomOrder<u32> for Stack {
+    fn push(&mut self, key: u32) {
+        self.0.push(key);
+    }
+
+    fn touch(&mut self, _: &u32) {}
+
+    fn pop(&mut self) -> Option<u32> {
+        self.0.pop()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[test]
+fn many_keys_come_in_the_order_of_ones_own() {
+    let order = Order::Custom(Box::new(Stack(Vec::new())));
+    let queue = Queue::builder().order(order).build().unwrap();
+    queue.add_all(1..=6);
+    let keys: Vec<u32> = queue.try_get_many(6).iter().map(|item| **item).collect();
+    assert_eq!(keys, [6, 5, 4, 3, 2, 1]);
+}
+
+/// A key whose copies can be made to run out.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Rare(u32, Arc<()>);
+
+static COPIES: AtomicUsize = AtomicUsize::new(0);
+
+impl Clone for Rare {
+    fn clone(&self) -> Self {
+        let left = COPIES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        assert!(left.is_ok(), "no copy left");
+        Self(self.0, Arc::clone(&self.1))
+    }
+}
+
+#[test]
+fn keys_taken_before_a_copy_fails_go_back() {
+    let queue = Queue::new();
+    queue.add_all((0..6).map(|n| Rare(n, Arc::new(()))));
+    COPIES.store(3, Ordering::Relaxed);
+    let caught = catch_unwind(AssertUnwindSafe(|| queue.try_get_many(6).len()));
+    assert!(caught.is_err());
+    COPIES.store(100, Ordering::Relaxed);
+    assert_eq!(queue.processing(), 0, "nothing is with a worker that has it not");
+    assert_eq!(queue.len() + queue.waiting(), 6);
+}
+
+#[test]
+fn with_two_tasks_that_are_not_polled_a_thread_behind_them_gets_the_key() {
+    let queue = Queue::<u32>::new();
+    let mut lazy = [Box::pin(queue.get()), Box::pin(queue.get()), Box::pin(queue.get())];
+    lazy.iter_mut().for_each(|getter| assert!(poll(getter, Waker::noop()).is_pending()));
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| queue.get_blocking().map(|item| *item));
+        // Whether the thread waits already makes no difference.
+        queue.add(7);
+        assert_eq!(thread.join().unwrap(), Some(7));
+    });
+}
+
+/// Counts how often it is asked for the time.
+#[derive(Clone)]
+struct Counted(FakeClock, Arc<AtomicUsize>);
+
+impl Clock for Counted {
+    fn now(&self) -> Time {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.now()
+    }
+
+    fn arm(&self, at: Time, waker: &Waker) -> Alarm {
+        self.0.arm(at, waker)
+    }
+
+    fn is_real_time(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_getter_of_a_paused_queue_makes_due_keys_ready_and_then_sleeps() {
+    let (clock, count) = (FakeClock::new(), Arc::new(AtomicUsize::new(0)));
+    let queue = Queue::builder().clock(Counted(clock.clone(), Arc::clone(&count))).build().unwrap();
+    queue.add_after(1, Duration::from_millis(1));
+    queue.pause();
+    clock.advance(Duration::from_secs(1));
+    let mut getter = Box::pin(queue.get());
+    assert!(poll(&mut getter, Waker::noop()).is_pending());
+    assert_eq!((queue.len(), queue.waiting()), (1, 0), "nothing is left that time could wake for");
+}
+
+#[test]
+fn a_retry_asks_for_the_time_once() {
+    let (clock, count) = (FakeClock::new(), Arc::new(AtomicUsize::new(0)));
+    let queue = Queue::builder().clock(Counted(clock, Arc::clone(&count))).build().unwrap();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    count.store(0, Ordering::Relaxed);
+    item.retry();
+    assert_eq!(count.swap(0, Ordering::Relaxed), 1);
+    queue.add_rate_limited("b");
+    assert_eq!(count.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_drain_that_is_dropped_leaves_its_report() {
+    let (queue, _clock) = fake();
+    queue.add_after("waiting", Duration::from_secs(60));
+    queue.add("busy");
+    let busy = queue.try_get().unwrap();
+    let mut drain = Box::pin(queue.shut_down_with_drain());
+    assert!(poll(&mut drain, Waker::noop()).is_pending());
+    drop(drain);
+    busy.retry();
+    let mut dropped = queue.take_dropped();
+    dropped.sort_unstable();
+    assert_eq!(dropped, ["busy", "waiting"]);
+}
+
+#[test]
+fn a_drain_that_times_out_says_what_is_ready_still() {
+    let (queue, _clock) = fake();
+    queue.add_all(0..10);
+    let busy = queue.try_get();
+    let drained = queue.drain_blocking(Duration::ZERO);
+    assert_eq!((drained.finished, drained.ready, drained.processing), (false, 9, 1));
+    drop(busy);
+}
+
+/// A clock that never wakes anybody, as one of a runtime that nobody drives.
+struct Silent;
+
+impl Clock for Silent {
+    fn now(&self) -> Time {
+        requeue::clock::SystemClock.now()
+    }
+
+    fn arm(&self, _: Time, _: &Waker) -> Alarm {
+        Alarm::none()
+    }
+}
+
+#[test]
+fn a_thread_looks_for_itself_where_its_clock_does_not_wake_it() {
+    let queue = Queue::builder().clock(Silent).build().unwrap();
+    let short = Duration::from_millis(1);
+    assert!(queue.get_timeout_blocking(short).is_none());
+    queue.add_after("due", short);
+    let item = queue.get_blocking().unwrap();
+    assert_eq!(*item, "due");
+    assert!(!queue.drain_blocking(short).finished);
+    drop(item);
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn a_task_that_waits_on_hundreds_of_queues_is_served_by_each() {
+    // More than the budget of one poll.
+    let queues: Vec<Queue<usize>> = (0..300).map(|_| Queue::new()).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let task = {
+            let queues = queues.clone();
+            tokio::spawn(async move {
+                let mut getters: Vec<_> =
+                    queues.iter().map(|queue| Box::pin(queue.get())).collect();
+                std::future::poll_fn(|cx| {
+                    getters
+                        .iter_mut()
+                        .map(|getter| getter.as_mut().poll(cx))
+                        .find(std::task::Poll::is_ready)
+                        .map_or(std::task::Poll::Pending, |ready| {
+                            ready.map(|item| item.map(|i| *i))
+                        })
+                })
+                .await
+            })
+        };
+        // Let it look at all of them, and wait.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        queues[290].add(290);
+        assert_eq!(task.await.unwrap(), Some(290));
+    });
+}
