@@ -1,4 +1,4 @@
-//! The primitives the queue stands on, in one place so that a model checker can take theirs.
+//! The primitives the queue stands on, in one place, and the lock under which users' code may run.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 pub(crate) use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};

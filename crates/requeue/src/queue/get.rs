@@ -52,7 +52,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// # Cancel safety
     ///
     /// A future that is dropped has taken no key, and passes on the wake it was given. One that is
-    /// not polled for long holds no key and keeps no other getter waiting.
+    /// not polled for long holds no key and keeps no other getter waiting; of several such in one
+    /// queue, `docs/SEMANTICS.md` says how far that goes.
     ///
     /// Each key spends a unit of tokio's cooperative budget, so that a loop over a full queue lets
     /// others run.

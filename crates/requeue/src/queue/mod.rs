@@ -62,7 +62,8 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 ///
 /// # Code of the user's
 ///
-/// Under the queue's lock run only a key's `eq` and `clone` and an
+/// Under the queue's lock run only a key's `eq` and `clone` (and its `hash`, with an order of one's
+/// own) and an
 /// [order of one's own](requeue_core::CustomOrder). Where these call the queue, they find it
 /// refusing: adds answer [`Added::Refused`], gets and counts find nothing. Where a key's `eq` or
 /// `clone` panics, the panic reaches the caller and the queue is as it was. A custom order that
