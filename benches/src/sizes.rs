@@ -12,7 +12,7 @@ use crate::keys::hash;
 /// All tables of memory.
 pub fn run(scale: &Scale) {
     let until = 2 * scale.million;
-    println!("bytes per u64 key, as asked of the allocator: ");
+    println!("bytes per u64 key, as asked of the allocator");
     println!("  {:<44}{:>9}{:>9}", "keys", "queued", "delayed");
     let (queued, delayed) = (growth(Add::now(), until), growth(Add::after(LONG), until));
     for keys in (1..=20).map(|part| until * part / 20) {

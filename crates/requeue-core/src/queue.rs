@@ -436,7 +436,6 @@ impl<K: Eq + Clone> Queue<K> {
     /// Removes the record in `slot`, which is Idle, and returns its key.
     #[inline]
     pub(crate) fn remove(&mut self, slot: u32) -> K {
-        let end = self.records.end();
         let record = self.records.remove(slot);
         self.index.remove(&mut self.records, slot, record.hash, record.home);
         if let Some(lanes) = self.ready.lanes_mut() {
@@ -445,7 +444,7 @@ impl<K: Eq + Clone> Queue<K> {
         if self.records.is_sparse() {
             self.compact();
         }
-        if self.records.end() < end {
+        if self.records.has_shrunk() {
             self.trim();
         }
         record.key

@@ -36,13 +36,16 @@ impl<T> Chunk<T> {
         Self { slots: Vec::new(), vacant: NONE, live: 0, prev: NONE, next: NONE, listed: false }
     }
 
-    /// Gives back the memory of a chunk without records.
-    fn clear(&mut self, number: usize) {
+    /// Gives back the memory of a chunk without records, and says whether it did.
+    #[cold]
+    fn clear(&mut self, number: usize) -> bool {
         // A queue that is empty now and then keeps the little it needs.
-        if number > 0 || self.slots.capacity() > SMALL {
+        let clears = number > 0 || self.slots.capacity() > SMALL;
+        if clears {
             self.slots = Vec::new();
             self.vacant = NONE;
         }
+        clears
     }
 }
 
@@ -56,11 +59,13 @@ pub(crate) struct Slab<T> {
     looking: usize,
     /// The chunk that is being emptied, if any; it is kept out of the list of room.
     source: u32,
+    /// Whether memory was given back since somebody asked.
+    shrunk: bool,
 }
 
 impl<T> Slab<T> {
     pub(crate) const fn new() -> Self {
-        Self { chunks: Vec::new(), room: NONE, live: 0, looking: 0, source: NONE }
+        Self { chunks: Vec::new(), room: NONE, live: 0, looking: 0, source: NONE, shrunk: false }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -72,8 +77,14 @@ impl<T> Slab<T> {
         self.chunks.len() * CHUNK
     }
 
-    /// One more than the highest slot that has been used since its chunk was made. It goes down
-    /// when chunks are given back: then nobody need remember anything of slots from here on.
+    /// Whether [`end`](Self::end) may have gone down since the last time.
+    #[inline]
+    pub(crate) fn has_shrunk(&mut self) -> bool {
+        core::mem::take(&mut self.shrunk)
+    }
+
+    /// One more than the highest slot that has been used since its chunk was made: nobody need
+    /// remember anything of slots from here on.
     pub(crate) fn end(&self) -> usize {
         let last = self.chunks.len().checked_sub(1);
         last.map_or(0, |last| last * CHUNK + self.chunks[last].slots.len())
@@ -156,7 +167,7 @@ impl<T> Slab<T> {
         chunk.live -= 1;
         self.live -= 1;
         if chunk.live == 0 {
-            chunk.clear(number);
+            self.shrunk |= chunk.clear(number);
         }
         let emptied = chunk.live == 0;
         if !chunk.listed && number as u32 != self.source {
@@ -248,7 +259,7 @@ impl<T> Slab<T> {
             moved(self, from, to);
         }
         if self.chunks[last].live == 0 {
-            self.chunks[last].clear(last);
+            self.shrunk |= self.chunks[last].clear(last);
             self.trim();
         }
     }
