@@ -24,6 +24,7 @@ mod sparse;
 mod stats;
 mod time;
 mod timers;
+mod upkeep;
 pub mod wait;
 
 pub use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge, When};

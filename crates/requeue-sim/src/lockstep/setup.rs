@@ -85,7 +85,7 @@ impl Ask {
             When::Now => Add::now(),
             When::After(delay) => Add::after(delay),
             When::At(at) => Add::at(at),
-            other => unimplemented!("{other:?}"),
+            other => unreachable!("no model of {other:?}"),
         };
         let add = add.merge(self.merge).priority(self.priority).reason(self.reasons);
         if self.failed { add.failed() } else { add }

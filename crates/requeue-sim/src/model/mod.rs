@@ -64,7 +64,7 @@ impl Ask {
             When::Now => None,
             When::After(delay) => Some(now + delay),
             When::At(at) => Some(at),
-            other => unimplemented!("{other:?}"),
+            other => unreachable!("no model of {other:?}"),
         }
         .filter(|&at| at > now)
     }

@@ -55,7 +55,7 @@ impl Seen {
             Phase::Ready => 1,
             Phase::Processing => 2,
             Phase::ProcessingDirty => 3,
-            other => unimplemented!("{other:?}"),
+            other => unreachable!("no model of {other:?}"),
         }
     }
 }
