@@ -218,10 +218,14 @@ impl<K: Key> Shared<K> {
             let (Some(due), false) = (due, state.waiters.is_empty()) else { return };
             (state.armed, state.arming, state.arm_again) = (due, true, false);
             drop(state);
-            let alarm = quietly(|| self.clock.arm(due, self.timer())).unwrap_or_default();
+            let alarm = quietly(|| self.clock.arm(due, self.timer()));
             let Ok(mut state) = self.lock() else { return };
             state.arming = false;
-            let old = std::mem::replace(&mut state.alarm, alarm);
+            if alarm.is_none() {
+                // A clock that panics has armed nothing: whoever comes next tries again.
+                state.armed = Time::NEVER;
+            }
+            let old = std::mem::replace(&mut state.alarm, alarm.unwrap_or_default());
             let again = state.arm_again;
             drop(state);
             drop_quietly(old);
