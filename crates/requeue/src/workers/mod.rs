@@ -1,6 +1,7 @@
 //! Workers: a handler per key, run by as many tasks as asked for.
 
 mod attempt;
+mod net;
 mod outcome;
 
 use std::fmt;
@@ -13,9 +14,9 @@ use foldhash::fast::RandomState;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use self::attempt::Worker;
 pub use self::outcome::{Action, Error};
 use crate::clock::sleep_until;
-use crate::sync::quietly;
 use crate::{Drained, Key, Queue};
 
 type GiveUp<K> = Arc<dyn Fn(K, Error) + Send + Sync>;
@@ -160,12 +161,13 @@ where
         let stop = CancellationToken::new();
         let mut workers = JoinSet::new();
         for _ in 0..self.concurrency {
-            workers.spawn(attempt::work(
-                self.queue.clone(),
-                Arc::clone(&self.handler),
-                self.options.clone(),
-                stop.clone(),
-            ));
+            let worker = Worker {
+                queue: self.queue.clone(),
+                handler: Arc::clone(&self.handler),
+                options: self.options.clone(),
+                stop: stop.clone(),
+            };
+            workers.spawn(worker.work());
         }
         let mut dropped = Vec::new();
         tokio::select! {
@@ -188,7 +190,8 @@ where
             () = all(workers) => return,
             () = sleep_until(&clock, clock.now() + timeout) => stop.cancel(),
         }
-        // Each ends within the grace period: its future is dropped then.
+        // Each ends within the grace period: a worker that waits for a key does at once, and the
+        // future of one that has a key is dropped then.
         all(workers).await;
     }
 }
@@ -208,10 +211,9 @@ impl<K: Key, H, S> fmt::Debug for Workers<K, H, S> {
 }
 
 impl<K> Options<K> {
-    fn give_up(&self, key: K, error: Error) {
-        if let Some(on_give_up) = &self.on_give_up {
-            quietly(|| on_give_up(key, error));
-        }
+    /// Whether a key is given up if this attempt fails.
+    fn is_last(&self, attempt: u32) -> bool {
+        self.max_retries.is_some_and(|retries| attempt > retries)
     }
 }
 
