@@ -55,3 +55,76 @@ async fn past_the_drain_timeout_nothing_new_is_begun() {
     assert_eq!((drained.finished, drained.ready), (false, 1));
     assert_eq!(*seen.lock().unwrap(), [(1, 1)]);
 }
+
+/// What is given up, and when, of a handler that fails so long after it was told to stop.
+async fn given_up_after(late: Duration, error: fn() -> Error) -> (String, Option<String>) {
+    let (queue, told) = (Queue::new(), Arc::new(Mutex::new(None)));
+    queue.add(1);
+    queue.close();
+    let handler = move |_, context: Context| async move {
+        context.cancelled().await;
+        tokio::time::sleep(late).await;
+        Err::<Action, _>(error())
+    };
+    Workers::new(queue, handler)
+        .timeout(Duration::from_secs(3))
+        .grace(Duration::from_secs(2))
+        .max_retries(0)
+        .on_give_up({
+            let told = Arc::clone(&told);
+            move |_, error| {
+                let source = error.source().source().map(ToString::to_string);
+                *told.lock().unwrap() = Some((error.to_string(), source));
+            }
+        })
+        .run()
+        .await;
+    let told = told.lock().unwrap().take();
+    told.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_after_the_timeout_says_that_and_what_the_handler_said() {
+    let (error, source) = given_up_after(Duration::from_secs(1), || "half done".into()).await;
+    assert_eq!(error, "timed out after 3s: half done");
+    assert_eq!(source.as_deref(), Some("half done"));
+    let (error, source) = given_up_after(Duration::from_secs(9), || "half done".into()).await;
+    assert_eq!((&*error, source), ("timed out after 3s", None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_after_the_timeout_is_followed_by_what_the_handler_asked_for() {
+    let queue = Queue::new();
+    queue.add(1);
+    queue.close();
+    let handler = |_, context: Context| async move {
+        context.cancelled().await;
+        Err::<Action, _>(match context.attempt() {
+            1 => Error::retry_after(Duration::from_secs(7), "busy"),
+            _ => Error::terminal("hopeless"),
+        })
+    };
+    let before = Instant::now();
+    Workers::new(queue.clone(), handler).timeout(Duration::from_secs(3)).run().await;
+    assert_eq!(before.elapsed(), Duration::from_secs(3 + 7 + 3));
+    assert_eq!((queue.counts().failures, queue.given_up()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_an_attempt_that_a_drain_cancels_is_the_handlers() {
+    let (queue, told) = (Queue::new(), Arc::new(Mutex::new(String::new())));
+    queue.add(1);
+    let handler = |_, context: Context| async move {
+        context.cancelled().await;
+        Err::<Action, _>(Error::terminal("interrupted"))
+    };
+    Workers::new(queue, handler)
+        .drain_timeout(Duration::from_secs(1))
+        .on_give_up({
+            let told = Arc::clone(&told);
+            move |_, error| *told.lock().unwrap() = error.to_string()
+        })
+        .run_until(ready(()))
+        .await;
+    assert_eq!(*told.lock().unwrap(), "interrupted");
+}

@@ -117,12 +117,11 @@ where
             _ = after(clock, Some(options.grace)) => None,
         };
         match (ended, timed_out) {
+            (Some(Ended::Failed(error)), Some(timeout)) => Ended::Failed(error.late(timeout)),
             (Some(ended), _) => ended,
             (None, timed_out) => match (net::end(future), timed_out) {
                 (Err(panic), _) => Ended::Panicked(panic),
-                (Ok(()), Some(timeout)) => {
-                    Ended::Failed(format!("timed out after {timeout:?}").into())
-                }
+                (Ok(()), Some(timeout)) => Ended::Failed(Error::timed_out(timeout)),
                 (Ok(()), None) => Ended::Stopped,
             },
         }

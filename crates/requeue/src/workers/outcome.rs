@@ -72,6 +72,17 @@ impl Error {
         Self { source: error.into(), next: Next::GiveUp }
     }
 
+    /// The attempt has taken too long, and has been dropped.
+    pub(super) fn timed_out(after: Duration) -> Self {
+        TimedOut { after, error: None }.into()
+    }
+
+    /// The attempt has failed by itself after it had taken too long.
+    pub(super) fn late(self, after: Duration) -> Self {
+        let error = TimedOut { after, error: Some(self.source) };
+        Self { source: Box::new(error), next: self.next }
+    }
+
     /// Whether it is not tried again.
     #[must_use]
     pub const fn is_terminal(&self) -> bool {
@@ -106,5 +117,28 @@ impl fmt::Display for Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Error").field("source", &self.source).field("next", &self.next).finish()
+    }
+}
+
+#[derive(Debug)]
+struct TimedOut {
+    after: Duration,
+    /// What the handler said of it.
+    error: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl fmt::Display for TimedOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "timed out after {:?}", self.after)?;
+        match &self.error {
+            Some(error) => write!(f, ": {error}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl StdError for TimedOut {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.error.as_deref().map(|error| error as _)
     }
 }
