@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use requeue::workers::{Action, Context, Error, Workers};
 use requeue::{Added, Queue};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 type Seen = Arc<Mutex<Vec<(u32, u32)>>>;
@@ -127,4 +128,88 @@ async fn an_error_of_an_attempt_that_a_drain_cancels_is_the_handlers() {
         .run_until(ready(()))
         .await;
     assert_eq!(*told.lock().unwrap(), "interrupted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_attempt_knows_that_it_is() {
+    for (retries, last) in [(Some(0), Some(1)), (Some(2), Some(3)), (None, None)] {
+        let (queue, seen) = (Queue::new(), Seen::default());
+        queue.add(1);
+        queue.close();
+        let handler = {
+            let seen = Arc::clone(&seen);
+            move |_, context: Context| {
+                seen.lock().unwrap().push((context.attempt(), context.is_last_attempt().into()));
+                async move {
+                    match context.attempt() {
+                        5 => Ok(Action::done()),
+                        _ => Err("fails".into()),
+                    }
+                }
+            }
+        };
+        let workers = Workers::new(queue.clone(), handler);
+        match retries {
+            Some(retries) => workers.max_retries(retries).run().await,
+            None => workers.run().await,
+        };
+        let seen = seen.lock().unwrap();
+        let expected = (1..=last.unwrap_or(5)).map(|n| (n, u32::from(Some(n) == last)));
+        assert_eq!(*seen, expected.collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_put_back_is_ready_at_the_tail_with_no_failure_counted() {
+    let (queue, seen) = (Queue::new(), Seen::default());
+    queue.add_all([1, 2]);
+    queue.close();
+    let handler = {
+        let seen = Arc::clone(&seen);
+        move |key, context: Context| {
+            seen.lock().unwrap().push((key, context.attempt()));
+            let run = seen.lock().unwrap().len();
+            async move {
+                match run {
+                    1 => Err("fails".into()),
+                    // Its failure is not forgotten, either.
+                    3 => Ok(Action::put_back()),
+                    _ => Ok(Action::done()),
+                }
+            }
+        }
+    };
+    Workers::new(queue.clone(), handler).run().await;
+    assert_eq!(*seen.lock().unwrap(), [(1, 1), (2, 1), (1, 2), (1, 2)]);
+    assert_eq!(queue.counts().failures, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_put_back_after_a_shutdown_is_reported() {
+    let (queue, started) = (Queue::new(), Arc::new(Notify::new()));
+    queue.add(1);
+    let handler = {
+        let started = Arc::clone(&started);
+        move |_, context: Context| {
+            started.notify_one();
+            async move {
+                context.cancelled().await;
+                Ok::<_, Error>(Action::put_back())
+            }
+        }
+    };
+    let drained = Workers::new(queue, handler)
+        .drain_timeout(Duration::from_secs(1))
+        .run_until(started.notified())
+        .await;
+    assert_eq!((drained.finished, drained.dropped), (true, vec![1]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_workers_at_all_are_one() {
+    let queue = Queue::new();
+    queue.add(1);
+    queue.close();
+    let workers = Workers::new(queue, |_, _| async { Ok(Action::done()) });
+    assert!(workers.concurrency(0).run().await.finished);
 }

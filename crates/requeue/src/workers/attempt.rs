@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::net::{self, Shown, caught};
-use super::outcome::Next;
+use super::outcome::{Next, Then};
 use super::{Action, Context, Error, Options};
 use crate::clock::{Clock, sleep_until};
 use crate::sync::{drop_quietly, quietly};
@@ -68,6 +68,7 @@ where
         let Some(item) = item else { return false };
         let context = Context {
             attempt: item.attempt(),
+            is_last: self.options.is_last(item.attempt()),
             adds: item.adds(),
             reasons: item.reasons(),
             priority: item.priority(),
@@ -76,9 +77,10 @@ where
         let key = item.key().clone();
         let span = tracing::info_span!("attempt", key = ?Shown(&key), attempt = context.attempt);
         match self.attempt(key, context).instrument(span.clone()).await {
-            Ended::Ok(action) => match action.after {
-                None => item.succeed(),
-                Some(delay) => item.requeue_after(delay),
+            Ended::Ok(action) => match action.then {
+                Then::Done => item.succeed(),
+                Then::After(delay) => item.requeue_after(delay),
+                Then::PutBack => item.put_back(),
             },
             Ended::Failed(error) => {
                 span.in_scope(|| tracing::debug!(error = %Shown(&error), "attempt failed"));

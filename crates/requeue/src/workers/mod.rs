@@ -88,7 +88,8 @@ where
         Self { queue, handler, options, concurrency: 1, drain_timeout: None }
     }
 
-    /// How many keys are worked on at once; at least 1.
+    /// How many keys are worked on at once: 1 unless said, and 1 if 0 is said. To hand out nothing,
+    /// [`pause`](Queue::pause) the queue.
     pub fn concurrency(mut self, workers: usize) -> Self {
         self.concurrency = workers.max(1);
         self
@@ -124,8 +125,14 @@ where
         self
     }
 
-    /// After a shutdown, cancels what is still running when `timeout` has passed. Without, it is
-    /// waited for.
+    /// After the shutdown that [`run_until`](Self::run_until) waits for, cancels what is still
+    /// running when `timeout` has passed, and begins nothing new. Without, all is waited for.
+    ///
+    /// What is cancelled has the [grace period](Self::grace) to end, so that **a shutdown takes up
+    /// to both together**. Keep the sum below what kills the program: Kubernetes'
+    /// `terminationGracePeriodSeconds` is 30 s by default, and the grace period is 10 s.
+    ///
+    /// Only code that blocks its thread is waited for longer, since nothing can stop it.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = Some(timeout);
         self
@@ -133,6 +140,10 @@ where
 
     /// Is told of each key that is given up: past [`max_retries`](Self::max_retries), or with an
     /// error that is [terminal](Error::terminal).
+    ///
+    /// It is called on the worker's task, before the hand-out ends: what takes long in it, or
+    /// blocks, keeps the worker from its next key, and the runtime's thread from its other tasks.
+    /// Send the key elsewhere for that. A panic in it is ignored.
     pub fn on_give_up(mut self, f: impl Fn(K, Error) + Send + Sync + 'static) -> Self {
         self.options.on_give_up = Some(Arc::new(f));
         self
@@ -226,6 +237,7 @@ impl<K> Options<K> {
 #[derive(Clone, Debug)]
 pub struct Context {
     attempt: u32,
+    is_last: bool,
     adds: u32,
     reasons: u32,
     priority: i32,
@@ -237,6 +249,31 @@ impl Context {
     #[must_use]
     pub const fn attempt(&self) -> u32 {
         self.attempt
+    }
+
+    /// Whether the key is given up if this attempt fails, by
+    /// [`max_retries`](Workers::max_retries): the time to clean up, or to tell somebody.
+    ///
+    /// ```
+    /// use requeue::workers::{Action, Context, Error, Workers};
+    /// use requeue::Queue;
+    ///
+    /// async fn reconcile(_key: u32, context: Context) -> Result<Action, Error> {
+    ///     assert_eq!(context.is_last_attempt(), context.attempt() == 3);
+    ///     Err("never works".into())
+    /// }
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// let queue = Queue::new();
+    /// queue.add(7);
+    /// queue.close();
+    /// Workers::new(queue.clone(), reconcile).max_retries(2).run().await;
+    /// assert_eq!((queue.given_up(), queue.panics()), (1, 0));
+    /// # });
+    /// ```
+    #[must_use]
+    pub const fn is_last_attempt(&self) -> bool {
+        self.is_last
     }
 
     /// How many adds this run stands for; at least 1.

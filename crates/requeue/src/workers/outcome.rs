@@ -4,27 +4,72 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
-/// A success, and what comes next.
+/// A success, and what comes next; or, by [`put_back`](Self::put_back), no attempt at all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "an action does nothing unless a handler returns it"]
 pub struct Action {
-    pub(super) after: Option<Duration>,
+    pub(super) then: Then,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Then {
+    Done,
+    After(Duration),
+    PutBack,
 }
 
 impl Action {
     /// Nothing, until the key is added again.
     pub const fn done() -> Self {
-        Self { after: None }
+        Self { then: Then::Done }
     }
 
     /// The key is added again after `delay`.
     pub const fn after(delay: Duration) -> Self {
-        Self { after: Some(delay) }
+        Self { then: Then::After(delay) }
     }
 
     /// The key is added again at once, behind what is ready.
     pub const fn again() -> Self {
         Self::after(Duration::ZERO)
+    }
+
+    /// As if the key had not been handed out: it is ready at once, behind what is ready, with no
+    /// failure counted and none forgotten. For a handler that may not go on: it is paused, or has
+    /// lost its leadership. See [`Item::put_back`](crate::Item::put_back).
+    ///
+    /// The next free worker gets the key again, so stop them first: [`pause`](crate::Queue::pause)
+    /// the queue, or end the workers. After a shutdown the key is dropped, and reported.
+    ///
+    /// ```
+    /// use requeue::workers::{Action, Context, Error, Workers};
+    /// use requeue::Queue;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// let queue = Queue::new();
+    /// queue.add("a");
+    /// let handler = {
+    ///     let queue = queue.clone();
+    ///     move |_key, _context: Context| {
+    ///         // Not the leader any more.
+    ///         queue.pause();
+    ///         async { Ok::<_, Error>(Action::put_back()) }
+    ///     }
+    /// };
+    /// tokio::select! {
+    ///     _ = Workers::new(queue.clone(), handler).run() => unreachable!("the queue is open"),
+    ///     () = async {
+    ///         while !queue.is_paused() || queue.processing() > 0 {
+    ///             tokio::task::yield_now().await;
+    ///         }
+    ///     } => {}
+    /// }
+    /// queue.resume();
+    /// assert_eq!(queue.try_get().unwrap().attempt(), 1);
+    /// # });
+    /// ```
+    pub const fn put_back() -> Self {
+        Self { then: Then::PutBack }
     }
 }
 
