@@ -213,3 +213,29 @@ async fn no_workers_at_all_are_one() {
     let workers = Workers::new(queue, |_, _| async { Ok(Action::done()) });
     assert!(workers.concurrency(0).run().await.finished);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_report_of_workers_that_are_dropped_is_the_queues() {
+    let (queue, started) = (Queue::new(), Arc::new(Notify::new()));
+    queue.add(1);
+    queue.add_after(2, Duration::from_secs(60));
+    let handler = {
+        let started = Arc::clone(&started);
+        move |_, _| {
+            started.notify_one();
+            std::future::pending::<Result<Action, Error>>()
+        }
+    };
+    let mut run = Box::pin(Workers::new(queue.clone(), handler).run_until(ready(())));
+    tokio::select! {
+        _ = &mut run => unreachable!("the handler never ends"),
+        () = started.notified() => {}
+    }
+    drop(run);
+    while queue.processing() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let mut dropped = queue.take_dropped();
+    dropped.sort_unstable();
+    assert_eq!(dropped, [1, 2]);
+}

@@ -153,7 +153,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped aborts its workers. The keys they had come back with backoff.
+    /// A future that is dropped aborts its workers. The keys they had come back with backoff; what
+    /// the report would have said of others, [`take_dropped`](Queue::take_dropped) does.
     ///
     /// # Panics
     ///
@@ -185,15 +186,16 @@ where
             };
             workers.spawn(worker.work());
         }
-        let mut dropped = Vec::new();
         tokio::select! {
             () = all(&mut workers) => {}
             () = shutdown => {
-                dropped = self.queue.shut_down();
+                // It has what is dropped now, and leaves it to `take_dropped` when it goes: below,
+                // or with this future.
+                let _dropped = self.queue.shut_down_with_drain();
                 self.drain(&mut workers, &stop).await;
             }
         }
-        dropped.append(&mut self.queue.take_dropped());
+        let dropped = self.queue.take_dropped();
         let (ready, processing) = (self.queue.len(), self.queue.processing());
         Drained { finished: processing == 0 && ready == 0, ready, processing, dropped }
     }
