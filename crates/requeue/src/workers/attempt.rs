@@ -1,10 +1,8 @@
 //! One worker, and one attempt of it.
 
-use std::any::Any;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::hash::BuildHasher;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,68 +11,155 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::outcome::Next;
+use super::net::{self, Shown, caught};
+use super::outcome::{Next, Then};
 use super::{Action, Context, Error, Options};
 use crate::clock::{Clock, sleep_until};
+use crate::sync::{drop_quietly, quietly};
 use crate::{Item, Key, Queue};
 
-/// Takes keys until there will be none.
-pub(super) async fn work<K, S, H, F>(
-    queue: Queue<K, S>,
-    handler: Arc<H>,
-    options: Options<K>,
-    stop: CancellationToken,
-) where
+pub(super) struct Worker<K: Key, S, H> {
+    pub(super) queue: Queue<K, S>,
+    pub(super) handler: Arc<H>,
+    pub(super) options: Options<K>,
+    /// Cancelled when the drain timeout has passed.
+    pub(super) stop: CancellationToken,
+}
+
+impl<K, S, H, F> Worker<K, S, H>
+where
     K: Key + fmt::Debug,
     S: BuildHasher + Send + Sync + 'static,
     H: Fn(K, Context) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Action, Error>> + Send + 'static,
 {
-    while !stop.is_cancelled()
-        && let Some(item) = queue.get_to_the_end().await
-    {
+    /// Takes keys until there will be none, whatever panics.
+    pub(super) async fn work(self) {
+        let mut panics = 0u32;
+        loop {
+            let mut round = pin!(Some(self.round()));
+            match poll_fn(|cx| net::poll(round.as_mut(), cx)).await {
+                Ok(true) => panics = 0,
+                Ok(false) => return,
+                Err(error) => {
+                    self.note_panic();
+                    quietly(|| tracing::error!(%error, "a worker panicked"));
+                    // The item, if there was one, has come back with backoff. If there was none, a
+                    // key can't be taken, and is tried again: not all the time, though.
+                    tokio::task::yield_now().await;
+                    let mut pause = pin!(Some(self.pause(panics)));
+                    _ = poll_fn(|cx| net::poll(pause.as_mut(), cx)).await;
+                    panics = panics.saturating_add(1);
+                }
+            }
+        }
+    }
+
+    /// Takes a key, makes an attempt, and ends the hand-out. Whether there may be another.
+    ///
+    /// What panics in here fails the attempt: the item is dropped.
+    async fn round(&self) -> bool {
+        let item = tokio::select! {
+            biased;
+            // Also while it waits for a key that is dirty with somebody who never ends.
+            () = self.stop.cancelled() => return false,
+            item = self.queue.get_to_the_end() => item,
+        };
+        let Some(item) = item else { return false };
         let context = Context {
             attempt: item.attempt(),
+            is_last: self.options.is_last(item.attempt()),
             adds: item.adds(),
             reasons: item.reasons(),
             priority: item.priority(),
-            token: stop.child_token(),
+            token: self.stop.child_token(),
         };
         let key = item.key().clone();
-        let span = tracing::info_span!("attempt", ?key, attempt = context.attempt);
-        let clock = Arc::clone(&queue.shared().clock);
-        let ended = attempt(&*handler, key, context, &clock, &options, &stop);
-        match ended.instrument(span.clone()).await {
-            Ended::Ok(action) => match action.after {
-                None => item.succeed(),
-                Some(delay) => item.requeue_after(delay),
+        let span = tracing::info_span!("attempt", key = ?Shown(&key), attempt = context.attempt);
+        match self.attempt(key, context).instrument(span.clone()).await {
+            Ended::Ok(action) => match action.then {
+                Then::Done => item.succeed(),
+                Then::After(delay) => item.requeue_after(delay),
+                Then::PutBack => item.put_back(),
             },
             Ended::Failed(error) => {
-                span.in_scope(|| tracing::debug!(%error, "attempt failed"));
-                fail(&options, item, error);
+                span.in_scope(|| tracing::debug!(error = %Shown(&error), "attempt failed"));
+                self.fail(item, error);
             }
             Ended::Panicked(error) => {
-                queue.shared().panics.fetch_add(1, Ordering::Relaxed);
+                self.note_panic();
                 span.in_scope(|| tracing::error!(%error, "attempt panicked"));
-                fail(&options, item, error);
+                self.fail(item, error);
             }
             // Dropped unfinished: failed, whatever its count.
             Ended::Stopped => drop(item),
         }
+        true
     }
-}
 
-fn fail<K: Key>(options: &Options<K>, item: Item<'static, K>, error: Error) {
-    let spent = options.max_retries.is_some_and(|retries| item.attempt() > retries);
-    match error.next {
-        Next::Backoff if !spent => {
-            item.retry();
+    async fn attempt(&self, key: K, context: Context) -> Ended {
+        let (clock, options) = (&self.queue.shared().clock, &self.options);
+        let token = context.token.clone();
+        // The call itself may panic, before there is a future.
+        let future = match caught(|| (self.handler)(key, context)) {
+            Ok(future) => future,
+            Err(panic) => return Ended::Panicked(panic),
+        };
+        let mut future = pin!(Some(future));
+        let timed_out = tokio::select! {
+            biased;
+            ended = poll_fn(|cx| net::poll(future.as_mut(), cx)) => return Ended::from(ended),
+            () = self.stop.cancelled() => None,
+            timeout = after(clock, options.timeout) => Some(timeout),
+        };
+        token.cancel();
+        let ended = tokio::select! {
+            biased;
+            ended = poll_fn(|cx| net::poll(future.as_mut(), cx)) => Some(Ended::from(ended)),
+            _ = after(clock, Some(options.grace)) => None,
+        };
+        match (ended, timed_out) {
+            (Some(Ended::Failed(error)), Some(timeout)) => Ended::Failed(error.late(timeout)),
+            (Some(ended), _) => ended,
+            (None, timed_out) => match (net::end(future), timed_out) {
+                (Err(panic), _) => Ended::Panicked(panic),
+                (Ok(()), Some(timeout)) => Ended::Failed(Error::timed_out(timeout)),
+                (Ok(()), None) => Ended::Stopped,
+            },
         }
-        Next::After(delay) if !spent => item.retry_after(delay),
-        _ => {
-            options.give_up(item.key().clone(), error);
-            item.give_up();
+    }
+
+    fn fail(&self, item: Item<'static, K>, error: Error) {
+        let is_last = self.options.is_last(item.attempt());
+        match error.next {
+            Next::Backoff if !is_last => {
+                item.retry();
+            }
+            Next::After(delay) if !is_last => item.retry_after(delay),
+            _ => {
+                if let Some(on_give_up) = &self.options.on_give_up {
+                    let key = item.key().clone();
+                    quietly(|| on_give_up(key, error));
+                } else {
+                    drop_quietly(error);
+                }
+                return item.give_up();
+            }
         }
+        drop_quietly(error);
+    }
+
+    /// Waits after the worker has panicked, the longer the more often it has in a row.
+    async fn pause(&self, panics: u32) {
+        let delay = Duration::from_millis(5 << panics.min(8));
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            _ = after(&self.queue.shared().clock, Some(delay)) => {}
+        }
+    }
+
+    fn note_panic(&self) {
+        self.queue.shared().panics.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -86,47 +171,14 @@ enum Ended {
     Stopped,
 }
 
-async fn attempt<K, H, F>(
-    handler: &H,
-    key: K,
-    context: Context,
-    clock: &Arc<dyn Clock>,
-    options: &Options<K>,
-    stop: &CancellationToken,
-) -> Ended
-where
-    H: Fn(K, Context) -> F,
-    F: Future<Output = Result<Action, Error>>,
-{
-    let token = context.token.clone();
-    // The call itself may panic, before there is a future.
-    let Ok(future) = catch_unwind(AssertUnwindSafe(|| handler(key, context))) else {
-        return Ended::Panicked("the handler panicked".into());
-    };
-    let mut future = pin!(future);
-    let mut run = pin!(poll_fn(|cx| {
-        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
-            Ok(poll) => poll.map(|result| match result {
-                Ok(action) => Ended::Ok(action),
-                Err(error) => Ended::Failed(error),
-            }),
-            Err(panic) => std::task::Poll::Ready(Ended::Panicked(describe(&*panic))),
+impl From<Result<Result<Action, Error>, Error>> for Ended {
+    /// What the handler says, or the net below it.
+    fn from(ended: Result<Result<Action, Error>, Error>) -> Self {
+        match ended {
+            Ok(Ok(action)) => Self::Ok(action),
+            Ok(Err(error)) => Self::Failed(error),
+            Err(panic) => Self::Panicked(panic),
         }
-    }));
-    let timed_out = tokio::select! {
-        biased;
-        ended = &mut run => return ended,
-        () = stop.cancelled() => None,
-        timeout = after(clock, options.timeout) => Some(timeout),
-    };
-    token.cancel();
-    tokio::select! {
-        biased;
-        ended = &mut run => ended,
-        _ = after(clock, Some(options.grace)) => match timed_out {
-            Some(timeout) => Ended::Failed(format!("timed out after {timeout:?}").into()),
-            None => Ended::Stopped,
-        },
     }
 }
 
@@ -138,16 +190,5 @@ async fn after(clock: &Arc<dyn Clock>, delay: Option<Duration>) -> Duration {
             sleep_until(clock, clock.now() + delay).await;
             delay
         }
-    }
-}
-
-fn describe(panic: &(dyn Any + Send)) -> Error {
-    let message = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    match message {
-        Some(message) => format!("panicked: {message}").into(),
-        None => "panicked".into(),
     }
 }

@@ -1,6 +1,7 @@
 //! Workers: a handler per key, run by as many tasks as asked for.
 
 mod attempt;
+mod net;
 mod outcome;
 
 use std::fmt;
@@ -13,9 +14,9 @@ use foldhash::fast::RandomState;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use self::attempt::Worker;
 pub use self::outcome::{Action, Error};
 use crate::clock::sleep_until;
-use crate::sync::quietly;
 use crate::{Drained, Key, Queue};
 
 type GiveUp<K> = Arc<dyn Fn(K, Error) + Send + Sync>;
@@ -87,7 +88,8 @@ where
         Self { queue, handler, options, concurrency: 1, drain_timeout: None }
     }
 
-    /// How many keys are worked on at once; at least 1.
+    /// How many keys are worked on at once: 1 unless said, and 1 if 0 is said. To hand out nothing,
+    /// [`pause`](Queue::pause) the queue.
     pub fn concurrency(mut self, workers: usize) -> Self {
         self.concurrency = workers.max(1);
         self
@@ -105,6 +107,11 @@ where
     /// [cancellation token](Context::cancelled) is cancelled first; when the
     /// [grace period](Self::grace) has passed, too, its future is dropped.
     ///
+    /// An attempt that ends by itself within the grace period is believed: if it succeeds, it has
+    /// succeeded. If it fails, the error says `timed out after 3s: ` and the handler's own, which
+    /// is its `source`; what comes next is as the handler said, whether a retry with backoff, one
+    /// [after a delay](Error::retry_after), or [none](Error::terminal).
+    ///
     /// Code that the handler has put into `spawn_blocking` can't be stopped: it goes on while the
     /// key may be with another worker.
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -118,8 +125,14 @@ where
         self
     }
 
-    /// After a shutdown, cancels what is still running when `timeout` has passed. Without, it is
-    /// waited for.
+    /// After the shutdown that [`run_until`](Self::run_until) waits for, cancels what is still
+    /// running when `timeout` has passed, and begins nothing new. Without, all is waited for.
+    ///
+    /// What is cancelled has the [grace period](Self::grace) to end, so that **a shutdown takes up
+    /// to both together**. Keep the sum below what kills the program: Kubernetes'
+    /// `terminationGracePeriodSeconds` is 30 s by default, and the grace period is 10 s.
+    ///
+    /// Only code that blocks its thread is waited for longer, since nothing can stop it.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = Some(timeout);
         self
@@ -127,6 +140,10 @@ where
 
     /// Is told of each key that is given up: past [`max_retries`](Self::max_retries), or with an
     /// error that is [terminal](Error::terminal).
+    ///
+    /// It is called on the worker's task, before the hand-out ends: what takes long in it, or
+    /// blocks, keeps the worker from its next key, and the runtime's thread from its other tasks.
+    /// Send the key elsewhere for that. A panic in it is ignored.
     pub fn on_give_up(mut self, f: impl Fn(K, Error) + Send + Sync + 'static) -> Self {
         self.options.on_give_up = Some(Arc::new(f));
         self
@@ -136,7 +153,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped aborts its workers. The keys they had come back with backoff.
+    /// A future that is dropped aborts its workers. The keys they had come back with backoff; what
+    /// the report would have said of others, [`take_dropped`](Queue::take_dropped) does.
     ///
     /// # Panics
     ///
@@ -160,22 +178,24 @@ where
         let stop = CancellationToken::new();
         let mut workers = JoinSet::new();
         for _ in 0..self.concurrency {
-            workers.spawn(attempt::work(
-                self.queue.clone(),
-                Arc::clone(&self.handler),
-                self.options.clone(),
-                stop.clone(),
-            ));
+            let worker = Worker {
+                queue: self.queue.clone(),
+                handler: Arc::clone(&self.handler),
+                options: self.options.clone(),
+                stop: stop.clone(),
+            };
+            workers.spawn(worker.work());
         }
-        let mut dropped = Vec::new();
         tokio::select! {
             () = all(&mut workers) => {}
             () = shutdown => {
-                dropped = self.queue.shut_down();
+                // It has what is dropped now, and leaves it to `take_dropped` when it goes: below,
+                // or with this future.
+                let _dropped = self.queue.shut_down_with_drain();
                 self.drain(&mut workers, &stop).await;
             }
         }
-        dropped.append(&mut self.queue.take_dropped());
+        let dropped = self.queue.take_dropped();
         let (ready, processing) = (self.queue.len(), self.queue.processing());
         Drained { finished: processing == 0 && ready == 0, ready, processing, dropped }
     }
@@ -188,7 +208,8 @@ where
             () = all(workers) => return,
             () = sleep_until(&clock, clock.now() + timeout) => stop.cancel(),
         }
-        // Each ends within the grace period: its future is dropped then.
+        // Each ends within the grace period: a worker that waits for a key does at once, and the
+        // future of one that has a key is dropped then.
         all(workers).await;
     }
 }
@@ -208,10 +229,9 @@ impl<K: Key, H, S> fmt::Debug for Workers<K, H, S> {
 }
 
 impl<K> Options<K> {
-    fn give_up(&self, key: K, error: Error) {
-        if let Some(on_give_up) = &self.on_give_up {
-            quietly(|| on_give_up(key, error));
-        }
+    /// Whether a key is given up if this attempt fails.
+    fn is_last(&self, attempt: u32) -> bool {
+        self.max_retries.is_some_and(|retries| attempt > retries)
     }
 }
 
@@ -219,6 +239,7 @@ impl<K> Options<K> {
 #[derive(Clone, Debug)]
 pub struct Context {
     attempt: u32,
+    is_last: bool,
     adds: u32,
     reasons: u32,
     priority: i32,
@@ -230,6 +251,31 @@ impl Context {
     #[must_use]
     pub const fn attempt(&self) -> u32 {
         self.attempt
+    }
+
+    /// Whether the key is given up if this attempt fails, by
+    /// [`max_retries`](Workers::max_retries): the time to clean up, or to tell somebody.
+    ///
+    /// ```
+    /// use requeue::workers::{Action, Context, Error, Workers};
+    /// use requeue::Queue;
+    ///
+    /// async fn reconcile(_key: u32, context: Context) -> Result<Action, Error> {
+    ///     assert_eq!(context.is_last_attempt(), context.attempt() == 3);
+    ///     Err("never works".into())
+    /// }
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// let queue = Queue::new();
+    /// queue.add(7);
+    /// queue.close();
+    /// Workers::new(queue.clone(), reconcile).max_retries(2).run().await;
+    /// assert_eq!((queue.given_up(), queue.panics()), (1, 0));
+    /// # });
+    /// ```
+    #[must_use]
+    pub const fn is_last_attempt(&self) -> bool {
+        self.is_last
     }
 
     /// How many adds this run stands for; at least 1.

@@ -4,27 +4,72 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
-/// A success, and what comes next.
+/// A success, and what comes next; or, by [`put_back`](Self::put_back), no attempt at all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "an action does nothing unless a handler returns it"]
 pub struct Action {
-    pub(super) after: Option<Duration>,
+    pub(super) then: Then,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Then {
+    Done,
+    After(Duration),
+    PutBack,
 }
 
 impl Action {
     /// Nothing, until the key is added again.
     pub const fn done() -> Self {
-        Self { after: None }
+        Self { then: Then::Done }
     }
 
     /// The key is added again after `delay`.
     pub const fn after(delay: Duration) -> Self {
-        Self { after: Some(delay) }
+        Self { then: Then::After(delay) }
     }
 
     /// The key is added again at once, behind what is ready.
     pub const fn again() -> Self {
         Self::after(Duration::ZERO)
+    }
+
+    /// As if the key had not been handed out: it is ready at once, behind what is ready, with no
+    /// failure counted and none forgotten. For a handler that may not go on: it is paused, or has
+    /// lost its leadership. See [`Item::put_back`](crate::Item::put_back).
+    ///
+    /// The next free worker gets the key again, so stop them first: [`pause`](crate::Queue::pause)
+    /// the queue, or end the workers. After a shutdown the key is dropped, and reported.
+    ///
+    /// ```
+    /// use requeue::workers::{Action, Context, Error, Workers};
+    /// use requeue::Queue;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// let queue = Queue::new();
+    /// queue.add("a");
+    /// let handler = {
+    ///     let queue = queue.clone();
+    ///     move |_key, _context: Context| {
+    ///         // Not the leader any more.
+    ///         queue.pause();
+    ///         async { Ok::<_, Error>(Action::put_back()) }
+    ///     }
+    /// };
+    /// tokio::select! {
+    ///     _ = Workers::new(queue.clone(), handler).run() => unreachable!("the queue is open"),
+    ///     () = async {
+    ///         while !queue.is_paused() || queue.processing() > 0 {
+    ///             tokio::task::yield_now().await;
+    ///         }
+    ///     } => {}
+    /// }
+    /// queue.resume();
+    /// assert_eq!(queue.try_get().unwrap().attempt(), 1);
+    /// # });
+    /// ```
+    pub const fn put_back() -> Self {
+        Self { then: Then::PutBack }
     }
 }
 
@@ -72,6 +117,17 @@ impl Error {
         Self { source: error.into(), next: Next::GiveUp }
     }
 
+    /// The attempt has taken too long, and has been dropped.
+    pub(super) fn timed_out(after: Duration) -> Self {
+        TimedOut { after, error: None }.into()
+    }
+
+    /// The attempt has failed by itself after it had taken too long.
+    pub(super) fn late(self, after: Duration) -> Self {
+        let error = TimedOut { after, error: Some(self.source) };
+        Self { source: Box::new(error), next: self.next }
+    }
+
     /// Whether it is not tried again.
     #[must_use]
     pub const fn is_terminal(&self) -> bool {
@@ -106,5 +162,28 @@ impl fmt::Display for Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Error").field("source", &self.source).field("next", &self.next).finish()
+    }
+}
+
+#[derive(Debug)]
+struct TimedOut {
+    after: Duration,
+    /// What the handler said of it.
+    error: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl fmt::Display for TimedOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "timed out after {:?}", self.after)?;
+        match &self.error {
+            Some(error) => write!(f, ": {error}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl StdError for TimedOut {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.error.as_deref().map(|error| error as _)
     }
 }

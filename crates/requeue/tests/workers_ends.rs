@@ -1,0 +1,241 @@
+//! How attempts end, and how the workers do.
+
+#![cfg(feature = "tokio")]
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+use std::future::ready;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use requeue::workers::{Action, Context, Error, Workers};
+use requeue::{Added, Queue};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+type Seen = Arc<Mutex<Vec<(u32, u32)>>>;
+
+#[tokio::test(start_paused = true)]
+async fn the_drain_timeout_holds_while_somebody_else_has_a_dirty_key() {
+    let queue = Queue::new();
+    queue.add(1);
+    let held = queue.try_get_owned().unwrap();
+    assert_eq!(queue.add(1), Added::Dirty);
+    let before = Instant::now();
+    let drained = Workers::new(queue.clone(), |_, _| async { Ok(Action::done()) })
+        .concurrency(3)
+        .grace(Duration::from_millis(10))
+        .drain_timeout(Duration::from_millis(50))
+        .run_until(ready(()))
+        .await;
+    assert_eq!(before.elapsed(), Duration::from_millis(50), "nobody needs the grace period");
+    assert_eq!((drained.finished, drained.processing), (false, 1));
+    held.succeed();
+    assert!(queue.try_get().is_some(), "it is still asked for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn past_the_drain_timeout_nothing_new_is_begun() {
+    let (queue, seen) = (Queue::new(), Seen::default());
+    queue.add_all([1, 2]);
+    let handler = {
+        let seen = Arc::clone(&seen);
+        move |key, context: Context| {
+            seen.lock().unwrap().push((key, context.attempt()));
+            async move {
+                context.cancelled().await;
+                Ok::<_, Error>(Action::done())
+            }
+        }
+    };
+    let before = Instant::now();
+    let drained = Workers::new(queue.clone(), handler)
+        .drain_timeout(Duration::from_secs(20))
+        .run_until(ready(()))
+        .await;
+    assert_eq!(before.elapsed(), Duration::from_secs(20));
+    assert_eq!((drained.finished, drained.ready), (false, 1));
+    assert_eq!(*seen.lock().unwrap(), [(1, 1)]);
+}
+
+/// What is given up, and when, of a handler that fails so long after it was told to stop.
+async fn given_up_after(late: Duration, error: fn() -> Error) -> (String, Option<String>) {
+    let (queue, told) = (Queue::new(), Arc::new(Mutex::new(None)));
+    queue.add(1);
+    queue.close();
+    let handler = move |_, context: Context| async move {
+        context.cancelled().await;
+        tokio::time::sleep(late).await;
+        Err::<Action, _>(error())
+    };
+    Workers::new(queue, handler)
+        .timeout(Duration::from_secs(3))
+        .grace(Duration::from_secs(2))
+        .max_retries(0)
+        .on_give_up({
+            let told = Arc::clone(&told);
+            move |_, error| {
+                let source = error.source().source().map(ToString::to_string);
+                *told.lock().unwrap() = Some((error.to_string(), source));
+            }
+        })
+        .run()
+        .await;
+    let told = told.lock().unwrap().take();
+    told.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_after_the_timeout_says_that_and_what_the_handler_said() {
+    let (error, source) = given_up_after(Duration::from_secs(1), || "half done".into()).await;
+    assert_eq!(error, "timed out after 3s: half done");
+    assert_eq!(source.as_deref(), Some("half done"));
+    let (error, source) = given_up_after(Duration::from_secs(9), || "half done".into()).await;
+    assert_eq!((&*error, source), ("timed out after 3s", None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_after_the_timeout_is_followed_by_what_the_handler_asked_for() {
+    let queue = Queue::new();
+    queue.add(1);
+    queue.close();
+    let handler = |_, context: Context| async move {
+        context.cancelled().await;
+        Err::<Action, _>(match context.attempt() {
+            1 => Error::retry_after(Duration::from_secs(7), "busy"),
+            _ => Error::terminal("hopeless"),
+        })
+    };
+    let before = Instant::now();
+    Workers::new(queue.clone(), handler).timeout(Duration::from_secs(3)).run().await;
+    assert_eq!(before.elapsed(), Duration::from_secs(3 + 7 + 3));
+    assert_eq!((queue.counts().failures, queue.given_up()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_an_attempt_that_a_drain_cancels_is_the_handlers() {
+    let (queue, told) = (Queue::new(), Arc::new(Mutex::new(String::new())));
+    queue.add(1);
+    let handler = |_, context: Context| async move {
+        context.cancelled().await;
+        Err::<Action, _>(Error::terminal("interrupted"))
+    };
+    Workers::new(queue, handler)
+        .drain_timeout(Duration::from_secs(1))
+        .on_give_up({
+            let told = Arc::clone(&told);
+            move |_, error| *told.lock().unwrap() = error.to_string()
+        })
+        .run_until(ready(()))
+        .await;
+    assert_eq!(*told.lock().unwrap(), "interrupted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_attempt_knows_that_it_is() {
+    for (retries, last) in [(Some(0), Some(1)), (Some(2), Some(3)), (None, None)] {
+        let (queue, seen) = (Queue::new(), Seen::default());
+        queue.add(1);
+        queue.close();
+        let handler = {
+            let seen = Arc::clone(&seen);
+            move |_, context: Context| {
+                seen.lock().unwrap().push((context.attempt(), context.is_last_attempt().into()));
+                async move {
+                    match context.attempt() {
+                        5 => Ok(Action::done()),
+                        _ => Err("fails".into()),
+                    }
+                }
+            }
+        };
+        let workers = Workers::new(queue.clone(), handler);
+        match retries {
+            Some(retries) => workers.max_retries(retries).run().await,
+            None => workers.run().await,
+        };
+        let seen = seen.lock().unwrap();
+        let expected = (1..=last.unwrap_or(5)).map(|n| (n, u32::from(Some(n) == last)));
+        assert_eq!(*seen, expected.collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_put_back_is_ready_at_the_tail_with_no_failure_counted() {
+    let (queue, seen) = (Queue::new(), Seen::default());
+    queue.add_all([1, 2]);
+    queue.close();
+    let handler = {
+        let seen = Arc::clone(&seen);
+        move |key, context: Context| {
+            seen.lock().unwrap().push((key, context.attempt()));
+            let run = seen.lock().unwrap().len();
+            async move {
+                match run {
+                    1 => Err("fails".into()),
+                    // Its failure is not forgotten, either.
+                    3 => Ok(Action::put_back()),
+                    _ => Ok(Action::done()),
+                }
+            }
+        }
+    };
+    Workers::new(queue.clone(), handler).run().await;
+    assert_eq!(*seen.lock().unwrap(), [(1, 1), (2, 1), (1, 2), (1, 2)]);
+    assert_eq!(queue.counts().failures, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_put_back_after_a_shutdown_is_reported() {
+    let (queue, started) = (Queue::new(), Arc::new(Notify::new()));
+    queue.add(1);
+    let handler = {
+        let started = Arc::clone(&started);
+        move |_, context: Context| {
+            started.notify_one();
+            async move {
+                context.cancelled().await;
+                Ok::<_, Error>(Action::put_back())
+            }
+        }
+    };
+    let drained = Workers::new(queue, handler)
+        .drain_timeout(Duration::from_secs(1))
+        .run_until(started.notified())
+        .await;
+    assert_eq!((drained.finished, drained.dropped), (true, vec![1]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_workers_at_all_are_one() {
+    let queue = Queue::new();
+    queue.add(1);
+    queue.close();
+    let workers = Workers::new(queue, |_, _| async { Ok(Action::done()) });
+    assert!(workers.concurrency(0).run().await.finished);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_report_of_workers_that_are_dropped_is_the_queues() {
+    let (queue, started) = (Queue::new(), Arc::new(Notify::new()));
+    queue.add(1);
+    queue.add_after(2, Duration::from_secs(60));
+    let handler = {
+        let started = Arc::clone(&started);
+        move |_, _| {
+            started.notify_one();
+            std::future::pending::<Result<Action, Error>>()
+        }
+    };
+    let mut run = Box::pin(Workers::new(queue.clone(), handler).run_until(ready(())));
+    tokio::select! {
+        _ = &mut run => unreachable!("the handler never ends"),
+        () = started.notified() => {}
+    }
+    drop(run);
+    while queue.processing() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let mut dropped = queue.take_dropped();
+    dropped.sort_unstable();
+    assert_eq!(dropped, [1, 2]);
+}
