@@ -172,7 +172,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// use std::sync::Arc;
     ///
     /// let queue: Queue<Arc<str>> = Queue::new();
-    /// assert_eq!(queue.add_ref_with("default/web", Add::now(), Arc::from), Added::New);
+    /// assert_eq!(queue.add_ref_with("default/web", Add::now(), |key| key.into()), Added::New);
     /// ```
     pub fn add_ref_with<Q>(&self, key: &Q, add: Add, own: impl FnOnce(&Q) -> K) -> Added
     where
