@@ -11,8 +11,9 @@ pub(crate) const NONE: u32 = u32::MAX;
 const MOVES: usize = 4;
 const LOOKS: usize = 64;
 
-/// Slots that an empty slab keeps.
-const SMALL: usize = 64;
+/// Slots that an empty slab keeps, if it has had use for them: its first chunk, so that a queue that
+/// runs empty all the time does not allocate each time.
+const SMALL: usize = CHUNK;
 
 enum Slot<T> {
     Vacant { next: u32 },

@@ -21,6 +21,8 @@ use crate::slab::Slab;
 
 /// Slots looked at in one step of a move.
 const STEP: usize = 8;
+/// Lines that a table keeps when it runs empty, so that it does not allocate each time: 4 KiB.
+const KEPT: usize = 64;
 /// A table with fewer keys than this moves at once.
 const FEW: usize = 64;
 
@@ -107,7 +109,7 @@ impl Index {
             None => {
                 self.current.change(hash, slot, None);
                 // By the time that the slab begins to give back, most of this has been.
-                if self.current.len * 4 < self.current.capacity() && self.current.lines > 8 {
+                if self.current.len * 4 < self.current.capacity() && self.current.lines > KEPT {
                     self.start(records, self.current.len * 2);
                 }
             }
@@ -334,6 +336,6 @@ mod tests {
             case.remove(slot);
         }
         case.check();
-        assert!(case.index.old.is_none() && case.index.current.lines <= 8);
+        assert!(case.index.old.is_none() && case.index.current.lines <= KEPT);
     }
 }
