@@ -201,6 +201,16 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     #[inline]
     fn take_now(&self) -> Option<HandOut<K>> {
+        // Mostly there is a key, and nothing to be asked before.
+        let mut state = self.shared.lock().ok()?;
+        if !state.core.has_order()
+            && !state.core.get_needs_now()
+            && let Some(taken) = state.core.get(Time::ZERO)
+        {
+            self.shared.release(state);
+            return Some(taken);
+        }
+        drop(state);
         let (state, taken) = self.shared.take(&|key| self.hash(key)).ok()?;
         self.shared.release(state);
         taken
