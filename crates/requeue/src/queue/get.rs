@@ -201,14 +201,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     #[inline]
     fn take_now(&self) -> Option<HandOut<K>> {
-        // Mostly there is a key, and nothing to be asked before.
         let mut state = self.shared.lock().ok()?;
-        if !state.core.has_order()
-            && !state.core.get_needs_now()
-            && let Some(taken) = state.core.get(Time::ZERO)
-        {
+        if !state.core.has_order() && !state.core.get_needs_now() {
+            // Mostly there is nothing to be asked before, and the first answer is the only one.
+            let taken = state.core.get(Time::ZERO);
             self.shared.release(state);
-            return Some(taken);
+            return taken;
         }
         drop(state);
         let (state, taken) = self.shared.take(&|key| self.hash(key)).ok()?;

@@ -61,7 +61,6 @@ pub(crate) struct Shared<K: Key> {
     pub(crate) name: Option<Arc<str>>,
     pub(crate) given_up: AtomicU64,
     pub(crate) panics: AtomicU64,
-    has_order: bool,
     this: Weak<Self>,
     timer: OnceLock<Waker>,
 }
@@ -110,7 +109,6 @@ impl<K: Key> Shared<K> {
             name: parts.name,
             given_up: AtomicU64::new(0),
             panics: AtomicU64::new(0),
-            has_order,
             this: Weak::clone(this),
             timer: OnceLock::new(),
         })
@@ -169,7 +167,7 @@ impl<K: Key> Shared<K> {
     #[inline(never)]
     fn settle(&self, mut state: Held<'_, State<K>>) {
         let mut wakes = Wakes::new();
-        let State { core, waiters, drainers, .. } = &mut *state;
+        let State { core, waiters, drainers, armed, .. } = &mut *state;
         if core.ending() != core::Ending::Open {
             if core.is_finished() {
                 waiters.wake_all(true, &mut wakes);
@@ -185,12 +183,9 @@ impl<K: Key> Shared<K> {
         if !waiters.is_empty()
             && let Some(due) = core.next_due()
         {
-            let by_thread = waiters.keep_time(due);
+            waiters.keep_time(due).into_iter().for_each(|waker| wakes.push(waker));
             // A parked thread knows real time only; another clock has to be asked to wake.
-            if by_thread.is_none() || !self.clock.is_real_time() {
-                arm = due < state.armed;
-            }
-            by_thread.flatten().into_iter().for_each(|waker| wakes.push(waker));
+            arm = due < *armed && !(waiters.has_threads() && self.clock.is_real_time());
         }
         drop(state);
         wakes.wake();
@@ -272,7 +267,7 @@ impl<K: Key> Shared<K> {
         let (mut state, mut now) = self.lock_at(None, core::Queue::get_needs_now)?;
         loop {
             let mut again = false;
-            let taken = if self.has_order {
+            let taken = if state.core.has_order() {
                 let popped = state.core.get_by_order(now, hash_of);
                 again = popped.again;
                 if !popped.dropped.is_empty() {

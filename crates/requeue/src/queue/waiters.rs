@@ -168,11 +168,11 @@ impl Waiters {
             if out >= enough + spare {
                 break;
             }
-            self.wake_first(wakes);
+            self.wake_at(self.head, wakes);
         }
         // A thread comes for certain. Where all who were woken are tasks, which may never look, and
         // a thread waits behind them, it is woken besides.
-        if keys > 0 && self.threads > 0 && self.to_thread <= self.returned {
+        if keys > 0 && self.has_threads() && self.to_thread <= self.returned {
             let first = self.first_thread();
             self.wake_at(first, wakes);
         }
@@ -197,10 +197,6 @@ impl Waiters {
             }
             at = next;
         }
-    }
-
-    fn wake_first(&mut self, wakes: &mut Wakes) {
-        self.wake_at(self.head, wakes);
     }
 
     fn wake_at(&mut self, at: u32, wakes: &mut Wakes) {
@@ -234,23 +230,26 @@ impl Waiters {
         }
     }
 
-    /// A waker for the thread that is to keep the time until `due`, if one has to be told: the
-    /// leader that sleeps longer than that, or a thread that becomes it. `None` in the inner
-    /// option if no thread waits at all.
-    pub(crate) fn keep_time(&self, due: crate::Time) -> Option<Option<Waker>> {
-        if self.threads == 0 {
+    /// Whether a parked thread waits to be woken.
+    pub(crate) const fn has_threads(&self) -> bool {
+        self.threads > 0
+    }
+
+    /// A waker for the thread that is to keep the time until `due`, if there is one that has to be
+    /// told: the leader that sleeps longer than that, or a thread that becomes it.
+    pub(crate) fn keep_time(&self, due: crate::Time) -> Option<Waker> {
+        if !self.has_threads() {
             return None;
         }
         let place = match self.leader {
-            Some((_, until)) if until <= due => return Some(None),
+            Some((_, until)) if until <= due => return None,
             Some((place, _)) => place.0,
             None => self.first_thread(),
         };
-        // A leader that is awake already looks for itself.
-        let Some(waiter) = self.all.get(place as usize) else { return Some(None) };
-        match &waiter.state {
-            State::Listed(waker) => Some(Some(waker.clone())),
-            State::Woken(_) | State::Vacant => Some(None),
+        match &self.all.get(place as usize)?.state {
+            State::Listed(waker) => Some(waker.clone()),
+            // A leader that is awake already looks for itself.
+            State::Woken(_) | State::Vacant => None,
         }
     }
 
