@@ -3,6 +3,10 @@
 use std::fmt;
 use std::io::{self, BufRead, ErrorKind};
 
+/// What is coalesced, retried and exclusive: the bytes of a record. Boxed, as a million of them may
+/// be held.
+pub(crate) type Key = Box<[u8]>;
+
 /// The longest key, in bytes: what exec takes as one argument, on Linux.
 pub(crate) const LONGEST: usize = 131_071;
 

@@ -1,8 +1,10 @@
 //! `requeue run`: a command per key, from a stream of keys.
 
 mod args;
+mod attempt;
 mod command;
 mod config;
+mod ending;
 mod exit;
 mod input;
 mod output;
@@ -15,6 +17,7 @@ mod signals;
 mod spawn;
 mod summary;
 mod template;
+mod watch;
 
 use std::process::ExitCode;
 

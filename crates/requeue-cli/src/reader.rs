@@ -6,12 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use requeue::{Added, Queue};
+use requeue::{Add, Added, Queue};
 
 use crate::command::escaped;
 use crate::config::Source;
 use crate::exit::Refusal;
-use crate::input::Records;
+use crate::input::{Key, Records};
 use crate::patient::Patient;
 use crate::run::Runner;
 
@@ -48,7 +48,7 @@ pub(crate) fn read(runner: &Runner, input: impl BufRead) {
                 if runner.is_stopping() {
                     return;
                 }
-                match runner.queue.add_ref(key) {
+                match runner.queue.add_ref_with(key, Add::now(), |key| key.into()) {
                     Added::Refused => return,
                     Added::New => held += 1,
                     Added::Dirty => {}
@@ -71,7 +71,7 @@ pub(crate) fn read(runner: &Runner, input: impl BufRead) {
 }
 
 /// Closes the queue, whatever the thread ends of: nobody would add any more.
-struct Close<'a>(&'a Queue<Vec<u8>>);
+struct Close<'a>(&'a Queue<Key>);
 
 impl Drop for Close<'_> {
     fn drop(&mut self) {

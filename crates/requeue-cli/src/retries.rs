@@ -5,13 +5,15 @@ use std::sync::Mutex;
 
 use requeue::{Item, Time};
 
+use crate::input::Key;
+
 /// Failing keys. An entry goes when its key is done or given up, so there are never more than keys
 /// are held.
 #[derive(Debug)]
 pub(crate) struct Failing {
     /// Runs after the first; `None` for ever.
     retries: Option<u32>,
-    keys: Mutex<HashMap<Vec<u8>, State>>,
+    keys: Mutex<HashMap<Key, State>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,7 +40,7 @@ pub(crate) enum Verdict {
     /// The key is back in the queue.
     Retried,
     /// It is past its retries, after so many attempts.
-    GivenUp { item: Item<'static, Vec<u8>>, attempts: u32 },
+    GivenUp { item: Item<'static, Key>, attempts: u32 },
 }
 
 impl Failing {
@@ -60,7 +62,7 @@ impl Failing {
     }
 
     /// Counts a failure at `now`; has the key wait for its retry, if there is to be one.
-    pub(crate) fn fail(&self, item: Item<'static, Vec<u8>>, last_exit: i32, now: Time) -> Verdict {
+    pub(crate) fn fail(&self, item: Item<'static, Key>, last_exit: i32, now: Time) -> Verdict {
         let mut keys = self.lock();
         let before = keys.get(item.key()).copied().unwrap_or_default();
         let counts = now >= before.until;
@@ -77,7 +79,7 @@ impl Failing {
         Verdict::Retried
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Vec<u8>, State>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, State>> {
         self.keys.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -93,14 +95,14 @@ mod tests {
 
     const KEY: &[u8] = b"key";
 
-    fn queue(clock: &FakeClock) -> Queue<Vec<u8>> {
+    fn queue(clock: &FakeClock) -> Queue<Key> {
         let queue = Queue::builder().clock(clock.clone()).early_add(EarlyAdd::Replace);
         let queue = queue.build().unwrap();
-        queue.add_ref(KEY);
+        queue.add(KEY.into());
         queue
     }
 
-    fn fail(failing: &Failing, queue: &Queue<Vec<u8>>) -> Verdict {
+    fn fail(failing: &Failing, queue: &Queue<Key>) -> Verdict {
         failing.fail(queue.try_get_owned().unwrap(), 7, queue.now())
     }
 
@@ -122,7 +124,7 @@ mod tests {
         let queue = queue(&clock);
         assert!(matches!(fail(&failing, &queue), Verdict::Retried));
         for _ in 0..100 {
-            queue.add_ref(KEY);
+            queue.add(KEY.into());
             assert!(matches!(fail(&failing, &queue), Verdict::Retried));
         }
         assert_eq!(failing.past(KEY).attempt, 2);
