@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::builder::styling::Styles;
 use clap::{ArgAction, Args, Parser, ValueEnum};
 
-use crate::config::{Jobs, Retries, parse_duration};
+use crate::input::Kind;
+use crate::values::{Delimiter, Jobs, Retries, parse_duration, parse_size};
 
 /// Says it all on one screen of 80 columns.
 const HELP: &str = "\
@@ -59,8 +60,28 @@ pub(crate) struct Flags {
     pub(crate) arg_file: Option<PathBuf>,
 
     /// Keys end with NUL, not with a newline
-    #[arg(short = '0', long, help_heading = "Input")]
+    #[arg(short = '0', long, overrides_with = "delimiter", help_heading = "Input")]
     pub(crate) null: bool,
+
+    /// Keys end with C, a byte or \t, \x1e, \036
+    #[arg(short, long, value_name = "C", overrides_with = "null", help_heading = "Input")]
+    pub(crate) delimiter: Option<Delimiter>,
+
+    /// Keys are lines, or JSON objects, one a line [lines]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    #[arg(help_heading = "Input")]
+    pub(crate) input: Kind,
+
+    /// A longer record is bad input [1M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Input")]
+    pub(crate) max_record: Option<usize>,
 
     /// Keys held at once; further ones wait [1000000]
     #[arg(long, value_name = "N", help_heading = "Input")]

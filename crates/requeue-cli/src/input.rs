@@ -1,7 +1,13 @@
-//! Keys from a stream of bytes.
+//! Records from a stream of bytes, and the keys in them.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, BufRead, ErrorKind};
+use std::time::Duration;
+
+use requeue::Merge;
+
+use crate::json;
 
 /// What is coalesced, retried and exclusive: the bytes of a record. Boxed, as a million of them may
 /// be held.
@@ -10,59 +16,152 @@ pub(crate) type Key = Box<[u8]>;
 /// The longest key, in bytes: what exec takes as one argument, on Linux.
 pub(crate) const LONGEST: usize = 131_071;
 
-/// Reads records, and keeps no more of one than a key can have.
-pub(crate) struct Records<R> {
-    from: R,
-    delimiter: u8,
-    number: u64,
-    record: Vec<u8>,
+/// How keys come in, and go out again to a file that is to be read back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Format {
+    pub(crate) kind: Kind,
+    pub(crate) delimiter: u8,
+    /// The longest record, in bytes.
+    pub(crate) max_record: usize,
+}
+
+/// What a record is.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Kind {
+    /// A key.
+    #[default]
+    Lines,
+    /// An object with a key in it.
+    Json,
+}
+
+/// What a record asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Change<'a> {
+    Add(Cow<'a, [u8]>, Ask),
+    Cancel(Cow<'a, [u8]>),
+}
+
+/// How a key is to be added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Ask {
+    /// Not to run before so long after it was read.
+    pub(crate) after: Option<Duration>,
+    pub(crate) merge: Merge,
+    pub(crate) priority: i32,
 }
 
 /// A record that is no key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Bad {
     /// The first record has number 1; empty ones count.
     pub(crate) number: u64,
     pub(crate) why: Why,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Why {
     Nul,
-    /// How long it was.
-    TooLong(u64),
+    Empty,
+    /// How long the key was.
+    KeyTooLong(u64),
+    RecordTooLong {
+        bytes: u64,
+        most: usize,
+    },
+    /// What is wrong with the object.
+    Json(String),
 }
 
 impl fmt::Display for Bad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "record {}: ", self.number)?;
-        match self.why {
+        match &self.why {
             Why::Nul => f.write_str("no key: it has a NUL byte, which no argument can have"),
-            Why::TooLong(bytes) => {
+            Why::Empty => f.write_str("no key: it is empty"),
+            Why::KeyTooLong(bytes) => {
                 write!(f, "no key: it has {bytes} bytes, an argument can have {LONGEST}")
             }
+            Why::RecordTooLong { bytes, most } => {
+                write!(f, "it has {bytes} bytes, more than --max-record allows ({most})")
+            }
+            Why::Json(why) => f.write_str(why),
         }
     }
 }
 
-impl<R: BufRead> Records<R> {
-    pub(crate) const fn new(from: R, delimiter: u8) -> Self {
-        Self { from, delimiter, number: 0, record: Vec::new() }
+impl Format {
+    /// The key in a record, and what is to become of it.
+    pub(crate) fn parse(self, record: &[u8]) -> Result<Change<'_>, Why> {
+        let change = match self.kind {
+            Kind::Lines => Change::Add(Cow::Borrowed(record), Ask::default()),
+            Kind::Json => json::parse(record)?,
+        };
+        let (Change::Add(key, _) | Change::Cancel(key)) = &change;
+        if key.is_empty() {
+            return Err(Why::Empty);
+        }
+        if key.len() > LONGEST {
+            return Err(Why::KeyTooLong(key.len() as u64));
+        }
+        if key.contains(&b'\0') {
+            return Err(Why::Nul);
+        }
+        Ok(change)
     }
 
-    /// The next key; empty records are skipped. `None` at the end.
+    /// How much of a record is worth keeping.
+    fn most(self) -> usize {
+        match self.kind {
+            Kind::Lines => self.max_record.min(LONGEST),
+            Kind::Json => self.max_record,
+        }
+    }
+
+    fn too_long(self, bytes: u64) -> Why {
+        match self.kind {
+            Kind::Lines if self.max_record >= LONGEST => Why::KeyTooLong(bytes),
+            Kind::Lines | Kind::Json => Why::RecordTooLong { bytes, most: self.max_record },
+        }
+    }
+
+    /// Whether there is nothing in a record.
+    fn is_blank(self, record: &[u8]) -> bool {
+        match self.kind {
+            Kind::Lines => record.is_empty(),
+            Kind::Json => record.trim_ascii().is_empty(),
+        }
+    }
+}
+
+/// Reads records, and keeps no more of one than can be used.
+pub(crate) struct Records<R> {
+    pub(crate) from: R,
+    format: Format,
+    number: u64,
+    record: Vec<u8>,
+}
+
+impl<R: BufRead> Records<R> {
+    pub(crate) const fn new(from: R, format: Format) -> Self {
+        Self { from, format, number: 0, record: Vec::new() }
+    }
+
+    /// The number of the record that was read last.
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The next record; empty ones are skipped. `None` at the end.
     pub(crate) fn next(&mut self) -> io::Result<Option<Result<&[u8], Bad>>> {
         loop {
             let Some(length) = self.read()? else { return Ok(None) };
             self.number += 1;
-            let number = self.number;
-            if length > LONGEST as u64 {
-                return Ok(Some(Err(Bad { number, why: Why::TooLong(length) })));
+            if length > self.format.most() as u64 {
+                let why = self.format.too_long(length);
+                return Ok(Some(Err(Bad { number: self.number, why })));
             }
-            if self.record.contains(&b'\0') {
-                return Ok(Some(Err(Bad { number, why: Why::Nul })));
-            }
-            if length > 0 {
+            if !self.format.is_blank(&self.record) {
                 return Ok(Some(Ok(&self.record)));
             }
         }
@@ -81,9 +180,9 @@ impl<R: BufRead> Records<R> {
                 // A last record without its delimiter counts.
                 return Ok((length > 0).then_some(length));
             }
-            let end = buffer.iter().position(|&byte| byte == self.delimiter);
+            let end = buffer.iter().position(|&byte| byte == self.format.delimiter);
             let piece = &buffer[..end.unwrap_or(buffer.len())];
-            let room = LONGEST - self.record.len();
+            let room = self.format.most() - self.record.len();
             self.record.extend_from_slice(&piece[..piece.len().min(room)]);
             length += piece.len() as u64;
             let used = piece.len() + usize::from(end.is_some());
@@ -101,12 +200,20 @@ mod tests {
 
     use super::*;
 
-    fn all(input: &[u8], delimiter: u8) -> Vec<Result<Vec<u8>, Bad>> {
+    const LINES: Format = Format { kind: Kind::Lines, delimiter: b'\n', max_record: 1 << 20 };
+
+    fn all(input: &[u8], format: Format) -> Vec<Result<Vec<u8>, Bad>> {
         // A buffer of 3 bytes cuts records everywhere.
-        let mut records = Records::new(BufReader::with_capacity(3, input), delimiter);
+        let mut records = Records::new(BufReader::with_capacity(3, input), format);
         let mut all = Vec::new();
         while let Some(record) = records.next().unwrap() {
-            all.push(record.map(<[u8]>::to_vec));
+            let record = record.map(<[u8]>::to_vec);
+            let number = records.number();
+            all.push(record.and_then(|record| match format.parse(&record) {
+                Ok(Change::Add(key, _)) => Ok(key.to_vec()),
+                Ok(Change::Cancel(_)) => unreachable!("no line cancels"),
+                Err(why) => Err(Bad { number, why }),
+            }));
         }
         all
     }
@@ -114,11 +221,12 @@ mod tests {
     #[test]
     fn every_byte_but_the_delimiter_is_the_keys() {
         assert_eq!(
-            all(b"a\n b \r\n\n\xff\xfe\nlast", b'\n'),
+            all(b"a\n b \r\n\n\xff\xfe\nlast", LINES),
             [&b"a"[..], b" b \r", b"\xff\xfe", b"last"].map(|key| Ok(key.to_vec()))
         );
-        assert_eq!(all(b"a\nb\0\0c", b'\0'), [&b"a\nb"[..], b"c"].map(|key| Ok(key.to_vec())));
-        assert_eq!(all(b"", b'\n'), []);
+        let nul = Format { delimiter: b'\0', ..LINES };
+        assert_eq!(all(b"a\nb\0\0c", nul), [&b"a\nb"[..], b"c"].map(|key| Ok(key.to_vec())));
+        assert_eq!(all(b"", LINES), []);
     }
 
     #[test]
@@ -126,24 +234,34 @@ mod tests {
         let long = vec![b'x'; LONGEST];
         let input = [b"a\n\nb\0c\n", &long[..], b"\n", &long, b"y\nd"].concat();
         assert_eq!(
-            all(&input, b'\n'),
+            all(&input, LINES),
             [
                 Ok(b"a".to_vec()),
                 Err(Bad { number: 3, why: Why::Nul }),
                 Ok(long),
-                Err(Bad { number: 5, why: Why::TooLong(LONGEST as u64 + 1) }),
+                Err(Bad { number: 5, why: Why::KeyTooLong(LONGEST as u64 + 1) }),
                 Ok(b"d".to_vec()),
             ]
         );
     }
 
     #[test]
+    fn a_record_can_be_held_to_less() {
+        let short = Format { max_record: 3, ..LINES };
+        let why = Why::RecordTooLong { bytes: 4, most: 3 };
+        assert_eq!(
+            all(b"abc\nabcd\ne", short),
+            [Ok(b"abc".to_vec()), Err(Bad { number: 2, why }), Ok(b"e".to_vec())]
+        );
+    }
+
+    #[test]
     fn a_record_without_end_is_not_kept() {
         let endless = io::repeat(b'x').take(1 << 26);
-        let mut records = Records::new(BufReader::new(endless), b'\n');
+        let mut records = Records::new(BufReader::new(endless), LINES);
         assert!(matches!(
             records.next(),
-            Ok(Some(Err(Bad { number: 1, why: Why::TooLong(length) }))) if length == 1 << 26
+            Ok(Some(Err(Bad { number: 1, why: Why::KeyTooLong(length) }))) if length == 1 << 26
         ));
         assert!(records.record.capacity() < 1 << 20);
     }

@@ -7,6 +7,7 @@ mod config;
 mod ending;
 mod exit;
 mod input;
+mod json;
 mod output;
 mod patient;
 mod reader;
@@ -17,6 +18,7 @@ mod signals;
 mod spawn;
 mod summary;
 mod template;
+mod values;
 mod watch;
 
 use std::process::ExitCode;

@@ -11,7 +11,7 @@ use requeue::{Add, Added, Queue};
 use crate::command::escaped;
 use crate::config::Source;
 use crate::exit::Refusal;
-use crate::input::{Key, Records};
+use crate::input::{Ask, Bad, Change, Key, Records};
 use crate::patient::Patient;
 use crate::run::Runner;
 
@@ -33,22 +33,32 @@ pub(crate) fn open(source: &Source) -> Result<BufReader<Patient>, Refusal> {
 /// Reads to the end, or until the run is stopped, and closes the queue.
 pub(crate) fn read(runner: &Runner, input: impl BufRead) {
     let _close = Close(&runner.queue);
+    let format = runner.config.format;
     if let Source::Stdin { terminal: true } = runner.config.input {
         runner.output.say_blocking("reading keys from the terminal, one a line; Ctrl-D ends them");
     }
-    let mut records = Records::new(input, runner.config.delimiter);
+    let mut records = Records::new(input, format);
     // No fewer keys than are held: only this thread adds some.
     let mut held = 0;
     loop {
-        match records.next() {
-            Ok(Some(Ok(key))) => {
+        let record = match records.next() {
+            Ok(Some(record)) => record,
+            Ok(None) => return,
+            Err(error) => {
+                runner.tally.failed.store(true, Ordering::Relaxed);
+                runner.output.say_blocking(&format!("the input can't be read: {error}"));
+                return;
+            }
+        };
+        match record.map(|record| format.parse(record)) {
+            Ok(Ok(Change::Add(key, ask))) => {
                 if held >= runner.config.max_keys {
-                    held = make_room(runner, key);
+                    held = make_room(runner, &key);
                 }
                 if runner.is_stopping() {
                     return;
                 }
-                match runner.queue.add_ref_with(key, Add::now(), |key| key.into()) {
+                match add(&runner.queue, &key, ask) {
                     Added::Refused => return,
                     Added::New => held += 1,
                     Added::Dirty => {}
@@ -56,17 +66,27 @@ pub(crate) fn read(runner: &Runner, input: impl BufRead) {
                 }
                 runner.tally.adds.one_more();
             }
-            Ok(Some(Err(bad))) => {
-                runner.tally.bad_input.one_more();
-                runner.output.say_blocking(&bad.to_string());
+            Ok(Ok(Change::Cancel(key))) => {
+                if runner.queue.cancel(&*key).any() {
+                    runner.tally.cancelled.one_more();
+                }
+                runner.failing.forget(&key);
             }
-            Ok(None) => return,
-            Err(error) => {
-                runner.tally.failed.store(true, Ordering::Relaxed);
-                runner.output.say_blocking(&format!("the input can't be read: {error}"));
-                return;
-            }
+            Ok(Err(why)) => runner.complain_of(&Bad { number: records.number(), why }),
+            Err(bad) => runner.complain_of(&bad),
         }
+    }
+}
+
+fn add(queue: &Queue<Key>, key: &[u8], ask: Ask) -> Added {
+    let add = ask.after.map_or(Add::now(), Add::after).merge(ask.merge).priority(ask.priority);
+    queue.add_ref_with(key, add, |key| key.into())
+}
+
+impl Runner {
+    fn complain_of(&self, bad: &Bad) {
+        self.tally.bad_input.one_more();
+        self.output.say_blocking(&bad.to_string());
     }
 }
 

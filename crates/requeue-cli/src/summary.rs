@@ -38,6 +38,8 @@ pub(crate) struct Tally {
     pub(crate) failures: Count,
     pub(crate) given_up: Count,
     pub(crate) bad_input: Count,
+    /// Keys that were held, and taken back.
+    pub(crate) cancelled: Count,
     /// Keys that had not run, or not to the end, when the run was ended.
     pub(crate) unfinished: Count,
     /// Something failed that is neither a command's nor the user's.
@@ -54,6 +56,7 @@ impl Tally {
             failures: Count::default(),
             given_up: Count::default(),
             bad_input: Count::default(),
+            cancelled: Count::default(),
             unfinished: Count::default(),
             failed: AtomicBool::new(false),
         }
@@ -72,7 +75,17 @@ impl Tally {
     }
 
     pub(crate) fn text(&self) -> String {
-        let Self { adds, runs, coalesced, failures, given_up, bad_input, unfinished, .. } = self;
+        let Self {
+            adds,
+            runs,
+            coalesced,
+            failures,
+            given_up,
+            cancelled,
+            bad_input,
+            unfinished,
+            ..
+        } = self;
         let mut text = format!(
             "{} adds, {} runs, {} coalesced, {} failures, {} given up",
             adds.get(),
@@ -81,7 +94,9 @@ impl Tally {
             failures.get(),
             given_up.get()
         );
-        for (count, what) in [(bad_input, "bad records"), (unfinished, "unfinished")] {
+        for (count, what) in
+            [(cancelled, "cancelled"), (bad_input, "bad records"), (unfinished, "unfinished")]
+        {
             if count.get() > 0 {
                 text += &format!(", {} {what}", count.get());
             }
@@ -92,7 +107,7 @@ impl Tally {
     pub(crate) fn json(&self) -> String {
         format!(
             "{{\"adds\":{},\"runs\":{},\"coalesced\":{},\"failures\":{},\"given_up\":{},\
-             \"bad_input\":{},\"unfinished\":{},\"elapsed\":{:.3}}}",
+             \"bad_input\":{},\"unfinished\":{},\"cancelled\":{},\"elapsed\":{:.3}}}",
             self.adds.get(),
             self.runs.get(),
             self.coalesced.get(),
@@ -100,6 +115,7 @@ impl Tally {
             self.given_up.get(),
             self.bad_input.get(),
             self.unfinished.get(),
+            self.cancelled.get(),
             self.started.elapsed().as_secs_f64()
         )
     }

@@ -19,6 +19,9 @@ fn help_is_one_screen_that_says_it_all() {
     for option in [
         "-a, --arg-file",
         "-0, --null",
+        "-d, --delimiter",
+        "--input",
+        "--max-record",
         "--max-keys",
         "-I ",
         "-c, --shell",

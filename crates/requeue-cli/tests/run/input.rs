@@ -14,6 +14,44 @@ fn empty_lines_are_skipped_and_the_last_needs_no_newline() {
 }
 
 #[test]
+fn keys_can_end_with_any_byte() {
+    for (delimiter, input) in [
+        (",", "a,b\n,c"),
+        ("\\t", "a\tb\n\tc"),
+        ("\\0", "a\0b\n\0c"),
+        ("\\x1e", "a\x1eb\n\x1ec"),
+        ("\\036", "a\x1eb\n\x1ec"),
+        ("\\\\", "a\\b\n\\c"),
+    ] {
+        for flag in ["-d", "--delimiter"] {
+            let ended = run(&["-j1", flag, delimiter, "printf", "<%s>"], input);
+            assert_eq!(ended.text(), "<a>\n<b\n>\n<c>\n", "{delimiter}");
+        }
+    }
+    // The last of the two counts, as in xargs.
+    assert_eq!(run(&["-0", "-d", ",", "-j1", "echo"], "a,b").text(), "a\nb\n");
+    assert_eq!(run(&["-d", ",", "-0", "-j1", "echo"], "a,b").text(), "a,b\n");
+    for wrong in ["", "ab", "\\q", "é"] {
+        let ended = run(&["-d", wrong, "echo"], "");
+        assert_eq!(ended.code(), Some(2), "{wrong}");
+        assert!(ended.stderr.contains("one byte, or an escape"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn the_longest_record_can_be_chosen() {
+    let ended = run(&["--max-record", "3", "-j1", "echo"], "abc\nabcd\ne\n");
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(3), "abc\ne\n"));
+    let message = "record 2: it has 4 bytes, more than --max-record allows (3)";
+    assert!(ended.stderr.contains(message), "{}", ended.stderr);
+    // A key can't be longer than an argument, whatever is allowed.
+    let ended = run(&["--max-record", "1G", "echo"], vec![b'x'; 131_072]);
+    assert_eq!(ended.code(), Some(3));
+    assert!(ended.stderr.contains("an argument can have 131071"), "{}", ended.stderr);
+    assert_eq!(run(&["--max-record", "0", "echo"], "").code(), Some(2));
+}
+
+#[test]
 fn without_keys_nothing_is_run() {
     for args in [&["touch", "x"][..], &["-r", "touch", "x"], &["--no-run-if-empty", "touch", "x"]] {
         let dir = directory("without_keys");

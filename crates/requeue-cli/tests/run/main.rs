@@ -6,6 +6,7 @@ mod exits;
 mod failures;
 mod help;
 mod input;
+mod json;
 mod output;
 mod signals;
 mod support;

@@ -140,7 +140,7 @@ fn the_summary_is_text_json_or_nothing() {
     let json = run(&[&["--summary", "json"][..], &args].concat(), input);
     let line = json.stderr.lines().last().unwrap();
     let counts = "{\"adds\":2,\"runs\":3,\"coalesced\":0,\"failures\":2,\"given_up\":1,\
-                  \"bad_input\":1,\"unfinished\":0,\"elapsed\":";
+                  \"bad_input\":1,\"unfinished\":0,\"cancelled\":0,\"elapsed\":";
     assert!(line.starts_with(counts) && line.ends_with('}'), "{line}");
     let none = run(&["--summary", "none", "true"], "a\n");
     assert_eq!(none.stderr, "");

@@ -1,0 +1,159 @@
+//! Keys as JSON, an object each: what is read.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use requeue::Merge;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::input::{Ask, Change, Why};
+use crate::values::parse_duration;
+
+/// What can be said of a key. All else is ignored.
+#[derive(Deserialize)]
+struct Line {
+    key: Option<String>,
+    key_base64: Option<String>,
+    after: Option<Value>,
+    at: Option<String>,
+    priority: Option<i32>,
+    merge: Option<HowMerged>,
+    op: Option<Op>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+enum HowMerged {
+    Earliest,
+    Latest,
+    Exactly,
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Op {
+    Add,
+    Cancel,
+}
+
+/// Reads an object.
+pub(crate) fn parse(record: &[u8]) -> Result<Change<'static>, Why> {
+    let bad = |why: String| Why::Json(why);
+    if record.trim_ascii_start().first() != Some(&b'{') {
+        return Err(bad("no JSON object".to_owned()));
+    }
+    let line: Line = serde_json::from_slice(record).map_err(|error| {
+        // A record is a line mostly; that it is its first need not be said.
+        bad(format!("JSON: {error}").replace(" at line 1 column ", " at byte "))
+    })?;
+    let key = match (line.key, line.key_base64) {
+        (Some(key), None) => key.into_bytes(),
+        (None, Some(key)) => {
+            STANDARD.decode(key).map_err(|error| bad(format!("key_base64: {error}")))?
+        }
+        (None, None) => return Err(bad("it has neither `key` nor `key_base64`".to_owned())),
+        (Some(_), Some(_)) => return Err(bad("it has both `key` and `key_base64`".to_owned())),
+    };
+    let key = Cow::Owned(key);
+    if line.op == Some(Op::Cancel) {
+        return Ok(Change::Cancel(key));
+    }
+    let after = match (line.after, line.at) {
+        (None, None) => None,
+        (Some(after), None) => Some(parse_after(&after)?),
+        (None, Some(at)) => Some(until(&at)?),
+        (Some(_), Some(_)) => return Err(bad("it has both `after` and `at`".to_owned())),
+    };
+    let merge = match line.merge {
+        None | Some(HowMerged::Earliest) => Merge::Earliest,
+        Some(HowMerged::Latest) => Merge::Latest,
+        Some(HowMerged::Exactly) => Merge::Exactly,
+    };
+    Ok(Change::Add(key, Ask { after, merge, priority: line.priority.unwrap_or(0) }))
+}
+
+fn parse_after(after: &Value) -> Result<Duration, Why> {
+    let parsed = match after {
+        Value::Number(seconds) => parse_duration(&seconds.to_string()),
+        Value::String(text) => parse_duration(text),
+        _ => parse_duration(""),
+    };
+    parsed.map_err(|expected| Why::Json(format!("after: {after} is not {expected}")))
+}
+
+/// How long it is until a time; zero when it has passed.
+fn until(at: &str) -> Result<Duration, Why> {
+    let at: Timestamp = at.parse().map_err(|error| Why::Json(format!("at: {error}")))?;
+    Ok(Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(key: &[u8], ask: Ask) -> Result<Change<'static>, Why> {
+        Ok(Change::Add(Cow::Owned(key.to_vec()), ask))
+    }
+
+    #[test]
+    fn every_field_is_heeded_and_unknown_ones_are_not() {
+        let seconds = |seconds| Some(Duration::from_secs_f64(seconds));
+        for (record, key, ask) in [
+            (r#"{"key":"a"}"#, &b"a"[..], Ask::default()),
+            (r#" {"key":"a\nb","x":{"key":"c"},"after":null} "#, b"a\nb", Ask::default()),
+            (r#"{"key_base64":"/w=="}"#, b"\xff", Ask::default()),
+            (r#"{"key":"a","after":1.5}"#, b"a", Ask { after: seconds(1.5), ..Ask::default() }),
+            (r#"{"key":"a","after":"2m"}"#, b"a", Ask { after: seconds(120.0), ..Ask::default() }),
+            (
+                r#"{"key":"a","at":"2001-02-03T04:05:06+07:00"}"#,
+                b"a",
+                Ask { after: seconds(0.0), ..Ask::default() },
+            ),
+            (
+                r#"{"key":"a","priority":-7,"merge":"latest","op":"add"}"#,
+                b"a",
+                Ask { priority: -7, merge: Merge::Latest, after: None },
+            ),
+            (
+                r#"{"key":"a","merge":"exactly"}"#,
+                b"a",
+                Ask { merge: Merge::Exactly, ..Ask::default() },
+            ),
+        ] {
+            assert_eq!(parse(record.as_bytes()), add(key, ask), "{record}");
+        }
+        let cancel = parse(br#"{"op":"cancel","key":"a","after":1}"#);
+        assert_eq!(cancel, Ok(Change::Cancel(Cow::Borrowed(b"a"))));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (record, why) in [
+            ("a", "no JSON object"),
+            (r#"["a"]"#, "no JSON object"),
+            ("{", "EOF while parsing"),
+            (r#"{"key":"a"} x"#, "trailing characters at byte 13"),
+            ("{}", "neither `key` nor `key_base64`"),
+            (r#"{"key":"a","key_base64":"YQ=="}"#, "both `key` and `key_base64`"),
+            (r#"{"key":42}"#, "expected a string"),
+            (r#"{"key_base64":"?"}"#, "key_base64: "),
+            (r#"{"key":"a","after":-1}"#, "after: -1 is not a time"),
+            (r#"{"key":"a","after":true}"#, "after: true is not a time"),
+            (r#"{"key":"a","at":"tomorrow"}"#, "at: "),
+            (r#"{"key":"a","after":1,"at":"2001-02-03T04:05:06Z"}"#, "both `after` and `at`"),
+            (r#"{"key":"a","priority":2147483648}"#, "expected i32"),
+            (r#"{"key":"a","merge":"later"}"#, "expected one of `earliest`, `latest`"),
+            (r#"{"key":"a","op":"remove"}"#, "`add` or `cancel`"),
+            (r#"{"key":"a","key":"b"}"#, "duplicate field `key`"),
+        ] {
+            match parse(record.as_bytes()) {
+                Err(Why::Json(said)) => assert!(said.contains(why), "{record}: {said}"),
+                other => panic!("{record}: {other:?}"),
+            }
+        }
+    }
+}

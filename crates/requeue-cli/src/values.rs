@@ -1,0 +1,185 @@
+//! What the values of flags mean.
+
+use std::num::NonZeroUsize;
+use std::str::FromStr;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+
+use crate::command;
+
+/// How many commands run at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Jobs {
+    Number(NonZeroUsize),
+    /// As many as there are keys.
+    Unlimited,
+    /// Of the cores.
+    Percent(u32),
+}
+
+impl Jobs {
+    pub(crate) fn number(self) -> usize {
+        match self {
+            Self::Number(jobs) => jobs.get(),
+            Self::Unlimited => command::most_at_once(),
+            Self::Percent(percent) => {
+                let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+                (cores.saturating_mul(percent as usize) / 100).max(1)
+            }
+        }
+    }
+}
+
+impl FromStr for Jobs {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const WRONG: &str = "a number, 0 for no limit, or a percentage of the cores";
+        if let Some(percent) = text.strip_suffix('%') {
+            let percent = percent.parse().ok().filter(|&percent| percent > 0).ok_or(WRONG)?;
+            return Ok(Self::Percent(percent));
+        }
+        let jobs = text.parse::<u32>().map_err(|_| WRONG)?;
+        Ok(NonZeroUsize::new(jobs as usize).map_or(Self::Unlimited, Self::Number))
+    }
+}
+
+/// How many runs follow the first; `None` for ever.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Retries(pub(crate) Option<u32>);
+
+impl FromStr for Retries {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "inf" => Ok(Self(None)),
+            number => number.parse().map(|n| Self(Some(n))).map_err(|_| "a number, or `inf`"),
+        }
+    }
+}
+
+/// "1.5s", "2m", "1h 30m"; a bare number is seconds.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, &'static str> {
+    const WRONG: &str = "a time like 1.5s, 500ms, 2m or 1h, or a number of seconds";
+    if let Ok(seconds) = text.parse::<f64>() {
+        return Duration::try_from_secs_f64(seconds).map_err(|_| WRONG);
+    }
+    let duration = text.parse::<SignedDuration>().map_err(|_| WRONG)?;
+    Duration::try_from(duration).map_err(|_| WRONG)
+}
+
+/// The byte between two records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Delimiter(pub(crate) u8);
+
+impl FromStr for Delimiter {
+    type Err = &'static str;
+
+    /// As xargs has it: a character, or an escape of C's.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const WRONG: &str = "one byte, or an escape: \\n, \\t, \\0, \\x1e, octal as in \\036";
+        let number = |digits: &str, radix| {
+            // No sign, which the parser would take.
+            let plain = digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
+            u8::from_str_radix(digits, radix).ok().filter(|_| plain).ok_or(WRONG)
+        };
+        let byte = match text.strip_prefix('\\') {
+            None | Some("") => match text.as_bytes() {
+                [byte] => *byte,
+                _ => return Err(WRONG),
+            },
+            Some("a") => 0x07,
+            Some("b") => 0x08,
+            Some("f") => 0x0c,
+            Some("n") => b'\n',
+            Some("r") => b'\r',
+            Some("t") => b'\t',
+            Some("v") => 0x0b,
+            Some("\\") => b'\\',
+            Some(escape) => match escape.strip_prefix('x') {
+                Some(hex) => number(hex, 16)?,
+                None => number(escape, 8)?,
+            },
+        };
+        Ok(Self(byte))
+    }
+}
+
+/// A number of bytes: "4096", "64K", "1M", "1G".
+pub(crate) fn parse_size(text: &str) -> Result<usize, &'static str> {
+    const WRONG: &str = "a number of bytes above 0, or one like 64K, 1M or 1G";
+    let (digits, unit) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
+        Some(b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'M') => (&text[..text.len() - 1], 1 << 20),
+        Some(b'G') => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    let number = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
+    number.filter(|&size| size > 0).ok_or(WRONG)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units_or_are_seconds() {
+        for (text, millis) in [
+            ("1.5s", 1_500),
+            ("2", 2_000),
+            ("0.25", 250),
+            ("500ms", 500),
+            ("5m", 300_000),
+            ("0", 0),
+        ] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "-1s", "-1", "1 parsec", "NaN", "inf", "1e300"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn jobs_are_a_number_no_limit_or_a_share_of_the_cores() {
+        assert_eq!("3".parse(), Ok(Jobs::Number(NonZeroUsize::new(3).unwrap())));
+        assert_eq!("0".parse(), Ok(Jobs::Unlimited));
+        assert_eq!("50%".parse(), Ok(Jobs::Percent(50)));
+        assert!(Jobs::Percent(1).number() >= 1);
+        for text in ["", "-1", "%", "0%", "x", "1.5"] {
+            assert!(text.parse::<Jobs>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn delimiters_are_a_byte_or_an_escape() {
+        for (text, byte) in [
+            (",", b','),
+            ("\\", b'\\'),
+            ("\\\\", b'\\'),
+            ("\\n", b'\n'),
+            ("\\t", b'\t'),
+            ("\\0", 0),
+            ("\\x1E", 0x1e),
+            ("\\x0", 0),
+            ("\\036", 0x1e),
+            ("\\377", 0xff),
+        ] {
+            assert_eq!(text.parse(), Ok(Delimiter(byte)), "{text}");
+        }
+        for text in ["", "ab", "é", "\\y", "\\x", "\\x100", "\\400", "\\8", "\\+7", "\\x+7"] {
+            assert!(text.parse::<Delimiter>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_units_or_are_bytes() {
+        for (text, size) in [("1", 1), ("64K", 64 << 10), ("1m", 1 << 20), ("2G", 2 << 30)] {
+            assert_eq!(parse_size(text), Ok(size), "{text}");
+        }
+        for text in ["", "0", "K", "-1", "1.5M", "99999999999999999999"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+}
