@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use clap::builder::styling::Styles;
 use clap::{ArgAction, Args, Parser, ValueEnum};
+use rustix::process::Signal;
 
 use crate::input::Kind;
+use crate::signals::parse_signal;
 use crate::values::{Delimiter, Jobs, Retries, parse_duration, parse_size};
 
 /// Says it all on one screen of 80 columns.
@@ -26,9 +28,9 @@ A command that fails is run again, later and later.
   waits on (hold), or both (keep).
 Environment of the command: REQUEUE_KEY, REQUEUE_ATTEMPT (from 1), REQUEUE_ADDS
   (how often the key came), REQUEUE_SLOT (1 to N), REQUEUE_SEQ (the number of
-  the run), REQUEUE_LAST_EXIT (of the failure before). It has nothing to read.
+  the run), REQUEUE_LAST_EXIT (of the failure before; 124: it timed out).
 Ctrl-C: nothing more is started, what runs may finish; again: SIGTERM to what
-  runs; again: SIGKILL.
+  runs; again: SIGKILL. SIGUSR1: says how far it is.
 Exit: 0 all done; 1 a key was given up; 2 usage; 3 bad input; 125 requeue itself
   failed; 126 COMMAND can't be executed; 127 COMMAND not found.
 ";
@@ -105,6 +107,38 @@ pub(crate) struct Flags {
     #[arg(short_alias = 'P', alias = "max-procs")]
     pub(crate) jobs: Option<Jobs>,
 
+    /// What a command reads: nothing, or its key [none]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "none|key",
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    #[arg(help_heading = "Command")]
+    pub(crate) stdin: Stdin,
+
+    /// End a command, and fail it, after TIME
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Command")]
+    pub(crate) timeout: Option<Duration>,
+
+    /// What its process group is sent then [TERM]
+    #[arg(short, long, value_name = "SIG", value_parser = parse_signal, help_heading = "Command")]
+    pub(crate) signal: Option<Signal>,
+
+    /// Send SIGKILL that long after a signal [10s]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Command")]
+    pub(crate) kill_after: Option<Duration>,
+
+    /// Show each command on standard error as it starts
+    #[arg(short = 't', long, help_heading = "Command")]
+    pub(crate) verbose: bool,
+
+    /// Show the commands, and run none
+    #[arg(long, help_heading = "Command")]
+    pub(crate) dry_run: bool,
+
     /// Runs after the first, or inf; then it is given up [5]
     #[arg(long, value_name = "N", help_heading = "Failure")]
     pub(crate) retries: Option<Retries>,
@@ -129,7 +163,7 @@ pub(crate) struct Flags {
     #[arg(help_heading = "Failure")]
     pub(crate) early_add: EarlyAdd,
 
-    /// What commands write: whole lines, inherit, none [lines]
+    /// Commands' output: lines, group, inherit, none [lines]
     #[arg(
         long,
         value_enum,
@@ -144,6 +178,30 @@ pub(crate) struct Flags {
     /// The same as --output inherit
     #[arg(short = 'u', long, conflicts_with = "output", help_heading = "Output")]
     pub(crate) ungroup: bool,
+
+    /// Begin each line with the key and a tab
+    #[arg(long, help_heading = "Output")]
+    pub(crate) tag: bool,
+
+    /// Begin each line with STR, {} being the key, and a tab
+    #[arg(long, value_name = "STR", help_heading = "Output")]
+    pub(crate) tagstring: Option<OsString>,
+
+    /// A line for each run in FILE, as GNU parallel has it
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) joblog: Option<PathBuf>,
+
+    /// How far it is: auto (on a terminal), always, never
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    #[arg(help_heading = "Output")]
+    pub(crate) progress: Progress,
 
     /// Last on standard error: text, json, none [text]
     #[arg(
@@ -190,8 +248,26 @@ pub(crate) enum EarlyAdd {
 pub(crate) enum Output {
     #[default]
     Lines,
+    Group,
     Inherit,
     None,
+}
+
+/// What commands have to read.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Stdin {
+    #[default]
+    None,
+    Key,
+}
+
+/// When a line shows how far the run is.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Progress {
+    #[default]
+    Auto,
+    Always,
+    Never,
 }
 
 /// What is said at the end.

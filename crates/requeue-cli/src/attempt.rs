@@ -4,17 +4,24 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use requeue::Item;
 use rustix::process::Signal;
 use tokio::process::Child;
 use tokio::sync::watch;
 
+use crate::args;
+use crate::capture::{self, Sink};
+use crate::command::escaped;
+use crate::groups::Reaped;
 use crate::input::Key;
+use crate::joblog::Log;
+use crate::output::Stream;
 use crate::run::Runner;
 use crate::signals::Level;
 use crate::spawn::{self, Run};
+use crate::timeout::Watchdog;
 
 /// How a run came out.
 pub(crate) enum Outcome {
@@ -31,6 +38,31 @@ pub(crate) enum Outcome {
     Unfinished,
 }
 
+/// A command that was started, and has ended.
+struct Finished {
+    status: io::Result<ExitStatus>,
+    /// It was killed, as this had stopped it.
+    starved: Option<Signal>,
+    timed_out: bool,
+    /// Bytes that it was given to read.
+    sent: u64,
+    /// Bytes that it wrote, as far as they went through here.
+    received: u64,
+}
+
+impl Finished {
+    /// What the joblog says of it.
+    fn log(&self) -> Log {
+        let (exit, signal) = match &self.status {
+            Ok(status) => (status.code().unwrap_or(0), status.signal().unwrap_or(0)),
+            Err(_) => (125, 0),
+        };
+        // GNU parallel's number: the command may have ended with 0 when it was told to.
+        let exit = if self.timed_out { -1 } else { exit };
+        Log { exit, signal, sent: self.sent, received: self.received }
+    }
+}
+
 impl Runner {
     pub(crate) async fn attempt(&self, item: Item<'static, Key>, slot: usize) {
         let run = Run {
@@ -40,23 +72,42 @@ impl Runner {
             slot,
             seq: self.seq.one_more(),
         };
-        let mut level = self.level.subscribe();
-        let outcome = match self.spawn(run, &mut level).await {
-            None => Outcome::Unfinished,
-            Some(Ok(child)) => {
-                let ended = spawn::finish(child, run.seq, &self.output, &mut level).await;
-                self.outcome(ended)
-            }
-            Some(Err(error)) if spawn::is_hopeless(&error) => {
-                Outcome::Hopeless { why: error.to_string() }
-            }
-            Some(Err(error)) => {
-                // The numbers a shell has for these.
-                let exit = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-                Outcome::Failed { exit, why: error.to_string() }
-            }
+        let outcome = if self.config.dry_run {
+            let line = spawn::line(&self.config.template, &item) + "\n";
+            self.output.write(Stream::Stdout, run.seq, line.into_bytes()).await;
+            Outcome::Done
+        } else {
+            self.run_command(run).await
         };
         self.end(item, outcome).await;
+    }
+
+    async fn run_command(&self, run: Run<'_>) -> Outcome {
+        let mut level = self.level.subscribe();
+        let Some(child) = self.spawn(run, &mut level).await else { return Outcome::Unfinished };
+        let (at, start) = (SystemTime::now(), Instant::now());
+        let (ended, log) = match child {
+            Ok(child) => {
+                let finished = self.finish(child, run, level).await;
+                let log = finished.log();
+                (self.outcome(run, finished).await, log)
+            }
+            Err(error) if spawn::is_hopeless(&error) => {
+                (Outcome::Hopeless { why: error.to_string() }, Log::exit(126))
+            }
+            Err(error) => {
+                // The numbers a shell has for these.
+                let exit = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+                (Outcome::Failed { exit, why: error.to_string() }, Log::exit(exit))
+            }
+        };
+        if let Some(joblog) = &self.joblog {
+            let command = spawn::line(&self.config.template, run.key);
+            if let Err(error) = joblog.write(run.seq, at, start.elapsed(), log, &command) {
+                self.fail(&format!("--joblog: {error}")).await;
+            }
+        }
+        ended
     }
 
     /// Starts the command; waits while there is no room for another process or file. `None` if no
@@ -66,7 +117,13 @@ impl Runner {
         run: Run<'_>,
         level: &mut watch::Receiver<Level>,
     ) -> Option<io::Result<Child>> {
-        let mut command = spawn::command(&self.config.template, run, self.config.output);
+        let mut command = spawn::command(&self.config, run);
+        if self.config.verbose {
+            let line = spawn::line(&self.config.template, run.key) + "\n";
+            self.output.write(Stream::Stderr, 0, line.into_bytes()).await;
+            // Before anything that the command writes there itself.
+            self.output.flush().await;
+        }
         let mut pause = Duration::from_millis(10);
         loop {
             if *level.borrow_and_update() != Level::Running {
@@ -89,9 +146,85 @@ impl Runner {
         }
     }
 
-    fn outcome(&self, ended: io::Result<ExitStatus>) -> Outcome {
-        let status = match ended {
-            Ok(status) if status.success() => return Outcome::Done,
+    /// Waits for the process, passes on what it writes, and ends it where that is due.
+    ///
+    /// The run is over when the process is, even if something that it left behind holds its pipes.
+    async fn finish(
+        &self,
+        mut child: Child,
+        run: Run<'_>,
+        level: watch::Receiver<Level>,
+    ) -> Finished {
+        let group = self.groups.add(run.slot, &child, run.key);
+        let limits = self.config.limits;
+        let mut watchdog = Watchdog::new(limits, &self.clock, &self.groups, run.slot, level);
+        let (mut out, mut err) = (self.sink(Stream::Stdout, run), self.sink(Stream::Stderr, run));
+        let (exit, exited) = watch::channel(false);
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+
+        let process = async {
+            let reaped = tokio::select! {
+                reaped = self.groups.wait(run.slot, &mut child) => reaped,
+                never = watchdog.watch_for_ever() => match never {},
+            };
+            if let Some(group) = group {
+                watchdog.clear(group).await;
+            }
+            exit.send_replace(true);
+            reaped
+        };
+        let pipes = async {
+            tokio::join!(
+                capture::feed(stdin, run.key, exited.clone()),
+                out.copy(stdout, exited.clone()),
+                err.copy(stderr, exited.clone()),
+            )
+        };
+        // Nobody may be reading what it wrote.
+        let pipes = async {
+            tokio::select! {
+                ended = pipes => Some(ended),
+                () = self.killing(exited.clone()) => None,
+            }
+        };
+        let (Reaped { status, starved }, ended) = tokio::join!(process, pipes);
+        let mut sent = 0;
+        if let Some((fed, out, err)) = ended {
+            sent = fed;
+            if let Err(error) = out.and(err) {
+                self.fail(&format!("{}: its output is lost: {error}", escaped(run.key))).await;
+            }
+        }
+        let received = out.received + err.received;
+        if let (Some(out), Some(err)) = (out.into_kept(), err.into_kept()) {
+            tokio::select! {
+                () = self.output.write_kept(run.seq, out, err) => {}
+                () = self.killing(exited) => {}
+            }
+        }
+        Finished { status, starved, timed_out: watchdog.timed_out(), sent, received }
+    }
+
+    fn sink(&self, stream: Stream, run: Run<'_>) -> Sink<'_> {
+        let tag = self.config.tag.as_ref().map(|tag| tag.of(run.key));
+        let sink = Sink::new(&self.output, stream, run.seq).tag(tag);
+        if self.config.output == args::Output::Group { sink.keep() } else { sink }
+    }
+
+    /// Waits until a run has ended, and all are to be killed.
+    async fn killing(&self, mut exited: watch::Receiver<bool>) {
+        let _ = exited.wait_for(|&exited| exited).await;
+        let _ = self.level.subscribe().wait_for(|&level| level == Level::Killing).await;
+    }
+
+    async fn outcome(&self, run: Run<'_>, finished: Finished) -> Outcome {
+        let Finished { status, starved, timed_out, .. } = finished;
+        let status = match status {
+            Ok(status) if status.success() && !timed_out => {
+                self.tally.done.one_more();
+                return Outcome::Done;
+            }
             Ok(status) => status,
             Err(error) => return Outcome::Failed { exit: 125, why: error.to_string() },
         };
@@ -105,6 +238,24 @@ impl Runner {
         if level >= Level::Terminating || (level == Level::Stopping && of_our_signal) {
             return Outcome::Unfinished;
         }
+        if let Some(signal) = starved {
+            let name = if signal == Signal::TTIN { "SIGTTIN" } else { "SIGTTOU" };
+            let why = format!("stopped as it wants the terminal ({name}), which no command gets");
+            self.output.say(&format!("{}: {why}; killed", escaped(run.key))).await;
+            return Outcome::Failed { exit: 128 + signal.as_raw(), why };
+        }
+        if timed_out {
+            self.tally.timed_out.one_more();
+            let limit = self.config.limits.timeout.unwrap_or_default();
+            // The number that `timeout` has for it.
+            return Outcome::Failed { exit: 124, why: format!("timed out after {limit:?}") };
+        }
         Outcome::Failed { exit, why: status.to_string() }
+    }
+
+    /// Says what went wrong here, and has the program fail in the end.
+    async fn fail(&self, why: &str) {
+        self.tally.failed.store(true, Ordering::Relaxed);
+        self.output.say(why).await;
     }
 }

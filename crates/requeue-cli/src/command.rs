@@ -61,21 +61,30 @@ pub(crate) fn most_at_once() -> usize {
     (files.saturating_sub(64) / 4).clamp(1, 1000)
 }
 
-/// Bytes as people can read them, on one line.
+/// Bytes as people can read them, on one line and in quotes.
 pub(crate) fn escaped(bytes: &[u8]) -> String {
     const SHOWN: usize = 200;
-    let mut text = String::from("\"");
-    for chunk in bytes[..bytes.len().min(SHOWN)].utf8_chunks() {
+    let text = escape(&bytes[..bytes.len().min(SHOWN)], &['"', '\\']);
+    format!("\"{text}\"{}", if bytes.len() > SHOWN { "..." } else { "" })
+}
+
+/// Bytes as people can read them, on one line.
+pub(crate) fn shown(bytes: &[u8]) -> String {
+    escape(bytes, &['\\'])
+}
+
+fn escape(bytes: &[u8], special: &[char]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
         for char in chunk.valid().chars() {
             match char {
                 // Not every quote: names have them, and this is not a shell's.
-                '\'' => text.push(char),
+                '\'' | '"' | '\\' if !special.contains(&char) => text.push(char),
                 _ => text.extend(char.escape_debug()),
             }
         }
         text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
     }
-    text.push_str(if bytes.len() > SHOWN { "\"..." } else { "\"" });
     text
 }
 
@@ -89,5 +98,7 @@ mod tests {
         assert_eq!(escaped(b"it's\n\xff\x1b[31m"), r#""it's\n\xff\u{1b}[31m""#);
         assert_eq!(escaped("größe".as_bytes()), "\"größe\"");
         assert_eq!(escaped(&[b'x'; 1000]).len(), 205);
+        assert_eq!(escaped(b"\"a\\"), r#""\"a\\""#);
+        assert_eq!(shown(b"it's \"a\\b\"\t\n"), r#"it's "a\\b"\t\n"#);
     }
 }

@@ -5,12 +5,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use requeue::EarlyAdd;
+use rustix::process::Signal;
 
-use crate::args::{self, Flags, Output, Summary};
+use crate::args::{self, Flags, Output, Stdin, Summary};
 use crate::command;
 use crate::exit::Refusal;
 use crate::input::Format;
-use crate::template::Template;
+use crate::progress::Progress;
+use crate::template::{Tag, Template};
+use crate::timeout::Limits;
 use crate::values::{Delimiter, Jobs, Retries};
 
 /// What a run is to do. Everything in it makes sense, and the command exists.
@@ -27,7 +30,14 @@ pub(crate) struct Config {
     pub(crate) base_delay: Duration,
     pub(crate) max_delay: Duration,
     pub(crate) early_add: EarlyAdd,
+    pub(crate) limits: Limits,
+    pub(crate) stdin: Stdin,
+    pub(crate) verbose: bool,
+    pub(crate) dry_run: bool,
     pub(crate) output: Output,
+    pub(crate) tag: Option<Tag>,
+    pub(crate) joblog: Option<PathBuf>,
+    pub(crate) progress: Progress,
     pub(crate) summary: Summary,
 }
 
@@ -62,6 +72,15 @@ impl Config {
         if base_delay > max_delay {
             return Err(Refusal::usage("--base-delay is longer than --max-delay"));
         }
+        let output = if flags.ungroup { Output::Inherit } else { flags.output };
+        let tag = match (flags.tag, &flags.tagstring) {
+            (_, Some(text)) => Some(Tag::string(text, flags.mark.as_deref())?),
+            (true, None) => Some(Tag::key()),
+            (false, None) => None,
+        };
+        if tag.is_some() && matches!(output, Output::Inherit | Output::None) {
+            return Err(Refusal::usage("--tag: only with --output lines or group"));
+        }
         command::find(&template)?;
         Ok(Self {
             input: match flags.arg_file {
@@ -88,7 +107,18 @@ impl Config {
                 args::EarlyAdd::Hold => EarlyAdd::Hold,
                 args::EarlyAdd::Keep => EarlyAdd::Keep,
             },
-            output: if flags.ungroup { Output::Inherit } else { flags.output },
+            limits: Limits {
+                timeout: flags.timeout.filter(|timeout| !timeout.is_zero()),
+                signal: flags.signal.unwrap_or(Signal::TERM),
+                kill_after: flags.kill_after.unwrap_or(Duration::from_secs(10)),
+            },
+            stdin: flags.stdin,
+            verbose: flags.verbose,
+            dry_run: flags.dry_run,
+            output,
+            tag,
+            joblog: flags.joblog,
+            progress: Progress::choose(flags.progress, output, std::io::stderr().is_terminal()),
             summary: flags.summary,
         })
     }

@@ -2,22 +2,28 @@
 
 mod args;
 mod attempt;
+mod capture;
 mod command;
 mod config;
 mod ending;
 mod exit;
+mod groups;
 mod input;
+mod joblog;
 mod json;
 mod output;
 mod patient;
+mod progress;
 mod reader;
 mod retries;
 mod run;
 mod shells;
 mod signals;
 mod spawn;
+mod standstill;
 mod summary;
 mod template;
+mod timeout;
 mod values;
 mod watch;
 

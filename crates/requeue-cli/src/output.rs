@@ -3,8 +3,10 @@
 //! A thread of its own, so that a reader who pauses holds up the commands that write, and not the
 //! program's own signals and timers. One for both streams, so that they can be one file.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Seek, Write};
 
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tempfile::SpooledTempFile;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::patient::Patient;
@@ -22,6 +24,14 @@ enum Message {
         source: u64,
         bytes: Vec<u8>,
     },
+    /// All that a run wrote.
+    Kept {
+        source: u64,
+        stdout: SpooledTempFile,
+        stderr: SpooledTempFile,
+    },
+    /// The line that stays below all others, or none.
+    Progress(Option<String>),
     /// Answered when all that was sent before is written.
     Flush(oneshot::Sender<()>),
 }
@@ -49,6 +59,8 @@ pub(crate) struct Output {
 
 /// How many pieces may wait to be written.
 const QUEUED: usize = 64;
+/// A longer line goes out in pieces.
+pub(crate) const LONGEST_LINE: usize = 64 << 10;
 
 impl Output {
     /// Starts the writer. It ends with the program.
@@ -62,6 +74,7 @@ impl Output {
             )),
             stderr: Target::new(Patient::own(io::stderr())?),
             closed: closing,
+            bar: None,
         };
         std::thread::Builder::new()
             .name("output".to_owned())
@@ -72,8 +85,33 @@ impl Output {
     /// Writes `bytes` of the run with the number `source`. Waits while the reader is behind; `false`
     /// when there is none.
     pub(crate) async fn write(&self, stream: Stream, source: u64, bytes: Vec<u8>) -> bool {
-        let open = stream == Stream::Stderr || self.closed.borrow().is_none();
-        open && self.messages.send(Message::Text { stream, source, bytes }).await.is_ok()
+        self.takes(stream)
+            && self.messages.send(Message::Text { stream, source, bytes }).await.is_ok()
+    }
+
+    /// Whether somebody takes what is written.
+    pub(crate) fn takes(&self, stream: Stream) -> bool {
+        stream == Stream::Stderr || self.closed.borrow().is_none()
+    }
+
+    /// Writes all that the run with the number `source` wrote.
+    pub(crate) async fn write_kept(
+        &self,
+        source: u64,
+        stdout: SpooledTempFile,
+        stderr: SpooledTempFile,
+    ) {
+        let _ = self.messages.send(Message::Kept { source, stdout, stderr }).await;
+    }
+
+    /// Shows a line below all others, until the next, unless that would mean to wait.
+    pub(crate) fn show_progress(&self, line: String) {
+        let _ = self.messages.try_send(Message::Progress(Some(line)));
+    }
+
+    /// Takes that line away.
+    pub(crate) async fn clear_progress(&self) {
+        let _ = self.messages.send(Message::Progress(None)).await;
     }
 
     /// Says something on standard error.
@@ -121,6 +159,7 @@ struct Writer {
     stdout: Target<BufWriter<Patient>>,
     stderr: Target<Patient>,
     closed: watch::Sender<Option<Closed>>,
+    bar: Option<ProgressBar>,
 }
 
 /// One of the streams, and whose line is not finished there.
@@ -147,34 +186,66 @@ impl<W: Write> Target<W> {
 impl Writer {
     fn run(mut self, mut messages: mpsc::Receiver<Message>) {
         while let Some(first) = messages.blocking_recv() {
-            let mut next = Some(first);
-            while let Some(message) = next {
-                self.take(message);
-                next = messages.try_recv().ok();
+            // What there is goes out together; the line below is drawn again after it.
+            let more = std::iter::from_fn(|| messages.try_recv().ok()).take(QUEUED);
+            let (mut texts, mut progress) = (Vec::new(), None);
+            for message in std::iter::once(first).chain(more) {
+                match message {
+                    Message::Progress(line) => progress = Some(line),
+                    text => texts.push(text),
+                }
             }
-            self.flush();
+            if let Some(bar) = self.bar.take_if(|_| progress == Some(None)) {
+                bar.finish_and_clear();
+            }
+            if !texts.is_empty() {
+                match self.bar.clone() {
+                    Some(bar) => bar.suspend(|| self.take(texts)),
+                    None => self.take(texts),
+                }
+            }
+            if let Some(Some(line)) = progress {
+                self.bar.get_or_insert_with(bar).set_message(line);
+            }
         }
     }
 
-    fn take(&mut self, message: Message) {
-        match message {
-            Message::Text { stream: Stream::Stdout, source, bytes } => {
-                if self.closed.borrow().is_none() {
-                    let written = self.stdout.write(source, &bytes);
+    fn take(&mut self, messages: Vec<Message>) {
+        for message in messages {
+            match message {
+                Message::Text { stream: Stream::Stdout, source, bytes } => {
+                    self.write_stdout(source, &bytes);
+                }
+                Message::Text { stream: Stream::Stderr, source, bytes } => {
+                    self.write_stderr(source, &bytes);
+                }
+                Message::Kept { source, stdout, stderr } => {
+                    let written = pieces(stdout, |piece| self.write_stdout(source, piece))
+                        .and_then(|()| pieces(stderr, |piece| self.write_stderr(source, piece)));
                     self.check(written);
                 }
-            }
-            Message::Text { stream: Stream::Stderr, source, bytes } => {
-                // The two may be one terminal.
-                self.flush();
-                // Nobody is left to be told when standard error fails.
-                let _ = self.stderr.write(source, &bytes);
-            }
-            Message::Flush(done) => {
-                self.flush();
-                let _ = done.send(());
+                Message::Flush(done) => {
+                    self.flush();
+                    let _ = done.send(());
+                }
+                Message::Progress(_) => {}
             }
         }
+        self.flush();
+    }
+
+    fn write_stdout(&mut self, source: u64, bytes: &[u8]) {
+        if self.closed.borrow().is_none() {
+            let written = self.stdout.write(source, bytes);
+            self.check(written);
+        }
+    }
+
+    fn write_stderr(&mut self, source: u64, bytes: &[u8]) {
+        // The two may be one terminal.
+        self.flush();
+        // Nobody is left to be told when standard error fails.
+        let _ = self.stderr.write(source, bytes);
     }
 
     fn flush(&mut self) {
@@ -193,75 +264,28 @@ impl Writer {
     }
 }
 
-/// Cuts what one command writes to one stream into whole lines.
-#[derive(Debug, Default)]
-pub(crate) struct Lines {
-    buffer: Vec<u8>,
-    /// A piece of a long line is on its way.
-    unfinished: bool,
+/// Hands on what was kept. Fails if it can't be read back.
+fn pieces(mut kept: SpooledTempFile, mut to: impl FnMut(&[u8])) -> io::Result<()> {
+    kept.rewind()?;
+    let mut buffer = vec![0; LONGEST_LINE];
+    loop {
+        match kept.read(&mut buffer)? {
+            0 => return Ok(()),
+            read => to(&buffer[..read]),
+        }
+    }
 }
 
-/// A longer line goes out in pieces.
-const LONGEST_LINE: usize = 64 << 10;
-
-impl Lines {
-    /// Where to read to.
-    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
-        self.buffer.reserve(8 << 10);
-        &mut self.buffer
-    }
-
-    /// What can be written, `new` bytes after the last call.
-    pub(crate) fn whole(&mut self, new: usize) -> Option<Vec<u8>> {
-        let fresh = self.buffer.len() - new;
-        let end = match self.buffer[fresh..].iter().rposition(|&byte| byte == b'\n') {
-            Some(at) => fresh + at + 1,
-            None if self.buffer.len() >= LONGEST_LINE => self.buffer.len(),
-            None => return None,
-        };
-        let rest = self.buffer.split_off(end);
-        let whole = std::mem::replace(&mut self.buffer, rest);
-        self.unfinished = !whole.ends_with(b"\n");
-        Some(whole)
-    }
-
-    /// What is left at the end, as a line.
-    pub(crate) fn rest(mut self) -> Option<Vec<u8>> {
-        if self.buffer.is_empty() && !self.unfinished {
-            return None;
-        }
-        self.buffer.push(b'\n');
-        Some(self.buffer)
-    }
+/// The line below all others: as much of it as there is room for.
+fn bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{wide_msg}");
+    ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr())
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn lines(pieces: &[&[u8]]) -> Vec<Vec<u8>> {
-        let (mut lines, mut out) = (Lines::default(), Vec::new());
-        for piece in pieces {
-            lines.buffer().extend_from_slice(piece);
-            out.extend(lines.whole(piece.len()));
-        }
-        out.extend(lines.rest());
-        out
-    }
-
-    #[test]
-    fn only_whole_lines_go_out() {
-        assert_eq!(lines(&[b"a", b"b\nc", b"\nd"]), [&b"ab\n"[..], b"c\n", b"d\n"]);
-        assert_eq!(lines(&[b"a\n"]), [b"a\n"]);
-        assert_eq!(lines(&[]), [b""; 0]);
-    }
-
-    #[test]
-    fn a_long_line_goes_out_in_pieces_and_ends_once() {
-        let long = vec![b'x'; LONGEST_LINE];
-        assert_eq!(lines(&[&long]), [&long[..], b"\n"]);
-        assert_eq!(lines(&[&long, b"y\nz\n"]), [&long[..], b"y\nz\n"]);
-    }
 
     #[test]
     fn a_line_in_pieces_is_ended_before_another_begins() {

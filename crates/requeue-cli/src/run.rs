@@ -14,12 +14,15 @@ use tokio::task::JoinHandle;
 use crate::args;
 use crate::config::Config;
 use crate::exit::{Ended, Refusal};
+use crate::groups::Groups;
 use crate::input::Key;
+use crate::joblog::Joblog;
 use crate::output::{Closed, Output, Stream};
 use crate::patient::Patient;
 use crate::reader::{self, Room};
 use crate::retries::Failing;
 use crate::signals::{Level, Signals};
+use crate::standstill::Standstill;
 use crate::summary::{Count, Tally};
 
 /// Runs to the end.
@@ -49,6 +52,11 @@ pub(crate) struct Runner {
     pub(crate) tally: Tally,
     pub(crate) room: Room,
     pub(crate) failing: Failing,
+    /// The commands that run.
+    pub(crate) groups: Groups,
+    /// What their time-outs go by.
+    pub(crate) clock: Standstill,
+    pub(crate) joblog: Option<Joblog>,
     /// Runs that were about to start, a number for each.
     pub(crate) seq: Count,
     pub(crate) level: watch::Sender<Level>,
@@ -70,6 +78,9 @@ impl Runner {
             tally: Tally::new(),
             room: Room::default(),
             failing: Failing::new(config.retries),
+            groups: Groups::default(),
+            clock: Standstill::default(),
+            joblog: config.joblog.as_deref().map(Joblog::create).transpose()?,
             seq: Count::default(),
             level: watch::Sender::default(),
             signal: OnceLock::new(),
@@ -90,6 +101,7 @@ impl Runner {
             .spawn(move || reader::read(&this, input))
             .map_err(|error| Refusal::failure(error.to_string()))?;
         tokio::spawn(Arc::clone(&self).watch(signals));
+        tokio::spawn(Arc::clone(&self).show_progress());
         if Arc::clone(&self).start(1).await.is_err() {
             self.tally.failed.store(true, Ordering::Relaxed);
         }
@@ -104,6 +116,7 @@ impl Runner {
     async fn say_goodbye(&self) {
         let mut level = self.level.subscribe();
         let last_words = async {
+            self.output.clear_progress().await;
             self.output.flush().await;
             if let Some(Closed::Failed(error)) = self.output.is_closed() {
                 self.tally.failed.store(true, Ordering::Relaxed);

@@ -1,11 +1,13 @@
 //! SIGINT, SIGTERM and SIGHUP: the first ends reading and starting, the second ends the commands,
-//! the third kills them.
+//! the third kills them. SIGTSTP and SIGCONT stop and continue the commands, too; SIGUSR1 asks how
+//! far the run is.
 
 use std::io;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1};
+use signal_hook::low_level::signal_name;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::Exit;
@@ -33,10 +35,29 @@ impl Level {
     }
 }
 
-/// The signals that end a run.
+/// The signals that a run heeds.
 pub(crate) struct Signals {
-    signals: [Option<Signal>; 3],
+    ends: [Option<Signal>; 3],
+    stop: Option<Signal>,
+    go_on: Option<Signal>,
+    report: Option<Signal>,
+    children: Option<Signal>,
     last: Option<(i32, Instant)>,
+}
+
+/// What a signal asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Heed {
+    /// To end, as this signal wants it.
+    End(i32),
+    /// To stop for a while.
+    Stop,
+    /// To go on.
+    GoOn,
+    /// To say how far it is.
+    Report,
+    /// A command has ended or stopped.
+    Children,
 }
 
 /// `timeout` sends its signal to the process and then to its group: that is one, not two.
@@ -51,26 +72,33 @@ impl Signals {
             let is_ignored = ignored & (1 << (number - 1)) != 0;
             (!is_ignored).then(|| signal(SignalKind::from_raw(number))).transpose()
         };
-        if ignored & (1 << (SIGCHLD - 1)) != 0 {
-            // Else commands could not be waited for. Its handler stays when this is dropped.
-            drop(signal(SignalKind::child())?);
-        }
-        Ok(Self { signals: [take(SIGINT)?, take(SIGTERM)?, take(SIGHUP)?], last: None })
+        Ok(Self {
+            ends: [take(SIGINT)?, take(SIGTERM)?, take(SIGHUP)?],
+            stop: take(SIGTSTP)?,
+            go_on: Some(signal(SignalKind::from_raw(SIGCONT))?),
+            report: take(SIGUSR1)?,
+            // Even if it was ignored: else commands could not be waited for.
+            children: Some(signal(SignalKind::child())?),
+            last: None,
+        })
     }
 
-    /// The number of the next one.
-    pub(crate) async fn next(&mut self) -> i32 {
+    pub(crate) async fn next(&mut self) -> Heed {
         loop {
-            let [int, term, hup] = &mut self.signals;
+            let [int, term, hup] = &mut self.ends;
             let signal = tokio::select! {
                 () = received(int) => SIGINT,
                 () = received(term) => SIGTERM,
                 () = received(hup) => SIGHUP,
+                () = received(&mut self.stop) => return Heed::Stop,
+                () = received(&mut self.go_on) => return Heed::GoOn,
+                () = received(&mut self.report) => return Heed::Report,
+                () = received(&mut self.children) => return Heed::Children,
             };
             let is_twin = self.last.is_some_and(|(last, at)| last == signal && at.elapsed() < TWIN);
             if !is_twin {
                 self.last = Some((signal, Instant::now()));
-                return signal;
+                return Heed::End(signal);
             }
         }
     }
@@ -100,9 +128,45 @@ pub(crate) const fn name(signal: i32) -> &'static str {
     }
 }
 
+/// A signal's number, or its name with or without SIG.
+pub(crate) fn parse_signal(text: &str) -> Result<rustix::process::Signal, &'static str> {
+    let name = text.to_ascii_uppercase();
+    let is_it = |number: i32| {
+        signal_name(number)
+            .and_then(|full| full.strip_prefix("SIG"))
+            .is_some_and(|short| name.strip_prefix("SIG").unwrap_or(&name) == short)
+    };
+    let number = text.parse().ok().or_else(|| (1..32).find(|&number| is_it(number)));
+    number
+        .and_then(rustix::process::Signal::from_named_raw)
+        .ok_or("a signal's name or number, like TERM, SIGINT or 9")
+}
+
+/// Stops the process as SIGTSTP would have, until it is continued.
+pub(crate) fn stop() {
+    // SIGSTOP is not refused.
+    let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
+}
+
 /// Ends the process as the signal would have.
 pub(crate) fn die_of(signal: i32) -> ExitCode {
     let _ = signal_hook::low_level::emulate_default_handler(signal);
     // It has a default that ends the process; this is not reached.
     Exit::Failure.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_have_names_and_numbers() {
+        for text in ["TERM", "SIGTERM", "term", "15"] {
+            assert_eq!(parse_signal(text), Ok(rustix::process::Signal::TERM), "{text}");
+        }
+        assert_eq!(parse_signal("USR1"), Ok(rustix::process::Signal::USR1));
+        for text in ["", "SIG", "0", "-1", "99", "TERMS", "SIGSIGTERM"] {
+            assert!(parse_signal(text).is_err(), "{text}");
+        }
+    }
 }

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use serde::{Serialize, Serializer};
+
 use crate::exit::Exit;
 
 /// A number that only grows.
@@ -24,18 +26,29 @@ impl Count {
     }
 }
 
-/// What happened so far.
-#[derive(Debug)]
+impl Serialize for Count {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.get())
+    }
+}
+
+/// What happened so far. In JSON, its fields by these names.
+#[derive(Debug, Serialize)]
 pub(crate) struct Tally {
-    started: Instant,
+    #[serde(skip)]
+    pub(crate) started: Instant,
     /// Keys read.
     pub(crate) adds: Count,
     /// Those that became part of a run that was pending already.
     pub(crate) coalesced: Count,
     /// Commands started.
     pub(crate) runs: Count,
+    /// Those that were done.
+    pub(crate) done: Count,
     /// Those that failed.
     pub(crate) failures: Count,
+    /// Those of them that took too long.
+    pub(crate) timed_out: Count,
     pub(crate) given_up: Count,
     pub(crate) bad_input: Count,
     /// Keys that were held, and taken back.
@@ -43,6 +56,7 @@ pub(crate) struct Tally {
     /// Keys that had not run, or not to the end, when the run was ended.
     pub(crate) unfinished: Count,
     /// Something failed that is neither a command's nor the user's.
+    #[serde(skip)]
     pub(crate) failed: AtomicBool,
 }
 
@@ -53,7 +67,9 @@ impl Tally {
             adds: Count::default(),
             coalesced: Count::default(),
             runs: Count::default(),
+            done: Count::default(),
             failures: Count::default(),
+            timed_out: Count::default(),
             given_up: Count::default(),
             bad_input: Count::default(),
             cancelled: Count::default(),
@@ -81,6 +97,7 @@ impl Tally {
             coalesced,
             failures,
             given_up,
+            timed_out,
             cancelled,
             bad_input,
             unfinished,
@@ -94,9 +111,12 @@ impl Tally {
             failures.get(),
             given_up.get()
         );
-        for (count, what) in
-            [(cancelled, "cancelled"), (bad_input, "bad records"), (unfinished, "unfinished")]
-        {
+        for (count, what) in [
+            (timed_out, "timed out"),
+            (cancelled, "cancelled"),
+            (bad_input, "bad records"),
+            (unfinished, "unfinished"),
+        ] {
             if count.get() > 0 {
                 text += &format!(", {} {what}", count.get());
             }
@@ -105,23 +125,20 @@ impl Tally {
     }
 
     pub(crate) fn json(&self) -> String {
-        format!(
-            "{{\"adds\":{},\"runs\":{},\"coalesced\":{},\"failures\":{},\"given_up\":{},\
-             \"bad_input\":{},\"unfinished\":{},\"cancelled\":{},\"elapsed\":{:.3}}}",
-            self.adds.get(),
-            self.runs.get(),
-            self.coalesced.get(),
-            self.failures.get(),
-            self.given_up.get(),
-            self.bad_input.get(),
-            self.unfinished.get(),
-            self.cancelled.get(),
-            self.started.elapsed().as_secs_f64()
-        )
+        /// The counts, and how long it took, in seconds.
+        #[derive(Serialize)]
+        struct Report<'a> {
+            #[serde(flatten)]
+            tally: &'a Tally,
+            elapsed: f64,
+        }
+        let elapsed = self.started.elapsed().as_millis() as f64 / 1000.0;
+        // Numbers under names can't fail.
+        serde_json::to_string(&Report { tally: self, elapsed }).unwrap_or_default()
     }
 }
 
-fn shown(elapsed: Duration) -> String {
+pub(crate) fn shown(elapsed: Duration) -> String {
     let seconds = elapsed.as_secs();
     match (seconds / 3600, seconds / 60 % 60) {
         (0, 0) => format!("{:.1}s", elapsed.as_secs_f64()),

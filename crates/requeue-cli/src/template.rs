@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use crate::command::shown;
 use crate::exit::Refusal;
 use crate::shells;
 
@@ -83,6 +84,27 @@ impl Template {
 
     pub(crate) fn args(&self, key: &[u8]) -> impl Iterator<Item = OsString> {
         self.args.iter().map(move |word| word.with(key))
+    }
+}
+
+/// What begins each line that a command writes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Tag(Word);
+
+impl Tag {
+    pub(crate) fn key() -> Self {
+        Self(Word::key())
+    }
+
+    pub(crate) fn string(text: &OsStr, mark: Option<&OsStr>) -> Result<Self, Refusal> {
+        Ok(Self(Word::cut(text, check(mark)?)))
+    }
+
+    /// The key is shown as one that is on one line and does nothing to a terminal.
+    pub(crate) fn of(&self, key: &[u8]) -> Vec<u8> {
+        let mut tag = self.0.with(shown(key).as_bytes()).into_vec();
+        tag.push(b'\t');
+        tag
     }
 }
 

@@ -1,35 +1,62 @@
 //! What the program heeds while it runs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use rustix::process::Signal;
+
+use crate::progress::Meter;
 use crate::run::Runner;
-use crate::signals::{self, Level, Signals};
+use crate::signals::{self, Heed, Level, Signals};
 
 impl Runner {
     /// Acts on signals and on the end of standard output, as long as the program runs.
     pub(crate) async fn watch(self: Arc<Self>, mut signals: Signals) {
         let mut level = Level::Running;
         let mut is_open = true;
+        let mut meter = Meter::default();
         loop {
             tokio::select! {
-                signal = signals.next() => {
-                    self.signal.get_or_init(|| signal);
-                    level = level.next();
-                    self.stop(level);
-                    let running = self.queue.processing();
-                    if level == Level::Stopping && running > 0 {
-                        let name = signals::name(signal);
-                        self.output.hint(&format!(
-                            "{name}: nothing more is started; once more ends what runs ({running})"
-                        ));
+                heed = signals.next() => match heed {
+                    Heed::End(signal) => {
+                        self.signal.get_or_init(|| signal);
+                        level = level.next();
+                        self.stop(level);
+                        let running = self.queue.processing();
+                        if level == Level::Stopping && running > 0 {
+                            let name = signals::name(signal);
+                            self.output.hint(&format!(
+                                "{name}: nothing more is started; once more ends what runs \
+                                 ({running})"
+                            ));
+                        }
+                        self.drop_the_rest();
                     }
-                }
+                    Heed::Stop => self.stop_for_a_while().await,
+                    Heed::GoOn => self.groups.signal_all(Signal::CONT),
+                    Heed::Report => self.output.hint(&self.progress(&mut meter)),
+                    Heed::Children => self.groups.kill_starved(),
+                },
                 () = self.output.closed(), if is_open => {
                     is_open = false;
                     self.stop(Level::Stopping);
+                    self.drop_the_rest();
                 }
             }
-            self.drop_the_rest();
         }
+    }
+
+    /// Stops all commands and then the program, until that is continued, and them with it.
+    async fn stop_for_a_while(&self) {
+        // What comes next on the terminal is a shell's.
+        let cleared = async {
+            self.output.clear_progress().await;
+            self.output.flush().await;
+        };
+        let _ = tokio::time::timeout(Duration::from_millis(100), cleared).await;
+        self.groups.signal_all(Signal::TSTP);
+        self.clock.during(signals::stop);
+        // The first process of a container does not stop for a signal from inside.
+        self.groups.signal_all(Signal::CONT);
     }
 }

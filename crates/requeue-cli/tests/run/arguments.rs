@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-use crate::support::{command, directory, end, run, run_in};
+use crate::support::{Gate, command, directory, end, run, run_in};
 
 /// What a shell, an option parser or a template would stumble over.
 const ODD: [&[u8]; 16] = [
@@ -102,6 +102,34 @@ fn a_key_can_be_as_long_as_an_argument() {
 fn a_command_has_nothing_to_read() {
     let ended = run(&["-j1", "sh", "-c", "cat; echo read \"$1\"", "_"], "a\nb\n");
     assert_eq!(ended.text(), "read a\nread b\n");
+}
+
+#[test]
+fn a_command_can_read_its_key() {
+    let mut keys: Vec<&[u8]> = ODD.to_vec();
+    keys.extend([&b"two\nlines"[..], b"\n"]);
+    // Words are of no use here: `sh` would take the key as an argument that nobody reads.
+    let args = ["-0", "-j1", "--output", "inherit", "--stdin", "key", "-c", "cat; printf '|'"];
+    let ended = run(&args, joined(&keys, b"", b"\0"));
+    assert_eq!((ended.code(), ended.stdout), (Some(0), joined(&keys, b"", b"|")));
+    let ended = run(&["--stdin", "none", "-c", "cat; echo end"], "k\n");
+    assert_eq!(ended.text(), "end\n");
+}
+
+#[test]
+fn a_command_need_not_read_its_key() {
+    let dir = directory("unread");
+    let mut gate = Gate::new(&dir);
+    // More than a pipe holds.
+    let long = vec![b'x'; 131_071];
+    let ended = run(&["--stdin", "key", "-c", "wc -c | tr -d ' '"], &long);
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "131071\n"));
+    // The one that stays has the pipe, too.
+    for script in ["exit 0", "(read _ <gate) <&0 & exit 0", "exec <&-; exit 0"] {
+        let ended = run_in(&dir, &["--retries", "0", "--stdin", "key", "-c", script], &long);
+        assert_eq!(ended.code(), Some(0), "{script}: {}", ended.stderr);
+    }
+    gate.open(1);
 }
 
 #[test]

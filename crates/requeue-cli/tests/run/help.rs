@@ -10,7 +10,7 @@ fn help_is_one_screen_that_says_it_all() {
     assert_eq!((help.code(), help.stderr.as_str()), (Some(0), ""));
     assert_eq!(run(&["-h"], "").text(), help.text());
     let text = help.text();
-    assert!(text.lines().count() <= 50, "{text}");
+    assert!(text.lines().count() <= 66, "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(text.starts_with("Run a command per key, from a stream of keys.\n"), "{text}");
     for group in ["Input:", "Command:", "Failure:", "Output:"] {
@@ -26,12 +26,22 @@ fn help_is_one_screen_that_says_it_all() {
         "-I ",
         "-c, --shell",
         "-j, --jobs",
+        "--stdin",
+        "--timeout",
+        "-s, --signal",
+        "--kill-after",
+        "-t, --verbose",
+        "--dry-run",
         "--retries",
         "--base-delay",
         "--max-delay",
         "--early-add",
         "--output",
         "-u, --ungroup",
+        "--tag ",
+        "--tagstring",
+        "--joblog",
+        "--progress",
         "--summary",
         "-h, --help",
     ] {

@@ -8,5 +8,8 @@ mod help;
 mod input;
 mod json;
 mod output;
+mod reports;
 mod signals;
 mod support;
+mod terminal;
+mod timeouts;

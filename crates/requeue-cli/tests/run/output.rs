@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::thread;
 
-use crate::support::{Gate, Live, command, directory, run};
+use crate::support::{Gate, Live, command, directory, end, run};
 
 #[test]
 fn lines_of_several_commands_are_not_torn() {
@@ -54,6 +54,75 @@ fn a_long_line_is_not_mixed_with_others() {
         assert_eq!(bytes, 300_000);
     }
     assert!(ended.text().lines().all(|line| line.bytes().all(|byte| byte == line.as_bytes()[0])));
+}
+
+#[test]
+fn a_group_is_all_that_one_command_wrote() {
+    let dir = directory("group");
+    let mut gate = Gate::new(&dir);
+    // `a` has written before `b` does, and ends after it.
+    let script = "[ $1 = a ] || until [ -e up ]; do sleep 0.01; done
+                  echo $1 one; echo $1 err >&2
+                  [ $1 = b ] || { touch up; read _ <gate; }
+                  echo $1 two; printf end";
+    let mut live = Live::start(&dir, &["--output", "group", "-j2", "-c", script]);
+    live.send("a\nb\n");
+    live.wait_for("end");
+    gate.open(1);
+    let ended = live.end();
+    assert_eq!(ended.text(), "b one\nb two\nend\na one\na two\nend\n");
+    assert!(ended.stderr.starts_with("b err\na err\n"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_group_can_be_larger_than_what_is_kept_in_memory() {
+    let script = "i=0; while [ $i -lt 20 ]; do printf '%0200000d\\n' $1; i=$((i + 1)); done";
+    let ended = run(&["--output", "group", "-j3", "-c", script], "1\n2\n3\n");
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    let text = ended.text();
+    let mut lines: Vec<_> = text.lines().collect();
+    assert!(lines.iter().all(|line| line.len() == 200_000));
+    assert_eq!(lines.len(), 60);
+    lines.dedup();
+    assert_eq!(lines.len(), 3, "they are not mixed");
+}
+
+#[test]
+fn a_group_that_cannot_be_kept_is_a_failure() {
+    let dir = directory("no_tmp");
+    let mut command =
+        command(&["--output", "group", "--retries", "0", "-c", "yes | head -n 1000000"]);
+    let ended = end(command.env("TMPDIR", dir.join("none")), "k\n");
+    assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
+    assert!(ended.stderr.contains("\"k\": its output is lost: No such file"), "{}", ended.stderr);
+}
+
+#[test]
+fn lines_can_begin_with_their_key() {
+    let script = "echo one; echo two >&2; printf three";
+    for output in ["lines", "group"] {
+        let ended = run(&["--tag", "--output", output, "-c", script], b"it's\t\xff\n");
+        assert_eq!(ended.text(), "it's\\t\\xff\tone\nit's\\t\\xff\tthree\n");
+        assert!(ended.stderr.starts_with("it's\\t\\xff\ttwo\n"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn lines_can_begin_with_a_text_of_ones_own() {
+    for (args, begins) in [
+        (&["--tagstring", "<{}>", "echo", "x", "{}"][..], "<k>\tx k\n"),
+        (&["--tagstring", "a tag", "echo", "x"], "a tag\tx k\n"),
+        (&["--tag", "--tagstring", "{}{}", "echo", "{}"], "kk\tk\n"),
+        (&["-I", "@", "--tagstring", "@{}", "echo", "@"], "k{}\tk\n"),
+    ] {
+        assert_eq!(run(args, "k\n").text(), begins);
+    }
+}
+
+#[test]
+fn a_long_line_has_its_key_once() {
+    let ended = run(&["--tag", "-c", "printf '%0200000d\\n' 7; echo"], "k\n");
+    assert_eq!(ended.text(), format!("k\t{}7\nk\t\n", "0".repeat(199_999)));
 }
 
 #[test]
@@ -138,10 +207,23 @@ fn the_summary_is_text_json_or_nothing() {
     let same = run(&[&["--summary", "text"][..], &args].concat(), input);
     assert_eq!(same.count("runs"), 3);
     let json = run(&[&["--summary", "json"][..], &args].concat(), input);
-    let line = json.stderr.lines().last().unwrap();
-    let counts = "{\"adds\":2,\"runs\":3,\"coalesced\":0,\"failures\":2,\"given_up\":1,\
-                  \"bad_input\":1,\"unfinished\":0,\"cancelled\":0,\"elapsed\":";
-    assert!(line.starts_with(counts) && line.ends_with('}'), "{line}");
+    let line: serde_json::Value =
+        serde_json::from_str(json.stderr.lines().last().unwrap()).unwrap();
+    for (name, count) in [
+        ("adds", 2),
+        ("runs", 3),
+        ("coalesced", 0),
+        ("done", 1),
+        ("failures", 2),
+        ("timed_out", 0),
+        ("given_up", 1),
+        ("bad_input", 1),
+        ("cancelled", 0),
+        ("unfinished", 0),
+    ] {
+        assert_eq!(line[name], count, "{name} in {line}");
+    }
+    assert!(line["elapsed"].is_f64(), "{line}");
     let none = run(&["--summary", "none", "true"], "a\n");
     assert_eq!(none.stderr, "");
 }

@@ -1,12 +1,13 @@
 //! Running the program, and waiting for what it does.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -118,8 +119,12 @@ impl Live {
         self.stderr.wait_for(part);
     }
 
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+        kill_process(self.pid(), signal).expect("it runs");
     }
 
     /// Waits for its end.
@@ -132,6 +137,62 @@ impl Live {
     }
 }
 
+/// A terminal, and what runs on it.
+pub(crate) struct Terminal {
+    child: Child,
+    keyboard: File,
+    screen: Lines,
+}
+
+impl Terminal {
+    pub(crate) fn spawn(command: Command) -> Self {
+        let (pty, pts) = pty_process::blocking::open().expect("there are terminals");
+        let keyboard = pty.as_fd().try_clone_to_owned().expect("a handle more");
+        let mut on_it = pty_process::blocking::Command::new(command.get_program());
+        on_it = on_it.args(command.get_args()).env("TERM", "xterm");
+        for (name, value) in command.get_envs() {
+            on_it = match value {
+                Some(value) => on_it.env(name, value),
+                None => on_it.env_remove(name),
+            };
+        }
+        if let Some(dir) = command.get_current_dir() {
+            on_it = on_it.current_dir(dir);
+        }
+        let child = on_it.spawn(pts).expect("the program is there");
+        Self { child, keyboard: keyboard.into(), screen: Lines::pieces(pty) }
+    }
+
+    /// Types.
+    pub(crate) fn send(&mut self, text: &str) {
+        self.keyboard.write_all(text.as_bytes()).expect("the terminal is open");
+    }
+
+    /// Waits for this to be shown.
+    #[track_caller]
+    pub(crate) fn wait_for(&mut self, part: &str) {
+        self.screen.wait_for(part);
+    }
+
+    /// All that was shown, and how the program ended.
+    #[track_caller]
+    pub(crate) fn end(mut self) -> (String, ExitStatus) {
+        let said = self.screen.rest();
+        let status = self.child.wait().expect("it was started");
+        (String::from_utf8_lossy(&said).into_owned(), status)
+    }
+}
+
+/// Waits until something is so.
+#[track_caller]
+pub(crate) fn until(is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < DEADLINE, "it does not come to that");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// What comes out of a pipe.
 struct Lines {
     seen: Vec<u8>,
@@ -141,12 +202,28 @@ struct Lines {
 
 impl Lines {
     fn new(from: impl Read + Send + 'static) -> Self {
+        Self::of(BufReader::new(from), |from, line| from.read_until(b'\n', line))
+    }
+
+    /// As it comes, in pieces that need be no lines.
+    fn pieces(from: impl Read + Send + 'static) -> Self {
+        Self::of(from, |from, piece| {
+            piece.resize(4096, 0);
+            let read = from.read(piece)?;
+            piece.truncate(read);
+            Ok(read)
+        })
+    }
+
+    fn of<R: Send + 'static>(
+        mut from: R,
+        read: impl Fn(&mut R, &mut Vec<u8>) -> io::Result<usize> + Send + 'static,
+    ) -> Self {
         let (sender, lines) = mpsc::channel();
         let reader = thread::spawn(move || {
-            let mut from = BufReader::new(from);
             loop {
                 let mut line = Vec::new();
-                match from.read_until(b'\n', &mut line) {
+                match read(&mut from, &mut line) {
                     Ok(1..) if sender.send(line).is_ok() => {}
                     _ => return,
                 }

@@ -1,0 +1,145 @@
+//! The process groups of the commands that run.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::process::ExitStatus;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process_group, test_kill_process_group, waitid,
+};
+use tokio::process::Child;
+
+use crate::input::Key;
+
+/// The groups whose leaders have not been waited for, by slot: as long as a leader has not, its
+/// number is its own and the group's.
+#[derive(Debug, Default)]
+pub(crate) struct Groups(Mutex<Vec<Option<Group>>>);
+
+#[derive(Debug)]
+struct Group {
+    leader: Pid,
+    key: Key,
+    since: Instant,
+    starved: Option<Signal>,
+}
+
+/// How a leader ended.
+#[derive(Debug)]
+pub(crate) struct Reaped {
+    pub(crate) status: io::Result<ExitStatus>,
+    /// It was killed, as this had stopped it.
+    pub(crate) starved: Option<Signal>,
+}
+
+impl Groups {
+    /// Lists the command of a slot, and says which group is its.
+    pub(crate) fn add(&self, slot: usize, child: &Child, key: &Key) -> Option<Pid> {
+        let leader = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)?;
+        let mut groups = self.lock();
+        if groups.len() < slot {
+            groups.resize_with(slot, || None);
+        }
+        groups[slot - 1] =
+            Some(Group { leader, key: key.clone(), since: Instant::now(), starved: None });
+        Some(leader)
+    }
+
+    /// Waits for the command of a slot, and takes it off the list. Can be dropped and called
+    /// again.
+    pub(crate) async fn wait(&self, slot: usize, child: &mut Child) -> Reaped {
+        let mut wait = pin!(child.wait());
+        poll_fn(|context| {
+            // Whoever signals a group holds the lock: never one whose number has been given back.
+            let mut groups = self.lock();
+            wait.as_mut().poll(context).map(|status| {
+                let group = groups.get_mut(slot - 1).and_then(Option::take);
+                Reaped { status, starved: group.and_then(|group| group.starved) }
+            })
+        })
+        .await
+    }
+
+    pub(crate) fn signal_all(&self, signal: Signal) {
+        for group in self.lock().iter().flatten() {
+            let _ = kill_process_group(group.leader, signal);
+        }
+    }
+
+    /// Sends what is to end the command of a slot to its group.
+    pub(crate) fn end(&self, slot: usize, signal: Signal) {
+        if let Some(Some(group)) = self.lock().get(slot - 1) {
+            end(group.leader, signal);
+        }
+    }
+
+    /// Kills the groups that have stopped as they want the terminal, which they can't have: they
+    /// would wait for ever.
+    pub(crate) fn kill_starved(&self) {
+        for group in self.lock().iter_mut().flatten() {
+            let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+            let Ok(Some(status)) = waitid(WaitId::Pid(group.leader), stopped) else { continue };
+            let wanted = [Signal::TTIN, Signal::TTOU]
+                .into_iter()
+                .find(|signal| status.stopping_signal() == Some(signal.as_raw()));
+            if let Some(signal) = wanted {
+                group.starved = Some(signal);
+                end(group.leader, Signal::KILL);
+            }
+        }
+    }
+
+    /// What has run for longest, and for how long.
+    pub(crate) fn longest(&self) -> Option<(Key, Duration)> {
+        let groups = self.lock();
+        let first = groups.iter().flatten().min_by_key(|group| group.since)?;
+        Some((first.key.clone(), first.since.elapsed()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Option<Group>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sends a group what is to end it. Fails if all of it have gone, which is what was asked for.
+pub(crate) fn end(group: Pid, signal: Signal) {
+    let _ = kill_process_group(group, signal);
+    // What is stopped sees it only once it goes on.
+    let _ = kill_process_group(group, Signal::CONT);
+}
+
+/// Waits until a group whose leader has gone has no members left. As long as it has some, no other
+/// process or group gets its number.
+pub(crate) async fn emptied(group: Pid) {
+    let mut pause = Duration::from_millis(5);
+    while test_kill_process_group(group) != Err(Errno::SRCH) {
+        if only_dead(group) {
+            // One whose first thread has ended looks dead, and is not.
+            end(group, Signal::KILL);
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(100));
+    }
+}
+
+/// Whether all members of a group are dead, and only wait for somebody to wait for them: in many
+/// a container nobody does. Other systems than Linux don't have these.
+fn only_dead(group: Pid) -> bool {
+    let is_there = std::fs::exists("/proc/self/stat").unwrap_or(false);
+    let Ok(processes) = std::fs::read_dir("/proc") else { return false };
+    is_there
+        && !processes.flatten().any(|process| {
+            let stat = std::fs::read(process.path().join("stat")).unwrap_or_default();
+            // The name before these can have anything in it.
+            let after_name = stat.rsplit(|&byte| byte == b')').next().unwrap_or_default();
+            let mut fields = std::str::from_utf8(after_name).unwrap_or_default().split_whitespace();
+            let (state, of_group) = (fields.next(), fields.nth(1));
+            let is_member = of_group.and_then(|of| of.parse().ok()) == Some(group.as_raw_pid());
+            is_member && !matches!(state, Some("Z" | "X"))
+        })
+}

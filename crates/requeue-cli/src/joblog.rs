@@ -1,0 +1,66 @@
+//! A line for each attempt, in the form of GNU parallel's `--joblog`.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use crate::command::escaped;
+use crate::exit::Refusal;
+
+const HEADER: &str = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n";
+
+/// Where the lines go.
+#[derive(Debug)]
+pub(crate) struct Joblog(Mutex<File>);
+
+/// How an attempt ended, in four of the columns.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Log {
+    pub(crate) exit: i32,
+    pub(crate) signal: i32,
+    /// Bytes that it was given to read.
+    pub(crate) sent: u64,
+    /// Bytes that it wrote.
+    pub(crate) received: u64,
+}
+
+impl Log {
+    /// Of one that could not be started.
+    pub(crate) fn exit(exit: i32) -> Self {
+        Self { exit, ..Self::default() }
+    }
+}
+
+impl Joblog {
+    pub(crate) fn create(path: &Path) -> Result<Self, Refusal> {
+        let file = File::create(path).and_then(|mut file| {
+            file.write_all(HEADER.as_bytes())?;
+            Ok(file)
+        });
+        file.map(|file| Self(Mutex::new(file))).map_err(|error| {
+            let name = escaped(path.as_os_str().as_bytes());
+            Refusal::failure(format!("--joblog {name}: {error}"))
+        })
+    }
+
+    pub(crate) fn write(
+        &self,
+        seq: u64,
+        at: SystemTime,
+        took: Duration,
+        log: Log,
+        command: &str,
+    ) -> io::Result<()> {
+        let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let took = took.as_secs_f64();
+        let Log { exit, signal, sent, received } = log;
+        // In one, so that whoever follows the file sees whole lines.
+        let line = format!(
+            "{seq}\t:\t{at:.3}\t{took:10.3}\t{sent}\t{received}\t{exit}\t{signal}\t{command}\n"
+        );
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes())
+    }
+}

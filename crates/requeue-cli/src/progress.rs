@@ -1,0 +1,125 @@
+//! How far the run is, in a line.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::args;
+use crate::command::escaped;
+use crate::run::Runner;
+use crate::summary::shown;
+
+/// How it is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Progress {
+    Not,
+    /// A line that stays below all others.
+    Bar,
+    /// A line now and then, where nothing stays below: in a file, or a pipe.
+    Lines,
+}
+
+impl Progress {
+    /// `is_terminal`: standard error.
+    pub(crate) fn choose(when: args::Progress, output: args::Output, is_terminal: bool) -> Self {
+        match when {
+            // What commands write by themselves would run into it.
+            args::Progress::Auto if is_terminal && output != args::Output::Inherit => Self::Bar,
+            args::Progress::Auto | args::Progress::Never => Self::Not,
+            args::Progress::Always if is_terminal => Self::Bar,
+            args::Progress::Always => Self::Lines,
+        }
+    }
+}
+
+/// Runs a second, over the last of them.
+#[derive(Debug, Default)]
+pub(crate) struct Meter(VecDeque<(Instant, u64)>);
+
+/// How far it looks back.
+const WINDOW: Duration = Duration::from_secs(10);
+
+impl Meter {
+    /// Takes note that so many runs were over at `now`. The last note that is older than the window
+    /// still counts, so that it looks back at least so far.
+    fn rate(&mut self, start: Instant, now: Instant, runs: u64) -> f64 {
+        while self.0.get(1).is_some_and(|&(at, _)| now.saturating_duration_since(at) >= WINDOW) {
+            self.0.pop_front();
+        }
+        let &(from, before) = self.0.front().unwrap_or(&(start, 0));
+        self.0.push_back((now, runs));
+        let seconds = now.saturating_duration_since(from).as_secs_f64();
+        if seconds > 0.0 { runs.saturating_sub(before) as f64 / seconds } else { 0.0 }
+    }
+}
+
+impl Runner {
+    pub(crate) fn progress(&self, meter: &mut Meter) -> String {
+        let (queue, tally) = (&self.queue, &self.tally);
+        let (done, failed) = (tally.done.get(), tally.failures.get());
+        let rate = meter.rate(tally.started, Instant::now(), done + failed);
+        let (ready, waiting) = (queue.len(), queue.waiting());
+        let running = queue.processing();
+        let mut line = format!(
+            "{ready} ready, {waiting} waiting, {running} running, {done} done, {failed} failed, \
+             {rate:.1}/s"
+        );
+        if let Some((key, since)) = self.groups.longest() {
+            line += &format!(", {} for {}", escaped(&key), shown(since));
+        }
+        line
+    }
+
+    /// Shows how far it is, as long as the program runs.
+    pub(crate) async fn show_progress(self: Arc<Self>) {
+        let mut meter = Meter::default();
+        match self.config.progress {
+            Progress::Not => {}
+            Progress::Bar => {
+                loop {
+                    // What is over at once has none.
+                    tokio::time::sleep(Duration::from_millis(250)).await;
+                    self.output.show_progress(self.progress(&mut meter));
+                }
+            }
+            Progress::Lines => loop {
+                self.output.hint(&self.progress(&mut meter));
+                tokio::time::sleep(WINDOW).await;
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_being_told_progress_is_shown_on_a_terminal_that_is_ours_alone() {
+        use args::Output::{Group, Inherit, Lines, None};
+        use args::Progress::{Always, Auto, Never};
+
+        let choose = Progress::choose;
+        for output in [Lines, Group, Inherit, None] {
+            assert_eq!(choose(Never, output, true), Progress::Not);
+            assert_eq!(choose(Auto, output, false), Progress::Not);
+            assert_eq!(choose(Always, output, true), Progress::Bar);
+            assert_eq!(choose(Always, output, false), Progress::Lines);
+        }
+        assert_eq!(choose(Auto, Lines, true), Progress::Bar);
+        assert_eq!(choose(Auto, None, true), Progress::Bar);
+        assert_eq!(choose(Auto, Inherit, true), Progress::Not);
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_last_seconds() {
+        let (start, mut meter) = (Instant::now(), Meter::default());
+        let mut rate =
+            |seconds, runs| meter.rate(start, start + Duration::from_secs(seconds), runs);
+        assert_eq!(rate(0, 0), 0.0);
+        assert_eq!(rate(5, 50), 10.0);
+        assert_eq!(rate(10, 50), 5.0);
+        assert_eq!(rate(15, 50), 0.0);
+        assert_eq!(rate(100, 900), 10.0);
+    }
+}

@@ -1,0 +1,47 @@
+//! Time that stands still while the program is stopped, and its commands with it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long the program was stopped.
+#[derive(Debug, Default)]
+pub(crate) struct Standstill(Mutex<Stopped>);
+
+#[derive(Debug, Default)]
+struct Stopped {
+    before: Duration,
+    since: Option<Instant>,
+}
+
+impl Standstill {
+    /// Stops time for as long as `stop` takes.
+    pub(crate) fn during(&self, stop: impl FnOnce()) {
+        self.lock().since = Some(Instant::now());
+        stop();
+        let mut stopped = self.lock();
+        if let Some(since) = stopped.since.take() {
+            stopped.before += since.elapsed();
+        }
+    }
+
+    /// Sleeps, not counting the time that the program is stopped.
+    pub(crate) async fn sleep(&self, duration: Duration) {
+        let (start, before) = (Instant::now(), self.stopped());
+        loop {
+            let passed = start.elapsed().saturating_sub(self.stopped().saturating_sub(before));
+            match duration.saturating_sub(passed) {
+                Duration::ZERO => return,
+                rest => tokio::time::sleep(rest).await,
+            }
+        }
+    }
+
+    fn stopped(&self) -> Duration {
+        let stopped = self.lock();
+        stopped.before + stopped.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Stopped> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

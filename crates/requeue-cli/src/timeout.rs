@@ -1,0 +1,134 @@
+//! Ending a command that takes too long, or that is in the way of the end.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::pin::Pin;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+use tokio::sync::watch;
+
+use crate::groups::{self, Groups};
+use crate::signals::Level;
+use crate::standstill::Standstill;
+
+/// How long a command may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// `None` for ever.
+    pub(crate) timeout: Option<Duration>,
+    /// What its group is sent then.
+    pub(crate) signal: Signal,
+    /// How long after that the group is killed.
+    pub(crate) kill_after: Duration,
+}
+
+/// Watches over the command of a slot.
+pub(crate) struct Watchdog<'a> {
+    limits: Limits,
+    clock: &'a Standstill,
+    groups: &'a Groups,
+    slot: usize,
+    level: watch::Receiver<Level>,
+    phase: Phase,
+    /// When the next phase begins by itself.
+    timer: Pin<Box<dyn Future<Output = ()> + Send + 'a>>,
+    timed_out: bool,
+    /// The group, once its leader has gone.
+    left: Option<Pid>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Phase {
+    Running,
+    Ending,
+    Killed,
+}
+
+impl<'a> Watchdog<'a> {
+    pub(crate) fn new(
+        limits: Limits,
+        clock: &'a Standstill,
+        groups: &'a Groups,
+        slot: usize,
+        level: watch::Receiver<Level>,
+    ) -> Self {
+        let timer: Pin<Box<dyn Future<Output = ()> + Send>> = match limits.timeout {
+            Some(timeout) => Box::pin(clock.sleep(timeout)),
+            None => Box::pin(pending()),
+        };
+        let (phase, timed_out, left) = (Phase::Running, false, None);
+        Self { limits, clock, groups, slot, level, phase, timer, timed_out, left }
+    }
+
+    /// Sends signals as they become due, until it has killed. Can be dropped and called again.
+    async fn watch(&mut self) {
+        while self.phase != Phase::Killed {
+            tokio::select! {
+                () = &mut self.timer => match self.phase {
+                    Phase::Running => {
+                        self.timed_out = true;
+                        self.end(self.limits.signal);
+                    }
+                    Phase::Ending | Phase::Killed => self.kill(),
+                },
+                Ok(()) = self.level.changed() => {
+                    let level = *self.level.borrow_and_update();
+                    match level {
+                        Level::Running | Level::Stopping => {}
+                        Level::Terminating => self.end(Signal::TERM),
+                        Level::Killing => self.kill(),
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) async fn watch_for_ever(&mut self) -> Infallible {
+        self.watch().await;
+        pending().await
+    }
+
+    fn end(&mut self, signal: Signal) {
+        self.signal(signal);
+        if self.phase == Phase::Running {
+            self.phase = Phase::Ending;
+            self.timer = Box::pin(self.clock.sleep(self.limits.kill_after));
+        }
+    }
+
+    fn kill(&mut self) {
+        self.phase = Phase::Killed;
+        self.signal(Signal::KILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        match self.left {
+            Some(group) => groups::end(group, signal),
+            None => self.groups.end(self.slot, signal),
+        }
+    }
+
+    /// Whether the time was over.
+    pub(crate) const fn timed_out(&self) -> bool {
+        self.timed_out
+    }
+
+    /// The leader has gone. If it was ended, the rest of its group has the time that is left for
+    /// it, and is killed then.
+    pub(crate) async fn clear(&mut self, group: Pid) {
+        if self.phase == Phase::Running {
+            return;
+        }
+        self.left = Some(group);
+        let killed = async {
+            self.watch().await;
+            // They are gone as soon as they are given the time to.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        };
+        tokio::select! {
+            () = groups::emptied(group) => {}
+            () = killed => {}
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The program on a terminal.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::{Pid, Signal};
+
+use crate::support::{Gate, Live, Terminal, command, directory, heeds, until};
+
+/// What `ps` says a process is doing: `T` if it is stopped.
+fn state(pid: Pid) -> Option<char> {
+    let pid = pid.as_raw_nonzero().to_string();
+    let ps = std::process::Command::new("ps").args(["-o", "stat=", "-p", &pid]).output();
+    String::from_utf8(ps.expect("ps is there").stdout).expect("letters").trim().chars().next()
+}
+
+fn until_stopped(pid: Pid) {
+    until(|| state(pid) == Some('T'));
+}
+
+fn until_it_goes_on(pid: Pid) {
+    until(|| state(pid) != Some('T'));
+}
+
+/// The number that is in this file, as soon as it is.
+fn number_in(file: &Path) -> Pid {
+    let read = || fs::read_to_string(file).ok().filter(|text| text.ends_with('\n'));
+    until(|| read().is_some());
+    let text = read().expect("it was there");
+    text.trim().parse().ok().and_then(Pid::from_raw).expect("a process's number")
+}
+
+#[test]
+fn a_command_that_wants_the_terminal_is_killed_and_told_so() {
+    for (script, name) in
+        [("read x </dev/tty", "SIGTTIN"), ("stty -echo </dev/tty; echo", "SIGTTOU")]
+    {
+        let dir = directory("wants_the_terminal");
+        fs::write(dir.join("keys"), "k\n").unwrap();
+        let mut command = command(&["-a", "keys", "--retries", "1", "--base-delay", "0"]);
+        command.args(["-c", script]).current_dir(&dir);
+        let (said, status) = Terminal::spawn(command).end();
+        assert_eq!(status.code(), Some(1), "{said}");
+        let why = format!("stopped as it wants the terminal ({name}), which no command gets");
+        assert_eq!(said.matches(&format!("\"k\": {why}; killed")).count(), 2, "{said}");
+        assert!(said.contains(&format!("\"k\": given up after 2 attempts: {why}")), "{said}");
+    }
+}
+
+#[test]
+fn a_command_that_stops_for_another_reason_is_left_alone() {
+    let dir = directory("stops_itself");
+    let mut live = Live::start(&dir, &["-c", "echo $$ >pid; kill -STOP $$; echo went on"]);
+    live.send("k\n");
+    let command = number_in(&dir.join("pid"));
+    until_stopped(command);
+    rustix::process::kill_process(command, Signal::CONT).unwrap();
+    let ended = live.end();
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "went on\n"));
+}
+
+#[test]
+fn stopping_and_continuing_reach_the_commands() {
+    if !heeds("stopping_and_continuing", &[Signal::TSTP]) {
+        return;
+    }
+    let dir = directory("stop");
+    let mut gate = Gate::new(&dir);
+    let script = "sleep 1000 & echo $! >child; echo $$ >pid; read _ <gate; kill $!; echo done";
+    let mut live = Live::start(&dir, &["-j2", "-c", script]);
+    live.send("k\n");
+    let all = [live.pid(), number_in(&dir.join("pid")), number_in(&dir.join("child"))];
+    for _ in 0..2 {
+        live.signal(Signal::TSTP);
+        all.into_iter().for_each(until_stopped);
+        live.signal(Signal::CONT);
+        all.into_iter().for_each(until_it_goes_on);
+    }
+    gate.open(1);
+    let ended = live.end();
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "done\n"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_shell_can_stop_and_continue_it_and_time_outs_stand_still() {
+    let dir = directory("job_control");
+    let mut gate = Gate::new(&dir);
+    fs::write(dir.join("keys"), "k\n").unwrap();
+    fs::write(dir.join("work"), "echo $$ >pid; read _ <gate; echo well >out\n").unwrap();
+    let mut shell = std::process::Command::new("sh");
+    shell.arg("-i").current_dir(&dir).env_remove("ENV").env("PS1", "");
+    let mut terminal = Terminal::spawn(shell);
+    let requeue = env!("CARGO_BIN_EXE_requeue");
+    let args = "-a keys --retries 0 --timeout 3s -- sh work";
+    terminal.send(&format!("sh -c 'echo $$ >program; exec {requeue} run {args}'\n"));
+    let (program, command) = (number_in(&dir.join("program")), number_in(&dir.join("pid")));
+    terminal.send("\x1a");
+    until_stopped(program);
+    until_stopped(command);
+    // Longer than the time-out.
+    let start = std::time::Instant::now();
+    until(|| start.elapsed().as_secs() >= 4);
+    terminal.send("fg\n");
+    until_it_goes_on(program);
+    until_it_goes_on(command);
+    gate.open(1);
+    until(|| dir.join("out").exists());
+    terminal.send("exit\n");
+    let (said, status) = terminal.end();
+    assert!(status.success(), "{said}");
+    assert!(said.contains("1 adds, 1 runs, 0 coalesced, 0 failures, 0 given up in"), "{said}");
+}
+
+#[test]
+fn on_a_terminal_progress_is_a_line_below_the_others() {
+    let dir = directory("progress_bar");
+    let mut gate = Gate::new(&dir);
+    fs::write(dir.join("keys"), "k\n").unwrap();
+    for args in [&[][..], &["--progress", "always"]] {
+        let mut command = command(args);
+        command.args(["-a", "keys", "-c", "read _ <gate; echo a line"]).current_dir(&dir);
+        let mut terminal = Terminal::spawn(command);
+        terminal.wait_for("1 running, 0 done, 0 failed, 0.0/s, \"k\" for ");
+        gate.open(1);
+        let (said, _) = terminal.end();
+        // It is wiped away before anything else comes.
+        let (before, after) = said.split_once("a line\r\n").unwrap();
+        assert!(before.ends_with("\r\x1b[2K"), "{said:?}");
+        assert!(after.contains("\r\x1b[2Krequeue: 1 adds, 1 runs"), "{said:?}");
+    }
+}

@@ -1,0 +1,133 @@
+//! A command that takes too long is ended, and nothing of it is left.
+
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::support::{Ended, Gate, Live, directory, heeds, run, run_in};
+
+const ONCE: [&str; 2] = ["--retries", "0"];
+/// Long enough for a shell to have set its traps.
+const TIMEOUT: [&str; 2] = ["--timeout", "500ms"];
+
+/// Asserts that nothing is left of the groups whose leaders' numbers came out, but for the dead.
+#[track_caller]
+fn assert_gone(ended: &Ended) {
+    let text = ended.text();
+    let leaders: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("leader ")).collect();
+    assert!(!leaders.is_empty(), "{ended:?}");
+    let ps = Command::new("ps").args(["-A", "-o", "pgid=,stat=,args="]).output();
+    let all = String::from_utf8_lossy(&ps.expect("ps is there").stdout).into_owned();
+    for process in all.lines() {
+        let mut fields = process.split_whitespace();
+        let (group, state) = (fields.next().unwrap_or_default(), fields.next());
+        let is_dead = state.is_some_and(|state| state.starts_with('Z'));
+        assert!(is_dead || !leaders.contains(&group), "{process}: {ended:?}");
+    }
+}
+
+#[test]
+fn what_takes_too_long_is_ended_and_has_failed() {
+    let script = "echo $REQUEUE_ATTEMPT ${REQUEUE_LAST_EXIT-none}
+                  [ $REQUEUE_ATTEMPT != 1 ] || exec sleep 1000";
+    let ended = run(&[&TIMEOUT[..], &["--base-delay", "10ms", "-c", script]].concat(), "k\n");
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert!(ended.text().starts_with("1 none\n2 124\n"), "{ended:?}");
+    assert_ne!(ended.count("timed out"), 0);
+}
+
+#[test]
+fn the_message_says_how_long_it_had() {
+    let args = [&TIMEOUT[..], &ONCE, &["sleep"]].concat();
+    let ended = run(&args, "1000\n");
+    assert_eq!((ended.code(), ended.count("timed out")), (Some(1), 1), "{}", ended.stderr);
+    let message = "\"1000\": given up after 1 attempt: timed out after 500ms";
+    assert!(ended.stderr.contains(message), "{}", ended.stderr);
+}
+
+#[test]
+fn a_command_that_ends_well_when_told_to_has_failed_all_the_same() {
+    let script = "trap 'echo told; exit 0' TERM; sleep 1000 & wait";
+    let ended = run(&[&TIMEOUT[..], &ONCE, &["-c", script]].concat(), "k\n");
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(1), "told\n"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_group_that_ignores_sigterm_is_killed() {
+    let script = "trap '' TERM; echo leader $$; sleep 1000 & sleep 1000";
+    let args = [&TIMEOUT[..], &ONCE, &["--kill-after", "100ms", "-c", script]].concat();
+    let ended = run(&args, "a\nb\n");
+    assert_eq!((ended.code(), ended.count("timed out")), (Some(1), 2), "{}", ended.stderr);
+    assert_gone(&ended);
+}
+
+#[test]
+fn children_that_ignore_sigterm_are_killed_after_their_leader_has_died() {
+    let dir = directory("leader_died");
+    // What the child has is no pipe of ours: nothing but the group tells that it is there.
+    let script = "echo leader $$; (trap '' TERM; exec sleep 1000) >err 2>&1 & wait";
+    let args = [&TIMEOUT[..], &ONCE, &["--kill-after", "100ms", "-c", script]].concat();
+    let ended = run_in(&dir, &args, "k\n");
+    assert_eq!((ended.code(), ended.count("timed out")), (Some(1), 1), "{}", ended.stderr);
+    assert_gone(&ended);
+}
+
+#[test]
+fn children_have_their_time_to_end_after_their_leader_has_died() {
+    // The leader dies at once. If the child was not waited for, it would not be heard; if it was
+    // not found to be gone, this would take an hour.
+    let script = "echo leader $$; (trap 'sleep 0.5; echo cleaned up; exit' TERM
+                  sleep 1000 & wait) & wait";
+    let args = [&TIMEOUT[..], &ONCE, &["--kill-after", "1h", "-c", script]].concat();
+    let ended = run(&args, "k\n");
+    assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.text().ends_with("cleaned up\n"), "{ended:?}");
+    assert_gone(&ended);
+}
+
+#[test]
+fn a_command_that_was_stopped_is_ended_too() {
+    let script = "trap 'echo told; exit' TERM; kill -STOP $$; sleep 1000 & wait";
+    let args = [&TIMEOUT[..], &ONCE, &["--kill-after", "1h", "-c", script]].concat();
+    let ended = run(&args, "k\n");
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(1), "told\n"), "{}", ended.stderr);
+}
+
+#[test]
+fn another_signal_can_be_sent() {
+    let script = "trap 'echo int; exit' INT; trap 'echo usr1; exit' USR1; sleep 1000 & wait";
+    for (signal, told) in [(["-s", "INT"], "int\n"), (["--signal", "SIGUSR1"], "usr1\n")] {
+        let args = [&TIMEOUT[..], &ONCE, &signal, &["-c", script]].concat();
+        assert_eq!(run(&args, "k\n").text(), told);
+    }
+    let ended = run(&[&TIMEOUT[..], &ONCE, &["-s", "9", "sleep"]].concat(), "1000\n");
+    assert_eq!(ended.count("timed out"), 1);
+}
+
+#[test]
+fn without_a_time_out_or_with_0_there_is_none() {
+    let dir = directory("no_time_out");
+    for args in [&[][..], &["--timeout", "0", "--kill-after", "0"]] {
+        let ended = run_in(&dir, &[args, &["-c", "sleep 0.1; echo done"]].concat(), "k\n");
+        assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "done\n"));
+    }
+}
+
+#[test]
+fn after_the_second_signal_what_stays_is_killed_in_time() {
+    if !heeds("after_the_second_signal", &[Signal::TERM, Signal::INT]) {
+        return;
+    }
+    let dir = directory("killed_in_time");
+    let _gate = Gate::new(&dir);
+    let script = "trap '' TERM; echo leader $$; cat gate & cat gate";
+    let mut live = Live::start(&dir, &["--kill-after", "100ms", "-c", script]);
+    live.send("a\n");
+    live.wait_for("leader");
+    live.signal(Signal::TERM);
+    live.wait_for_message("nothing more is started");
+    live.signal(Signal::INT);
+    let ended = live.end();
+    assert_eq!((ended.count("failures"), ended.count("unfinished")), (0, 1), "{}", ended.stderr);
+    assert_gone(&ended);
+}
