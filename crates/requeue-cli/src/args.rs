@@ -9,6 +9,7 @@ use clap::{ArgAction, Args, Parser, ValueEnum};
 use rustix::process::Signal;
 
 use crate::input::Kind;
+use crate::rate::Every;
 use crate::signals::parse_signal;
 use crate::values::{Delimiter, Jobs, Retries, parse_duration, parse_size};
 
@@ -138,6 +139,44 @@ pub(crate) struct Flags {
     /// Show the commands, and run none
     #[arg(long, help_heading = "Command")]
     pub(crate) dry_run: bool,
+    /// Starts at most, of all keys: 10/s, 90/m, 100/h
+    #[arg(long, value_name = "N", help_heading = "Pace")]
+    pub(crate) rate: Option<Every>,
+
+    /// Starts that --rate lets come at once [1]
+    #[arg(long, value_name = "N", help_heading = "Pace")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) burst: Option<u32>,
+
+    /// A key runs no sooner than so long after it came
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
+    pub(crate) delay: Option<Duration>,
+
+    /// The same, counted anew each time the key comes
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
+    pub(crate) debounce: Option<Duration>,
+
+    /// But no longer than this [10 x --debounce]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
+    pub(crate) debounce_max: Option<Duration>,
+
+    /// Least time from start to start of a key
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
+    pub(crate) min_interval: Option<Duration>,
+
+    /// fifo, priority, fair [fifo; with json priority]
+    #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
+    #[arg(help_heading = "Pace")]
+    pub(crate) order: Option<Order>,
+
+    /// A key's group: the first capture, or the match
+    #[arg(long, value_name = "REGEX", help_heading = "Pace")]
+    pub(crate) group_by: Option<String>,
+
+    /// Commands at once of a group
+    #[arg(long, value_name = "N", help_heading = "Pace")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) group_jobs: Option<u32>,
 
     /// Runs after the first, or inf; then it is given up [5]
     #[arg(long, value_name = "N", help_heading = "Failure")]
@@ -232,6 +271,17 @@ pub(crate) struct Flags {
     pub(crate) xargs: bool,
     #[arg(short = 'k', long, hide = true)]
     pub(crate) keep_order: bool,
+}
+
+/// Which of the keys that may start does.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// The one that has been ready longest.
+    Fifo,
+    /// The one of the highest priority.
+    Priority,
+    /// Of those of the same priority, one of each group in turn.
+    Fair,
 }
 
 /// What an early add does to a key that waits for its retry.

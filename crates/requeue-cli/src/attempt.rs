@@ -68,7 +68,7 @@ impl Runner {
         let run = Run {
             key: &item,
             past: self.failing.past(&item),
-            adds: item.adds(),
+            adds: self.pace.adds(&item),
             slot,
             seq: self.seq.one_more(),
         };

@@ -11,6 +11,7 @@ use crate::args::{self, Flags, Output, Stdin, Summary};
 use crate::command;
 use crate::exit::Refusal;
 use crate::input::Format;
+use crate::pacing::Pacing;
 use crate::progress::Progress;
 use crate::template::{Tag, Template};
 use crate::timeout::Limits;
@@ -23,6 +24,7 @@ pub(crate) struct Config {
     pub(crate) format: Format,
     pub(crate) max_keys: usize,
     pub(crate) template: Template,
+    pub(crate) pacing: Pacing,
     /// Commands at once, at least 1.
     pub(crate) jobs: usize,
     /// Runs after the first; `None` for ever.
@@ -56,6 +58,7 @@ impl Config {
                 "-n, -L, -X, -k: one key per command: it is the unit of retry and exclusion",
             ));
         }
+        let pacing = Pacing::check(&flags)?;
         let template = match (flags.shell, flags.command) {
             (Some(script), command) if command.is_empty() => {
                 Template::script(script, flags.mark.as_deref())?
@@ -98,6 +101,7 @@ impl Config {
             },
             max_keys: flags.max_keys.unwrap_or(1_000_000) as usize,
             template,
+            pacing,
             jobs: flags.jobs.unwrap_or(Jobs::Percent(100)).number(),
             retries: flags.retries.unwrap_or(Retries(Some(5))).0,
             base_delay,

@@ -24,7 +24,7 @@ impl Runner {
         let (item, attempts, why) = match outcome {
             Outcome::Done => {
                 self.failing.forget(&item);
-                item.succeed();
+                self.pace.succeed(item);
                 return;
             }
             Outcome::Unfinished => {
@@ -37,7 +37,8 @@ impl Runner {
                 (item, attempts, why)
             }
             Outcome::Failed { exit, why } => {
-                match self.failing.fail(item, exit, self.queue.now()) {
+                let retry = |item, at| self.pace.retry(item, at);
+                match self.failing.fail(item, exit, self.queue.now(), retry) {
                     Verdict::Retried => return,
                     Verdict::GivenUp { item, attempts } => (item, attempts, why),
                 }
@@ -46,7 +47,7 @@ impl Runner {
         self.tally.given_up.one_more();
         let key = escaped(&item);
         // Its failures are forgotten: if it was added meanwhile, it runs afresh.
-        item.succeed();
+        self.pace.succeed(item);
         let s = if attempts == 1 { "" } else { "s" };
         self.output.say(&format!("{key}: given up after {attempts} attempt{s}: {why}")).await;
     }

@@ -6,12 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use requeue::{Add, Added, Queue};
+use requeue::{Added, Queue};
 
 use crate::command::escaped;
 use crate::config::Source;
 use crate::exit::Refusal;
-use crate::input::{Ask, Bad, Change, Key, Records};
+use crate::input::{Bad, Change, Key, Records};
 use crate::patient::Patient;
 use crate::run::Runner;
 
@@ -43,7 +43,10 @@ pub(crate) fn read(runner: &Runner, input: impl BufRead) {
     loop {
         let record = match records.next() {
             Ok(Some(record)) => record,
-            Ok(None) => return,
+            Ok(None) => {
+                runner.pace.end_windows();
+                return;
+            }
             Err(error) => {
                 runner.tally.failed.store(true, Ordering::Relaxed);
                 runner.output.say_blocking(&format!("the input can't be read: {error}"));
@@ -58,7 +61,7 @@ pub(crate) fn read(runner: &Runner, input: impl BufRead) {
                 if runner.is_stopping() {
                     return;
                 }
-                match add(&runner.queue, &key, ask) {
+                match runner.pace.add(&key, ask) {
                     Added::Refused => return,
                     Added::New => held += 1,
                     Added::Dirty => {}
@@ -67,7 +70,7 @@ pub(crate) fn read(runner: &Runner, input: impl BufRead) {
                 runner.tally.adds.one_more();
             }
             Ok(Ok(Change::Cancel(key))) => {
-                if runner.queue.cancel(&*key).any() {
+                if runner.pace.cancel(&key) {
                     runner.tally.cancelled.one_more();
                 }
                 runner.failing.forget(&key);
@@ -76,11 +79,6 @@ pub(crate) fn read(runner: &Runner, input: impl BufRead) {
             Err(bad) => runner.complain_of(&bad),
         }
     }
-}
-
-fn add(queue: &Queue<Key>, key: &[u8], ask: Ask) -> Added {
-    let add = ask.after.map_or(Add::now(), Add::after).merge(ask.merge).priority(ask.priority);
-    queue.add_ref_with(key, add, |key| key.into())
 }
 
 impl Runner {

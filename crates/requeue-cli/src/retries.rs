@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
-use requeue::{Item, Time};
+use requeue::limiter::BackoffLimiter;
+use requeue::{Item, RateLimiter, Time};
 
 use crate::input::Key;
 
@@ -13,7 +15,13 @@ use crate::input::Key;
 pub(crate) struct Failing {
     /// Runs after the first; `None` for ever.
     retries: Option<u32>,
-    keys: Mutex<HashMap<Key, State>>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    keys: HashMap<Key, State>,
+    limiter: BackoffLimiter<Key>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,12 +52,14 @@ pub(crate) enum Verdict {
 }
 
 impl Failing {
-    pub(crate) fn new(retries: Option<u32>) -> Self {
-        Self { retries, keys: Mutex::default() }
+    /// With waits from `base` to `longest`, whose jitter follows from `seed`.
+    pub(crate) fn new(retries: Option<u32>, base: Duration, longest: Duration, seed: u64) -> Self {
+        let limiter = BackoffLimiter::new(seed).base(base).cap(longest);
+        Self { retries, inner: Mutex::new(Inner { keys: HashMap::new(), limiter }) }
     }
 
     pub(crate) fn past(&self, key: &[u8]) -> Past {
-        match self.lock().get(key) {
+        match self.lock().keys.get(key) {
             None => Past { attempt: 1, last_exit: None },
             Some(state) => {
                 Past { attempt: state.failures.saturating_add(1), last_exit: Some(state.last_exit) }
@@ -58,36 +68,43 @@ impl Failing {
     }
 
     pub(crate) fn forget(&self, key: &[u8]) {
-        self.lock().remove(key);
+        let mut inner = self.lock();
+        if let Some((key, _)) = inner.keys.remove_entry(key) {
+            inner.limiter.forget(&key);
+        }
     }
 
-    /// Counts a failure at `now`; has the key wait for its retry, if there is to be one.
-    pub(crate) fn fail(&self, item: Item<'static, Key>, last_exit: i32, now: Time) -> Verdict {
-        let mut keys = self.lock();
-        let before = keys.get(item.key()).copied().unwrap_or_default();
+    /// Counts a failure at `now`. If there is to be a retry, `retry` is given the key, and when.
+    pub(crate) fn fail(
+        &self,
+        item: Item<'static, Key>,
+        last_exit: i32,
+        now: Time,
+        retry: impl FnOnce(Item<'static, Key>, Time),
+    ) -> Verdict {
+        let mut inner = self.lock();
+        let before = inner.keys.get(item.key()).copied().unwrap_or_default();
         let counts = now >= before.until;
         let failures = before.failures.saturating_add(counts.into());
         if self.retries.is_some_and(|retries| failures > retries) {
-            keys.remove(item.key());
+            inner.keys.remove(item.key());
+            inner.limiter.forget(item.key());
             return Verdict::GivenUp { item, attempts: failures };
         }
-        let key = item.key().clone();
+        let until = if counts { now + inner.limiter.delay(item.key(), now) } else { before.until };
+        inner.keys.insert(item.key().clone(), State { failures, until, last_exit });
         // Still under the lock: the next run, which may start at once, finds it counted.
-        let delay = item.retry();
-        let until = if counts { now + delay } else { before.until };
-        keys.insert(key, State { failures, until, last_exit });
+        retry(item, until);
         Verdict::Retried
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, State>> {
-        self.keys.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use requeue::clock::FakeClock;
     use requeue::{EarlyAdd, Queue};
 
@@ -102,13 +119,20 @@ mod tests {
         queue
     }
 
+    fn failing(retries: u32) -> Failing {
+        Failing::new(Some(retries), Duration::from_secs(1), Duration::from_secs(9), 42)
+    }
+
     fn fail(failing: &Failing, queue: &Queue<Key>) -> Verdict {
-        failing.fail(queue.try_get_owned().unwrap(), 7, queue.now())
+        let now = queue.now();
+        failing.fail(queue.try_get_owned().unwrap(), 7, now, |item, until| {
+            item.retry_after(until.since(now));
+        })
     }
 
     #[test]
     fn a_key_is_given_up_past_its_retries_and_starts_afresh() {
-        let (failing, clock) = (Failing::new(Some(1)), FakeClock::new());
+        let (failing, clock) = (failing(1), FakeClock::new());
         let queue = queue(&clock);
         assert_eq!(failing.past(KEY), Past { attempt: 1, last_exit: None });
         assert!(matches!(fail(&failing, &queue), Verdict::Retried));
@@ -120,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_failure_of_a_run_before_its_time_does_not_count() {
-        let (failing, clock) = (Failing::new(Some(1)), FakeClock::new());
+        let (failing, clock) = (failing(1), FakeClock::new());
         let queue = queue(&clock);
         assert!(matches!(fail(&failing, &queue), Verdict::Retried));
         for _ in 0..100 {

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use requeue::Queue;
-use requeue::limiter::BackoffLimiter;
+use requeue::{Item, Queue};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -18,7 +17,9 @@ use crate::groups::Groups;
 use crate::input::Key;
 use crate::joblog::Joblog;
 use crate::output::{Closed, Output, Stream};
+use crate::pace::Pace;
 use crate::patient::Patient;
+use crate::rate::Rate;
 use crate::reader::{self, Room};
 use crate::retries::Failing;
 use crate::signals::{Level, Signals};
@@ -57,6 +58,8 @@ pub(crate) struct Runner {
     /// What their time-outs go by.
     pub(crate) clock: Standstill,
     pub(crate) joblog: Option<Joblog>,
+    pub(crate) pace: Pace,
+    rate: Option<Rate>,
     /// Runs that were about to start, a number for each.
     pub(crate) seq: Count,
     pub(crate) level: watch::Sender<Level>,
@@ -70,17 +73,20 @@ impl Runner {
     fn new(config: Config) -> Result<Self, Refusal> {
         // A seed of this process's own.
         let seed = std::hash::RandomState::new().build_hasher().finish();
-        let limiter = BackoffLimiter::new(seed).base(config.base_delay).cap(config.max_delay);
-        let queue = Queue::builder().early_add(config.early_add).limiter(limiter).build();
+        let failing = Failing::new(config.retries, config.base_delay, config.max_delay, seed);
+        let queue = config.pacing.queue(config.early_add);
+        let queue = queue.map_err(|error| Refusal::failure(error.to_string()))?;
         Ok(Self {
-            queue: queue.map_err(|error| Refusal::failure(error.to_string()))?,
+            pace: Pace::new(config.pacing.times, config.early_add, queue.clone()),
+            rate: config.pacing.rate.map(|(every, burst)| Rate::new(every, burst)),
+            queue,
             output: Output::start().map_err(|error| Refusal::failure(error.to_string()))?,
             tally: Tally::new(),
             room: Room::default(),
-            failing: Failing::new(config.retries),
             groups: Groups::default(),
             clock: Standstill::default(),
             joblog: config.joblog.as_deref().map(Joblog::create).transpose()?,
+            failing,
             seq: Count::default(),
             level: watch::Sender::default(),
             signal: OnceLock::new(),
@@ -147,7 +153,14 @@ impl Runner {
     fn start(self: Arc<Self>, slot: usize) -> JoinHandle<()> {
         tokio::spawn(async move {
             let mut next = None;
-            while let Some(item) = self.queue.get_owned().await {
+            let mut level = self.level.subscribe();
+            loop {
+                let item = tokio::select! {
+                    biased;
+                    _ = level.wait_for(|&level| level != Level::Running) => break,
+                    item = self.next() => item,
+                };
+                let Some(item) = item else { break };
                 if next.is_none() && slot < self.config.jobs {
                     next = Some(Arc::clone(&self).start(slot + 1));
                 }
@@ -160,5 +173,23 @@ impl Runner {
                 self.tally.failed.store(true, Ordering::Relaxed);
             }
         })
+    }
+
+    /// The next key that may start, when one may.
+    async fn next(&self) -> Option<Item<'static, Key>> {
+        loop {
+            // First the turn, then a key: what waits for its turn is in the queue, and coalesced.
+            let turn = match &self.rate {
+                Some(rate) => Some(rate.turn(&self.queue).await),
+                None => None,
+            };
+            let item = self.queue.get_owned().await?;
+            if let Some(item) = self.pace.start(item) {
+                if let Some(turn) = turn {
+                    turn.take(self.queue.now());
+                }
+                return Some(item);
+            }
+        }
     }
 }

@@ -46,13 +46,6 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn what_is_not_there_yet_is_not_accepted() {
-    for option in ["--rate=1", "--delay=1s"] {
-        assert_eq!(run(&[option, "echo"], "k\n").code(), Some(2), "{option}");
-    }
-}
-
-#[test]
 fn several_keys_to_a_command_are_refused_with_the_reason() {
     for args in [
         &["-n", "1", "echo"][..],

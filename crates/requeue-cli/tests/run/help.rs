@@ -10,10 +10,10 @@ fn help_is_one_screen_that_says_it_all() {
     assert_eq!((help.code(), help.stderr.as_str()), (Some(0), ""));
     assert_eq!(run(&["-h"], "").text(), help.text());
     let text = help.text();
-    assert!(text.lines().count() <= 66, "{text}");
+    assert!(text.lines().count() <= 76, "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(text.starts_with("Run a command per key, from a stream of keys.\n"), "{text}");
-    for group in ["Input:", "Command:", "Failure:", "Output:"] {
+    for group in ["Input:", "Command:", "Pace:", "Failure:", "Output:"] {
         assert!(text.lines().any(|line| line == group), "{group}: {text}");
     }
     for option in [
@@ -32,6 +32,15 @@ fn help_is_one_screen_that_says_it_all() {
         "--kill-after",
         "-t, --verbose",
         "--dry-run",
+        "--rate",
+        "--burst",
+        "--delay",
+        "--debounce ",
+        "--debounce-max",
+        "--min-interval",
+        "--order",
+        "--group-by",
+        "--group-jobs",
         "--retries",
         "--base-delay",
         "--max-delay",

@@ -8,6 +8,7 @@ mod help;
 mod input;
 mod json;
 mod output;
+mod pace;
 mod reports;
 mod signals;
 mod support;

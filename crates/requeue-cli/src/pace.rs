@@ -1,0 +1,330 @@
+//! When a key may start: at the end of the window that gathers its adds, and no sooner after its
+//! last start than asked.
+//!
+//! A key waits in the queue, as its delayed add: there it goes on being coalesced. What is kept here
+//! is what the queue can't know.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use requeue::{Add, Added, Cursor, EarlyAdd, Filter, Item, Merge, Phase, Queue, Time};
+
+use crate::input::{Ask, Key};
+
+/// How starts of a key are spaced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Times {
+    /// From the first add.
+    pub(crate) delay: Option<Duration>,
+    pub(crate) debounce: Option<Debounce>,
+    /// From start to start.
+    pub(crate) min_interval: Option<Duration>,
+}
+
+/// A delay that begins anew with every add.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Debounce {
+    pub(crate) quiet: Duration,
+    /// From the first add.
+    pub(crate) most: Duration,
+}
+
+impl Times {
+    const fn has_windows(self) -> bool {
+        self.delay.is_some() || self.debounce.is_some()
+    }
+
+    const fn are_none(self) -> bool {
+        !self.has_windows() && self.min_interval.is_none()
+    }
+
+    /// The end of a window whose adds came from `first` to `now`.
+    fn window_end(self, first: Time, now: Time) -> Time {
+        let delay = self.delay.map_or(first, |delay| first + delay);
+        let quiet = self
+            .debounce
+            .map_or(first, |debounce| (now + debounce.quiet).min(first + debounce.most));
+        delay.max(quiet)
+    }
+}
+
+/// What adds have asked for since the last start of their key.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    first: Time,
+    until: Time,
+    /// The time that adds themselves have named, as one.
+    named: Time,
+}
+
+/// What is known of a key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Paced {
+    window: Option<Window>,
+    /// The next start, by the last.
+    not_before: Time,
+    /// The adds of its next run that were made here or got lost: to be added to what the queue
+    /// counts.
+    correction: i64,
+}
+
+impl Paced {
+    /// Whether there is nothing to know.
+    fn is_over(&self, now: Time) -> bool {
+        self.window.is_none() && self.not_before <= now && self.correction == 0
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By hash: two keys with the same one, which don't occur by chance, would wait for each other.
+    /// An entry goes when its key starts, or, with a least interval, when that has passed.
+    keys: HashMap<u64, Paced>,
+    /// Starts, by when their least interval has passed.
+    started: VecDeque<(Time, u64)>,
+    /// At the end of the input.
+    windows_are_over: bool,
+}
+
+/// When keys may start.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    times: Times,
+    early_add: EarlyAdd,
+    queue: Queue<Key>,
+    hasher: RandomState,
+    state: Mutex<State>,
+}
+
+impl Pace {
+    pub(crate) fn new(times: Times, early_add: EarlyAdd, queue: Queue<Key>) -> Self {
+        Self { times, early_add, queue, hasher: RandomState::new(), state: Mutex::default() }
+    }
+
+    /// Adds a key that was read.
+    pub(crate) fn add(&self, key: &[u8], ask: Ask) -> Added {
+        if self.times.are_none() {
+            let when = ask.after.map_or(Add::now(), Add::after);
+            return self.queue_add(key, when.merge(ask.merge).priority(ask.priority));
+        }
+        let mut state = self.lock();
+        let (now, hash) = (self.queue.now(), self.hash(key));
+        let named = ask.after.map_or(Time::ZERO, |after| now + after);
+        if !self.times.has_windows() {
+            let not_before = state.keys.get(&hash).map_or(Time::ZERO, |paced| paced.not_before);
+            return self.queue_add(key, at(named.max(not_before), now, ask.merge, ask.priority));
+        }
+        let paced = state.keys.entry(hash).or_default();
+        if ask.merge == Merge::Exactly {
+            // It is as if the key had been taken back before.
+            (paced.window, paced.correction) = (None, 0);
+        }
+        let entry = self.queue.look_up(key);
+        let is_ready = entry.as_ref().is_some_and(|entry| entry.phase.is_dirty());
+        let window = match paced.window {
+            // Part of a run whose time has come.
+            Some(window) if is_ready && ask.merge != Merge::Exactly => window,
+            None if is_ready && ask.merge != Merge::Exactly => {
+                return self.queue_add(key, Add::now().priority(ask.priority));
+            }
+            Some(window) => {
+                let first = if window.until > now { window.first } else { now };
+                let named = match ask.merge {
+                    Merge::Latest => window.named.max(named),
+                    _ => window.named.min(named),
+                };
+                Window { first, until: self.times.window_end(first, now), named }
+            }
+            None => Window { first: now, until: self.times.window_end(now, now), named },
+        };
+        paced.window = Some(window);
+        let start = window.until.max(window.named).max(paced.not_before);
+        let merge = match entry.and_then(|entry| entry.due) {
+            _ if ask.merge == Merge::Exactly => Merge::Exactly,
+            Some(due) if start < due => Merge::Earliest,
+            _ => Merge::Latest,
+        };
+        self.queue_add(key, at(start, now, merge, ask.priority))
+    }
+
+    /// Takes a key back, but not out of a run; says whether there was anything to take.
+    pub(crate) fn cancel(&self, key: &[u8]) -> bool {
+        let mut state = self.lock();
+        if let Some(paced) = state.keys.get_mut(&self.hash(key)) {
+            (paced.window, paced.correction) = (None, 0);
+        }
+        self.queue.cancel(key).any()
+    }
+
+    /// Notes that a key starts. `None` if it must not yet, and is back in the queue: it was added
+    /// in the moment in which its last run started.
+    pub(crate) fn start(&self, item: Item<'static, Key>) -> Option<Item<'static, Key>> {
+        if self.times.are_none() {
+            return Some(item);
+        }
+        let mut state = self.lock();
+        let (now, hash) = (self.queue.now(), self.hash(&item));
+        state.expire(now);
+        let windows_count = self.times.has_windows() && !state.windows_are_over;
+        let paced = state.keys.entry(hash).or_default();
+        let until = paced.window.filter(|_| windows_count).map_or(Time::ZERO, |it| it.until);
+        let start = until.max(paced.not_before);
+        if start > now {
+            // The queue's own way to put a key back would count a failure, or forget all.
+            paced.correction += i64::from(item.adds()) - 1;
+            let add = at(start, now, Merge::Latest, item.priority());
+            let (key, ticket) = item.into_parts();
+            self.queue.add_with(key, add);
+            self.queue.done_ticket(ticket);
+            return None;
+        }
+        let added_since = windows_count && item.is_dirty();
+        paced.window = added_since.then(|| Window {
+            first: now,
+            until: self.times.window_end(now, now),
+            named: Time::ZERO,
+        });
+        if let Some(interval) = self.times.min_interval {
+            paced.not_before = now + interval;
+            let again = (paced.not_before, hash);
+            state.started.push_back(again);
+        } else if paced.is_over(now) {
+            state.keys.remove(&hash);
+        }
+        Some(item)
+    }
+
+    /// How many adds a run stands for.
+    pub(crate) fn adds(&self, item: &Item<'_, Key>) -> u32 {
+        let adds = item.adds();
+        if self.times.are_none() {
+            return adds;
+        }
+        let state = self.lock();
+        let correction = state.keys.get(&self.hash(item)).map_or(0, |paced| paced.correction);
+        u32::try_from(i64::from(adds) + correction).unwrap_or(adds).max(1)
+    }
+
+    /// Ends a run after which the key is not run again, unless it was added meanwhile.
+    pub(crate) fn succeed(&self, item: Item<'static, Key>) {
+        if self.times.are_none() {
+            return item.succeed();
+        }
+        let mut state = self.lock();
+        let hash = self.hash(&item);
+        if let Some(paced) = state.keys.get_mut(&hash) {
+            paced.correction = 0;
+        }
+        let key = item.key().clone();
+        item.succeed();
+        self.end_window(&mut state, hash, key);
+    }
+
+    /// Ends a run that is to be tried again at `at`, or as soon as it may after that.
+    pub(crate) fn retry(&self, item: Item<'static, Key>, due: Time) {
+        let now = self.queue.now();
+        if self.times.are_none() {
+            return item.retry_after(due.since(now));
+        }
+        let mut state = self.lock();
+        let hash = self.hash(&item);
+        let paced = state.keys.get(&hash).copied().unwrap_or_default();
+        let due = due.max(paced.not_before);
+        let key = item.key().clone();
+        item.retry_after(due.since(now));
+        if state.windows_are_over {
+            return self.end_window(&mut state, hash, key);
+        }
+        // Of the wait for the retry and the window of what was added meanwhile the longer one.
+        if let Some(window) = paced.window
+            && let start = window.until.max(window.named)
+            && start > due
+        {
+            self.queue.add_with(key, at(start, now, Merge::Latest, i32::MIN));
+            state.keys.entry(hash).or_default().correction -= 1;
+        }
+    }
+
+    /// The input has ended: nothing more is to be gathered.
+    pub(crate) fn end_windows(&self) {
+        if !self.times.has_windows() {
+            return;
+        }
+        self.lock().windows_are_over = true;
+        let mut next = Some(Cursor::default());
+        while let Some(cursor) = next {
+            let page = self.queue.snapshot(Filter::Waiting, cursor, 256);
+            let mut state = self.lock();
+            for entry in page.entries {
+                // That of a key which runs ends with the run.
+                if entry.phase == Phase::Idle {
+                    let hash = self.hash(&entry.key);
+                    self.end_window(&mut state, hash, entry.key);
+                }
+            }
+            next = page.next;
+        }
+    }
+
+    /// After the end of the input: runs a key that waits for the end of its window.
+    fn end_window(&self, state: &mut State, hash: u64, key: Key) {
+        let (now, are_over) = (self.queue.now(), state.windows_are_over);
+        let Some(paced) = state.keys.get_mut(&hash) else { return };
+        if let Some(window) = paced.window.take_if(|_| are_over) {
+            let start = window.named.max(paced.not_before);
+            let add = match self.early_add {
+                // Anything else would be a run of its own, besides the one that waits.
+                EarlyAdd::Keep => {
+                    let (adds, priority) = self
+                        .queue
+                        .look_up(&key)
+                        .map_or((0, 0), |entry| (entry.adds, entry.priority));
+                    paced.correction += i64::from(adds);
+                    at(start, now, Merge::Exactly, priority)
+                }
+                _ => at(start, now, Merge::Earliest, i32::MIN),
+            };
+            paced.correction -= 1;
+            self.queue.add_with(key, add);
+        }
+        if paced.is_over(now) {
+            state.keys.remove(&hash);
+        }
+    }
+
+    fn queue_add(&self, key: &[u8], add: Add) -> Added {
+        self.queue.add_ref_with(key, add, |key| key.into())
+    }
+
+    fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Forgets starts that no longer matter.
+    fn expire(&mut self, now: Time) {
+        while let Some(&(until, hash)) = self.started.front()
+            && until <= now
+        {
+            self.started.pop_front();
+            if self.keys.get(&hash).is_some_and(|paced| paced.is_over(now)) {
+                self.keys.remove(&hash);
+            }
+        }
+    }
+}
+
+fn at(start: Time, now: Time, merge: Merge, priority: i32) -> Add {
+    let add = if start > now { Add::at(start) } else { Add::now() };
+    add.merge(merge).priority(priority)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,226 @@
+//! How often, how far apart and in what order commands start.
+//!
+//! Times are long where nothing may happen before they are over, and short where they have to pass.
+//! What happens at which second is tested with a clock of the tests' own, beside the code.
+
+use std::io::Write;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::support::{Gate, Live, directory, run};
+
+const TIMES: [&[&str]; 4] = [
+    &["--delay", "300ms"],
+    &["--debounce", "300ms"],
+    &["--debounce", "200ms", "--debounce-max", "300ms"],
+    &["--delay", "100ms", "--debounce", "300ms"],
+];
+
+#[test]
+fn what_comes_within_a_delay_or_a_debounce_is_one_run() {
+    for times in TIMES {
+        let dir = directory("windows");
+        let script = "echo $1 $REQUEUE_ADDS";
+        let mut live = Live::start(&dir, &[times, &["-j1", "-c", script]].concat());
+        live.send("a\nb\na\na\n");
+        // The one after the other, in either order.
+        live.wait_for(" ");
+        live.wait_for(" ");
+        live.send("a\n");
+        live.wait_for("a 1");
+        let ended = live.end();
+        assert_eq!(
+            (ended.code(), ended.sorted()),
+            (Some(0), ["a 1", "a 3", "b 1"].map(String::from).to_vec())
+        );
+    }
+}
+
+#[test]
+fn a_debounce_starts_anew_with_each_add() {
+    let dir = directory("debounce");
+    let args = ["--debounce", "1h", "--debounce-max", "1000h", "-j1", "echo"];
+    let mut live = Live::start(&dir, &args);
+    live.send("a\na\n");
+    let ended = live.end();
+    assert_eq!((ended.text().as_str(), ended.count("coalesced")), ("a\n", 1));
+    // Where adds never pause, the limit ends it: ten times as long, unless it is said.
+    for limit in [&[][..], &["--debounce-max", "300ms"]] {
+        let dir = directory("debounce_max");
+        let quiet = if limit.is_empty() { "40ms" } else { "200ms" };
+        let args = [&["--debounce", quiet], limit, &["-j1", "echo", "ran"]].concat();
+        let mut live = Live::start(&dir, &args);
+        let mut feeder = live.stdin.take().expect("it is piped");
+        let feeding = thread::spawn(move || {
+            while feeder.write_all(b"a\n").is_ok() {
+                thread::sleep(Duration::from_millis(2));
+            }
+        });
+        live.wait_for("ran a");
+        live.signal(Signal::TERM);
+        live.end();
+        feeding.join().unwrap();
+    }
+}
+
+#[test]
+fn at_the_end_of_the_input_windows_end() {
+    for times in [["--delay", "1h"], ["--debounce", "1h"]] {
+        for policy in ["replace", "hold", "keep"] {
+            let args = [&times[..], &["--early-add", policy, "-c", "echo $1 $REQUEUE_ADDS"]];
+            let ended = run(&args.concat(), "a\nb\na\na");
+            assert_eq!((ended.code(), ended.sorted().join(" ").as_str()), (Some(0), "a 3 b 1"));
+        }
+    }
+}
+
+#[test]
+fn a_key_starts_again_no_sooner_than_asked_and_others_do() {
+    let dir = directory("min_interval");
+    let mut live = Live::start(&dir, &["--min-interval", "1h", "-j1", "echo"]);
+    live.send("a\n");
+    live.wait_for("a");
+    live.send("a\nb\n");
+    live.wait_for("b");
+    live.signal(Signal::TERM);
+    let ended = live.end();
+    assert_eq!((ended.text().as_str(), ended.count("unfinished")), ("a\nb\n", 1));
+
+    // Also at the end of the input, where it is waited for; and for a retry.
+    let start = Instant::now();
+    let script = "echo $REQUEUE_ATTEMPT; [ $REQUEUE_ATTEMPT = 2 ]";
+    let args = ["--min-interval", "600ms", "--base-delay", "1ms", "-c", script];
+    assert_eq!(run(&args, "a\n").text(), "1\n2\n");
+    assert!(start.elapsed() >= Duration::from_millis(600));
+}
+
+#[test]
+fn starts_can_be_limited_and_a_burst_is_no_more_than_asked() {
+    for (burst, at_once) in [(&[][..], 1), (&["--burst", "1"], 1), (&["--burst", "3"], 3)] {
+        let dir = directory("rate");
+        let args = [&["--rate", "1/h", "-j8"], burst, &["-c", "echo $1 >>started"]].concat();
+        let mut live = Live::start(&dir, &args);
+        // One that is waited for before the others come: all eight slots are idle then.
+        live.send(&(0..20).map(|n| format!("{n}\n")).collect::<String>());
+        let started = || std::fs::read_to_string(dir.join("started")).unwrap_or_default();
+        while started().lines().count() < at_once {
+            std::thread::yield_now();
+        }
+        live.close();
+        live.signal(Signal::TERM);
+        let ended = live.end();
+        assert_eq!(ended.count("runs"), at_once as u64, "{}", ended.stderr);
+        assert_eq!(ended.count("unfinished"), 20 - at_once as u64, "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn starts_come_at_the_rate_and_what_waits_for_its_turn_is_coalesced() {
+    let start = Instant::now();
+    let ended = run(&["--rate", "20/s", "-j8", "echo"], "a\nb\nc\nd\ne\n");
+    assert!(start.elapsed() >= Duration::from_millis(200));
+    assert_eq!((ended.code(), ended.count("runs")), (Some(0), 5));
+
+    let dir = directory("rate_coalesces");
+    let mut live = Live::start(&dir, &["--rate", "2/s", "-c", "echo $1 $REQUEUE_ADDS"]);
+    live.send("a\n");
+    live.wait_for("a 1");
+    live.send("b\nb\nb\n");
+    live.wait_for("b 3");
+    assert_eq!(live.end().count("coalesced"), 2);
+}
+
+#[test]
+fn priorities_come_first_unless_first_in_first_out_is_asked_for() {
+    for (order, runs) in [
+        (&[][..], "first\nhigh\nmiddle\nlow\n"),
+        (&["--order", "priority"], "first\nhigh\nmiddle\nlow\n"),
+        (&["--order", "fifo"], "first\nlow\nhigh\nmiddle\n"),
+    ] {
+        let dir = directory("priority");
+        let mut gate = Gate::new(&dir);
+        let script = "echo $1; read _ <gate";
+        let args = [order, &["--input", "json", "--max-keys", "4", "-j1", "-c", script]].concat();
+        let mut live = Live::start(&dir, &args);
+        live.send("{\"key\":\"first\"}\n");
+        live.wait_for("first");
+        for (key, priority) in [("low", -1), ("high", 7), ("middle", 0), ("high", 2), ("more", -9)]
+        {
+            live.send(&format!("{{\"key\":\"{key}\",\"priority\":{priority}}}\n"));
+        }
+        live.wait_for_message("4 keys are held");
+        gate.open(5);
+        assert_eq!(live.end().text(), format!("{runs}more\n"));
+    }
+}
+
+#[test]
+fn groups_can_take_turns() {
+    let keys = "busy/0\nbusy/1\nbusy/2\nbusy/3\ncalm/4\n";
+    for (args, runs) in [
+        (&["--order", "fair", "--group-by", "^([^/]*)/"][..], "busy/0 busy/1 calm/4 busy/2 busy/3"),
+        (&["--order", "fair", "--group-by", "^[^/]*"], "busy/0 busy/1 calm/4 busy/2 busy/3"),
+        (&["--group-by", "^[^/]*"], "busy/0 busy/1 busy/2 busy/3 calm/4"),
+    ] {
+        let dir = directory("fair");
+        let mut gate = Gate::new(&dir);
+        let args = [args, &["--max-keys", "5", "-j1", "-c", "echo $1; read _ <gate"]].concat();
+        let mut live = Live::start(&dir, &args);
+        live.send(keys);
+        live.send("busy/last\n");
+        live.wait_for_message("5 keys are held");
+        gate.open(6);
+        let ended = live.end().text();
+        let ended = ended.strip_suffix("\nbusy/last\n").expect("the last").replace('\n', " ");
+        // The first may have started before the others came.
+        assert!(
+            ended == runs || ended == runs.replace("busy/1 calm/4", "calm/4 busy/1"),
+            "{ended}"
+        );
+    }
+}
+
+#[test]
+fn commands_of_a_group_can_be_limited() {
+    let dir = directory("group_jobs");
+    let mut gate = Gate::new(&dir);
+    let script = "echo \"<$1>\"; read _ <gate";
+    let args = ["--group-jobs", "1", "--group-by", "^.", "-j4", "-c", script];
+    let mut live = Live::start(&dir, &args);
+    live.send("a1\na2\na3\nb1\nb2\n");
+    // Neither a second of `a` nor of `b` can start before the first ends.
+    live.wait_for("1>");
+    live.wait_for("1>");
+    live.send("c1\n");
+    live.wait_for("<c1>");
+    gate.open(6);
+    let ended = live.end();
+    assert_eq!((ended.code(), ended.count("runs")), (Some(0), 6), "{}", ended.stderr);
+    let script = "mkdir lock_$(echo $1 | cut -c1) && rmdir lock_$(echo $1 | cut -c1)";
+    let keys: String = (0..60).map(|n| format!("{}{n}\n", ["a", "b", "c"][n % 3])).collect();
+    let args = ["--group-jobs", "1", "--group-by", "^.", "-j8", "--retries", "0", "-c", script];
+    let ended = crate::support::run_in(&dir, &args, keys);
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+}
+
+#[test]
+fn a_pace_that_makes_no_sense_is_refused() {
+    for (args, message) in [
+        (&["--burst", "2"][..], "--burst needs --rate"),
+        (&["--debounce-max", "2s"], "--debounce-max needs --debounce"),
+        (&["--debounce", "2s", "--debounce-max", "1s"], "--debounce is longer than"),
+        (&["--order", "fair"], "--order fair needs --group-by"),
+        (&["--group-jobs", "2"], "--group-jobs needs --group-by"),
+        (&["--group-by", "("], "--group-by: regex parse error"),
+        (&["--rate", "0"], "a number above 0"),
+        (&["--rate", "1", "--burst", "0"], "--burst"),
+        (&["--delay", "soon"], "a time like 1.5s"),
+        (&["--order", "lifo"], "fifo"),
+    ] {
+        let ended = run(&[args, &["echo"]].concat(), "");
+        assert_eq!(ended.code(), Some(2), "{args:?}");
+        assert!(ended.stderr.contains(message), "{message}: {}", ended.stderr);
+    }
+}
