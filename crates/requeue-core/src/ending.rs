@@ -84,9 +84,8 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     fn drop_idle(&mut self, slot: u32, keys: &mut Vec<K>) {
-        let record = self.records.get_mut(slot);
-        if record.phase == Phase::Idle {
-            record.failures = 0;
+        if self.records.get(slot).phase == Phase::Idle {
+            self.set_failures(slot, 0);
             keys.extend(self.release_if_stateless(slot));
         }
     }
@@ -166,6 +165,12 @@ impl<K: Eq + Clone> Queue<K> {
     #[must_use]
     pub fn waiting(&self) -> usize {
         if self.ending == Ending::ShutDown { 0 } else { self.timers.len() }
+    }
+
+    /// Keys with a delayed add that have failed.
+    #[must_use]
+    pub fn failing(&self) -> usize {
+        if self.ending == Ending::ShutDown { 0 } else { self.failing_len }
     }
 
     /// Keys with a worker.

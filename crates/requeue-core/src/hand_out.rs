@@ -324,11 +324,11 @@ impl<K: Eq + Clone> Queue<K> {
         record.rest();
         match how {
             Finish::Done => record.set_not_before(not_before),
-            Finish::Succeed | Finish::Later { .. } => record.failures = 0,
+            Finish::Succeed | Finish::Later { .. } => self.set_failures(slot, 0),
             Finish::Fail { asked, .. } => {
                 self.counts.failures += 1;
-                record.failures = record.failures.saturating_add(1);
                 record.note_back(asked, was_dirty);
+                self.fail_once_more(slot);
             }
             Finish::PutBack { asked } => record.note_back(asked, was_dirty),
         }
@@ -362,10 +362,10 @@ impl<K: Eq + Clone> Queue<K> {
             }
             let _ = self.demand_later(slot, due, Merge::Earliest, now);
         }
-        let record = self.records.get_mut(slot);
         if lost {
-            record.failures = 0;
+            self.set_failures(slot, 0);
         }
+        let record = self.records.get(slot);
         let ready = record.phase == Phase::Ready;
         if !ready && record.waiting {
             // Since it has left the worker, whenever the delayed add was made.

@@ -37,7 +37,7 @@ impl<K: Eq + Clone> Queue<K> {
             self.dirty_len -= 1;
         }
         if was_dirty || (record.waiting && self.timers.due(slot).is_some_and(|due| due < at)) {
-            record.waiting = true;
+            self.start_waiting(slot);
             self.timers.set(slot, at);
         }
     }

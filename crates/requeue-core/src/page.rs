@@ -94,6 +94,14 @@ impl<K: Eq + Clone> Queue<K> {
         Page { entries, next: next.map(Cursor) }
     }
 
+    /// Keys with a worker, the one longest with it first: up to `limit` of them, after the first
+    /// `skip`. `None` if times are not kept.
+    #[must_use]
+    pub fn running(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
+        let running = self.tracker.as_ref()?.running().skip(skip).take(limit);
+        Some(running.map(|slot| self.entry(slot)).collect())
+    }
+
     /// What the queue knows of `key`.
     pub fn look_up<Q>(&self, key: &Q, hash: u64) -> Option<Entry<K>>
     where

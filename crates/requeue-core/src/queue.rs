@@ -84,6 +84,8 @@ pub struct Queue<K> {
     pub(crate) ready_len: usize,
     pub(crate) processing_len: usize,
     pub(crate) dirty_len: usize,
+    /// Keys with a delayed add that have failed.
+    pub(crate) failing_len: usize,
 }
 
 /// A key's hash as it is kept. The multiplication spreads hashes that differ in few bits.
@@ -110,6 +112,7 @@ impl<K: Eq + Clone> Queue<K> {
             ready_len: 0,
             processing_len: 0,
             dirty_len: 0,
+            failing_len: 0,
         }
     }
 
@@ -242,9 +245,10 @@ impl<K: Eq + Clone> Queue<K> {
             EarlyAdd::Keep | EarlyAdd::Replace => (add.due(now), false),
             EarlyAdd::Hold => self.hold(slot, add, now),
         };
-        let record = self.records.get_mut(slot);
-        record.failures = record.failures.saturating_add(add.failed.into());
-        record.note(add.priority, 1, add.reasons);
+        if add.failed {
+            self.fail_once_more(slot);
+        }
+        self.records.get_mut(slot).note(add.priority, 1, add.reasons);
         match due {
             Some(due) => match self.demand_later(slot, due, add.merge, now) {
                 Added::Coalesced | Added::New if held => Added::Held,
@@ -267,10 +271,8 @@ impl<K: Eq + Clone> Queue<K> {
             self.counts.coalesced += 1;
             return Added::Coalesced;
         }
-        let record = self.records.get_mut(slot);
-        if !record.waiting {
-            record.waiting = true;
-            if record.phase == Phase::Idle {
+        if self.start_waiting(slot) {
+            if self.records.get(slot).phase == Phase::Idle {
                 self.stamp(slot, now);
             }
             self.timers.set(slot, due);
@@ -385,7 +387,7 @@ impl<K: Eq + Clone> Queue<K> {
         Q: Eq + ?Sized,
     {
         let slot = self.find(key, hash)?;
-        self.records.get_mut(slot).failures = 0;
+        self.set_failures(slot, 0);
         self.stop_backing_off(slot);
         self.release_if_stateless(slot)
     }

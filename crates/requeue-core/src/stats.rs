@@ -190,6 +190,14 @@ impl Tracker {
         Duration::from_nanos(u64::try_from(sum.saturating_sub(self.started)).unwrap_or(u64::MAX))
     }
 
+    /// The slots of running keys, those handed out first before the others.
+    pub(crate) fn running(&self) -> impl Iterator<Item = u32> {
+        let slot = |slot: u32| if slot == NONE { None } else { Some(slot) };
+        core::iter::successors(self.running.head(), move |&at| {
+            slot(self.stamps.get(at as usize).links[1])
+        })
+    }
+
     /// How long the key that was handed out first of those running has been running.
     pub(crate) fn longest(&self, now: Time) -> Duration {
         self.running.head().map_or(Duration::ZERO, |slot| now.since(self.started_at(slot)))

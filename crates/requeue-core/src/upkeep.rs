@@ -154,13 +154,36 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
+    /// The key in `slot` gets a delayed add. Says whether it had none.
+    pub(crate) fn start_waiting(&mut self, slot: u32) -> bool {
+        let record = self.records.get_mut(slot);
+        let starts = !core::mem::replace(&mut record.waiting, true);
+        self.failing_len += usize::from(starts && record.failures > 0);
+        starts
+    }
+
     pub(crate) fn stop_waiting(&mut self, slot: u32) -> bool {
         let record = self.records.get_mut(slot);
         let waiting = core::mem::take(&mut record.waiting);
         if waiting {
+            self.failing_len -= usize::from(record.failures > 0);
             self.timers.clear(slot);
         }
         waiting
+    }
+
+    pub(crate) fn fail_once_more(&mut self, slot: u32) {
+        let failures = self.records.get(slot).failures;
+        self.set_failures(slot, failures.saturating_add(1));
+    }
+
+    pub(crate) fn set_failures(&mut self, slot: u32, failures: u32) {
+        let record = self.records.get_mut(slot);
+        let before = core::mem::replace(&mut record.failures, failures);
+        if record.waiting {
+            self.failing_len += usize::from(failures > 0);
+            self.failing_len -= usize::from(before > 0);
+        }
     }
 
     #[inline]

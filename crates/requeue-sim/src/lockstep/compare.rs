@@ -16,6 +16,7 @@ impl Lockstep {
             assert_eq!(core.depth(), model.depth(), "depth");
         }
         assert_eq!(core.waiting(), model.waiting(), "waiting");
+        assert_eq!(core.failing(), model.failing(), "failing");
         assert_eq!(core.processing(), model.processing(), "processing");
         assert_eq!(core.eligible(), model.eligible(), "eligible");
         assert_eq!(core.next_due(), model.next_due(), "next_due");
@@ -58,6 +59,9 @@ impl Lockstep {
         }
         assert_eq!(core.unfinished_work(now), model.unfinished_work(now), "unfinished work");
         assert_eq!(core.longest_running(now), model.longest_running(now), "longest running");
+        let running = core.running(0, usize::MAX).expect("times are kept");
+        assert_eq!(running.len(), model.processing(), "how many are running");
+        assert!(running.is_sorted_by_key(|entry| entry.since), "the longest first");
         if !self.dropping {
             assert_eq!(core.oldest_ready(now), model.oldest_ready(now), "oldest ready");
         }

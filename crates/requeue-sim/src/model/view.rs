@@ -140,6 +140,11 @@ impl<K: Ord + Clone> Model<K> {
         self.waiting.len()
     }
 
+    /// Keys with a delayed add that have failed.
+    pub fn failing(&self) -> usize {
+        self.waiting.keys().filter(|key| self.failures(key) > 0).count()
+    }
+
     /// Keys with a worker.
     pub fn processing(&self) -> usize {
         self.processing.len()

@@ -20,6 +20,8 @@ pub enum Filter {
     All,
     /// Those in this phase.
     Phase(Phase),
+    /// Those with a worker, dirty or not.
+    Running,
     /// Those with a delayed add.
     Waiting,
     /// Those with a delayed add that have failed.
@@ -31,6 +33,7 @@ impl Filter {
         match self {
             Self::All => true,
             Self::Phase(phase) => entry.phase == phase,
+            Self::Running => entry.phase.is_processing(),
             Self::Waiting => entry.due.is_some(),
             Self::Failing => entry.due.is_some() && entry.failures > 0,
         }
@@ -95,10 +98,40 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         })
     }
 
+    /// Keys with a delayed add that have failed: those that [`Filter::Failing`] takes.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    /// use std::time::Duration;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add("a");
+    /// queue.add_after("b", Duration::from_secs(60));
+    /// queue.try_get().expect("one is ready").retry();
+    /// assert_eq!((queue.waiting(), queue.failing()), (2, 1));
+    /// queue.forget(&"a");
+    /// assert_eq!((queue.waiting(), queue.failing()), (2, 0));
+    /// ```
+    #[must_use]
+    pub fn failing(&self) -> usize {
+        self.settled().map_or(0, |(state, _)| {
+            let failing = state.core.failing();
+            self.shared.release(state);
+            failing
+        })
+    }
+
     /// Keys with a worker.
     #[must_use]
     pub fn processing(&self) -> usize {
         self.shared.lock().map_or(0, |state| state.core.processing())
+    }
+
+    /// Keys of which the queue knows anything: ready, waiting, with a worker, or remembered for
+    /// their failures. So many there are in a walk through [all of them](Filter::All).
+    #[must_use]
+    pub fn known(&self) -> usize {
+        self.shared.lock().map_or(0, |state| state.core.records())
     }
 
     /// What was counted so far.
@@ -233,6 +266,33 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             Vec::into_iter(leaves).for_each(drop_quietly);
         }
         Page { entries: shown, next }
+    }
+
+    /// Keys with a worker, the one that has been with it longest first: `limit` of them, after the
+    /// first `skip`, and at most 256 at once. `None` unless
+    /// [times are kept](super::Builder::track_times).
+    ///
+    /// ```
+    /// use requeue::{Queue, clock::FakeClock};
+    /// use std::time::Duration;
+    ///
+    /// let clock = FakeClock::new();
+    /// let queue = Queue::builder().clock(clock.clone()).track_times().build()?;
+    /// queue.add_all(["a", "b", "c"]);
+    /// let first = queue.try_get();
+    /// clock.advance(Duration::from_secs(5));
+    /// let second = queue.try_get();
+    ///
+    /// let running = queue.running(0, 10).expect("times are kept");
+    /// assert_eq!(running.iter().map(|entry| entry.key).collect::<Vec<_>>(), ["a", "b"]);
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn running(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
+        let state = self.shared.lock().ok()?;
+        let running = state.core.running(skip, limit.min(SLICE));
+        self.shared.release(state);
+        running
     }
 
     /// What the queue knows of `key`.
