@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing to build and test; with `deny`, cargo-deny too. Does nothing, quickly, when all is there.
+# Installs what is missing to build and test; with `deny`, cargo-deny too, with `browser`, Chromium. Does nothing, quickly, when all is there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -33,6 +33,22 @@ cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 ||
 if ! command -v cc >/dev/null; then
     packages gcc libc6-dev || packages gcc glibc-devel || packages gcc musl-dev ||
         fail 'There is no C compiler here to link with. Debian: apt-get install gcc libc6-dev. macOS: xcode-select --install'
+fi
+
+# The tests of the page look for the same names.
+has_browser() {
+    local name
+    for name in "${CHROMIUM-}" chromium chromium-browser google-chrome google-chrome-stable \
+        '/Applications/Google Chrome.app/Contents/MacOS/Google Chrome'; do
+        [ -z "$name" ] || ! command -v "$name" >/dev/null || return 0
+    done
+    return 1
+}
+
+if [ "${1-}" = browser ] && ! has_browser; then
+    # Without a font there is nothing to lay out.
+    packages chromium fonts-dejavu-core || packages chromium dejavu-sans-fonts ||
+        packages chromium font-dejavu || fail 'There is no Chromium here, for the tests of the page.'
 fi
 
 if [ "${1-}" = deny ] && ! cargo deny --version >/dev/null 2>&1; then

@@ -32,6 +32,10 @@ step 'Documentation'
 # The program has the name of the library, so that only one of the two can have a page.
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --no-deps --all-features
 
+# What needs one says so in the list of what did not run.
+step 'A browser'
+scripts/setup.sh browser || true
+
 step 'Tests'
 tests --workspace --all-features
 
@@ -40,7 +44,7 @@ tests -p requeue --no-default-features
 
 step 'Examples'
 cargo build --workspace --all-features --bins --examples
-for example in crates/requeue/examples/*.rs; do
+for example in crates/*/examples/*.rs; do
     [ -e "$example" ] || continue
     name=$(basename "$example" .rs)
     printf -- '-- %s\n' "$name"

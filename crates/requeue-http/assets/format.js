@@ -1,0 +1,25 @@
+// Numbers as people read them.
+
+/** A whole number. */
+export function amount(number) {
+  return number.toLocaleString("en");
+}
+
+/** Seconds, as people say them. */
+export function duration(seconds) {
+  if (seconds === 0) return "0 s";
+  if (seconds < 0.001) return `${(seconds * 1e6).toFixed(0)} µs`;
+  if (seconds < 0.9995) return `${(seconds * 1e3).toFixed(seconds < 0.01 ? 1 : 0)} ms`;
+  if (seconds < 59.95) return `${seconds.toFixed(1)} s`;
+  const whole = Math.round(seconds);
+  const two = (number) => String(number).padStart(2, "0");
+  const [minutes, hours, days] = [60, 3600, 86400].map((unit) => Math.floor(whole / unit));
+  if (hours < 1) return `${minutes} min ${two(whole % 60)} s`;
+  if (days < 1) return `${hours} h ${two(minutes % 60)} min`;
+  return `${days} d ${two(hours % 24)} h`;
+}
+
+/** Events per second. */
+export function rate(number) {
+  return number < 99.95 ? number.toFixed(1) : amount(Math.round(number));
+}

@@ -1,0 +1,183 @@
+// Lines over the last minutes, as SVG, without a library.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An SVG element with these attributes. */
+function svg(name, attributes = {}, text = "") {
+  const element = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.textContent = text;
+  return element;
+}
+
+/** The `d` of a path through the points [x, y]; a gap where y is null. */
+function path(points) {
+  let d = "";
+  let pen = "M";
+  for (const [x, y] of points) {
+    if (y === null) {
+      pen = "M";
+      continue;
+    }
+    d += `${pen}${x.toFixed(1)} ${y.toFixed(1)}`;
+    // A point alone is a short line, or it would not be seen.
+    if (pen === "M") d += "h.1";
+    pen = "L";
+  }
+  return d;
+}
+
+/** The first of 1, 2, 5, 10, 20, ... that is not below `value`. */
+function round(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return power * [1, 2, 5, 10].find((step) => step * power >= value * 0.999999);
+}
+
+const linear = {
+  /** The largest value, and where lines go. */
+  range(values) {
+    const top = round(Math.max(1, ...values));
+    return { low: 0, high: top, lines: [0, top / 2, top] };
+  },
+  at: (value, { high }) => value / high,
+};
+
+const logarithmic = {
+  range(values) {
+    const seen = values.filter((value) => value > 0);
+    const low = Math.floor(Math.log10(Math.min(0.01, ...seen)) + 1e-9);
+    const high = Math.ceil(Math.log10(Math.max(1, ...seen)) - 1e-9);
+    const step = high - low > 5 ? 2 : 1;
+    const lines = [];
+    for (let power = low; power <= high; power += step) lines.push(10 ** power);
+    return { low, high, lines };
+  },
+  at: (value, { low, high }) => (Math.max(Math.log10(value), low) - low) / (high - low),
+};
+
+/** How far back a plot goes: what there is, in whole steps, from one minute to fifteen. */
+export function span(samples) {
+  const seconds = samples.length ? samples.at(-1).t - samples[0].t : 0;
+  return [60, 120, 300, 600].find((step) => seconds <= step * 1.02) ?? 900;
+}
+
+export class Plot {
+  /** @param series [{ name, class, value: (before, now) => number or null }] */
+  constructor(figure, { series, format, scale, sentence }) {
+    Object.assign(this, { series, format, sentence });
+    this.scale = scale === "log" ? logarithmic : linear;
+    this.svg = figure.querySelector("svg");
+    this.when = figure.querySelector(".when");
+    this.samples = [];
+    this.pointer = null;
+    this.values = series.map(({ name, class: kind }) => {
+      const row = document.createElement("div");
+      row.className = kind;
+      const dash = svg("svg", { viewBox: "0 0 22 10", "aria-hidden": "true" });
+      dash.append(svg("line", { x1: 0, x2: 22, y1: 5, y2: 5 }));
+      const term = document.createElement("dt");
+      const value = document.createElement("dd");
+      term.textContent = name;
+      row.append(dash, term, value);
+      figure.querySelector("dl").append(row);
+      return value;
+    });
+    new ResizeObserver(() => this.draw()).observe(this.svg);
+    this.svg.addEventListener("pointermove", (event) => {
+      this.pointer = event.offsetX;
+      this.draw();
+    });
+    this.svg.addEventListener("pointerleave", () => {
+      this.pointer = null;
+      this.draw();
+    });
+  }
+
+  update(samples) {
+    this.samples = samples;
+    this.draw();
+  }
+
+  draw() {
+    const { clientWidth: width, clientHeight: height } = this.svg;
+    if (!width || !this.samples.length) return;
+    const [left, right, top, bottom] = [0, width - 52, 8, height - 20];
+    const back = span(this.samples);
+    const end = this.samples.at(-1).t;
+    const x = (t) => right - ((end - t) / back) * (right - left);
+
+    // Each value is over a few seconds: one alone has too few events to say much.
+    const over = Math.max(5, back / 60);
+    const from = this.samples.findIndex((sample) => sample.t >= end - back);
+    const points = this.series.map(() => []);
+    let before = 0;
+    for (let now = Math.max(1, from); now < this.samples.length; now += 1) {
+      while (this.samples[now].t - this.samples[before + 1].t >= over) before += 1;
+      this.series.forEach(({ value }, i) => {
+        points[i].push([this.samples[now].t, value(this.samples[before], this.samples[now])]);
+      });
+    }
+    const range = this.scale.range(points.flat().map(([, value]) => value ?? 0));
+    const y = (value) => bottom - this.scale.at(value, range) * (bottom - top);
+
+    const parts = [];
+    for (const line of range.lines) {
+      const at = Math.round(y(line)) + 0.5;
+      const kind = at >= bottom - 1 ? "grid base" : "grid";
+      parts.push(svg("line", { class: kind, x1: left, x2: right, y1: at, y2: at }));
+      parts.push(svg("text", { x: right + 6, y: at + 4 }, this.format(line, true)));
+    }
+    for (const minute of [1, 0.5, 0]) {
+      const ago = minute * back;
+      const text = ago === 0 ? "now" : ago < 60 ? `${ago} s` : `${ago / 60} min`;
+      const anchor = minute === 1 ? "start" : minute === 0 ? "end" : "middle";
+      parts.push(svg("text", { x: x(end - ago), y: height - 4, "text-anchor": anchor }, text));
+    }
+    // The first series is on top.
+    for (let i = this.series.length - 1; i >= 0; i -= 1) {
+      const d = path(points[i].map(([t, value]) => [x(t), value === null ? null : y(value)]));
+      parts.push(svg("path", { class: this.series[i].class, d }));
+    }
+
+    let read = points[0].length - 1;
+    this.when.textContent = "";
+    if (this.pointer !== null && read >= 0) {
+      const t = end - ((right - this.pointer) / (right - left)) * back;
+      const after = points[0].findIndex(([at]) => at >= t);
+      if (after >= 0) read = after;
+      const at = points[0][read][0];
+      parts.push(svg("line", { class: "at", x1: x(at), x2: x(at), y1: top, y2: bottom }));
+      this.when.textContent = new Date(at * 1000).toLocaleTimeString();
+    }
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    this.svg.replaceChildren(...parts);
+
+    const now = this.series.map((_, i) => points[i].at(-1)?.[1] ?? null);
+    this.values.forEach((element, i) => {
+      const value = points[i][read]?.[1] ?? null;
+      element.textContent = value === null ? "–" : this.format(value, false);
+    });
+    const said = this.series.map(({ name }, i) =>
+      `${name} ${now[i] === null ? "none" : this.format(now[i], false)}`);
+    this.svg.setAttribute("aria-label", `${this.sentence}: ${said.join(", ")}`);
+  }
+}
+
+/** A small line without axes. */
+export function spark(element, samples, of) {
+  const [width, height] = [100, 30];
+  const points = [];
+  const back = span(samples);
+  const end = samples.at(-1).t;
+  const most = Math.max(1, ...samples.map(of));
+  for (const sample of samples) {
+    const x = width - ((end - sample.t) / back) * width;
+    if (x >= 0) points.push([x, height - 1 - (of(sample) / most) * (height - 2)]);
+  }
+  const line = path(points);
+  const area = points.length
+    ? `${line.replace("h.1", "")}V${height}H${points[0][0].toFixed(1)}Z` : "";
+  element.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  element.setAttribute("preserveAspectRatio", "none");
+  element.replaceChildren(svg("path", { class: "area", d: area }), svg("path", { d: line }));
+}

@@ -1,0 +1,215 @@
+// The table of keys: asked for again and again, a page at a time.
+
+import { amount, duration } from "./format.js";
+
+const PAGE = 100;
+/** Requests for one look: with 100,000 keys each, enough to find a key among a few million. */
+const REQUESTS = 40;
+const RANK = { running: 0, failing: 1, waiting: 2, ready: 3, idle: 4 };
+
+export class Table {
+  constructor() {
+    const section = document.querySelector("#keys");
+    this.body = section.querySelector("tbody");
+    this.search = section.querySelector("#search");
+    this.shown = section.querySelector("#shown");
+    this.none = section.querySelector("#none");
+    this.more = section.querySelector("#more");
+    this.found = section.querySelector("#found");
+    this.rows = new Map();
+    this.wanted = PAGE;
+    this.state = "";
+    this.part = "";
+    this.live = false;
+    this.total = 0;
+    this.stop = new AbortController();
+
+    let typing;
+    this.search.addEventListener("input", () => {
+      clearTimeout(typing);
+      typing = setTimeout(() => this.ask({ part: this.search.value }), 150);
+    });
+    this.search.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      clearTimeout(typing);
+      this.ask({ part: this.search.value });
+    });
+    this.more.addEventListener("click", () => this.ask({ wanted: this.wanted + PAGE }));
+    document.addEventListener("keydown", (event) => {
+      const typing = event.target.matches("input[type=search], textarea");
+      if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
+        event.preventDefault();
+        this.search.focus();
+        this.search.select();
+      }
+    });
+  }
+
+  /** Something else is to be shown. */
+  ask({ state = this.state, part = this.part, wanted = PAGE }) {
+    Object.assign(this, { state, part, wanted });
+    this.refresh(true);
+  }
+
+  /** Whether there is anyone to ask. */
+  setLive(live) {
+    const starts = live && !this.live;
+    this.live = live;
+    if (starts) this.refresh(false);
+    if (!live) this.stop.abort();
+  }
+
+  /** Looks, and looks again after a while that is long beside what a look takes. */
+  async refresh(asked) {
+    this.stop.abort();
+    clearTimeout(this.timer);
+    if (!this.live) return;
+    this.stop = new AbortController();
+    const { signal } = this.stop;
+    const started = performance.now();
+    try {
+      const look = await this.look(signal, asked);
+      this.show(look);
+      if (asked) this.found.textContent = this.shown.textContent;
+    } catch (error) {
+      // That the connection is lost is said elsewhere.
+      if (signal.aborted) return;
+    }
+    const took = performance.now() - started;
+    this.timer = setTimeout(() => this.refresh(false), Math.max(1000, took * 10));
+  }
+
+  async get(signal, what, parameters) {
+    const url = new URL(`api/v1/${what}`, import.meta.url);
+    for (const [name, value] of Object.entries(parameters)) {
+      if (value !== "") url.searchParams.set(name, value);
+    }
+    const response = await fetch(url, { signal });
+    if (response.status === 404) return null;
+    if (!response.ok) throw new Error(`${response.status}`);
+    return response.json();
+  }
+
+  async look(signal, asked) {
+    const rows = new Map();
+    const { state, part, wanted } = this;
+    const take = (row) => rows.set(row.key_base64 ?? row.key, row);
+    // What runs longest is on top whatever else there is.
+    if (state === "") {
+      const running = await this.get(signal, "keys", { state: "running", q: part, limit: 50 });
+      running.keys.forEach(take);
+    }
+    let cursor = "";
+    let looked = 0;
+    for (let request = 0; request < REQUESTS && rows.size < wanted; request += 1) {
+      const limit = Math.min(256, wanted);
+      const page = await this.get(signal, "keys", { state, q: part, limit, cursor });
+      page.keys.forEach(take);
+      looked += page.looked_at;
+      cursor = page.next;
+      if (cursor === null) break;
+      if (asked && request > 0) {
+        this.shown.textContent = `looked at ${amount(looked)} keys, found ${amount(rows.size)}`;
+      }
+    }
+    return { rows: [...rows.values()].sort(order).slice(0, wanted), more: cursor !== null };
+  }
+
+  show({ rows, more }) {
+    const kept = new Map();
+    let after = null;
+    for (const row of rows) {
+      const id = row.key_base64 ?? row.key;
+      const element = this.rows.get(id) ?? new Row();
+      element.update(row, this.part);
+      kept.set(id, element);
+      const next = after ? after.nextSibling : this.body.firstChild;
+      if (next !== element.tr) this.body.insertBefore(element.tr, next);
+      after = element.tr;
+    }
+    for (const [id, { tr }] of this.rows) if (!kept.has(id)) tr.remove();
+    this.rows = kept;
+
+    const what = this.state === "" ? "" : ` ${this.state}`;
+    const that = this.part === "" ? "" : ` with “${this.part}”`;
+    const count = amount(rows.length);
+    const of = more && this.part === "" && this.total ? ` of ${amount(this.total)}` : "";
+    const least = more && of === "" ? "at least " : "";
+    const keys = rows.length === 1 ? " key" : " keys";
+    this.shown.textContent = `${least}${count}${of}${what}${keys}${that}`;
+    this.none.hidden = rows.length > 0;
+    this.none.textContent = `No${what} keys${that}.`;
+    this.more.hidden = !(more && rows.length >= this.wanted);
+  }
+}
+
+/** Running before failing before waiting before ready; then what is oldest, or due first. */
+function order(a, b) {
+  const [first, second] = a.state === "failing" || a.state === "waiting"
+    ? [a.due_in ?? Infinity, b.due_in ?? Infinity] : [b.age ?? 0, a.age ?? 0];
+  return RANK[a.state] - RANK[b.state] || first - second || (a.key < b.key ? -1 : 1);
+}
+
+class Row {
+  constructor() {
+    this.tr = document.createElement("tr");
+    this.tr.setAttribute("role", "row");
+    const cell = (name, role, kind, label) => {
+      const element = document.createElement(name);
+      element.setAttribute("role", role);
+      element.className = kind;
+      if (label) element.dataset.name = label;
+      this.tr.append(element);
+      return element;
+    };
+    this.key = cell("th", "rowheader", "key");
+    this.key.scope = "row";
+    this.state = cell("td", "cell", "state");
+    this.age = cell("td", "cell", "amount", "for");
+    this.attempt = cell("td", "cell", "amount", "attempt");
+    this.next = cell("td", "cell", "amount", "next in");
+    this.why = cell("td", "cell", "why");
+    this.sentence = document.createTextNode("");
+    this.detail = document.createElement("span");
+    this.why.append(this.sentence, this.detail);
+  }
+
+  update(row, part) {
+    const set = (node, text) => {
+      if (node.textContent !== text) node.textContent = text;
+    };
+    if (this.text !== row.key || this.part !== part) {
+      this.key.replaceChildren(...marked(row.key, part));
+      [this.text, this.part] = [row.key, part];
+    }
+    set(this.state, row.again ? `${row.state}, again` : row.state);
+    this.state.className = `state ${row.state}`;
+    set(this.age, row.age === null ? "" : duration(row.age));
+    set(this.attempt, amount(row.attempt));
+    set(this.next, row.due_in === null ? "" : duration(row.due_in));
+    set(this.sentence, row.why);
+    const detail = Object.entries(row.detail).map(([name, value]) => `${name} ${value}`);
+    set(this.detail, detail.length ? ` · ${detail.join(" · ")}` : "");
+  }
+}
+
+/** The text, with each occurrence of `part` marked. */
+function* marked(text, part) {
+  const [all, wanted] = [lower(text), lower(part)];
+  let from = 0;
+  if (wanted !== "") {
+    for (let at = all.indexOf(wanted); at >= 0; at = all.indexOf(wanted, from)) {
+      if (at > from) yield text.slice(from, at);
+      const mark = document.createElement("mark");
+      mark.textContent = text.slice(at, at + part.length);
+      yield mark;
+      from = at + part.length;
+    }
+  }
+  if (from < text.length) yield text.slice(from);
+}
+
+/** As the search compares: its ASCII letters alone, so that no text changes its length. */
+function lower(text) {
+  return text.replace(/[A-Z]/g, (letter) => letter.toLowerCase());
+}

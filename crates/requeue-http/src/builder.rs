@@ -1,0 +1,158 @@
+//! How a site is made.
+
+use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use prometheus_client::registry::Registry;
+use requeue::{Key, Queue};
+use tokio::sync::watch;
+
+use crate::hosts::Hosts;
+use crate::rows::Detail;
+use crate::samples::{Samples, keep_sampling, unix_time};
+use crate::site::{Inner, Site};
+use crate::source::{DetailOf, Read, Show, Shown};
+
+/// Makes a [`Site`]. Where nothing is said: titled with the queue's name, without metrics, and
+/// answering under the names of this machine's loopback alone.
+#[must_use = "a builder serves nothing before `build`"]
+pub struct Builder<K: Key, S> {
+    queue: Queue<K, S>,
+    show: Show<K>,
+    read: Read<K>,
+    detail: DetailOf<K>,
+    title: Option<String>,
+    registry: Option<Arc<Registry>>,
+    ready: Box<dyn Fn() -> bool + Send + Sync>,
+    hosts: Hosts,
+}
+
+impl<K: Key, S> Builder<K, S> {
+    pub(crate) fn new(queue: Queue<K, S>, show: Show<K>, read: Read<K>) -> Self {
+        Self {
+            queue,
+            show,
+            read,
+            detail: Box::new(|_| Detail::new()),
+            title: None,
+            registry: None,
+            ready: Box::new(|| true),
+            hosts: Hosts::default(),
+        }
+    }
+
+    /// What the page is headed with.
+    pub fn title(mut self, title: impl Into<String>) -> Self {
+        self.title = Some(title.into());
+        self
+    }
+
+    /// What `/metrics` shows. The queue is in it if it was
+    /// [built with it](requeue::Builder::metrics).
+    ///
+    /// ```
+    /// use prometheus_client::registry::Registry;
+    /// use requeue::{Queue, metrics::Metrics};
+    /// use requeue_http::Site;
+    /// use std::sync::Arc;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// let mut registry = Registry::default();
+    /// let metrics = Metrics::register(&mut registry);
+    /// let queue: Queue<String> = Queue::builder().name("pods").metrics(&metrics).build()?;
+    /// let site = Site::builder(queue).registry(Arc::new(registry)).build();
+    /// # Ok::<(), requeue::BuildError>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn registry(mut self, registry: Arc<Registry>) -> Self {
+        self.registry = Some(registry);
+        self
+    }
+
+    /// What the program knows of a key besides, shown beside it. Called for each key of an answer;
+    /// it should be quick, and must not block.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    /// use requeue_http::{Detail, Site};
+    /// use std::collections::HashMap;
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// let errors = Arc::new(Mutex::new(HashMap::<String, String>::new()));
+    /// let site = Site::builder(Queue::<String>::new())
+    ///     .detail(move |key| match errors.lock().unwrap().get(key) {
+    ///         Some(error) => Detail::new().field("last error", error),
+    ///         None => Detail::new(),
+    ///     })
+    ///     .build();
+    /// # });
+    /// ```
+    pub fn detail(mut self, detail: impl Fn(&K) -> Detail + Send + Sync + 'static) -> Self {
+        self.detail = Box::new(detail);
+        self
+    }
+
+    /// Whether `/readyz` may say so; the queue is asked besides.
+    pub fn ready(mut self, ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.ready = Box::new(ready);
+        self
+    }
+
+    /// A name or an address, without a port, under which this is served too, besides `localhost`
+    /// and loopback addresses.
+    pub fn host(mut self, host: &str) -> Self {
+        self.hosts.allow(host);
+        self
+    }
+
+    /// Whatever address it is served at, but no names: an address can't be made to lead to another
+    /// machine. For a listener at `0.0.0.0` or `[::]`.
+    pub fn any_address(mut self) -> Self {
+        self.hosts.allow_any_address();
+        self
+    }
+
+    /// Whatever name it is served under: only where something in front of it asks who is there.
+    pub fn any_host(mut self) -> Self {
+        self.hosts.allow_any();
+        self
+    }
+}
+
+impl<K: Key, S: BuildHasher + Send + Sync + 'static> Builder<K, S> {
+    /// Makes the site, and begins to sample the queue.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime with time.
+    #[must_use = "what nobody mounts or serves is not seen"]
+    pub fn build(self) -> Site {
+        let Self { queue, show, read, detail, .. } = self;
+        let title = self.title.or_else(|| queue.name().map(str::to_owned));
+        let inner = Arc::new(Inner {
+            title: title.unwrap_or_else(|| "requeue".to_owned()),
+            source: Box::new(Shown { queue, show, read, detail }),
+            registry: self.registry,
+            ready: self.ready,
+            hosts: self.hosts,
+            samples: Samples::default(),
+            started: unix_time(),
+            ticks: watch::Sender::new(Arc::from("")),
+            ended: watch::Sender::new(false),
+        });
+        inner.tick();
+        tokio::spawn(keep_sampling(Arc::downgrade(&inner)));
+        Site { inner }
+    }
+}
+
+impl<K: Key, S> fmt::Debug for Builder<K, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("title", &self.title)
+            .field("hosts", &self.hosts)
+            .finish_non_exhaustive()
+    }
+}

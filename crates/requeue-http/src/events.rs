@@ -1,0 +1,70 @@
+//! `/api/v1/events`: the samples so far, then a summary each second, then the end.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::response::sse::{Event, Sse};
+use futures_util::Stream;
+use futures_util::stream::unfold;
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::samples::Columns;
+use crate::site::Inner;
+
+/// What comes next for one who watches.
+enum Next {
+    History,
+    /// The first tick, which nobody has to wait for.
+    First(watch::Receiver<Arc<str>>),
+    Tick(watch::Receiver<Arc<str>>),
+    Nothing,
+}
+
+#[derive(Serialize)]
+struct History {
+    started: f64,
+    samples: Columns,
+}
+
+pub(crate) fn events(site: Arc<Inner>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    Sse::new(unfold((site, Next::History), async |(site, next)| {
+        let (event, next) = site.event(next).await?;
+        Some((Ok(event), (site, next)))
+    }))
+}
+
+impl Inner {
+    async fn event(&self, next: Next) -> Option<(Event, Next)> {
+        match next {
+            Next::History => {
+                // Before the look at what was: no sample is missed, at worst one comes twice.
+                let ticks = self.ticks.subscribe();
+                let samples = self.samples.all();
+                let history = History { started: self.started, samples: Columns::of(&samples) };
+                let data = serde_json::to_string(&history).unwrap_or_default();
+                Some((Event::default().event("history").data(data), Next::First(ticks)))
+            }
+            Next::First(ticks) => {
+                let event = Event::default().event("tick").data(self.summary_json());
+                Some((event, Next::Tick(ticks)))
+            }
+            Next::Tick(mut ticks) => {
+                let mut ended = self.ended.subscribe();
+                tokio::select! {
+                    biased;
+                    Ok(_) = ended.wait_for(|&ended| ended) => {
+                        let event = Event::default().event("ended").data(self.summary_json());
+                        Some((event, Next::Nothing))
+                    }
+                    Ok(()) = ticks.changed() => {
+                        let data = Arc::clone(&*ticks.borrow_and_update());
+                        Some((Event::default().event("tick").data(data), Next::Tick(ticks)))
+                    }
+                    else => None,
+                }
+            }
+            Next::Nothing => None,
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Under which names the page is served.
+//!
+//! A page of another site can have its own name lead here (DNS rebinding), and its scripts then read
+//! what this serves, unless that name is refused. An address can't be made to lead elsewhere.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+/// Names and addresses in the `Host` of a request that are answered.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hosts {
+    names: BTreeSet<String>,
+    /// Whatever the name.
+    any: bool,
+    /// Any address, if not any name.
+    any_address: bool,
+}
+
+impl Hosts {
+    pub(crate) fn allow(&mut self, name: &str) {
+        self.names.insert(canonical(name));
+    }
+
+    pub(crate) const fn allow_any_address(&mut self) {
+        self.any_address = true;
+    }
+
+    pub(crate) const fn allow_any(&mut self) {
+        self.any = true;
+    }
+
+    /// Whether a request to this host, with or without a port, is answered.
+    pub(crate) fn allows(&self, host: &str) -> bool {
+        if self.any {
+            return true;
+        }
+        let Some(name) = without_port(host) else { return false };
+        let name = canonical(name);
+        if self.names.contains(&name) {
+            return true;
+        }
+        match name.parse::<IpAddr>() {
+            Ok(address) => self.any_address || address.to_canonical().is_loopback(),
+            Err(_) => name == "localhost" || name.ends_with(".localhost"),
+        }
+    }
+}
+
+fn without_port(host: &str) -> Option<&str> {
+    let (name, port) = match host.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?,
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
+    };
+    let is_port = |port: &str| port.is_empty() || port.parse::<u16>().is_ok();
+    let ends = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+    (ends && !name.is_empty()).then_some(name)
+}
+
+fn canonical(name: &str) -> String {
+    let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    match name.parse::<IpAddr>() {
+        Ok(address) => address.to_string(),
+        Err(_) => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_and_those_allowed_are_answered() {
+        let mut hosts = Hosts::default();
+        hosts.allow("Build.Example.org");
+        hosts.allow("[2001:db8::1]");
+        for host in [
+            "localhost",
+            "LOCALHOST:80",
+            "a.localhost:1",
+            "localhost.",
+            "127.0.0.1:65535",
+            "127.9.9.9",
+            "[::1]:80",
+            "[::1]",
+            "[::ffff:127.0.0.1]",
+            "build.example.org:8080",
+            "build.example.org.",
+            "[2001:DB8:0::1]:80",
+        ] {
+            assert!(hosts.allows(host), "{host}");
+        }
+        for host in [
+            "",
+            ":80",
+            "example.org",
+            "evil.build.example.org",
+            "localhost.example.org",
+            "127.0.0.1.example.org",
+            "notlocalhost",
+            "10.0.0.1",
+            "[2001:db8::2]",
+            "localhost:99999",
+            "localhost:80:80",
+            "user@localhost",
+            "[::1",
+            "[::1]x",
+            "127.0.0.1 ",
+        ] {
+            assert!(!hosts.allows(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn any_address_is_no_name_and_any_host_is_all() {
+        let mut hosts = Hosts::default();
+        hosts.allow_any_address();
+        assert!(hosts.allows("10.0.0.1:80") && hosts.allows("[2001:db8::2]"));
+        assert!(!hosts.allows("example.org"));
+        hosts.allow_any();
+        assert!(hosts.allows("example.org"));
+    }
+}

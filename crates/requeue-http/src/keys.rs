@@ -1,0 +1,133 @@
+//! How keys are shown, and read again.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use requeue::Key;
+
+/// A key that is text or bytes by itself. For others there is
+/// [`Site::builder_with`](crate::Site::builder_with).
+pub trait ShownKey: Key {
+    /// What is shown of it: different for different keys.
+    fn bytes(&self) -> Cow<'_, [u8]>;
+
+    /// The key with these bytes, if there can be one.
+    fn from_bytes(bytes: &[u8]) -> Option<Self>;
+}
+
+macro_rules! text {
+    ($($key:ty),*) => {$(
+        impl ShownKey for $key {
+            fn bytes(&self) -> Cow<'_, [u8]> {
+                Cow::Borrowed(self.as_bytes())
+            }
+
+            fn from_bytes(bytes: &[u8]) -> Option<Self> {
+                std::str::from_utf8(bytes).ok().map(Into::into)
+            }
+        }
+    )*};
+}
+
+macro_rules! bytes {
+    ($($key:ty),*) => {$(
+        impl ShownKey for $key {
+            fn bytes(&self) -> Cow<'_, [u8]> {
+                Cow::Borrowed(self)
+            }
+
+            fn from_bytes(bytes: &[u8]) -> Option<Self> {
+                Some(bytes.into())
+            }
+        }
+    )*};
+}
+
+text!(String, Box<str>, Arc<str>);
+bytes!(Vec<u8>, Box<[u8]>, Arc<[u8]>);
+
+/// Of a longer key only the beginning is shown.
+pub(crate) const SHOWN: usize = 4096;
+
+/// Bytes as people can read them, on one line; no two keys look alike.
+pub(crate) fn escaped(bytes: &[u8]) -> Cow<'_, str> {
+    let is_plain = |char: char| match char {
+        '\\' => false,
+        // Spares most keys the table of what can be shown.
+        ' '..='~' => true,
+        _ => char.escape_debug().len() == 1,
+    };
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && text.chars().all(is_plain)
+    {
+        return Cow::Borrowed(text);
+    }
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        for char in chunk.valid().chars() {
+            match char {
+                _ if is_plain(char) => text.push(char),
+                _ => text.extend(char.escape_debug()),
+            }
+        }
+        for byte in chunk.invalid() {
+            // Nothing can go wrong in writing to a string.
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    Cow::Owned(text)
+}
+
+const PADDING: GeneralPurposeConfig =
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+const BASE64: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, PADDING);
+
+pub(crate) fn to_base64(bytes: &[u8]) -> String {
+    BASE64.encode(bytes)
+}
+
+/// Of either alphabet, padded or not.
+pub(crate) fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
+    let standard = |&byte: &u8| match byte {
+        b'-' => b'+',
+        b'_' => b'/',
+        // What a `+` is in a query that nobody has encoded.
+        b' ' => b'+',
+        byte => byte,
+    };
+    BASE64.decode(text.iter().map(standard).collect::<Vec<_>>()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_shown_as_one_line_of_text() {
+        for (key, text) in [
+            (&b"default/web"[..], "default/web"),
+            (b"it's \"it\"", "it's \"it\""),
+            (b"a\nb\t\x1b[31m", r"a\nb\t\u{1b}[31m"),
+            (br"a\nb", r"a\\nb"),
+            (b"\xff\xfe a", r"\xff\xfe a"),
+            ("größe".as_bytes(), "größe"),
+            ("\u{202e}gnp.exe".as_bytes(), r"\u{202e}gnp.exe"),
+        ] {
+            assert_eq!(escaped(key), text);
+        }
+    }
+
+    #[test]
+    fn base64_is_read_as_it_comes() {
+        let bytes = b"\xfb\xff\xfe?";
+        assert_eq!(to_base64(bytes), "+//+Pw==");
+        for text in ["+//+Pw==", "+//+Pw", "-__-Pw", " //+Pw=="] {
+            assert_eq!(from_base64(text.as_bytes()).as_deref(), Some(&bytes[..]), "{text}");
+        }
+        assert_eq!(from_base64(b"?"), None);
+    }
+}

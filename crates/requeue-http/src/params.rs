@@ -1,0 +1,112 @@
+//! The parameters of a request, and what is wrong with them.
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use percent_encoding::percent_decode;
+use serde::Serialize;
+
+/// What is answered where there is no answer.
+#[derive(Debug, Serialize)]
+pub(crate) struct Problem {
+    error: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameter: Option<String>,
+    #[serde(skip)]
+    status: StatusCode,
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> Self {
+        Self { error: error.into(), parameter: None, status }
+    }
+
+    /// A parameter that makes no sense.
+    pub(crate) fn parameter(name: &str, error: &str) -> Self {
+        Self {
+            error: format!("{name}: {error}"),
+            parameter: Some(name.to_owned()),
+            status: StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        (self.status, json(&self)).into_response()
+    }
+}
+
+/// As JSON. What is shown here has names for its fields and nothing else that JSON lacks.
+pub(crate) fn json(value: &impl Serialize) -> Response {
+    match serde_json::to_vec(value) {
+        Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+/// A query's parameters, decoded, as bytes: keys need not be text.
+#[derive(Debug)]
+pub(crate) struct Params(Vec<(String, Vec<u8>)>);
+
+impl Params {
+    /// Those of `query`, which may be these and no others, each once.
+    pub(crate) fn of(query: Option<&str>, known: &[&str]) -> Result<Self, Problem> {
+        let mut params: Vec<(String, Vec<u8>)> = Vec::new();
+        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let name = String::from_utf8_lossy(&decoded(name)).into_owned();
+            if !known.contains(&&*name) {
+                let known = match known {
+                    [] => "there are none here".to_owned(),
+                    known => format!("there are {}", known.join(", ")),
+                };
+                return Err(Problem::parameter(&name, &format!("no such parameter; {known}")));
+            }
+            if params.iter().any(|(other, _)| *other == name) {
+                return Err(Problem::parameter(&name, "given more than once"));
+            }
+            params.push((name, decoded(value)));
+        }
+        Ok(Self(params))
+    }
+
+    pub(crate) fn bytes(&self, name: &str) -> Option<&[u8]> {
+        let (_, value) = self.0.iter().find(|(known, _)| known == name)?;
+        Some(value)
+    }
+
+    /// A parameter that is text and not empty.
+    pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, Problem> {
+        match self.bytes(name) {
+            None | Some([]) => Ok(None),
+            Some(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => Ok(Some(text)),
+                Err(_) => Err(Problem::parameter(name, "not UTF-8")),
+            },
+        }
+    }
+}
+
+fn decoded(text: &str) -> Vec<u8> {
+    percent_decode(text.replace('+', " ").as_bytes()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_bytes_and_the_wrong_ones_are_named() {
+        let params = Params::of(Some("key=%ff+a%2B&q=&&x"), &["key", "q", "x"]).unwrap();
+        assert_eq!(params.bytes("key"), Some(&b"\xff a+"[..]));
+        assert_eq!(params.bytes("x"), Some(&b""[..]));
+        assert!(params.text("q").unwrap().is_none());
+        let named = |result: Result<Option<&str>, Problem>| result.unwrap_err().parameter;
+        assert_eq!(named(params.text("key")).as_deref(), Some("key"));
+        for (query, name) in [("kye=a", "kye"), ("q=1&q=2", "q")] {
+            let problem = Params::of(Some(query), &["key", "q"]).unwrap_err();
+            assert_eq!(problem.parameter.as_deref(), Some(name));
+            assert!(problem.error.starts_with(name), "{}", problem.error);
+        }
+    }
+}

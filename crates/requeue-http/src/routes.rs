@@ -1,0 +1,272 @@
+//! What is served under which path.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{OriginalUri, RawQuery, Request, State};
+use axum::http::header::{self, HeaderName, HeaderValue};
+use axum::http::{Method, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use prometheus_client::encoding::text;
+use requeue::{Filter, Phase};
+use serde::Serialize;
+
+use crate::events;
+use crate::keys::from_base64;
+use crate::params::{Params, Problem, json};
+use crate::rows::{Row, seconds};
+use crate::samples::{Rates, Sample, unix_time};
+use crate::site::Inner;
+use crate::source::{Found, Part, Status};
+use crate::walk::Walk;
+
+type Site = State<Arc<Inner>>;
+
+pub(crate) fn router(site: Arc<Inner>) -> Router {
+    Router::new()
+        .route("/", get(page))
+        .route("/style.css", get(|| asset(STYLE, include_str!("../assets/style.css"))))
+        .route("/plot.css", get(|| asset(STYLE, include_str!("../assets/plot.css"))))
+        .route("/keys.css", get(|| asset(STYLE, include_str!("../assets/keys.css"))))
+        .route("/app.js", get(|| asset(SCRIPT, include_str!("../assets/app.js"))))
+        .route("/format.js", get(|| asset(SCRIPT, include_str!("../assets/format.js"))))
+        .route("/plot.js", get(|| asset(SCRIPT, include_str!("../assets/plot.js"))))
+        .route("/table.js", get(|| asset(SCRIPT, include_str!("../assets/table.js"))))
+        .route("/icon.svg", get(|| asset("image/svg+xml", include_str!("../assets/icon.svg"))))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(readyz))
+        .route("/api/v1/summary", get(summary))
+        .route("/api/v1/keys", get(keys))
+        .route("/api/v1/key", get(key))
+        .route("/api/v1/events", get(async |State(site): Site| events::events(site)))
+        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
+        .layer(from_fn_with_state(Arc::clone(&site), guard))
+        .with_state(site)
+}
+
+// --- Who may ask what -------------------------------------------------------------------------
+
+/// What every answer says to a browser.
+const HEADERS: [(HeaderName, &str); 7] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+         connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (header::CACHE_CONTROL, "no-store"),
+];
+
+async fn guard(State(site): Site, request: Request, next: Next) -> Response {
+    let mut response = match refusal(&site, &request) {
+        Some(refusal) => refusal,
+        None => next.run(request).await,
+    };
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+fn refusal(site: &Inner, request: &Request) -> Option<Response> {
+    let hosts = request.headers().get_all(header::HOST);
+    let named = request.uri().authority().map(|authority| authority.as_str());
+    let mut hosts = hosts.iter().map(|host| host.to_str().unwrap_or_default()).chain(named);
+    // Without a name there is no browser.
+    if let Some(host) = hosts.find(|host| !site.hosts.allows(host)) {
+        let error = format!("this is not served as {host:?}");
+        return Some(Problem::new(StatusCode::FORBIDDEN, error).into_response());
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let error = "nothing can be changed here; GET and HEAD are all there is";
+        let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, error);
+        return Some(([(header::ALLOW, "GET, HEAD")], problem).into_response());
+    }
+    None
+}
+
+// --- The page ---------------------------------------------------------------------------------
+
+const STYLE: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+async fn asset(kind: &'static str, text: &'static str) -> Response {
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
+}
+
+async fn page(State(site): Site, OriginalUri(uri): OriginalUri) -> Response {
+    // What the page loads is beside it. Under a path that does not end in a slash, "beside" is a
+    // level too high.
+    let beside = match uri.path().rsplit_once('/') {
+        Some((_, last)) if !last.is_empty() => format!("{last}/"),
+        _ => String::new(),
+    };
+    let html = include_str!("../assets/index.html")
+        .replace("{beside}", &html_escaped(&beside))
+        .replace("{title}", &html_escaped(&site.title));
+    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], html).into_response()
+}
+
+fn html_escaped(text: &str) -> String {
+    let mut html = String::new();
+    for char in text.chars() {
+        match char {
+            '&' => html.push_str("&amp;"),
+            '<' => html.push_str("&lt;"),
+            '>' => html.push_str("&gt;"),
+            '"' => html.push_str("&quot;"),
+            '\'' => html.push_str("&#39;"),
+            _ => html.push(char),
+        }
+    }
+    html
+}
+
+// --- For machines -----------------------------------------------------------------------------
+
+async fn metrics(State(site): Site) -> Response {
+    let Some(registry) = &site.registry else {
+        return Problem::new(StatusCode::NOT_FOUND, "no metrics are kept").into_response();
+    };
+    let mut body = String::new();
+    match text::encode(&mut body, registry) {
+        Ok(()) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], Body::from(body)).into_response()
+        }
+        Err(error) => {
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response()
+        }
+    }
+}
+
+async fn readyz(State(site): Site) -> (StatusCode, &'static str) {
+    match site.status() {
+        Status::ShutDown | Status::Ended => (StatusCode::SERVICE_UNAVAILABLE, "ending\n"),
+        _ if !(site.ready)() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+        Status::Open | Status::Paused | Status::Closed => (StatusCode::OK, "ok\n"),
+    }
+}
+
+/// What `/api/v1/summary` says, and each tick of the events.
+#[derive(Serialize)]
+struct Summary<'a> {
+    title: &'a str,
+    queue: Option<&'a str>,
+    status: Status,
+    started: f64,
+    now: Sample,
+    rates: Rates,
+    given_up: u64,
+    panics: u64,
+    /// `None` if times are not kept, as the two below.
+    times: bool,
+    oldest_ready: Option<f64>,
+    longest_running: Option<f64>,
+    /// What runs longest.
+    longest: Vec<Row>,
+}
+
+impl Inner {
+    fn status(&self) -> Status {
+        if self.has_ended() { Status::Ended } else { self.source.status() }
+    }
+
+    pub(crate) fn summary_json(&self) -> String {
+        let gauges = self.source.gauges();
+        let longest = self.source.running(None, 0, 10);
+        let times = gauges.times.is_some();
+        serde_json::to_string(&Summary {
+            title: &self.title,
+            queue: self.source.name(),
+            status: self.status(),
+            started: self.started,
+            now: Sample::of(&gauges),
+            rates: self.samples.rates(),
+            given_up: gauges.given_up,
+            panics: gauges.panics,
+            times,
+            oldest_ready: times.then(|| seconds(gauges.oldest_ready)),
+            longest_running: times.then(|| seconds(gauges.longest_running)),
+            longest: longest.map(|running| running.rows).unwrap_or_default(),
+        })
+        // Its maps have strings for keys, and there is nothing else that can go wrong.
+        .unwrap_or_default()
+    }
+}
+
+async fn summary(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    Params::of(query.as_deref(), &[])?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], site.summary_json()).into_response())
+}
+
+#[derive(Serialize)]
+struct Keys {
+    now: f64,
+    keys: Vec<Row>,
+    /// Where to go on; `None` at the end.
+    next: Option<String>,
+    looked_at: usize,
+}
+
+async fn keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    let params = Params::of(query.as_deref(), &["state", "q", "cursor", "limit"])?;
+    let filter = match params.text("state")? {
+        None => Filter::All,
+        Some("ready") => Filter::Phase(Phase::Ready),
+        Some("waiting") => Filter::Waiting,
+        Some("running") => Filter::Running,
+        Some("failing") => Filter::Failing,
+        Some(_) => {
+            return Err(Problem::parameter("state", "ready, waiting, running or failing"));
+        }
+    };
+    let limit = match params.text("limit")?.map(str::parse) {
+        None => 100,
+        Some(Ok(limit @ 1..=256)) => limit,
+        Some(_) => return Err(Problem::parameter("limit", "a number from 1 to 256")),
+    };
+    let cursor = match params.text("cursor")?.map(str::parse) {
+        None => 0,
+        Some(Ok(cursor)) => cursor,
+        Some(Err(_)) => {
+            return Err(Problem::parameter("cursor", "the `next` of the page before"));
+        }
+    };
+    let part = params.text("q")?.map(Part::new);
+    let walked = Walk { filter, part, limit, cursor }.of(&*site.source).await;
+    Ok(json(&Keys {
+        now: unix_time(),
+        keys: walked.rows,
+        next: walked.next.map(|cursor| cursor.to_string()),
+        looked_at: walked.looked_at,
+    }))
+}
+
+async fn key(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    let params = Params::of(query.as_deref(), &["key", "key_base64"])?;
+    let (name, bytes) = match (params.bytes("key"), params.bytes("key_base64")) {
+        (Some(key), None) => ("key", key.to_vec()),
+        (None, Some(base64)) => {
+            let bytes = from_base64(base64);
+            ("key_base64", bytes.ok_or_else(|| Problem::parameter("key_base64", "not base64"))?)
+        }
+        (None, None) => return Err(Problem::parameter("key", "which key? Or key_base64")),
+        (Some(_), Some(_)) => {
+            return Err(Problem::parameter("key_base64", "either this or key"));
+        }
+    };
+    match site.source.find(&bytes) {
+        Found::Row(row) => Ok(json(&row)),
+        Found::Nothing => Err(Problem::new(StatusCode::NOT_FOUND, "not in the queue")),
+        Found::NoKey => Err(Problem::parameter(name, "no key of this queue looks like that")),
+    }
+}

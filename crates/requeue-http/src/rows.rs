@@ -1,0 +1,131 @@
+//! Keys, as the API shows them.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use requeue::{Entry, Phase, Time};
+use serde::{Serialize, Serializer};
+
+use crate::keys::{SHOWN, escaped, to_base64};
+
+/// What the program that mounts the page knows of a key besides the queue: see
+/// [`Builder::detail`](crate::Builder::detail).
+///
+/// ```
+/// use requeue_http::Detail;
+///
+/// let detail = Detail::new().attempt(3).field("last exit", 7).field("slot", 2);
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[must_use]
+pub struct Detail {
+    pub(crate) attempt: Option<u32>,
+    pub(crate) fields: Vec<(Cow<'static, str>, String)>,
+}
+
+impl Detail {
+    /// Nothing.
+    pub const fn new() -> Self {
+        Self { attempt: None, fields: Vec::new() }
+    }
+
+    /// The number of the attempt, from 1, where the program counts by itself: the queue's count is
+    /// not shown then.
+    pub const fn attempt(mut self, attempt: u32) -> Self {
+        self.attempt = Some(attempt);
+        self
+    }
+
+    /// Something to be shown under a name of a word or two.
+    pub fn field(mut self, name: impl Into<Cow<'static, str>>, value: impl ToString) -> Self {
+        self.fields.push((name.into(), value.to_string()));
+        self
+    }
+}
+
+/// Where a key is, in the words of the API.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Ready,
+    Waiting,
+    Running,
+    Failing,
+    /// Neither: only remembered for its failures.
+    Idle,
+}
+
+impl State {
+    fn of<K>(entry: &Entry<K>) -> Self {
+        match entry.phase {
+            Phase::Ready => Self::Ready,
+            Phase::Processing | Phase::ProcessingDirty => Self::Running,
+            _ if entry.due.is_none() => Self::Idle,
+            _ if entry.failures > 0 => Self::Failing,
+            _ => Self::Waiting,
+        }
+    }
+}
+
+/// One key.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    key: String,
+    /// `None` for a key too long to be shown whole.
+    key_base64: Option<String>,
+    state: State,
+    /// It was added again while it is running.
+    again: bool,
+    /// For how long it has been ready or running, or has waited.
+    age: Option<f64>,
+    /// Until its delayed add is due; `None` too if that is never.
+    due_in: Option<f64>,
+    /// The number of its run, which is under way or the next one.
+    attempt: u32,
+    failures: u32,
+    adds: u32,
+    priority: i32,
+    why: String,
+    #[serde(serialize_with = "as_map")]
+    detail: Vec<(Cow<'static, str>, String)>,
+}
+
+impl Row {
+    pub(crate) fn new<K>(entry: &Entry<K>, bytes: &[u8], now: Time, detail: Detail) -> Self {
+        let state = State::of(entry);
+        let is_whole = bytes.len() <= SHOWN;
+        let mut key = escaped(&bytes[..bytes.len().min(SHOWN)]).into_owned();
+        if !is_whole {
+            key.push('…');
+        }
+        Self {
+            key,
+            key_base64: is_whole.then(|| to_base64(bytes)),
+            state,
+            again: entry.phase == Phase::ProcessingDirty,
+            age: entry
+                .since
+                .filter(|_| state != State::Idle)
+                .map(|since| seconds(now.since(since))),
+            due_in: entry.due.filter(|&due| due < Time::NEVER).map(|due| seconds(due.since(now))),
+            attempt: detail.attempt.unwrap_or_else(|| entry.failures.saturating_add(1)),
+            failures: entry.failures,
+            adds: entry.adds,
+            priority: entry.priority,
+            why: entry.explain(now).to_string(),
+            detail: detail.fields,
+        }
+    }
+}
+
+/// Seconds, to the microsecond.
+pub(crate) fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e6
+}
+
+fn as_map<S: Serializer>(
+    fields: &[(Cow<'static, str>, String)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(fields.iter().map(|(name, value)| (name, value)))
+}

@@ -1,0 +1,237 @@
+//! A sample of the queue's numbers per second, and the last of them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use tokio::time::MissedTickBehavior;
+
+use crate::site::Inner;
+use crate::source::Gauges;
+
+const EVERY: Duration = Duration::from_secs(1);
+/// A quarter of an hour.
+const KEPT: usize = 900;
+
+/// The numbers of a moment. What is counted is counted since the queue was made.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Sample {
+    /// Seconds since 1970.
+    pub(crate) t: f64,
+    /// All keys.
+    pub(crate) keys: usize,
+    pub(crate) ready: usize,
+    pub(crate) waiting: usize,
+    pub(crate) running: usize,
+    pub(crate) failing: usize,
+    pub(crate) adds: u64,
+    pub(crate) coalesced: u64,
+    pub(crate) runs: u64,
+    pub(crate) failures: u64,
+    /// How many keys were handed out, and how long they had been ready, added up.
+    pub(crate) queued: u64,
+    pub(crate) queued_seconds: f64,
+    /// How many runs have ended, and how long they took, added up.
+    pub(crate) worked: u64,
+    pub(crate) worked_seconds: f64,
+}
+
+impl Sample {
+    pub(crate) fn of(gauges: &Gauges) -> Self {
+        let Gauges { counts, .. } = gauges;
+        let times = gauges.times.unwrap_or_default();
+        let summed = |sum: u128| sum as f64 / 1e9;
+        Self {
+            t: unix_time(),
+            keys: gauges.keys,
+            ready: gauges.ready,
+            waiting: gauges.waiting,
+            running: gauges.running,
+            failing: gauges.failing,
+            adds: counts.adds,
+            coalesced: counts.coalesced,
+            runs: counts.hand_outs,
+            failures: counts.failures,
+            queued: times.queued.count(),
+            queued_seconds: summed(times.queued.sum),
+            worked: times.worked.count(),
+            worked_seconds: summed(times.worked.sum),
+        }
+    }
+}
+
+/// To the millisecond.
+pub(crate) fn unix_time() -> f64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    (now.as_secs_f64() * 1e3).round() / 1e3
+}
+
+/// Events per second.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Rates {
+    adds: f64,
+    coalesced: f64,
+    runs: f64,
+    failures: f64,
+}
+
+/// The last samples, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Samples(Mutex<VecDeque<Sample>>);
+
+impl Samples {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Sample>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, sample: Sample) {
+        let mut samples = self.lock();
+        if samples.len() == KEPT {
+            samples.pop_front();
+        }
+        samples.push_back(sample);
+    }
+
+    pub(crate) fn all(&self) -> Vec<Sample> {
+        self.lock().iter().copied().collect()
+    }
+
+    /// Over the last ten seconds.
+    pub(crate) fn rates(&self) -> Rates {
+        let samples = self.lock();
+        let Some(last) = samples.back() else { return Rates::default() };
+        let before = samples[samples.len().saturating_sub(11)];
+        let took = last.t - before.t;
+        if took <= 0.0 {
+            return Rates::default();
+        }
+        let rate = |before: u64, last: u64| {
+            (last.saturating_sub(before) as f64 / took * 1e3).round() / 1e3
+        };
+        Rates {
+            adds: rate(before.adds, last.adds),
+            coalesced: rate(before.coalesced, last.coalesced),
+            runs: rate(before.runs, last.runs),
+            failures: rate(before.failures, last.failures),
+        }
+    }
+}
+
+/// Samples by the columns, which say their names once.
+#[derive(Default, Serialize)]
+pub(crate) struct Columns {
+    t: Vec<f64>,
+    keys: Vec<usize>,
+    ready: Vec<usize>,
+    waiting: Vec<usize>,
+    running: Vec<usize>,
+    failing: Vec<usize>,
+    adds: Vec<u64>,
+    coalesced: Vec<u64>,
+    runs: Vec<u64>,
+    failures: Vec<u64>,
+    queued: Vec<u64>,
+    queued_seconds: Vec<f64>,
+    worked: Vec<u64>,
+    worked_seconds: Vec<f64>,
+}
+
+impl Columns {
+    pub(crate) fn of(samples: &[Sample]) -> Self {
+        fn column<T>(samples: &[Sample], of: impl Fn(&Sample) -> T) -> Vec<T> {
+            samples.iter().map(of).collect()
+        }
+        Self {
+            t: column(samples, |sample| sample.t),
+            keys: column(samples, |sample| sample.keys),
+            ready: column(samples, |sample| sample.ready),
+            waiting: column(samples, |sample| sample.waiting),
+            running: column(samples, |sample| sample.running),
+            failing: column(samples, |sample| sample.failing),
+            adds: column(samples, |sample| sample.adds),
+            coalesced: column(samples, |sample| sample.coalesced),
+            runs: column(samples, |sample| sample.runs),
+            failures: column(samples, |sample| sample.failures),
+            queued: column(samples, |sample| sample.queued),
+            queued_seconds: column(samples, |sample| sample.queued_seconds),
+            worked: column(samples, |sample| sample.worked),
+            worked_seconds: column(samples, |sample| sample.worked_seconds),
+        }
+    }
+}
+
+/// Samples the site each second, until it ends or nobody has it any more.
+pub(crate) async fn keep_sampling(site: Weak<Inner>) {
+    let mut interval = tokio::time::interval(EVERY);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        interval.tick().await;
+        let Some(site) = site.upgrade().filter(|site| !site.has_ended()) else { return };
+        site.tick();
+    }
+}
+
+impl Inner {
+    /// Takes a sample, and tells those who watch.
+    pub(crate) fn tick(self: &Arc<Self>) {
+        // What a program says of its keys may panic: then this second has no sample.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let gauges = self.source.gauges();
+            self.samples.push(Sample::of(&gauges));
+            if self.ticks.receiver_count() > 0 {
+                self.ticks.send_replace(self.summary_json().into());
+            }
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(t: f64, runs: u64) -> Sample {
+        let queue = requeue::Queue::<u8>::new();
+        let gauges = Gauges {
+            keys: 0,
+            ready: 0,
+            waiting: 0,
+            running: 0,
+            failing: 0,
+            counts: queue.counts(),
+            given_up: 0,
+            panics: 0,
+            times: None,
+            oldest_ready: Duration::ZERO,
+            longest_running: Duration::ZERO,
+        };
+        Sample { t, runs, ..Sample::of(&gauges) }
+    }
+
+    #[test]
+    fn the_last_quarter_of_an_hour_is_kept() {
+        let samples = Samples::default();
+        for second in 0..2 * KEPT as u64 {
+            samples.push(sample(second as f64, second * second));
+        }
+        let kept = samples.all();
+        assert_eq!((kept.len(), kept[0].t), (KEPT, KEPT as f64));
+    }
+
+    #[test]
+    fn rates_are_over_the_last_ten_seconds() {
+        let samples = Samples::default();
+        assert_eq!(samples.rates().runs, 0.0);
+        samples.push(sample(100.0, 7));
+        assert_eq!(samples.rates().runs, 0.0);
+        samples.push(sample(102.0, 17));
+        assert_eq!(samples.rates().runs, 5.0);
+        for second in 103..120 {
+            samples.push(sample(f64::from(second), 17));
+        }
+        assert_eq!(samples.rates().runs, 0.0);
+        // The clock went back.
+        samples.push(sample(3.0, 20));
+        assert_eq!(samples.rates().runs, 0.0);
+    }
+}

@@ -1,0 +1,127 @@
+//! What is served of one queue.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use prometheus_client::registry::Registry;
+use requeue::{Key, Queue};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::Builder;
+use crate::hosts::Hosts;
+use crate::keys::ShownKey;
+use crate::routes;
+use crate::samples::Samples;
+use crate::source::Source;
+
+/// The page, the metrics and the API of a queue. Handles are cheap to clone.
+///
+/// The queue is sampled each second for as long as there is a handle or a router.
+#[derive(Clone)]
+pub struct Site {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) title: String,
+    pub(crate) source: Box<dyn Source>,
+    pub(crate) registry: Option<Arc<Registry>>,
+    pub(crate) ready: Box<dyn Fn() -> bool + Send + Sync>,
+    pub(crate) hosts: Hosts,
+    pub(crate) samples: Samples,
+    /// Since when it is sampled, in seconds since 1970: another number after a restart.
+    pub(crate) started: f64,
+    /// The summary of each second, as JSON.
+    pub(crate) ticks: watch::Sender<Arc<str>>,
+    pub(crate) ended: watch::Sender<bool>,
+}
+
+/// How long connections have to take in the last of it.
+const GRACE: Duration = Duration::from_secs(1);
+
+impl Site {
+    /// A site of this queue, with keys that are text or bytes.
+    pub fn builder<K: ShownKey, S>(queue: Queue<K, S>) -> Builder<K, S> {
+        Self::builder_with(queue, K::bytes, K::from_bytes)
+    }
+
+    /// A site of this queue: what is shown of a key, and which key is shown so.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    /// use requeue_http::Site;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// let queue: Queue<(String, u64)> = Queue::new();
+    /// let site = Site::builder_with(
+    ///     queue,
+    ///     |(tenant, id)| format!("{tenant}/{id}").into_bytes().into(),
+    ///     |bytes| {
+    ///         let (tenant, id) = std::str::from_utf8(bytes).ok()?.split_once('/')?;
+    ///         Some((tenant.to_owned(), id.parse().ok()?))
+    ///     },
+    /// );
+    /// let site = site.build();
+    /// # });
+    /// ```
+    pub fn builder_with<K: Key, S>(
+        queue: Queue<K, S>,
+        show: impl Fn(&K) -> std::borrow::Cow<'_, [u8]> + Send + Sync + 'static,
+        read: impl Fn(&[u8]) -> Option<K> + Send + Sync + 'static,
+    ) -> Builder<K, S> {
+        Builder::new(queue, Box::new(show), Box::new(read))
+    }
+
+    /// All of it, to be nested under whatever path: `nest_service` has it at `/queue` and at
+    /// `/queue/`, `nest` at `/queue` alone.
+    pub fn router(&self) -> Router {
+        routes::router(Arc::clone(&self.inner))
+    }
+
+    /// Serves it until [`end`](Self::end), and then a second longer for those who have not read
+    /// all of it.
+    ///
+    /// # Errors
+    ///
+    /// None at present: an `accept` that fails is tried again.
+    pub async fn serve(&self, listener: TcpListener) -> io::Result<()> {
+        let ended = || {
+            let mut ended = self.inner.ended.subscribe();
+            async move {
+                // It can't be gone: `self` has it.
+                let _ = ended.wait_for(|&ended| ended).await;
+            }
+        };
+        let server = axum::serve(listener, self.router()).with_graceful_shutdown(ended());
+        tokio::select! {
+            served = server => served,
+            () = async {
+                ended().await;
+                tokio::time::sleep(GRACE).await;
+            } => Ok(()),
+        }
+    }
+
+    /// The program ends: open pages are told so, `/readyz` is 503, and [`serve`](Self::serve)
+    /// returns.
+    pub fn end(&self) {
+        self.inner.tick();
+        self.inner.ended.send_replace(true);
+    }
+}
+
+impl fmt::Debug for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Site").field("title", &self.inner.title).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    pub(crate) fn has_ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+}

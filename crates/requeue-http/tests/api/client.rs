@@ -1,0 +1,98 @@
+//! The least that can ask a server for something, and say which host it takes it for.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::Value;
+
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> &str {
+        let header = self.headers.iter().find(|(known, _)| known == name);
+        header.map_or("", |(_, value)| value)
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("text")
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        assert_eq!(self.header("content-type"), "application/json");
+        serde_json::from_slice(&self.body).expect("JSON")
+    }
+}
+
+#[track_caller]
+fn connect(server: SocketAddr, head: &str) -> BufReader<TcpStream> {
+    let mut stream = TcpStream::connect(server).expect("it listens");
+    // What nothing here takes as long as, unless it hangs.
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("it can be set");
+    stream.write_all(format!("{head}\r\n\r\n").as_bytes()).expect("it reads");
+    BufReader::new(stream)
+}
+
+fn read_head(stream: &mut impl BufRead) -> (u16, Vec<(String, String)>) {
+    let mut lines = stream.lines().map(|line| line.expect("it answers"));
+    let first = lines.next().expect("it answers");
+    let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let headers = lines.take_while(|line| !line.is_empty()).map(|line| {
+        let (name, value) = line.split_once(": ").expect("a header");
+        (name.to_ascii_lowercase(), value.to_owned())
+    });
+    (status.expect("a status"), headers.collect())
+}
+
+/// What a request with this head gets, to its end.
+#[track_caller]
+pub(crate) fn ask(server: SocketAddr, head: &str) -> Answer {
+    let mut stream = connect(server, &format!("{head}\r\nConnection: close"));
+    let (status, headers) = read_head(&mut stream);
+    let mut body = Vec::new();
+    stream.read_to_end(&mut body).expect("it ends");
+    Answer { status, headers, body }
+}
+
+#[track_caller]
+pub(crate) fn get(server: SocketAddr, path: &str) -> Answer {
+    ask(server, &format!("GET {path} HTTP/1.1\r\nHost: {server}"))
+}
+
+/// Server-sent events, as they come.
+pub(crate) struct Events(BufReader<TcpStream>);
+
+impl Events {
+    #[track_caller]
+    pub(crate) fn of(server: SocketAddr) -> Self {
+        let head = format!("GET /api/v1/events HTTP/1.1\r\nHost: {server}");
+        let mut stream = connect(server, &head);
+        let (status, headers) = read_head(&mut stream);
+        assert_eq!(status, 200);
+        assert!(headers.contains(&("content-type".to_owned(), "text/event-stream".to_owned())));
+        Self(stream)
+    }
+
+    /// The next event's name and data; `None` at the end.
+    #[track_caller]
+    pub(crate) fn next(&mut self) -> Option<(String, Value)> {
+        let mut name = String::new();
+        loop {
+            let mut line = String::new();
+            if self.0.read_line(&mut line).expect("it goes on or ends") == 0 {
+                return None;
+            }
+            // Between them are the sizes of chunks.
+            if let Some(event) = line.strip_prefix("event: ") {
+                event.trim_end().clone_into(&mut name);
+            } else if let Some(data) = line.strip_prefix("data: ") {
+                return Some((name, serde_json::from_str(data).expect("JSON")));
+            }
+        }
+    }
+}

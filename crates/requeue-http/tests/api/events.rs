@@ -1,0 +1,95 @@
+//! `/api/v1/events`, and how a server ends.
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use requeue_http::Site;
+use serde_json::json;
+
+use crate::client::{Events, get};
+use crate::{Served, queue};
+
+#[test]
+fn events_are_what_was_then_each_second_then_the_end() {
+    let (queue, _) = queue();
+    queue.add(b"a".to_vec());
+    let served = Served::new(Site::builder(queue.clone()));
+    let mut events = Events::of(served.address);
+    let (name, history) = events.next().unwrap();
+    assert_eq!(name, "history");
+    let samples = history["samples"].as_object().unwrap();
+    assert_eq!(samples["ready"].as_array().unwrap().last(), Some(&json!(1)));
+    let len = samples["t"].as_array().unwrap().len();
+    assert!(len > 0 && samples.values().all(|column| column.as_array().unwrap().len() == len));
+
+    let (name, tick) = events.next().unwrap();
+    assert_eq!((&*name, &tick["now"]["ready"]), ("tick", &json!(1)));
+    assert_eq!(tick["started"], history["started"]);
+    for column in samples.keys() {
+        assert!(tick["now"][column].is_number(), "{column}");
+    }
+    queue.add(b"b".to_vec());
+    while events.next().unwrap().1["now"]["ready"] != json!(2) {}
+
+    queue.add(b"c".to_vec());
+    served.site.end();
+    let last = loop {
+        let (name, last) = events.next().unwrap();
+        if name == "ended" {
+            break last;
+        }
+    };
+    assert_eq!((&last["status"], &last["now"]["ready"]), (&json!("ended"), &json!(3)));
+    assert_eq!(events.next(), None);
+}
+
+#[test]
+fn a_page_that_is_opened_later_has_what_was_before() {
+    let (queue, _) = queue();
+    let served = Served::new(Site::builder(queue.clone()));
+    let mut events = Events::of(served.address);
+    let started = events.next().unwrap().1["started"].clone();
+    queue.add(b"a".to_vec());
+    while events.next().unwrap().1["now"]["adds"] != json!(1) {}
+    drop(events);
+    // The sample of that second, or of the next.
+    let adds = loop {
+        let (_, history) = Events::of(served.address).next().unwrap();
+        assert_eq!(history["started"], started);
+        let adds = history["samples"]["adds"].as_array().unwrap().clone();
+        if adds.last() == Some(&json!(1)) {
+            break adds;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(adds[0], json!(0));
+}
+
+#[test]
+fn the_end_is_not_held_up_by_those_who_stay() {
+    let served = Served::new(Site::builder(queue().0));
+    let mut events = Events::of(served.address);
+    events.next().unwrap();
+    // Neither asks for anything nor goes.
+    let _idle = TcpStream::connect(served.address).unwrap();
+    assert_eq!(get(served.address, "/healthz").status, 200);
+    served.site.end();
+    let ended = served
+        .runtime
+        .block_on(async { tokio::time::timeout(Duration::from_secs(60), served.server).await });
+    ended.expect("it ends").expect("it does not panic").expect("it served");
+    assert!(TcpStream::connect(served.address).is_err());
+}
+
+#[test]
+fn what_is_said_of_a_key_may_panic() {
+    let (queue, _) = queue();
+    queue.add(b"a".to_vec());
+    let site = Site::builder(queue.clone()).detail(|_| panic!("a program's own trouble"));
+    let served = Served::new(site);
+    let _item = queue.try_get().unwrap();
+    let mut events = Events::of(served.address);
+    assert_eq!(events.next().unwrap().0, "history");
+    assert_eq!(events.next().unwrap().1["longest"][0]["key"], json!("a"));
+    assert_eq!(get(served.address, "/api/v1/key?key=a").json()["detail"], json!({}));
+}

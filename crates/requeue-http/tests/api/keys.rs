@@ -1,0 +1,212 @@
+//! `/api/v1/keys` and `/api/v1/key`.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use requeue::clock::FakeClock;
+use requeue::{Item, Queue};
+use requeue_http::{Detail, Site};
+use serde_json::{Value, json};
+
+use crate::client::get;
+use crate::{Keys, Served, queue};
+
+fn names(answer: &Value) -> Vec<&str> {
+    let keys = answer["keys"].as_array().expect("a list");
+    keys.iter().map(|row| row["key"].as_str().expect("text")).collect()
+}
+
+/// All keys of a walk, and how many requests it took.
+fn walk(served: &Served, query: &str) -> (Vec<String>, usize) {
+    let (mut found, mut cursor) = (Vec::new(), String::new());
+    for requests in 1..1000 {
+        let path = format!("/api/v1/keys?{query}&cursor={cursor}");
+        let page = get(served.address, &path).json();
+        found.extend(names(&page).iter().map(|&name| name.to_owned()));
+        match page["next"].as_str() {
+            Some(next) => next.clone_into(&mut cursor),
+            None => return (found, requests),
+        }
+    }
+    panic!("the walk does not end");
+}
+
+/// A key in each state.
+fn states(queue: &Keys, clock: &FakeClock) -> Vec<Item<'static, Vec<u8>>> {
+    let keys = ["again", "running", "failing", "ready"];
+    queue.add_all(keys.map(|key| key.as_bytes().to_vec()));
+    let again = queue.try_get_owned().expect("it is ready");
+    queue.add(b"again".to_vec());
+    clock.advance(Duration::from_secs(30));
+    let running = queue.try_get_owned().expect("it is ready");
+    clock.advance(Duration::from_secs(30));
+    queue.try_get().expect("it is ready").retry_after(Duration::from_secs(90));
+    queue.add_after(b"waiting".to_vec(), Duration::from_secs(600));
+    vec![again, running]
+}
+
+#[test]
+fn keys_are_listed_by_state() {
+    let (queue, clock) = queue();
+    let items = states(&queue, &clock);
+    let served = Served::new(Site::builder(queue.clone()));
+    for (query, expected) in [
+        ("", vec!["again", "failing", "ready", "running", "waiting"]),
+        ("?state=ready", vec!["ready"]),
+        ("?state=waiting", vec!["failing", "waiting"]),
+        ("?state=failing", vec!["failing"]),
+        ("?state=&q=&cursor=&limit=", vec!["again", "failing", "ready", "running", "waiting"]),
+        ("?q=ING", vec!["failing", "running", "waiting"]),
+        ("?q=ing&state=waiting", vec!["failing", "waiting"]),
+        ("?q=g%20", vec![]),
+    ] {
+        let answer = get(served.address, &format!("/api/v1/keys{query}")).json();
+        let mut found = names(&answer);
+        found.sort_unstable();
+        assert_eq!((found, &answer["next"]), (expected, &Value::Null), "{query}");
+    }
+    // In order.
+    let answer = get(served.address, "/api/v1/keys?state=running").json();
+    assert_eq!(names(&answer), ["again", "running"]);
+    let row = &answer["keys"][0];
+    assert_eq!((&row["again"], &row["age"]), (&json!(true), &json!(60.0)));
+
+    let row = get(served.address, "/api/v1/key?key=failing").json();
+    let failing = json!({
+        "key": "failing",
+        "key_base64": "ZmFpbGluZw==",
+        "state": "failing",
+        "again": false,
+        "age": 0.0,
+        "due_in": 90.0,
+        "attempt": 2,
+        "failures": 1,
+        "adds": 1,
+        "priority": 0,
+        "why": "backing off; ready in 90.0s; failed once",
+        "detail": {},
+    });
+    assert_eq!(row, failing);
+    drop(items);
+}
+
+#[test]
+fn a_walk_meets_each_key_once_a_page_at_a_time() {
+    let (queue, _) = queue();
+    let all: BTreeSet<String> = (0..3000).map(|n| format!("key/{n}")).collect();
+    queue.add_all(all.iter().map(|key| key.as_bytes().to_vec()));
+    let served = Served::new(Site::builder(queue.clone()));
+    for limit in [7, 100, 256] {
+        let first = get(served.address, &format!("/api/v1/keys?limit={limit}")).json();
+        assert_eq!(names(&first).len(), limit);
+    }
+    let (found, _) = walk(&served, "limit=97");
+    assert_eq!(found.len(), all.len());
+    assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), all);
+
+    let (found, _) = walk(&served, "limit=3&q=9");
+    let expected: BTreeSet<_> = all.into_iter().filter(|key| key.contains('9')).collect();
+    assert_eq!(found.len(), expected.len());
+    assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), expected);
+
+    let items = queue.try_get_many(300);
+    let (found, requests) = walk(&served, "state=running&limit=50");
+    assert_eq!(found.iter().collect::<BTreeSet<_>>().len(), 300);
+    assert!(requests >= 6, "{requests}");
+    drop(items);
+}
+
+#[test]
+fn a_search_that_finds_nothing_looks_at_a_bounded_number_of_keys() {
+    let (queue, _) = queue();
+    queue.add_all((0..250_000_u32).map(|n| n.to_le_bytes().to_vec()));
+    let served = Served::new(Site::builder(queue.clone()));
+    let page = get(served.address, "/api/v1/keys?q=nowhere").json();
+    assert_eq!(names(&page), [""; 0]);
+    let looked_at = page["looked_at"].as_u64().unwrap();
+    assert!((1..=100_256).contains(&looked_at), "{looked_at}");
+    assert!(page["next"].is_string());
+    assert_eq!(walk(&served, "q=nowhere"), (vec![], 3));
+}
+
+#[test]
+fn keys_that_are_no_text_are_escaped_and_found() {
+    let (queue, _) = queue();
+    for key in [&b"\xff\n"[..], b"a b+c&d", b"\\xff", b""] {
+        queue.add(key.to_vec());
+    }
+    let served = Served::new(Site::builder(queue.clone()));
+    for (query, key, base64) in [
+        ("key=%ff%0a", r"\xff\n", "/wo="),
+        ("key_base64=/wo=", r"\xff\n", "/wo="),
+        ("key_base64=_wo", r"\xff\n", "/wo="),
+        ("key=a+b%2Bc%26d", "a b+c&d", "YSBiK2MmZA=="),
+        ("key=%5Cxff", r"\\xff", "XHhmZg=="),
+        ("key=", "", ""),
+    ] {
+        let row = get(served.address, &format!("/api/v1/key?{query}")).json();
+        assert_eq!((&row["key"], &row["key_base64"]), (&json!(key), &json!(base64)), "{query}");
+    }
+    // A search is for what is shown.
+    let found = get(served.address, "/api/v1/keys?q=%5CxFF%5Cn").json();
+    assert_eq!(names(&found), [r"\xff\n"]);
+}
+
+#[test]
+fn of_a_long_key_the_beginning_is_shown() {
+    let (queue, _) = queue();
+    queue.add(vec![b'x'; 100_000]);
+    let served = Served::new(Site::builder(queue.clone()));
+    let answer = get(served.address, "/api/v1/keys");
+    assert!(answer.body.len() < 5000, "{}", answer.body.len());
+    let row = &answer.json()["keys"][0];
+    assert_eq!(row["key"], json!(format!("{}…", "x".repeat(4096))));
+    assert_eq!(row["key_base64"], json!(null));
+}
+
+#[test]
+fn the_program_adds_what_it_knows() {
+    let (queue, _) = queue();
+    queue.add_all([b"a".to_vec(), b"b".to_vec()]);
+    let site = Site::builder(queue.clone()).detail(|key| match &key[..] {
+        b"a" => Detail::new().attempt(3).field("slot", 2).field("last exit", "SIGKILL"),
+        _ => Detail::new(),
+    });
+    let served = Served::new(site);
+    let row = get(served.address, "/api/v1/key?key=a").json();
+    assert_eq!(row["attempt"], json!(3));
+    assert_eq!(row["detail"], json!({ "slot": "2", "last exit": "SIGKILL" }));
+    let row = get(served.address, "/api/v1/key?key=b").json();
+    assert_eq!((&row["attempt"], &row["detail"]), (&json!(1), &json!({})));
+}
+
+#[test]
+fn a_key_that_is_not_there_is_not_found() {
+    let served = Served::new(Site::builder(queue().0));
+    let answer = get(served.address, "/api/v1/key?key=a");
+    assert_eq!((answer.status, answer.json()), (404, json!({ "error": "not in the queue" })));
+}
+
+#[test]
+fn keys_of_any_type_are_shown_as_the_program_says() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let queue: Queue<(u8, u64)> = Queue::new();
+    queue.add((1, 22));
+    let site = Site::builder_with(
+        queue,
+        |(tenant, id)| format!("{tenant}:{id}").into_bytes().into(),
+        |bytes| {
+            let (tenant, id) = std::str::from_utf8(bytes).ok()?.split_once(':')?;
+            Some((tenant.parse().ok()?, id.parse().ok()?))
+        },
+    );
+    let _inside = runtime.enter();
+    let site = site.build();
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    runtime.spawn(async move { site.serve(listener).await });
+    assert_eq!(names(&get(address, "/api/v1/keys").json()), ["1:22"]);
+    assert_eq!(get(address, "/api/v1/key?key=1:22").json()["state"], json!("ready"));
+    let answer = get(address, "/api/v1/key?key=nonsense");
+    assert_eq!((answer.status, &answer.json()["parameter"]), (400, &json!("key")));
+}

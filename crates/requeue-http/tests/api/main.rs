@@ -1,0 +1,166 @@
+//! The API as its users meet it: over loopback.
+
+mod client;
+mod events;
+mod keys;
+mod refusals;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::get;
+use prometheus_client::registry::Registry;
+use requeue::clock::FakeClock;
+use requeue::metrics::Metrics;
+use requeue::{EarlyAdd, Queue};
+use requeue_http::{Builder, Site};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+
+type Keys = Queue<Vec<u8>>;
+
+/// A site on a port of its own.
+struct Served {
+    site: Site,
+    address: SocketAddr,
+    server: JoinHandle<std::io::Result<()>>,
+    runtime: Runtime,
+}
+
+impl Served {
+    fn new<S>(site: Builder<Vec<u8>, S>) -> Self
+    where
+        S: std::hash::BuildHasher + Send + Sync + 'static,
+    {
+        let runtime = Runtime::new().expect("a runtime");
+        let _inside = runtime.enter();
+        let site = site.build();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let served = site.clone();
+        let server = runtime.spawn(async move { served.serve(listener).await });
+        Self { site, address, server, runtime }
+    }
+}
+
+/// A queue with a clock that stands, and times.
+fn queue() -> (Keys, FakeClock) {
+    let clock = FakeClock::new();
+    let queue = Queue::builder().clock(clock.clone()).early_add(EarlyAdd::Hold).track_times();
+    (queue.build().expect("it makes sense"), clock)
+}
+
+#[test]
+fn the_summary_has_counts_ages_and_what_runs_longest() {
+    let (queue, clock) = queue();
+    queue.add_all((0..5).map(|n| vec![b'a' + n]));
+    queue.add(b"a".to_vec());
+    let first = queue.try_get().unwrap();
+    clock.advance(Duration::from_secs(60));
+    let second = queue.try_get().unwrap();
+    queue.try_get().unwrap().retry();
+    queue.add_after(b"later".to_vec(), Duration::from_secs(1));
+    clock.advance(Duration::from_secs(0));
+
+    let served = Served::new(Site::builder(queue.clone()).title("letters"));
+    let summary = get(served.address, "/api/v1/summary").json();
+    assert_eq!(summary["title"], json!("letters"));
+    assert_eq!(summary["status"], json!("open"));
+    let now = &summary["now"];
+    for (name, number) in [
+        ("keys", 6),
+        ("ready", 2),
+        ("running", 2),
+        ("waiting", 2),
+        ("failing", 1),
+        ("adds", 5),
+        ("coalesced", 1),
+        ("runs", 3),
+        ("failures", 1),
+        ("queued", 3),
+        ("worked", 1),
+    ] {
+        assert_eq!(now[name], json!(number), "{name}");
+    }
+    assert_eq!(now["queued_seconds"], json!(120.0));
+    assert_eq!(summary["oldest_ready"], json!(60.0));
+    assert_eq!(summary["longest_running"], json!(60.0));
+    let longest = summary["longest"].as_array().unwrap();
+    let keys: Vec<_> = longest.iter().map(|row| row["key"].as_str().unwrap()).collect();
+    assert_eq!(keys, ["a", "b"]);
+    assert_eq!(longest[0]["why"], json!("with a worker, for 60.0s"));
+    drop((first, second));
+}
+
+#[test]
+fn without_times_there_are_none_and_all_else_works() {
+    let queue = Keys::new();
+    queue.add_all([b"a".to_vec(), b"b".to_vec()]);
+    let item = queue.try_get().unwrap();
+    let served = Served::new(Site::builder(queue.clone()));
+    let summary = get(served.address, "/api/v1/summary").json();
+    assert_eq!(summary["title"], json!("requeue"));
+    assert_eq!(summary["times"], json!(false));
+    assert_eq!(summary["longest_running"], json!(null));
+    let running = get(served.address, "/api/v1/keys?state=running").json();
+    assert_eq!(running["keys"][0]["key"], json!("a"));
+    assert_eq!(running["keys"][0]["age"], json!(null));
+    assert_eq!(running["keys"].as_array().unwrap().len(), 1);
+    drop(item);
+}
+
+#[test]
+fn the_status_follows_the_queue() {
+    let (queue, _) = queue();
+    queue.add(b"a".to_vec());
+    let served = Served::new(Site::builder(queue.clone()));
+    let status = || {
+        let summary = get(served.address, "/api/v1/summary").json();
+        summary["status"].as_str().unwrap().to_owned()
+    };
+    queue.pause();
+    assert_eq!(status(), "paused");
+    queue.resume();
+    queue.close();
+    assert_eq!(status(), "closed");
+    assert_eq!(get(served.address, "/readyz").status, 200);
+    queue.shut_down();
+    assert_eq!(status(), "shut_down");
+    assert_eq!(get(served.address, "/readyz").status, 503);
+    assert_eq!(get(served.address, "/healthz").text(), "ok\n");
+}
+
+#[test]
+fn readiness_is_the_programs_to_refuse() {
+    let ready = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let asked = Arc::clone(&ready);
+    let site =
+        Site::builder(Keys::new()).ready(move || asked.load(std::sync::atomic::Ordering::SeqCst));
+    let served = Served::new(site);
+    assert_eq!(get(served.address, "/readyz").status, 503);
+    ready.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(get(served.address, "/readyz").status, 200);
+}
+
+#[test]
+fn metrics_are_those_of_the_registry_or_none() {
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+    let queue: Keys = Queue::builder().name("letters").metrics(&metrics).build().unwrap();
+    queue.add(b"a".to_vec());
+    let served = Served::new(Site::builder(queue).registry(Arc::new(registry)));
+    let answer = get(served.address, "/metrics");
+    assert_eq!(answer.status, 200);
+    assert!(answer.header("content-type").starts_with("application/openmetrics-text"));
+    assert!(answer.text().contains("\nworkqueue_depth{name=\"letters\"} 1\n"));
+    assert!(answer.text().ends_with("# EOF\n"));
+    // The queue's name is the title where there is no other.
+    let summary = get(served.address, "/api/v1/summary").json();
+    assert_eq!((&summary["title"], &summary["queue"]), (&json!("letters"), &json!("letters")));
+
+    let served = Served::new(Site::builder(Keys::new()));
+    assert_eq!(get(served.address, "/metrics").status, 404);
+}

@@ -1,0 +1,322 @@
+//! The page as people meet it, in a browser.
+
+mod chromium;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use chromium::Chromium;
+use requeue::clock::FakeClock;
+use requeue::{EarlyAdd, Queue};
+use requeue_http::{Detail, Site};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+type Keys = Queue<Vec<u8>>;
+
+/// A queue with its page, on a port of its own.
+struct Served {
+    queue: Keys,
+    clock: FakeClock,
+    site: Site,
+    address: SocketAddr,
+    /// What serves it.
+    _runtime: Runtime,
+}
+
+impl Served {
+    fn start() -> Self {
+        Self::at("127.0.0.1:0".parse().expect("an address"))
+    }
+
+    fn at(address: SocketAddr) -> Self {
+        let runtime = Runtime::new().expect("a runtime");
+        let _inside = runtime.enter();
+        let clock = FakeClock::new();
+        let queue = Queue::builder().clock(clock.clone()).early_add(EarlyAdd::Hold).track_times();
+        let queue: Keys = queue.build().expect("it makes sense");
+        let site = Site::builder(queue.clone())
+            .title("hash <files>")
+            .detail(|key| match key.starts_with(b"src/") {
+                true => Detail::new().attempt(7).field("last exit", 2),
+                false => Detail::new(),
+            })
+            .build();
+        let listener = runtime.block_on(TcpListener::bind(address)).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let app = Router::new().nest_service("/queue", site.router()).merge(site.router());
+        runtime.spawn(async move { axum::serve(listener, app).await });
+        Self { queue, clock, site, address, _runtime: runtime }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+}
+
+/// A browser for the test of this name, at this page; `None` where there is none.
+#[track_caller]
+fn browser(test: &str, url: &str) -> Option<Chromium> {
+    let page = Chromium::start(&chromium::find(test)?, test);
+    page.look(1280, 900, "light");
+    page.open(url);
+    page.wait_for("document.body.dataset.link === 'live'");
+    Some(page)
+}
+
+/// Nothing went wrong in the page, and it asked nobody else.
+#[track_caller]
+fn is_clean(page: &Chromium, served: &Served) {
+    assert_eq!(page.complaints(), [""; 0]);
+    let own = served.url("/");
+    let strange = page.requests().into_iter().filter(|url| !url.starts_with(&own));
+    assert_eq!(strange.collect::<Vec<_>>(), [""; 0]);
+    assert!(page.requests().len() > 5, "requests are seen");
+}
+
+fn count(name: &str) -> String {
+    format!("document.querySelector('[data-count={name}]').textContent")
+}
+
+/// The texts of the first cells of the table.
+const SHOWN: &str =
+    "[...document.querySelectorAll('tbody tr')].map((row) => row.cells[0].textContent)";
+
+#[test]
+fn counts_move_as_the_queue_does() {
+    let served = Served::start();
+    let Some(page) = browser("counts_move_as_the_queue_does", &served.url("/")) else { return };
+    page.wait_for(&format!("{} === '0'", count("ready")));
+    let keys = (0..1234).map(|n| format!("docs/{n}").into_bytes());
+    served.queue.add_all(keys);
+    served.queue.add_after(b"later".to_vec(), Duration::from_secs(60));
+    page.wait_for(&format!("{} === '1,234'", count("ready")));
+    let item = served.queue.try_get().expect("many are ready");
+    served.queue.try_get().expect("many are ready").retry();
+    for (name, number) in [
+        ("running", "1"),
+        ("failing", "1"),
+        ("waiting", "2"),
+        ("ready", "1,232"),
+        ("keys", "1,235"),
+    ] {
+        page.wait_for(&format!("{} === '{number}'", count(name)));
+    }
+    item.succeed();
+    page.wait_for(&format!("{} === '0'", count("running")));
+    page.wait_for("document.querySelectorAll('#rates path[d]:not([d=\"\"])').length === 4");
+    assert_eq!(page.eval("document.querySelector('h1').textContent"), json!("hash <files>"));
+    is_clean(&page, &served);
+}
+
+#[test]
+fn a_stuck_key_is_found_by_search_among_many() {
+    let served = Served::start();
+    served.queue.add(b"src/Stuck <b>.rs".to_vec());
+    let stuck = served.queue.try_get().expect("it is ready");
+    served.clock.advance(Duration::from_secs(3600));
+    served.queue.add(b"docs/other".to_vec());
+    let other = served.queue.try_get().expect("it is ready");
+    served.queue.add_all((0..250_000).map(|n| format!("docs/{n}").into_bytes()));
+    served.queue.add_after(b"waits/1".to_vec(), Duration::from_secs(90));
+
+    let test = "a_stuck_key_is_found_by_search_among_many";
+    let Some(page) = browser(test, &served.url("/")) else { return };
+    // What runs longest is on top.
+    page.wait_for(&format!("{SHOWN}.length === 100"));
+    page.wait_for(&format!("{SHOWN}.slice(0, 2).join() === 'src/Stuck <b>.rs,docs/other'"));
+    page.eval("document.querySelector('#search').focus()");
+    page.type_text("stuck <");
+    page.wait_for(&format!("{SHOWN}.join() === 'src/Stuck <b>.rs'"));
+    let row = page.eval("[...document.querySelector('tbody tr').cells].map((c) => c.innerText)");
+    let why = "with a worker, for 3600.0s · last exit 2";
+    assert_eq!(row, json!(["src/Stuck <b>.rs", "running", "1 h 00 min", "7", "", why]));
+    assert_eq!(page.eval("document.querySelector('mark').textContent"), json!("Stuck <"));
+
+    // One that waits, found by walking through all that does not match.
+    page.eval("document.querySelector('#search').select()");
+    page.type_text("waits/");
+    page.wait_for(&format!("{SHOWN}.join() === 'waits/1'"));
+    page.eval("document.querySelector('#search').select()");
+    page.type_text("nowhere");
+    page.wait_for("!document.querySelector('#none').hidden");
+    let none = page.eval("document.querySelector('#none').textContent");
+    assert_eq!(none, json!("No keys with “nowhere”."));
+    is_clean(&page, &served);
+    drop((stuck, other));
+}
+
+#[test]
+fn it_works_by_keyboard() {
+    let served = Served::start();
+    served.queue.add_all((0..3).map(|n| format!("ready/{n}").into_bytes()));
+    served.queue.add_after(b"waits".to_vec(), Duration::from_secs(60));
+    let Some(page) = browser("it_works_by_keyboard", &served.url("/")) else { return };
+    page.wait_for(&format!("{SHOWN}.length === 4"));
+
+    page.press("Tab");
+    let focused = |what: &str| format!("document.activeElement.matches('{what}')");
+    page.wait_for(&focused("a.skip"));
+    let top = "document.querySelector('a.skip').getBoundingClientRect().top";
+    page.wait_for(&format!("{top} >= 0"));
+    page.press("Enter");
+    page.wait_for(&focused("#keys"));
+    page.press("Tab");
+    page.wait_for(&focused("#search"));
+
+    // The states are one group, and what is chosen shows at once.
+    page.eval("document.querySelector('[name=state]:checked').focus()");
+    page.press("ArrowLeft");
+    page.wait_for(&focused("[value=ready]"));
+    page.wait_for(&format!("{SHOWN}.length === 3"));
+    page.press("ArrowLeft");
+    page.wait_for(&format!("{SHOWN}.join() === 'waits'"));
+    let outline = "getComputedStyle(document.activeElement.closest('label')).outlineStyle";
+    assert_eq!(page.eval(outline), json!("solid"));
+
+    page.press("/");
+    page.wait_for(&focused("#search"));
+    assert_eq!(page.eval("document.querySelector('#search').value"), json!(""));
+    page.type_text("x/y");
+    page.wait_for("!document.querySelector('#none').hidden");
+    assert_eq!(page.eval("document.querySelector('#search').value"), json!("x/y"));
+    is_clean(&page, &served);
+}
+
+#[test]
+fn a_screen_reader_finds_a_table_labels_and_a_quiet_status() {
+    let served = Served::start();
+    served.queue.add_all([b"a".to_vec(), b"b\n\xff".to_vec()]);
+    let test = "a_screen_reader_finds_a_table_labels_and_a_quiet_status";
+    let Some(page) = browser(test, &served.url("/")) else { return };
+    // Narrow too, where the table does not look like one.
+    for width in [1280, 360] {
+        page.look(width, 900, "light");
+        page.wait_for(&format!("{SHOWN}.length === 2"));
+        let tree = page.call("Accessibility.getFullAXTree", json!({}));
+        let nodes: Vec<(String, String)> = tree["nodes"]
+            .as_array()
+            .expect("nodes")
+            .iter()
+            .filter(|node| node["ignored"] == json!(false))
+            .map(|node| {
+                let text = |field: &str| node[field]["value"].as_str().unwrap_or_default();
+                (text("role").to_owned(), text("name").to_owned())
+            })
+            .collect();
+        let named = |role: &str| -> Vec<&str> {
+            nodes.iter().filter(|node| node.0 == role).map(|node| &*node.1).collect()
+        };
+        assert_eq!(named("table"), ["Keys"], "{width}");
+        let columns = ["Key", "State", "For", "Attempt", "Next in", "Why"];
+        assert_eq!(named("columnheader"), columns, "{width}");
+        assert_eq!(named("row").len(), 3, "{width}");
+        let mut rows = named("rowheader");
+        rows.sort_unstable();
+        assert_eq!(rows, ["a", r"b\n\xff"], "{width}");
+        assert_eq!(named("searchbox"), ["Search"], "{width}");
+        let states = ["0 running", "0 failing", "0 waiting", "2 ready", "2 in all"];
+        assert_eq!(named("radio"), states, "{width}");
+        assert_eq!(named("heading").len(), 4, "{width}");
+        assert!(named("image").iter().any(|name| name.contains("runs 0.0")), "{nodes:?}");
+    }
+    // All that speaks up by itself says how the connection is, and what a search has found.
+    let loud = "[...document.querySelectorAll('[role=status], [role=alert], [aria-live]')]
+        .map((element) => element.id).join()";
+    assert_eq!(page.eval(loud), json!("link,found"));
+    is_clean(&page, &served);
+}
+
+#[test]
+fn keys_are_text_whatever_they_hold() {
+    let served = Served::start();
+    let keys =
+        ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", "a\n\u{202e}b"];
+    served.queue.add_all(keys.map(|key| key.as_bytes().to_vec()));
+    let Some(page) = browser("keys_are_text_whatever_they_hold", &served.url("/")) else { return };
+    page.wait_for(&format!("{SHOWN}.length === 3"));
+    let shown = page.eval(&format!("{SHOWN}.sort()"));
+    assert_eq!(shown, json!([keys[1], keys[0], r"a\n\u{202e}b"]));
+    assert_eq!(page.eval("document.querySelectorAll('tbody img, tbody script').length"), json!(0));
+    is_clean(&page, &served);
+}
+
+#[test]
+fn it_says_when_the_program_ends_and_comes_back_with_it() {
+    let served = Served::start();
+    let test = "it_says_when_the_program_ends_and_comes_back_with_it";
+    let Some(page) = browser(test, &served.url("/")) else { return };
+    served.queue.add_all((0..5).map(|n| vec![b'a' + n]));
+    page.wait_for(&format!("{} === '5'", count("ready")));
+    let said = "document.querySelector('#link').textContent";
+    assert_eq!(page.eval(said), json!("Live"));
+    is_clean(&page, &served);
+
+    let address = served.address;
+    served.site.end();
+    page.wait_for(&format!("{said}.startsWith('Ended at ')"));
+    // What was is still there to be read.
+    assert_eq!(page.eval(&count("ready")), json!("5"));
+    assert_eq!(page.eval(&format!("{SHOWN}.length")), json!(5));
+    drop(served);
+    let served = Served::at(address);
+    served.queue.add(b"afresh".to_vec());
+    page.wait_for(&format!("{said}.startsWith('Live again; it was started anew at ')"));
+    page.wait_for(&format!("{SHOWN}.join() === 'afresh'"));
+    assert_eq!(page.eval(&count("ready")), json!("1"));
+
+    // Gone without a word.
+    drop(served);
+    page.wait_for(&format!("{said} === 'The connection is lost; tries again'"));
+}
+
+/// The lowest contrast between a text that is seen and what is behind it.
+const CONTRAST: &str = "(() => {
+    const light = (color) => {
+        const [r, g, b] = color.match(/[0-9.]+/g).slice(0, 3).map((part) => part / 255)
+            .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const paper = light(getComputedStyle(document.documentElement).backgroundColor);
+    const words = [...document.querySelectorAll('body *')].filter((element) =>
+        [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim())
+        && element.checkVisibility() && !element.matches('.skip, noscript, script, style'));
+    return Math.min(...words.map((element) => {
+        const style = getComputedStyle(element);
+        const ink = light(element.closest('svg') ? style.fill : style.color);
+        return (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+    }));
+})()";
+
+#[test]
+fn it_can_be_read_light_and_dark_wide_and_narrow() {
+    let served = Served::start();
+    let names = ["Cargo.toml", "src/lib.rs", "src/queue/ending.rs", "docs/SEMANTICS.md"];
+    served.queue.add_all(names.map(|name| name.as_bytes().to_vec()));
+    served.queue.add(b"a/key/that/is/long/and/has/no/place/to/break/".repeat(4));
+    let running = served.queue.try_get();
+    served.queue.try_get().expect("it is ready").retry();
+    served.queue.add_after(b"later".to_vec(), Duration::from_secs(600));
+    // Under another path, and one without a slash at its end.
+    let test = "it_can_be_read_light_and_dark_wide_and_narrow";
+    let Some(page) = browser(test, &served.url("/queue")) else { return };
+    page.wait_for(&format!("{SHOWN}.length === 6"));
+    page.wait_for("document.querySelectorAll('.plot path').length === 6");
+    let mut papers = Vec::new();
+    for scheme in ["light", "dark"] {
+        for (size, width, height) in [("wide", 1280, 900), ("narrow", 360, 1400)] {
+            page.look(width, height, scheme);
+            let overflows = "document.documentElement.scrollWidth > innerWidth";
+            assert_eq!(page.eval(overflows), json!(false), "{size} {scheme}");
+            let contrast = page.eval(CONTRAST).as_f64().expect("a number");
+            assert!(contrast >= 4.5, "{size} {scheme}: {contrast}");
+            page.screenshot(&format!("page-{size}-{scheme}"));
+        }
+        papers.push(page.eval("getComputedStyle(document.documentElement).backgroundColor"));
+    }
+    assert_ne!(papers[0], papers[1]);
+    is_clean(&page, &served);
+    drop(running);
+}
