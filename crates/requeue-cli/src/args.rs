@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::builder::styling::Styles;
 use clap::{ArgAction, Args, Parser, ValueEnum};
+use clap_complete::Shell;
 use rustix::process::Signal;
 
 use crate::input::Kind;
@@ -48,6 +49,10 @@ pub(crate) struct Cli {
 pub(crate) enum Subcommand {
     /// Run a command per key, from a stream of keys
     Run(Box<Flags>),
+    /// Print what a shell completes a command line with
+    Completions { shell: Shell },
+    /// Write the manual pages to a directory
+    Man { dir: PathBuf },
 }
 
 #[derive(Args, Debug)]

@@ -14,6 +14,7 @@ mod json;
 mod output;
 mod pace;
 mod pacing;
+mod pages;
 mod patient;
 mod progress;
 mod rate;
@@ -39,12 +40,16 @@ use crate::config::Config;
 use crate::exit::{Ended, Refusal};
 
 fn main() -> ExitCode {
-    let Cli { command: Subcommand::Run(flags) } = match Cli::try_parse() {
+    let Cli { command } = match Cli::try_parse() {
         Ok(cli) => cli,
         // Help and version are no errors, and go to standard output; both ends are clap's.
         Err(error) => error.exit(),
     };
-    let ended = Config::check(*flags).and_then(run::run);
+    let ended = match command {
+        Subcommand::Run(flags) => Config::check(*flags).and_then(run::run),
+        Subcommand::Completions { shell } => pages::completions(shell),
+        Subcommand::Man { dir } => pages::man(&dir),
+    };
     match ended {
         Ok(Ended::Exit(exit)) => exit.into(),
         Ok(Ended::Signal(signal)) => signals::die_of(signal),

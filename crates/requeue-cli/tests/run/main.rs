@@ -9,6 +9,7 @@ mod input;
 mod json;
 mod output;
 mod pace;
+mod pages;
 mod reports;
 mod signals;
 mod support;

@@ -1,0 +1,140 @@
+//! Shell completions and manual pages.
+
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use clap::{Arg, Command, CommandFactory, ValueHint};
+use clap_complete::Shell;
+use clap_mangen::Man;
+use roff::{Roff, bold, roman};
+
+use crate::args::Cli;
+use crate::command::escaped;
+use crate::exit::{Ended, Exit, Refusal};
+
+const ABOUT: &str = "\
+Reads keys, one a line, and runs a command for each: a file that has changed, a customer's id, the \
+name of an object.
+
+A key that comes again before its command has started is run once; one that comes while its command \
+runs is run once more afterwards, never twice at once. A command that fails, be it with an exit code, \
+of a signal or for taking too long, is run again, later and later, and given up in the end.";
+
+const ENVIRONMENT: [(&str, &str); 6] = [
+    ("REQUEUE_KEY", "the key, unless it is too long for a variable"),
+    ("REQUEUE_ATTEMPT", "1, and one more for each failure before"),
+    ("REQUEUE_ADDS", "how often the key came for this run"),
+    ("REQUEUE_SLOT", "1 to the number of jobs: no other command that runs has the same"),
+    ("REQUEUE_SEQ", "the number of the run"),
+    ("REQUEUE_LAST_EXIT", "the exit code of the failure before; 124 if it took too long"),
+];
+
+const EXITS: [(&str, &str); 7] = [
+    ("0", "all done"),
+    ("1", "a key was given up"),
+    ("2", "the command line makes no sense"),
+    ("3", "some of the input was no key"),
+    ("125", "requeue itself failed"),
+    ("126", "the command can't be executed"),
+    ("127", "the command was not found"),
+];
+
+const SIGNALS: [(&str, &str); 4] = [
+    (
+        "SIGINT, SIGTERM, SIGHUP",
+        "Once: nothing more is read or started, and what runs may finish. Twice: SIGTERM to the \
+         process groups of the commands, and SIGKILL after --kill-after. Three times: SIGKILL. \
+         Then requeue dies of the first of them. Those that were ignored at the start stay so.",
+    ),
+    ("SIGTSTP, SIGCONT", "Reach the commands, too; time-outs stand still meanwhile."),
+    ("SIGUSR1", "Says on standard error how far it is."),
+    ("SIGTTIN, SIGTTOU", "A command that stops of these wants the terminal: it is killed."),
+];
+
+const EXAMPLES: [&str; 3] = [
+    "inotifywait -mr --format '%w%f%0' --no-newline DIR | requeue run -0 -- CMD",
+    "requeue run -a ids -j8 --timeout 1m --joblog log -- ./sync --id {}",
+    "requeue run -c 'curl -fsS \"$1\" | ./import' <urls",
+];
+
+/// Prints a shell's completions.
+pub(crate) fn completions(shell: Shell) -> Result<Ended, Refusal> {
+    let mut script = Vec::new();
+    let mut requeue = without_hidden(&Cli::command());
+    clap_complete::generate(shell, &mut requeue, "requeue", &mut script);
+    match io::stdout().write_all(&script) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Refusal::failure(format!("standard output: {error}")))
+        }
+        _ => Ok(Ended::Exit(Exit::Done)),
+    }
+}
+
+/// Without the flags that are known only to say why they can't be had: nobody should be offered
+/// them.
+fn without_hidden(command: &Command) -> Command {
+    // The command to run is hidden, too, as the usage line has it.
+    let is_shown = |arg: &&Arg| !arg.is_hide_set() || arg.is_trailing_var_arg_set();
+    let args = command.get_arguments().filter(is_shown).cloned().map(|arg| match arg.get_id() {
+        id if id == "command" => arg.value_hint(ValueHint::CommandWithArguments),
+        _ => arg,
+    });
+    Command::new(command.get_name().to_owned())
+        .about(command.get_about().cloned().unwrap_or_default())
+        .disable_help_flag(command.is_disable_help_flag_set())
+        .args(args)
+        .subcommands(command.get_subcommands().map(without_hidden))
+}
+
+/// Writes a page for the program and one for each of its commands.
+pub(crate) fn man(dir: &Path) -> Result<Ended, Refusal> {
+    let mut requeue = Cli::command().disable_help_subcommand(true);
+    // From here on each command knows what it is called in full.
+    requeue.build();
+    write_pages(requeue, dir).map_err(|error| {
+        Refusal::failure(format!("{}: {error}", escaped(dir.as_os_str().as_bytes())))
+    })?;
+    Ok(Ended::Exit(Exit::Done))
+}
+
+fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    for command in command.get_subcommands().chain([&command]) {
+        let is_run = command.get_name() == "run";
+        let command = if is_run { command.clone().long_about(ABOUT) } else { command.clone() };
+        let man = Man::new(command).source(concat!("requeue ", env!("CARGO_PKG_VERSION")));
+        let mut page = Vec::new();
+        if is_run {
+            man.render_title(&mut page)?;
+            man.render_name_section(&mut page)?;
+            man.render_synopsis_section(&mut page)?;
+            man.render_description_section(&mut page)?;
+            man.render_options_section(&mut page)?;
+            sections().to_writer(&mut page)?;
+        } else {
+            man.render(&mut page)?;
+        }
+        fs::write(dir.join(man.get_filename()), page)?;
+    }
+    Ok(())
+}
+
+/// What is no flag.
+fn sections() -> Roff {
+    let mut roff = Roff::new();
+    let lists: [(&str, &[(&str, &str)]); 3] =
+        [("ENVIRONMENT", &ENVIRONMENT), ("EXIT STATUS", &EXITS), ("SIGNALS", &SIGNALS)];
+    for (title, list) in lists {
+        roff.control("SH", [title]);
+        for (name, text) in list {
+            roff.control("TP", []).text([bold(*name)]).text([roman(*text)]);
+        }
+    }
+    roff.control("SH", ["EXAMPLES"]);
+    for example in EXAMPLES {
+        roff.control("PP", []).control("nf", []).text([roman(example)]).control("fi", []);
+    }
+    roff
+}

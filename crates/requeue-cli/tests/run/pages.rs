@@ -1,0 +1,77 @@
+//! Shell completions and manual pages.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use crate::support::{directory, end, run};
+
+fn requeue(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.args(args);
+    command
+}
+
+/// The long flags of `run`, as the help has them.
+fn flags() -> Vec<String> {
+    let help = run(&["--help"], "").text();
+    let flags = help.lines().filter(|line| line.starts_with("  ")).filter_map(|line| {
+        let flag = line.split_whitespace().take(2).find(|word| word.starts_with("--"))?;
+        Some(flag.trim_start_matches('-').to_owned())
+    });
+    let flags: Vec<_> = flags.collect();
+    assert!(flags.len() > 20, "{help}");
+    flags
+}
+
+#[test]
+fn there_are_completions_for_each_shell() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let ended = end(&mut requeue(&["completions", shell]), "");
+        assert_eq!((ended.code(), ended.stderr.as_str()), (Some(0), ""), "{shell}");
+        for flag in flags() {
+            assert!(ended.text().contains(&flag), "{shell}: {flag}");
+        }
+        assert!(!ended.text().contains("max-args"), "{shell}: flags that are refused");
+    }
+    assert_eq!(end(&mut requeue(&["completions", "tcsh"]), "").code(), Some(2));
+    assert_eq!(end(&mut requeue(&["completions"]), "").code(), Some(2));
+}
+
+#[test]
+fn completions_need_not_be_read_to_their_end() {
+    let mut child =
+        requeue(&["completions", "zsh"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.as_mut().expect("the program is there");
+    drop(child.stdout.take());
+    assert!(child.wait().expect("it was started").success());
+}
+
+#[test]
+fn there_is_a_manual_page_for_each_command() {
+    let dir = directory("man").join("man1");
+    let ended = end(requeue(&["man"]).arg(&dir), "");
+    assert_eq!((ended.code(), ended.text() + &ended.stderr), (Some(0), String::new()));
+    let read = |name: &str| fs::read_to_string(dir.join(name)).expect(name);
+    let page = read("requeue-run.1").replace("\\-", "-");
+    assert!(page.contains("requeue-run 1"), "{page}");
+    for flag in flags() {
+        assert!(page.contains(&format!("--{flag}")), "{flag}: {page}");
+    }
+    for part in ["ENVIRONMENT", "REQUEUE_LAST_EXIT", "EXIT STATUS", "125", "SIGUSR1", "inotifywait"]
+    {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    for command in ["run", "completions", "man"] {
+        assert!(read("requeue.1").contains(&format!("requeue\\-{command}(1)")), "{command}");
+        assert!(read(&format!("requeue-{command}.1")).contains("requeue"));
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_a_failure() {
+    let dir = directory("no_man");
+    fs::write(dir.join("file"), "").unwrap();
+    let ended = end(requeue(&["man"]).arg(dir.join("file")), "");
+    assert_eq!(ended.code(), Some(125));
+    assert!(ended.stderr.contains("file\": "), "{}", ended.stderr);
+}
