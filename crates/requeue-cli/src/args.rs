@@ -11,6 +11,7 @@ use rustix::process::Signal;
 
 use crate::input::Kind;
 use crate::rate::Every;
+use crate::serve::Address;
 use crate::signals::parse_signal;
 use crate::values::{Delimiter, Jobs, Retries, parse_duration, parse_size};
 
@@ -258,6 +259,10 @@ pub(crate) struct Flags {
     )]
     #[arg(help_heading = "Output")]
     pub(crate) summary: Summary,
+
+    /// A live page of it at localhost:PORT, or ADDR:PORT
+    #[arg(long, value_name = "PORT", help_heading = "Output")]
+    pub(crate) serve: Option<Address>,
 
     /// This text
     #[arg(short, long, action = ArgAction::Help, help_heading = "Output")]

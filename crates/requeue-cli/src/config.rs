@@ -13,6 +13,7 @@ use crate::exit::Refusal;
 use crate::input::Format;
 use crate::pacing::Pacing;
 use crate::progress::Progress;
+use crate::serve::Address;
 use crate::template::{Tag, Template};
 use crate::timeout::Limits;
 use crate::values::{Delimiter, Jobs, Retries};
@@ -41,6 +42,7 @@ pub(crate) struct Config {
     pub(crate) joblog: Option<PathBuf>,
     pub(crate) progress: Progress,
     pub(crate) summary: Summary,
+    pub(crate) serve: Option<Address>,
 }
 
 /// Where keys come from.
@@ -124,6 +126,7 @@ impl Config {
             joblog: flags.joblog,
             progress: Progress::choose(flags.progress, output, std::io::stderr().is_terminal()),
             summary: flags.summary,
+            serve: flags.serve,
         })
     }
 }

@@ -47,7 +47,7 @@ impl Runner {
         self.tally.given_up.one_more();
         let key = escaped(&item);
         // Its failures are forgotten: if it was added meanwhile, it runs afresh.
-        self.pace.succeed(item);
+        self.pace.give_up(item);
         let s = if attempts == 1 { "" } else { "s" };
         self.output.say(&format!("{key}: given up after {attempts} attempt{s}: {why}")).await;
     }

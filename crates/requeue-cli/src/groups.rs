@@ -93,6 +93,12 @@ impl Groups {
         }
     }
 
+    /// The slot that a key runs in.
+    pub(crate) fn slot(&self, key: &[u8]) -> Option<usize> {
+        let is_its = |group: &Option<Group>| group.as_ref().is_some_and(|group| *group.key == *key);
+        self.lock().iter().position(is_its).map(|at| at + 1)
+    }
+
     /// What has run for longest, and for how long.
     pub(crate) fn longest(&self) -> Option<(Key, Duration)> {
         let groups = self.lock();

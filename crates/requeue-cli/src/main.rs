@@ -21,6 +21,7 @@ mod rate;
 mod reader;
 mod retries;
 mod run;
+mod serve;
 mod shells;
 mod signals;
 mod spawn;

@@ -209,8 +209,17 @@ impl Pace {
 
     /// Ends a run after which the key is not run again, unless it was added meanwhile.
     pub(crate) fn succeed(&self, item: Item<'static, Key>) {
+        self.finish(item, Item::succeed);
+    }
+
+    /// The same, after its last failure.
+    pub(crate) fn give_up(&self, item: Item<'static, Key>) {
+        self.finish(item, Item::give_up);
+    }
+
+    fn finish(&self, item: Item<'static, Key>, finish: fn(Item<'static, Key>)) {
         if self.times.are_none() {
-            return item.succeed();
+            return finish(item);
         }
         let mut state = self.lock();
         let hash = self.hash(&item);
@@ -218,7 +227,7 @@ impl Pace {
             paced.correction = 0;
         }
         let key = item.key().clone();
-        item.succeed();
+        finish(item);
         self.end_window(&mut state, hash, key);
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use regex::bytes::Regex;
+use requeue::metrics::Metrics;
 use requeue::{BuildError, EarlyAdd, Group, Order, Queue};
 
 use crate::args::{self, Flags};
@@ -10,6 +11,7 @@ use crate::exit::Refusal;
 use crate::input::{Key, Kind};
 use crate::pace::{Debounce, Times};
 use crate::rate::Every;
+use crate::serve;
 
 /// How commands are spaced and ordered.
 #[derive(Debug)]
@@ -78,8 +80,15 @@ impl Pacing {
     }
 
     /// A queue of this order. Needs a runtime.
-    pub(crate) fn queue(&self, early_add: EarlyAdd) -> Result<Queue<Key>, BuildError> {
-        let mut queue = Queue::builder().early_add(early_add);
+    pub(crate) fn queue(
+        &self,
+        early_add: EarlyAdd,
+        metrics: Option<&Metrics>,
+    ) -> Result<Queue<Key>, BuildError> {
+        let mut queue = Queue::builder().name(serve::QUEUE).early_add(early_add);
+        if let Some(metrics) = metrics {
+            queue = queue.metrics(metrics);
+        }
         // Where there are none, groups take turns and nothing else.
         if self.order == args::Order::Priority
             || (self.order == args::Order::Fair && self.has_priorities)

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use requeue::metrics::Metrics;
 use requeue::{Item, Queue};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -22,6 +23,7 @@ use crate::patient::Patient;
 use crate::rate::Rate;
 use crate::reader::{self, Room};
 use crate::retries::Failing;
+use crate::serve::Listener;
 use crate::signals::{Level, Signals};
 use crate::standstill::Standstill;
 use crate::summary::{Count, Tally};
@@ -34,10 +36,23 @@ pub(crate) fn run(config: Config) -> Result<Ended, Refusal> {
         .build()
         .map_err(|error| Refusal::failure(format!("no runtime: {error}")))?;
     let ended = runtime.block_on(async {
-        let runner = Arc::new(Runner::new(config)?);
+        let listener = match &config.serve {
+            Some(address) => Some(Listener::bind(address).await?),
+            None => None,
+        };
+        let runner = Runner::new(config, listener.as_ref().map(Listener::metrics))?;
+        let runner = Arc::new(runner);
         let signals = Signals::new()
             .map_err(|error| Refusal::failure(format!("signals can't be caught: {error}")))?;
-        runner.run(input, signals).await
+        let page = match listener {
+            Some(listener) => Some(listener.serve(&runner).await?),
+            None => None,
+        };
+        let ended = runner.run(input, signals).await;
+        if let Some(page) = page {
+            page.end().await;
+        }
+        ended
     });
     // The reader may be waiting for input that never comes.
     runtime.shutdown_background();
@@ -70,11 +85,11 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    fn new(config: Config) -> Result<Self, Refusal> {
+    fn new(config: Config, metrics: Option<&Metrics>) -> Result<Self, Refusal> {
         // A seed of this process's own.
         let seed = std::hash::RandomState::new().build_hasher().finish();
         let failing = Failing::new(config.retries, config.base_delay, config.max_delay, seed);
-        let queue = config.pacing.queue(config.early_add);
+        let queue = config.pacing.queue(config.early_add, metrics);
         let queue = queue.map_err(|error| Refusal::failure(error.to_string()))?;
         Ok(Self {
             pace: Pace::new(config.pacing.times, config.early_add, queue.clone()),

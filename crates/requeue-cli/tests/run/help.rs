@@ -52,6 +52,7 @@ fn help_is_one_screen_that_says_it_all() {
         "--joblog",
         "--progress",
         "--summary",
+        "--serve",
         "-h, --help",
     ] {
         assert!(text.contains(option), "{option}: {text}");

@@ -11,6 +11,7 @@ mod output;
 mod pace;
 mod pages;
 mod reports;
+mod serve;
 mod signals;
 mod support;
 mod terminal;

@@ -115,8 +115,8 @@ impl Live {
 
     /// Waits for a line on standard error that has this in it.
     #[track_caller]
-    pub(crate) fn wait_for_message(&mut self, part: &str) {
-        self.stderr.wait_for(part);
+    pub(crate) fn wait_for_message(&mut self, part: &str) -> String {
+        self.stderr.wait_for(part)
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -247,10 +247,11 @@ impl Lines {
     }
 
     #[track_caller]
-    fn wait_for(&mut self, part: &str) {
+    fn wait_for(&mut self, part: &str) -> String {
         while let Some(line) = self.next() {
-            if String::from_utf8_lossy(&line).contains(part) {
-                return;
+            let line = String::from_utf8_lossy(&line);
+            if line.contains(part) {
+                return line.into_owned();
             }
         }
         panic!("{part:?} did not come, but {}", String::from_utf8_lossy(&self.seen));

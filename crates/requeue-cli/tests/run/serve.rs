@@ -1,0 +1,116 @@
+//! `--serve`: what is seen of a run while it runs.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{Gate, Live, directory, run};
+
+/// What a request for `path` under this host name gets: a status and a body.
+#[track_caller]
+fn ask(server: SocketAddr, host: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(server).expect("it listens");
+    // What nothing here takes as long as, unless it hangs.
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("it can be set");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.expect("a status"), body.to_owned())
+}
+
+#[track_caller]
+fn get(server: SocketAddr, path: &str) -> Value {
+    let (status, body) = ask(server, "localhost", path);
+    assert_eq!(status, 200, "{path}: {body}");
+    serde_json::from_str(&body).expect("JSON")
+}
+
+/// Where a run that was started with `--serve` says it is.
+#[track_caller]
+fn address(run: &mut Live) -> SocketAddr {
+    let line = run.wait_for_message("http://");
+    let (_, rest) = line.split_once("http://").expect("it is there");
+    let (address, _) = rest.split_once('/').expect("it ends");
+    address.parse().expect("an address")
+}
+
+#[test]
+fn a_run_is_seen_on_loopback_at_a_port_that_it_says() {
+    let dir = directory("a_run_is_seen_on_loopback_at_a_port_that_it_says");
+    let mut gate = Gate::new(&dir);
+    let script = "echo \"$1\"; read _ <gate; exit 7";
+    let args = ["--serve", ":0", "-j1", "--base-delay", "1ms", "--retries", "1", "-c", script];
+    let mut run = Live::start(&dir, &args);
+    let server = address(&mut run);
+    assert!(server.ip().is_loopback(), "{server}");
+    run.send("a\nb\nb\n");
+    run.wait_for("a");
+    let row = get(server, "/api/v1/key?key=a");
+    assert_eq!((&row["state"], &row["attempt"]), (&json!("running"), &json!(1)));
+    assert_eq!(row["detail"], json!({ "slot": "1" }));
+
+    // It fails, and runs again before `b` or after it.
+    gate.open(2);
+    let now = |name: &str| get(server, "/api/v1/summary")["now"][name].clone();
+    while now("failures") != json!(2) || now("running") != json!(1) {}
+    let tried = |key: &str| {
+        let row = get(server, &format!("/api/v1/key?key={key}"));
+        assert_eq!((&row["attempt"], &row["detail"]["last exit"]), (&json!(2), &json!("7")));
+        row["state"].as_str().expect("a state").to_owned()
+    };
+    let states = [tried("a"), tried("b")];
+    assert!(states.contains(&"running".to_owned()), "{states:?}");
+
+    let (status, metrics) = ask(server, "localhost", "/metrics");
+    assert!(metrics.contains("\nworkqueue_failures_total{name=\"run\"} 2\n"), "{status} {metrics}");
+    let (status, page) = ask(server, &server.to_string(), "/");
+    assert!(status == 200 && page.contains("<h1>requeue run sh</h1>"), "{status} {page}");
+    assert_eq!(ask(server, "example.org", "/").0, 403);
+    assert_eq!(ask(server, "localhost", "/readyz").0, 200);
+
+    gate.open(2);
+    let ended = run.end();
+    assert_eq!((ended.code(), ended.count("given up")), (Some(1), 2));
+    assert!(TcpStream::connect(server).is_err(), "it is still there");
+}
+
+#[test]
+fn what_was_given_up_is_counted() {
+    let dir = directory("what_was_given_up_is_counted");
+    let mut run = Live::start(&dir, &["--serve", "0", "--retries", "0", "--", "false"]);
+    let server = address(&mut run);
+    run.send("a\nb\n");
+    while get(server, "/api/v1/summary")["given_up"] != json!(2) {}
+    run.end();
+}
+
+#[test]
+fn every_address_is_served_where_that_is_asked_for_but_no_foreign_name() {
+    let dir = directory("every_address_is_served_where_that_is_asked_for");
+    let mut run = Live::start(&dir, &["--serve", "0.0.0.0:0", "true"]);
+    let port = address(&mut run).port();
+    let server = SocketAddr::from(([127, 0, 0, 1], port));
+    for (host, status) in [("10.0.0.1", 200), ("localhost", 200), ("example.org", 403)] {
+        assert_eq!(ask(server, host, "/healthz").0, status, "{host}");
+    }
+    run.end();
+}
+
+#[test]
+fn an_address_that_is_none_or_is_taken_is_named_before_anything_runs() {
+    for wrong in ["nowhere", "80:http", "65536", "::1:80"] {
+        let ended = run(&["--serve", wrong, "echo"], "a\n");
+        assert_eq!((ended.code(), ended.text()), (Some(2), String::new()), "{wrong}");
+        assert!(ended.stderr.contains(&format!("'{wrong}'")), "{}", ended.stderr);
+    }
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let ended = run(&["--serve", &port, "echo"], "a\n");
+    assert_eq!((ended.code(), ended.text()), (Some(125), String::new()));
+    assert!(ended.stderr.contains(&format!("port {port}: ")), "{}", ended.stderr);
+}
