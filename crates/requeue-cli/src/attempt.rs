@@ -89,6 +89,7 @@ impl Runner {
         let (ended, log) = match child {
             Ok(child) => {
                 let finished = self.finish(child, run, level).await;
+                self.tally.run_seconds.add(start.elapsed());
                 let log = finished.log();
                 (self.outcome(run, finished).await, log)
             }
@@ -234,8 +235,7 @@ impl Runner {
             return Outcome::Unfinished;
         }
         let level = *self.level.borrow();
-        let of_our_signal = self.signal.get().is_some_and(|&signal| exit == 128 + signal);
-        if level >= Level::Terminating || (level == Level::Stopping && of_our_signal) {
+        if level >= Level::Terminating {
             return Outcome::Unfinished;
         }
         if let Some(signal) = starved {
@@ -249,6 +249,10 @@ impl Runner {
             let limit = self.config.limits.timeout.unwrap_or_default();
             // The number that `timeout` has for it.
             return Outcome::Failed { exit: 124, why: format!("timed out after {limit:?}") };
+        }
+        let of_our_signal = self.signal.get().is_some_and(|&signal| exit == 128 + signal);
+        if level == Level::Stopping && of_our_signal {
+            return Outcome::Unfinished;
         }
         Outcome::Failed { exit, why: status.to_string() }
     }

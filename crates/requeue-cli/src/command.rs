@@ -53,12 +53,12 @@ fn look(program: &Path) -> Option<Exit> {
     }
 }
 
-/// What `--jobs 0` comes to. A command takes two pipes and a handle here, and four descriptors
-/// more while it is being started.
+/// What `--jobs 0` comes to. A command takes up to three pipes, two files and a handle here, and
+/// four descriptors more while it is being started.
 pub(crate) fn most_at_once() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let files = usize::try_from(files).unwrap_or(usize::MAX);
-    (files.saturating_sub(64) / 4).clamp(1, 1000)
+    (files.saturating_sub(64) / 6).clamp(1, 1000)
 }
 
 /// Bytes as people can read them, on one line and in quotes.

@@ -1,8 +1,12 @@
 //! How far the run is, in a line.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use rustix::process::getpgrp;
+use rustix::termios::tcgetpgrp;
 
 use crate::args;
 use crate::command::escaped;
@@ -79,7 +83,9 @@ impl Runner {
                 loop {
                     // What is over at once has none.
                     tokio::time::sleep(Duration::from_millis(250)).await;
-                    self.output.show_progress(self.progress(&mut meter));
+                    if in_foreground() {
+                        self.output.show_progress(self.progress(&mut meter));
+                    }
                 }
             }
             Progress::Lines => loop {
@@ -88,6 +94,11 @@ impl Runner {
             },
         }
     }
+}
+
+/// Whether the terminal is ours: else a shell shows its prompt there.
+fn in_foreground() -> bool {
+    tcgetpgrp(io::stderr()).is_ok_and(|group| group == getpgrp())
 }
 
 #[cfg(test)]

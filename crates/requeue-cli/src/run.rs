@@ -122,11 +122,14 @@ impl Runner {
             .spawn(move || reader::read(&this, input))
             .map_err(|error| Refusal::failure(error.to_string()))?;
         tokio::spawn(Arc::clone(&self).watch(signals));
-        tokio::spawn(Arc::clone(&self).show_progress());
+        let progress = tokio::spawn(Arc::clone(&self).show_progress());
         if Arc::clone(&self).start(1).await.is_err() {
             self.tally.failed.store(true, Ordering::Relaxed);
         }
         self.drop_the_rest();
+        progress.abort();
+        // It is over when it shows nothing more.
+        let _ = progress.await;
         self.say_goodbye().await;
         Ok(match self.signal.get() {
             Some(&signal) => Ended::Signal(signal),

@@ -1,8 +1,10 @@
 //! What was done, in a line.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 
 use crate::exit::Exit;
@@ -32,6 +34,43 @@ impl Serialize for Count {
     }
 }
 
+/// How long runs took, to two digits.
+#[derive(Debug)]
+pub(crate) struct Durations(Mutex<Histogram<u64>>);
+
+impl Default for Durations {
+    fn default() -> Self {
+        // It fails for more than five.
+        Self(Mutex::new(Histogram::new(2).expect("two digits are few enough")))
+    }
+}
+
+impl Durations {
+    pub(crate) fn add(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(micros);
+    }
+}
+
+/// In seconds: those that so many percent of the runs did not exceed.
+#[derive(Serialize)]
+struct Percentiles {
+    p50: f64,
+    p90: f64,
+    p99: f64,
+    max: f64,
+}
+
+impl Serialize for Durations {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let took = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let seconds = |micros: u64| micros as f64 / 1e6;
+        let [p50, p90, p99] =
+            [0.5, 0.9, 0.99].map(|quantile| seconds(took.value_at_quantile(quantile)));
+        Percentiles { p50, p90, p99, max: seconds(took.max()) }.serialize(serializer)
+    }
+}
+
 /// What happened so far. In JSON, its fields by these names.
 #[derive(Debug, Serialize)]
 pub(crate) struct Tally {
@@ -49,6 +88,8 @@ pub(crate) struct Tally {
     pub(crate) failures: Count,
     /// Those of them that took too long.
     pub(crate) timed_out: Count,
+    /// How long all of them took, in seconds.
+    pub(crate) run_seconds: Durations,
     pub(crate) given_up: Count,
     pub(crate) bad_input: Count,
     /// Keys that were held, and taken back.
@@ -70,6 +111,7 @@ impl Tally {
             done: Count::default(),
             failures: Count::default(),
             timed_out: Count::default(),
+            run_seconds: Durations::default(),
             given_up: Count::default(),
             bad_input: Count::default(),
             cancelled: Count::default(),

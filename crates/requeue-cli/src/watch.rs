@@ -4,10 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use tokio::time::{Instant, sleep_until};
 
 use crate::progress::Meter;
 use crate::run::Runner;
 use crate::signals::{self, Heed, Level, Signals};
+
+/// How long after a command has ended or stopped it is looked which have stopped: all that run are
+/// looked at, and many may end at once.
+const LOOK: Duration = Duration::from_millis(50);
 
 impl Runner {
     /// Acts on signals and on the end of standard output, as long as the program runs.
@@ -15,6 +20,7 @@ impl Runner {
         let mut level = Level::Running;
         let mut is_open = true;
         let mut meter = Meter::default();
+        let mut look_at = None;
         loop {
             tokio::select! {
                 heed = signals.next() => match heed {
@@ -35,8 +41,14 @@ impl Runner {
                     Heed::Stop => self.stop_for_a_while().await,
                     Heed::GoOn => self.groups.signal_all(Signal::CONT),
                     Heed::Report => self.output.hint(&self.progress(&mut meter)),
-                    Heed::Children => self.groups.kill_starved(),
+                    Heed::Children => {
+                        look_at.get_or_insert_with(|| Instant::now() + LOOK);
+                    }
                 },
+                () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {
+                    look_at = None;
+                    self.groups.kill_starved();
+                }
                 () = self.output.closed(), if is_open => {
                     is_open = false;
                     self.stop(Level::Stopping);

@@ -157,7 +157,7 @@ fn what_a_command_leaves_behind_holds_nothing_up() {
 
 #[test]
 fn when_nobody_reads_any_more_it_stops_quietly() {
-    for output in ["lines", "inherit"] {
+    for output in ["lines", "group", "inherit"] {
         let mut child = command(&["-j1", "--summary", "none", "--output", output, "echo"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -224,6 +224,8 @@ fn the_summary_is_text_json_or_nothing() {
         assert_eq!(line[name], count, "{name} in {line}");
     }
     assert!(line["elapsed"].is_f64(), "{line}");
+    let took = ["p50", "p90", "p99", "max"].map(|name| line["run_seconds"][name].as_f64().unwrap());
+    assert!(took.is_sorted() && took[0] > 0.0, "{line}");
     let none = run(&["--summary", "none", "true"], "a\n");
     assert_eq!(none.stderr, "");
 }
