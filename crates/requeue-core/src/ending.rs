@@ -208,14 +208,18 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Whether `now` makes a difference to a get.
     #[must_use]
+    #[inline]
     pub fn get_needs_now(&self) -> bool {
-        // What is ready stands before what becomes ready, but for orders that rank. If the first
-        // has a delayed add besides, that may be part of the run.
-        let first_is_known = match &self.ready {
+        self.tracker.is_some() || (self.timers.len() > 0 && !self.first_is_known())
+    }
+
+    /// What is ready stands before what becomes ready, but for orders that rank. If the first has a
+    /// delayed add besides, that may be part of the run.
+    fn first_is_known(&self) -> bool {
+        match &self.ready {
             Ready::Fifo(list) => list.head().is_some_and(|slot| !self.records.get(slot).waiting),
             Ready::Lanes(_) | Ready::Custom(_) => false,
-        };
-        self.tracker.is_some() || (self.timers.len() > 0 && !first_is_known)
+        }
     }
 
     /// Whether `now` makes a difference to finishing a hand-out as `how` says.

@@ -129,8 +129,7 @@ impl<K: Eq + Clone> Queue<K> {
             return None;
         }
         let slot = self.next()?;
-        let key = self.records.get(slot).key.clone();
-        Some(self.hand_out(slot, key, now))
+        Some(self.hand_out(slot, None, now))
     }
 
     /// As [`get`](Self::get), for a queue with an order of the user's own, which gives keys that
@@ -147,7 +146,7 @@ impl<K: Eq + Clone> Queue<K> {
             let slot = self.find(&key, hash_of(&key));
             match slot.filter(|&slot| self.records.get(slot).phase == Phase::Ready) {
                 Some(slot) if self.may_leave(slot) => {
-                    popped.item = Some(self.hand_out(slot, key, now));
+                    popped.item = Some(self.hand_out(slot, Some(key), now));
                     return popped;
                 }
                 Some(slot) => {
@@ -165,8 +164,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
         // What the order has lost is served by age.
         if let Some(slot) = self.next() {
-            let key = self.records.get(slot).key.clone();
-            popped.item = Some(self.hand_out(slot, key, now));
+            popped.item = Some(self.hand_out(slot, None, now));
         }
         popped
     }
@@ -191,34 +189,35 @@ impl<K: Eq + Clone> Queue<K> {
         self.ready.lanes().is_none_or(|lanes| lanes.is_eligible(slot))
     }
 
-    /// Ready → Processing.
+    /// Ready → Processing. Copies the key, unless there is a copy.
     #[inline]
-    fn hand_out(&mut self, slot: u32, key: K, now: Time) -> HandOut<K> {
-        self.ready_len -= 1;
-        self.processing_len += 1;
-        self.counts.hand_outs += 1;
-        self.epoch += 1;
-        let queued = self.tracker.as_mut().map(|tracker| tracker.start(slot, now));
+    fn hand_out(&mut self, slot: u32, key: Option<K>, now: Time) -> HandOut<K> {
         let record = self.records.get_mut(slot);
+        // Before anything changes: a key's `clone` may panic.
+        let key = key.unwrap_or_else(|| record.key.clone());
         match &mut self.ready {
             Ready::Fifo(list) => list.pop_front(record.next()),
             Ready::Lanes(lanes) => lanes.start(slot),
             Ready::Custom(custom) => custom.lanes.start(slot),
         }
+        self.epoch += 1;
         record.start(self.epoch);
         let adds = core::mem::take(&mut record.adds).max(1);
         let reasons = core::mem::take(&mut record.reasons);
+        self.ready_len -= 1;
+        self.processing_len += 1;
+        self.counts.hand_outs += 1;
         HandOut {
             key,
             ticket: Ticket { slot, hash: record.hash, epoch: self.epoch },
             asked: Asked { adds, reasons, priority: record.priority },
             failures: record.failures,
-            queued,
+            queued: self.tracker.as_mut().map(|tracker| tracker.start(slot, now)),
         }
     }
 
     /// The slot of a hand-out that has not ended.
-    #[inline]
+    #[inline(never)]
     fn locate(&self, ticket: &Ticket) -> Option<u32> {
         let is =
             |record: &Record<K>| record.phase.is_processing() && record.epoch() == ticket.epoch;
@@ -226,18 +225,18 @@ impl<K: Eq + Clone> Queue<K> {
             return Some(ticket.slot);
         }
         // The record has moved; hand-outs have numbers of their own, so no key is compared.
-        self.index.probe(&self.records, ticket.hash, is).ok()
+        self.index.probe(&self.records, ticket.hash, is)
     }
 
     /// Ends a hand-out. `None`, and no effect, if it has ended already.
     #[inline]
     pub fn finish(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
         self.promote_due(now);
-        let slot = self.locate(ticket)?;
-        match self.finish_alone(slot, how) {
-            Some(key) => Some(Finished::of(key)),
-            None => Some(self.finish_slot(slot, how, now, true)),
+        if let Some(key) = self.finish_alone(ticket, how) {
+            return Some(Finished::of(key));
         }
+        let slot = self.locate(ticket)?;
+        Some(self.finish_slot(slot, how, now, true))
     }
 
     /// As [`finish`](Self::finish), but copies no key: what a custom order is not given is handed
@@ -255,19 +254,20 @@ impl<K: Eq + Clone> Queue<K> {
     /// What `finish_slot` does in the most common case: a run that succeeds, of a key to which
     /// nothing has happened meanwhile, in a queue that keeps neither groups nor times.
     #[inline]
-    fn finish_alone(&mut self, slot: u32, how: Finish) -> Option<K> {
-        let record = self.records.get(slot);
+    fn finish_alone(&mut self, ticket: &Ticket, how: Finish) -> Option<K> {
+        let slot = ticket.slot;
+        let record = self.records.find(slot)?;
         let forgotten = match how {
             Finish::Succeed => true,
-            Finish::Done => record.failures == 0 && self.backing_off.is_empty(),
+            Finish::Done => record.failures == 0,
             Finish::Later { .. } | Finish::Fail { .. } | Finish::PutBack { .. } => false,
         };
+        let is_alone = record.phase == Phase::Processing && !record.waiting;
         let plain = matches!(self.ready, Ready::Fifo(_)) && self.tracker.is_none();
-        if !(forgotten && plain) || record.phase != Phase::Processing || record.waiting {
+        if !(forgotten && is_alone && plain && self.backing_off.is_empty())
+            || record.epoch() != ticket.epoch
+        {
             return None;
-        }
-        if !self.backing_off.is_empty() {
-            self.backing_off.remove(&record.epoch());
         }
         self.processing_len -= 1;
         Some(self.remove(slot))

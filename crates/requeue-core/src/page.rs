@@ -73,20 +73,20 @@ impl<K: Eq + Clone> Queue<K> {
     pub fn page(&self, cursor: Cursor, limit: usize) -> Page<K> {
         let (limit, from) = (limit.max(1), cursor.0);
         let mut slots = Vec::new();
-        let mut next = self.index.visit(&self.records, from, limit, |slot| {
-            slots.push((self.records.get(slot).hash, slot));
+        let mut next = self.index.visit(from, limit, |slot| {
+            slots.push((self.records.get(slot).hash.reverse_bits(), slot));
         });
-        slots.retain(|&(hash, _)| hash >= from && next.is_none_or(|bound| hash < bound));
+        slots.retain(|&(rank, _)| rank >= from);
         slots.sort_unstable();
         if slots.len() > limit {
             // Keys with the hash of the first that does not fit go to the next page with it.
-            let mut end = slots.partition_point(|&(hash, _)| hash < slots[limit].0);
+            let mut end = slots.partition_point(|&(rank, _)| rank < slots[limit].0);
             if end == 0 {
                 // Unless they are too many for any page.
-                end = slots.partition_point(|&(hash, _)| hash == slots[0].0);
+                end = slots.partition_point(|&(rank, _)| rank == slots[0].0);
             }
-            if let Some(&(hash, _)) = slots.get(end) {
-                next = Some(hash);
+            if let Some(&(rank, _)) = slots.get(end) {
+                next = Some(rank);
             }
             slots.truncate(end);
         }

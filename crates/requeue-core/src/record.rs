@@ -1,5 +1,6 @@
 //! What the queue knows of a key.
 
+use crate::index::{AWAY, Place};
 use crate::list::Links;
 use crate::slab::{NONE, Slab};
 use crate::{Asked, Time};
@@ -51,11 +52,12 @@ pub(crate) struct Record<K> {
     pub(crate) waiting: bool,
     /// Whether the guard of the hand-out was given up, so that `done(&key)` may end it.
     pub(crate) released: bool,
-    /// In which of its two tables the index has the record.
-    pub(crate) home: bool,
+    /// Where the index has it.
+    pub(crate) place: Place,
 }
 
 impl<K> Record<K> {
+    #[inline]
     pub(crate) const fn new(key: K, hash: u32) -> Self {
         Self {
             key,
@@ -68,7 +70,7 @@ impl<K> Record<K> {
             phase: Phase::Idle,
             waiting: false,
             released: false,
-            home: false,
+            place: AWAY,
         }
     }
 

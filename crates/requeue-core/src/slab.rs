@@ -11,9 +11,8 @@ pub(crate) const NONE: u32 = u32::MAX;
 const MOVES: usize = 4;
 const LOOKS: usize = 64;
 
-/// Slots that an empty slab keeps, if it has had use for them: its first chunk, so that a queue that
-/// runs empty all the time does not allocate each time.
-const SMALL: usize = CHUNK;
+/// How many freed slots are kept at hand.
+const SPARES: u32 = 64;
 
 enum Slot<T> {
     Vacant { next: u32 },
@@ -37,16 +36,10 @@ impl<T> Chunk<T> {
         Self { slots: Vec::new(), vacant: NONE, live: 0, prev: NONE, next: NONE, listed: false }
     }
 
-    /// Gives back the memory of a chunk without records, and says whether it did.
-    #[cold]
-    fn clear(&mut self, number: usize) -> bool {
-        // A queue that is empty now and then keeps the little it needs.
-        let clears = number > 0 || self.slots.capacity() > SMALL;
-        if clears {
-            self.slots = Vec::new();
-            self.vacant = NONE;
-        }
-        clears
+    /// Gives back the memory of a chunk without records.
+    fn clear(&mut self) {
+        self.slots = Vec::new();
+        self.vacant = NONE;
     }
 }
 
@@ -56,17 +49,36 @@ pub(crate) struct Slab<T> {
     /// First chunk with room; the others follow by `Chunk::next`.
     room: u32,
     live: usize,
+    /// With fewer records than this, the slab is sparse: a quarter of its slots.
+    floor: usize,
+    /// Slots that were freed last, a list through `Vacant::next`, to be filled first. Their chunks
+    /// count them as live: a queue that has as many keys coming as going keeps no books of chunks.
+    spare: u32,
+    spares: u32,
     /// While records are moved out of the last chunk: the slots of it still to look at.
     looking: usize,
     /// The chunk that is being emptied, if any; it is kept out of the list of room.
     source: u32,
     /// Whether memory was given back since somebody asked.
     shrunk: bool,
+    /// Whether a record was removed that may have left the slab sparse or shrunk.
+    care: bool,
 }
 
 impl<T> Slab<T> {
     pub(crate) const fn new() -> Self {
-        Self { chunks: Vec::new(), room: NONE, live: 0, looking: 0, source: NONE, shrunk: false }
+        Self {
+            chunks: Vec::new(),
+            room: NONE,
+            live: 0,
+            floor: 0,
+            spare: NONE,
+            spares: 0,
+            looking: 0,
+            source: NONE,
+            shrunk: false,
+            care: false,
+        }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -124,6 +136,24 @@ impl<T> Slab<T> {
 
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> u32 {
+        let slot = self.spare;
+        if slot == NONE {
+            return self.insert_in_chunk(value);
+        }
+        let (chunk, at) = split(slot);
+        let place = &mut self.chunks[chunk].slots[at];
+        if let Slot::Vacant { next } = *place {
+            self.spare = next;
+        }
+        *place = Slot::Live(value);
+        self.spares -= 1;
+        self.live += 1;
+        slot
+    }
+
+    /// As `insert`, where there is no spare slot.
+    #[inline(never)]
+    fn insert_in_chunk(&mut self, value: T) -> u32 {
         if self.room == NONE {
             self.grow();
         }
@@ -158,57 +188,50 @@ impl<T> Slab<T> {
     #[track_caller]
     #[inline]
     pub(crate) fn remove(&mut self, slot: u32) -> T {
-        let (number, at) = split(slot);
-        let chunk = &mut self.chunks[number];
-        let vacant = Slot::Vacant { next: chunk.vacant };
-        let Slot::Live(value) = core::mem::replace(&mut chunk.slots[at], vacant) else {
+        let (chunk, at) = split(slot);
+        let vacant = Slot::Vacant { next: self.spare };
+        let Slot::Live(value) = core::mem::replace(&mut self.chunks[chunk].slots[at], vacant)
+        else {
             unreachable!("slot {slot} is vacant");
         };
-        chunk.vacant = at as u32;
-        chunk.live -= 1;
         self.live -= 1;
-        if chunk.live == 0 {
-            self.shrunk |= chunk.clear(number);
-        }
-        let emptied = chunk.live == 0;
-        if !chunk.listed && number as u32 != self.source {
-            self.list(number as u32);
-        }
-        if emptied && number + 1 == self.chunks.len() && number > 0 {
-            self.trim();
+        if self.spares < SPARES && self.live >= self.floor {
+            self.spare = slot;
+            self.spares += 1;
+        } else {
+            self.free(slot);
         }
         value
     }
 
-    /// Calls `visit` with the records in about `slots` slots from `from` on, and returns the slot to
-    /// go on with; `None` at the end.
-    pub(crate) fn scan(
-        &mut self,
-        from: usize,
-        slots: usize,
-        mut visit: impl FnMut(u32, &mut T),
-    ) -> Option<usize> {
-        let mut at = from;
-        let mut left = slots;
-        while let Some(chunk) = self.chunks.get_mut(at / CHUNK) {
-            let first = at & !(CHUNK - 1);
-            let len = if chunk.live == 0 { 0 } else { chunk.slots.len() };
-            let range = (at - first).min(len)..(at - first).saturating_add(left).min(len);
-            left -= range.len();
-            at = first + range.end;
-            for (number, slot) in (first + range.start..).zip(&mut chunk.slots[range]) {
-                if let Slot::Live(value) = slot {
-                    visit(number as u32, value);
-                }
-            }
-            if at - first == len {
-                at = first + CHUNK;
-            }
-            if left == 0 {
-                break;
-            }
+    /// The chunk of `slot`, which is vacant, is to count it so.
+    #[inline(never)]
+    fn free(&mut self, slot: u32) {
+        self.care = true;
+        let (number, at) = split(slot);
+        let chunk = &mut self.chunks[number];
+        chunk.slots[at] = Slot::Vacant { next: chunk.vacant };
+        chunk.vacant = at as u32;
+        chunk.live -= 1;
+        // A queue that is empty now and then keeps the little it needs, its first chunk.
+        let emptied = chunk.live == 0 && number > 0;
+        if emptied {
+            chunk.clear();
+            self.shrunk = true;
         }
-        (at < self.span()).then_some(at)
+        if !chunk.listed && number as u32 != self.source {
+            self.list(number as u32);
+        }
+        if emptied && number + 1 == self.chunks.len() {
+            self.trim();
+        }
+    }
+
+    /// Whether something may have to be done since records were removed: see
+    /// [`is_sparse`](Self::is_sparse) and [`has_shrunk`](Self::has_shrunk).
+    #[inline]
+    pub(crate) fn needs_care(&mut self) -> bool {
+        core::mem::take(&mut self.care)
     }
 
     pub(crate) fn into_values(self) -> impl Iterator<Item = T> {
@@ -220,13 +243,23 @@ impl<T> Slab<T> {
 
     /// Whether less than a quarter of the slots hold a record, so that [`compact`](Self::compact)
     /// has something to do.
-    pub(crate) fn is_sparse(&self) -> bool {
-        self.chunks.len() > 1 && self.live * 4 < self.span()
+    pub(crate) const fn is_sparse(&self) -> bool {
+        self.live < self.floor
     }
 
     /// One step of moving the records of the last chunk to slots below: a bounded number of moves,
     /// each told to `moved` as (from, to) before the next one.
     pub(crate) fn compact(&mut self, mut moved: impl FnMut(&mut Self, u32, u32)) {
+        while self.spare != NONE {
+            let slot = self.spare;
+            let (chunk, at) = split(slot);
+            let Slot::Vacant { next } = self.chunks[chunk].slots[at] else { break };
+            (self.spare, self.spares) = (next, self.spares - 1);
+            self.free(slot);
+        }
+        if !self.is_sparse() {
+            return;
+        }
         let last = self.chunks.len() - 1;
         if self.source != last as u32 {
             self.source = last as u32;
@@ -255,12 +288,13 @@ impl<T> Slab<T> {
             self.live -= 1;
             let from = ((last << CHUNK.trailing_zeros()) | at) as u32;
             // There is room below: less than a quarter of all slots is live.
-            let to = self.insert(value);
+            let to = self.insert_in_chunk(value);
             moves += 1;
             moved(self, from, to);
         }
         if self.chunks[last].live == 0 {
-            self.shrunk |= self.chunks[last].clear(last);
+            self.chunks[last].clear();
+            self.shrunk = true;
             self.trim();
         }
     }
@@ -274,6 +308,7 @@ impl<T> Slab<T> {
             return;
         }
         self.chunks.push(Chunk::new());
+        self.measure();
         self.list(self.chunks.len() as u32 - 1);
     }
 
@@ -298,6 +333,11 @@ impl<T> Slab<T> {
         if self.chunks.capacity() > 4 * self.chunks.len() + 16 {
             self.chunks.shrink_to(2 * self.chunks.len());
         }
+        self.measure();
+    }
+
+    fn measure(&mut self) {
+        self.floor = if self.chunks.len() > 1 { self.span() / 4 } else { 0 };
     }
 
     fn list(&mut self, number: u32) {

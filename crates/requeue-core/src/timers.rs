@@ -35,11 +35,13 @@ pub(crate) struct Timers {
     /// moving entries up and down touches four bytes of each and not its whole record.
     places: Sparse,
     seq: u32,
+    /// The earliest deadline, at hand.
+    next: Time,
 }
 
 impl Timers {
     pub(crate) const fn new() -> Self {
-        Self { heap: Chunked::new(), places: Sparse::new(), seq: 0 }
+        Self { heap: Chunked::new(), places: Sparse::new(), seq: 0, next: Time::NEVER }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -52,6 +54,16 @@ impl Timers {
         (!self.heap.is_empty()).then(|| self.heap.get(0).at)
     }
 
+    /// Whether there may be a deadline that is not after `now`.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        self.next <= now
+    }
+
+    fn look(&mut self) {
+        self.next = self.next().unwrap_or(Time::NEVER);
+    }
+
     /// The deadline of `slot`.
     pub(crate) fn due(&self, slot: u32) -> Option<Time> {
         match self.places.get(slot) {
@@ -60,18 +72,33 @@ impl Timers {
         }
     }
 
-    /// Sets the deadline of `slot`, and its arrival to now.
-    pub(crate) fn set(&mut self, slot: u32, at: Time) {
+    fn entry(&mut self, slot: u32, at: Time) -> Entry {
         let entry = Entry { at, seq: self.seq, slot };
         self.seq = self.seq.wrapping_add(1);
+        entry
+    }
+
+    /// Sets the deadline of `slot`, which has none.
+    pub(crate) fn insert(&mut self, slot: u32, at: Time) {
+        let entry = self.entry(slot, at);
+        let end = self.heap.len();
+        self.places.insert(slot, end as u32);
+        self.heap.push(entry);
+        if end > 0 && entry.before(self.heap.get((end - 1) / ARITY)) {
+            self.up(end, entry);
+        }
+        self.next = self.next.min(at);
+    }
+
+    /// Sets the deadline of `slot`, and its arrival to now.
+    pub(crate) fn set(&mut self, slot: u32, at: Time) {
         match self.places.get(slot) {
-            NONE => {
-                let end = self.heap.len();
-                self.places.insert(slot, end as u32);
-                self.heap.push(entry);
-                self.up(end, entry);
+            NONE => self.insert(slot, at),
+            place => {
+                let entry = self.entry(slot, at);
+                self.fix(place as usize, entry);
+                self.look();
             }
-            place => self.fix(place as usize, entry),
         }
     }
 
@@ -88,6 +115,7 @@ impl Timers {
         {
             self.fix(place as usize, last);
         }
+        self.look();
         Some(at)
     }
 

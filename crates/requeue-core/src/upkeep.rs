@@ -18,7 +18,7 @@ impl<K: Eq + Clone> Queue<K> {
     {
         let wanted = fold(hash);
         let is = |record: &Record<K>| record.hash == wanted && record.key.borrow() == key;
-        self.index.probe(&self.records, wanted, is).ok()
+        self.index.probe(&self.records, wanted, is)
     }
 
     /// A copy of the key for an order that holds keys of its own, if the key is going to be ready.
@@ -55,17 +55,24 @@ impl<K: Eq + Clone> Queue<K> {
     #[inline]
     pub(crate) fn remove(&mut self, slot: u32) -> K {
         let record = self.records.remove(slot);
-        self.index.remove(&mut self.records, slot, record.hash, record.home);
+        self.index.remove(&mut self.records, slot, record.hash, record.place);
         if let Some(lanes) = self.ready.lanes_mut() {
             lanes.leave(slot);
         }
+        if self.records.needs_care() {
+            self.care();
+        }
+        record.key
+    }
+
+    #[inline(never)]
+    fn care(&mut self) {
         if self.records.is_sparse() {
             self.compact();
         }
         if self.records.has_shrunk() {
             self.trim();
         }
-        record.key
     }
 
     /// Moves a few records together, and gives back the memory above them.

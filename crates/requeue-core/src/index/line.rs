@@ -11,42 +11,42 @@ pub(super) const WORDS: usize = 8;
 
 pub(super) type Line = [u64; WORDS];
 
-/// Bits that say a place is taken, in the tags of a line read as one number.
-const TAKEN: u128 = 0x8080_8080_8080_8080_8080_8080;
-/// One in each of those bytes.
-const ONES: u128 = TAKEN >> 7;
+/// The bit of each tag of a word that says the place is taken.
+const TAKEN: u64 = 0x8080_8080_8080_8080;
+/// One in each byte.
+const ONES: u64 = TAKEN >> 7;
+/// The four tags of the second word.
+const SECOND: u64 = 0xFFFF_FFFF;
+/// Which seven bits of the hash: those before tell the line, those after the segment.
+const TAG: u32 = 19;
 /// One key gone past the line.
 const PAST: u64 = 1 << 32;
 
-/// The tags of a line, each a byte: zero, or a bit that says so and seven of the hash.
+/// The tag of a key with `hash`: a bit that says the place is taken, and seven of the hash.
 #[inline]
-fn tags(line: &Line) -> u128 {
-    u128::from(line[0]) | u128::from(line[1] as u32) << 64
-}
-
-/// The tag of a key with `hash`.
-#[inline]
-const fn tag(hash: u32) -> u128 {
-    (hash & 0x7F | 0x80) as u128
+const fn tag(hash: u32) -> u64 {
+    (hash >> TAG & 0x7F | 0x80) as u64
 }
 
 /// The places where a key with `hash` may be. A place above one that matches may be taken for one,
 /// too; whoever looks compares anyway.
 #[inline]
 pub(super) fn matching(line: &Line, hash: u32) -> Places {
-    let difference = tags(line) ^ (ONES * tag(hash));
-    Places(difference.wrapping_sub(ONES) & !difference & TAKEN)
+    let tags = ONES * tag(hash);
+    let zeroes = |word: u64| word.wrapping_sub(ONES) & !word;
+    Places::new(zeroes(line[0] ^ tags), zeroes(line[1] ^ tags))
 }
 
 /// The places that are taken.
 #[inline]
 pub(super) fn taken(line: &Line) -> Places {
-    Places(tags(line) & TAKEN)
+    Places::new(line[0], line[1])
 }
 
+/// The places that are not.
 #[inline]
-pub(super) fn has_room(line: &Line) -> bool {
-    tags(line) & TAKEN != TAKEN
+pub(super) fn free(line: &Line) -> Places {
+    Places::new(!line[0], !line[1])
 }
 
 #[inline]
@@ -58,16 +58,14 @@ pub(super) fn slot(line: &Line, place: usize) -> u32 {
 pub(super) fn set_slot(line: &mut Line, place: usize, slot: u32) {
     let shift = place % 2 * 32;
     let word = &mut line[2 + place % WIDTH / 2];
-    *word = *word & !(0xFFFF_FFFF << shift) | u64::from(slot) << shift;
+    *word = *word & !(SECOND << shift) | u64::from(slot) << shift;
 }
 
-/// Puts `slot` into the first free place of a line that has room.
+/// Puts `slot` into a free place.
 #[inline]
-pub(super) fn put(line: &mut Line, hash: u32, slot: u32) {
-    if let Some(place) = Places(!tags(line) & TAKEN).next() {
-        line[place / 8 % 2] |= (tag(hash) as u64) << (place % 8 * 8);
-        set_slot(line, place, slot);
-    }
+pub(super) fn put(line: &mut Line, place: usize, hash: u32, slot: u32) {
+    line[place / 8 % 2] |= tag(hash) << (place % 8 * 8);
+    set_slot(line, place, slot);
 }
 
 #[inline]
@@ -81,6 +79,10 @@ pub(super) fn overflows(line: &Line) -> bool {
     line[1] >= PAST
 }
 
+pub(super) fn forget_past(line: &mut Line) {
+    line[1] &= SECOND;
+}
+
 pub(super) fn one_more_past(line: &mut Line) {
     line[1] += PAST;
 }
@@ -89,18 +91,34 @@ pub(super) fn one_less_past(line: &mut Line) {
     line[1] -= PAST;
 }
 
-/// Places of a line, as bits.
-pub(super) struct Places(u128);
+/// Places of a line: one of the first eight a bit at 8 × place, one of the others at 8 × (place
+/// − 8) + 1.
+#[derive(Clone, Copy)]
+pub(super) struct Places(u64);
+
+impl Places {
+    /// Of two words of tags with the places' topmost bits set, whatever is in the other bits.
+    #[inline]
+    const fn new(first: u64, second: u64) -> Self {
+        Self((first & TAKEN) >> 7 | (second & TAKEN & SECOND) >> 6)
+    }
+
+    #[inline]
+    pub(super) const fn first(self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let bit = self.0.trailing_zeros() as usize;
+        Some(bit / 8 + bit % 2 * 8)
+    }
+}
 
 impl Iterator for Places {
     type Item = usize;
 
     #[inline]
     fn next(&mut self) -> Option<usize> {
-        if self.0 == 0 {
-            return None;
-        }
-        let place = self.0.trailing_zeros() as usize / 8;
+        let place = self.first()?;
         self.0 &= self.0 - 1;
         Some(place)
     }
@@ -109,28 +127,29 @@ impl Iterator for Places {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::collections::BTreeSet;
     use alloc::vec::Vec;
 
     #[test]
     fn a_line_holds_twelve_and_gives_back_each() {
         let mut line = Line::default();
         for n in 0..12 {
-            assert!(has_room(&line));
-            put(&mut line, n * 7, 1000 + n);
+            let place = free(&line).first().unwrap();
+            put(&mut line, place, n << 20, 1000 + place as u32);
+            assert!(matching(&line, n << 20).any(|at| at == place));
         }
-        assert!(!has_room(&line));
-        for n in 0..12 {
-            let place = matching(&line, n * 7).find(|&place| slot(&line, place) == 1000 + n);
-            assert_eq!(place, Some(n as usize));
-        }
+        assert_eq!(free(&line).first(), None);
         set_slot(&mut line, 9, 5);
         clear(&mut line, 3);
-        assert_eq!(taken(&line).collect::<Vec<_>>(), [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11]);
+        let places: BTreeSet<_> = taken(&line).collect();
+        assert_eq!(places, (0..12).filter(|&place| place != 3).collect());
+        assert_eq!(free(&line).collect::<Vec<_>>(), [3]);
         assert_eq!((slot(&line, 8), slot(&line, 9), slot(&line, 10)), (1008, 5, 1010));
         one_more_past(&mut line);
         assert!(overflows(&line));
-        put(&mut line, 1, 2);
+        put(&mut line, 3, 1, 2);
         one_less_past(&mut line);
-        assert!(!overflows(&line) && !has_room(&line));
+        assert!(!overflows(&line) && free(&line).first().is_none());
+        assert_eq!(slot(&line, 3), 2);
     }
 }

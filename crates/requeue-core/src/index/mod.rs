@@ -1,99 +1,85 @@
 //! From a key's hash to its slot.
 //!
-//! An open table of lines of 64 bytes, each with the tags and slots of up to twelve keys (`line`), so that
+//! Segments of lines of 64 bytes, each with the tags and slots of up to twelve keys (`line`), so that
 //! a probe mostly touches one cache line; a line that has overflowed counts the keys that went on
 //! to the next, so that nothing is left behind where a key was. This is the layout of F14 (N.
-//! Bronson and X. Shi, *Open-sourcing F14*, 2019). Lines are in the order of hashes.
+//! Bronson and X. Shi, *Open-sourcing F14*, 2019).
 //!
-//! The table grows and shrinks by moving into another one, a few keys with each operation: one
-//! large step would stop everybody for tens of milliseconds. The move goes by slots, in the order
-//! of memory; each record notes in which of the two tables it is.
+//! The segments are the buckets of linear hashing (W. Litwin, *Linear hashing: a new tool for file
+//! and table addressing*, 1980): as keys come they are split in two one after the other, and merged
+//! again as keys go. One large step would stop everybody for tens of milliseconds; a step here
+//! touches a few hundred keys, of which half stay where they are and the others keep their line and
+//! place in the new segment.
 
 mod line;
-mod table;
+mod segment;
 
-use alloc::boxed::Box;
+use alloc::vec::Vec;
 
-pub(crate) use self::table::Room;
-use self::table::Table;
+pub(crate) use self::segment::{AWAY, Place, Room};
+use self::segment::{BITS, FULL, Segment};
 use crate::record::Record;
 use crate::slab::Slab;
 
-/// Slots looked at in one step of a move.
-const STEP: usize = 8;
-/// Lines that a table keeps when it runs empty, so that it does not allocate each time: 4 KiB.
-const KEPT: usize = 64;
-/// A table with fewer keys than this moves at once.
-const FEW: usize = 64;
+/// Lines of a segment.
+const LINES: usize = 1 << BITS;
 
 pub(crate) struct Index {
-    current: Table,
-    /// The table that is being moved from.
-    old: Option<Box<Table>>,
-    /// Slots below this have been looked at by the move.
-    cursor: usize,
-    /// What `Record::home` says of records in `current`.
-    home: bool,
+    segments: Vec<Segment>,
+    /// The number of segments, rounded down to a power of two: those beyond have come by splits of
+    /// the first ones.
+    half: u32,
+    /// With more keys, the next segment is split; with fewer, the last one merged.
+    most: usize,
+    least: usize,
 }
 
 impl Index {
     pub(crate) const fn new() -> Self {
-        Self { current: Table::new(), old: None, cursor: 0, home: false }
+        Self { segments: Vec::new(), half: 1, most: 0, least: 0 }
     }
 
-    /// What `Record::home` is to say of a record that is noted now.
-    pub(crate) const fn home(&self) -> bool {
-        self.home
+    /// Where the segment of keys with `hash` is.
+    #[inline]
+    const fn at(&self, hash: u32) -> usize {
+        let at = hash & (self.half * 2 - 1);
+        // Its segment may be one that has not been split yet.
+        if at as usize >= self.segments.len() { (at ^ self.half) as usize } else { at as usize }
     }
 
-    /// The slot of the record with `hash` for which `is` holds, or where it could be noted.
+    /// The slot of the record with `hash` for which `is` holds.
     #[inline]
     pub(crate) fn probe<K>(
         &self,
         records: &Slab<Record<K>>,
         hash: u32,
         mut is: impl FnMut(&Record<K>) -> bool,
-    ) -> Result<u32, Room> {
-        let room = match self.current.probe(hash, |slot| is(records.get(slot))) {
-            Ok(slot) => return Ok(slot),
-            Err(room) => room,
-        };
-        if let Some(old) = &self.old {
-            // Records that have moved on, or are gone, are still in the old table.
-            let found = old.probe(hash, |slot| {
-                records.find(slot).is_some_and(|record| record.home != self.home && is(record))
-            });
-            if let Ok(slot) = found {
-                return Ok(slot);
-            }
-        }
-        Err(room)
+    ) -> Option<u32> {
+        self.segments.get(self.at(hash))?.probe(hash, |slot| is(records.get(slot)))
     }
 
-    /// Notes the record in `slot`, which has just been put there, with its `home` as it is to be.
+    /// Where a record with `hash` can be noted at once, if there is none for which `is` holds.
     #[inline]
-    pub(crate) fn insert<K>(
+    pub(crate) fn room<K>(
         &mut self,
-        records: &mut Slab<Record<K>>,
+        records: &Slab<Record<K>>,
         hash: u32,
-        slot: u32,
-        room: Room,
-    ) {
-        let mut line = room.line;
-        if self.old.is_some() {
-            self.step(records, STEP);
-            // The move may have taken the room.
-            line = None;
-        } else if room.direct && self.current.len < self.current.capacity() {
-            self.current.put_at(line.unwrap_or_default(), hash, slot);
-            return;
-        } else if self.current.len >= self.current.capacity() {
-            // It is noted where the others move to.
-            records.get_mut(slot).home = !self.home;
-            self.start(records, records.len() * 17 / 10);
-            line = None;
+        mut is: impl FnMut(&Record<K>) -> bool,
+    ) -> Option<Room<'_>> {
+        let at = self.at(hash);
+        if records.len() >= self.most {
+            return None;
         }
-        self.current.put(hash, slot, line);
+        self.segments.get_mut(at)?.room(hash, |slot| is(records.get(slot)))
+    }
+
+    /// Notes the record in `slot`, which has just been put there.
+    pub(crate) fn insert<K>(&mut self, records: &mut Slab<Record<K>>, hash: u32, slot: u32) {
+        if records.len() > self.most {
+            self.grow(records);
+        }
+        let at = self.at(hash);
+        self.segments[at].note(records, slot);
     }
 
     /// Takes out what is noted of a record that was in `slot`.
@@ -103,108 +89,82 @@ impl Index {
         records: &mut Slab<Record<K>>,
         slot: u32,
         hash: u32,
-        home: bool,
+        place: Place,
     ) {
-        match &mut self.old {
-            None => {
-                self.current.change(hash, slot, None);
-                // By the time that the slab begins to give back, most of this has been.
-                if self.current.len * 4 < self.current.capacity() && self.current.lines > KEPT {
-                    self.start(records, self.current.len * 2);
-                }
-            }
-            Some(old) => {
-                let table = if home == self.home { &mut self.current } else { &mut **old };
-                table.change(hash, slot, None);
-                self.step(records, STEP);
-            }
+        let at = self.at(hash);
+        self.segments[at].take_out(hash, slot, place);
+        if records.len() < self.least {
+            self.shrink(records);
         }
     }
 
     /// The record that was in `from` is in `to`.
-    pub(crate) fn moved<K>(&mut self, records: &mut Slab<Record<K>>, from: u32, to: u32) {
-        let home = self.home;
-        let record = records.get_mut(to);
-        let hash = record.hash;
-        if record.home == home {
-            self.current.change(hash, from, Some(to));
+    pub(crate) fn moved<K>(&mut self, records: &Slab<Record<K>>, from: u32, to: u32) {
+        let record = records.get(to);
+        let at = self.at(record.hash);
+        self.segments[at].change(record.hash, from, record.place, to);
+    }
+
+    #[cold]
+    fn grow<K>(&mut self, records: &mut Slab<Record<K>>) {
+        if self.segments.is_empty() {
+            self.segments.push(Segment::new(0));
         } else {
-            // The move may have passed `to` already.
-            record.home = home;
-            self.current.put(hash, to, None);
-            if let Some(old) = &mut self.old {
-                old.change(hash, from, None);
+            let next = self.segments.len() - self.half as usize;
+            let new = self.segments[next].split(self.half, records);
+            self.segments.push(new);
+        }
+        self.measure();
+    }
+
+    #[cold]
+    fn shrink<K>(&mut self, records: &mut Slab<Record<K>>) {
+        let Some(last) = self.segments.pop() else { return };
+        self.measure();
+        let into = self.segments.len() - self.half as usize;
+        for slot in last.slots() {
+            self.segments[into].note(records, slot);
+        }
+        if self.segments.capacity() > 4 * self.segments.len() + 16 {
+            self.segments.shrink_to(2 * self.segments.len());
+        }
+    }
+
+    /// How many keys are right for so many segments.
+    ///
+    /// All are split while those that have not been go from `FULL` keys a line to one more. They are
+    /// merged when there are fewer than three for two lines.
+    fn measure(&mut self) {
+        let segments = self.segments.len();
+        self.half = 1 << segments.ilog2();
+        let split = segments - self.half as usize;
+        self.most = LINES * (self.half as usize * FULL as usize + split);
+        self.least = if segments > 1 { LINES * segments * 3 / 2 } else { 0 };
+    }
+
+    /// Calls `visit` with the slots of all records whose rank is at least `from`, in about the order
+    /// of their ranks, and perhaps with others, until it has seen `limit` of them. Returns the rank
+    /// up to which it has seen all; `None` if it has seen all there are.
+    ///
+    /// A hash's rank is its bits in reverse: of the keys of a segment, whatever splits have made it,
+    /// no other segment has one in between.
+    pub(crate) fn visit(&self, from: u32, limit: usize, mut visit: impl FnMut(u32)) -> Option<u32> {
+        let mut from = from;
+        let mut seen = 0;
+        loop {
+            let at = self.at(from.reverse_bits());
+            for slot in self.segments.get(at)?.slots() {
+                seen += 1;
+                visit(slot);
+            }
+            let split = at >= self.half as usize || at + (self.half as usize) < self.segments.len();
+            let shift = 32 - (self.half.ilog2() + u32::from(split));
+            let end = ((u64::from(from) >> shift) + 1) << shift;
+            from = u32::try_from(end).ok()?;
+            if seen >= limit {
+                return Some(from);
             }
         }
-    }
-
-    /// Begins to move to a table for `keys`.
-    #[cold]
-    fn start<K>(&mut self, records: &mut Slab<Record<K>>, keys: usize) {
-        let new = Table::with_room_for(keys.max(8));
-        let old = core::mem::replace(&mut self.current, new);
-        self.home = !self.home;
-        self.cursor = 0;
-        let at_once = old.len <= FEW;
-        self.old = Some(Box::new(old));
-        if at_once {
-            self.step(records, usize::MAX);
-        }
-    }
-
-    /// Moves the records in the next few slots.
-    #[cold]
-    fn step<K>(&mut self, records: &mut Slab<Record<K>>, slots: usize) {
-        let Some(old) = &self.old else { return };
-        let slots = if old.len <= FEW || self.current.len + FEW > self.current.capacity() {
-            usize::MAX
-        } else {
-            slots
-        };
-        let (home, current) = (self.home, &mut self.current);
-        let mut moved = 0;
-        let next = records.scan(self.cursor, slots, |slot, record| {
-            if record.home != home {
-                record.home = home;
-                current.put(record.hash, slot, None);
-                moved += 1;
-            }
-        });
-        if let Some(old) = &mut self.old {
-            old.len -= moved;
-        }
-        match next {
-            Some(next) if self.old.as_ref().is_some_and(|old| old.len > 0) => self.cursor = next,
-            _ => self.old = None,
-        }
-    }
-
-    /// Calls `visit` with the slots of all records whose hash is at least `from`, in about the
-    /// order of their hashes, and perhaps with others, until it has seen `limit` of them. Returns
-    /// the hash up to which it has seen all; `None` if it has seen all there are.
-    pub(crate) fn visit<K>(
-        &self,
-        records: &Slab<Record<K>>,
-        from: u32,
-        limit: usize,
-        mut visit: impl FnMut(u32),
-    ) -> Option<u32> {
-        let count = core::cell::Cell::new(0);
-        let seen = |slot| {
-            count.set(count.get() + 1);
-            visit(slot);
-        };
-        let bound = self.current.visit(from, seen, |_| count.get() >= limit);
-        if let Some(old) = &self.old {
-            let stop = |at| bound.is_some_and(|bound| at >= bound);
-            let in_old = |slot: u32| {
-                if records.find(slot).is_some_and(|record| record.home != self.home) {
-                    visit(slot);
-                }
-            };
-            old.visit(from, in_old, stop);
-        }
-        bound
     }
 }
 
@@ -231,22 +191,33 @@ mod tests {
         fn add(&mut self, key: u32) {
             let hash = (self.hash_of)(key);
             let found = self.index.probe(&self.records, hash, |record| record.key == key);
-            match found {
-                Ok(slot) => assert_eq!(self.model.get(&slot), Some(&key)),
-                Err(room) => {
-                    let mut record = Record::new(key, hash);
-                    record.home = self.index.home();
-                    let slot = self.records.insert(record);
-                    self.index.insert(&mut self.records, hash, slot, room);
-                    self.model.insert(slot, key);
-                }
+            if let Some(slot) = found {
+                let room = self.index.room(&self.records, hash, |record| record.key == key);
+                assert!(room.is_none(), "{key} is there");
+                assert_eq!(self.model.get(&slot), Some(&key));
+                return;
             }
+            let mut record = Record::new(key, hash);
+            let slot = match self.index.room(&self.records, hash, |record| record.key == key) {
+                Some(room) => {
+                    record.place = room.place();
+                    let slot = self.records.insert(record);
+                    room.put(hash, slot);
+                    slot
+                }
+                None => {
+                    let slot = self.records.insert(record);
+                    self.index.insert(&mut self.records, hash, slot);
+                    slot
+                }
+            };
+            self.model.insert(slot, key);
         }
 
         fn remove(&mut self, slot: u32) {
             let key = self.model.remove(&slot).unwrap();
             let record = self.records.remove(slot);
-            self.index.remove(&mut self.records, slot, record.hash, record.home);
+            self.index.remove(&mut self.records, slot, record.hash, record.place);
             assert_eq!(record.key, key);
             let (index, model) = (&mut self.index, &mut self.model);
             if self.records.is_sparse() {
@@ -261,9 +232,9 @@ mod tests {
         fn check(&self) {
             for (&slot, &key) in &self.model {
                 let found = self.index.probe(&self.records, (self.hash_of)(key), |r| r.key == key);
-                assert_eq!(found.ok(), Some(slot), "{key}");
+                assert_eq!(found, Some(slot), "{key}");
             }
-            let noted = self.index.current.len + self.index.old.as_ref().map_or(0, |old| old.len);
+            let noted: usize = self.index.segments.iter().map(|one| one.slots().count()).sum();
             assert_eq!(noted, self.model.len());
             let keys: alloc::collections::BTreeSet<_> = self.model.values().collect();
             assert_eq!(keys.len(), self.model.len(), "a key twice");
@@ -275,10 +246,10 @@ mod tests {
             let mut from = Some(0);
             while let Some(at) = from {
                 let mut page = Vec::new();
-                from = self.index.visit(&self.records, at, limit, |slot| page.push(slot));
+                from = self.index.visit(at, limit, |slot| page.push(slot));
                 for slot in page {
-                    let hash = self.records.get(slot).hash;
-                    if hash >= at && from.is_none_or(|bound| hash < bound) {
+                    let rank = self.records.get(slot).hash.reverse_bits();
+                    if rank >= at && from.is_none_or(|bound| rank < bound) {
                         assert!(seen.insert(slot, ()).is_none(), "{slot} twice");
                     }
                 }
@@ -287,18 +258,19 @@ mod tests {
         }
     }
 
-    const HASHES: [fn(u32) -> u32; 4] = [
+    const HASHES: [fn(u32) -> u32; 5] = [
         |key| key.wrapping_mul(0x9E37_79B1),
-        // Alike, in the last line, in the first one and the last.
+        // Alike; in the last line; in one segment; in the first line and the last.
         |_| 7,
         |key| u32::MAX - key % 3,
+        |key| key << 16,
         |key| if key % 2 == 0 { key } else { u32::MAX - key },
     ];
 
     proptest! {
         #[test]
         fn finds_what_a_map_finds(
-            which in 0usize..4,
+            which in 0usize..5,
             ops in proptest::collection::vec((0u8..5, any::<u32>()), 1..40),
         ) {
             let mut case = Case::new(HASHES[which]);
@@ -314,7 +286,7 @@ mod tests {
                             // Its slot may have changed by now.
                             let hash = HASHES[which](key);
                             let found = case.index.probe(&case.records, hash, |r| r.key == key);
-                            case.remove(found.ok().unwrap());
+                            case.remove(found.unwrap());
                         }
                     }
                     _ => case.walk(pick as usize % 200 + 1),
@@ -331,11 +303,11 @@ mod tests {
             case.add(key);
         }
         case.check();
-        assert!(case.index.current.capacity() >= 3000);
+        assert!(case.index.segments.len() > 3000 / LINES / 8);
         while let Some(&slot) = case.model.keys().next_back() {
             case.remove(slot);
         }
         case.check();
-        assert!(case.index.old.is_none() && case.index.current.lines <= KEPT);
+        assert_eq!(case.index.segments.len(), 1);
     }
 }

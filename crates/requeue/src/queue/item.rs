@@ -70,6 +70,7 @@ impl<'q, K: Key> Item<'q, K> {
         Item::new(Owner::Owned(shared), out)
     }
 
+    #[inline]
     fn new(owner: Owner<'q, K>, out: HandOut<K>) -> Self {
         if let (Some(hooks), Some(queued)) = (&owner.hooks, out.queued) {
             quietly(|| hooks.get(queued));
@@ -131,6 +132,7 @@ impl<'q, K: Key> Item<'q, K> {
     }
 
     /// Done, and its failures forgotten (client-go's `Forget`, then `Done`).
+    #[inline]
     pub fn succeed(mut self) {
         self.end(|shared, key, _| {
             shared.limits.forget(key);
@@ -236,10 +238,12 @@ impl<'q, K: Key> Item<'q, K> {
         }
     }
 
+    #[inline]
     fn end(&mut self, how: impl FnOnce(&Shared<K>, &K, Asked) -> Finish) {
         self.end_at(None, how);
     }
 
+    #[inline]
     fn end_at(&mut self, now: Option<Time>, how: impl FnOnce(&Shared<K>, &K, Asked) -> Finish) {
         let Some((owner, key)) = &self.live else { return };
         let how = how(owner, key, self.asked);
@@ -248,6 +252,7 @@ impl<'q, K: Key> Item<'q, K> {
         self.free();
     }
 
+    #[inline]
     fn free(&mut self) {
         if let Some((owner, key)) = self.live.take() {
             drop_quietly(key);
@@ -257,7 +262,18 @@ impl<'q, K: Key> Item<'q, K> {
 }
 
 impl<K: Key> Drop for Item<'_, K> {
+    #[inline]
     fn drop(&mut self) {
+        if self.live.is_some() {
+            self.abandon();
+        }
+    }
+}
+
+impl<K: Key> Item<'_, K> {
+    /// Ends an item that nobody has ended.
+    #[cold]
+    fn abandon(&mut self) {
         // May run while unwinding: nothing of the user's may unwind out of it.
         let Some((owner, key)) = &self.live else { return };
         let now = quietly(|| owner.clock.now()).unwrap_or_default();

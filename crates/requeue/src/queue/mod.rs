@@ -144,7 +144,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// ```
     #[inline]
     pub fn add(&self, key: K) -> Added {
-        self.add_with(key, Add::now())
+        let hash = self.hash(&key);
+        self.add_at(key, hash, Add::now(), None)
     }
 
     /// Adds `key`, and makes an owned key of it only if the queue has no record of it.
@@ -246,7 +247,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.add_at(key, hash, add, None)
     }
 
-    #[inline]
+    #[inline(always)]
     fn add_at(&self, key: K, hash: u64, add: Add, now: Option<Time>) -> Added {
         let group = self.group(&key);
         if add.merging() == requeue_core::Merge::Exactly
