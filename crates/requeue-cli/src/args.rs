@@ -9,34 +9,17 @@ use clap::{ArgAction, Args, Parser, ValueEnum};
 use clap_complete::Shell;
 use rustix::process::Signal;
 
+use crate::codes::Codes;
+use crate::halt::MayHalt;
 use crate::input::Kind;
 use crate::rate::Every;
 use crate::serve::Address;
 use crate::signals::parse_signal;
 use crate::values::{Delimiter, Jobs, Retries, parse_duration, parse_size};
 
-/// Says it all on one screen of 80 columns.
-const HELP: &str = "\
-Run a command per key, from a stream of keys.
-
-A key that comes again before its command has started is run once; one that
-comes while its command runs is run once more afterwards, never twice at once.
-A command that fails is run again, later and later.
-
-{usage-heading} {usage}
-
-{all-args}
-
---early-add: a key that comes while it waits runs at once instead (replace), or
-  waits on (hold), or both (keep).
-Environment of the command: REQUEUE_KEY, REQUEUE_ATTEMPT (from 1), REQUEUE_ADDS
-  (how often the key came), REQUEUE_SLOT (1 to N), REQUEUE_SEQ (the number of
-  the run), REQUEUE_LAST_EXIT (of the failure before; 124: it timed out).
-Ctrl-C: nothing more is started, what runs may finish; again: SIGTERM to what
-  runs; again: SIGKILL. SIGUSR1: says how far it is.
-Exit: 0 all done; 1 a key was given up; 2 usage; 3 bad input; 125 requeue itself
-  failed; 126 COMMAND can't be executed; 127 COMMAND not found.
-";
+/// Says it all on one screen of 80 columns, which a line for each flag would not. A test holds it to
+/// the flags.
+const HELP: &str = include_str!("help.txt");
 
 /// A work queue of keys: coalesced, exclusive, retried with backoff
 #[derive(Parser, Debug)]
@@ -208,6 +191,22 @@ pub(crate) struct Flags {
     #[arg(help_heading = "Failure")]
     pub(crate) early_add: EarlyAdd,
 
+    /// Give up at once after these: 2,64-78,SIGSEGV
+    #[arg(long, value_name = "CODES", help_heading = "Failure")]
+    pub(crate) fatal: Option<Codes>,
+
+    /// Add keys that are given up to FILE, as they came
+    #[arg(long, value_name = "FILE", help_heading = "Failure")]
+    pub(crate) dead_letter: Option<PathBuf>,
+
+    /// End all: never, or soon or now,fail|success|done=N|N%
+    #[arg(long, value_name = "WHEN", help_heading = "Failure")]
+    pub(crate) halt: Option<MayHalt>,
+
+    /// The same as --halt now,fail=1
+    #[arg(long, conflicts_with = "halt", help_heading = "Failure")]
+    pub(crate) fail_fast: bool,
+
     /// Commands' output: lines, group, inherit, none [lines]
     #[arg(
         long,
@@ -264,8 +263,24 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "PORT", help_heading = "Output")]
     pub(crate) serve: Option<Address>,
 
+    /// At the end of the input: finish, or abandon the rest
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    #[arg(help_heading = "Ending")]
+    pub(crate) at_eof: AtEof,
+
+    /// Write keys that had not run to FILE, as they came
+    #[arg(long, value_name = "FILE", help_heading = "Ending")]
+    pub(crate) unfinished: Option<PathBuf>,
+
     /// This text
-    #[arg(short, long, action = ArgAction::Help, help_heading = "Output")]
+    #[arg(short, long, action = ArgAction::Help, help_heading = "Ending")]
     help: Option<bool>,
 
     /// Nothing is ever run without a key, so this changes nothing; xargs has it.
@@ -303,6 +318,16 @@ pub(crate) enum EarlyAdd {
     Keep,
 }
 
+/// What becomes of keys that have not run when the input ends.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum AtEof {
+    /// They run.
+    #[default]
+    Finish,
+    /// They don't.
+    Abandon,
+}
+
 /// What becomes of what commands write.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Output {
@@ -337,4 +362,32 @@ pub(crate) enum Summary {
     Text,
     Json,
     None,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_help_has_every_flag_and_no_other() {
+        let cli = Cli::command();
+        let run = cli.find_subcommand("run").unwrap();
+        let shown = || run.get_arguments().filter(|arg| !arg.is_hide_set());
+        let flags: BTreeSet<_> = shown()
+            .flat_map(|arg| {
+                let short = arg.get_short().map(|short| format!("-{short}"));
+                short.into_iter().chain(arg.get_long().map(|long| format!("--{long}")))
+            })
+            // It says what whoever sees it has just typed.
+            .filter(|flag| flag != "-h" && flag != "--help")
+            .collect();
+        let is_flag = |word: &&str| word.starts_with('-') && !word.trim_matches('-').is_empty();
+        let words = HELP.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).filter(is_flag);
+        let said: BTreeSet<_> = words.map(str::to_owned).collect();
+        assert_eq!(said, flags);
+    }
 }

@@ -7,13 +7,16 @@ use std::time::Duration;
 use requeue::EarlyAdd;
 use rustix::process::Signal;
 
-use crate::args::{self, Flags, Output, Stdin, Summary};
+use crate::args::{self, AtEof, Flags, Output, Stdin, Summary};
+use crate::codes::Codes;
 use crate::command;
 use crate::exit::Refusal;
+use crate::halt::{Halt, MayHalt};
 use crate::input::Format;
 use crate::pacing::Pacing;
 use crate::progress::Progress;
 use crate::serve::Address;
+use crate::source::Source;
 use crate::template::{Tag, Template};
 use crate::timeout::Limits;
 use crate::values::{Delimiter, Jobs, Retries};
@@ -33,6 +36,12 @@ pub(crate) struct Config {
     pub(crate) base_delay: Duration,
     pub(crate) max_delay: Duration,
     pub(crate) early_add: EarlyAdd,
+    /// Exit codes after which there is no retry.
+    pub(crate) fatal: Codes,
+    pub(crate) halt: Option<Halt>,
+    pub(crate) dead_letter: Option<PathBuf>,
+    pub(crate) unfinished: Option<PathBuf>,
+    pub(crate) at_eof: AtEof,
     pub(crate) limits: Limits,
     pub(crate) stdin: Stdin,
     pub(crate) verbose: bool,
@@ -43,13 +52,6 @@ pub(crate) struct Config {
     pub(crate) progress: Progress,
     pub(crate) summary: Summary,
     pub(crate) serve: Option<Address>,
-}
-
-/// Where keys come from.
-#[derive(Debug)]
-pub(crate) enum Source {
-    Stdin { terminal: bool },
-    File(PathBuf),
 }
 
 impl Config {
@@ -108,6 +110,14 @@ impl Config {
             retries: flags.retries.unwrap_or(Retries(Some(5))).0,
             base_delay,
             max_delay,
+            fatal: flags.fatal.unwrap_or_default(),
+            halt: match flags.halt {
+                Some(MayHalt(halt)) => halt,
+                None => flags.fail_fast.then_some(Halt::FAIL_FAST),
+            },
+            dead_letter: flags.dead_letter,
+            unfinished: flags.unfinished,
+            at_eof: flags.at_eof,
             early_add: match flags.early_add {
                 args::EarlyAdd::Replace => EarlyAdd::Replace,
                 args::EarlyAdd::Hold => EarlyAdd::Hold,

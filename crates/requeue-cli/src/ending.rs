@@ -1,16 +1,20 @@
 //! How runs end, and how the whole of it does.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
-use requeue::Item;
+use requeue::{Cursor, Filter, Item};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::sync::oneshot;
 
 use crate::args;
 use crate::attempt::Outcome;
 use crate::command::escaped;
 use crate::input::Key;
+use crate::letters::{Death, Pending, Rest};
 use crate::retries::Verdict;
 use crate::run::Runner;
 use crate::signals::Level;
@@ -18,38 +22,50 @@ use crate::signals::Level;
 impl Runner {
     /// Tells the queue how a run came out.
     pub(crate) async fn end(&self, item: Item<'static, Key>, outcome: Outcome) {
-        if matches!(outcome, Outcome::Failed { .. } | Outcome::Hopeless { .. }) {
-            self.tally.failures.one_more();
-        }
-        let (item, attempts, why) = match outcome {
+        match outcome {
+            Outcome::Unfinished => item.put_back(),
             Outcome::Done => {
                 self.failing.forget(&item);
                 self.pace.succeed(item);
-                return;
-            }
-            Outcome::Unfinished => {
-                item.put_back();
-                return;
-            }
-            Outcome::Hopeless { why } => {
-                let attempts = self.failing.past(&item).attempt;
-                self.failing.forget(&item);
-                (item, attempts, why)
+                self.look_whether_to_halt().await;
             }
             Outcome::Failed { exit, why } => {
+                self.tally.failures.one_more();
+                if self.config.fatal.contain(exit) {
+                    let attempts = self.failing.past(&item).attempt;
+                    return self.give_up(item, attempts, Some(exit), &why).await;
+                }
                 let retry = |item, at| self.pace.retry(item, at);
                 match self.failing.fail(item, exit, self.queue.now(), retry) {
-                    Verdict::Retried => return,
-                    Verdict::GivenUp { item, attempts } => (item, attempts, why),
+                    Verdict::Retried => {}
+                    Verdict::GivenUp { item, attempts } => {
+                        self.give_up(item, attempts, Some(exit), &why).await;
+                    }
                 }
             }
-        };
+            Outcome::Hopeless { why } => {
+                self.tally.failures.one_more();
+                let attempts = self.failing.past(&item).attempt;
+                self.give_up(item, attempts, None, &why).await;
+            }
+        }
+    }
+
+    async fn give_up(&self, item: Item<'static, Key>, attempts: u32, exit: Option<i32>, why: &str) {
+        self.failing.forget(&item);
         self.tally.given_up.one_more();
+        let death = Death { attempts, exit, why, priority: item.priority() };
+        let buried = self.letters.bury(&item, death);
         let key = escaped(&item);
         // Its failures are forgotten: if it was added meanwhile, it runs afresh.
         self.pace.give_up(item);
         let s = if attempts == 1 { "" } else { "s" };
         self.output.say(&format!("{key}: given up after {attempts} attempt{s}: {why}")).await;
+        if let Err(error) = buried {
+            self.tally.failed.store(true, Ordering::Relaxed);
+            self.output.say(&format!("--dead-letter: {key}: {error}")).await;
+        }
+        self.look_whether_to_halt().await;
     }
 
     // --- The whole -------------------------------------------------------------------------------
@@ -58,24 +74,66 @@ impl Runner {
         *self.level.borrow() != Level::Running
     }
 
-    /// No more is read or started from here on.
+    async fn look_whether_to_halt(&self) {
+        let Some(halt) = self.config.halt else { return };
+        let (done, given_up) = (self.tally.done.get(), self.tally.given_up.get());
+        if halt.is_reached(done, given_up) && !self.tally.halted.swap(true, Ordering::Relaxed) {
+            self.stop(halt.level);
+            self.output.say(&format!("halted: {done} keys done, {given_up} given up")).await;
+        }
+    }
+
+    /// No more is read or started from here on. What the queue holds stays there.
     pub(crate) fn stop(&self, level: Level) {
-        // A paused queue that is shut down hands out nothing.
         self.queue.pause();
+        self.queue.close();
         self.level.send_if_modified(|now| {
             let rises = level > *now;
             *now = level.max(*now);
             rises
         });
+        drop(self.stopper.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.room.changed();
     }
 
-    /// Ends the queue, and counts the keys it still had: once this returns, all of them. Takes a
-    /// second where there are a million.
-    pub(crate) fn drop_the_rest(&self) {
-        let _one_at_a_time = self.dropping.lock().unwrap_or_else(PoisonError::into_inner);
-        self.tally.unfinished.add(self.queue.shut_down().len());
-        self.tally.unfinished.add(self.queue.take_dropped().len());
+    /// Once nothing runs any more: counts and writes down the keys that had not run. Takes a second
+    /// where there are a million.
+    pub(crate) async fn leave_the_rest(&self, unread: oneshot::Receiver<Option<Rest>>) {
+        let rest = match self.letters.has_unfinished() {
+            // The reader has ended, or is about to.
+            true => unread.await.ok().flatten(),
+            false => None,
+        };
+        let left = tokio::task::block_in_place(|| {
+            let pending = if self.letters.tells() { self.pending() } else { HashMap::new() };
+            let keys = self.queue.shut_down();
+            self.tally.unfinished.add(keys.len());
+            self.letters.leave(&keys, &pending, rest)
+        });
+        if let Err(error) = left {
+            self.tally.failed.store(true, Ordering::Relaxed);
+            self.output.say(&format!("--unfinished: {error}")).await;
+        }
+    }
+
+    /// What there is to say of keys besides that they had not run.
+    fn pending(&self) -> HashMap<Key, Pending> {
+        let (mut all, mut next) = (HashMap::new(), Some(Cursor::default()));
+        while let Some(cursor) = next {
+            let page = self.queue.snapshot(Filter::All, cursor, 256);
+            let now = self.queue.now();
+            for entry in page.entries {
+                // One that is ready besides need not wait.
+                let due = entry.due.filter(|_| !entry.phase.is_dirty());
+                let pending =
+                    Pending { after: due.map(|due| due.since(now)), priority: entry.priority };
+                if pending != Pending::default() {
+                    all.insert(entry.key, pending);
+                }
+            }
+            next = page.next;
+        }
+        all
     }
 
     /// Whether a command that died of SIGPIPE did so because nobody reads what we write.
@@ -84,7 +142,6 @@ impl Runner {
         let closed = self.output.is_closed().is_some() || (inherits && is_broken(&io::stdout()));
         if closed {
             self.stop(Level::Stopping);
-            self.drop_the_rest();
         }
         closed
     }

@@ -15,6 +15,8 @@ pub(crate) enum Exit {
     Usage = 2,
     /// Some of the input was no key.
     BadInput = 3,
+    /// `--halt` has ended it.
+    Halted = 4,
     /// Something failed that is neither a command's nor the user's.
     Failure = 125,
     /// The command can't be executed.

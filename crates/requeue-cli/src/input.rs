@@ -152,6 +152,11 @@ impl<R: BufRead> Records<R> {
         self.number
     }
 
+    /// The record that was read last.
+    pub(crate) fn last(&self) -> &[u8] {
+        &self.record
+    }
+
     /// The next record; empty ones are skipped. `None` at the end.
     pub(crate) fn next(&mut self) -> io::Result<Option<Result<&[u8], Bad>>> {
         loop {

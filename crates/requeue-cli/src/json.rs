@@ -1,4 +1,4 @@
-//! Keys as JSON, an object each: what is read.
+//! Keys as JSON, an object each: what is read, and what is written to be read back.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use requeue::Merge;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::input::{Ask, Change, Why};
@@ -91,6 +91,48 @@ fn until(at: &str) -> Result<Duration, Why> {
     Ok(Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO))
 }
 
+/// A key that is to be read back, with what there is to say of it.
+#[derive(Serialize, Debug, Default)]
+pub(crate) struct Written<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    /// Of a key that is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_base64: Option<String>,
+    /// Seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) after: Option<f64>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) priority: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) attempts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exit: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) why: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) given_up_at: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+const fn is_zero(number: &i32) -> bool {
+    *number == 0
+}
+
+impl<'a> Written<'a> {
+    pub(crate) fn of(key: &'a [u8]) -> Self {
+        match std::str::from_utf8(key) {
+            Ok(text) => Self { key: Some(text), ..Self::default() },
+            Err(_) => Self { key_base64: Some(STANDARD.encode(key)), ..Self::default() },
+        }
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        // Strings and numbers are always JSON, and a vector takes them all.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,5 +197,16 @@ mod tests {
                 other => panic!("{record}: {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for key in [&b"a\n\"b\""[..], b"\xff\xfe", "größe".as_bytes()] {
+            let written = Written { after: Some(2.5), priority: 3, ..Written::of(key) };
+            let ask =
+                Ask { after: Some(Duration::from_millis(2500)), priority: 3, ..Ask::default() };
+            assert_eq!(parse(&written.to_bytes()), add(key, ask));
+        }
+        assert_eq!(Written::of(b"a").to_bytes(), br#"{"key":"a"}"#);
     }
 }

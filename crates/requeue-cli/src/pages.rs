@@ -31,11 +31,12 @@ const ENVIRONMENT: [(&str, &str); 6] = [
     ("REQUEUE_LAST_EXIT", "the exit code of the failure before; 124 if it took too long"),
 ];
 
-const EXITS: [(&str, &str); 7] = [
+const EXITS: [(&str, &str); 8] = [
     ("0", "all done"),
     ("1", "a key was given up"),
     ("2", "the command line makes no sense"),
     ("3", "some of the input was no key"),
+    ("4", "halted, by --halt or --fail-fast"),
     ("125", "requeue itself failed"),
     ("126", "the command can't be executed"),
     ("127", "the command was not found"),

@@ -1,87 +1,112 @@
 //! The thread that reads keys and adds them.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader};
-use std::os::unix::ffi::OsStrExt;
+use std::io::BufReader;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use requeue::{Added, Queue};
+use requeue::{Added, Merge, Queue};
 
-use crate::command::escaped;
-use crate::config::Source;
-use crate::exit::Refusal;
+use crate::args::AtEof;
 use crate::input::{Bad, Change, Key, Records};
-use crate::patient::Patient;
+use crate::letters::Rest;
 use crate::run::Runner;
+use crate::signals::Level;
+use crate::source::{Input, Source};
 
-/// Opens the input.
-pub(crate) fn open(source: &Source) -> Result<BufReader<Patient>, Refusal> {
-    let (file, what) = match source {
-        Source::Stdin { .. } => (Patient::own(io::stdin()), "standard input".to_owned()),
-        Source::File(path) => {
-            let name = escaped(path.as_os_str().as_bytes());
-            (File::open(path).map(Patient::new), name)
-        }
-    };
-    match file {
-        Ok(file) => Ok(BufReader::with_capacity(64 << 10, file)),
-        Err(error) => Err(Refusal::failure(format!("{what}: {error}"))),
-    }
-}
-
-/// Reads to the end, or until the run is stopped, and closes the queue.
-pub(crate) fn read(runner: &Runner, input: impl BufRead) {
+/// Reads to the end, and closes the queue; or until the run is stopped. Then says what is left.
+pub(crate) fn read(runner: &Runner, input: Input) -> Option<Rest> {
     let _close = Close(&runner.queue);
     let format = runner.config.format;
     if let Source::Stdin { terminal: true } = runner.config.input {
         runner.output.say_blocking("reading keys from the terminal, one a line; Ctrl-D ends them");
     }
-    let mut records = Records::new(input, format);
+    let mut records = Records::new(BufReader::with_capacity(64 << 10, input), format);
     // No fewer keys than are held: only this thread adds some.
     let mut held = 0;
     loop {
-        let record = match records.next() {
-            Ok(Some(record)) => record,
+        let is_record = match records.next() {
+            Ok(Some(Ok(_))) => true,
+            Ok(Some(Err(bad))) => {
+                runner.complain_of(&bad);
+                false
+            }
             Ok(None) => {
-                runner.pace.end_windows();
-                return;
+                if !records.from.get_ref().is_cut() {
+                    runner.end_of_input();
+                }
+                return None;
             }
             Err(error) => {
                 runner.tally.failed.store(true, Ordering::Relaxed);
                 runner.output.say_blocking(&format!("the input can't be read: {error}"));
-                return;
+                return None;
             }
         };
-        match record.map(|record| format.parse(record)) {
-            Ok(Ok(Change::Add(key, ask))) => {
-                if held >= runner.config.max_keys {
-                    held = make_room(runner, &key);
+        if records.from.get_ref().is_cut() {
+            // It may be the start of a record; in any case there is no more.
+            return None;
+        }
+        if is_record {
+            let taken = match format.parse(records.last()) {
+                Ok(change) => runner.take(change, &mut held),
+                Err(why) => {
+                    runner.complain_of(&Bad { number: records.number(), why });
+                    true
                 }
-                if runner.is_stopping() {
-                    return;
-                }
-                match runner.pace.add(&key, ask) {
-                    Added::Refused => return,
-                    Added::New => held += 1,
-                    Added::Dirty => {}
-                    _ => _ = runner.tally.coalesced.one_more(),
-                }
-                runner.tally.adds.one_more();
+            };
+            if !taken {
+                let keeps = runner.letters.has_unfinished();
+                return keeps.then(|| Rest { record: Some(records.last().to_vec()), records });
             }
-            Ok(Ok(Change::Cancel(key))) => {
-                if runner.pace.cancel(&key) {
-                    runner.tally.cancelled.one_more();
-                }
-                runner.failing.forget(&key);
-            }
-            Ok(Err(why)) => runner.complain_of(&Bad { number: records.number(), why }),
-            Err(bad) => runner.complain_of(&bad),
         }
     }
 }
 
 impl Runner {
+    /// Does what a record asks for; `false` if it is too late for that.
+    fn take(&self, change: Change<'_>, held: &mut usize) -> bool {
+        match change {
+            Change::Add(key, ask) => {
+                if *held >= self.config.max_keys {
+                    *held = make_room(self, &key);
+                }
+                if self.is_stopping() {
+                    return false;
+                }
+                if ask.merge == Merge::Exactly {
+                    self.failing.forget(&key);
+                }
+                match self.pace.add(&key, ask) {
+                    Added::Refused => return false,
+                    Added::New => *held += 1,
+                    Added::Dirty => {}
+                    _ => _ = self.tally.coalesced.one_more(),
+                }
+                self.tally.adds.one_more();
+            }
+            Change::Cancel(key) => {
+                if self.is_stopping() {
+                    return false;
+                }
+                if self.pace.cancel(&key) {
+                    self.tally.cancelled.one_more();
+                }
+                self.failing.forget(&key);
+            }
+        }
+        true
+    }
+
+    fn end_of_input(&self) {
+        match self.config.at_eof {
+            AtEof::Finish => self.pace.end_windows(),
+            AtEof::Abandon => {
+                self.stop(Level::Stopping);
+                self.output.say_blocking("the input has ended: nothing more is started");
+            }
+        }
+    }
+
     fn complain_of(&self, bad: &Bad) {
         self.tally.bad_input.one_more();
         self.output.say_blocking(&bad.to_string());

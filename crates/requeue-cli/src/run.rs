@@ -1,14 +1,14 @@
 //! The run: keys come in, commands run, outcomes go back to the queue.
 
 use std::hash::{BuildHasher, Hasher};
-use std::io::BufReader;
+use std::io::PipeWriter;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use requeue::metrics::Metrics;
 use requeue::{Item, Queue};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::args;
@@ -17,20 +17,23 @@ use crate::exit::{Ended, Refusal};
 use crate::groups::Groups;
 use crate::input::Key;
 use crate::joblog::Joblog;
+use crate::letters::{Letters, Rest};
 use crate::output::{Closed, Output, Stream};
 use crate::pace::Pace;
-use crate::patient::Patient;
 use crate::rate::Rate;
 use crate::reader::{self, Room};
 use crate::retries::Failing;
 use crate::serve::Listener;
 use crate::signals::{Level, Signals};
+use crate::source::Input;
 use crate::standstill::Standstill;
 use crate::summary::{Count, Tally};
 
 /// Runs to the end.
 pub(crate) fn run(config: Config) -> Result<Ended, Refusal> {
-    let input = reader::open(&config.input)?;
+    let (input, stopper) = Input::open(&config.input, config.unfinished.is_some())?;
+    let (dead, unfinished) = (config.dead_letter.as_deref(), config.unfinished.clone());
+    let letters = Letters::open(config.format, dead, unfinished, &input)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -40,8 +43,8 @@ pub(crate) fn run(config: Config) -> Result<Ended, Refusal> {
             Some(address) => Some(Listener::bind(address).await?),
             None => None,
         };
-        let runner = Runner::new(config, listener.as_ref().map(Listener::metrics))?;
-        let runner = Arc::new(runner);
+        let metrics = listener.as_ref().map(Listener::metrics);
+        let runner = Arc::new(Runner::new(config, metrics, letters, stopper)?);
         let signals = Signals::new()
             .map_err(|error| Refusal::failure(format!("signals can't be caught: {error}")))?;
         let page = match listener {
@@ -73,6 +76,7 @@ pub(crate) struct Runner {
     /// What their time-outs go by.
     pub(crate) clock: Standstill,
     pub(crate) joblog: Option<Joblog>,
+    pub(crate) letters: Letters,
     pub(crate) pace: Pace,
     rate: Option<Rate>,
     /// Runs that were about to start, a number for each.
@@ -80,12 +84,18 @@ pub(crate) struct Runner {
     pub(crate) level: watch::Sender<Level>,
     /// The first signal, of which the program dies in the end.
     pub(crate) signal: OnceLock<i32>,
-    pub(crate) dropping: Mutex<()>,
+    /// Dropped when no more is to be read.
+    pub(crate) stopper: Mutex<Option<PipeWriter>>,
     pub(crate) was_short: AtomicBool,
 }
 
 impl Runner {
-    fn new(config: Config, metrics: Option<&Metrics>) -> Result<Self, Refusal> {
+    fn new(
+        config: Config,
+        metrics: Option<&Metrics>,
+        letters: Letters,
+        stopper: PipeWriter,
+    ) -> Result<Self, Refusal> {
         // A seed of this process's own.
         let seed = std::hash::RandomState::new().build_hasher().finish();
         let failing = Failing::new(config.retries, config.base_delay, config.max_delay, seed);
@@ -102,44 +112,45 @@ impl Runner {
             clock: Standstill::default(),
             joblog: config.joblog.as_deref().map(Joblog::create).transpose()?,
             failing,
+            letters,
+            stopper: Mutex::new(Some(stopper)),
             seq: Count::default(),
             level: watch::Sender::default(),
             signal: OnceLock::new(),
-            dropping: Mutex::new(()),
             was_short: AtomicBool::new(false),
             config,
         })
     }
 
-    async fn run(
-        self: Arc<Self>,
-        input: BufReader<Patient>,
-        signals: Signals,
-    ) -> Result<Ended, Refusal> {
+    async fn run(self: Arc<Self>, input: Input, signals: Signals) -> Result<Ended, Refusal> {
         let this = Arc::clone(&self);
+        let (rest, unread) = oneshot::channel();
         std::thread::Builder::new()
             .name("reader".to_owned())
-            .spawn(move || reader::read(&this, input))
+            .spawn(move || {
+                // Nobody waits for it where it would be lost.
+                let _ = rest.send(reader::read(&this, input));
+            })
             .map_err(|error| Refusal::failure(error.to_string()))?;
         tokio::spawn(Arc::clone(&self).watch(signals));
         let progress = tokio::spawn(Arc::clone(&self).show_progress());
         if Arc::clone(&self).start(1).await.is_err() {
             self.tally.failed.store(true, Ordering::Relaxed);
         }
-        self.drop_the_rest();
         progress.abort();
         // It is over when it shows nothing more.
         let _ = progress.await;
-        self.say_goodbye().await;
+        self.say_goodbye(unread).await;
         Ok(match self.signal.get() {
             Some(&signal) => Ended::Signal(signal),
             None => Ended::Exit(self.tally.exit()),
         })
     }
 
-    async fn say_goodbye(&self) {
+    async fn say_goodbye(&self, unread: oneshot::Receiver<Option<Rest>>) {
         let mut level = self.level.subscribe();
         let last_words = async {
+            self.leave_the_rest(unread).await;
             self.output.clear_progress().await;
             self.output.flush().await;
             if let Some(Closed::Failed(error)) = self.output.is_closed() {

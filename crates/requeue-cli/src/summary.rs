@@ -96,6 +96,8 @@ pub(crate) struct Tally {
     pub(crate) cancelled: Count,
     /// Keys that had not run, or not to the end, when the run was ended.
     pub(crate) unfinished: Count,
+    /// `--halt` has ended it.
+    pub(crate) halted: AtomicBool,
     /// Something failed that is neither a command's nor the user's.
     #[serde(skip)]
     pub(crate) failed: AtomicBool,
@@ -116,6 +118,7 @@ impl Tally {
             bad_input: Count::default(),
             cancelled: Count::default(),
             unfinished: Count::default(),
+            halted: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         }
     }
@@ -123,6 +126,8 @@ impl Tally {
     pub(crate) fn exit(&self) -> Exit {
         if self.failed.load(Ordering::Relaxed) {
             Exit::Failure
+        } else if self.halted.load(Ordering::Relaxed) {
+            Exit::Halted
         } else if self.given_up.get() > 0 {
             Exit::GivenUp
         } else if self.bad_input.get() > 0 {

@@ -36,7 +36,6 @@ impl Runner {
                                  ({running})"
                             ));
                         }
-                        self.drop_the_rest();
                     }
                     Heed::Stop => self.stop_for_a_while().await,
                     Heed::GoOn => self.groups.signal_all(Signal::CONT),
@@ -52,7 +51,6 @@ impl Runner {
                 () = self.output.closed(), if is_open => {
                     is_open = false;
                     self.stop(Level::Stopping);
-                    self.drop_the_rest();
                 }
             }
         }

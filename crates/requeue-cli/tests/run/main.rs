@@ -4,6 +4,7 @@ mod arguments;
 mod coalescing;
 mod exits;
 mod failures;
+mod giving_up;
 mod help;
 mod input;
 mod json;

@@ -14,12 +14,10 @@ fn requeue(args: &[&str]) -> Command {
 /// The long flags of `run`, as the help has them.
 fn flags() -> Vec<String> {
     let help = run(&["--help"], "").text();
-    let flags = help.lines().filter(|line| line.starts_with("  ")).filter_map(|line| {
-        let flag = line.split_whitespace().take(2).find(|word| word.starts_with("--"))?;
-        Some(flag.trim_start_matches('-').to_owned())
-    });
-    let flags: Vec<_> = flags.collect();
-    assert!(flags.len() > 20, "{help}");
+    let words = help.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    let flags = words.filter_map(|word| Some(word.strip_prefix("--")?.to_owned()));
+    let flags: Vec<_> = flags.filter(|flag| !flag.is_empty()).collect();
+    assert!(flags.len() > 40, "{help}");
     flags
 }
 

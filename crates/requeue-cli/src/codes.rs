@@ -1,0 +1,54 @@
+//! Lists of exit codes.
+
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use crate::signals::parse_signal;
+
+/// Exit codes; that of a signal is 128 and its number, as in a shell.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Codes(Vec<RangeInclusive<i32>>);
+
+impl Codes {
+    pub(crate) fn contain(&self, exit: i32) -> bool {
+        self.0.iter().any(|range| range.contains(&exit))
+    }
+}
+
+impl FromStr for Codes {
+    type Err = &'static str;
+
+    /// "2,64-78,SIGSEGV".
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.split(',').map(|part| range(part.trim())).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+fn range(text: &str) -> Result<RangeInclusive<i32>, &'static str> {
+    const WRONG: &str = "exit codes from 1 to 255, ranges and signals, as in 2,64-78,SIGSEGV";
+    let code = |text: &str| text.parse().ok().filter(|code| (1..=255).contains(code)).ok_or(WRONG);
+    if text.starts_with(|first: char| first.is_ascii_alphabetic()) {
+        let code = 128 + parse_signal(text).map_err(|_| WRONG)?.as_raw();
+        return Ok(code..=code);
+    }
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (code(first)?, code(last)?);
+    if first > last { Err(WRONG) } else { Ok(first..=last) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_numbers_ranges_and_signals() {
+        let codes: Codes = "2,64-78, SIGSEGV,kill".parse().unwrap();
+        let contained: Vec<_> = (0..300).filter(|&exit| codes.contain(exit)).collect();
+        let expected: Vec<_> = [2].into_iter().chain(64..=78).chain([137, 139]).collect();
+        assert_eq!(contained, expected);
+        assert!(!Codes::default().contain(1));
+        for text in ["", "0", "256", "2,", "5-3", "-1", "1-2-3", "SIGNONE", "x"] {
+            assert!(text.parse::<Codes>().is_err(), "{text}");
+        }
+    }
+}

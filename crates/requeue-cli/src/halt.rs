@@ -1,0 +1,131 @@
+//! When to give all of it up: GNU parallel's `--halt`.
+
+use std::str::FromStr;
+
+use crate::signals::Level;
+
+/// Ends the run when something has happened so often.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Halt {
+    /// What becomes of commands that run: they finish, or are ended.
+    pub(crate) level: Level,
+    what: What,
+    often: Often,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum What {
+    /// Keys that are given up.
+    Fail,
+    /// Keys that are not.
+    Success,
+    /// Either.
+    Done,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Often {
+    Times(u64),
+    /// Of the keys that are done, once three have come so far, as in GNU parallel.
+    Percent(u64),
+}
+
+impl Halt {
+    /// `--fail-fast`.
+    pub(crate) const FAIL_FAST: Self =
+        Self { level: Level::Terminating, what: What::Fail, often: Often::Times(1) };
+
+    /// Whether so much has happened.
+    pub(crate) fn is_reached(self, succeeded: u64, given_up: u64) -> bool {
+        let all = succeeded + given_up;
+        let count = match self.what {
+            What::Fail => given_up,
+            What::Success => succeeded,
+            What::Done => all,
+        };
+        match self.often {
+            Often::Times(times) => count >= times,
+            Often::Percent(percent) => count >= 3 && count * 100 >= all * percent,
+        }
+    }
+}
+
+/// `--halt`, which may be `never`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct MayHalt(pub(crate) Option<Halt>);
+
+impl FromStr for MayHalt {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const WRONG: &str = "never, or now or soon with fail, success or done and a number or \
+                             percentage, as in now,fail=1 or soon,done=20%";
+        if text == "never" {
+            return Ok(Self(None));
+        }
+        let (when, why) = text.split_once(',').ok_or(WRONG)?;
+        let (what, often) = why.split_once('=').ok_or(WRONG)?;
+        let number = |text: &str| text.parse().ok().filter(|&number| number > 0).ok_or(WRONG);
+        Ok(Self(Some(Halt {
+            level: match when {
+                "soon" => Level::Stopping,
+                "now" => Level::Terminating,
+                _ => return Err(WRONG),
+            },
+            what: match what {
+                "fail" => What::Fail,
+                "success" => What::Success,
+                "done" => What::Done,
+                _ => return Err(WRONG),
+            },
+            often: match often.strip_suffix('%') {
+                None => Often::Times(number(often)?),
+                Some(percent) => match number(percent)? {
+                    percent @ 1..=100 => Often::Percent(percent),
+                    _ => return Err(WRONG),
+                },
+            },
+        })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn halt(text: &str) -> Halt {
+        text.parse::<MayHalt>().unwrap().0.unwrap()
+    }
+
+    #[test]
+    fn a_halt_counts_what_it_is_told_to() {
+        for (text, succeeded, given_up, reached) in [
+            ("now,fail=2", 100, 1, false),
+            ("now,fail=2", 0, 2, true),
+            ("soon,success=2", 1, 100, false),
+            ("soon,success=2", 2, 0, true),
+            ("soon,done=3", 1, 1, false),
+            ("soon,done=3", 1, 2, true),
+            ("soon,fail=50%", 0, 2, false),
+            ("soon,fail=50%", 4, 3, false),
+            ("soon,fail=50%", 3, 3, true),
+        ] {
+            assert_eq!(halt(text).is_reached(succeeded, given_up), reached, "{text}");
+        }
+        assert_eq!(halt("now,fail=1"), Halt::FAIL_FAST);
+        assert_eq!(halt("soon,fail=1").level, Level::Stopping);
+        assert_eq!("never".parse(), Ok(MayHalt(None)));
+        for text in [
+            "",
+            "soon",
+            "now,fail",
+            "now,fail=0",
+            "later,fail=1",
+            "now,fails=1",
+            "now,fail=0%",
+            "now,fail=101%",
+        ] {
+            assert!(text.parse::<MayHalt>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The input, whose reading can be ended from elsewhere.
+
+use std::fs::{File, Metadata};
+use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::command::escaped;
+use crate::exit::Refusal;
+
+/// Where keys come from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Stdin { terminal: bool },
+    File(PathBuf),
+}
+
+/// A file that is read until somebody has heard enough. Waits, also where somebody else has made it
+/// non-blocking: whoever shares a terminal with us can do that.
+#[derive(Debug)]
+pub(crate) struct Input {
+    file: File,
+    metadata: Metadata,
+    /// Has its end when reading is to stop.
+    stop: PipeReader,
+    is_stopping: bool,
+    /// Whether what is there already is read after that.
+    keeps_rest: bool,
+    /// How much of it, if this is no file that has an end: as much as a pipe can hold.
+    left: usize,
+    is_cut: bool,
+}
+
+const PIPE: usize = 1 << 20;
+
+impl Input {
+    /// Opens the input; dropping the other end stops it. With `keeps_rest`, what can be had without
+    /// waiting is then read first, so that it can be kept.
+    pub(crate) fn open(source: &Source, keeps_rest: bool) -> Result<(Self, PipeWriter), Refusal> {
+        let (file, what) = match source {
+            Source::Stdin { .. } => {
+                let own = io::stdin().as_fd().try_clone_to_owned();
+                (own.map(File::from), "standard input".to_owned())
+            }
+            Source::File(path) => (File::open(path), escaped(path.as_os_str().as_bytes())),
+        };
+        let input = file.and_then(|file| Self::new(file, keeps_rest));
+        input.map_err(|error| Refusal::failure(format!("{what}: {error}")))
+    }
+
+    fn new(file: File, keeps_rest: bool) -> io::Result<(Self, PipeWriter)> {
+        let (stop, stopper) = io::pipe()?;
+        let metadata = file.metadata()?;
+        let (is_stopping, left, is_cut) = (false, PIPE, false);
+        Ok((Self { file, metadata, stop, is_stopping, keeps_rest, left, is_cut }, stopper))
+    }
+
+    pub(crate) const fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Whether its end is none, but where reading stopped.
+    pub(crate) const fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Waits until there is something to read, or no more is to be.
+    fn wait(&mut self) -> io::Result<()> {
+        let at_once = self.is_stopping.then(Timespec::default);
+        let mut fds =
+            [PollFd::new(&self.file, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
+        match poll(&mut fds, at_once.as_ref()) {
+            Err(Errno::INTR) => return Ok(()),
+            ready => _ = ready?,
+        }
+        let [is_ready, stops] = [0, 1].map(|fd: usize| !fds[fd].revents().is_empty());
+        if stops && !self.is_stopping {
+            self.is_stopping = true;
+            self.is_cut = !self.keeps_rest;
+        } else if self.is_stopping {
+            self.is_cut = !is_ready || self.left == 0;
+        }
+        Ok(())
+    }
+}
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let was_stopping = self.is_stopping;
+            self.wait()?;
+            if self.is_cut {
+                return Ok(0);
+            }
+            if self.is_stopping != was_stopping {
+                continue;
+            }
+            let room = if self.is_stopping { buffer.len().min(self.left) } else { buffer.len() };
+            match self.file.read(&mut buffer[..room]) {
+                // Somebody else has read it.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                read => {
+                    if self.is_stopping && !self.metadata.is_file() {
+                        self.left -= read.as_ref().map_or(0, |&read| read);
+                    }
+                    return read;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Write, pipe};
+    use std::os::fd::OwnedFd;
+
+    use rustix::fs::OFlags;
+
+    use super::*;
+
+    fn input(keeps_rest: bool) -> (Input, PipeWriter, PipeWriter) {
+        let (reader, writer) = pipe().unwrap();
+        let (input, stopper) = Input::new(File::from(OwnedFd::from(reader)), keeps_rest).unwrap();
+        (input, stopper, writer)
+    }
+
+    #[test]
+    fn a_pipe_that_was_made_non_blocking_is_waited_for() {
+        let (mut input, _stopper, mut writer) = input(false);
+        rustix::fs::fcntl_setfl(&input.file, OFlags::NONBLOCK).unwrap();
+        // More than a pipe holds.
+        let sent = vec![b'x'; 1 << 22];
+        let received = std::thread::scope(|scope| {
+            let received = scope.spawn(|| {
+                let mut received = Vec::new();
+                input.read_to_end(&mut received).map(|_| received)
+            });
+            writer.write_all(&sent).unwrap();
+            drop(writer);
+            received.join().unwrap().unwrap()
+        });
+        assert_eq!(received, sent);
+        assert!(!input.is_cut());
+    }
+
+    #[test]
+    fn reading_can_be_stopped_while_it_waits() {
+        for keeps_rest in [false, true] {
+            let (mut input, stopper, writer) = input(keeps_rest);
+            std::thread::scope(|scope| {
+                let read = scope.spawn(|| input.read(&mut [0; 8]));
+                drop(stopper);
+                assert_eq!(read.join().unwrap().unwrap(), 0);
+            });
+            assert!(input.is_cut());
+            drop(writer);
+        }
+    }
+
+    #[test]
+    fn what_is_there_is_read_if_it_is_to_be_kept() {
+        for (keeps_rest, kept) in [(false, &b""[..]), (true, b"abc")] {
+            let (mut input, stopper, mut writer) = input(keeps_rest);
+            writer.write_all(b"abc").unwrap();
+            drop(stopper);
+            let mut read = Vec::new();
+            input.read_to_end(&mut read).unwrap();
+            assert_eq!((read.as_slice(), input.is_cut()), (kept, true));
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! What is given up, where it is written, and when all of it is.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+
+use crate::support::{Ended, Gate, Live, directory, end, run, run_in};
+
+const SHORT: [&str; 2] = ["--base-delay", "1ms"];
+
+#[test]
+fn some_failures_are_final() {
+    for (fatal, script) in [
+        ("7", "exit 7"),
+        ("1-6,7-9", "exit 7"),
+        ("SIGKILL", "kill -KILL $$"),
+        ("9,137", "kill -KILL $$"),
+        ("term", "kill -TERM $$"),
+    ] {
+        let script = format!("[ $1 = good ] || {{ {script}; }}");
+        let args = [&SHORT[..], &["--fatal", fatal, "--retries", "inf", "-c", &script]].concat();
+        let ended = run(&args, "bad\ngood\n");
+        assert_eq!((ended.code(), ended.count("runs")), (Some(1), 2), "{fatal}: {}", ended.stderr);
+        assert!(ended.stderr.contains("\"bad\": given up after 1 attempt: "), "{}", ended.stderr);
+    }
+    let args = [&SHORT[..], &["--fatal", "3", "-c", "exit $((REQUEUE_ATTEMPT + 1))"]].concat();
+    let ended = run(&args, "k\n");
+    assert_eq!((ended.code(), ended.count("runs")), (Some(1), 2), "{}", ended.stderr);
+    assert!(ended.stderr.contains("\"k\": given up after 2 attempts: exit status: 3"));
+    for wrong in ["", "0", "300", "1,", "SIGNONE"] {
+        let ended = run(&["--fatal", wrong, "true"], "");
+        assert_eq!(ended.code(), Some(2), "{wrong}");
+        assert!(ended.stderr.contains("2,64-78,SIGSEGV"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn what_is_given_up_is_in_the_dead_letter_file_at_once_and_can_be_fed_back() {
+    let dir = directory("dead_letter");
+    let args = ["--retries", "0", "--dead-letter", "dead", "-j1", "-c", "echo $1; [ $1 = ok ]"];
+    let mut live = Live::start(&dir, &args);
+    live.send("bad 1\nok\nbad 2\nend\n");
+    live.wait_for("end");
+    // It is there while the run goes on; the last may be about to be written.
+    assert!(fs::read_to_string(dir.join("dead")).unwrap().starts_with("bad 1\nbad 2\n"));
+    assert_eq!(live.end().code(), Some(1));
+    // Appended to.
+    let ended = run_in(&dir, &args, "bad 3\n");
+    assert_eq!(ended.code(), Some(1));
+    let dead = fs::read_to_string(dir.join("dead")).unwrap();
+    assert_eq!(dead, "bad 1\nbad 2\nend\nbad 3\n");
+    let again = run_in(&dir, &["-a", "dead", "-j1", "echo"], "");
+    assert_eq!((again.code(), again.text()), (Some(0), dead));
+}
+
+#[test]
+fn dead_letters_have_the_form_of_the_input() {
+    let dir = directory("dead_letter_form");
+    let args = ["--retries", "0", "--dead-letter", "dead", "-0", "false"];
+    run_in(&dir, &args, b"a\nb\0");
+    assert_eq!(fs::read(dir.join("dead")).unwrap(), b"a\nb\0");
+
+    let args =
+        ["--retries", "1", "--base-delay", "1ms", "--dead-letter", "json", "--input", "json"];
+    let input = "{\"key\":\"a\\nb\",\"priority\":3}\n{\"key_base64\":\"/w==\"}\n";
+    let ended = run_in(&dir, &[&args[..], &["-j1", "-c", "exit 7"]].concat(), input);
+    assert_eq!(ended.code(), Some(1));
+    let dead = fs::read_to_string(dir.join("json")).unwrap();
+    let lines: Vec<_> = dead.lines().collect();
+    let why = "\"attempts\":2,\"exit\":7,\"why\":\"exit status: 7\",\"given_up_at\":\"2";
+    assert_eq!(lines.len(), 2, "{dead}");
+    assert!(lines[0].starts_with(&format!("{{\"key\":\"a\\nb\",\"priority\":3,{why}")), "{dead}");
+    assert!(lines[1].starts_with(&format!("{{\"key_base64\":\"/w==\",{why}")), "{dead}");
+    let again = run_in(&dir, &["--input", "json", "-a", "json", "-j1", "printf", "<%s>"], "");
+    assert_eq!((again.code(), again.stdout), (Some(0), b"<a\nb>\n<\xff>\n".to_vec()));
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_known_before_anything_runs() {
+    let dir = directory("no_dead_letter");
+    for flag in ["--dead-letter", "--unfinished"] {
+        let ended = run_in(&dir, &[flag, "no/such", "touch"], "ran\n");
+        assert_eq!(ended.code(), Some(125));
+        let message = format!("{flag} \"no/such\": No such file");
+        assert!(ended.stderr.contains(&message), "{}", ended.stderr);
+    }
+    assert!(!dir.join("ran").exists());
+    // What fails would be read for ever.
+    fs::write(dir.join("keys"), "k\n").unwrap();
+    for args in [["-a", "keys"], ["--arg-file", "../no_dead_letter/keys"]] {
+        let ended = run_in(&dir, &[&args[..], &["--dead-letter", "keys", "false"]].concat(), "");
+        assert_eq!(ended.code(), Some(2));
+        assert!(ended.stderr.contains("--dead-letter: that file is the input"), "{}", ended.stderr);
+    }
+    let ended = run_in(&dir, &["--dead-letter", "x", "--unfinished", "x", "false"], "k\n");
+    assert_eq!(ended.code(), Some(2));
+}
+
+#[test]
+fn a_dead_letter_that_is_lost_is_a_failure_of_ours() {
+    if !fs::exists("/dev/full").unwrap_or(false) {
+        // Not every system has a device that is always full.
+        return;
+    }
+    let args = ["--retries", "0", "--dead-letter", "/dev/full", "false"];
+    let ended = run(&args, "k\n");
+    assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--dead-letter: \"k\": No space left"), "{}", ended.stderr);
+}
+
+fn halted(halt: &[&str], script: &str, input: &str) -> Ended {
+    let args = ["-j1", "--retries", "0", "-c", script];
+    let ended = run(&[halt, &args].concat(), input);
+    assert_eq!(ended.code(), Some(4), "{halt:?}: {}", ended.stderr);
+    assert!(ended.stderr.contains("requeue: halted: "), "{}", ended.stderr);
+    ended
+}
+
+#[test]
+fn a_run_can_be_halted_by_what_is_given_up_or_done() {
+    let bad = "echo $1; [ $1 != bad ]";
+    let bad = bad.replace("!= bad", "= ok");
+    for (halt, input, runs) in [
+        ("soon,fail=2", "x\nok\ny\nz\n", "x\nok\ny\n"),
+        ("now,fail=1", "ok\nx\nz\n", "ok\nx\n"),
+        ("soon,success=1", "x\nok\ny\n", "x\nok\n"),
+        ("soon,done=2", "x\nok\ny\n", "x\nok\n"),
+        ("soon,fail=60%", "x\nok\ny\nz\na\n", "x\nok\ny\nz\n"),
+    ] {
+        assert_eq!(halted(&["--halt", halt], &bad, input).text(), runs, "{halt}");
+    }
+    assert_eq!(halted(&["--fail-fast"], &bad, "x\ny\n").text(), "x\n");
+    let never = run(&["--halt", "never", "--retries", "0", "false"], "a\nb\n");
+    assert_eq!((never.code(), never.count("given up")), (Some(1), 2));
+    for wrong in [&["--halt", "soon"][..], &["--halt", "soon,fail=1", "--fail-fast"]] {
+        assert_eq!(run(&[wrong, &["true"]].concat(), "").code(), Some(2));
+    }
+}
+
+#[test]
+fn a_retry_is_no_failure_that_halts() {
+    let args = [&SHORT[..], &["--fail-fast", "-c", "[ $REQUEUE_ATTEMPT = 3 ]"]].concat();
+    let ended = run(&args, "k\n");
+    assert_eq!((ended.code(), ended.count("runs")), (Some(0), 3), "{}", ended.stderr);
+}
+
+#[test]
+fn a_halt_lets_commands_finish_or_ends_them() {
+    for (halt, lines) in [("soon", "other finished\n"), ("now", "")] {
+        let dir = directory(&format!("halt_{halt}"));
+        let mut gate = Gate::new(&dir);
+        let script =
+            "[ $1 != bad ] || exit 1; trap '' TERM; echo started; read _ <gate; echo $1 finished";
+        let script =
+            if halt == "now" { script.replace("trap '' TERM; ", "") } else { script.into() };
+        let halt = format!("{halt},fail=1");
+        let args =
+            ["-j2", "--retries", "0", "--halt", &halt, "--unfinished", "left", "-c", &script];
+        let mut live = Live::start(&dir, &args);
+        live.send("other\n");
+        live.wait_for("started");
+        live.send("bad\nlater\n");
+        live.wait_for_message("halted: 0 keys done, 1 given up");
+        if !lines.is_empty() {
+            gate.open(1);
+        }
+        let ended = live.end();
+        assert_eq!(ended.code(), Some(4), "{}", ended.stderr);
+        assert_eq!(ended.text(), format!("started\n{lines}"));
+        let mut left: Vec<_> =
+            fs::read_to_string(dir.join("left")).unwrap().lines().map(str::to_owned).collect();
+        left.sort();
+        let expected = if lines.is_empty() { vec!["later", "other"] } else { vec!["later"] };
+        assert_eq!(left, expected);
+    }
+}
+
+#[test]
+fn a_halt_that_ends_commands_kills_those_that_do_not_heed_it() {
+    let dir = directory("halt_kills");
+    let script = "[ $1 != bad ] || exit 1; trap '' TERM; echo started; while :; do sleep 1; done";
+    let args = ["-j2", "--retries", "0", "--fail-fast", "--kill-after", "50ms", "-c", script];
+    let mut live = Live::start(&dir, &args);
+    live.send("other\n");
+    live.wait_for("started");
+    live.send("bad\n");
+    let ended = live.end();
+    assert_eq!((ended.code(), ended.count("unfinished")), (Some(4), 1), "{}", ended.stderr);
+}
+
+#[test]
+fn what_had_not_run_or_was_cut_off_is_written_and_can_be_fed_back() {
+    let dir = directory("unfinished");
+    fs::write(dir.join("left"), "what an earlier run has left\n").unwrap();
+    let mut gate = Gate::new(&dir);
+    let script = "echo $1; echo $1 >>ran; read _ <gate || :";
+    let args = ["-j2", "--unfinished", "left", "-c", script];
+    let mut live = Live::start(&dir, &args);
+    live.send("cut\nfinishes\n");
+    live.wait_for("cut");
+    live.wait_for("finishes");
+    live.send("cut\na\nb\na\nc\n");
+    gate.open(1);
+    // One of the two finishes; and one of the others runs.
+    live.wait_for("");
+    live.signal(Signal::TERM);
+    live.wait_for_message("nothing more is started");
+    live.signal(Signal::INT);
+    let ended = live.end();
+    assert_eq!(ended.status.signal(), Some(Signal::TERM.as_raw()));
+    let left = fs::read_to_string(dir.join("left")).unwrap();
+    assert_eq!(ended.count("unfinished"), left.lines().count() as u64, "{left}");
+    assert_eq!(left.lines().filter(|&line| line == "c").count(), 1, "{left}");
+    // It is replaced by what is left of it: nothing.
+    let mut again = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    again.args(["run", "-a", "left", "--unfinished", "left", "-c", "echo $1 >>ran"]);
+    let again = end(again.current_dir(&dir), "");
+    assert_eq!(again.code(), Some(0), "{}", again.stderr);
+    assert_eq!(fs::read_to_string(dir.join("left")).unwrap(), "");
+    let ran = fs::read_to_string(dir.join("ran")).unwrap();
+    for key in ["a", "b", "c", "cut", "finishes"] {
+        assert!(ran.lines().any(|line| line == key), "{key}: {ran}");
+    }
+}
+
+#[test]
+fn the_rest_of_a_file_and_what_a_pipe_holds_are_unfinished_too() {
+    let keys: String = (0..20_000).map(|n| format!("key {n}\n")).collect();
+    for from_file in [true, false] {
+        let dir = directory(&format!("unread_{from_file}"));
+        let _gate = Gate::new(&dir);
+        fs::write(dir.join("keys"), &keys).unwrap();
+        let args =
+            ["--max-keys", "10", "-j1", "--unfinished", "left", "-c", "echo started; read _ <gate"];
+        let mut live = if from_file {
+            Live::start(&dir, &[&["-a", "keys"], &args[..]].concat())
+        } else {
+            // All of it is in the pipe when its writer has gone.
+            let mut live = Live::start(&dir, &args);
+            live.send(&keys[..60_000]);
+            live
+        };
+        live.wait_for("started");
+        live.wait_for_message("10 keys are held");
+        live.signal(Signal::TERM);
+        live.wait_for_message("nothing more is started");
+        live.signal(Signal::INT);
+        let ended = live.end();
+        let left = fs::read_to_string(dir.join("left")).unwrap();
+        let mut lines: Vec<_> = left.lines().collect();
+        lines.sort_unstable();
+        // Of the pipe without the last, whose end had not come.
+        let whole =
+            if from_file { &keys[..] } else { &keys[..=keys[..60_000].rfind('\n').unwrap()] };
+        let mut expected: Vec<_> = whole.lines().collect();
+        expected.sort_unstable();
+        assert_eq!(lines.len(), expected.len(), "{from_file} {}", ended.stderr);
+        assert!(lines == expected, "{from_file}");
+    }
+}
+
+#[test]
+fn unfinished_objects_keep_when_and_how_urgently_they_run() {
+    let dir = directory("unfinished_json");
+    let mut gate = Gate::new(&dir);
+    let args = ["--input", "json", "--max-keys", "4", "-j1", "--unfinished", "left", "-c"];
+    let script = "echo $1; read _ <gate";
+    let mut live = Live::start(&dir, &[&args[..], &[script]].concat());
+    live.send("{\"key\":\"runs\"}\n");
+    live.wait_for("runs");
+    live.send(
+        "{\"key\":\"low\",\"priority\":-2}\n{\"key\":\"later\",\"after\":\"1h\",\"priority\":7}\n",
+    );
+    live.send("{\"key\":\"ready\"}\n{\"key\":\"not read\",\"x\":1}\n");
+    live.wait_for_message("4 keys are held");
+    live.signal(Signal::TERM);
+    live.wait_for_message("nothing more is started");
+    gate.open(1);
+    let ended = live.end();
+    assert_eq!(ended.count("unfinished"), 3, "{}", ended.stderr);
+    let left = fs::read_to_string(dir.join("left")).unwrap();
+    let lines: Vec<_> = left.lines().collect();
+    assert_eq!(lines.len(), 4, "{left}");
+    for line in [
+        "{\"key\":\"low\",\"priority\":-2}",
+        "{\"key\":\"ready\"}",
+        "{\"key\":\"not read\",\"x\":1}",
+    ] {
+        assert!(lines.contains(&line), "{left}");
+    }
+    let later = lines.iter().find(|line| line.contains("later")).unwrap();
+    assert!(
+        later.starts_with("{\"key\":\"later\",\"after\":35") && later.ends_with(",\"priority\":7}"),
+        "{left}"
+    );
+}
+
+#[test]
+fn the_end_of_the_input_can_end_it_all() {
+    let dir = directory("abandon");
+    let mut gate = Gate::new(&dir);
+    let script = "echo $1; read _ <gate; exit 1";
+    let args = ["-j1", "--at-eof", "abandon", "--unfinished", "left", "-c", script];
+    let mut live = Live::start(&dir, &args);
+    live.send("fails\n");
+    live.wait_for("fails");
+    live.send("ready\n");
+    live.close();
+    live.wait_for_message("the input has ended: nothing more is started");
+    gate.open(1);
+    let ended = live.end();
+    assert_eq!((ended.code(), ended.count("unfinished")), (Some(0), 2), "{}", ended.stderr);
+    let mut left: Vec<_> =
+        fs::read_to_string(dir.join("left")).unwrap().lines().map(str::to_owned).collect();
+    left.sort();
+    assert_eq!(left, ["fails", "ready"]);
+    let ended = run(&["--at-eof", "finish", "echo"], "a\n");
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "a\n"));
+}
+
+#[test]
+fn when_nobody_reads_the_output_what_is_left_is_written() {
+    let dir = directory("unfinished_closed");
+    let keys: String = (0..5000).map(|n| format!("{n}\n")).collect();
+    let mut command = crate::support::command(&["-j1", "--unfinished", "left", "echo"]);
+    command.current_dir(&dir).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let mut stdin = child.stdin.take().unwrap();
+    let _ = std::io::Write::write_all(&mut stdin, keys.as_bytes());
+    drop(stdin);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let left = fs::read_to_string(dir.join("left")).unwrap();
+    assert!(left.ends_with("4999\n") && left.lines().count() > 4000, "{}", left.len());
+}
