@@ -99,10 +99,11 @@ impl<K: Eq + Clone> Queue<K> {
     /// An empty queue, which has allocated nothing but what its order needs.
     #[must_use]
     pub fn new(config: Config<K>) -> Self {
+        let ready = Ready::new(config.order, config.fair, config.group_limit);
         Self {
-            records: Slab::new(),
+            records: Slab::new(config.track || ready.lanes().is_some()),
             index: Index::new(),
-            ready: Ready::new(config.order, config.fair, config.group_limit),
+            ready,
             timers: Timers::new(),
             tracker: config.track.then(|| Box::new(Tracker::new())),
             counts: Counts::default(),

@@ -185,7 +185,7 @@ mod tests {
 
     impl Case {
         fn new(hash_of: fn(u32) -> u32) -> Self {
-            Self { index: Index::new(), records: Slab::new(), model: BTreeMap::new(), hash_of }
+            Self { index: Index::new(), records: Slab::new(false), model: BTreeMap::new(), hash_of }
         }
 
         fn add(&mut self, key: u32) {

@@ -89,7 +89,7 @@ impl Lanes {
         Self {
             policy,
             places: Chunked::new(),
-            groups: Slab::new(),
+            groups: Slab::new(false),
             by_id: BTreeMap::new(),
             levels: BTreeMap::new(),
             ages: BTreeMap::new(),
