@@ -16,7 +16,7 @@ endif
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' Makefile
 
-run: ## Hash every file of this repository with the program, some of them added several times
+run: ## Hash every file of this repository with the program, some of them several times; SERVE=1: and a page of it, until Ctrl-C
 	@scripts/setup.sh
 	@scripts/run.sh
 

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Hashes every file of the repository through `requeue run`, with some files added several times, and checks
 # that each has its hash. The summary on standard error is the program's own.
+#
+# With SERVE=1 (any port) or SERVE=[ADDR:]PORT it goes on until Ctrl-C, with its page up: files that change are
+# hashed again, and a few others, as if they had.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cargo build --release -p requeue-cli
@@ -30,6 +33,33 @@ list >"$out/files"
     head -40 "$out/files"
     grep '\.rs$' "$out/files" || true
 } >"$out/keys"
+
+# The keys, and then what changes.
+watch() {
+    cat "$out/keys"
+    local seen=$out/seen new=$out/new
+    touch "$seen"
+    while :; do
+        shuf -n 8 "$out/files" 2>/dev/null || head -8 "$out/files"
+        sleep 1
+        touch "$new"
+        while IFS= read -r file; do
+            [ ! "$file" -nt "$seen" ] || printf '%s\n' "$file"
+        done <"$out/files"
+        mv "$new" "$seen"
+    done
+}
+
+if [ -n "${SERVE-}" ]; then
+    case $SERVE in 1) at=:0 ;; *) at=$SERVE ;; esac
+    # What watches ends when nobody reads what it has seen.
+    "$target/release/requeue" run --serve "$at" -j 4 -- "${hash[@]}" {} < <(watch) >"$out/hashes" &
+    running=$!
+    trap 'kill -TERM "$running" 2>/dev/null' INT TERM HUP
+    while kill -0 "$running" 2>/dev/null; do wait "$running" || status=$?; done
+    # Ended as it was asked to.
+    case ${status-0} in 129 | 130 | 143) exit 0 ;; *) exit "${status-0}" ;; esac
+fi
 
 printf '%d keys for %d files\n' "$(wc -l <"$out/keys")" "$(wc -l <"$out/files")"
 "$target/release/requeue" run -j 4 -- "${hash[@]}" {} <"$out/keys" >"$out/hashes"

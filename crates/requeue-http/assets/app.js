@@ -1,6 +1,6 @@
 // The page: what it is told each second, and what it says of the connection.
 
-import { amount, duration, rate } from "./format.js";
+import { amount, duration, power, rate } from "./format.js";
 import { Plot, spark } from "./plot.js";
 import { Table } from "./table.js";
 
@@ -35,7 +35,7 @@ const plots = [
   new Plot($("#latency"), {
     sentence: "Average durations, now",
     scale: "log",
-    format: (value, onAxis) => onAxis ? duration(value).replace(".0 ", " ") : duration(value),
+    format: (value, onAxis) => onAxis ? power(value) : duration(value),
     series: [
       { name: "of a run", class: "a", value: mean("worked", "worked_seconds") },
       { name: "ready before it", class: "b", value: mean("queued", "queued_seconds") },

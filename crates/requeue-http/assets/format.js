@@ -19,6 +19,12 @@ export function duration(seconds) {
   return `${days} d ${two(hours % 24)} h`;
 }
 
+/** Seconds that are a power of ten. */
+export function power(seconds) {
+  if (seconds >= 1) return `${amount(seconds)} s`;
+  return seconds > 0.0009 ? `${Math.round(seconds * 1e3)} ms` : `${Math.round(seconds * 1e6)} µs`;
+}
+
 /** Events per second. */
 export function rate(number) {
   return number < 99.95 ? number.toFixed(1) : amount(Math.round(number));

@@ -94,11 +94,6 @@ export class Table {
     const rows = new Map();
     const { state, part, wanted } = this;
     const take = (row) => rows.set(row.key_base64 ?? row.key, row);
-    // What runs longest is on top whatever else there is.
-    if (state === "") {
-      const running = await this.get(signal, "keys", { state: "running", q: part, limit: 50 });
-      running.keys.forEach(take);
-    }
     let cursor = "";
     let looked = 0;
     for (let request = 0; request < REQUESTS && rows.size < wanted; request += 1) {
@@ -111,6 +106,15 @@ export class Table {
       if (asked && request > 0) {
         this.shown.textContent = `looked at ${amount(looked)} keys, found ${amount(rows.size)}`;
       }
+    }
+    // What runs longest is on top whatever else there is. Asked for in one go, after the rest: what
+    // ran when that was looked at may be over.
+    if (state === "") {
+      const running = await this.get(signal, "keys", { state: "running", q: part, limit: 50 });
+      for (const [id, row] of rows) {
+        if (running.next === null && row.state === "running") rows.delete(id);
+      }
+      running.keys.forEach(take);
     }
     return { rows: [...rows.values()].sort(order).slice(0, wanted), more: cursor !== null };
   }

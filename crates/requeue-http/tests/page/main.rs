@@ -250,6 +250,7 @@ fn it_says_when_the_program_ends_and_comes_back_with_it() {
     let Some(page) = browser(test, &served.url("/")) else { return };
     served.queue.add_all((0..5).map(|n| vec![b'a' + n]));
     page.wait_for(&format!("{} === '5'", count("ready")));
+    page.wait_for(&format!("{SHOWN}.length === 5"));
     let said = "document.querySelector('#link').textContent";
     assert_eq!(page.eval(said), json!("Live"));
     is_clean(&page, &served);
