@@ -149,3 +149,27 @@ fn only_dead(group: Pid) -> bool {
             is_member && !matches!(state, Some("Z" | "X"))
         })
 }
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn members_that_are_dead_are_told_from_the_living() {
+        let mut sleep = Command::new("sleep");
+        let mut child = sleep.arg("1000").stdin(Stdio::null()).process_group(0).spawn().unwrap();
+        let group = Pid::from_child(&child);
+        assert!(!only_dead(group));
+        kill_process_group(group, Signal::KILL).unwrap();
+        // It is dead, and nobody has waited for it.
+        let unseen = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(group), unseen).unwrap();
+        assert_eq!(test_kill_process_group(group), Ok(()));
+        assert!(only_dead(group));
+        child.wait().unwrap();
+    }
+}

@@ -52,8 +52,14 @@ fn a_key_is_one_argument_whatever_is_in_it() {
 fn with_null_a_key_can_have_newlines() {
     let mut keys: Vec<&[u8]> = ODD.to_vec();
     keys.extend([&b"two\nlines"[..], b"\n", b"ends in one\n"]);
-    for null in ["-0", "--null"] {
-        let ended = run(&[null, "-j1", "--", "printf", "<%s>"], joined(&keys, b"", b"\0"));
+    for args in [
+        &["-0", "-j1", "--", "printf", "<%s>"][..],
+        &["--null", "-j1", "--", "printf", "<%s>", "{}"],
+        &["-0", "-j1", "-c", "printf '<%s>' \"$1\""],
+        &["-0", "-j1", "-c", "printf '<%s>' \"$REQUEUE_KEY\""],
+        &["-0", "-j1", "-u", "--", "printf", "<%s>\\n"],
+    ] {
+        let ended = run(args, joined(&keys, b"", b"\0"));
         assert_eq!(ended.code(), Some(0), "{ended:?}");
         assert_eq!(ended.stdout, joined(&keys, b"<", b">\n"));
     }
@@ -125,7 +131,7 @@ fn a_command_need_not_read_its_key() {
     let ended = run(&["--stdin", "key", "-c", "wc -c | tr -d ' '"], &long);
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "131071\n"));
     // The one that stays has the pipe, too.
-    for script in ["exit 0", "(read _ <gate) <&0 & exit 0", "exec <&-; exit 0"] {
+    for script in ["exit 0", "exec 3<&0; (read _ <gate) & exit 0", "exec <&-; exit 0"] {
         let ended = run_in(&dir, &["--retries", "0", "--stdin", "key", "-c", script], &long);
         assert_eq!(ended.code(), Some(0), "{script}: {}", ended.stderr);
     }

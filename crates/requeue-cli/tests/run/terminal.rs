@@ -126,6 +126,7 @@ fn on_a_terminal_progress_is_a_line_below_the_others() {
         // It is wiped away before anything else comes.
         let (before, after) = said.split_once("a line\r\n").unwrap();
         assert!(before.ends_with("\r\x1b[2K"), "{said:?}");
+        assert!(after.ends_with("s\r\n"), "the summary is the last: {said:?}");
         let (once_more, _) = after.split_once("requeue: 1 adds, 1 runs").unwrap();
         assert!(once_more.is_empty() || once_more.ends_with("\r\x1b[2K"), "{said:?}");
     }
