@@ -79,6 +79,9 @@ impl Runner {
         } else {
             self.run_command(run).await
         };
+        if matches!(outcome, Outcome::Done) {
+            self.tally.done.one_more();
+        }
         self.end(item, outcome).await;
     }
 
@@ -222,10 +225,7 @@ impl Runner {
     async fn outcome(&self, run: Run<'_>, finished: Finished) -> Outcome {
         let Finished { status, starved, timed_out, .. } = finished;
         let status = match status {
-            Ok(status) if status.success() && !timed_out => {
-                self.tally.done.one_more();
-                return Outcome::Done;
-            }
+            Ok(status) if status.success() && !timed_out => return Outcome::Done,
             Ok(status) => status,
             Err(error) => return Outcome::Failed { exit: 125, why: error.to_string() },
         };

@@ -45,6 +45,9 @@ fn a_dry_run_shows_the_commands_and_runs_none() {
     assert_eq!((ended.code(), ended.count("runs")), (Some(0), 0), "{}", ended.stderr);
     assert!(ended.text().starts_with("touch xa\ntouch 'xb c'\n"), "{ended:?}");
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+    // What is shown counts as done.
+    let halt = ["--dry-run", "-j1", "--halt", "soon,done=2", "echo"];
+    assert_eq!(run(&halt, "a\nb\nc\n").text(), "echo a\necho b\n");
 }
 
 /// The fields of each line but the first.
