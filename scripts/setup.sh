@@ -51,6 +51,11 @@ if [ "${1-}" = browser ] && ! has_browser; then
         packages chromium font-dejavu || fail 'There is no Chromium here, for the tests of the page.'
 fi
 
+# A test watches files with it; where it can't be had, the test says that it did not run.
+if [ "$(uname)" = Linux ] && ! command -v inotifywait >/dev/null; then
+    packages inotify-tools || true
+fi
+
 if [ "${1-}" = deny ] && ! cargo deny --version >/dev/null 2>&1; then
     # Unoptimised, because it runs for a second, and an optimised build takes several times as long to make.
     CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 \

@@ -55,7 +55,7 @@ const SIGNALS: [(&str, &str); 4] = [
 ];
 
 const EXAMPLES: [&str; 3] = [
-    "inotifywait -mr --format '%w%f%0' --no-newline DIR | requeue run -0 -- CMD",
+    "inotifywait -mr -e close_write --format '%w%f%0' --no-newline DIR | requeue run -0 -- CMD",
     "requeue run -a ids -j8 --timeout 1m --joblog log -- ./sync --id {}",
     "requeue run -c 'curl -fsS \"$1\" | ./import' <urls",
 ];

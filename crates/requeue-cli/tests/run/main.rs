@@ -14,6 +14,7 @@ mod pages;
 mod reports;
 mod serve;
 mod signals;
+mod streams;
 mod support;
 mod terminal;
 mod timeouts;

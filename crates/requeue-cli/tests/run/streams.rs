@@ -1,0 +1,114 @@
+//! Real streams: many lines over few keys, files that change, a million keys.
+
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use crate::support::{Live, directory};
+
+#[test]
+fn many_lines_over_few_keys_are_few_runs_and_none_is_lost() {
+    let dir = directory("many_lines");
+    let write = |key: u32, version: &str| {
+        fs::write(dir.join("version"), version).unwrap();
+        fs::rename(dir.join("version"), dir.join(format!("{key}.now"))).unwrap();
+    };
+    let script = "mkdir \"$1.runs\" || exit
+        read version <\"$1.now\"; echo $version >\"$1.seen\"; rmdir \"$1.runs\"";
+    let mut live = Live::start(&dir, &["-j8", "--retries", "0", "-c", script]);
+    (0..50).for_each(|key| write(key, "first\n"));
+    let lines = (0..19_950_u32).map(|line| line.wrapping_mul(2_654_435_761) % 50);
+    live.send(&lines.map(|key| format!("{key}\n")).collect::<String>());
+    for key in 0..50 {
+        // What a run sees that starts after the last line.
+        write(key, "last\n");
+        live.send(&format!("{key}\n"));
+    }
+    let ended = live.end();
+    // A key that ran twice at once would have found its own directory, and failed.
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    let (runs, coalesced) = (ended.count("runs"), ended.count("coalesced"));
+    assert_eq!((ended.count("adds"), runs + coalesced), (20_000, 20_000));
+    assert!((50..5000).contains(&runs), "{}", ended.stderr);
+    for key in 0..50 {
+        let seen = fs::read_to_string(dir.join(format!("{key}.seen"))).unwrap();
+        assert_eq!(seen, "last\n", "the last run of {key}");
+    }
+}
+
+/// Says that a test could not run here, and why.
+fn did_not_run(test: &str, why: &str) {
+    if let Some(list) = std::env::var_os("REQUEUE_NOT_RUN") {
+        let mut list = OpenOptions::new().append(true).create(true).open(list).expect("the list");
+        writeln!(list, "{test}: {why}").expect("the list can be written");
+    }
+}
+
+fn seen(dir: &Path, names: &[&str]) -> Vec<String> {
+    let read = |name| fs::read_to_string(dir.join("seen").join(name)).unwrap_or_default();
+    names.iter().map(read).collect()
+}
+
+#[test]
+fn files_that_change_are_seen_in_their_last_state() {
+    let dir = directory("changing_files");
+    fs::create_dir_all(dir.join("files/deep")).unwrap();
+    fs::create_dir(dir.join("seen")).unwrap();
+    let mut watch = Command::new("inotifywait");
+    // As in the README.
+    watch.args(["-mr", "-e", "close_write", "--format", "%w%f%0", "--no-newline", "files"]);
+    watch.current_dir(&dir).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut watch) = watch.spawn() else {
+        let why = "there is no inotifywait here (Debian: apt-get install inotify-tools)";
+        return did_not_run("files_that_change_are_seen_in_their_last_state", why);
+    };
+    let mut said = BufReader::new(watch.stderr.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().contains("Watches established")));
+
+    let script = "cp -- \"$1\" seen/ && echo copied";
+    let mut live = Live::start(&dir, &["-0", "-j3", "--retries", "0", "-c", script]);
+    let (mut from, mut to) = (watch.stdout.take().unwrap(), live.stdin.take().unwrap());
+    let feeding = thread::spawn(move || std::io::copy(&mut from, &mut to));
+
+    let names = ["plain", "with blanks ", "with\nnewline", "$(touch x)", "-rf", "größe"];
+    let mut expected = vec![String::new(); names.len()];
+    for version in 0..300 {
+        let at = version * 7 % names.len();
+        expected[at] = format!("{version} of {}\n", names[at]).repeat(50);
+        let folder = if at.is_multiple_of(2) { "files" } else { "files/deep" };
+        fs::write(dir.join(folder).join(names[at]), &expected[at]).unwrap();
+    }
+    while seen(&dir, &names) != expected {
+        live.wait_for("copied");
+    }
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    feeding.join().unwrap().unwrap();
+    let ended = live.end();
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert!(!dir.join("x").exists());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_million_keys_take_no_more_than_160_mib() {
+    let dir = directory("million_keys");
+    let _gate = crate::support::Gate::new(&dir);
+    let keys: String = (0..=1_000_000).map(|n| format!("customers/eu/{n:015}\n")).collect();
+    assert_eq!(keys.lines().next().map(str::len), Some(28));
+    fs::write(dir.join("keys"), keys).unwrap();
+    let mut live = Live::start(&dir, &["-a", "keys", "-j1", "-c", "echo; read _ <gate"]);
+    live.wait_for("");
+    live.wait_for_message("1000000 keys are held");
+    let status = fs::read_to_string(format!("/proc/{}/status", live.id())).unwrap();
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kib: u64 = most.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+    live.signal(rustix::process::Signal::TERM);
+    live.wait_for_message("nothing more is started");
+    live.signal(rustix::process::Signal::INT);
+    let ended = live.end();
+    assert_eq!(ended.count("unfinished"), 1_000_000, "{}", ended.stderr);
+    assert!(kib <= 160 << 10, "{kib} KiB");
+}
