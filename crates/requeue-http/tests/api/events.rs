@@ -33,13 +33,11 @@ fn events_are_what_was_then_each_second_then_the_end() {
 
     queue.add(b"c".to_vec());
     served.site.end();
-    let last = loop {
-        let (name, last) = events.next().unwrap();
-        if name == "ended" {
-            break last;
-        }
-    };
+    // There may be a tick or two on their way.
+    let mut rest = (0..5).map(|_| events.next().unwrap());
+    let (_, last) = rest.find(|(name, _)| name == "ended").expect("it is said");
     assert_eq!((&last["status"], &last["now"]["ready"]), (&json!("ended"), &json!(3)));
+    drop(rest);
     assert_eq!(events.next(), None);
 }
 
