@@ -6,6 +6,7 @@ use std::io;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use rustix::process::{getpgrp, getsid};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1};
 use signal_hook::low_level::signal_name;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -140,6 +141,12 @@ pub(crate) fn parse_signal(text: &str) -> Result<rustix::process::Signal, &'stat
     number
         .and_then(rustix::process::Signal::from_named_raw)
         .ok_or("a signal's name or number, like TERM, SIGINT or 9")
+}
+
+/// Whether there can be a shell that continues what stops. It gives each of its jobs a group; what
+/// is in the group of the session's leader is no job, and SIGTSTP does nothing there by default.
+pub(crate) fn can_be_continued() -> bool {
+    getsid(None) != Ok(getpgrp())
 }
 
 /// Stops the process as SIGTSTP would have, until it is continued.

@@ -37,7 +37,8 @@ impl Runner {
                             ));
                         }
                     }
-                    Heed::Stop => self.stop_for_a_while().await,
+                    Heed::Stop if signals::can_be_continued() => self.stop_for_a_while().await,
+                    Heed::Stop => {}
                     Heed::GoOn => self.groups.signal_all(Signal::CONT),
                     Heed::Report => self.output.hint(&self.progress(&mut meter)),
                     Heed::Children => {

@@ -1,6 +1,7 @@
 //! The program on a terminal.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 
 use rustix::process::{Pid, Signal};
@@ -67,7 +68,8 @@ fn stopping_and_continuing_reach_the_commands() {
     let dir = directory("stop");
     let mut gate = Gate::new(&dir);
     let script = "sleep 1000 & echo $! >child; echo $$ >pid; read _ <gate; kill $!; echo done";
-    let mut live = Live::start(&dir, &["-j2", "-c", script]);
+    // A job of its own, as a shell has it.
+    let mut live = Live::spawn(command(&["-j2", "-c", script]).current_dir(&dir).process_group(0));
     live.send("k\n");
     let all = [live.pid(), number_in(&dir.join("pid")), number_in(&dir.join("child"))];
     for _ in 0..2 {
@@ -79,6 +81,24 @@ fn stopping_and_continuing_reach_the_commands() {
     gate.open(1);
     let ended = live.end();
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "done\n"), "{}", ended.stderr);
+}
+
+#[test]
+fn where_no_shell_would_continue_it_it_does_not_stop() {
+    let dir = directory("no_job_control");
+    let mut gate = Gate::new(&dir);
+    fs::write(dir.join("keys"), "k\n").unwrap();
+    let mut command = command(&["-a", "keys", "-c", "echo up; read _ <gate; echo done"]);
+    command.current_dir(&dir);
+    // It leads the session, as under `ssh -t host requeue ...`.
+    let mut terminal = Terminal::spawn(command);
+    terminal.wait_for("up");
+    terminal.send("\x1a");
+    // The terminal shows what was typed when it has sent the signal.
+    terminal.wait_for("^Z");
+    gate.open(1);
+    let (said, status) = terminal.end();
+    assert!(status.success() && said.contains("done\r\n"), "{said}");
 }
 
 #[test]

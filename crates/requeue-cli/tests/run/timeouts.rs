@@ -8,7 +8,7 @@ use crate::support::{Ended, Gate, Live, directory, heeds, run, run_in};
 
 const ONCE: [&str; 2] = ["--retries", "0"];
 /// Long enough for a shell to have set its traps.
-const TIMEOUT: [&str; 2] = ["--timeout", "500ms"];
+const TIMEOUT: [&str; 2] = ["--timeout", "1s"];
 
 /// Asserts that nothing is left of the groups whose leaders' numbers came out, but for the dead.
 #[track_caller]
@@ -41,7 +41,7 @@ fn the_message_says_how_long_it_had() {
     let args = [&TIMEOUT[..], &ONCE, &["sleep"]].concat();
     let ended = run(&args, "1000\n");
     assert_eq!((ended.code(), ended.count("timed out")), (Some(1), 1), "{}", ended.stderr);
-    let message = "\"1000\": given up after 1 attempt: timed out after 500ms";
+    let message = "\"1000\": given up after 1 attempt: timed out after 1s";
     assert!(ended.stderr.contains(message), "{}", ended.stderr);
 }
 
