@@ -11,7 +11,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check bench deny advisories
+.PHONY: help run test check loom bench deny advisories
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,10 @@ check: ## The quick part of it, for between two edits
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo test --workspace --lib --bins
+
+loom: ## Every interleaving of the queue's threads with up to five preemptions, or PREEMPTIONS=n
+	@scripts/setup.sh
+	scripts/loom.sh $(or $(PREEMPTIONS),5)
 
 bench: ## Measure
 	@scripts/setup.sh

@@ -42,6 +42,9 @@ tests --workspace --all-features
 step 'Tests without a runtime'
 tests -p requeue --no-default-features
 
+step 'Interleavings'
+scripts/loom.sh 3
+
 step 'Examples'
 cargo build --workspace --all-features --bins --examples
 for example in crates/*/examples/*.rs; do

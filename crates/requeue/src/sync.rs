@@ -1,11 +1,91 @@
 //! The primitives the queue stands on, in one place, and the lock under which users' code may run.
 
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-pub(crate) use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+pub(crate) use std::sync::atomic::Ordering;
+pub(crate) use std::sync::{Arc, OnceLock, PoisonError, Weak};
+
+#[cfg(not(requeue_loom))]
+pub(crate) use self::real::*;
+#[cfg(requeue_loom)]
+pub(crate) use self::under_loom::*;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::TryLockError;
+
+/// What the queue runs on.
+#[cfg(not(requeue_loom))]
+mod real {
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+    pub(crate) use std::thread::{Thread, current, park, park_timeout};
+    pub(crate) use std::thread_local;
+
+    /// A number that no other living thread has.
+    pub(super) fn thread_number() -> usize {
+        thread_local!(static HERE: u8 = const { 0 });
+        HERE.with(|here| std::ptr::from_ref(here) as usize)
+    }
+
+    /// Parks for a while where somebody else is to unpark this thread, and only might not.
+    pub(crate) fn park_warily(duration: std::time::Duration) {
+        park_timeout(duration);
+    }
+}
+
+/// What it runs on where loom tries every interleaving. Reference counts and cells that are written
+/// once stay the real ones: nothing waits for them.
+#[cfg(requeue_loom)]
+mod under_loom {
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+    pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
+    pub(crate) use loom::thread_local;
+
+    use std::sync::{Arc, PoisonError};
+
+    /// A thread that can be unparked. loom's own forgets an unpark when the thread waits for a
+    /// mutex before it parks.
+    #[derive(Clone)]
+    pub(crate) struct Thread(Arc<(Mutex<bool>, Condvar)>);
+
+    impl Thread {
+        pub(crate) fn unpark(&self) {
+            let (token, changed) = &*self.0;
+            *token.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            changed.notify_one();
+        }
+    }
+
+    thread_local!(static CURRENT: Thread = Thread(Arc::new((Mutex::new(false), Condvar::new()))));
+
+    pub(crate) fn current() -> Thread {
+        CURRENT.with(Clone::clone)
+    }
+
+    pub(crate) fn park() {
+        let Thread(this) = current();
+        let (token, changed) = &*this;
+        let mut unparked = token.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*unparked {
+            unparked = changed.wait(unparked).unwrap_or_else(PoisonError::into_inner);
+        }
+        *unparked = false;
+    }
+
+    pub(super) fn thread_number() -> usize {
+        thread_local!(static HERE: Box<u8> = Box::new(0));
+        HERE.with(|here| std::ptr::from_ref(&**here) as usize)
+    }
+
+    /// The time may be up as soon as another thread has run.
+    pub(crate) fn park_timeout(_: std::time::Duration) {
+        loom::thread::yield_now();
+    }
+
+    /// As long as it takes: here the wake has to come.
+    pub(crate) fn park_warily(_: std::time::Duration) {
+        park();
+    }
+}
 
 /// Runs code of the user whose panic is nobody's business here: dropping a key, waking a task.
 pub(crate) fn quietly<R>(f: impl FnOnce() -> R) -> Option<R> {
@@ -24,12 +104,6 @@ pub(crate) fn drop_quietly<T>(value: T) {
     if std::mem::needs_drop::<T>() {
         quietly(|| drop(value));
     }
-}
-
-/// A number that no other living thread has.
-fn thread_number() -> usize {
-    thread_local!(static HERE: u8 = const { 0 });
-    HERE.with(|here| std::ptr::from_ref(here) as usize)
 }
 
 /// A mutex under which the user's code may run: taking it again from there says so, where an
@@ -53,7 +127,7 @@ pub(crate) struct Held<'a, T> {
 }
 
 impl<T> Guarded<T> {
-    pub(crate) const fn new(value: T, watched: bool) -> Self {
+    pub(crate) fn new(value: T, watched: bool) -> Self {
         Self { value: Mutex::new(value), watched, holder: AtomicUsize::new(0) }
     }
 

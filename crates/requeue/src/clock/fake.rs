@@ -2,14 +2,13 @@
 
 use std::fmt;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use super::timers::{Key, Timers};
 use super::{Alarm, Clock};
 use crate::Time;
+use crate::sync::{Arc, AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError};
 
 /// A clock for tests: it stands still until it is moved.
 ///
@@ -115,9 +114,10 @@ impl FakeClock {
     /// # drop(other);
     /// ```
     pub fn wait_armed(&self, n: usize) {
-        let state = self.lock();
-        let armed = self.0.more_armed.wait_while(state, |state| state.timers.len() < n);
-        drop(armed.unwrap_or_else(PoisonError::into_inner));
+        let mut state = self.lock();
+        while state.timers.len() < n {
+            state = self.0.more_armed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Runs `future` to its end on this thread, and moves the clock to the next alarm whenever

@@ -6,7 +6,6 @@ use std::future::Future;
 use std::hash::BuildHasher;
 use std::pin::Pin;
 use std::task::{Context, Poll, Wake, Waker, ready};
-use std::thread::{self, Thread};
 use std::time::Duration;
 
 use requeue_core::{HandOut, Time};
@@ -16,7 +15,7 @@ use super::waiters::Kind;
 use super::{Item, Queue, Shared};
 use crate::Key;
 use crate::clock::{Alarm, Clock};
-use crate::sync::{Arc, quietly};
+use crate::sync::{Arc, Thread, current, quietly, thread_local};
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Takes the next key, if there is one now.
@@ -285,7 +284,7 @@ pub(super) const fn forbid_in_runtime() {}
 
 thread_local! {
     /// Unparks this thread.
-    pub(super) static THREAD: Waker = Waker::from(Arc::new(Unpark(thread::current())));
+    pub(super) static THREAD: Waker = Waker::from(Arc::new(Unpark(current())));
 }
 
 struct Unpark(Thread);

@@ -2,7 +2,6 @@
 
 use std::any::TypeId;
 use std::task::{Wake, Waker};
-use std::thread;
 use std::time::Duration;
 
 use requeue_core::{self as core, HandOut, Time};
@@ -16,7 +15,7 @@ use crate::clock::{Alarm, Clock};
 use crate::metrics::QueueMetrics;
 use crate::sync::{
     Arc, AtomicBool, AtomicU64, Guarded, Held, OnceLock, Ordering, Reentered, Weak, drop_quietly,
-    quietly,
+    park, park_timeout, park_warily, quietly,
 };
 
 /// How many keys are handed out, dropped or copied under one hold of the lock.
@@ -340,14 +339,17 @@ impl<K: Key> Shared<K> {
     /// Parks this thread until it is woken, or about `until`.
     pub(super) fn park(&self, until: Time) {
         if until == Time::NEVER {
-            return thread::park();
+            return park();
         }
-        // A step of the clock, or a machine that slept, must not be slept through. And where time is
-        // not the machine's, the alarm wakes; unless its runtime is one that nobody drives just now,
-        // so that the thread looks for itself now and then.
-        let least = if self.clock.is_real_time() { Duration::ZERO } else { LOOK };
-        let left = until.since(self.clock.now()).clamp(least, Duration::from_secs(3600));
-        thread::park_timeout(left);
+        // A step of the clock, or a machine that slept, must not be slept through.
+        let left = until.since(self.clock.now()).min(Duration::from_secs(3600));
+        if self.clock.is_real_time() {
+            park_timeout(left);
+        } else {
+            // Where time is not the machine's, the alarm wakes; unless its runtime is one that nobody
+            // drives just now, so that the thread looks for itself now and then.
+            park_warily(left.max(LOOK));
+        }
     }
 
     /// A getter gives up waiting.
