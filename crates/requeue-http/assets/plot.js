@@ -27,10 +27,10 @@ function path(points) {
   return d;
 }
 
-/** The first of 1, 2, 5, 10, 20, ... that is not below `value`. */
+/** The first round number that is not below `value`. */
 function round(value) {
   const power = 10 ** Math.floor(Math.log10(value));
-  return power * [1, 2, 5, 10].find((step) => step * power >= value * 0.999999);
+  return power * [1, 2, 3, 4, 5, 6, 8, 10].find((step) => step * power >= value * 0.999999);
 }
 
 const linear = {

@@ -192,7 +192,9 @@ class Row {
     set(this.attempt, amount(row.attempt));
     set(this.next, row.due_in === null ? "" : duration(row.due_in));
     set(this.sentence, row.why);
-    const detail = Object.entries(row.detail).map(([name, value]) => `${name} ${value}`);
+    // A name and a short value stay on one line.
+    const whole = (text) => text.length < 30 ? text.replaceAll(" ", "\u00a0") : text;
+    const detail = Object.entries(row.detail).map(([name, value]) => whole(`${name} ${value}`));
     set(this.detail, detail.length ? ` · ${detail.join(" · ")}` : "");
   }
 }
