@@ -59,6 +59,9 @@ fn there_is_a_manual_page_for_each_command() {
     {
         assert!(page.contains(part), "{part}: {page}");
     }
+    for code in ["0", "1", "2", "3", "4", "125", "126", "127"] {
+        assert!(page.contains(&format!(".TP\n\\fB{code}\\fR\n")), "{code}: {page}");
+    }
     for command in ["run", "completions", "man"] {
         assert!(read("requeue.1").contains(&format!("requeue\\-{command}(1)")), "{command}");
         assert!(read(&format!("requeue-{command}.1")).contains("requeue"));
