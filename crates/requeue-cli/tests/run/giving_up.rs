@@ -240,7 +240,7 @@ fn the_rest_of_a_file_and_what_a_pipe_holds_are_unfinished_too() {
         } else {
             // All of it is in the pipe when its writer has gone.
             let mut live = Live::start(&dir, &args);
-            live.send(&keys[..60_000]);
+            live.send(&keys[..60_005]);
             live
         };
         live.wait_for("started");
@@ -248,13 +248,15 @@ fn the_rest_of_a_file_and_what_a_pipe_holds_are_unfinished_too() {
         live.signal(Signal::TERM);
         live.wait_for_message("nothing more is started");
         live.signal(Signal::INT);
+        // Before its input ends, in the middle of a record.
+        live.wait_for_message(" unfinished in ");
         let ended = live.end();
         let left = fs::read_to_string(dir.join("left")).unwrap();
         let mut lines: Vec<_> = left.lines().collect();
         lines.sort_unstable();
         // Of the pipe without the last, whose end had not come.
         let whole =
-            if from_file { &keys[..] } else { &keys[..=keys[..60_000].rfind('\n').unwrap()] };
+            if from_file { &keys[..] } else { &keys[..=keys[..60_005].rfind('\n').unwrap()] };
         let mut expected: Vec<_> = whole.lines().collect();
         expected.sort_unstable();
         assert_eq!(lines.len(), expected.len(), "{from_file} {}", ended.stderr);
