@@ -11,7 +11,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check loom bench deny advisories
+.PHONY: help run test check loom conformance bench deny advisories
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ check: ## The quick part of it, for between two edits
 loom: ## Every interleaving of the queue's threads with up to five preemptions, or PREEMPTIONS=n
 	@scripts/setup.sh
 	scripts/loom.sh $(or $(PREEMPTIONS),5)
+
+conformance: ## Record anew what client-go does, with Go, and compare; RECORD=1: and keep it
+	@scripts/conformance.sh
 
 bench: ## Measure
 	@scripts/setup.sh

@@ -1,0 +1,105 @@
+package record
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+)
+
+// Everything here is called under the queue's lock, or by the one goroutine that drives it, and read
+// when all others wait.
+
+// spy sees what a queue does inside: hand-outs in their order, and every metric.
+type spy struct {
+	queue []string
+	// Since the step began.
+	popped, touched []string
+	latencies       []int64
+	work            []int64
+	unfinished      []string
+	depth           int
+	adds, retries   int
+
+	now func() time.Duration
+	// When the step began; and whether times in it can differ.
+	began time.Duration
+	flows bool
+}
+
+func (s *spy) begin() {
+	s.popped, s.touched, s.latencies, s.work, s.unfinished = nil, nil, nil, nil, nil
+	s.began = s.now()
+}
+
+// at is how far into the step we are, where that is more than one moment.
+func (s *spy) at() string {
+	if !s.flows || s.now() == s.began {
+		return ""
+	}
+	return fmt.Sprintf("@%d", s.now()-s.began)
+}
+
+func (s *spy) Touch(key string) { s.touched = append(s.touched, key) }
+func (s *spy) Push(key string)  { s.queue = append(s.queue, key) }
+func (s *spy) Len() int         { return len(s.queue) }
+func (s *spy) Pop() string {
+	key := s.queue[0]
+	s.queue = s.queue[1:]
+	s.popped = append(s.popped, key+s.at())
+	return key
+}
+
+type (
+	inc     func(int)
+	observe func(float64)
+)
+
+func (f inc) Inc()                  { f(1) }
+func (f inc) Dec()                  { f(-1) }
+func (f observe) Observe(v float64) { f(v) }
+func (f observe) Set(v float64)     { f(v) }
+
+func nanos(seconds float64) int64 { return int64(math.Round(seconds * 1e9)) }
+
+func (s *spy) NewDepthMetric(string) workqueue.GaugeMetric {
+	return inc(func(by int) { s.depth += by })
+}
+
+func (s *spy) NewAddsMetric(string) workqueue.CounterMetric {
+	return inc(func(by int) { s.adds += by })
+}
+
+func (s *spy) NewRetriesMetric(string) workqueue.CounterMetric {
+	return inc(func(by int) { s.retries += by })
+}
+
+func (s *spy) NewLatencyMetric(string) workqueue.HistogramMetric {
+	return observe(func(v float64) { s.latencies = append(s.latencies, nanos(v)) })
+}
+
+func (s *spy) NewWorkDurationMetric(string) workqueue.HistogramMetric {
+	return observe(func(v float64) { s.work = append(s.work, nanos(v)) })
+}
+
+func (s *spy) NewUnfinishedWorkSecondsMetric(string) workqueue.SettableGaugeMetric {
+	return observe(func(v float64) { s.unfinished = []string{fmt.Sprint(nanos(v))} })
+}
+
+// Set after the other one: the last of a step is the one that is written down.
+func (s *spy) NewLongestRunningProcessorSecondsMetric(string) workqueue.SettableGaugeMetric {
+	return observe(func(v float64) { s.unfinished = append(s.unfinished, fmt.Sprint(nanos(v))+s.at()) })
+}
+
+// watched is a limiter that remembers its last answer.
+type watched struct {
+	limiter
+	delay *time.Duration
+}
+
+func (w watched) When(key string) time.Duration {
+	delay := w.limiter.When(key)
+	*w.delay = delay
+	return delay
+}

@@ -1,0 +1,65 @@
+//! Where we do something else than client-go, and mean to. docs/CONFORMANCE.md has the table.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Each is accepted where the replay says, in exactly the case that is meant, and counted.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Difference {
+    DoneNeedsAHandOut,
+    DroppedItemHasFailed,
+    DrainWaitsForWhatIsReady,
+    EveryDrainIsWoken,
+    ShutDownEndsEveryDrain,
+    WhatWaitsAtAShutdownIsReturned,
+    EqualDeadlinesComeInOrderOfArrival,
+    RefusedAddIsNoFailure,
+    LongestDelayIsNever,
+    GaugesAreRightWhenAsked,
+    QueuedFromWhenItWasSeenDue,
+    BackoffSaturates,
+    PollCountsFromItsLastTry,
+    StopWinsOverATimeout,
+}
+
+impl Difference {
+    pub(crate) const ALL: [Self; 14] = [
+        Self::DoneNeedsAHandOut,
+        Self::DroppedItemHasFailed,
+        Self::DrainWaitsForWhatIsReady,
+        Self::EveryDrainIsWoken,
+        Self::ShutDownEndsEveryDrain,
+        Self::WhatWaitsAtAShutdownIsReturned,
+        Self::EqualDeadlinesComeInOrderOfArrival,
+        Self::RefusedAddIsNoFailure,
+        Self::LongestDelayIsNever,
+        Self::GaugesAreRightWhenAsked,
+        Self::QueuedFromWhenItWasSeenDue,
+        Self::BackoffSaturates,
+        Self::PollCountsFromItsLastTry,
+        Self::StopWinsOverATimeout,
+    ];
+}
+
+/// As the table and the tests call it: `DoneNeedsAHandOut` is `done_needs_a_hand_out`.
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, letter) in format!("{self:?}").chars().enumerate() {
+            if at > 0 && letter.is_uppercase() {
+                f.write_str("_")?;
+            }
+            write!(f, "{}", letter.to_lowercase())?;
+        }
+        Ok(())
+    }
+}
+
+/// How often each was met.
+#[derive(Default, Debug)]
+pub(crate) struct Met(pub(crate) BTreeMap<Difference, u64>);
+
+impl Met {
+    pub(crate) fn note(&mut self, difference: Difference) {
+        *self.0.entry(difference).or_default() += 1;
+    }
+}

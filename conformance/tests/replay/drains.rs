@@ -1,0 +1,79 @@
+//! Who waits until the queue is drained, there and here.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Context;
+
+use requeue::{Drain, Queue};
+use requeue_conformance::{Sequence, Step};
+
+use crate::differences::{Difference, Met};
+use crate::seen::Woken;
+use crate::{Mismatch, same};
+
+struct Waiting<'q> {
+    /// `None` once it has returned.
+    drain: Option<Pin<Box<Drain<'q, char>>>>,
+    woken: Arc<Woken>,
+    /// Whether it has to have returned.
+    due: bool,
+    theirs_returned: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Drains<'q>(Vec<Waiting<'q>>);
+
+impl<'q> Drains<'q> {
+    pub(crate) fn start(&mut self, queue: &'q Queue<char>) {
+        let drain = Some(Box::pin(queue.shut_down_with_drain()));
+        self.0.push(Waiting { drain, woken: Woken::new(), due: false, theirs_returned: false });
+    }
+
+    /// What a drain promises, against what it does and what client-go's does.
+    pub(crate) fn compare(
+        &mut self,
+        sequence: &Sequence<'_>,
+        at: usize,
+        queue: &Queue<char>,
+        met: &mut Met,
+    ) -> Result<(), Mismatch> {
+        let step: &Step<'_> = &sequence.steps[at];
+        let (ready, processing) = (queue.len(), queue.processing());
+        let drained = ready == 0 && processing == 0;
+        let ended = step.did == "shut_down";
+        let alone = self.0.len() == 1;
+        for (number, waiting) in self.0.iter_mut().enumerate() {
+            let was_due = waiting.due;
+            waiting.due |= drained || ended;
+            if let Some(drain) = &mut waiting.drain
+                && waiting.woken.take()
+                && drain.as_mut().poll(&mut Context::from_waker(&waiting.woken.waker())).is_ready()
+            {
+                waiting.drain = None;
+            }
+            let name = format!("drain {number} has returned");
+            same(sequence, at, &name, waiting.due, waiting.drain.is_none())?;
+
+            let theirs = step.saw.list("drained").any(|n| n == number.to_string());
+            waiting.theirs_returned |= theirs;
+            if theirs && !waiting.due {
+                // Nothing is with a worker; and what is ready does not count there.
+                same(sequence, at, "with a worker as a drain returned", 0, processing)?;
+                met.note(Difference::DrainWaitsForWhatIsReady);
+            }
+            if waiting.due && !was_due && !waiting.theirs_returned {
+                if ended && !drained {
+                    // Of a delaying queue, the first ShutDown alone does anything.
+                    let again = sequence.with.get("layer") != Some("plain")
+                        && sequence.steps[..at].iter().any(|step| step.did == "shut_down");
+                    same(sequence, at, "it was shut down before", true, again)?;
+                    met.note(Difference::ShutDownEndsEveryDrain);
+                } else {
+                    same(sequence, at, "only one waits for the drain", false, alone)?;
+                    met.note(Difference::EveryDrainIsWoken);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! Replays what was recorded of client-go, and holds requeue to it: the same hand-outs in the same
+//! order at the same moments, the same lengths, counts, durations and delays.
+//!
+//! Where we differ on purpose, exactly that is accepted, and counted. `docs/CONFORMANCE.md` says
+//! how to read a trace, and what these differences are.
+
+#![allow(clippy::unwrap_used, reason = "a trace that can't be read is a failure, and says where")]
+
+mod compare;
+mod differences;
+mod drains;
+mod limiters;
+mod queue;
+mod seen;
+mod waits;
+
+use std::fmt;
+use std::time::Duration;
+
+use requeue_conformance::{Sequence, recorded, sequences};
+
+use crate::differences::{Difference, Met};
+
+/// Replays this one seed, to look at closely.
+const ONLY: &str = "CONFORMANCE_SEED";
+
+/// Where we did something else, and what.
+pub(crate) struct Mismatch(String);
+
+/// So many nanoseconds.
+pub(crate) fn nanos(text: &str) -> Duration {
+    Duration::from_nanos(text.parse().unwrap())
+}
+
+/// What was seen of a step has to be what is seen here.
+pub(crate) fn same(
+    sequence: &Sequence<'_>,
+    at: usize,
+    name: &str,
+    expected: impl fmt::Display,
+    got: impl fmt::Display,
+) -> Result<(), Mismatch> {
+    let (expected, got) = (expected.to_string(), got.to_string());
+    if expected == got {
+        return Ok(());
+    }
+    let before = sequence.steps[at.saturating_sub(12)..=at].iter().map(|step| step.line);
+    Err(Mismatch(format!(
+        "sequence {}\n    …\n    {}\n  step {} of seed {}: {name}\n    expected: {expected}\n    got:      {got}\n",
+        sequence.head,
+        before.collect::<Vec<_>>().join("\n    "),
+        at + 1,
+        sequence.seed,
+    )))
+}
+
+/// Replays all sequences of these kinds.
+fn replay(
+    kinds: &[&str],
+    met: &mut Met,
+    how: impl Fn(&Sequence<'_>, &mut Met) -> Result<(), Mismatch>,
+) -> usize {
+    let text = recorded().expect("the file with the traces can be read");
+    let all = sequences(&text).expect("it holds traces");
+    let only =
+        std::env::var(ONLY).ok().map(|seed| seed.parse::<u64>().expect("a seed is a number"));
+    let mut count = 0;
+    let mut mismatches = Vec::new();
+    for sequence in &all {
+        if !kinds.contains(&sequence.kind) || only.is_some_and(|seed| seed != sequence.seed) {
+            continue;
+        }
+        count += 1;
+        if let Err(Mismatch(mismatch)) = how(sequence, met) {
+            mismatches.push(mismatch);
+        }
+    }
+    let shown = mismatches.iter().take(3).map(String::as_str).collect::<String>();
+    assert!(
+        mismatches.is_empty(),
+        "{} of {count} sequences went another way; the first:\n{shown}",
+        mismatches.len()
+    );
+    assert!(count > 0 || only.is_some(), "there is none of {kinds:?}");
+    println!("{count} sequences of {kinds:?} went as recorded");
+    count
+}
+
+/// One test, because what it counts are the differences met in all of them.
+#[test]
+fn what_client_go_did_is_done_here() {
+    let mut met = Met::default();
+    let queues = replay(&["queue", "ties"], &mut met, queue::replay);
+    replay(&["limiter"], &mut met, limiters::replay);
+    replay(&["backoff"], &mut met, waits::backoffs);
+    replay(&["manager"], &mut met, waits::managers);
+    replay(&["loop"], &mut met, waits::loops);
+
+    println!("met, of what we do otherwise on purpose:");
+    for difference in Difference::ALL {
+        println!("{:8} {difference}", met.0.get(&difference).unwrap_or(&0));
+    }
+    if std::env::var_os(ONLY).is_none() {
+        assert!(queues >= 1000, "only {queues} sequences of queues");
+        let unmet: Vec<_> = Difference::ALL.iter().filter(|d| !met.0.contains_key(d)).collect();
+        assert!(unmet.is_empty(), "in the table, and never met: {unmet:?}");
+    }
+}
+
+#[test]
+fn the_table_and_the_tests_name_the_same_differences() {
+    let page = include_str!("../../../docs/CONFORMANCE.md");
+    let (_, page) =
+        page.split_once("\n## What we do otherwise\n").expect("the table has a heading");
+    let tests = include_str!("../differences.rs");
+    let rows: Vec<_> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once("` |"))
+        .map(|(name, rest)| (name.to_owned(), rest.starts_with(" replayed |")))
+        .collect();
+    let mut replayed: Vec<_> = rows.iter().filter(|row| row.1).map(|row| row.0.clone()).collect();
+    let mut known: Vec<_> = Difference::ALL.iter().map(ToString::to_string).collect();
+    replayed.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(
+        replayed, known,
+        "what the table says is met in the traces, and what the replay accepts"
+    );
+
+    let mut rows: Vec<_> = rows.into_iter().map(|row| row.0).collect();
+    let mut tested: Vec<_> = tests
+        .split("#[test]\nfn ")
+        .skip(1)
+        .filter_map(|test| Some(test.split_once('(')?.0.to_owned()))
+        .collect();
+    rows.sort_unstable();
+    tested.sort_unstable();
+    assert_eq!(rows, tested, "the rows of the table, and the tests of differences.rs");
+}

@@ -1,0 +1,134 @@
+//! What a queue tells those who watch it: its hooks, its limiter, its order, its wakers.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+use requeue::metrics::{MetricsProvider, QueueMetrics};
+use requeue::{CustomOrder, RateLimiter, Time};
+
+use crate::limiters::Boxed;
+
+/// What the queue has told so far, or since it was last asked.
+#[derive(Default)]
+pub(crate) struct Told {
+    pub(crate) adds: u64,
+    pub(crate) depth: i64,
+    pub(crate) retries: u64,
+    pub(crate) queued: Vec<Duration>,
+    pub(crate) worked: Vec<Duration>,
+    pub(crate) touched: Vec<char>,
+    pub(crate) delay: Option<Duration>,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Seen(Arc<Mutex<Told>>);
+
+impl Seen {
+    pub(crate) fn told(&self) -> MutexGuard<'_, Told> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl QueueMetrics for Seen {
+    fn add(&self) {
+        let mut told = self.told();
+        told.adds += 1;
+        told.depth += 1;
+    }
+
+    fn get(&self, queued: Duration) {
+        let mut told = self.told();
+        told.depth -= 1;
+        told.queued.push(queued);
+    }
+
+    fn done(&self, worked: Duration) {
+        self.told().worked.push(worked);
+    }
+
+    fn retry(&self) {
+        self.told().retries += 1;
+    }
+
+    fn withdraw(&self) {
+        self.told().depth -= 1;
+    }
+}
+
+impl MetricsProvider for Seen {
+    fn queue(&self, _name: &str) -> Arc<dyn QueueMetrics> {
+        Arc::new(self.clone())
+    }
+}
+
+/// A limiter whose last answer is remembered.
+pub(crate) struct Watched(pub(crate) Boxed, pub(crate) Seen);
+
+impl RateLimiter<char> for Watched {
+    fn delay(&mut self, key: &char, now: Time) -> Duration {
+        let delay = self.0.delay(key, now);
+        self.1.told().delay = Some(delay);
+        delay
+    }
+
+    fn forget(&mut self, key: &char) {
+        self.0.forget(key);
+    }
+
+    fn num_requeues(&self, key: &char) -> u32 {
+        self.0.num_requeues(key)
+    }
+}
+
+/// client-go's own order, given as one of the user's.
+pub(crate) struct InOrder(VecDeque<char>, Seen);
+
+impl InOrder {
+    pub(crate) fn new(seen: &Seen) -> Self {
+        Self(VecDeque::new(), seen.clone())
+    }
+}
+
+impl CustomOrder<char> for InOrder {
+    fn push(&mut self, key: char) {
+        self.0.push_back(key);
+    }
+
+    fn touch(&mut self, key: &char) {
+        self.1.told().touched.push(*key);
+    }
+
+    fn pop(&mut self) -> Option<char> {
+        self.0.pop_front()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Whether somebody was woken. Who was not is not polled: a wake that is missed is seen.
+pub(crate) struct Woken(AtomicBool);
+
+impl Woken {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self(AtomicBool::new(true)))
+    }
+
+    pub(crate) fn take(&self) -> bool {
+        self.0.swap(false, Ordering::SeqCst)
+    }
+
+    pub(crate) fn waker(self: &Arc<Self>) -> Waker {
+        Waker::from(Arc::clone(self))
+    }
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
