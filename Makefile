@@ -11,7 +11,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check loom conformance bench deny advisories
+.PHONY: help run test check conformance loom sim bench deny advisories
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,10 @@ loom: ## Every interleaving of the queue's threads with up to five preemptions, 
 
 conformance: ## Record anew what client-go does, with Go, and compare; RECORD=1: and keep it
 	@scripts/conformance.sh
+
+sim: ## The queue with workers, clocks and limiters that fail, SEEDS=n times
+	@scripts/setup.sh
+	cargo run -p requeue-sim --bin sim -- $(or $(SEEDS),10000) $(or $(FIRST),0)
 
 bench: ## Measure
 	@scripts/setup.sh

@@ -80,7 +80,7 @@ impl CustomOrder<Key> for TestOrder {
 }
 
 impl Ask {
-    pub(super) fn to_add(self) -> Add {
+    pub(crate) fn to_add(self) -> Add {
         let add = match self.when {
             When::Now => Add::now(),
             When::After(delay) => Add::after(delay),

@@ -1,0 +1,258 @@
+//! One run, from its seed.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use requeue_core::{EarlyAdd, Merge, Time, When};
+
+use super::tasks::Task;
+use super::world::World;
+use crate::model::{Ask, Ranking, Rules};
+
+/// What a run came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// All that has happened, in a number.
+    pub digest: u64,
+    /// How many keys were handed out.
+    pub hand_outs: u64,
+    /// How many hand-outs failed.
+    pub failures: u64,
+}
+
+/// Runs the queue and its model side by side: faults first, then none, until nothing is left.
+///
+/// # Errors
+///
+/// What differed, or did not end, and in which step.
+pub fn run(seed: u64) -> Result<Report, String> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let rules = Rules {
+        early_add: [EarlyAdd::Keep, EarlyAdd::Replace, EarlyAdd::Hold][rng.usize(..3)],
+        ranking: match rng.bool() {
+            true => Ranking::Fifo,
+            false => Ranking::Priority { oldest_every: rng.u32(1..5) },
+        },
+        fair: rng.u8(..3) == 0,
+        limit: (rng.u8(..3) == 0).then(|| rng.u32(1..3)),
+    };
+    let (keys, teams) = (rng.u32(1..9), rng.u32(1..4));
+    let mut simulation = Simulation {
+        // Whole kinds of operations and of faults are left out of a run.
+        ops: rng.u32(..),
+        workers: rng.usize(1..9),
+        tasks: Vec::new(),
+        world: Rc::new(World::new(rules, keys, teams, rng)),
+        latest: Time::ZERO,
+    };
+    let report = simulation.all()?;
+    let clock = simulation.world.clock.clone();
+    drop(simulation);
+    match clock.armed() {
+        0 => Ok(report),
+        armed => Err(format!("the queue is gone, and {armed} of its alarms are armed")),
+    }
+}
+
+struct Simulation {
+    world: Rc<World>,
+    tasks: Vec<Task>,
+    ops: u32,
+    workers: usize,
+    /// The latest that it was.
+    latest: Time,
+}
+
+impl Simulation {
+    fn all(&mut self) -> Result<Report, String> {
+        let steps = 100 + self.world.pick(1400);
+        for step in 0..steps {
+            self.fault();
+            self.check().map_err(|wrong| format!("step {step}: {wrong}"))?;
+        }
+        self.heal();
+        self.settle().map_err(|wrong| format!("after the faults: {wrong}"))?;
+        let counts = self.world.queue.counts();
+        let (hand_outs, failures) = (counts.hand_outs, counts.failures);
+        Ok(Report { digest: self.world.digest(), hand_outs, failures })
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.world.compare();
+        self.world.wrong.take().map_or(Ok(()), Err)
+    }
+
+    /// One step of the part where anything may happen.
+    fn fault(&mut self) {
+        let world = Rc::clone(&self.world);
+        if self.tasks.len() < self.workers && world.pick(6) == 0 {
+            self.tasks.push(Task::worker(&world));
+        }
+        let key = world.pick(world.keys);
+        let op = world.pick(40);
+        if op >= 20 {
+            return self.poll_one();
+        }
+        if self.ops >> op & 1 == 0 {
+            return world.add(key, Ask::default());
+        }
+        match op {
+            0..4 => world.add(key, self.ask()),
+            4 | 5 => world.add(key, Ask { when: When::Now, ..self.ask() }),
+            6 => {
+                world.add(key, Ask::default());
+                self.calm_down();
+            }
+            7 => world.add_rate_limited(key),
+            8 => world.cancel(key),
+            9 => world.forget(key),
+            10 if world.pick(2) == 0 => world.use_stale(),
+            10 => world.done(key),
+            11 | 12 => self.advance(Duration::from_millis(world.pick(5_000).into())),
+            13 => self.advance(Duration::from_secs(world.pick(400).into())),
+            14 => {
+                let back = Duration::from_millis(world.pick(3_000).into());
+                world.set_clock(Time::ZERO + world.now().since(Time::ZERO + back));
+            }
+            15 => world.pause(world.pick(3) == 0),
+            // Cancelled wherever it is.
+            16 | 17 => {
+                for _ in 0..self.tasks.len().min(world.pick(4) as usize) {
+                    let which = world.pick(self.tasks.len() as u32) as usize;
+                    drop(self.tasks.swap_remove(which));
+                }
+                self.calm_down();
+            }
+            18 if world.pick(60) == 0 => world.close(),
+            18 => self.calm_down(),
+            19 if world.pick(60) == 0 => world.shut_down(),
+            19 if world.pick(30) == 0 => {
+                let timeout =
+                    (world.pick(2) == 0).then(|| Duration::from_secs(world.pick(9).into()));
+                self.tasks.push(Task::drain(&world, timeout));
+            }
+            _ => self.poll_one(),
+        }
+    }
+
+    fn ask(&self) -> Ask {
+        let world = &self.world;
+        let delay = match world.pick(6) {
+            0 => Duration::ZERO,
+            1 => Duration::MAX,
+            _ => Duration::from_millis(world.pick(10_000).into()),
+        };
+        Ask {
+            when: When::After(delay),
+            merge: [Merge::Earliest, Merge::Latest, Merge::Exactly][world.pick(3) as usize],
+            priority: world.pick(5) as i32 - 2,
+            reasons: 1 << world.pick(4),
+            failed: false,
+        }
+    }
+
+    fn advance(&mut self, by: Duration) {
+        let world = &self.world;
+        world.set_clock(world.now() + by);
+        self.latest = self.latest.max(world.now());
+    }
+
+    /// One that was woken; which, is up to chance, and it may be the same again and again.
+    fn poll_one(&mut self) {
+        let woken: Vec<usize> =
+            (0..self.tasks.len()).filter(|&at| self.tasks[at].is_woken()).collect();
+        if woken.is_empty() {
+            return;
+        }
+        let at = woken[self.world.pick(woken.len() as u32) as usize];
+        if self.tasks[at].poll() {
+            drop(self.tasks.swap_remove(at));
+        }
+    }
+
+    /// Polls all that were woken, but for one at most. None of the others may wait then while there
+    /// is a key for it. Nothing is asked of the queue: that would make up for a wake that is lost.
+    fn calm_down(&mut self) {
+        let sleeper = self.world.pick(2 * self.tasks.len() as u32) as usize;
+        if sleeper < self.tasks.len() {
+            let last = self.tasks.len() - 1;
+            self.tasks.swap(sleeper, last);
+        }
+        let sleeper = (sleeper < self.tasks.len()).then(|| self.tasks.pop()).flatten();
+        for _ in 0..1_000 {
+            if !self.tasks.iter().any(Task::is_woken) {
+                break;
+            }
+            self.poll_one();
+        }
+        let model = self.world.model.borrow();
+        let ready = if model.is_paused() { 0 } else { model.eligible() };
+        let awake = self.tasks.iter().any(Task::is_woken);
+        let waits = self.tasks.iter().any(Task::waits);
+        self.world.expect("a key is ready and a worker waits", ready > 0 && waits && !awake, false);
+        drop(model);
+        self.tasks.extend(sleeper);
+    }
+
+    /// No faults from here on: what hangs is cancelled, what would never come is taken back.
+    fn heal(&mut self) {
+        let world = &self.world;
+        if let Ok(mut said) = world.said.lock() {
+            said.faulty = false;
+        }
+        world.faults.set(0);
+        self.tasks.retain(|task| !task.hangs());
+        if world.now() < self.latest {
+            world.set_clock(self.latest);
+        }
+        world.pause(false);
+        world.close();
+        for key in 0..world.keys {
+            // Those of which only the key is left are done by it.
+            world.done(key);
+            if world.queue.look_up(&key).is_some_and(|entry| entry.due == Some(Time::NEVER)) {
+                world.cancel(key);
+            }
+        }
+    }
+
+    /// Everything has to finish by itself, as time goes by.
+    fn settle(&mut self) -> Result<(), String> {
+        for _ in 0..10_000 {
+            self.check()?;
+            if self.tasks.iter().any(Task::is_woken) {
+                self.poll_one();
+            } else if self.tasks.is_empty() && self.is_idle() {
+                return self.nothing_is_left();
+            } else if !self.tasks.iter().any(Task::works) {
+                // The last worker had waited long enough, before the queue was shut down.
+                self.tasks.push(Task::worker(&self.world));
+            } else {
+                let Some(at) = self.world.clock.next_alarm() else {
+                    let left = self.world.queue.known();
+                    return Err(format!("{} wait, {left} keys are left", self.tasks.len()));
+                };
+                self.world.set_clock(at);
+            }
+        }
+        Err("it goes on and on".to_owned())
+    }
+
+    fn is_idle(&self) -> bool {
+        let queue = &self.world.queue;
+        queue.len() + queue.waiting() + queue.processing() == 0
+    }
+
+    fn nothing_is_left(&self) -> Result<(), String> {
+        let world = &self.world;
+        let lost = world.queue.take_dropped();
+        world.lost.borrow_mut()[0].extend(lost);
+        let [queue, model] = world.lost.take();
+        world.expect("what will not happen", queue, model);
+        for key in 0..world.keys {
+            world.forget(key);
+        }
+        world.expect("records", world.queue.known(), 0);
+        self.check()
+    }
+}

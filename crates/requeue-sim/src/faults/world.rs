@@ -1,0 +1,275 @@
+//! A queue and its model, and what is done to both at once.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use requeue::clock::FakeClock;
+use requeue::{Item, Queue, Ticket};
+use requeue_core::{Asked, Ending, Group, Order, Time};
+
+use super::limiter::{Extreme, Said};
+use crate::How;
+use crate::model::{Ask, Model, Out, Ranking, Rules, Seen, Tally, Team};
+
+pub(super) type Hashes = foldhash::fast::FixedState;
+
+pub(super) struct World {
+    pub(super) queue: Queue<u32, Hashes>,
+    pub(super) clock: FakeClock,
+    pub(super) model: RefCell<Model<u32>>,
+    pub(super) rng: RefCell<fastrand::Rng>,
+    pub(super) said: Arc<Mutex<Said>>,
+    /// What workers may do: see `tasks`.
+    pub(super) faults: Cell<u32>,
+    pub(super) keys: u32,
+    teams: u32,
+    track: bool,
+    /// Tickets of hand-outs that have ended.
+    pub(super) stale: RefCell<Vec<Ticket>>,
+    /// Keys of which each side said that a run will not happen.
+    pub(super) lost: RefCell<[BTreeSet<u32>; 2]>,
+    /// What was wrong first.
+    pub(super) wrong: RefCell<Option<String>>,
+    digest: RefCell<DefaultHasher>,
+}
+
+impl World {
+    pub(super) fn new(rules: Rules, keys: u32, teams: u32, mut rng: fastrand::Rng) -> Self {
+        let track = rng.bool();
+        let clock = FakeClock::new();
+        let said = Said::new(rng.fork());
+        let builder = Queue::builder()
+            .clock(clock.clone())
+            .early_add(rules.early_add)
+            .limiter(Extreme(Arc::clone(&said)))
+            .group_by(move |key| group(*key, teams));
+        let builder = if track { builder.track_times() } else { builder };
+        let builder = match rules.ranking {
+            Ranking::Fifo | Ranking::Stack { .. } => builder,
+            Ranking::Priority { oldest_every } => builder.order(Order::Priority { oldest_every }),
+        };
+        let builder = if rules.fair { builder.fair() } else { builder };
+        let builder = match rules.limit {
+            Some(limit) => builder.group_limit(limit),
+            None => builder,
+        };
+        Self {
+            queue: builder.hasher(Hashes::default()).build().expect("the rules make sense"),
+            clock,
+            model: RefCell::new(Model::new(&rules)),
+            faults: Cell::new(rng.u32(..)),
+            rng: RefCell::new(rng),
+            said,
+            keys,
+            teams,
+            track,
+            stale: RefCell::default(),
+            lost: RefCell::default(),
+            wrong: RefCell::default(),
+            digest: RefCell::default(),
+        }
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    pub(super) fn pick(&self, below: u32) -> u32 {
+        self.rng.borrow_mut().u32(..below.max(1))
+    }
+
+    /// What happened, for telling two runs apart.
+    pub(super) fn note(&self, what: impl Hash) {
+        what.hash(&mut *self.digest.borrow_mut());
+    }
+
+    pub(super) fn digest(&self) -> u64 {
+        self.digest.borrow().finish()
+    }
+
+    /// Something is not as it should be. Said aloud only after the step: a task must not take it
+    /// for a panic of its own.
+    pub(super) fn expect<T: PartialEq + std::fmt::Debug>(&self, what: &str, queue: T, model: T) {
+        if queue != model {
+            let wrong = format!("{what}: the queue says {queue:?}, the model {model:?}");
+            self.wrong.borrow_mut().get_or_insert(wrong);
+        }
+    }
+
+    // --- Operations -----------------------------------------------------------------------------
+
+    pub(super) fn add(&self, key: u32, ask: Ask) {
+        self.note((0, key, format!("{ask:?}")));
+        let queue = self.queue.add_with(key, ask.to_add());
+        let model = self.model.borrow_mut().add(&key, team(key, self.teams), &ask, self.now());
+        self.expect("add", queue, model);
+    }
+
+    pub(super) fn add_rate_limited(&self, key: u32) {
+        let queue = self.queue.add_rate_limited(key);
+        if !queue.is_accepted() {
+            self.expect("an add is refused", self.model.borrow().ending() > Ending::Open, true);
+            return;
+        }
+        let after = requeue_core::When::After(self.said());
+        let ask = Ask { when: after, failed: true, ..Ask::default() };
+        let model = self.model.borrow_mut().add(&key, team(key, self.teams), &ask, self.now());
+        self.expect("add_rate_limited", queue, model);
+    }
+
+    pub(super) fn said(&self) -> Duration {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).delay
+    }
+
+    pub(super) fn cancel(&self, key: u32) {
+        self.note((1, key));
+        let queue = self.queue.cancel(&key);
+        self.promote();
+        let model = self.model.borrow_mut().cancel(&key).unwrap_or_default();
+        self.expect("cancel", queue, model);
+    }
+
+    pub(super) fn forget(&self, key: u32) {
+        self.queue.forget(&key);
+        self.model.borrow_mut().forget(&key);
+    }
+
+    pub(super) fn done(&self, key: u32) {
+        let queue = self.queue.done(&key);
+        let model = self.model.borrow_mut().done(&key, self.now());
+        if let Some(key) = model.as_ref().filter(|ended| ended.lost).and_then(|ended| ended.key) {
+            self.lost.borrow_mut()[1].insert(key);
+        }
+        self.expect("done", queue, model.is_some());
+    }
+
+    /// A ticket of a hand-out that has ended can do nothing to a later one.
+    pub(super) fn use_stale(&self) {
+        let which = self.pick(self.stale.borrow().len() as u32) as usize;
+        if let Some(ticket) = self.stale.borrow().get(which) {
+            self.expect("a stale ticket", self.queue.done_ticket(ticket.clone()), false);
+        }
+    }
+
+    pub(super) fn pause(&self, paused: bool) {
+        if paused {
+            self.queue.pause()
+        } else {
+            self.queue.resume()
+        }
+        self.model.borrow_mut().pause(paused);
+    }
+
+    pub(super) fn close(&self) {
+        self.queue.close();
+        self.model.borrow_mut().end(Ending::Closed);
+    }
+
+    pub(super) fn shut_down(&self) {
+        self.note(2);
+        let lost = self.queue.shut_down();
+        self.shut_down_model();
+        self.lost.borrow_mut()[0].extend(lost);
+    }
+
+    pub(super) fn shut_down_model(&self) {
+        self.promote();
+        let lost = self.model.borrow_mut().end(Ending::ShutDown);
+        self.lost.borrow_mut()[1].extend(lost);
+    }
+
+    /// The clock is set to `at`, which may be earlier.
+    pub(super) fn set_clock(&self, at: Time) {
+        self.note((3, at));
+        // Both sides have to have made the same keys ready before.
+        let _ = self.queue.len();
+        self.promote();
+        self.clock.set(at);
+    }
+
+    fn promote(&self) {
+        self.model.borrow_mut().promote(self.now(), usize::MAX);
+    }
+
+    // --- Hand-outs ------------------------------------------------------------------------------
+
+    pub(super) fn handed_out(&self, item: &Item<'_, u32>) {
+        self.note((4, **item, item.epoch(), self.now()));
+        let asked = asked(item);
+        let out = self.model.borrow_mut().get(self.now());
+        let out = out.map(|Out { key, epoch, asked, failures, .. }| (key, epoch, asked, failures));
+        let queue = (**item, item.epoch(), asked, item.attempt() - 1);
+        self.expect("hand-out", Some(queue), out);
+    }
+
+    pub(super) fn finished(&self, epoch: u64, how: How, asked: Asked) {
+        self.note((5, epoch, format!("{how:?}")));
+        let ended = self.model.borrow_mut().finish(epoch, how, asked, self.now());
+        if let Some(key) = ended.filter(|ended| ended.lost).and_then(|ended| ended.key) {
+            self.lost.borrow_mut()[1].insert(key);
+        }
+    }
+
+    // --- Comparing ------------------------------------------------------------------------------
+
+    pub(super) fn compare(&self) {
+        let _ = self.queue.len();
+        self.promote();
+        let (queue, model) = (&self.queue, self.model.borrow());
+        let counts = |what, queue: usize, model: usize| self.expect(what, queue, model);
+        counts("len", queue.len(), model.len());
+        counts("depth", queue.depth(), model.depth());
+        counts("waiting", queue.waiting(), model.waiting());
+        counts("failing", queue.failing(), model.failing());
+        counts("processing", queue.processing(), model.processing());
+        counts("known", queue.known(), model.known());
+        self.expect("paused", queue.is_paused(), model.is_paused());
+        let (seen, histograms) = (queue.counts(), queue.histograms());
+        let sums = match self.track {
+            true => (histograms.queued.sum, histograms.worked.sum),
+            false => (model.tally().queued, model.tally().worked),
+        };
+        let tally = Tally {
+            adds: seen.adds,
+            coalesced: seen.coalesced,
+            retries: seen.retries,
+            hand_outs: seen.hand_outs,
+            failures: seen.failures,
+            queued: sums.0,
+            worked: sums.1,
+        };
+        self.expect("counts", tally, model.tally());
+        for key in 0..self.keys {
+            let known = model.see(&key);
+            let known = known.map(|seen| Seen { since: seen.since.filter(|_| self.track), ..seen });
+            let entry = queue.look_up(&key).map(|entry| Seen {
+                phase: Seen::number(entry.phase),
+                due: entry.due,
+                failures: entry.failures,
+                adds: entry.adds,
+                reasons: entry.reasons,
+                priority: known.and_then(|known| known.priority).map(|_| entry.priority),
+                held_back: entry.held_back,
+                since: entry.since.filter(|_| known.is_some_and(|known| known.since.is_some())),
+            });
+            self.expect("what is known of a key", entry, known);
+        }
+    }
+}
+
+pub(super) fn asked(item: &Item<'_, u32>) -> Asked {
+    Asked { adds: item.adds(), reasons: item.reasons(), priority: item.priority() }
+}
+
+const fn team(key: u32, teams: u32) -> Team {
+    let id = key % teams;
+    Team { id: id as u64, weight: id % 3 + 1 }
+}
+
+fn group(key: u32, teams: u32) -> Group {
+    let Team { id, weight } = team(key, teams);
+    Group::new(id).weight(weight)
+}

@@ -1,0 +1,13 @@
+//! The queue with workers that fail in every way; `make sim` goes on from here.
+
+use requeue_sim::faults;
+
+#[test]
+fn with_faults_the_queue_does_what_the_model_does_and_ends() {
+    faults::quiet();
+    for seed in 0..500 {
+        if let Err(wrong) = faults::run_twice(seed) {
+            panic!("seed {seed}: {wrong}");
+        }
+    }
+}
