@@ -1,5 +1,6 @@
 //! What is seen of a queue after a step, against what was seen of client-go's.
 
+use std::fmt;
 use std::time::Duration;
 
 use requeue_conformance::Step;
@@ -8,6 +9,10 @@ use crate::differences::{Difference, Met};
 use crate::limiters::delay;
 use crate::queue::{Held, Over, Run, key};
 use crate::{Mismatch, nanos, same};
+
+/// What is said of one step; the rest holds until something else is said.
+const OF_A_STEP: [&str; 8] =
+    ["got", "ended", "delay", "drained", "queued", "worked", "unfinished", "touched"];
 
 impl<'q, 't> Run<'q, 't> {
     pub(crate) fn gauges_now(&self) -> String {
@@ -24,42 +29,33 @@ impl<'q, 't> Run<'q, 't> {
         format!("{},{}", ages.clone().sum::<u128>(), ages.max().unwrap_or(0))
     }
 
+    fn check(
+        &self,
+        at: usize,
+        name: &str,
+        expected: impl fmt::Display,
+        got: impl fmt::Display,
+    ) -> Result<(), Mismatch> {
+        same(self.sequence, at, name, expected, got)
+    }
+
+    /// What was said of `name` last.
+    fn known(&self, name: &str) -> &'t str {
+        self.expected.get(name).copied().unwrap_or("0")
+    }
+
     pub(crate) fn compare(&mut self, at: usize, met: &mut Met) -> Result<(), Mismatch> {
         let step: &'q Step<'t> = &self.sequence.steps[at];
-        let check = |name: &str, expected: String, got: String| {
-            same(self.sequence, at, name, expected, got)
-        };
-        let text = |name: &str| step.saw.get(name).unwrap_or_default().to_owned();
-
         let theirs: Vec<_> = step.saw.list("got").collect();
-        match &mut self.tied {
-            Some([arrived, came]) if !theirs.is_empty() => {
-                came.push(key(theirs[0]));
-                let next = arrived[came.len() - 1].to_string();
-                check("got", next, self.got.join(","))?;
-                if came.len() == arrived.len() {
-                    if came != arrived {
-                        met.note(Difference::EqualDeadlinesComeInOrderOfArrival);
-                    }
-                    let [mut a, mut b] = [std::mem::take(arrived), std::mem::take(came)];
-                    a.sort_unstable();
-                    b.sort_unstable();
-                    check("all of them", String::from_iter(b), String::from_iter(a))?;
-                }
-            }
-            _ => check("got", theirs.join(","), self.got.join(","))?,
+        match self.tied.take() {
+            Some(tied) => self.compare_tied(at, &theirs, tied, met)?,
+            None => self.check(at, "got", theirs.join(","), self.got.join(","))?,
         }
-        let ended = text("ended");
-        check("ended", if ended.is_empty() { "0".into() } else { ended }, self.ended.to_string())?;
-
-        for (name, value) in step.saw.iter() {
-            if !["got", "ended", "delay", "drained", "queued", "worked", "unfinished", "touched"]
-                .contains(&name)
-            {
-                let before = self.expected.insert(name, value).unwrap_or("0");
-                if let Some(key_of) = name.strip_prefix("requeues.") {
-                    self.note_refused(step, key(key_of), value, before);
-                }
+        self.check(at, "ended", step.saw.get("ended").unwrap_or("0"), self.ended)?;
+        for (name, value) in step.saw.iter().filter(|(name, _)| !OF_A_STEP.contains(name)) {
+            let before = self.expected.insert(name, value).unwrap_or("0");
+            if let Some(key_of) = name.strip_prefix("requeues.") {
+                self.note_refused(step, key(key_of), value, before);
             }
         }
         self.touched.extend(step.saw.list("touched").map(key));
@@ -76,6 +72,36 @@ impl<'q, 't> Run<'q, 't> {
         self.compare_state(at, &theirs, met)
     }
 
+    /// Of equal deadlines, ours come as they arrived; and theirs are the same ones in the end.
+    fn compare_tied(
+        &mut self,
+        at: usize,
+        theirs: &[&str],
+        [mut arrived, mut came]: [Vec<char>; 2],
+        met: &mut Met,
+    ) -> Result<(), Mismatch> {
+        if let Some(theirs) = theirs.first() {
+            self.check(at, "got", arrived[came.len()], self.got.join(","))?;
+            came.push(key(theirs));
+            if came.len() == arrived.len() {
+                if came != arrived {
+                    met.note(Difference::EqualDeadlinesComeInOrderOfArrival);
+                }
+                arrived.sort_unstable();
+                came.sort_unstable();
+                self.check(
+                    at,
+                    "all of them",
+                    String::from_iter(&came),
+                    String::from_iter(&arrived),
+                )?;
+                (arrived, came) = Default::default();
+            }
+        }
+        self.tied = Some([arrived, came]);
+        Ok(())
+    }
+
     /// client-go's limiter counts what the queue then refuses.
     fn note_refused(&mut self, step: &Step<'_>, key: char, now: &str, before: &str) {
         let [now, before] = [now, before].map(|n| n.parse::<i64>().unwrap());
@@ -90,23 +116,77 @@ impl<'q, 't> Run<'q, 't> {
 
     fn compare_state(&mut self, at: usize, theirs: &[&str], met: &mut Met) -> Result<(), Mismatch> {
         let step: &'q Step<'t> = &self.sequence.steps[at];
-        let check = |name: &str, expected: String, got: String| {
-            same(self.sequence, at, name, expected, got)
-        };
-        let known = |name: &str| (*self.expected.get(name).unwrap_or(&"0")).to_owned();
+
+        let queue = self.queue;
+        self.check(at, "len", self.known("len"), queue.len())?;
+        self.check(at, "depth", self.known("depth"), queue.depth())?;
+        self.check(at, "adds", self.known("adds"), queue.counts().adds)?;
+        self.check(at, "retries", self.known("retries"), queue.counts().retries)?;
+        self.check(at, "shut", self.known("shut"), u8::from(queue.shutting_down()))?;
+        self.check(at, "with workers", self.held.len(), queue.processing())?;
+        for (key, ticket) in &self.stale {
+            let done = queue.done_ticket(ticket.clone());
+            self.check(at, &format!("done of a stale ticket of {key}"), false, done)?;
+        }
+        if !queue.shutting_down() {
+            for key in &self.keys {
+                let counted = self.failures.get(key).copied().unwrap_or(0);
+                self.check(at, &format!("failures of {key}"), counted, queue.failures(key))?;
+            }
+        }
+
+        if self.style.measured {
+            self.compare_metrics(at, theirs, met)?;
+        }
+        let mut told = self.seen.told();
+        let touched = String::from_iter(std::mem::take(&mut self.touched));
+        if self.style.own_order {
+            self.check(
+                at,
+                "touched",
+                touched,
+                String::from_iter(std::mem::take(&mut told.touched)),
+            )?;
+        }
+        let asked = told.delay;
+        drop(told);
+
+        if let Some(theirs) = step.saw.get("delay") {
+            match asked {
+                Some(ours) if !self.was_refused => {
+                    self.check(at, "delay", theirs, delay(ours, met))?;
+                }
+                // It has counted less by now. Nothing comes of the delay.
+                Some(_) => {}
+                None => {
+                    self.check(at, "shut", "1", self.known("shut"))?;
+                    self.was_refused = true;
+                    met.note(Difference::RefusedAddIsNoFailure);
+                }
+            }
+        }
+        for &key in &self.keys {
+            let theirs: i64 = self.known(&format!("requeues.{key}")).parse().unwrap();
+            let theirs = theirs - self.refused.get(&key).unwrap_or(&0);
+            if self.sequence.with.get("layer") == Some("limited") {
+                let ours = queue.num_requeues(&key);
+                self.check(at, &format!("requeues.{key}"), theirs, ours)?;
+            }
+        }
+        self.drains.compare(self.sequence, at, queue, met)
+    }
+
+    fn compare_metrics(
+        &mut self,
+        at: usize,
+        theirs: &[&str],
+        met: &mut Met,
+    ) -> Result<(), Mismatch> {
+        let step: &'q Step<'t> = &self.sequence.steps[at];
         let joined = |all: &[Duration]| {
             all.iter().map(|d| d.as_nanos().to_string()).collect::<Vec<_>>().join(",")
         };
-
-        // Counted by the queue before it is asked for anything that would make it look.
-        let queue = self.queue;
-        check("len", known("len"), queue.len().to_string())?;
-        check("depth", known("depth"), queue.depth().to_string())?;
-        check("adds", known("adds"), queue.counts().adds.to_string())?;
-        check("retries", known("retries"), queue.counts().retries.to_string())?;
-        check("shut", known("shut"), u8::from(queue.shutting_down()).to_string())?;
-        check("with workers", self.held.len().to_string(), queue.processing().to_string())?;
-        check("recounted", self.gauges_counted(), self.gauges_now())?;
+        self.check(at, "recounted", self.gauges_counted(), self.gauges_now())?;
         if self.gauges.is_some_and(|gauges| gauges != self.gauges_now()) {
             met.note(Difference::GaugesAreRightWhenAsked);
         }
@@ -119,42 +199,13 @@ impl<'q, 't> Run<'q, 't> {
             }
         }
         let mut told = self.seen.told();
-        check("hooked depth", known("depth"), told.depth.to_string())?;
-        check("hooked adds", known("adds"), told.adds.to_string())?;
-        check("hooked retries", known("retries"), told.retries.to_string())?;
-        check("queued", joined(&queued), joined(&std::mem::take(&mut told.queued)))?;
+        self.check(at, "hooked depth", self.known("depth"), told.depth)?;
+        self.check(at, "hooked adds", self.known("adds"), told.adds)?;
+        self.check(at, "hooked retries", self.known("retries"), told.retries)?;
+        self.check(at, "queued", joined(&queued), joined(&std::mem::take(&mut told.queued)))?;
         let worked = step.saw.get("worked").unwrap_or_default().to_owned();
-        check("worked", worked, joined(&std::mem::take(&mut told.worked)))?;
-        let touched = String::from_iter(std::mem::take(&mut self.touched));
-        if self.style.own_order {
-            check("touched", touched, String::from_iter(std::mem::take(&mut told.touched)))?;
-        }
-        let asked = told.delay;
-        drop(told);
-
-        if let Some(theirs) = step.saw.get("delay") {
-            match asked {
-                Some(ours) if !self.was_refused => {
-                    check("delay", theirs.to_owned(), delay(ours, met))?;
-                }
-                // It has counted less by now. Nothing comes of the delay.
-                Some(_) => {}
-                None => {
-                    check("shut", "1".to_owned(), known("shut"))?;
-                    self.was_refused = true;
-                    met.note(Difference::RefusedAddIsNoFailure);
-                }
-            }
-        }
-        for &key in &self.keys {
-            let theirs: i64 = known(&format!("requeues.{key}")).parse().unwrap();
-            let theirs = theirs - self.refused.get(&key).unwrap_or(&0);
-            if self.sequence.with.get("layer") == Some("limited") {
-                let ours = queue.num_requeues(&key).to_string();
-                check(&format!("requeues.{key}"), theirs.to_string(), ours)?;
-            }
-        }
-        self.drains.compare(self.sequence, at, queue, met)
+        self.check(at, "worked", worked, joined(&std::mem::take(&mut told.worked)))?;
+        Ok(())
     }
 
     pub(crate) fn compare_end(&mut self, at: usize, met: &mut Met) -> Result<(), Mismatch> {

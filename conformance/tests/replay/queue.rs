@@ -23,6 +23,8 @@ pub(crate) struct Style {
     pub(crate) own_order: bool,
     /// After the clock has jumped, the next operation is the first to see what is due.
     pub(crate) looks_late: bool,
+    /// Metrics are kept. Without them the queue has shorter ways.
+    pub(crate) measured: bool,
     /// While time flows, nobody looks when something falls due.
     pub(crate) unwatched: bool,
 }
@@ -58,6 +60,9 @@ pub(crate) struct Run<'q, 't> {
     pub(crate) was_refused: bool,
     /// Of equal deadlines: in which order the keys came to wait, and came out there.
     pub(crate) tied: Option<[Vec<char>; 2]>,
+    /// Failures in a row, counted by us; and tickets of hand-outs that have ended.
+    pub(crate) failures: BTreeMap<char, u32>,
+    pub(crate) stale: BTreeMap<char, Ticket>,
     /// A worker panicked, or somebody said done who had nothing: nothing is alike any more.
     pub(crate) over: Option<Over>,
 }
@@ -74,6 +79,7 @@ pub(crate) fn replay(sequence: &Sequence<'_>, met: &mut Met) -> Result<(), Misma
         by_item: drops || seed.is_multiple_of(2),
         own_order: seed.is_multiple_of(3),
         looks_late: seed % 5 < 2,
+        measured: seed % 4 != 3,
         unwatched: seed % 7 < 2,
     };
     let (clock, seen) = (FakeClock::new(), Seen::default());
@@ -81,11 +87,12 @@ pub(crate) fn replay(sequence: &Sequence<'_>, met: &mut Met) -> Result<(), Misma
         "none" => "default_controller",
         limits => limits,
     };
-    let builder = Queue::builder()
-        .name("q")
-        .clock(clock.clone())
-        .limiter(Watched(limiter(limits), seen.clone()))
-        .metrics_provider(Arc::new(seen.clone()));
+    let builder =
+        Queue::builder().clock(clock.clone()).limiter(Watched(limiter(limits), seen.clone()));
+    let builder = match style.measured {
+        true => builder.name("q").metrics_provider(Arc::new(seen.clone())),
+        false => builder,
+    };
     let builder = match style.own_order {
         true => builder.order(Order::Custom(Box::new(InOrder::new(&seen)))),
         false => builder,
@@ -111,6 +118,8 @@ pub(crate) fn replay(sequence: &Sequence<'_>, met: &mut Met) -> Result<(), Misma
         refused: BTreeMap::new(),
         was_refused: false,
         tied: (sequence.kind == "ties").then(Default::default),
+        failures: BTreeMap::new(),
+        stale: BTreeMap::new(),
         over: None,
     };
     let replayed = (0..sequence.steps.len()).try_for_each(|at| run.step(at, met));
@@ -192,6 +201,11 @@ impl<'q, 't> Run<'q, 't> {
             }
             _ => panic!("an operation of no known kind: {}", step.line),
         }
+        match what {
+            "add_rate_limited" | "retry" => *self.failures.entry(key(arg)).or_default() += 1,
+            "forget" | "succeed" | "later" => _ = self.failures.remove(&key(arg)),
+            _ => {}
+        }
         self.poll_getters(began, at);
         if self.over.is_some() {
             return self.compare_end(at, met);
@@ -255,7 +269,10 @@ impl<'q, 't> Run<'q, 't> {
         }
     }
 
-    fn end(&self, at: usize, key: char, held: Held<'q>) {
+    fn end(&mut self, at: usize, key: char, held: Held<'q>) {
+        if let Held::Ticket(ticket, _) = &held {
+            self.stale.insert(key, ticket.clone());
+        }
         let ended = match held {
             Held::Item(item, _) => {
                 item.done();
@@ -282,7 +299,8 @@ impl<'q, 't> Run<'q, 't> {
     fn sleep(&mut self, at: usize, d: Duration) -> Result<(), Mismatch> {
         let began = self.clock.now();
         let target = began + d;
-        let tick = self.sequence.steps[at].saw.get("unfinished").filter(|_| self.over.is_none());
+        let compares = self.over.is_none() && self.style.measured;
+        let tick = self.sequence.steps[at].saw.get("unfinished").filter(|_| compares);
         let mut tick = tick.map(|gauges| {
             let (gauges, after) = gauges.split_once('@').unwrap_or((gauges, ""));
             (gauges, if after.is_empty() { target } else { began + nanos(after) })
