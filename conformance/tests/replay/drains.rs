@@ -29,6 +29,18 @@ impl<'q> Drains<'q> {
         self.0.push(Waiting { drain, woken: Woken::new(), due: false, theirs_returned: false });
     }
 
+    /// Those that were woken, before anything else could wake them.
+    pub(crate) fn poll(&mut self) {
+        for waiting in &mut self.0 {
+            if let Some(drain) = &mut waiting.drain
+                && waiting.woken.take()
+                && drain.as_mut().poll(&mut Context::from_waker(&waiting.woken.waker())).is_ready()
+            {
+                waiting.drain = None;
+            }
+        }
+    }
+
     /// What a drain promises, against what it does and what client-go's does.
     pub(crate) fn compare(
         &mut self,
@@ -45,12 +57,6 @@ impl<'q> Drains<'q> {
         for (number, waiting) in self.0.iter_mut().enumerate() {
             let was_due = waiting.due;
             waiting.due |= drained || ended;
-            if let Some(drain) = &mut waiting.drain
-                && waiting.woken.take()
-                && drain.as_mut().poll(&mut Context::from_waker(&waiting.woken.waker())).is_ready()
-            {
-                waiting.drain = None;
-            }
             let name = format!("drain {number} has returned");
             same(sequence, at, &name, waiting.due, waiting.drain.is_none())?;
 

@@ -149,7 +149,11 @@ impl<'q, 't> Run<'q, 't> {
         let arg = words.next().unwrap_or_default();
         let after = || nanos(step.did.rsplit(' ').next().unwrap());
         match what {
-            "add" => _ = self.queue.add(key(arg)),
+            "add" => match at % 3 {
+                0 => _ = self.queue.add(key(arg)),
+                1 => _ = self.queue.add_ref(&key(arg)),
+                _ => _ = self.queue.add_all([key(arg)]),
+            },
             "add_after" => {
                 if let Some([arrived, _]) = &mut self.tied {
                     arrived.push(key(arg));
@@ -207,6 +211,7 @@ impl<'q, 't> Run<'q, 't> {
             _ => {}
         }
         self.poll_getters(began, at);
+        self.drains.poll();
         if self.over.is_some() {
             return self.compare_end(at, met);
         }
