@@ -73,6 +73,10 @@ func (r *queueRun) do(name string) {
 		}
 	case "sleep":
 		r.sleep(r.someSleep())
+		if key, waits := r.waits(); waits && r.oneIn(3) {
+			// Behind those that have just come due.
+			r.add(key)
+		}
 	case "done":
 		switch {
 		case busy:
@@ -99,12 +103,16 @@ func (r *queueRun) do(name string) {
 
 // worked is a key that is with a worker.
 func (r *queueRun) worked() (string, bool) {
-	var all []string
-	for _, key := range r.keys {
-		if r.processing[key] {
-			all = append(all, key)
-		}
-	}
+	return r.any(func(key string) bool { return r.processing[key] })
+}
+
+// waits is a key that is not due yet.
+func (r *queueRun) waits() (string, bool) {
+	return r.any(func(key string) bool { return r.pending[key] > r.now() })
+}
+
+func (r *queueRun) any(is func(string) bool) (string, bool) {
+	all := slices.DeleteFunc(slices.Clone(r.keys), func(key string) bool { return !is(key) })
 	if len(all) == 0 {
 		return "", false
 	}

@@ -161,12 +161,12 @@ func (r *queueRun) add(key string) { r.step("add "+key, func() { r.outer.Add(key
 
 func (r *queueRun) addAfter(key string, d time.Duration) {
 	r.step(fmt.Sprintf("add_after %s %d", key, d), func() { r.delaying.AddAfter(key, d) })
-	r.waits(key, d)
+	r.due(key, d)
 }
 
 func (r *queueRun) addRateLimited(key string) {
 	r.step("add_rate_limited "+key, func() { r.limited.AddRateLimited(key) })
-	r.waits(key, r.delay)
+	r.due(key, r.delay)
 }
 
 func (r *queueRun) retry(key string) {
@@ -177,7 +177,7 @@ func (r *queueRun) retry(key string) {
 	})
 	delete(r.processing, key)
 	r.reap()
-	r.waits(key, r.delay)
+	r.due(key, r.delay)
 }
 
 func (r *queueRun) succeed(key string) {
@@ -198,7 +198,7 @@ func (r *queueRun) later(key string, d time.Duration) {
 	})
 	delete(r.processing, key)
 	r.reap()
-	r.waits(key, d)
+	r.due(key, d)
 }
 
 func (r *queueRun) done(key string) {
@@ -271,14 +271,14 @@ func (r *queueRun) sleep(d time.Duration) {
 	})
 }
 
-// waits notes when a key is due. Equal deadlines have an order of their own sequences.
-func (r *queueRun) waits(key string, d time.Duration) {
+// due notes when a key is due. Equal deadlines have an order of their own sequences.
+func (r *queueRun) due(key string, d time.Duration) {
 	if d <= 0 || r.shut {
 		return
 	}
-	due := r.now() + d
-	if was, ok := r.pending[key]; !ok || due < was {
-		r.pending[key] = due
+	at := r.now() + d
+	if was, ok := r.pending[key]; !ok || at < was {
+		r.pending[key] = at
 	}
 	for other, due := range r.pending {
 		r.void = r.void || other != key && due == r.pending[key]
