@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use requeue::{Queue, Time};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Mutex, MutexGuard, Notify};
 
 use crate::input::Key;
 
@@ -38,6 +38,8 @@ pub(crate) struct Rate {
     burst: u32,
     /// When the starts so far would have been over at an even pace.
     paid_until: Mutex<Time>,
+    /// The queue may have come to its end.
+    look: Notify,
 }
 
 /// The right to start a command, from when it is there.
@@ -49,21 +51,31 @@ pub(crate) struct Turn<'a> {
 
 impl Rate {
     pub(crate) fn new(Every(every): Every, burst: u32) -> Self {
-        Self { every, burst, paid_until: Mutex::new(Time::ZERO) }
+        Self { every, burst, paid_until: Mutex::new(Time::ZERO), look: Notify::new() }
     }
 
     /// Waits until a command may start. Nobody else gets a turn before this one has been taken or
-    /// dropped: a turn that waits for a key is not given away a second time.
-    pub(crate) async fn turn(&self, queue: &Queue<Key>) -> Turn<'_> {
+    /// dropped: a turn that waits for a key is not given away a second time. `None` once no key is
+    /// left that could take one.
+    pub(crate) async fn turn(&self, queue: &Queue<Key>) -> Option<Turn<'_>> {
         let paid_until = self.paid_until.lock().await;
         loop {
             let now = queue.now();
             let wait = wait(*paid_until, now, self.every, self.burst);
             if wait.is_zero() {
-                return Turn { every: self.every, paid_until };
+                return Some(Turn { every: self.every, paid_until });
             }
-            tokio::time::sleep(wait).await;
+            if queue.is_closed() && queue.known() == 0 {
+                return None;
+            }
+            // Whoever changes that between the look and here has left word.
+            let _ = tokio::time::timeout(wait, self.look.notified()).await;
         }
+    }
+
+    /// A key has left the queue, or the queue is closed.
+    pub(crate) fn changed(&self) {
+        self.look.notify_one();
     }
 }
 

@@ -4,18 +4,19 @@ use std::io::BufReader;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use requeue::{Added, Merge, Queue};
+use requeue::{Added, Merge};
 
 use crate::args::AtEof;
-use crate::input::{Bad, Change, Key, Records};
+use crate::input::{Bad, Change, Records};
 use crate::letters::Rest;
+use crate::rate::Rate;
 use crate::run::Runner;
 use crate::signals::Level;
 use crate::source::{Input, Source};
 
 /// Reads to the end, and closes the queue; or until the run is stopped. Then says what is left.
 pub(crate) fn read(runner: &Runner, input: Input) -> Option<Rest> {
-    let _close = Close(&runner.queue);
+    let _close = Close(runner);
     let format = runner.config.format;
     if let Source::Stdin { terminal: true } = runner.config.input {
         runner.output.say_blocking("reading keys from the terminal, one a line; Ctrl-D ends them");
@@ -114,11 +115,12 @@ impl Runner {
 }
 
 /// Closes the queue, whatever the thread ends of: nobody would add any more.
-struct Close<'a>(&'a Queue<Key>);
+struct Close<'a>(&'a Runner);
 
 impl Drop for Close<'_> {
     fn drop(&mut self) {
-        self.0.close();
+        self.0.queue.close();
+        self.0.rate.iter().for_each(Rate::changed);
     }
 }
 

@@ -78,7 +78,7 @@ pub(crate) struct Runner {
     pub(crate) joblog: Option<Joblog>,
     pub(crate) letters: Letters,
     pub(crate) pace: Pace,
-    rate: Option<Rate>,
+    pub(crate) rate: Option<Rate>,
     /// Runs that were about to start, a number for each.
     pub(crate) seq: Count,
     pub(crate) level: watch::Sender<Level>,
@@ -195,6 +195,7 @@ impl Runner {
                 }
                 self.attempt(item, slot).await;
                 self.room.changed();
+                self.rate.iter().for_each(Rate::changed);
             }
             if let Some(next) = next
                 && next.await.is_err()
@@ -209,7 +210,7 @@ impl Runner {
         loop {
             // First the turn, then a key: what waits for its turn is in the queue, and coalesced.
             let turn = match &self.rate {
-                Some(rate) => Some(rate.turn(&self.queue).await),
+                Some(rate) => Some(rate.turn(&self.queue).await?),
                 None => None,
             };
             let item = self.queue.get_owned().await?;

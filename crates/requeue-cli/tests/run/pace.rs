@@ -114,6 +114,19 @@ fn starts_can_be_limited_and_a_burst_is_no_more_than_asked() {
 }
 
 #[test]
+fn a_turn_that_no_key_is_left_for_is_not_waited_for() {
+    let echo = ["--rate", "1/h", "-j4", "echo"];
+    assert_eq!(run(&echo, "a\n").code(), Some(0));
+
+    // Nor by a program that waits for the end of its input.
+    let dir = directory("rate_ends");
+    let mut live = Live::start(&dir, &echo);
+    live.send("a\n");
+    live.wait_for("a");
+    assert_eq!(live.end().code(), Some(0));
+}
+
+#[test]
 fn starts_come_at_the_rate_and_what_waits_for_its_turn_is_coalesced() {
     let start = Instant::now();
     let ended = run(&["--rate", "20/s", "-j8", "echo"], "a\nb\nc\nd\ne\n");
