@@ -35,6 +35,13 @@ fn open(flag: &str, path: &Path) -> Result<(File, Option<Identity>), Refusal> {
     })
 }
 
+/// Whether this is the name of something that is open, like `/dev/stdout`: what has been written
+/// there would be lost with a file that was replaced.
+fn is_open_file(path: &Path) -> bool {
+    ["/dev/stdout", "/dev/stderr"].map(Path::new).contains(&path)
+        || ["/dev/fd", "/proc/self/fd"].map(Path::new).map(Some).contains(&path.parent())
+}
+
 /// The files, opened before anything is read.
 #[derive(Debug)]
 pub(crate) struct Letters {
@@ -132,11 +139,11 @@ impl Letters {
         rest: Option<Rest>,
     ) -> io::Result<()> {
         let Some(path) = &self.unfinished else { return Ok(()) };
-        let path = path.canonicalize()?;
         let metadata = path.metadata()?;
-        if !metadata.is_file() {
+        if !metadata.is_file() || is_open_file(path) {
             return self.write(OpenOptions::new().append(true).open(path)?, keys, pending, rest);
         }
+        let path = path.canonicalize()?;
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}", std::process::id()));
         let new = path.with_file_name(name);

@@ -265,6 +265,18 @@ fn the_rest_of_a_file_and_what_a_pipe_holds_are_unfinished_too() {
 }
 
 #[test]
+fn what_is_open_already_gets_what_is_unfinished_and_keeps_what_it_had() {
+    for file in ["/dev/stdout", "/dev/fd/1"] {
+        let dir = directory("unfinished_stdout");
+        let script = "exec \"$0\" run -j1 --halt soon,done=1 --unfinished \"$1\" echo ran >out";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, env!("CARGO_BIN_EXE_requeue"), file]).current_dir(&dir);
+        assert_eq!(end(&mut shell, "a\nb\nc\n").code(), Some(4));
+        assert_eq!(fs::read_to_string(dir.join("out")).unwrap(), "ran a\nb\nc\n", "{file}");
+    }
+}
+
+#[test]
 fn unfinished_objects_keep_when_and_how_urgently_they_run() {
     let dir = directory("unfinished_json");
     let mut gate = Gate::new(&dir);
