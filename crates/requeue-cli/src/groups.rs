@@ -77,6 +77,15 @@ impl Groups {
         }
     }
 
+    /// Whether the command of a slot has ended, even if nobody has waited for it yet.
+    pub(crate) fn has_ended(&self, slot: usize) -> bool {
+        let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        match self.lock().get(slot - 1) {
+            Some(Some(group)) => matches!(waitid(WaitId::Pid(group.leader), ended), Ok(Some(_))),
+            _ => true,
+        }
+    }
+
     /// Kills the groups that have stopped as they want the terminal, which they can't have: they
     /// would wait for ever.
     pub(crate) fn kill_starved(&self) {

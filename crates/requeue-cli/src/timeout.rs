@@ -66,6 +66,10 @@ impl<'a> Watchdog<'a> {
         while self.phase != Phase::Killed {
             tokio::select! {
                 () = &mut self.timer => match self.phase {
+                    // In time, before this program was held up.
+                    Phase::Running if self.groups.has_ended(self.slot) => {
+                        self.timer = Box::pin(pending());
+                    }
                     Phase::Running => {
                         self.timed_out = true;
                         self.end(self.limits.signal);

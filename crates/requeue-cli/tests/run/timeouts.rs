@@ -1,10 +1,12 @@
 //! A command that takes too long is ended, and nothing of it is left.
 
+use std::fs;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::support::{Ended, Gate, Live, directory, heeds, run, run_in};
+use crate::support::{Ended, Gate, Live, directory, heeds, run, run_in, until};
 
 const ONCE: [&str; 2] = ["--retries", "0"];
 /// Long enough for a shell to have set its traps.
@@ -50,6 +52,28 @@ fn a_command_that_ends_well_when_told_to_has_failed_all_the_same() {
     let script = "trap 'echo told; exit 0' TERM; sleep 1000 & wait";
     let ended = run(&[&TIMEOUT[..], &ONCE, &["-c", script]].concat(), "k\n");
     assert_eq!((ended.code(), ended.text().as_str()), (Some(1), "told\n"), "{}", ended.stderr);
+}
+
+#[test]
+fn one_that_has_ended_in_time_has_not_failed_however_late_that_is_seen() {
+    let dir = directory("ended_in_time");
+    let mut gate = Gate::new(&dir);
+    let script = "echo $$ >pid; echo started; read _ <gate";
+    let mut live = Live::start(&dir, &[&TIMEOUT[..], &ONCE, &["-c", script]].concat());
+    live.send("k\n");
+    let start = Instant::now();
+    live.wait_for("started");
+    live.signal(Signal::STOP);
+    gate.open(1);
+    let pid = fs::read_to_string(dir.join("pid")).unwrap();
+    until(|| {
+        let ps = Command::new("ps").args(["-o", "stat=", "-p", pid.trim()]).output();
+        ps.expect("ps is there").stdout.starts_with(b"Z")
+    });
+    until(|| start.elapsed() > Duration::from_secs(2));
+    live.signal(Signal::CONT);
+    let ended = live.end();
+    assert_eq!((ended.code(), ended.count("timed out")), (Some(0), 0), "{}", ended.stderr);
 }
 
 #[test]
