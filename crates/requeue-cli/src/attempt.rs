@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::args;
 use crate::capture::{self, Sink};
 use crate::command::escaped;
-use crate::groups::Reaped;
+use crate::groups::{self, Reaped};
 use crate::input::Key;
 use crate::joblog::Log;
 use crate::output::Stream;
@@ -133,7 +133,7 @@ impl Runner {
             if *level.borrow_and_update() != Level::Running {
                 return None;
             }
-            match command.spawn() {
+            match self.groups.start(run.slot, run.key, &mut command) {
                 Err(error) if spawn::is_shortage(&error) => {
                     if !self.was_short.swap(true, Ordering::Relaxed) {
                         let why = "no further command can be started for now";
@@ -159,7 +159,7 @@ impl Runner {
         run: Run<'_>,
         level: watch::Receiver<Level>,
     ) -> Finished {
-        let group = self.groups.add(run.slot, &child, run.key);
+        let group = groups::leader(&child);
         let limits = self.config.limits;
         let mut watchdog = Watchdog::new(limits, &self.clock, &self.groups, run.slot, level);
         let (mut out, mut err) = (self.sink(Stream::Stdout, run), self.sink(Stream::Stderr, run));

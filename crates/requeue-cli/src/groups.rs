@@ -4,21 +4,27 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::process::ExitStatus;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process_group, test_kill_process_group, waitid,
 };
-use tokio::process::Child;
+use tokio::process::{Child, Command};
 
 use crate::input::Key;
 
-/// The groups whose leaders have not been waited for, by slot: as long as a leader has not, its
-/// number is its own and the group's.
+/// The groups of the commands that run.
 #[derive(Debug, Default)]
-pub(crate) struct Groups(Mutex<Vec<Option<Group>>>);
+pub(crate) struct Groups {
+    /// Those whose leaders have not been waited for, by slot: as long as a leader has not, its
+    /// number is its own and the group's.
+    running: Mutex<Vec<Option<Group>>>,
+    /// Read by whoever starts a command until it is listed, written by whoever has to reach all:
+    /// what has started and is not listed would not be stopped, or not be found to have stopped.
+    starting: RwLock<()>,
+}
 
 #[derive(Debug)]
 struct Group {
@@ -37,16 +43,19 @@ pub(crate) struct Reaped {
 }
 
 impl Groups {
-    /// Lists the command of a slot, and says which group is its.
-    pub(crate) fn add(&self, slot: usize, child: &Child, key: &Key) -> Option<Pid> {
-        let leader = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)?;
-        let mut groups = self.lock();
-        if groups.len() < slot {
-            groups.resize_with(slot, || None);
+    /// Starts the command of a slot and lists it.
+    pub(crate) fn start(&self, slot: usize, key: &Key, command: &mut Command) -> io::Result<Child> {
+        let _starting = self.starting.read().unwrap_or_else(PoisonError::into_inner);
+        let child = command.spawn()?;
+        if let Some(leader) = leader(&child) {
+            let mut groups = self.lock();
+            if groups.len() < slot {
+                groups.resize_with(slot, || None);
+            }
+            groups[slot - 1] =
+                Some(Group { leader, key: key.clone(), since: Instant::now(), starved: None });
         }
-        groups[slot - 1] =
-            Some(Group { leader, key: key.clone(), since: Instant::now(), starved: None });
-        Some(leader)
+        Ok(child)
     }
 
     /// Waits for the command of a slot, and takes it off the list. Can be dropped and called
@@ -70,6 +79,14 @@ impl Groups {
         }
     }
 
+    /// Stops all for as long as `stop` takes; none is started meanwhile.
+    pub(crate) fn stop_while(&self, stop: impl FnOnce()) {
+        let _none_starts = self.starting.write().unwrap_or_else(PoisonError::into_inner);
+        self.signal_all(Signal::TSTP);
+        stop();
+        self.signal_all(Signal::CONT);
+    }
+
     /// Sends what is to end the command of a slot to its group.
     pub(crate) fn end(&self, slot: usize, signal: Signal) {
         if let Some(Some(group)) = self.lock().get(slot - 1) {
@@ -89,6 +106,8 @@ impl Groups {
     /// Kills the groups that have stopped as they want the terminal, which they can't have: they
     /// would wait for ever.
     pub(crate) fn kill_starved(&self) {
+        // What is being started may have stopped already, and is not told of again.
+        drop(self.starting.write().unwrap_or_else(PoisonError::into_inner));
         for group in self.lock().iter_mut().flatten() {
             let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
             let Ok(Some(status)) = waitid(WaitId::Pid(group.leader), stopped) else { continue };
@@ -116,8 +135,13 @@ impl Groups {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Option<Group>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The number of a command that has not been waited for, and of its group.
+pub(crate) fn leader(child: &Child) -> Option<Pid> {
+    child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
 /// Sends a group what is to end it. Fails if all of it have gone, which is what was asked for.
@@ -164,6 +188,7 @@ fn only_dead(group: Pid) -> bool {
 mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -180,5 +205,53 @@ mod tests {
         assert_eq!(test_kill_process_group(group), Ok(()));
         assert!(only_dead(group));
         child.wait().unwrap();
+    }
+
+    /// The processes, not yet dead, that run this line.
+    fn running(line: &str) -> Vec<Pid> {
+        let ps = Command::new("ps").args(["-A", "-o", "pid=,stat=,args="]).output().unwrap();
+        let number = |process: &str| {
+            let mut fields = process.split_whitespace();
+            let (number, state) = (fields.next()?, fields.next()?);
+            let is_it = !state.starts_with('Z') && fields.eq(line.split(' '));
+            is_it.then(|| number.parse().ok().and_then(Pid::from_raw))?
+        };
+        String::from_utf8_lossy(&ps.stdout).lines().filter_map(number).collect()
+    }
+
+    #[test]
+    fn whatever_has_started_is_listed_when_all_are_stopped() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let (groups, is_over) = (Groups::default(), AtomicBool::new(false));
+        let seconds = format!("1000.{}", std::process::id());
+        std::thread::scope(|scope| {
+            for slot in 1..=4 {
+                let (groups, runtime, seconds) = (&groups, &runtime, &seconds);
+                let is_over = &is_over;
+                scope.spawn(move || {
+                    let _runtime = runtime.enter();
+                    while !is_over.load(Ordering::Relaxed) {
+                        let mut sleep = tokio::process::Command::new("sleep");
+                        sleep.arg(seconds).process_group(0);
+                        let key = Key::from(&b"k"[..]);
+                        let mut child = groups.start(slot, &key, &mut sleep).unwrap();
+                        groups.end(slot, Signal::KILL);
+                        runtime.block_on(groups.wait(slot, &mut child)).status.unwrap();
+                    }
+                });
+            }
+            let line = format!("sleep {seconds}");
+            let mut unlisted = Vec::new();
+            for _ in 0..100 {
+                groups.stop_while(|| {
+                    // None of these is waited for meanwhile.
+                    let listed = groups.lock();
+                    let leads = |pid: &Pid| listed.iter().flatten().any(|it| it.leader == *pid);
+                    unlisted.extend(running(&line).into_iter().filter(|pid| !leads(pid)));
+                });
+            }
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(unlisted, []);
+        });
     }
 }

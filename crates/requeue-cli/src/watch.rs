@@ -65,9 +65,8 @@ impl Runner {
             self.output.flush().await;
         };
         let _ = tokio::time::timeout(Duration::from_millis(100), cleared).await;
-        self.groups.signal_all(Signal::TSTP);
-        self.clock.during(signals::stop);
-        // The first process of a container does not stop for a signal from inside.
-        self.groups.signal_all(Signal::CONT);
+        // The first process of a container does not stop for a signal from inside: its commands
+        // are continued at once.
+        self.groups.stop_while(|| self.clock.during(signals::stop));
     }
 }
