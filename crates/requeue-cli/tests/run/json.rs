@@ -1,5 +1,8 @@
 //! `--input json`: a key and what there is to say of it.
 
+use std::fs;
+use std::time::{Duration, Instant};
+
 use rustix::process::Signal;
 
 use crate::support::{Gate, Live, directory, run, run_in};
@@ -27,7 +30,7 @@ fn objects_can_end_with_what_ends_keys() {
 fn a_key_is_run_no_earlier_than_asked() {
     let dir = directory("json_after");
     let input = "{\"key\":\"late\",\"after\":\"1h\"}\n{\"key\":\"later\",\"at\":\"2999-01-01T00:00:00Z\"}
-{\"key\":\"soon\",\"after\":0.05}\n{\"key\":\"now\"}\n{\"key\":\"past\",\"at\":\"2001-01-01T00:00:00+02:00\"}\n";
+{\"key\":\"now\"}\n{\"key\":\"past\",\"at\":\"2001-01-01T00:00:00+02:00\"}\n{\"key\":\"soon\",\"after\":0.05}\n";
     let mut live = Live::start(&dir, &[&JSON[..], &["echo"]].concat());
     live.send(input);
     live.wait_for("soon");
@@ -39,22 +42,37 @@ fn a_key_is_run_no_earlier_than_asked() {
 
 #[test]
 fn at_the_end_of_the_input_what_is_to_come_later_is_waited_for() {
-    let ended =
-        run(&[&JSON[..], &["echo"]].concat(), "{\"key\":\"a\",\"after\":0.2}\n{\"key\":\"b\"}\n");
-    assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "b\na\n"));
+    let start = Instant::now();
+    let ended = run(&[&JSON[..], &["echo"]].concat(), "{\"key\":\"a\",\"after\":0.2}\n");
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "a\n"));
+    assert!(start.elapsed() >= Duration::from_millis(200));
 }
 
 #[test]
 fn two_times_of_a_key_become_one_as_asked() {
-    for (merge, runs) in [("earliest", "k\n"), ("latest", ""), ("exactly", "")] {
-        let dir = directory(&format!("json_merge_{merge}"));
-        let mut live = Live::start(&dir, &[&JSON[..], &["echo"]].concat());
-        live.send("{\"key\":\"k\",\"after\":0.3}\n");
-        live.send(&format!("{{\"key\":\"k\",\"after\":\"1h\",\"merge\":\"{merge}\"}}\n"));
-        live.send("{\"key\":\"last\",\"after\":0.6}\n");
+    // What is left of one hour or two is some 3,500 or 7,100 seconds.
+    let [one, two] = [("1h", "35"), ("2h", "71")];
+    for (merge, first, second, left) in [
+        ("earliest", one, two, one),
+        ("earliest", two, one, one),
+        ("latest", one, two, two),
+        ("latest", two, one, two),
+        ("exactly", one, two, two),
+        ("exactly", two, one, one),
+    ] {
+        let dir = directory("json_merge");
+        let mut live = Live::start(&dir, &[&JSON[..], &["--unfinished", "left", "echo"]].concat());
+        for after in [first.0, second.0] {
+            let rest = format!("\"after\":\"{after}\",\"merge\":\"{merge}\"");
+            live.send(&format!("{{\"key\":\"k\",{rest}}}\n"));
+        }
+        live.send("{\"key\":\"last\"}\n");
         live.wait_for("last");
         live.signal(Signal::TERM);
-        assert_eq!(live.end().text(), format!("{runs}last\n"), "{merge}");
+        assert_eq!(live.end().text(), "last\n");
+        let line = fs::read_to_string(dir.join("left")).unwrap();
+        let is_left = format!("{{\"key\":\"k\",\"after\":{}", left.1);
+        assert!(line.starts_with(&is_left), "{merge} {first:?} {second:?}: {line}");
     }
 }
 

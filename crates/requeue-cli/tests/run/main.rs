@@ -8,6 +8,7 @@ mod giving_up;
 mod help;
 mod input;
 mod json;
+mod limit;
 mod output;
 mod pace;
 mod pages;

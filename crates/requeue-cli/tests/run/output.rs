@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::thread;
 
+use crate::limit::{Limit, ends_well};
 use crate::support::{Gate, Live, command, directory, end, run};
 
 #[test]
@@ -164,6 +165,7 @@ fn when_nobody_reads_any_more_it_stops_quietly() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        let limit = Limit::of(&child);
         let mut stdin = child.stdin.take().unwrap();
         // Keys for ever, until nobody takes them.
         let feeding = thread::spawn(move || (0..u64::MAX).all(|n| writeln!(stdin, "{n}").is_ok()));
@@ -172,7 +174,7 @@ fn when_nobody_reads_any_more_it_stops_quietly() {
         assert_eq!(line, "0\n");
         let ended = child.wait_with_output().unwrap();
         assert_eq!((ended.status.code(), ended.stderr.as_slice()), (Some(0), &b""[..]), "{output}");
-        assert!(!feeding.join().unwrap());
+        assert!(!feeding.join().unwrap() && !limit.was_reached());
     }
 }
 
@@ -187,7 +189,7 @@ fn standard_output_can_be_a_file() {
         .spawn()
         .unwrap();
     child.stdin.take().unwrap().write_all(b"a\n").unwrap();
-    assert!(child.wait().unwrap().success());
+    assert!(ends_well(child));
     let written = std::fs::read_to_string(dir.join("out")).unwrap();
     assert!(written.starts_with("a\nrequeue: 1 adds, 1 runs,"), "{written}");
 }

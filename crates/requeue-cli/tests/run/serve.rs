@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Gate, Live, directory, run};
+use crate::support::{Gate, Live, directory, run, until};
 
 /// What a request for `path` under this host name gets: a status and a body.
 #[track_caller]
@@ -54,10 +54,11 @@ fn a_run_is_seen_on_loopback_at_a_port_that_it_says() {
     assert_eq!((&row["state"], &row["attempt"]), (&json!("running"), &json!(1)));
     assert_eq!(row["detail"], json!({ "slot": "1" }));
 
-    // It fails, and runs again before `b` or after it.
-    gate.open(2);
     let now = |name: &str| get(server, "/api/v1/summary")["now"][name].clone();
-    while now("failures") != json!(2) || now("running") != json!(1) {}
+    until(|| now("coalesced") == json!(1));
+    // `a` fails, then `b`, and one of them runs again.
+    gate.open(2);
+    until(|| now("failures") == json!(2) && now("running") == json!(1));
     let tried = |key: &str| {
         let row = get(server, &format!("/api/v1/key?key={key}"));
         assert_eq!((&row["attempt"], &row["detail"]["last exit"]), (&json!(2), &json!("7")));
@@ -85,7 +86,7 @@ fn what_was_given_up_is_counted() {
     let mut run = Live::start(&dir, &["--serve", "0", "--retries", "0", "--", "false"]);
     let server = address(&mut run);
     run.send("a\nb\n");
-    while get(server, "/api/v1/summary")["given_up"] != json!(2) {}
+    until(|| get(server, "/api/v1/summary")["given_up"] == json!(2));
     run.end();
 }
 

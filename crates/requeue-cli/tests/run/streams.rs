@@ -1,12 +1,13 @@
 //! Real streams: many lines over few keys, files that change, a million keys.
 
-use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use crate::support::{Live, directory};
+use crate::limit::Limit;
+use crate::support::{Live, did_not_run, directory};
 
 #[test]
 fn many_lines_over_few_keys_are_few_runs_and_none_is_lost() {
@@ -38,14 +39,6 @@ fn many_lines_over_few_keys_are_few_runs_and_none_is_lost() {
     }
 }
 
-/// Says that a test could not run here, and why.
-fn did_not_run(test: &str, why: &str) {
-    if let Some(list) = std::env::var_os("REQUEUE_NOT_RUN") {
-        let mut list = OpenOptions::new().append(true).create(true).open(list).expect("the list");
-        writeln!(list, "{test}: {why}").expect("the list can be written");
-    }
-}
-
 fn seen(dir: &Path, names: &[&str]) -> Vec<String> {
     let read = |name| fs::read_to_string(dir.join("seen").join(name)).unwrap_or_default();
     names.iter().map(read).collect()
@@ -64,6 +57,7 @@ fn files_that_change_are_seen_in_their_last_state() {
         let why = "there is no inotifywait here (Debian: apt-get install inotify-tools)";
         return did_not_run("files_that_change_are_seen_in_their_last_state", why);
     };
+    let limit = Limit::of(&watch);
     let mut said = BufReader::new(watch.stderr.take().unwrap()).lines();
     assert!(said.any(|line| line.unwrap().contains("Watches established")));
 
@@ -85,6 +79,7 @@ fn files_that_change_are_seen_in_their_last_state() {
     }
     watch.kill().unwrap();
     watch.wait().unwrap();
+    assert!(!limit.was_reached());
     feeding.join().unwrap().unwrap();
     let ended = live.end();
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);

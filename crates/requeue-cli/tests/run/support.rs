@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::mem::take;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -11,8 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What nothing here takes as long as, unless it hangs.
-const DEADLINE: Duration = Duration::from_secs(120);
+use crate::limit::{DEADLINE, Limit};
 
 /// What the program said and how it ended.
 #[derive(Debug)]
@@ -81,6 +81,7 @@ pub(crate) struct Live {
     pub(crate) stdin: Option<ChildStdin>,
     stdout: Lines,
     stderr: Lines,
+    limit: Option<Limit>,
 }
 
 impl Live {
@@ -93,7 +94,8 @@ impl Live {
         let mut child = command.spawn().expect("the program is there");
         let stdout = Lines::new(child.stdout.take().expect("it is piped"));
         let stderr = Lines::new(child.stderr.take().expect("it is piped"));
-        Self { stdin: child.stdin.take(), child, stdout, stderr }
+        let limit = Some(Limit::of(&child));
+        Self { stdin: child.stdin.take(), child, stdout, stderr, limit }
     }
 
     /// Writes to its standard input.
@@ -135,9 +137,24 @@ impl Live {
     #[track_caller]
     pub(crate) fn end(mut self) -> Ended {
         self.close();
-        let (stdout, stderr) = (self.stdout.rest(), self.stderr.rest());
+        self.stdout.read_on();
+        self.stderr.read_on();
         let status = self.child.wait().expect("it was started");
+        let hung = self.limit.take().is_some_and(Limit::was_reached);
+        assert!(!hung, "it hung, and was killed");
+        let (stdout, stderr) = (take(&mut self.stdout.seen), take(&mut self.stderr.seen));
         Ended { status, stdout, stderr: String::from_utf8_lossy(&stderr).into_owned() }
+    }
+}
+
+/// Where a test fails, what it said is shown.
+impl Drop for Live {
+    fn drop(&mut self) {
+        drop(self.limit.take());
+        if thread::panicking() {
+            eprintln!("standard output: {}", self.stdout.so_far());
+            eprintln!("standard error: {}", self.stderr.so_far());
+        }
     }
 }
 
@@ -146,6 +163,7 @@ pub(crate) struct Terminal {
     child: Child,
     keyboard: File,
     screen: Lines,
+    limit: Option<Limit>,
 }
 
 impl Terminal {
@@ -164,7 +182,8 @@ impl Terminal {
             on_it = on_it.current_dir(dir);
         }
         let child = on_it.spawn(pts).expect("the program is there");
-        Self { child, keyboard: keyboard.into(), screen: Lines::pieces(pty) }
+        let limit = Some(Limit::of(&child));
+        Self { child, keyboard: keyboard.into(), screen: Lines::pieces(pty), limit }
     }
 
     /// Types.
@@ -181,9 +200,20 @@ impl Terminal {
     /// All that was shown, and how the program ended.
     #[track_caller]
     pub(crate) fn end(mut self) -> (String, ExitStatus) {
-        let said = self.screen.rest();
+        self.screen.read_on();
         let status = self.child.wait().expect("it was started");
-        (String::from_utf8_lossy(&said).into_owned(), status)
+        let hung = self.limit.take().is_some_and(Limit::was_reached);
+        assert!(!hung, "it hung, and was killed");
+        (String::from_utf8_lossy(&take(&mut self.screen.seen)).into_owned(), status)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        drop(self.limit.take());
+        if thread::panicking() {
+            eprintln!("on the terminal: {}", self.screen.so_far());
+        }
     }
 }
 
@@ -244,9 +274,7 @@ impl Lines {
                 Some(line)
             }
             Err(RecvTimeoutError::Disconnected) => None,
-            Err(RecvTimeoutError::Timeout) => {
-                panic!("it hangs; so far it said: {}", String::from_utf8_lossy(&self.seen))
-            }
+            Err(RecvTimeoutError::Timeout) => panic!("it hangs"),
         }
     }
 
@@ -258,14 +286,18 @@ impl Lines {
                 return line.into_owned();
             }
         }
-        panic!("{part:?} did not come, but {}", String::from_utf8_lossy(&self.seen));
+        panic!("{part:?} did not come");
     }
 
-    /// All there was, from its start to its end.
+    /// Reads to the end.
     #[track_caller]
-    fn rest(&mut self) -> Vec<u8> {
+    fn read_on(&mut self) {
         while self.next().is_some() {}
-        std::mem::take(&mut self.seen)
+    }
+
+    fn so_far(&mut self) -> String {
+        self.seen.extend(self.lines.try_iter().flatten());
+        String::from_utf8_lossy(&self.seen).into_owned()
     }
 }
 
@@ -295,6 +327,14 @@ impl Gate {
     }
 }
 
+/// Says that a test could not run here, and why.
+pub(crate) fn did_not_run(test: &str, why: &str) {
+    if let Some(list) = std::env::var_os("REQUEUE_NOT_RUN") {
+        let mut list = OpenOptions::new().append(true).create(true).open(list).expect("the list");
+        writeln!(list, "{test}: {why}").expect("the list can be written");
+    }
+}
+
 /// Whether this process could send the program these signals and see it act: not where they were
 /// ignored when the tests were started. Said in the list of what did not run.
 pub(crate) fn heeds(test: &str, signals: &[Signal]) -> bool {
@@ -302,9 +342,8 @@ pub(crate) fn heeds(test: &str, signals: &[Signal]) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or("0");
     let mask = u64::from_str_radix(mask.trim(), 16).expect("a mask");
     let heeded = signals.iter().all(|signal| mask & (1 << (signal.as_raw() - 1)) == 0);
-    if !heeded && let Some(list) = std::env::var_os("REQUEUE_NOT_RUN") {
-        let mut list = OpenOptions::new().append(true).create(true).open(list).expect("the list");
-        writeln!(list, "{test}: signals are ignored here").expect("the list can be written");
+    if !heeded {
+        did_not_run(test, "signals are ignored here");
     }
     heeded
 }

@@ -111,7 +111,8 @@ fn a_shell_can_stop_and_continue_it_and_time_outs_stand_still() {
     shell.arg("-i").current_dir(&dir).env_remove("ENV").env("PS1", "");
     let mut terminal = Terminal::spawn(shell);
     let requeue = env!("CARGO_BIN_EXE_requeue");
-    let args = "-a keys --retries 0 --timeout 3s -- sh work";
+    // Long enough for what is done here while it runs.
+    let args = "-a keys --retries 0 --timeout 10s -- sh work";
     terminal.send(&format!("sh -c 'echo $$ >program; exec {requeue} run {args}'\n"));
     let (program, command) = (number_in(&dir.join("program")), number_in(&dir.join("pid")));
     terminal.send("\x1a");
@@ -119,7 +120,7 @@ fn a_shell_can_stop_and_continue_it_and_time_outs_stand_still() {
     until_stopped(command);
     // Longer than the time-out.
     let start = std::time::Instant::now();
-    until(|| start.elapsed().as_secs() >= 4);
+    until(|| start.elapsed().as_secs() > 10);
     terminal.send("fg\n");
     until_it_goes_on(program);
     until_it_goes_on(command);

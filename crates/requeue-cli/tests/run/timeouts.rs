@@ -1,6 +1,7 @@
 //! A command that takes too long is ended, and nothing of it is left.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -9,8 +10,21 @@ use rustix::process::Signal;
 use crate::support::{Ended, Gate, Live, directory, heeds, run, run_in, until};
 
 const ONCE: [&str; 2] = ["--retries", "0"];
-/// Long enough for a shell to have set its traps.
 const TIMEOUT: [&str; 2] = ["--timeout", "1s"];
+
+/// Runs a script that is ended by its time-out, of which it is given more until it has come to say
+/// that it is ready: to have set its traps, say.
+#[track_caller]
+fn time_out(dir: &Path, args: &[&str], script: &str, input: &str) -> Ended {
+    for timeout in ["1s", "5s", "20s"] {
+        let times = ["--timeout", timeout];
+        let ended = run_in(dir, &[&times[..], &ONCE, args, &["-c", script]].concat(), input);
+        if ended.text().matches("ready\n").count() == input.lines().count() {
+            return ended;
+        }
+    }
+    panic!("it never was ready");
+}
 
 /// Asserts that nothing is left of the groups whose leaders' numbers came out, but for the dead.
 #[track_caller]
@@ -32,10 +46,10 @@ fn assert_gone(ended: &Ended) {
 fn what_takes_too_long_is_ended_and_has_failed() {
     let script = "echo $REQUEUE_ATTEMPT ${REQUEUE_LAST_EXIT-none}
                   [ $REQUEUE_ATTEMPT != 1 ] || exec sleep 1000";
-    let ended = run(&[&TIMEOUT[..], &["--base-delay", "10ms", "-c", script]].concat(), "k\n");
-    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
-    assert!(ended.text().starts_with("1 none\n2 124\n"), "{ended:?}");
-    assert_ne!(ended.count("timed out"), 0);
+    let args = ["--timeout", "5s", "--base-delay", "10ms", "-c", script];
+    let ended = run(&args, "k\n");
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "1 none\n2 124\n"), "{ended:?}");
+    assert_eq!(ended.count("timed out"), 1);
 }
 
 #[test]
@@ -49,9 +63,11 @@ fn the_message_says_how_long_it_had() {
 
 #[test]
 fn a_command_that_ends_well_when_told_to_has_failed_all_the_same() {
-    let script = "trap 'echo told; exit 0' TERM; sleep 1000 & wait";
-    let ended = run(&[&TIMEOUT[..], &ONCE, &["-c", script]].concat(), "k\n");
-    assert_eq!((ended.code(), ended.text().as_str()), (Some(1), "told\n"), "{}", ended.stderr);
+    let dir = directory("ends_well");
+    let script = "trap 'echo told; exit 0' TERM; echo ready; sleep 1000 & wait";
+    let ended = time_out(&dir, &[], script, "k\n");
+    let said = ended.text();
+    assert_eq!((ended.code(), said.as_str()), (Some(1), "ready\ntold\n"), "{}", ended.stderr);
 }
 
 #[test]
@@ -78,9 +94,9 @@ fn one_that_has_ended_in_time_has_not_failed_however_late_that_is_seen() {
 
 #[test]
 fn a_group_that_ignores_sigterm_is_killed() {
-    let script = "trap '' TERM; echo leader $$; sleep 1000 & sleep 1000";
-    let args = [&TIMEOUT[..], &ONCE, &["--kill-after", "100ms", "-c", script]].concat();
-    let ended = run(&args, "a\nb\n");
+    let dir = directory("ignores_sigterm");
+    let script = "trap '' TERM; echo leader $$; echo ready; sleep 1000 & sleep 1000";
+    let ended = time_out(&dir, &["--kill-after", "100ms"], script, "a\nb\n");
     assert_eq!((ended.code(), ended.count("timed out")), (Some(1), 2), "{}", ended.stderr);
     assert_gone(&ended);
 }
@@ -89,9 +105,8 @@ fn a_group_that_ignores_sigterm_is_killed() {
 fn children_that_ignore_sigterm_are_killed_after_their_leader_has_died() {
     let dir = directory("leader_died");
     // What the child has is no pipe of ours: nothing but the group tells that it is there.
-    let script = "echo leader $$; (trap '' TERM; exec sleep 1000) >err 2>&1 & wait";
-    let args = [&TIMEOUT[..], &ONCE, &["--kill-after", "100ms", "-c", script]].concat();
-    let ended = run_in(&dir, &args, "k\n");
+    let script = "echo leader $$; (trap '' TERM; echo ready; exec sleep 1000 >err 2>&1) & wait";
+    let ended = time_out(&dir, &["--kill-after", "100ms"], script, "k\n");
     assert_eq!((ended.code(), ended.count("timed out")), (Some(1), 1), "{}", ended.stderr);
     assert_gone(&ended);
 }
@@ -100,10 +115,10 @@ fn children_that_ignore_sigterm_are_killed_after_their_leader_has_died() {
 fn children_have_their_time_to_end_after_their_leader_has_died() {
     // The leader dies at once. If the child was not waited for, it would not be heard; if it was
     // not found to be gone, this would take an hour.
-    let script = "echo leader $$; (trap 'sleep 0.5; echo cleaned up; exit' TERM
+    let dir = directory("time_to_end");
+    let script = "echo leader $$; (trap 'sleep 0.5; echo cleaned up; exit' TERM; echo ready
                   sleep 1000 & wait) & wait";
-    let args = [&TIMEOUT[..], &ONCE, &["--kill-after", "1h", "-c", script]].concat();
-    let ended = run(&args, "k\n");
+    let ended = time_out(&dir, &["--kill-after", "1h"], script, "k\n");
     assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
     assert!(ended.text().ends_with("cleaned up\n"), "{ended:?}");
     assert_gone(&ended);
@@ -111,18 +126,21 @@ fn children_have_their_time_to_end_after_their_leader_has_died() {
 
 #[test]
 fn a_command_that_was_stopped_is_ended_too() {
-    let script = "trap 'echo told; exit' TERM; kill -STOP $$; sleep 1000 & wait";
-    let args = [&TIMEOUT[..], &ONCE, &["--kill-after", "1h", "-c", script]].concat();
-    let ended = run(&args, "k\n");
-    assert_eq!((ended.code(), ended.text().as_str()), (Some(1), "told\n"), "{}", ended.stderr);
+    let dir = directory("stopped");
+    let script = "trap 'echo told; exit' TERM; echo ready; kill -STOP $$; sleep 1000 & wait";
+    let ended = time_out(&dir, &["--kill-after", "1h"], script, "k\n");
+    let said = ended.text();
+    assert_eq!((ended.code(), said.as_str()), (Some(1), "ready\ntold\n"), "{}", ended.stderr);
 }
 
 #[test]
 fn another_signal_can_be_sent() {
-    let script = "trap 'echo int; exit' INT; trap 'echo usr1; exit' USR1; sleep 1000 & wait";
+    let dir = directory("another_signal");
+    let script =
+        "trap 'echo int; exit' INT; trap 'echo usr1; exit' USR1; echo ready; sleep 1000 & wait";
     for (signal, told) in [(["-s", "INT"], "int\n"), (["--signal", "SIGUSR1"], "usr1\n")] {
-        let args = [&TIMEOUT[..], &ONCE, &signal, &["-c", script]].concat();
-        assert_eq!(run(&args, "k\n").text(), told);
+        let ended = time_out(&dir, &signal, script, "k\n");
+        assert_eq!(ended.text(), format!("ready\n{told}"));
     }
     let ended = run(&[&TIMEOUT[..], &ONCE, &["-s", "9", "sleep"]].concat(), "1000\n");
     assert_eq!(ended.count("timed out"), 1);
