@@ -75,18 +75,20 @@ fn one_that_has_ended_in_time_has_not_failed_however_late_that_is_seen() {
     let dir = directory("ended_in_time");
     let mut gate = Gate::new(&dir);
     let script = "echo $$ >pid; echo started; read _ <gate";
-    let mut live = Live::start(&dir, &[&TIMEOUT[..], &ONCE, &["-c", script]].concat());
+    // Long enough for it to start and be held up.
+    let args = [&["--timeout", "5s"], &ONCE[..], &["-c", script]].concat();
+    let mut live = Live::start(&dir, &args);
     live.send("k\n");
-    let start = Instant::now();
     live.wait_for("started");
     live.signal(Signal::STOP);
+    let stopped = Instant::now();
     gate.open(1);
     let pid = fs::read_to_string(dir.join("pid")).unwrap();
     until(|| {
         let ps = Command::new("ps").args(["-o", "stat=", "-p", pid.trim()]).output();
         ps.expect("ps is there").stdout.starts_with(b"Z")
     });
-    until(|| start.elapsed() > Duration::from_secs(2));
+    until(|| stopped.elapsed() > Duration::from_secs(5));
     live.signal(Signal::CONT);
     let ended = live.end();
     assert_eq!((ended.code(), ended.count("timed out")), (Some(0), 0), "{}", ended.stderr);
