@@ -129,6 +129,7 @@ impl Runner {
             self.output.flush().await;
         }
         let mut pause = Duration::from_millis(10);
+        let mut by_shell = false;
         loop {
             if *level.borrow_and_update() != Level::Running {
                 return None;
@@ -141,6 +142,10 @@ impl Runner {
                     }
                     let _ = tokio::time::timeout(pause, level.changed()).await;
                     pause = (pause * 2).min(Duration::from_secs(1));
+                }
+                Err(error) if spawn::is_of_no_kind(&error) && !by_shell => {
+                    by_shell = true;
+                    command = spawn::command_by_shell(&self.config, run);
                 }
                 child => {
                     self.tally.runs.one_more();

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 use rustix::process::{Resource, getrlimit};
@@ -14,42 +14,39 @@ use crate::template::Template;
 /// Looks for the command as exec will, unless its name depends on the key.
 pub(crate) fn find(template: &Template) -> Result<(), Refusal> {
     let Some(program) = template.fixed_program() else { return Ok(()) };
-    let exit = if program.as_bytes().contains(&b'/') {
-        look(Path::new(&program))
-    } else {
-        let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
-        look_in_path(&path, &program)
-    };
-    let why = match exit {
-        None => return Ok(()),
-        Some(Exit::NotExecutable) => "can't be executed",
-        Some(_) => "not found",
-    };
-    let message = format!("{}: {why}", escaped(program.as_bytes()));
-    Err(Refusal { exit: exit.unwrap_or(Exit::NotFound), message })
+    let Err(exit) = locate(&program) else { return Ok(()) };
+    let why = if exit == Exit::NotExecutable { "can't be executed" } else { "not found" };
+    Err(Refusal { exit, message: format!("{}: {why}", escaped(program.as_bytes())) })
 }
 
-fn look_in_path(path: &OsStr, program: &OsStr) -> Option<Exit> {
-    let mut found = Exit::NotFound;
-    for directory in std::env::split_paths(path) {
+/// The file of a program, as exec finds it.
+pub(crate) fn locate(program: &OsStr) -> Result<PathBuf, Exit> {
+    if program.as_bytes().contains(&b'/') {
+        return look(Path::new(program));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
+    let mut why = Exit::NotFound;
+    for directory in std::env::split_paths(&path) {
         match look(&directory.join(program)) {
-            None => return None,
-            Some(Exit::NotExecutable) => found = Exit::NotExecutable,
-            Some(_) => {}
+            Err(Exit::NotExecutable) => why = Exit::NotExecutable,
+            Err(_) => {}
+            found => return found,
         }
     }
-    Some(found)
+    Err(why)
 }
 
-/// Why `program` can't be run, if so.
-fn look(program: &Path) -> Option<Exit> {
+/// This program, if it can be run.
+fn look(program: &Path) -> Result<PathBuf, Exit> {
     match std::fs::metadata(program) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Some(Exit::NotExecutable),
-        Err(_) => Some(Exit::NotFound),
-        Ok(metadata) if metadata.is_file() => {
-            rustix::fs::access(program, Access::EXEC_OK).is_err().then_some(Exit::NotExecutable)
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(Exit::NotExecutable),
+        Err(_) => Err(Exit::NotFound),
+        Ok(metadata)
+            if metadata.is_file() && rustix::fs::access(program, Access::EXEC_OK).is_ok() =>
+        {
+            Ok(program.to_owned())
         }
-        Ok(_) => Some(Exit::NotExecutable),
+        Ok(_) => Err(Exit::NotExecutable),
     }
 }
 

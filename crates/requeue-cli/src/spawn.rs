@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use tokio::process::Command;
 
 use crate::args;
+use crate::command;
 use crate::config::Config;
 use crate::input::{self, Key};
 use crate::retries::Past;
@@ -27,7 +28,18 @@ pub(crate) struct Run<'a> {
 
 /// The command for a key, in a process group of its own.
 pub(crate) fn command(config: &Config, run: Run<'_>) -> Command {
-    let template = &config.template;
+    prepared(Command::new(config.template.program(run.key)), config, run)
+}
+
+/// The same by `sh`, as execvp does it and so all that use that: a script need not say whose it is.
+pub(crate) fn command_by_shell(config: &Config, run: Run<'_>) -> Command {
+    let program = config.template.program(run.key);
+    let mut shell = Command::new("/bin/sh");
+    shell.arg("--").arg(command::locate(&program).unwrap_or_else(|_| program.into()));
+    prepared(shell, config, run)
+}
+
+fn prepared(mut command: Command, config: &Config, run: Run<'_>) -> Command {
     let stdin = match config.stdin {
         args::Stdin::None => Stdio::null(),
         args::Stdin::Key => Stdio::piped(),
@@ -39,9 +51,8 @@ pub(crate) fn command(config: &Config, run: Run<'_>) -> Command {
     };
     // Neither a working directory nor a hook before exec: the standard library then has no need
     // to fork, which takes ten times as long with a large heap.
-    let mut command = Command::new(template.program(run.key));
     command
-        .args(template.args(run.key))
+        .args(config.template.args(run.key))
         .env("REQUEUE_ATTEMPT", run.past.attempt.to_string())
         .env("REQUEUE_ADDS", run.adds.to_string())
         .env("REQUEUE_SLOT", run.slot.to_string())
@@ -74,6 +85,11 @@ pub(crate) fn line(template: &Template, key: &[u8]) -> String {
 
 fn quoted(word: &OsStr) -> String {
     Quoted::native_raw(word).force(false).to_string()
+}
+
+/// Whether the system can't tell what kind of program a file is.
+pub(crate) fn is_of_no_kind(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::NOEXEC)
 }
 
 /// Whether a command could not be started for want of something that comes back.

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use crate::support::{directory, end, run, run_in};
+use crate::support::{command, directory, end, run, run_in};
 
 #[test]
 fn what_makes_no_sense_is_refused() {
@@ -111,6 +111,21 @@ fn a_command_that_is_not_there_is_found_before_anything_is_read() {
         assert_eq!(ended.text(), "a\nb\n", "{program}: the keys are still there");
         let message = format!("requeue: \"{program}\": {why}\n");
         assert_eq!(ended.stderr, message);
+    }
+}
+
+#[test]
+fn a_script_that_names_no_interpreter_is_run_by_sh_as_xargs_does() {
+    let dir = directory("no_interpreter");
+    fs::write(dir.join("script"), "echo \"$0 $1\"\n").unwrap();
+    fs::set_permissions(dir.join("script"), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut path = std::env::var("PATH").unwrap_or_default();
+    path = format!("{}:{path}", dir.display());
+    let found = dir.join("script").display().to_string();
+    for (program, name) in [("./script", "./script"), ("script", &found), ("./{}", "./script")] {
+        let args = ["--", program, "{}"];
+        let ended = end(command(&args).current_dir(&dir).env("PATH", &path), "script\n");
+        assert_eq!(ended.text(), format!("{name} script\n"), "{program}: {}", ended.stderr);
     }
 }
 
