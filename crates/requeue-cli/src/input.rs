@@ -140,11 +140,12 @@ pub(crate) struct Records<R> {
     format: Format,
     number: u64,
     record: Vec<u8>,
+    has_ended: bool,
 }
 
 impl<R: BufRead> Records<R> {
     pub(crate) const fn new(from: R, format: Format) -> Self {
-        Self { from, format, number: 0, record: Vec::new() }
+        Self { from, format, number: 0, record: Vec::new(), has_ended: false }
     }
 
     /// The number of the record that was read last.
@@ -176,14 +177,15 @@ impl<R: BufRead> Records<R> {
     fn read(&mut self) -> io::Result<Option<u64>> {
         self.record.clear();
         let mut length = 0;
-        loop {
+        // What comes after the end that Ctrl-D makes on a terminal is not waited for.
+        while !self.has_ended {
             let buffer = match self.from.fill_buf() {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 buffer => buffer?,
             };
             if buffer.is_empty() {
-                // A last record without its delimiter counts.
-                return Ok((length > 0).then_some(length));
+                self.has_ended = true;
+                break;
             }
             let end = buffer.iter().position(|&byte| byte == self.format.delimiter);
             let piece = &buffer[..end.unwrap_or(buffer.len())];
@@ -196,6 +198,8 @@ impl<R: BufRead> Records<R> {
                 return Ok(Some(length));
             }
         }
+        // A last record without its delimiter counts.
+        Ok((length > 0).then_some(length))
     }
 }
 
@@ -248,6 +252,27 @@ mod tests {
                 Ok(b"d".to_vec()),
             ]
         );
+    }
+
+    #[test]
+    fn an_end_is_the_end_even_if_it_comes_within_a_record() {
+        // On a terminal Ctrl-D ends one read, and the next waits for more.
+        struct Terminal(u8);
+        impl Read for Terminal {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.0 += 1;
+                match self.0 {
+                    1 => b"a\nb".as_slice().read(buffer),
+                    2 => Ok(0),
+                    _ => panic!("it waits for more"),
+                }
+            }
+        }
+        let mut records = Records::new(BufReader::new(Terminal(0)), LINES);
+        for key in ["a", "b"] {
+            assert_eq!(records.next().unwrap(), Some(Ok(key.as_bytes())));
+        }
+        assert_eq!(records.next().unwrap(), None);
     }
 
     #[test]
