@@ -137,3 +137,11 @@ fn the_table_and_the_tests_name_the_same_differences() {
     tested.sort_unstable();
     assert_eq!(rows, tested, "the rows of the table, and the tests of differences.rs");
 }
+
+#[test]
+fn the_trace_that_the_page_shows_is_one_of_them() {
+    let page = include_str!("../../../docs/CONFORMANCE.md");
+    let (_, shown) = page.split_once("```text\nsequence ").expect("it shows a trace");
+    let (shown, _) = shown.split_once("```").expect("which ends");
+    assert!(recorded().unwrap().contains(&format!("\nsequence {shown}")), "{shown}");
+}
