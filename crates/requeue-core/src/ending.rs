@@ -1,10 +1,12 @@
 //! Pausing, closing, shutting down.
 
+use core::borrow::Borrow;
+
 use alloc::vec::Vec;
 
 use crate::order::Ready;
 use crate::record::Phase;
-use crate::{Queue, Time};
+use crate::{Queue, Ticket, Time};
 
 /// How far a queue has come on the way to its end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
@@ -222,16 +224,35 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Whether `now` makes a difference to finishing a hand-out as `how` says.
+    /// Whether `now` makes a difference to finishing this hand-out as `how` says.
     #[must_use]
-    pub const fn finish_needs_now(&self, how: &crate::Finish) -> bool {
+    pub fn finish_needs_now(&self, ticket: &Ticket, how: &crate::Finish) -> bool {
         match how {
             crate::Finish::Done | crate::Finish::Succeed => {
-                // A dirty key goes to the tail, behind what has become ready before.
-                self.tracker.is_some() || (self.timers.len() > 0 && self.dirty_len > 0)
+                self.tracker.is_some()
+                    || (self.timers.len() > 0
+                        && self.locate(ticket).is_some_and(|slot| self.comes_back(slot)))
             }
             crate::Finish::PutBack { .. } => self.add_needs_now(),
             crate::Finish::Later { .. } | crate::Finish::Fail { .. } => true,
         }
+    }
+    /// Whether `now` makes a difference to the end of the hand-out of `key`, as client-go's `Done`.
+    #[must_use]
+    pub fn done_needs_now<Q>(&self, key: &Q, hash: u64) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.tracker.is_some()
+            || (self.timers.len() > 0
+                && self.find(key, hash).is_some_and(|slot| self.comes_back(slot)))
+    }
+
+    /// Whether a key that is done may go to the tail, behind what has become ready before: it is
+    /// dirty, or has a delayed add, which makes it so when that falls due before the end.
+    fn comes_back(&self, slot: u32) -> bool {
+        let record = self.records.get(slot);
+        record.phase == Phase::ProcessingDirty || record.waiting
     }
 }

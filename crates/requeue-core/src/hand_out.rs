@@ -218,7 +218,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// The slot of a hand-out that has not ended.
     #[inline(never)]
-    fn locate(&self, ticket: &Ticket) -> Option<u32> {
+    pub(crate) fn locate(&self, ticket: &Ticket) -> Option<u32> {
         let is =
             |record: &Record<K>| record.phase.is_processing() && record.epoch() == ticket.epoch;
         if self.records.find(ticket.slot).is_some_and(is) {

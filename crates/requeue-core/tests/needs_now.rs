@@ -18,3 +18,27 @@ fn a_get_needs_now_where_the_first_key_has_a_delayed_add_too() {
         Some(1)
     );
 }
+
+#[test]
+fn the_end_of_a_run_needs_now_where_its_key_has_a_delayed_add() {
+    let mut queue = Queue::new(Config::default());
+    let second = core::time::Duration::from_secs(1);
+    for key in [1, 2] {
+        let _ = queue.add(key, key, Add::now(), Group::default(), Time::ZERO);
+    }
+    let [one, two] = [(); 2].map(|()| queue.get(Time::ZERO).expect("two are ready"));
+    let _ = queue.add(1, 1, Add::after(second), Group::default(), Time::ZERO);
+    let _ = queue.add(3, 3, Add::after(2 * second), Group::default(), Time::ZERO);
+    assert!(queue.finish_needs_now(&one.ticket, &Finish::Done));
+    assert!(queue.done_needs_now(&1, 1));
+    assert!(!queue.finish_needs_now(&two.ticket, &Finish::Done));
+    assert!(!queue.done_needs_now(&2, 2));
+
+    // It fell due, and made the key dirty, before the run ended: it goes to the tail.
+    let later = Time::ZERO + 3 * second;
+    let finished = queue.finish(&one.ticket, Finish::Done, later).expect("it is live");
+    assert!(finished.was_dirty);
+    let order = [(); 2].map(|()| queue.get(later).expect("two are ready").key);
+    assert_eq!(order, [3, 1]);
+    let _ = queue.finish(&two.ticket, Finish::Done, later);
+}

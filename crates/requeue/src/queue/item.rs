@@ -335,7 +335,7 @@ impl<K: Key> Shared<K> {
     pub(crate) fn finish(&self, ticket: &core::Ticket, how: Finish, now: Option<Time>) -> bool {
         let needs_now = matches!(how, Finish::Fail { .. } | Finish::Later { .. });
         let now = now.or_else(|| needs_now.then(|| self.clock.now()));
-        let locked = self.lock_at(now, |core| core.finish_needs_now(&how));
+        let locked = self.lock_at(now, |core| core.finish_needs_now(ticket, &how));
         let Ok((mut state, now)) = locked else { return false };
         let finished = state.core.finish(ticket, how, now);
         self.finished(state, finished)

@@ -390,8 +390,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.hash(key);
-        let locked =
-            self.shared.lock_at(None, |core| core.finish_needs_now(&requeue_core::Finish::Done));
+        let locked = self.shared.lock_at(None, |core| core.done_needs_now(key, hash));
         let Ok((mut state, now)) = locked else { return false };
         let finished = state.core.done(key, hash, now);
         self.shared.finished(state, finished)
