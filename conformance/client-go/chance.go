@@ -72,9 +72,15 @@ func (r *queueRun) do(name string) {
 			r.wait()
 		}
 	case "sleep":
+		// What comes right after goes behind those that have just come due.
+		again := busy && r.oneIn(3)
+		if again {
+			r.add(worked)
+		}
 		r.sleep(r.someSleep())
-		if key, waits := r.waits(); waits && r.oneIn(3) {
-			// Behind those that have just come due.
+		if again {
+			r.done(worked)
+		} else if key, waits := r.waits(); waits && r.oneIn(3) {
 			r.add(key)
 		}
 	case "done":

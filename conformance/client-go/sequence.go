@@ -8,7 +8,7 @@ import (
 )
 
 // Generator is part of every seed: what a seed leads to changes with it.
-const Generator = 2
+const Generator = 3
 
 // A sequence is a head line, and a line for each step: what was done, and what was seen of it.
 type sequence struct {
