@@ -1,6 +1,6 @@
 //! A line for each attempt, in the form of GNU parallel's `--joblog`.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -9,6 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use crate::command::escaped;
 use crate::exit::Refusal;
+use crate::letters::identity;
+use crate::source::Input;
 
 const HEADER: &str = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n";
 
@@ -35,7 +37,12 @@ impl Log {
 }
 
 impl Joblog {
-    pub(crate) fn create(path: &Path) -> Result<Self, Refusal> {
+    pub(crate) fn create(path: &Path, input: &Input) -> Result<Self, Refusal> {
+        let is = fs::metadata(path).ok().and_then(|metadata| identity(&metadata));
+        if is.is_some() && is == identity(input.metadata()) {
+            // The keys would be gone before they are read.
+            return Err(Refusal::usage("--joblog: that file is the input"));
+        }
         let file = File::create(path).and_then(|mut file| {
             file.write_all(HEADER.as_bytes())?;
             Ok(file)

@@ -16,9 +16,9 @@ use crate::json::Written;
 use crate::source::Input;
 
 /// Which file a handle is of.
-type Identity = (u64, u64);
+pub(crate) type Identity = (u64, u64);
 
-fn identity(of: &Metadata) -> Option<Identity> {
+pub(crate) fn identity(of: &Metadata) -> Option<Identity> {
     // Terminals and the like can well be several things at once.
     of.is_file().then(|| (of.dev(), of.ino()))
 }

@@ -34,6 +34,7 @@ pub(crate) fn run(config: Config) -> Result<Ended, Refusal> {
     let (input, stopper) = Input::open(&config.input, config.unfinished.is_some())?;
     let (dead, unfinished) = (config.dead_letter.as_deref(), config.unfinished.clone());
     let letters = Letters::open(config.format, dead, unfinished, &input)?;
+    let joblog = config.joblog.as_deref().map(|path| Joblog::create(path, &input)).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -44,7 +45,7 @@ pub(crate) fn run(config: Config) -> Result<Ended, Refusal> {
             None => None,
         };
         let metrics = listener.as_ref().map(Listener::metrics);
-        let runner = Arc::new(Runner::new(config, metrics, letters, stopper)?);
+        let runner = Arc::new(Runner::new(config, metrics, letters, joblog, stopper)?);
         let signals = Signals::new()
             .map_err(|error| Refusal::failure(format!("signals can't be caught: {error}")))?;
         let page = match listener {
@@ -94,6 +95,7 @@ impl Runner {
         config: Config,
         metrics: Option<&Metrics>,
         letters: Letters,
+        joblog: Option<Joblog>,
         stopper: PipeWriter,
     ) -> Result<Self, Refusal> {
         // A seed of this process's own.
@@ -110,7 +112,7 @@ impl Runner {
             room: Room::default(),
             groups: Groups::default(),
             clock: Standstill::default(),
-            joblog: config.joblog.as_deref().map(Joblog::create).transpose()?,
+            joblog,
             failing,
             letters,
             stopper: Mutex::new(Some(stopper)),
