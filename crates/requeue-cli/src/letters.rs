@@ -13,6 +13,7 @@ use crate::command::escaped;
 use crate::exit::Refusal;
 use crate::input::{Format, Key, Kind, Records};
 use crate::json::Written;
+use crate::patient::Patient;
 use crate::source::Input;
 
 /// Which file a handle is of.
@@ -35,11 +36,14 @@ fn open(flag: &str, path: &Path) -> Result<(File, Option<Identity>), Refusal> {
     })
 }
 
-/// Whether this is the name of something that is open, like `/dev/stdout`: what has been written
+/// The number of what is open already and has this name, like `/dev/stdout`: what has been written
 /// there would be lost with a file that was replaced.
-fn is_open_file(path: &Path) -> bool {
-    ["/dev/stdout", "/dev/stderr"].map(Path::new).contains(&path)
-        || ["/dev/fd", "/proc/self/fd"].map(Path::new).map(Some).contains(&path.parent())
+fn open_number(path: &Path) -> Option<&str> {
+    match path.to_str()? {
+        "/dev/stdout" => Some("1"),
+        "/dev/stderr" => Some("2"),
+        path => path.strip_prefix("/dev/fd/").or_else(|| path.strip_prefix("/proc/self/fd/")),
+    }
 }
 
 /// The files, opened before anything is read.
@@ -139,8 +143,16 @@ impl Letters {
         rest: Option<Rest>,
     ) -> io::Result<()> {
         let Some(path) = &self.unfinished else { return Ok(()) };
+        let number = open_number(path);
+        match number {
+            // A handle of its own would have a place of its own in a file, and one would write over
+            // what the other has written.
+            Some("1") => return self.write(Patient::own(io::stdout())?, keys, pending, rest),
+            Some("2") => return self.write(Patient::own(io::stderr())?, keys, pending, rest),
+            _ => {}
+        }
         let metadata = path.metadata()?;
-        if !metadata.is_file() || is_open_file(path) {
+        if !metadata.is_file() || number.is_some() {
             return self.write(OpenOptions::new().append(true).open(path)?, keys, pending, rest);
         }
         let path = path.canonicalize()?;
@@ -159,7 +171,7 @@ impl Letters {
 
     fn write(
         &self,
-        file: File,
+        file: impl Write,
         keys: &[Key],
         pending: &HashMap<Key, Pending>,
         rest: Option<Rest>,
