@@ -4,7 +4,7 @@
 //! A key waits in the queue, as its delayed add: there it goes on being coalesced. What is kept here
 //! is what the queue can't know.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use requeue::{Add, Added, Cursor, EarlyAdd, Filter, Item, Merge, Phase, Queue, Time};
 
 use crate::input::{Ask, Key};
+use crate::pace::record::{Paced, Records, Window};
 
 /// How starts of a key are spaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -50,38 +51,10 @@ impl Times {
     }
 }
 
-/// What adds have asked for since the last start of their key.
-#[derive(Clone, Copy, Debug)]
-struct Window {
-    first: Time,
-    until: Time,
-    /// The time that adds themselves have named, as one.
-    named: Time,
-}
-
-/// What is known of a key.
-#[derive(Clone, Copy, Debug, Default)]
-struct Paced {
-    window: Option<Window>,
-    /// The next start, by the last.
-    not_before: Time,
-    /// The adds of its next run that were made here or got lost: to be added to what the queue
-    /// counts.
-    correction: i64,
-}
-
-impl Paced {
-    /// Whether there is nothing to know.
-    fn is_over(&self, now: Time) -> bool {
-        self.window.is_none() && self.not_before <= now && self.correction == 0
-    }
-}
-
 #[derive(Debug, Default)]
 struct State {
-    /// By hash: two keys with the same one, which don't occur by chance, would wait for each other.
-    /// An entry goes when its key starts, or, with a least interval, when that has passed.
-    keys: HashMap<u64, Paced>,
+    /// One goes when its key starts, or, with a least interval, when that has passed.
+    keys: Records,
     /// Starts, by when their least interval has passed.
     started: VecDeque<(Time, u64)>,
     /// At the end of the input.
@@ -113,10 +86,10 @@ impl Pace {
         let (now, hash) = (self.queue.now(), self.hash(key));
         let named = ask.after.map_or(Time::ZERO, |after| now + after);
         if !self.times.has_windows() {
-            let not_before = state.keys.get(&hash).map_or(Time::ZERO, |paced| paced.not_before);
+            let not_before = state.keys.get(hash).not_before;
             return self.queue_add(key, at(named.max(not_before), now, ask.merge, ask.priority));
         }
-        let paced = state.keys.entry(hash).or_default();
+        let mut paced = state.keys.get(hash);
         if ask.merge == Merge::Exactly {
             // It is as if the key had been taken back before.
             (paced.window, paced.correction) = (None, 0);
@@ -140,6 +113,7 @@ impl Pace {
             None => Window { first: now, until: self.times.window_end(now, now), named },
         };
         paced.window = Some(window);
+        state.keys.put(hash, paced);
         let start = window.until.max(window.named).max(paced.not_before);
         let merge = match entry.and_then(|entry| entry.due) {
             _ if ask.merge == Merge::Exactly => Merge::Exactly,
@@ -152,9 +126,9 @@ impl Pace {
     /// Takes a key back, but not out of a run; says whether there was anything to take.
     pub(crate) fn cancel(&self, key: &[u8]) -> bool {
         let mut state = self.lock();
-        if let Some(paced) = state.keys.get_mut(&self.hash(key)) {
-            (paced.window, paced.correction) = (None, 0);
-        }
+        let hash = self.hash(key);
+        let not_before = state.keys.get(hash).not_before;
+        state.keys.put(hash, Paced { not_before, ..Paced::default() });
         self.queue.cancel(key).any()
     }
 
@@ -168,12 +142,13 @@ impl Pace {
         let (now, hash) = (self.queue.now(), self.hash(&item));
         state.expire(now);
         let windows_count = self.times.has_windows() && !state.windows_are_over;
-        let paced = state.keys.entry(hash).or_default();
+        let mut paced = state.keys.get(hash);
         let until = paced.window.filter(|_| windows_count).map_or(Time::ZERO, |it| it.until);
         let start = until.max(paced.not_before);
         if start > now {
             // The queue's own way to put a key back would count a failure, or forget all.
             paced.correction += i64::from(item.adds()) - 1;
+            state.keys.put(hash, paced);
             let add = at(start, now, Merge::Latest, item.priority());
             let (key, ticket) = item.into_parts();
             self.queue.add_with(key, add);
@@ -188,10 +163,11 @@ impl Pace {
         });
         if let Some(interval) = self.times.min_interval {
             paced.not_before = now + interval;
-            let again = (paced.not_before, hash);
-            state.started.push_back(again);
-        } else if paced.is_over(now) {
-            state.keys.remove(&hash);
+            state.started.push_back((paced.not_before, hash));
+        }
+        match paced.is_over(now) {
+            true => state.keys.remove(hash),
+            false => state.keys.put(hash, paced),
         }
         Some(item)
     }
@@ -203,7 +179,7 @@ impl Pace {
             return adds;
         }
         let state = self.lock();
-        let correction = state.keys.get(&self.hash(item)).map_or(0, |paced| paced.correction);
+        let correction = state.keys.get(self.hash(item)).correction;
         u32::try_from(i64::from(adds) + correction).unwrap_or(adds).max(1)
     }
 
@@ -223,9 +199,8 @@ impl Pace {
         }
         let mut state = self.lock();
         let hash = self.hash(&item);
-        if let Some(paced) = state.keys.get_mut(&hash) {
-            paced.correction = 0;
-        }
+        let paced = state.keys.get(hash);
+        state.keys.put(hash, Paced { correction: 0, ..paced });
         let key = item.key().clone();
         finish(item);
         self.end_window(&mut state, hash, key);
@@ -239,7 +214,7 @@ impl Pace {
         }
         let mut state = self.lock();
         let hash = self.hash(&item);
-        let paced = state.keys.get(&hash).copied().unwrap_or_default();
+        let mut paced = state.keys.get(hash);
         let due = due.max(paced.not_before);
         let key = item.key().clone();
         item.retry_after(due.since(now));
@@ -252,7 +227,8 @@ impl Pace {
             && start > due
         {
             self.queue.add_with(key, at(start, now, Merge::Latest, i32::MIN));
-            state.keys.entry(hash).or_default().correction -= 1;
+            paced.correction -= 1;
+            state.keys.put(hash, paced);
         }
     }
 
@@ -280,7 +256,7 @@ impl Pace {
     /// After the end of the input: runs a key that waits for the end of its window.
     fn end_window(&self, state: &mut State, hash: u64, key: Key) {
         let (now, are_over) = (self.queue.now(), state.windows_are_over);
-        let Some(paced) = state.keys.get_mut(&hash) else { return };
+        let mut paced = state.keys.get(hash);
         if let Some(window) = paced.window.take_if(|_| are_over) {
             let start = window.named.max(paced.not_before);
             let add = match self.early_add {
@@ -298,8 +274,9 @@ impl Pace {
             paced.correction -= 1;
             self.queue.add_with(key, add);
         }
-        if paced.is_over(now) {
-            state.keys.remove(&hash);
+        match paced.is_over(now) {
+            true => state.keys.remove(hash),
+            false => state.keys.put(hash, paced),
         }
     }
 
@@ -323,8 +300,8 @@ impl State {
             && until <= now
         {
             self.started.pop_front();
-            if self.keys.get(&hash).is_some_and(|paced| paced.is_over(now)) {
-                self.keys.remove(&hash);
+            if self.keys.get(hash).is_over(now) {
+                self.keys.remove(hash);
             }
         }
     }
@@ -335,5 +312,6 @@ fn at(start: Time, now: Time, merge: Merge, priority: i32) -> Add {
     add.merge(merge).priority(priority)
 }
 
+mod record;
 #[cfg(test)]
 mod tests;
