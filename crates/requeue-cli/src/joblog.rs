@@ -9,14 +9,15 @@ use std::time::{Duration, SystemTime};
 
 use crate::command::escaped;
 use crate::exit::Refusal;
-use crate::letters::identity;
+use crate::letters::{Letters, identity, standard};
+use crate::patient::Patient;
 use crate::source::Input;
 
 const HEADER: &str = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n";
 
 /// Where the lines go.
 #[derive(Debug)]
-pub(crate) struct Joblog(Mutex<File>);
+pub(crate) struct Joblog(Mutex<Patient>);
 
 /// How an attempt ended, in four of the columns.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,13 +38,21 @@ impl Log {
 }
 
 impl Joblog {
-    pub(crate) fn create(path: &Path, input: &Input) -> Result<Self, Refusal> {
-        let is = fs::metadata(path).ok().and_then(|metadata| identity(&metadata));
+    pub(crate) fn create(path: &Path, input: &Input, letters: &Letters) -> Result<Self, Refusal> {
+        let stream = standard(path);
+        let is = match stream {
+            Some(_) => None,
+            None => fs::metadata(path).ok().and_then(|metadata| identity(&metadata)),
+        };
         if is.is_some() && is == identity(input.metadata()) {
             // The keys would be gone before they are read.
             return Err(Refusal::usage("--joblog: that file is the input"));
         }
-        let file = File::create(path).and_then(|mut file| {
+        if is.is_some_and(|is| letters.has(is)) {
+            return Err(Refusal::usage("--joblog: that file is to have keys"));
+        }
+        let file = stream.unwrap_or_else(|| File::create(path).map(Patient::new));
+        let file = file.and_then(|mut file| {
             file.write_all(HEADER.as_bytes())?;
             Ok(file)
         });

@@ -24,16 +24,29 @@ pub(crate) fn identity(of: &Metadata) -> Option<Identity> {
     of.is_file().then(|| (of.dev(), of.ino()))
 }
 
-fn open(flag: &str, path: &Path) -> Result<(File, Option<Identity>), Refusal> {
-    let file = OpenOptions::new().append(true).create(true).open(path);
-    let opened = file.and_then(|file| {
-        let identity = identity(&file.metadata()?);
-        Ok((file, identity))
-    });
+/// Opens what has this name, which it will be added to.
+fn open(flag: &str, path: &Path) -> Result<(Patient, Option<Identity>), Refusal> {
+    let opened = match standard(path) {
+        Some(stream) => stream.map(|stream| (stream, None)),
+        None => OpenOptions::new().append(true).create(true).open(path).and_then(|file| {
+            let identity = identity(&file.metadata()?);
+            Ok((Patient::new(file), identity))
+        }),
+    };
     opened.map_err(|error| {
         let name = escaped(path.as_os_str().as_bytes());
         Refusal::failure(format!("{flag} {name}: {error}"))
     })
+}
+
+/// Our own handle to the standard stream that has this name. Another one would have a place of its
+/// own in a file, and each would write over what the other has written.
+pub(crate) fn standard(path: &Path) -> Option<io::Result<Patient>> {
+    match open_number(path)? {
+        "1" => Some(Patient::own(io::stdout())),
+        "2" => Some(Patient::own(io::stderr())),
+        _ => None,
+    }
 }
 
 /// The number of what is open already and has this name, like `/dev/stdout`: what has been written
@@ -50,7 +63,9 @@ fn open_number(path: &Path) -> Option<&str> {
 #[derive(Debug)]
 pub(crate) struct Letters {
     format: Format,
-    dead: Option<Mutex<File>>,
+    dead: Option<Mutex<Patient>>,
+    /// Which files they are.
+    are: [Option<Identity>; 2],
     unfinished: Option<PathBuf>,
 }
 
@@ -89,13 +104,19 @@ impl Letters {
             // What fails would be read again, for ever.
             return Err(Refusal::usage("--dead-letter: that file is the input"));
         }
+        let mut unfinished_is = None;
         if let Some(path) = &unfinished {
-            let (_, unfinished_is) = open("--unfinished", path)?;
+            (_, unfinished_is) = open("--unfinished", path)?;
             if dead_is.is_some() && dead_is == unfinished_is {
                 return Err(Refusal::usage("--dead-letter and --unfinished: one file each"));
             }
         }
-        Ok(Self { format, dead: dead.map(|(file, _)| Mutex::new(file)), unfinished })
+        let are = [dead_is, unfinished_is];
+        Ok(Self { format, dead: dead.map(|(file, _)| Mutex::new(file)), are, unfinished })
+    }
+
+    pub(crate) fn has(&self, file: Identity) -> bool {
+        self.are.contains(&Some(file))
     }
 
     pub(crate) const fn has_unfinished(&self) -> bool {
@@ -143,16 +164,11 @@ impl Letters {
         rest: Option<Rest>,
     ) -> io::Result<()> {
         let Some(path) = &self.unfinished else { return Ok(()) };
-        let number = open_number(path);
-        match number {
-            // A handle of its own would have a place of its own in a file, and one would write over
-            // what the other has written.
-            Some("1") => return self.write(Patient::own(io::stdout())?, keys, pending, rest),
-            Some("2") => return self.write(Patient::own(io::stderr())?, keys, pending, rest),
-            _ => {}
+        if let Some(stream) = standard(path) {
+            return self.write(stream?, keys, pending, rest);
         }
         let metadata = path.metadata()?;
-        if !metadata.is_file() || number.is_some() {
+        if !metadata.is_file() || open_number(path).is_some() {
             return self.write(OpenOptions::new().append(true).open(path)?, keys, pending, rest);
         }
         let path = path.canonicalize()?;

@@ -12,6 +12,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 pub(crate) struct Patient(File);
 
 impl Patient {
+    pub(crate) const fn new(file: File) -> Self {
+        Self(file)
+    }
+
     /// A handle of its own to a standard stream.
     pub(crate) fn own(stream: impl AsFd) -> io::Result<Self> {
         Ok(Self(File::from(stream.as_fd().try_clone_to_owned()?)))

@@ -34,7 +34,8 @@ pub(crate) fn run(config: Config) -> Result<Ended, Refusal> {
     let (input, stopper) = Input::open(&config.input, config.unfinished.is_some())?;
     let (dead, unfinished) = (config.dead_letter.as_deref(), config.unfinished.clone());
     let letters = Letters::open(config.format, dead, unfinished, &input)?;
-    let joblog = config.joblog.as_deref().map(|path| Joblog::create(path, &input)).transpose()?;
+    let joblog = config.joblog.as_deref();
+    let joblog = joblog.map(|path| Joblog::create(path, &input, &letters)).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

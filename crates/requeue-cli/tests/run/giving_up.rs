@@ -280,6 +280,32 @@ fn what_is_open_already_gets_what_is_unfinished_and_keeps_what_it_had() {
 }
 
 #[test]
+fn what_is_open_already_gets_dead_letters_and_the_joblog_and_keeps_what_it_had() {
+    let dir = directory("dead_letter_stdout");
+    let script = "exec \"$0\" run -j1 --retries 0 --dead-letter /dev/stdout --joblog /dev/stdout \
+                  -c 'echo \"out $1\"; exit 1' >out";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_requeue")]).current_dir(&dir);
+    assert_eq!(end(&mut shell, "a\nb\nc\n").code(), Some(1));
+    let out = fs::read_to_string(dir.join("out")).unwrap();
+    let count = |wanted: &str| out.lines().filter(|line| *line == wanted).count();
+    for key in ["a", "b", "c"] {
+        assert_eq!((count(key), count(&format!("out {key}"))), (1, 1), "{out}");
+    }
+    assert_eq!(out.lines().filter(|line| line.contains('\t')).count(), 4, "{out}");
+}
+
+#[test]
+fn a_joblog_does_not_replace_a_file_of_keys() {
+    let dir = directory("joblog_of_keys");
+    fs::write(dir.join("dead"), "x\n").unwrap();
+    let ended = run_in(&dir, &["--dead-letter", "dead", "--joblog", "./dead", "true"], "a\n");
+    assert_eq!(ended.code(), Some(2), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--joblog"), "{}", ended.stderr);
+    assert_eq!(fs::read_to_string(dir.join("dead")).unwrap(), "x\n");
+}
+
+#[test]
 fn unfinished_objects_keep_when_and_how_urgently_they_run() {
     let dir = directory("unfinished_json");
     let mut gate = Gate::new(&dir);
