@@ -237,6 +237,7 @@ impl<K: Eq + Clone> Queue<K> {
             crate::Finish::Later { .. } | crate::Finish::Fail { .. } => true,
         }
     }
+
     /// Whether `now` makes a difference to the end of the hand-out of `key`, as client-go's `Done`.
     #[must_use]
     pub fn done_needs_now<Q>(&self, key: &Q, hash: u64) -> bool

@@ -255,8 +255,8 @@ impl<T> Slab<T> {
         })
     }
 
-    /// Whether less than a quarter of the slots hold a record, so that [`compact`](Self::compact)
-    /// has something to do.
+    /// Whether records fill so few of the slots that [`compact`](Self::compact) has something to do:
+    /// see [`measure`](Self::measure).
     pub(crate) const fn is_sparse(&self) -> bool {
         self.live < self.floor
     }

@@ -227,34 +227,17 @@ impl World {
         counts("processing", queue.processing(), model.processing());
         counts("known", queue.known(), model.known());
         self.expect("paused", queue.is_paused(), model.is_paused());
-        let (seen, histograms) = (queue.counts(), queue.histograms());
-        let sums = match self.track {
+        let histograms = queue.histograms();
+        let (queued, worked) = match self.track {
             true => (histograms.queued.sum, histograms.worked.sum),
             false => (model.tally().queued, model.tally().worked),
         };
-        let tally = Tally {
-            adds: seen.adds,
-            coalesced: seen.coalesced,
-            retries: seen.retries,
-            hand_outs: seen.hand_outs,
-            failures: seen.failures,
-            queued: sums.0,
-            worked: sums.1,
-        };
+        let tally = Tally::of(&queue.counts(), queued, worked);
         self.expect("counts", tally, model.tally());
         for key in 0..self.keys {
             let known = model.see(&key);
             let known = known.map(|seen| Seen { since: seen.since.filter(|_| self.track), ..seen });
-            let entry = queue.look_up(&key).map(|entry| Seen {
-                phase: Seen::number(entry.phase),
-                due: entry.due,
-                failures: entry.failures,
-                adds: entry.adds,
-                reasons: entry.reasons,
-                priority: known.and_then(|known| known.priority).map(|_| entry.priority),
-                held_back: entry.held_back,
-                since: entry.since.filter(|_| known.is_some_and(|known| known.since.is_some())),
-            });
+            let entry = queue.look_up(&key).map(|entry| Seen::of(&entry, known));
             self.expect("what is known of a key", entry, known);
         }
     }

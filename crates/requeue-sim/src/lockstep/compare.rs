@@ -28,15 +28,9 @@ impl Lockstep {
         let counts = core.counts();
         let histograms = core.histograms();
         let sums = histograms.map(|(queued, worked)| (queued.sum, worked.sum));
-        let tally = Tally {
-            queued: sums.map_or(model.tally().queued, |sums| sums.0),
-            worked: sums.map_or(model.tally().worked, |sums| sums.1),
-            adds: counts.adds,
-            coalesced: counts.coalesced,
-            retries: counts.retries,
-            hand_outs: counts.hand_outs,
-            failures: counts.failures,
-        };
+        let of_model = (model.tally().queued, model.tally().worked);
+        let (queued, worked) = sums.unwrap_or(of_model);
+        let tally = Tally::of(&counts, queued, worked);
         assert_eq!(tally, model.tally(), "counts");
         self.compare_ages();
         if self.dropping {
@@ -74,16 +68,7 @@ impl Lockstep {
     fn compare_key(&self, key: u32) {
         let hash = self.setup.hash(key);
         let model = self.model.see(&key);
-        let core = self.queue.look_up(&Key(key), hash).map(|entry| Seen {
-            phase: Seen::number(entry.phase),
-            due: entry.due,
-            failures: entry.failures,
-            adds: entry.adds,
-            reasons: entry.reasons,
-            priority: model.and_then(|model| model.priority).map(|_| entry.priority),
-            held_back: entry.held_back,
-            since: entry.since.filter(|_| model.is_some_and(|model| model.since.is_some())),
-        });
+        let core = self.queue.look_up(&Key(key), hash).map(|entry| Seen::of(&entry, model));
         let model =
             model.map(|model| Seen { since: model.since.filter(|_| self.setup.track), ..model });
         assert_eq!(core, model, "what is known of {key}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use requeue_core::{Asked, Ending, Phase, Time};
+use requeue_core::{Asked, Counts, Ending, Entry, Phase, Time};
 
 use super::{Model, Team};
 
@@ -56,6 +56,37 @@ impl Seen {
             Phase::Processing => 2,
             Phase::ProcessingDirty => 3,
             other => unreachable!("no model of {other:?}"),
+        }
+    }
+
+    /// What a queue knows of a key, as far as it is compared with what the model does.
+    #[must_use]
+    pub fn of<K>(entry: &Entry<K>, model: Option<Self>) -> Self {
+        Self {
+            phase: Self::number(entry.phase),
+            due: entry.due,
+            failures: entry.failures,
+            adds: entry.adds,
+            reasons: entry.reasons,
+            priority: model.and_then(|model| model.priority).map(|_| entry.priority),
+            held_back: entry.held_back,
+            since: entry.since.filter(|_| model.is_some_and(|model| model.since.is_some())),
+        }
+    }
+}
+
+impl Tally {
+    /// What a queue has counted. It knows how long things took if it keeps times.
+    #[must_use]
+    pub const fn of(counts: &Counts, queued: u128, worked: u128) -> Self {
+        Self {
+            adds: counts.adds,
+            coalesced: counts.coalesced,
+            retries: counts.retries,
+            hand_outs: counts.hand_outs,
+            failures: counts.failures,
+            queued,
+            worked,
         }
     }
 }
