@@ -5,8 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::process::getpgrp;
-use rustix::termios::tcgetpgrp;
+use nix::unistd::{getpgrp, tcgetpgrp};
 
 use crate::args;
 use crate::command::escaped;

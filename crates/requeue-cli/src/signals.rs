@@ -6,7 +6,7 @@ use std::io;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use rustix::process::{getpgrp, getsid};
+use nix::unistd::{getpgrp, getsid};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1};
 use signal_hook::low_level::signal_name;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -145,6 +145,8 @@ pub(crate) fn parse_signal(text: &str) -> Result<rustix::process::Signal, &'stat
 
 /// Whether there can be a shell that continues what stops. It gives each of its jobs a group; what
 /// is in the group of the session's leader is no job, and SIGTSTP does nothing there by default.
+/// Both are 0 where they belong to a process of another PID namespace, as for what a container
+/// runtime starts beside the first process; rustix takes no 0.
 pub(crate) fn can_be_continued() -> bool {
     getsid(None) != Ok(getpgrp())
 }
