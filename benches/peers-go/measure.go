@@ -1,0 +1,69 @@
+package main
+
+import (
+	"runtime"
+	"runtime/metrics"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// section is what is measured of a round.
+type section struct {
+	wall      time.Time
+	processor time.Duration
+}
+
+func begin() section {
+	runtime.GC()
+	return section{time.Now(), processorTime()}
+}
+
+func (s section) end(ops int) answer {
+	return answer{times: &times{ops, time.Since(s.wall), processorTime() - s.processor}}
+}
+
+// processorTime is what this process has used so far.
+func processorTime() time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		// It fails for bad arguments alone.
+		panic(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// inUse is how many bytes of the heap and of stacks are, when there is no garbage.
+func inUse() float64 {
+	// What has a finalizer, or is in a sync.Pool, goes at the second collection.
+	runtime.GC()
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return float64(stats.HeapAlloc + stats.StackInuse)
+}
+
+type quantiles struct {
+	Median time.Duration `json:"p50"`
+	High   time.Duration `json:"p99"`
+}
+
+func quantilesOf(list []time.Duration) *quantiles {
+	slices.Sort(list)
+	return &quantiles{list[len(list)/2], list[len(list)*99/100]}
+}
+
+// othersWait returns when every other goroutine is blocked.
+func othersWait() {
+	samples := []metrics.Sample{
+		{Name: "/sched/goroutines/runnable:goroutines"},
+		{Name: "/sched/goroutines/running:goroutines"},
+	}
+	for {
+		metrics.Read(samples)
+		if samples[0].Value.Uint64() == 0 && samples[1].Value.Uint64() <= 1 {
+			return
+		}
+		runtime.Gosched()
+	}
+}
