@@ -11,7 +11,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check conformance loom sim planted bench deny advisories
+.PHONY: help run test check conformance loom sim soak planted bench deny advisories
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' Makefile
@@ -40,6 +40,10 @@ conformance: ## Record anew what client-go does, with Go, and compare; RECORD=1:
 sim: ## The queue with workers, clocks and limiters that fail, SEEDS=n times
 	@scripts/setup.sh
 	cargo run -p requeue-sim --bin sim -- $(or $(SEEDS),10000) $(or $(FIRST),0)
+
+soak: ## Memory comes back: an hour by a clock that is moved, SECONDS=n of threads and tasks, from the seed FIRST
+	@scripts/setup.sh
+	cargo run -p requeue-sim --bin soak -- $(or $(SECONDS),60) $(or $(FIRST),0)
 
 planted: ## Bugs planted one at a time, and which of the tests see each
 	@scripts/setup.sh

@@ -1,0 +1,385 @@
+//! An hour of a controller's life, on a clock that is moved: objects that come, change and go, in
+//! namespaces that come and go with them, workers that succeed and fail, and everything else that
+//! can be done to a queue.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use foldhash::fast::FixedState;
+use requeue::clock::FakeClock;
+use requeue::{Add, Cursor, Filter, Item, Merge, Queue, Ticket, Time};
+
+use super::kinds::{Kind, Name, name};
+use super::{Memory, ensure};
+
+/// So often something happens.
+const TICK: Duration = Duration::from_millis(100);
+const TICKS_A_MINUTE: usize = 600;
+/// How many objects there are at a time.
+const OBJECTS: u64 = 400;
+/// How many wait for a key or work on one, at most.
+const WORKERS: usize = 24;
+/// The parts of a run, after each of which nothing is left.
+const PARTS: usize = 6;
+
+/// What became of one kind of queue.
+#[derive(Clone, Debug)]
+pub struct Hour {
+    /// Which kind.
+    pub kind: String,
+    /// How many keys were handed out.
+    pub hand_outs: u64,
+    /// How many hand-outs failed.
+    pub failures: u64,
+    /// What the queue and its clock held when they were idle, warm at first and at last.
+    pub idle: [Memory; 2],
+    /// What was held in the mean over the last minute of the first part, and of the last.
+    pub busy: [usize; 2],
+}
+
+impl fmt::Display for Hour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, hand_outs, failures, idle: [warm, idle], busy: [early, late] } = self;
+        write!(
+            f,
+            "{kind}: {hand_outs} hand-outs, {failures} failures; idle {warm} when it was warm and \
+             {idle} at last, busy {early} bytes at first and {late} at last"
+        )
+    }
+}
+
+/// Runs every kind of queue for six times `minutes`, after a sixth of that to become warm.
+///
+/// # Errors
+///
+/// What was left, of which kind of queue, and when.
+pub fn hour(seed: u64, minutes: usize) -> Result<Vec<Hour>, String> {
+    let kinds = Kind::ALL.iter();
+    kinds.map(|&kind| life(kind, seed, minutes).map_err(|e| format!("{kind:?}: {e}"))).collect()
+}
+
+fn life(kind: Kind, seed: u64, minutes: usize) -> Result<Hour, String> {
+    let start = Memory::now();
+    let mut hour = Hour {
+        kind: format!("{kind:?}"),
+        hand_outs: 0,
+        failures: 0,
+        idle: [start; 2],
+        busy: [0; 2],
+    };
+    let mut controller = Controller::new(kind, seed)?;
+    let clock = controller.clock.clone();
+    for part in 0..=PARTS {
+        let when = || format!("after {} minutes", part * minutes);
+        let busy = controller.work(minutes);
+        controller.finish().map_err(|wrong| format!("{}: {wrong}", when()))?;
+        let idle = Memory::now().since(start);
+        if part == 0 {
+            hour.idle[0] = idle;
+        }
+        if part == 1 {
+            hour.busy[0] = busy.saturating_sub(start.bytes);
+        }
+        hour.idle[1] = idle;
+        hour.busy[1] = busy.saturating_sub(start.bytes);
+        let [warm, _] = hour.idle;
+        ensure(idle.is_back(warm, 0), || {
+            format!("{}: idle, it holds {idle}, and held {warm} when it was warm", when())
+        })?;
+    }
+    let [early, late] = hour.busy;
+    ensure(late <= early + early / 10, || {
+        format!("busy, it held {early} bytes in the mean at first and {late} in the end")
+    })?;
+    let counts = controller.queue.counts();
+    (hour.hand_outs, hour.failures) = (counts.hand_outs, counts.failures);
+    controller.end()?;
+    drop(controller);
+    ensure(clock.armed() == 0, || format!("{} alarms are armed in the end", clock.armed()))?;
+    drop(clock);
+    // What this function itself has allocated.
+    let own = hour.kind.capacity();
+    let left = Memory::now().since(start);
+    ensure(left == Memory { bytes: own, pieces: 1 }, || format!("dropped, it left {left}"))?;
+    Ok(hour)
+}
+
+struct Controller {
+    clock: FakeClock,
+    queue: Queue<Name, FixedState>,
+    rng: fastrand::Rng,
+    /// The numbers of the objects that there are.
+    objects: Vec<u64>,
+    born: u64,
+    workers: VecDeque<Worker>,
+    /// Whether everything succeeds now.
+    healed: bool,
+}
+
+/// One that waits for a key, works on one, or has left it with nothing but a ticket.
+enum Worker {
+    Waits(Getter),
+    Works(Item<'static, Name>, Time),
+    Holds(Name, Ticket, Time),
+}
+
+struct Getter {
+    future: Pin<Box<dyn Future<Output = Option<Item<'static, Name>>>>>,
+    woken: Arc<Flag>,
+}
+
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Controller {
+    fn new(kind: Kind, seed: u64) -> Result<Self, String> {
+        let clock = FakeClock::new();
+        let queue = kind.build(clock.clone(), seed).map_err(|wrong| wrong.to_string())?;
+        Ok(Self {
+            clock,
+            queue,
+            rng: fastrand::Rng::with_seed(seed),
+            objects: (0..OBJECTS).collect(),
+            born: OBJECTS,
+            workers: VecDeque::with_capacity(WORKERS),
+            healed: false,
+        })
+    }
+
+    /// Works for so many minutes, and says how many bytes there were in the last one, in the mean.
+    fn work(&mut self, minutes: usize) -> usize {
+        self.healed = false;
+        let mut sum = 0;
+        for _ in 0..minutes {
+            self.resync();
+            sum = 0;
+            for _ in 0..TICKS_A_MINUTE {
+                for _ in 0..self.rng.u32(..8) {
+                    self.event();
+                }
+                self.go_on(TICK);
+                sum += Memory::now().bytes;
+            }
+        }
+        sum / TICKS_A_MINUTE
+    }
+
+    /// Lets everything succeed until nothing is left.
+    fn finish(&mut self) -> Result<(), String> {
+        self.healed = true;
+        self.queue.resume();
+        for _ in 0..3_600 {
+            let queue = &self.queue;
+            if queue.len() + queue.waiting() + queue.processing() == 0 {
+                break;
+            }
+            self.go_on(Duration::from_secs(1));
+        }
+        self.workers.clear();
+        for &object in &self.objects {
+            self.queue.forget(&name(object));
+        }
+        // An order of one's own is asked, so that it learns that nothing is left.
+        drop(self.queue.try_get());
+        // One may be left, of a key that was taken back. It goes off, and is not armed anew.
+        if let Some(at) = self.clock.next_alarm() {
+            self.clock.set(at);
+        }
+        let (known, armed) = (self.queue.known(), self.clock.armed());
+        ensure(known == 0, || format!("{known} records are left: {:?}", self.first_left()))?;
+        ensure(armed == 0, || format!("{armed} alarms are armed, and nobody waits"))
+    }
+
+    fn first_left(&self) -> Option<String> {
+        let page = self.queue.snapshot(Filter::All, Cursor::default(), 1);
+        page.entries.first().map(|entry| self.queue.explain(&entry.key))
+    }
+
+    /// Shuts the queue down in one of the ways there are, while some wait for a key, and a drain for
+    /// them.
+    fn end(&mut self) -> Result<(), String> {
+        for _ in 0..10 {
+            self.event();
+        }
+        self.go_on(TICK);
+        let queue = self.queue.clone();
+        if self.rng.bool() {
+            queue.close();
+        } else {
+            let mut drain = Box::pin(queue.drain(Duration::from_secs(60)));
+            let _ = drain.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            // It gives up at some time.
+            if self.rng.bool() {
+                self.go_on(TICK);
+            }
+            drop(drain);
+            drop(queue.take_dropped());
+        }
+        let finished = self.finish();
+        drop(queue.take_dropped());
+        finished
+    }
+
+    // --- What happens -----------------------------------------------------------------------------
+
+    fn millis(&mut self, below: u64) -> Duration {
+        Duration::from_millis(self.rng.u64(..below))
+    }
+
+    fn object(&mut self) -> Name {
+        let at = self.rng.usize(..self.objects.len());
+        name(self.objects[at])
+    }
+
+    /// All objects are added, as from time to time informers do.
+    fn resync(&mut self) {
+        self.queue.add_all(self.objects.iter().map(|&object| name(object)));
+    }
+
+    fn event(&mut self) {
+        let key = self.object();
+        let queue = self.queue.clone();
+        match self.rng.u32(..40) {
+            0..14 => drop(queue.add(key)),
+            14..18 => drop(queue.add_ref(key.as_str())),
+            18 | 19 => drop(queue.add_after(key, self.millis(60_000))),
+            20 | 21 => drop(queue.add_rate_limited(key)),
+            22..27 => drop(queue.add_with(key, self.ask())),
+            27..30 => self.replace(),
+            30 => {
+                let _ = queue.cancel(key.as_str());
+            }
+            31 => queue.forget(&key),
+            32 if self.rng.u8(..20) == 0 => queue.pause(),
+            32..35 => queue.resume(),
+            35 => {
+                let page = queue.snapshot(Filter::Waiting, Cursor::default(), 20);
+                page.entries.iter().for_each(|entry| drop(queue.explain(&entry.key)));
+            }
+            36 => {
+                let reader = queue.try_get_many(3);
+                reader.into_iter().for_each(Item::put_back);
+            }
+            _ => self.give_up_waiting(),
+        }
+    }
+
+    fn ask(&mut self) -> Add {
+        let merge = [Merge::Earliest, Merge::Latest, Merge::Exactly][self.rng.usize(..3)];
+        let add = if self.rng.bool() { Add::now() } else { Add::after(self.millis(30_000)) };
+        add.merge(merge).priority(self.rng.i32(-2..3)).reason(1 << self.rng.u32(..4))
+    }
+
+    /// An object is deleted, and there is a new one.
+    fn replace(&mut self) {
+        let at = self.rng.usize(..self.objects.len());
+        let old = name(mem::replace(&mut self.objects[at], self.born));
+        // Of its failures, too, nothing is left.
+        let _ = self.queue.cancel(old.as_str());
+        self.queue.add(name(self.born));
+        self.born += 1;
+    }
+
+    /// Somebody waits no more: the future is dropped, wherever it is.
+    fn give_up_waiting(&mut self) {
+        if let Some(at) = self.workers.iter().position(|worker| matches!(worker, Worker::Waits(_)))
+        {
+            drop(self.workers.remove(at));
+        }
+    }
+
+    // --- Those who work ---------------------------------------------------------------------------
+
+    /// Time passes; who waits or works does what there is to do.
+    fn go_on(&mut self, by: Duration) {
+        self.clock.advance(by);
+        while self.workers.len() < WORKERS {
+            let getter = self.getter();
+            self.workers.push_back(Worker::Waits(getter));
+        }
+        let now = self.clock.now();
+        for _ in 0..self.workers.len() {
+            let Some(worker) = self.workers.pop_front() else { break };
+            let next = match worker {
+                Worker::Waits(getter) => self.poll(getter, now),
+                Worker::Works(item, until) if until <= now => {
+                    self.end_of(item);
+                    None
+                }
+                Worker::Holds(key, ticket, until) if until <= now => {
+                    self.queue.forget(&key);
+                    self.queue.done_ticket(ticket);
+                    None
+                }
+                busy => Some(busy),
+            };
+            self.workers.extend(next);
+        }
+    }
+
+    fn getter(&mut self) -> Getter {
+        let queue = self.queue.clone();
+        let timeout = (self.rng.u8(..4) == 0).then(|| self.millis(2_000));
+        let future: Pin<Box<dyn Future<Output = _>>> = match timeout {
+            None => Box::pin(async move { queue.get_owned().await }),
+            Some(timeout) => {
+                Box::pin(async move { queue.get_timeout(timeout).await.map(Item::into_owned) })
+            }
+        };
+        Getter { future, woken: Arc::new(Flag(AtomicBool::new(true))) }
+    }
+
+    fn poll(&mut self, mut getter: Getter, now: Time) -> Option<Worker> {
+        if !getter.woken.0.swap(false, Ordering::SeqCst) {
+            return Some(Worker::Waits(getter));
+        }
+        let waker = Waker::from(Arc::clone(&getter.woken));
+        match getter.future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => Some(Worker::Waits(getter)),
+            Poll::Ready(item) => {
+                let until = now + self.millis(300);
+                item.map(|item| self.begin(item, until))
+            }
+        }
+    }
+
+    fn begin(&mut self, item: Item<'static, Name>, until: Time) -> Worker {
+        if self.rng.u8(..10) > 0 {
+            return Worker::Works(item, until);
+        }
+        let (key, ticket) = item.into_parts();
+        Worker::Holds(key, ticket, until)
+    }
+
+    fn end_of(&mut self, item: Item<'static, Name>) {
+        if self.healed {
+            return item.succeed();
+        }
+        match self.rng.u32(..20) {
+            0..11 => item.succeed(),
+            11..14 => drop(item.retry()),
+            14 => item.retry_after(self.millis(10_000)),
+            15 => item.requeue_after(self.millis(10_000)),
+            16 => item.put_back(),
+            17 => item.give_up(),
+            18 => {
+                self.queue.forget(item.key());
+                item.done();
+            }
+            // As if the worker had panicked.
+            _ => drop(item),
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Threads and tasks that add, wait, work and give up, in queues that are made and ended again and
+//! again, by the machine's clock.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{self, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use requeue::clock::{Clock, SystemClock, sleep_until};
+use requeue::limiter::ExponentialFailure;
+use requeue::workers::{Action, Context, Error, Workers};
+use requeue::{Builder, Cursor, EarlyAdd, Filter, Item, Queue};
+use tokio::runtime;
+
+use super::{Memory, ensure};
+
+/// Keys that are added in a queue's life.
+const ADDS: u32 = 300;
+/// How many keys there are.
+const KEYS: u32 = 40;
+/// By then what is allocated once for the process has been, nearly all of it.
+const WARM_UP: u64 = 5;
+/// So many pieces of that may come later: what is on a path that is seldom taken.
+const LATE: usize = 8;
+
+/// What came of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Crowd {
+    /// How many queues there were, half of them with threads and half with tasks.
+    pub queues: u64,
+    /// How many keys they handed out.
+    pub hand_outs: u64,
+    /// What was held when it was warm, and in the end.
+    pub idle: [Memory; 2],
+}
+
+impl fmt::Display for Crowd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { queues, hand_outs, idle: [warm, idle] } = self;
+        write!(
+            f,
+            "Threads and tasks: {queues} queues, {hand_outs} hand-outs; {warm} when it was warm and \
+             {idle} at last"
+        )
+    }
+}
+
+/// Goes on for `rounds`, and if that is none until `time` is over; memory has to come back after
+/// each.
+///
+/// # Errors
+///
+/// What was left, and after how many rounds.
+pub fn crowd(seed: u64, rounds: Option<u64>, time: Duration) -> Result<Crowd, String> {
+    let mut all = Crowd { queues: 0, hand_outs: 0, idle: [Memory::now(); 2] };
+    // Has the thread started that keeps the time for the process.
+    block_on(sleep_until(&SystemClock, SystemClock.now() + Duration::from_millis(1)));
+    let started = Instant::now();
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut round = 0;
+    while rounds.map_or_else(|| started.elapsed() < time, |rounds| round < WARM_UP + rounds) {
+        let handed_out = [with_threads(&mut rng), with_tasks(&mut rng)];
+        for hand_outs in handed_out {
+            all.hand_outs += hand_outs.map_err(|wrong| format!("round {round}: {wrong}"))?;
+            all.queues += 1;
+        }
+        round += 1;
+        if round <= WARM_UP {
+            all.idle[0] = Memory::now();
+        }
+        all.idle[1] = settled(all.idle[0]);
+        let [warm, now] = all.idle;
+        ensure(now.is_back(warm, LATE), || {
+            format!("after round {round} there are {now}, and {warm} when it was warm")
+        })?;
+    }
+    Ok(all)
+}
+
+/// What is held once the thread that keeps the time has put down the wakers it had in hand.
+fn settled(warm: Memory) -> Memory {
+    for _ in 0..10_000 {
+        if Memory::now().is_back(warm, LATE) {
+            break;
+        }
+        thread::yield_now();
+    }
+    Memory::now()
+}
+
+fn build(rng: &mut fastrand::Rng) -> Builder<String> {
+    let early_add = [EarlyAdd::Keep, EarlyAdd::Replace, EarlyAdd::Hold][rng.usize(..3)];
+    let (base, max) = (Duration::from_micros(5), Duration::from_millis(1));
+    Queue::builder().early_add(early_add).limiter(ExponentialFailure::new(base, max))
+}
+
+/// What producers do, one thing after the other.
+fn add(queue: &Queue<String>, rng: &mut fastrand::Rng) {
+    let key = format!("namespace/{}", rng.u32(..KEYS));
+    match rng.u32(..20) {
+        0..12 => drop(queue.add(key)),
+        12..15 => drop(queue.add_after(key, Duration::from_micros(rng.u64(..2_000)))),
+        15 => drop(queue.add_rate_limited(key)),
+        16 => {
+            let _ = queue.cancel(key.as_str());
+        }
+        17 => queue.forget(&key),
+        18 => drop(queue.snapshot(Filter::All, Cursor::default(), 10)),
+        _ => {
+            queue.pause();
+            queue.resume();
+        }
+    }
+}
+
+fn work(item: Item<'_, String>, rng: &mut fastrand::Rng) {
+    match rng.u32(..12) {
+        0..8 => item.succeed(),
+        8 => drop(item.retry()),
+        9 => item.requeue_after(Duration::from_micros(rng.u64(..500))),
+        10 => item.put_back(),
+        _ => drop(item),
+    }
+}
+
+/// Ends a queue, in one of the ways there are.
+#[derive(Clone, Copy)]
+enum End {
+    Close,
+    ShutDown,
+    Drain,
+}
+
+impl End {
+    fn choose(rng: &mut fastrand::Rng) -> Self {
+        [Self::Close, Self::ShutDown, Self::Drain][rng.usize(..3)]
+    }
+}
+
+fn nothing_is_left(queue: &Queue<String>) -> Result<u64, String> {
+    drop(queue.take_dropped());
+    for key in 0..KEYS {
+        queue.forget(&format!("namespace/{key}"));
+    }
+    let known = queue.known();
+    ensure(known == 0, || format!("{known} records are left"))?;
+    Ok(queue.counts().hand_outs)
+}
+
+// --- Threads -------------------------------------------------------------------------------------
+
+fn with_threads(rng: &mut fastrand::Rng) -> Result<u64, String> {
+    let queue = build(rng).clock(SystemClock).build().map_err(|wrong| wrong.to_string())?;
+    let end = End::choose(rng);
+    thread::scope(|scope| {
+        let queue = &queue;
+        let producers = [rng.fork(), rng.fork()]
+            .map(|mut rng| scope.spawn(move || (0..ADDS).for_each(|_| add(queue, &mut rng))));
+        let workers: [(usize, fastrand::Rng); 5] = std::array::from_fn(|n| (n, rng.fork()));
+        let workers =
+            workers.map(|(n, rng)| scope.spawn(move || while_there_is_work(queue, n, rng)));
+        // To be joined is to be gone, with all that the thread had for itself.
+        producers.into_iter().try_for_each(thread::ScopedJoinHandle::join)?;
+        match end {
+            End::Close => queue.close(),
+            End::ShutDown => drop(queue.shut_down()),
+            End::Drain => drop(queue.drain_blocking(Duration::from_millis(1))),
+        }
+        workers.into_iter().try_for_each(thread::ScopedJoinHandle::join)
+    })
+    .map_err(|_| "a thread has panicked".to_owned())?;
+    // A key that was added again with the last worker, say.
+    while let Some(item) = queue.get_to_the_end_blocking() {
+        item.succeed();
+    }
+    nothing_is_left(&queue)
+}
+
+/// Until the queue has ended, each in a way of its own.
+fn while_there_is_work(queue: &Queue<String>, way: usize, mut rng: fastrand::Rng) {
+    loop {
+        let items = match way {
+            0 | 1 => queue.get_blocking().into_iter().collect(),
+            2 => queue.get_many_blocking(8),
+            3 => {
+                let short = Duration::from_micros(rng.u64(..300));
+                let item = queue.get_timeout_blocking(short);
+                if item.is_none() && !queue.is_closed() {
+                    continue;
+                }
+                item.into_iter().collect()
+            }
+            // A task without a runtime, whose alarm the timer's thread keeps.
+            _ => block_on(queue.get()).into_iter().collect::<Vec<_>>(),
+        };
+        if items.is_empty() {
+            return;
+        }
+        items.into_iter().for_each(|item| work(item, &mut rng));
+    }
+}
+
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut task::Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+// --- Tasks ---------------------------------------------------------------------------------------
+
+/// The runtime, too, is made anew: it holds nothing of ours when it is gone.
+fn with_tasks(rng: &mut fastrand::Rng) -> Result<u64, String> {
+    let runtime = runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .map_err(|wrong| format!("no runtime: {wrong}"))?;
+    let result = runtime.block_on(async {
+        let queue = build(rng).build().map_err(|wrong| wrong.to_string())?;
+        tasks(&queue, rng).await.map_err(|wrong| wrong.to_string())?;
+        while let Some(item) = queue.get_to_the_end().await {
+            item.succeed();
+        }
+        nothing_is_left(&queue)
+    });
+    drop(runtime);
+    result
+}
+
+async fn tasks(
+    queue: &Queue<String>,
+    rng: &mut fastrand::Rng,
+) -> Result<(), tokio::task::JoinError> {
+    let producers = [rng.fork(), rng.fork()].map(|mut rng| {
+        let queue = queue.clone();
+        tokio::spawn(async move {
+            for _ in 0..ADDS {
+                add(&queue, &mut rng);
+                tokio::task::coop::consume_budget().await;
+            }
+        })
+    });
+    let getters = [rng.fork(), rng.fork()].map(|rng| tokio::spawn(impatient(queue.clone(), rng)));
+    // It is cancelled as it waits, or as it works.
+    let hasty = tokio::spawn(patient(queue.clone(), rng.fork()));
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let workers = Workers::new(queue.clone(), handle)
+        .concurrency(3)
+        .max_retries(2)
+        .timeout(Duration::from_micros(200))
+        .grace(Duration::from_micros(100))
+        .drain_timeout(Duration::from_millis(1));
+    let workers = tokio::spawn(workers.run_until(async {
+        let _ = stopped.await;
+    }));
+    for producer in producers {
+        producer.await?;
+    }
+    hasty.abort();
+    let _ = hasty.await;
+    match End::choose(rng) {
+        End::Close => queue.close(),
+        End::ShutDown => drop(stop.send(())),
+        // Nobody waits for the end of it.
+        End::Drain => drop(queue.shut_down_with_drain()),
+    }
+    drop(workers.await?);
+    for getter in getters {
+        getter.await?;
+    }
+    Ok(())
+}
+
+async fn handle(key: String, context: Context) -> Result<Action, Error> {
+    match (key.len() + context.attempt() as usize) % 4 {
+        0 => Err("fails".into()),
+        // Until it is told to stop.
+        1 if context.adds() > 1 => {
+            context.cancelled().await;
+            Err("too late".into())
+        }
+        2 => Ok(Action::after(Duration::from_micros(50))),
+        _ => Ok(Action::done()),
+    }
+}
+
+/// Gives up again and again, and waits once more.
+async fn impatient(queue: Queue<String>, mut rng: fastrand::Rng) {
+    while !queue.is_closed() {
+        let short = Duration::from_micros(rng.u64(..1_000));
+        match rng.u8(..3) {
+            0 => drop(tokio::time::timeout(short, queue.get()).await),
+            1 => drop(tokio::time::timeout(short, queue.get_many(4)).await),
+            _ => {
+                if let Some(item) = queue.get_timeout(short).await {
+                    work(item, &mut rng);
+                }
+            }
+        }
+    }
+    patient(queue, rng).await;
+}
+
+async fn patient(queue: Queue<String>, mut rng: fastrand::Rng) {
+    while let Some(item) = queue.get_owned().await {
+        tokio::task::yield_now().await;
+        work(item, &mut rng);
+    }
+}

@@ -1,0 +1,94 @@
+//! The queues that are kept busy for an hour.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use foldhash::fast::FixedState;
+use requeue::clock::FakeClock;
+use requeue::limiter::{BackoffLimiter, Bucket, ExponentialFailure, MaxOf};
+use requeue::{BuildError, Builder, CustomOrder, EarlyAdd, Group, Order, Queue};
+
+/// A namespace and a name. All are of one length, so that the bytes of a number of keys do not
+/// depend on which they are.
+pub(super) type Name = String;
+
+/// No two runs hash alike unless it is told to; then tables grow at other times.
+const HASHER: FixedState = FixedState::with_seed(7);
+
+/// A queue as it can be built.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// As client-go has it.
+    Plain,
+    /// As one gets it without asking, and the times are kept.
+    Held,
+    /// Priorities, namespaces that take turns, and two keys at once of each.
+    Fair,
+    /// An order of one's own.
+    Custom,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 4] = [Self::Plain, Self::Held, Self::Fair, Self::Custom];
+
+    pub(super) fn build(
+        self,
+        clock: FakeClock,
+        seed: u64,
+    ) -> Result<Queue<Name, FixedState>, BuildError> {
+        let builder = Queue::builder().clock(clock).hasher(HASHER);
+        let backoff = BackoffLimiter::with_hasher(seed, HASHER);
+        match self {
+            Self::Plain => builder.limiter(client_go()),
+            Self::Held => builder.early_add(EarlyAdd::Hold).limiter(backoff).track_times(),
+            Self::Fair => builder
+                .early_add(EarlyAdd::Replace)
+                .limiter(backoff)
+                .order(Order::Priority { oldest_every: 10 })
+                .group_by(|name: &Name| Group::of(namespace(name)))
+                .fair()
+                .group_limit(2),
+            Self::Custom => custom(builder).limiter(backoff),
+        }
+        .build()
+    }
+}
+
+fn custom(builder: Builder<Name, FixedState>) -> Builder<Name, FixedState> {
+    builder.order(Order::Custom(Box::new(Line(VecDeque::new()))))
+}
+
+/// client-go's `DefaultTypedControllerRateLimiter`.
+fn client_go() -> MaxOf<Name> {
+    let (base, max) = (Duration::from_millis(5), Duration::from_secs(1_000));
+    let each = ExponentialFailure::with_hasher(base, max, HASHER);
+    MaxOf::new(vec![Box::new(each), Box::new(Bucket::new(10.0, 100))])
+}
+
+/// The `number`th object that there was: of one namespace with 49 others.
+pub(super) fn name(number: u64) -> Name {
+    format!("namespace-{:08}/name-{number:010}", number / 50)
+}
+
+fn namespace(name: &str) -> &str {
+    name.split_once('/').map_or(name, |(namespace, _)| namespace)
+}
+
+/// First in, first out, as an order of one's own.
+struct Line(VecDeque<Name>);
+
+impl CustomOrder<Name> for Line {
+    fn push(&mut self, key: Name) {
+        self.0.push_back(key);
+    }
+
+    fn touch(&mut self, _: &Name) {}
+
+    fn pop(&mut self) -> Option<Name> {
+        self.0.pop_front()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
