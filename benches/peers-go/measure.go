@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"runtime"
 	"runtime/metrics"
 	"slices"
@@ -50,7 +51,10 @@ type quantiles struct {
 
 func quantilesOf(list []time.Duration) *quantiles {
 	slices.Sort(list)
-	return &quantiles{list[len(list)/2], list[len(list)*99/100]}
+	at := func(part float64) time.Duration {
+		return list[int(math.Round(part*float64(len(list)-1)))]
+	}
+	return &quantiles{at(0.5), at(0.99)}
 }
 
 // othersWait returns when every other goroutine is blocked.
