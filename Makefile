@@ -11,10 +11,10 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check conformance loom sim soak planted bench deny advisories
+.PHONY: help run test check conformance loom sim soak planted instructions bench deny advisories
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
 
 run: ## Hash every file of this repository with the program, some of them several times; SERVE=1: and a page of it, until Ctrl-C
 	@scripts/setup.sh
@@ -48,6 +48,10 @@ soak: ## Memory comes back: an hour by a clock that is moved, SECONDS=n of threa
 planted: ## Bugs planted one at a time, and which of the tests see each
 	@scripts/setup.sh
 	@scripts/planted.sh
+
+instructions: ## What the main paths take in instructions, against what is committed; UPDATE=1: and commit to it
+	@scripts/setup.sh valgrind
+	@scripts/instructions.sh
 
 bench: ## Measure
 	@scripts/setup.sh

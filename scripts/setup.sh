@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing to build and test; with `deny`, cargo-deny too, with `browser`, Chromium. Does nothing, quickly, when all is there.
+# Installs what is missing to build and test; with `deny`, cargo-deny too, with `browser`, Chromium, with `valgrind`, that.
+# Does nothing, quickly, when all is there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -49,6 +50,10 @@ if [ "${1-}" = browser ] && ! has_browser; then
     # Without a font there is nothing to lay out.
     packages chromium fonts-dejavu-core || packages chromium dejavu-sans-fonts ||
         packages chromium font-dejavu || fail 'There is no Chromium here, for the tests of the page.'
+fi
+
+if [ "${1-}" = valgrind ] && ! command -v valgrind >/dev/null; then
+    packages valgrind || fail 'There is no valgrind here, to count instructions with.'
 fi
 
 # A test watches files with it; where it can't be had, the test says that it did not run.

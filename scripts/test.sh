@@ -45,6 +45,13 @@ tests -p requeue --no-default-features
 step 'Interleavings'
 scripts/loom.sh 3
 
+step 'Instructions of the main paths'
+if scripts/setup.sh valgrind; then
+    scripts/instructions.sh
+else
+    not_run 'instructions of the main paths: valgrind could not be installed'
+fi
+
 step 'Examples'
 cargo build --workspace --all-features --bins --examples
 for example in crates/*/examples/*.rs; do

@@ -1,0 +1,137 @@
+//! Keys, queues and a clock that are the same in every run.
+
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+use std::time::Duration;
+
+use foldhash::fast::FixedState;
+use requeue::clock::{Alarm, Clock};
+use requeue::limiter::ExponentialFailure;
+use requeue::metrics::{MetricsProvider, QueueMetrics};
+use requeue::{Builder, Time};
+
+/// How many keys are queued, where many are.
+pub(crate) const QUEUED: usize = 65_536;
+/// How many wait for their time, where many do.
+pub(crate) const WAITING: usize = 100_000;
+/// How many keys there are besides. More than a path is taken.
+const SPARE: usize = 4_096;
+const HASHER: FixedState = FixedState::with_seed(7);
+
+pub(crate) type Queue<K> = requeue::Queue<K, FixedState>;
+
+/// A namespace and a name, as controllers have them.
+pub(crate) type Name = (Arc<str>, Arc<str>);
+
+pub(crate) trait Key: Hash + Eq + Clone + Send + 'static {
+    /// The keys below a number, of which neighbours are not neighbours in memory.
+    fn below(count: usize) -> Vec<Self>;
+}
+
+impl Key for u64 {
+    fn below(count: usize) -> Vec<Self> {
+        (0..count as Self).collect()
+    }
+}
+
+impl Key for Name {
+    fn below(count: usize) -> Vec<Self> {
+        let namespaces: Vec<Arc<str>> = (0..300).map(|n| format!("namespace-{n}").into()).collect();
+        let name = |n: usize| {
+            let namespace = Arc::clone(&namespaces[n % namespaces.len()]);
+            (namespace, format!("some-deployment-{n:07}").into())
+        };
+        (0..count).map(name).collect()
+    }
+}
+
+/// Keys that come round and round.
+pub(crate) struct Ring<K> {
+    keys: Vec<K>,
+    at: usize,
+}
+
+impl<K: Key> Ring<K> {
+    /// So many, and those to spare.
+    pub(crate) fn beyond(count: usize) -> Self {
+        Self { keys: K::below(count + SPARE), at: 0 }
+    }
+
+    pub(crate) fn of(count: usize) -> Self {
+        Self { keys: K::below(count), at: 0 }
+    }
+
+    pub(crate) fn lend(&mut self) -> &K {
+        let at = self.at;
+        self.at = if at + 1 == self.keys.len() { 0 } else { at + 1 };
+        &self.keys[at]
+    }
+
+    pub(crate) fn copy(&mut self) -> K {
+        self.lend().clone()
+    }
+}
+
+/// A clock that is moved by hand, and is read at the cost of an atomic number.
+pub(crate) struct Still(AtomicU64);
+
+impl Still {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self(AtomicU64::new(1)))
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        self.0.fetch_add(by.as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Clock for Still {
+    fn now(&self) -> Time {
+        Time::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+
+    fn arm(&self, _: Time, _: &Waker) -> Alarm {
+        Alarm::none()
+    }
+}
+
+/// A queue that is as it comes, but for what depends on chance or time.
+pub(crate) fn builder<K: Key>(clock: Arc<Still>) -> Builder<K, FixedState> {
+    let (base, max) = (Duration::from_millis(5), Duration::from_secs(1_000));
+    let limiter = ExponentialFailure::with_hasher(base, max, HASHER);
+    requeue::Queue::builder().hasher(HASHER).clock(clock).limiter(limiter)
+}
+
+pub(crate) fn plain<K: Key>() -> Queue<K> {
+    build(builder(Still::new()))
+}
+
+pub(crate) fn build<K: Key>(builder: Builder<K, FixedState>) -> Queue<K> {
+    match builder.build() {
+        Ok(queue) => queue,
+        Err(wrong) => unreachable!("all that is asked for here makes sense: {wrong}"),
+    }
+}
+
+/// Hooks that do nothing: what is left is what it costs to call them, and the times they are told.
+pub(crate) struct Deaf;
+
+impl QueueMetrics for Deaf {}
+
+impl MetricsProvider for Deaf {
+    fn queue(&self, _: &str) -> Arc<dyn QueueMetrics> {
+        Arc::new(Self)
+    }
+}
+
+pub(crate) fn hash<K: Key>(key: &K) -> u64 {
+    std::hash::BuildHasher::hash_one(&HASHER, key)
+}
+
+/// Some time within the hour after the next one, another for each number.
+pub(crate) fn delay(number: usize) -> Duration {
+    const HOUR: Duration = Duration::from_secs(3600);
+    HOUR + Duration::from_nanos(hash(&(number as u64)) % HOUR.as_nanos() as u64)
+}

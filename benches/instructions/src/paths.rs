@@ -1,0 +1,234 @@
+//! The main paths.
+
+use std::future::Future;
+use std::hint::black_box;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use requeue::{Group, Item, Order};
+use requeue_core::{Add, Config, Finish, Time};
+
+use crate::fixture::{
+    Deaf, Key, Name, QUEUED, Queue, Ring, Still, WAITING, build, builder, delay, hash, plain,
+};
+
+/// A path by its name, and how to take it so many times.
+pub(crate) type Path = (&'static str, fn(usize));
+
+/// All of them.
+pub(crate) const ALL: &[Path] = &[
+    ("u64/core", |times| core::<u64>(0, times)),
+    ("u64/core-65536", |times| core::<u64>(QUEUED, times)),
+    ("u64/cycle", |times| cycle::<u64>(&plain(), 0, times)),
+    ("u64/cycle-65536", |times| cycle::<u64>(&plain(), QUEUED, times)),
+    ("u64/cycle-awaited", awaited),
+    ("u64/cycle-one-waits", one_waits),
+    ("u64/cycle-with-times", with_times),
+    ("u64/cycle-with-hooks", with_hooks),
+    ("u64/cycle-priorities", priorities),
+    ("u64/cycle-fair", fair),
+    ("u64/batch-32", batch::<u64>),
+    ("u64/fill-and-drain", fill_and_drain),
+    ("u64/add-queued", add_queued::<u64>),
+    ("u64/add-and-cancel", add_and_cancel),
+    ("u64/add-after", add_after::<u64>),
+    ("u64/add-after-again", add_after_again::<u64>),
+    ("u64/fire", fire),
+    ("u64/fail-and-retry", fail_and_retry::<u64>),
+    ("u64/rate-limit-and-forget", rate_limit_and_forget),
+    ("name/core", |times| core::<Name>(0, times)),
+    ("name/cycle", |times| cycle::<Name>(&plain(), 0, times)),
+    ("name/cycle-65536", |times| cycle::<Name>(&plain(), QUEUED, times)),
+    ("name/batch-32", batch::<Name>),
+    ("name/add-queued", add_queued::<Name>),
+    ("name/add-after", add_after::<Name>),
+    ("name/add-after-again", add_after_again::<Name>),
+    ("name/fail-and-retry", fail_and_retry::<Name>),
+];
+
+/// Does something so many times. What happens in here is counted, and nothing else: the counter is
+/// told the name of this function.
+#[inline(never)]
+fn counted(times: usize, mut path: impl FnMut(usize)) {
+    for time in 0..times {
+        path(time);
+    }
+}
+
+/// The state machine alone: add, get, succeed, with so many others queued.
+fn core<K: Key>(queued: usize, times: usize) {
+    let mut queue = requeue_core::Queue::new(Config::default());
+    let mut keys = Ring::<K>::beyond(queued);
+    let mut add = move |queue: &mut requeue_core::Queue<K>| {
+        let key = keys.copy();
+        let hash = hash(&key);
+        queue.add(key, hash, Add::now(), Group::default(), Time::ZERO).1
+    };
+    (0..queued).for_each(|_| drop(add(&mut queue)));
+    counted(times, |_| {
+        drop(black_box(add(&mut queue)));
+        let out = black_box(queue.get(Time::ZERO));
+        drop(out.map(|out| queue.finish(&out.ticket, Finish::Succeed, Time::ZERO)));
+    });
+}
+
+/// Get, succeed.
+fn serve<K: Key>(queue: &Queue<K>) {
+    if let Some(item) = black_box(queue.try_get()) {
+        item.succeed();
+    }
+}
+
+/// Add, get, succeed.
+fn cycle<K: Key>(queue: &Queue<K>, queued: usize, times: usize) {
+    let mut keys = Ring::beyond(queued);
+    (0..queued).for_each(|_| _ = queue.add(keys.copy()));
+    counted(times, |_| {
+        black_box(queue.add(keys.copy()));
+        serve(queue);
+    });
+}
+
+/// The same, where a task gets it.
+fn awaited(times: usize) {
+    let queue = plain::<u64>();
+    let mut context = Context::from_waker(Waker::noop());
+    counted(times, |key| {
+        black_box(queue.add(key as u64));
+        if let Poll::Ready(Some(item)) = pin!(queue.get()).poll(&mut context) {
+            item.succeed();
+        }
+    });
+}
+
+/// The same while a key waits for its time, so that the clock has to be read.
+fn one_waits(times: usize) {
+    let queue = plain();
+    queue.add_after(u64::MAX, delay(0));
+    cycle(&queue, 0, times);
+}
+
+/// The same where times are kept, as they are for metrics.
+fn with_times(times: usize) {
+    cycle::<u64>(&build(builder(Still::new()).track_times()), 0, times);
+}
+
+/// The same with a backend for metrics that is told of every event.
+fn with_hooks(times: usize) {
+    let told = builder(Still::new()).name("told").metrics_provider(Arc::new(Deaf));
+    cycle::<u64>(&build(told), 0, times);
+}
+
+/// The same in an order of priorities, with many queued.
+fn priorities(times: usize) {
+    let queue = build(builder(Still::new()).order(Order::Priority { oldest_every: 10 }));
+    let mut keys = Ring::<u64>::beyond(QUEUED);
+    let mut add = |number: usize| {
+        let add = Add::now().priority((number % 5) as i32);
+        black_box(queue.add_with(keys.copy(), add));
+    };
+    (0..QUEUED).for_each(&mut add);
+    counted(times, |time| {
+        add(time);
+        serve(&queue);
+    });
+}
+
+/// The same with 300 groups that take turns, two keys at once of each.
+fn fair(times: usize) {
+    let fair = builder(Still::new()).group_by(|key| Group::new(key % 300)).fair().group_limit(2);
+    cycle::<u64>(&build(fair), QUEUED, times);
+}
+
+/// The same in batches of 32; what is counted is a key.
+fn batch<K: Key>(times: usize) {
+    let queue = plain();
+    let mut keys = Ring::<K>::beyond(32);
+    counted(times / 32, |_| {
+        black_box(queue.add_all((0..32).map(|_| keys.copy())));
+        black_box(queue.try_get_many(32)).into_iter().for_each(Item::succeed);
+    });
+}
+
+/// The same with so many keys queued at once.
+fn fill_and_drain(times: usize) {
+    let queue = plain::<u64>();
+    counted(times, |key| _ = black_box(queue.add(key as u64)));
+    counted(times, |_| serve(&queue));
+}
+
+/// Adds of keys that are queued, by reference.
+fn add_queued<K: Key>(times: usize) {
+    let queue = plain();
+    let mut keys = Ring::<K>::of(QUEUED);
+    (0..QUEUED).for_each(|_| _ = queue.add(keys.copy()));
+    counted(times, |_| _ = black_box(queue.add_ref(keys.lend())));
+}
+
+/// Adds, and takes back.
+fn add_and_cancel(times: usize) {
+    let queue = plain::<u64>();
+    counted(times, |key| {
+        black_box(queue.add(key as u64));
+        let _ = black_box(queue.cancel(&(key as u64)));
+    });
+}
+
+/// Delayed adds of new keys, with many waiting.
+fn add_after<K: Key>(times: usize) {
+    let queue = plain();
+    let mut keys = Ring::<K>::beyond(WAITING);
+    let mut add = |number| _ = black_box(queue.add_after(keys.copy(), delay(number)));
+    (0..WAITING).for_each(&mut add);
+    counted(times, |time| add(WAITING + time));
+}
+
+/// Delayed adds of keys that wait, to be sooner.
+fn add_after_again<K: Key>(times: usize) {
+    let queue = plain();
+    let mut keys = Ring::<K>::of(WAITING);
+    (0..WAITING).for_each(|number| _ = queue.add_after(keys.copy(), delay(number)));
+    counted(times, |time| _ = black_box(queue.add_after(keys.copy(), delay(time) / 2)));
+}
+
+/// A key falls due, is handed out, and succeeds.
+fn fire(times: usize) {
+    const STEP: Duration = Duration::from_millis(1);
+    let clock = Still::new();
+    let queue = build(builder(Arc::clone(&clock)));
+    for number in 0..WAITING {
+        // Each has a millisecond of its own, and they come in no order.
+        let at = number * 7_919 % WAITING + 1;
+        queue.add_after(number as u64, STEP * at as u32);
+    }
+    counted(times, |_| {
+        clock.advance(STEP);
+        serve(&queue);
+    });
+}
+
+/// A key fails, is handed out again when its wait is over, and succeeds.
+fn fail_and_retry<K: Key>(times: usize) {
+    let clock = Still::new();
+    let queue = build(builder(Arc::clone(&clock)));
+    let mut keys = Ring::<K>::beyond(0);
+    counted(times, |_| {
+        black_box(queue.add(keys.copy()));
+        if let Some(item) = black_box(queue.try_get()) {
+            item.retry();
+        }
+        clock.advance(Duration::from_millis(5));
+        serve(&queue);
+    });
+}
+
+/// A failure that is counted, and forgotten; the key goes on waiting.
+fn rate_limit_and_forget(times: usize) {
+    let queue = plain();
+    counted(times, |key| {
+        black_box(queue.add_rate_limited(key as u64));
+        queue.forget(&(key as u64));
+    });
+}
