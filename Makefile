@@ -53,9 +53,9 @@ instructions: ## What the main paths take in instructions, against what is commi
 	@scripts/setup.sh valgrind
 	@scripts/instructions.sh
 
-bench: ## Measure
+bench: ## Ours beside client-go, kube-runtime and others, in one run; QUICK=1, ONLY=regex, ROUNDS=n, GROWTH=1; KEEP=1: into docs
 	@scripts/setup.sh
-	cargo bench --workspace --all-features
+	@scripts/bench.sh
 
 deny: ## Licences, bans and sources of the dependencies
 	@scripts/setup.sh deny

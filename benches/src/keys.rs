@@ -1,12 +1,86 @@
 //! Keys to measure with.
 
+use std::fmt::Debug;
 use std::hash::{BuildHasher, Hash};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use foldhash::fast::FixedState;
 
-/// A namespace and a name, as controllers have them.
-pub type Name = (Arc<str>, Arc<str>);
+/// What contestants are asked to queue.
+pub trait Key: Hash + Eq + Clone + Debug + Send + Sync + 'static {
+    /// Whether one adds it by reference where it may be queued already: a copy is not free.
+    const BY_REF: bool;
+
+    /// So many distinct keys; the same ones, in the same order, each time.
+    fn some(count: usize) -> Arc<[Self]>;
+
+    /// A key that is none of these.
+    fn other() -> Self;
+
+    /// A priority, of few.
+    fn rank(&self) -> i32;
+}
+
+impl Key for u64 {
+    const BY_REF: bool = false;
+
+    fn some(count: usize) -> Arc<[Self]> {
+        (0..count as Self).collect()
+    }
+
+    fn other() -> Self {
+        Self::MAX
+    }
+
+    fn rank(&self) -> i32 {
+        (self % 4) as i32
+    }
+}
+
+/// A namespace and a name, as controllers have them. Copies share the text, as everywhere where
+/// keys are copied often.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Name {
+    namespace: Arc<str>,
+    name: Arc<str>,
+}
+
+impl Key for Name {
+    const BY_REF: bool = true;
+
+    fn some(count: usize) -> Arc<[Self]> {
+        static MADE: Mutex<Vec<Arc<[Name]>>> = Mutex::new(Vec::new());
+        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(names) = made.iter().find(|names| names.len() == count) {
+            return Arc::clone(names);
+        }
+        let names = make(count);
+        // Rounds of a scenario come one after the other, in turn with few others.
+        made.truncate(1);
+        made.insert(0, Arc::clone(&names));
+        names
+    }
+
+    fn other() -> Self {
+        Self { namespace: "another".into(), name: "one".into() }
+    }
+
+    fn rank(&self) -> i32 {
+        i32::from(self.name.as_bytes().last().copied().unwrap_or(0) % 4)
+    }
+}
+
+/// In an order in which neighbours are not neighbours in memory.
+fn make(count: usize) -> Arc<[Name]> {
+    let namespaces: Vec<Arc<str>> = (0..100).map(|n| format!("namespace-{n:02}").into()).collect();
+    let name = |n: usize| Name {
+        namespace: Arc::clone(&namespaces[n % namespaces.len()]),
+        name: format!("object-{n:07}").into(),
+    };
+    let mut names: Vec<Name> = (0..count).map(name).collect();
+    names.sort_by_cached_key(hash);
+    names.into()
+}
 
 /// Keys that come round and round.
 #[derive(Clone, Debug)]
@@ -15,47 +89,60 @@ pub struct Ring<K> {
     at: usize,
 }
 
-impl<K: Clone> Ring<K> {
-    /// These keys.
-    pub fn new(keys: impl IntoIterator<Item = K>) -> Self {
-        Self { keys: keys.into_iter().collect(), at: 0 }
+impl<K: Key> Ring<K> {
+    /// Of so many.
+    ///
+    /// # Panics
+    ///
+    /// If that is none.
+    #[must_use]
+    pub fn new(count: usize) -> Self {
+        assert!(count > 0, "a ring has keys");
+        Self { keys: K::some(count), at: 0 }
     }
 
     /// The next key.
     #[inline]
-    pub fn lend(&mut self) -> &K {
-        let at = self.at;
-        self.at = if at + 1 == self.keys.len() { 0 } else { at + 1 };
-        &self.keys[at]
+    #[allow(clippy::should_implement_trait, reason = "an iterator would have to end, or copy")]
+    pub fn next(&mut self) -> &K {
+        &self.next_many(1)[0]
     }
 
-    /// A copy of the next key.
+    /// The next keys, fewer where the ring comes round.
     #[inline]
-    pub fn copy(&mut self) -> K {
-        self.lend().clone()
+    pub fn next_many(&mut self, count: usize) -> &[K] {
+        let from = self.at;
+        let to = (from + count).min(self.keys.len());
+        self.at = if to == self.keys.len() { 0 } else { to };
+        &self.keys[from..to]
     }
-}
-
-/// The numbers below `count`.
-#[must_use]
-pub fn numbers(count: usize) -> Ring<u64> {
-    Ring::new(0..count as u64)
-}
-
-/// Names in a few hundred namespaces, in an order in which neighbours are not neighbours in memory.
-#[must_use]
-pub fn names(count: usize) -> Ring<Name> {
-    let namespaces: Vec<Arc<str>> = (0..300).map(|n| format!("namespace-{n}").into()).collect();
-    let name = |n: usize| {
-        (Arc::clone(&namespaces[n % namespaces.len()]), format!("some-deployment-{n:07}").into())
-    };
-    let mut names: Vec<Name> = (0..count).map(name).collect();
-    names.sort_by_cached_key(hash);
-    Ring::new(names)
 }
 
 /// A hash that is the same in every run.
 #[inline]
 pub fn hash<K: Hash>(key: &K) -> u64 {
     FixedState::with_seed(7).hash_one(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_has_each_key_once_a_round() {
+        let mut ring = Ring::<Name>::new(500);
+        let mut round: Vec<Name> = (0..500).map(|_| ring.next().clone()).collect();
+        assert_eq!(ring.next(), &round[0]);
+        round.sort_by(|a, b| a.name.cmp(&b.name));
+        round.dedup();
+        assert_eq!(round.len(), 500);
+    }
+
+    #[test]
+    fn many_keys_end_where_the_ring_comes_round() {
+        let mut ring = Ring::<u64>::new(5);
+        assert_eq!(ring.next_many(3), [0, 1, 2]);
+        assert_eq!(ring.next_many(3), [3, 4]);
+        assert_eq!(ring.next_many(3), [0, 1, 2]);
+    }
 }

@@ -1,0 +1,112 @@
+//! What is measured: ours, its parts, and what one could take instead in Rust.
+
+mod async_channel;
+mod core;
+mod delay_queue;
+mod fire;
+mod floor;
+mod holds;
+mod ours;
+mod several;
+pub mod single;
+mod three_sets;
+mod timers;
+
+use std::io::{self, BufRead, Write};
+
+use crate::keys::{Key, Name};
+use crate::protocol::{Answer, Hello, Keys, Request, Scenario};
+
+/// Something that is measured.
+pub trait Contestant {
+    /// What it is called.
+    const NAME: &'static str;
+    /// What it can do.
+    const SCENARIOS: &'static [Scenario];
+
+    /// Which version of it.
+    fn version() -> String {
+        env!("CARGO_PKG_VERSION").to_owned()
+    }
+
+    /// One round; `None` if it can't do that.
+    fn round<K: Key>(request: &Request) -> Option<Answer>;
+}
+
+/// A round with the keys that are asked for.
+#[must_use]
+pub fn round<C: Contestant>(request: &Request) -> Answer {
+    let answer = match request.keys {
+        _ if request.n == 0 => Some(Answer::error("`n` has to be 1 or more")),
+        _ if request.producers == 0 || request.workers == 0 || request.batch == 0 => {
+            Some(Answer::error("`producers`, `workers` and `batch` have to be 1 or more"))
+        }
+        _ if !(0.0..=3600.0).contains(&request.seconds) => {
+            Some(Answer::error("`seconds` has to be within 0 and 3600"))
+        }
+        Keys::U64 => C::round::<u64>(request),
+        Keys::Name => C::round::<Name>(request),
+    };
+    answer.unwrap_or_else(|| {
+        Answer::unsupported(format!("{} has no {}", C::NAME, request.scenario.name()))
+    })
+}
+
+/// A contestant, told apart by its name alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// What it is called.
+    pub name: &'static str,
+    /// What it can do.
+    pub scenarios: &'static [Scenario],
+    version: fn() -> String,
+    round: fn(&Request) -> Answer,
+}
+
+impl Entry {
+    /// This one.
+    #[must_use]
+    pub const fn of<C: Contestant>() -> Self {
+        Self { name: C::NAME, scenarios: C::SCENARIOS, version: C::version, round: round::<C> }
+    }
+
+    /// Says who it is, and answers requests until there are no more.
+    ///
+    /// # Errors
+    ///
+    /// When the streams fail.
+    pub fn serve(&self) -> io::Result<()> {
+        let (stdin, mut stdout) = (io::stdin().lock(), io::stdout().lock());
+        let hello = Hello {
+            contestant: self.name.to_owned(),
+            version: (self.version)(),
+            scenarios: self.scenarios.iter().map(|scenario| scenario.name()).collect(),
+        };
+        writeln!(stdout, "{}", serde_json::to_string(&hello)?)?;
+        stdout.flush()?;
+        for line in stdin.lines() {
+            let answer = match serde_json::from_str(&line?) {
+                Ok(request) => (self.round)(&request),
+                Err(error) => Answer::error(format!("not a request: {error}")),
+            };
+            writeln!(stdout, "{}", serde_json::to_string(&answer)?)?;
+            stdout.flush()?;
+        }
+        Ok(())
+    }
+}
+
+/// All that this program has.
+pub const ALL: [Entry; 11] = [
+    Entry::of::<ours::Requeue>(),
+    Entry::of::<ours::WithPriorities>(),
+    Entry::of::<ours::WithGroups>(),
+    Entry::of::<ours::OnTokio>(),
+    Entry::of::<core::Core>(),
+    Entry::of::<floor::Bare>(),
+    Entry::of::<three_sets::ThreeSets>(),
+    Entry::of::<async_channel::Channel>(),
+    Entry::of::<delay_queue::Delays>(),
+    Entry::of::<timers::ParkedThread>(),
+    Entry::of::<timers::TokioSleep>(),
+];

@@ -1,0 +1,198 @@
+//! Our queue, used as its documentation says.
+
+mod groups;
+mod idle;
+mod priorities;
+mod snapshot;
+mod tokio;
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use prometheus_client::registry::Registry;
+use requeue::metrics::Metrics;
+use requeue::{Item, Queue, limiter};
+
+pub(super) use self::groups::WithGroups;
+pub(super) use self::priorities::WithPriorities;
+pub(super) use self::tokio::OnTokio;
+use super::several::{self, Shared, SharedDelays, Tasks};
+use super::single::{self, Batches, Delays, HOUR, Subject};
+use super::{Contestant, fire};
+use crate::keys::Key;
+use crate::meter::Meter;
+use crate::protocol::{Answer, Request, Scenario};
+
+/// A queue with all defaults.
+#[derive(Debug)]
+pub(super) struct Requeue;
+
+impl Contestant for Requeue {
+    const NAME: &'static str = "requeue";
+    const SCENARIOS: &'static [Scenario] = &[
+        Scenario::Cycle,
+        Scenario::Batch,
+        Scenario::CycleMetrics,
+        Scenario::CycleWaiting,
+        Scenario::AddQueued,
+        Scenario::FillDrain,
+        Scenario::Threads,
+        Scenario::Tasks,
+        Scenario::DelayedAdd,
+        Scenario::DelayedReadd,
+        Scenario::Fire,
+        Scenario::SparseTimers,
+        Scenario::RateLimitedAdd,
+        Scenario::Forget,
+        Scenario::HandOver,
+        Scenario::Snapshot,
+        Scenario::Memory,
+        Scenario::MemoryDelayed,
+        Scenario::MemoryIdle,
+        Scenario::IdleCpu,
+    ];
+
+    fn round<K: Key>(request: &Request) -> Option<Answer> {
+        let make = Queue::<K>::new;
+        Some(match request.scenario {
+            Scenario::Cycle => single::cycle(make(), request),
+            Scenario::Batch => single::batch(make(), request),
+            Scenario::CycleMetrics => {
+                let mut registry = Registry::default();
+                single::cycle(with_metrics::<K>(&Metrics::register(&mut registry), 0), request)
+            }
+            Scenario::CycleWaiting => single::cycle(one_waits::<K>(), request),
+            Scenario::AddQueued => single::add_queued(make(), request),
+            Scenario::FillDrain => single::fill_drain(make(), request),
+            Scenario::Threads => several::threads(&make(), request),
+            Scenario::Tasks => several::tasks(make, request),
+            Scenario::DelayedAdd => single::delayed_add(make(), request),
+            Scenario::DelayedReadd => single::delayed_readd(make(), request),
+            Scenario::Fire | Scenario::SparseTimers => {
+                return fire::to_thread(&Queue::<u64>::new(), request);
+            }
+            Scenario::RateLimitedAdd => rate_limited_add::<K>(request),
+            Scenario::Forget => forget::<K>(request),
+            Scenario::HandOver => several::hand_over(&make(), request),
+            Scenario::Snapshot => snapshot::page::<K>(request),
+            Scenario::Memory => single::memory(make, request),
+            Scenario::MemoryDelayed => single::memory_delayed(make, request),
+            Scenario::MemoryIdle => idle::memory::<K>(request),
+            Scenario::IdleCpu => idle::cpu::<K>(request),
+            Scenario::HeldBack | Scenario::HoldsGrowing | Scenario::HoldsDue => return None,
+        })
+    }
+}
+
+fn with_metrics<K: Key>(metrics: &Metrics, number: usize) -> Queue<K> {
+    let builder = Queue::builder().name(format!("bench-{number}")).metrics(metrics);
+    builder.build().expect("each number is used once")
+}
+
+/// A queue in which a key that nobody else adds waits.
+fn one_waits<K: Key>() -> Queue<K> {
+    let queue = Queue::new();
+    queue.add_after(K::other(), HOUR);
+    queue
+}
+
+/// client-go's default limiter, as the peer has it.
+fn limited<K: Key>() -> Queue<K> {
+    let builder = Queue::builder().limiter(limiter::default_controller());
+    builder.build().expect("nothing is asked for that makes no sense")
+}
+
+fn rate_limited_add<K: Key>(request: &Request) -> Answer {
+    let (keys, queue) = (K::some(request.n), limited::<K>());
+    let meter = Meter::start();
+    for key in &*keys {
+        queue.add_rate_limited(key.clone());
+    }
+    meter.stop(request.n)
+}
+
+fn forget<K: Key>(request: &Request) -> Answer {
+    let (keys, queue) = (K::some(request.n), limited::<K>());
+    for key in &*keys {
+        queue.add_rate_limited(key.clone());
+    }
+    let meter = Meter::start();
+    keys.iter().for_each(|key| queue.forget(key));
+    meter.stop(request.n)
+}
+
+impl<K: Key> Subject<K> for Queue<K> {
+    #[inline]
+    fn add(&mut self, key: &K) {
+        Self::add(self, key.clone());
+    }
+
+    #[inline]
+    fn add_again(&mut self, key: &K) {
+        if K::BY_REF {
+            self.add_ref(key);
+        } else {
+            Self::add(self, key.clone());
+        }
+    }
+
+    #[inline]
+    fn take(&mut self) {
+        if let Some(item) = self.get_blocking() {
+            black_box(&*item);
+            item.succeed();
+        }
+    }
+}
+
+impl<K: Key> Batches<K> for Queue<K> {
+    fn add_all(&mut self, keys: &[K]) {
+        Self::add_all(self, keys.iter().cloned());
+    }
+
+    fn take_many(&mut self, count: usize) {
+        black_box(self.get_many_blocking(count)).into_iter().for_each(Item::succeed);
+    }
+}
+
+impl<K: Key> Delays<K> for Queue<K> {
+    fn add_after(&mut self, key: &K, delay: Duration) {
+        Self::add_after(self, key.clone(), delay);
+    }
+
+    fn cancel(&mut self, key: &K) -> bool {
+        Self::cancel(self, key).waiting
+    }
+}
+
+impl<K: Key> Shared<K> for Queue<K> {
+    fn add(&self, key: &K) {
+        Self::add(self, key.clone());
+    }
+
+    fn work(&self, mut each: impl FnMut(&K)) {
+        while let Some(item) = self.get_blocking() {
+            each(&item);
+            item.succeed();
+        }
+    }
+
+    fn close(&self) {
+        Self::close(self);
+    }
+}
+
+impl<K: Key> Tasks<K> for Queue<K> {
+    async fn work_as_task(&self, mut each: impl FnMut(&K) + Send) {
+        while let Some(item) = self.get().await {
+            each(&item);
+            item.succeed();
+        }
+    }
+}
+
+impl<K: Key> SharedDelays<K> for Queue<K> {
+    fn add_after(&self, key: &K, delay: Duration) {
+        Self::add_after(self, key.clone(), delay);
+    }
+}

@@ -1,0 +1,106 @@
+//! `make bench`: ours beside its peers, on this machine, in one run.
+
+use std::env;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use regex::Regex;
+use requeue_bench::contestant;
+use requeue_bench::runner::child::Program;
+use requeue_bench::runner::heat::Field;
+use requeue_bench::runner::table::Scale;
+use requeue_bench::runner::{Plan, text, write};
+
+/// What queues cost, beside each other.
+#[derive(Parser)]
+#[command(name = "requeue-bench")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Be one of those that are measured, and answer requests on standard input.
+    Contestant {
+        /// Which.
+        name: String,
+    },
+    /// Have contestants take turns, and print a table.
+    Run(Run),
+}
+
+#[derive(clap::Args)]
+struct Run {
+    /// Few rounds of few keys, to see that all of it works.
+    #[arg(long)]
+    quick: bool,
+    /// How often each has its turn.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// The rows that match: of path, kind of key, ours, figure and peer.
+    #[arg(long)]
+    only: Option<Regex>,
+    /// Also how costs grow, from a thousand keys to ten million.
+    #[arg(long)]
+    growth: bool,
+    /// A contestant of another program, as NAME=PATH; it is started as `PATH NAME`.
+    #[arg(long = "peer", value_parser = peer)]
+    peers: Vec<(String, PathBuf)>,
+    /// Where to write it down.
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+fn peer(arg: &str) -> Result<(String, PathBuf), String> {
+    let (name, path) = arg.split_once('=').ok_or("it has to be NAME=PATH")?;
+    Ok((name.to_owned(), path.into()))
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Contestant { name } => serve(&name),
+        Command::Run(run) => measure(run),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("requeue-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(name: &str) -> io::Result<()> {
+    let Some(contestant) = contestant::ALL.iter().find(|entry| entry.name == name) else {
+        let all: Vec<&str> = contestant::ALL.iter().map(|entry| entry.name).collect();
+        let error = format!("no contestant is called {name:?}; there are {}", all.join(", "));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+    };
+    contestant.serve()
+}
+
+fn measure(run: Run) -> io::Result<()> {
+    let scale = if run.quick { Scale::QUICK } else { Scale::FULL };
+    let plan = Plan {
+        scale: Scale { rounds: run.rounds.unwrap_or(scale.rounds).max(1), ..scale },
+        only: run.only,
+        growth: run.growth,
+        options: env::args().skip(2).collect(),
+    };
+    let this = env::current_exe()?;
+    let ours = contestant::ALL.iter().map(|entry| Program {
+        name: entry.name.to_owned(),
+        path: this.clone(),
+        args: vec!["contestant".into(), entry.name.into()],
+    });
+    let others = run.peers.into_iter().map(|(name, path)| {
+        let args = vec![name.clone().into()];
+        Program { name, path, args }
+    });
+    let report = plan.run(Field::new(ours.chain(others).collect()));
+    print!("{}", text::show(&report));
+    run.out.map_or(Ok(()), |dir| write(&report, &dir))
+}

@@ -1,0 +1,41 @@
+//! How long a section takes, on the wall and of the processor.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::protocol::Answer;
+
+/// A section that is being measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Meter {
+    wall: Instant,
+    cpu: Duration,
+}
+
+impl Meter {
+    /// Here it begins.
+    #[must_use]
+    pub fn start() -> Self {
+        Self { wall: Instant::now(), cpu: cpu() }
+    }
+
+    /// Here it ends; so many operations were done.
+    #[must_use]
+    pub fn stop(self, ops: usize) -> Answer {
+        let (cpu, wall) = (cpu().saturating_sub(self.cpu), self.wall.elapsed());
+        Answer { ops: ops as u64, wall_ns: nanos(wall), cpu_ns: nanos(cpu), ..Answer::default() }
+    }
+}
+
+/// Processor time of the whole process, user and system.
+fn cpu() -> Duration {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// As a number; saturates after centuries.
+#[must_use]
+pub fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,230 @@
+//! What runner and contestants say to each other: `peers-go/README.md`.
+
+use serde::{Deserialize, Serialize};
+
+/// What a contestant says first.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// What is measured.
+    pub contestant: String,
+    /// Which version of it.
+    pub version: String,
+    /// Names of the scenarios that it can do.
+    pub scenarios: Vec<String>,
+}
+
+/// What is done in a round.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "peers-go/README.md says what each of them is")]
+pub enum Scenario {
+    Cycle,
+    Batch,
+    CycleMetrics,
+    CycleWaiting,
+    HeldBack,
+    AddQueued,
+    FillDrain,
+    Threads,
+    Tasks,
+    DelayedAdd,
+    DelayedReadd,
+    Fire,
+    SparseTimers,
+    RateLimitedAdd,
+    Forget,
+    HandOver,
+    Snapshot,
+    Memory,
+    MemoryDelayed,
+    MemoryIdle,
+    IdleCpu,
+    HoldsGrowing,
+    HoldsDue,
+}
+
+impl Scenario {
+    /// All of them.
+    pub const ALL: [Self; 23] = [
+        Self::Cycle,
+        Self::Batch,
+        Self::CycleMetrics,
+        Self::CycleWaiting,
+        Self::HeldBack,
+        Self::AddQueued,
+        Self::FillDrain,
+        Self::Threads,
+        Self::Tasks,
+        Self::DelayedAdd,
+        Self::DelayedReadd,
+        Self::Fire,
+        Self::SparseTimers,
+        Self::RateLimitedAdd,
+        Self::Forget,
+        Self::HandOver,
+        Self::Snapshot,
+        Self::Memory,
+        Self::MemoryDelayed,
+        Self::MemoryIdle,
+        Self::IdleCpu,
+        Self::HoldsGrowing,
+        Self::HoldsDue,
+    ];
+
+    /// As the protocol has it.
+    #[must_use]
+    pub fn name(self) -> String {
+        match serde_json::to_value(self) {
+            Ok(serde_json::Value::String(name)) => name,
+            _ => unreachable!("a variant without fields is a string"),
+        }
+    }
+}
+
+/// What keys are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keys {
+    /// The integers from 0.
+    #[default]
+    U64,
+    /// Namespace and name.
+    Name,
+}
+
+/// One round.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "peers-go/README.md says what each of them is")]
+pub struct Request {
+    pub scenario: Scenario,
+    #[serde(default)]
+    pub keys: Keys,
+    pub n: usize,
+    #[serde(default)]
+    pub depth: usize,
+    #[serde(default = "one")]
+    pub producers: usize,
+    #[serde(default = "one")]
+    pub workers: usize,
+    #[serde(default = "one")]
+    pub batch: usize,
+    #[serde(default)]
+    pub seconds: f64,
+    #[serde(default)]
+    pub metrics: bool,
+}
+
+const fn one() -> usize {
+    1
+}
+
+impl Request {
+    /// So many of that, with integers, one of everything, and nothing queued.
+    #[must_use]
+    pub const fn new(scenario: Scenario, n: usize) -> Self {
+        Self {
+            scenario,
+            keys: Keys::U64,
+            n,
+            depth: 0,
+            producers: 1,
+            workers: 1,
+            batch: 1,
+            seconds: 0.0,
+            metrics: false,
+        }
+    }
+}
+
+/// Two quantiles, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "their names say it")]
+pub struct Quantiles {
+    pub p50: f64,
+    pub p99: f64,
+}
+
+impl Quantiles {
+    /// Of these; they are sorted. Zero if there are none.
+    #[must_use]
+    pub fn of(mut nanos: Vec<u64>) -> Self {
+        nanos.sort_unstable();
+        let at = |part: f64| match nanos.len() {
+            0 => 0.0,
+            len => nanos[(((len - 1) as f64) * part).round() as usize] as f64,
+        };
+        Self { p50: at(0.5), p99: at(0.99) }
+    }
+}
+
+/// What came of a round.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "peers-go/README.md says what each of them is")]
+pub struct Answer {
+    #[serde(skip_serializing_if = "is_zero")]
+    pub ops: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub wall_ns: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cpu_ns: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lateness_ns: Option<Quantiles>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency_ns: Option<Quantiles>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_after: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub longest_ns: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unsupported: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it so")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Answer {
+    /// There is no such figure.
+    #[must_use]
+    pub fn unsupported(why: impl Into<String>) -> Self {
+        Self { unsupported: Some(why.into()), ..Self::default() }
+    }
+
+    /// The request makes no sense.
+    #[must_use]
+    pub fn error(what: impl Into<String>) -> Self {
+        Self { error: Some(what.into()), ..Self::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_request_leaves_out_is_as_the_protocol_says() {
+        let request: Request = serde_json::from_str(r#"{"scenario":"add_queued","n":7}"#).unwrap();
+        assert_eq!(request, Request::new(Scenario::AddQueued, 7));
+    }
+
+    #[test]
+    fn scenarios_are_called_what_the_protocol_calls_them() {
+        let page = include_str!("../peers-go/README.md");
+        for scenario in Scenario::ALL {
+            let name = scenario.name();
+            assert!(page.contains(&format!("\n| `{name}` |")), "the page does not have {name}");
+        }
+    }
+
+    #[test]
+    fn quantiles_are_of_what_was_measured() {
+        assert_eq!(Quantiles::of(Vec::new()), Quantiles { p50: 0.0, p99: 0.0 });
+        assert_eq!(Quantiles::of((1..=101).rev().collect()), Quantiles { p50: 51.0, p99: 100.0 });
+    }
+}

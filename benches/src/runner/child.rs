@@ -1,0 +1,107 @@
+//! A contestant's process.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use crate::protocol::{Answer, Hello, Request};
+
+/// What starts a contestant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Program {
+    /// What the contestant is called.
+    pub name: String,
+    /// The program's file.
+    pub path: PathBuf,
+    /// What it is called with.
+    pub args: Vec<OsString>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum ChildError {
+    /// The program could not be started, or its streams failed.
+    Io(String, io::Error),
+    /// It ended.
+    Ended(String),
+    /// It said something else.
+    Garbled(String, serde_json::Error),
+}
+
+impl fmt::Display for ChildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(name, error) => write!(f, "{name}: {error}"),
+            Self::Ended(name) => write!(f, "{name} ended without an answer"),
+            Self::Garbled(name, error) => write!(f, "{name} does not keep the protocol: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ChildError {}
+
+/// A contestant that runs. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Running {
+    /// What it has said of itself.
+    pub hello: Hello,
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Running {
+    /// Starts it.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be started, or does not say who it is.
+    pub fn start(program: &Program) -> Result<Self, ChildError> {
+        let mut child = Command::new(&program.path)
+            .args(&program.args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| ChildError::Io(program.name.clone(), error))?;
+        let Some(stdout) = child.stdout.take() else { unreachable!("it was asked for") };
+        let mut answers = BufReader::new(stdout);
+        let line = read(&program.name, &mut answers)?;
+        let hello = serde_json::from_str(&line)
+            .map_err(|error| ChildError::Garbled(program.name.clone(), error))?;
+        Ok(Self { hello, child, answers })
+    }
+
+    /// Has it do a round.
+    ///
+    /// # Errors
+    ///
+    /// When it does not answer.
+    pub fn ask(&mut self, request: &Request) -> Result<Answer, ChildError> {
+        let name = &self.hello.contestant;
+        let garbled = |error| ChildError::Garbled(name.clone(), error);
+        let mut line = serde_json::to_string(request).map_err(garbled)?;
+        line.push('\n');
+        let Some(stdin) = &mut self.child.stdin else { unreachable!("only the drop takes it") };
+        stdin.write_all(line.as_bytes()).map_err(|error| ChildError::Io(name.clone(), error))?;
+        let line = read(name, &mut self.answers)?;
+        serde_json::from_str(&line).map_err(garbled)
+    }
+}
+
+fn read(name: &str, answers: &mut BufReader<ChildStdout>) -> Result<String, ChildError> {
+    let mut line = String::new();
+    match answers.read_line(&mut line) {
+        Ok(0) => Err(ChildError::Ended(name.to_owned())),
+        Ok(_) => Ok(line),
+        Err(error) => Err(ChildError::Io(name.to_owned(), error)),
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that hangs is not waited for.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}

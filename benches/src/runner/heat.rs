@@ -1,0 +1,265 @@
+//! What is measured together: contenders that take turns, and the rows that come of it.
+
+use std::collections::BTreeMap;
+
+use super::child::{ChildError, Program, Running};
+use super::metric::{Limit, Metric};
+use crate::protocol::{Answer, Hello, Keys, Request, Scenario};
+
+/// A contestant, with what it has to do.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Side {
+    /// What rows call it.
+    pub tag: &'static str,
+    /// Who it is.
+    pub contestant: &'static str,
+    /// A round.
+    pub request: Request,
+}
+
+/// Ours beside a peer.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Row {
+    /// What was done.
+    pub path: String,
+    /// The tag of ours.
+    pub ours: &'static str,
+    /// The tag of what it is compared with.
+    pub peer: Option<&'static str>,
+    /// Which figure.
+    pub metric: Metric,
+    /// What ours is to be at most.
+    pub limit: Option<Limit>,
+}
+
+impl Row {
+    /// Everything that names it, for `--only`.
+    #[must_use]
+    pub fn id(&self, keys: Keys) -> String {
+        let keys = match keys {
+            Keys::U64 => "u64",
+            Keys::Name => "name",
+        };
+        let peer = self.peer.unwrap_or_default();
+        format!("{}, {keys}, {}, {:?}, {peer}", self.path, self.ours, self.metric).to_lowercase()
+    }
+}
+
+/// Contenders that take turns.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Heat {
+    /// Of all sides.
+    pub keys: Keys,
+    /// In the order of their first turns.
+    pub sides: Vec<Side>,
+    /// What is made of it.
+    pub rows: Vec<Row>,
+    /// How many rounds do, where a round takes long.
+    pub rounds: usize,
+    path: String,
+}
+
+impl Heat {
+    /// Nobody yet.
+    pub fn new(path: impl Into<String>, keys: Keys) -> Self {
+        let (sides, rows) = (Vec::new(), Vec::new());
+        Self { keys, sides, rows, rounds: usize::MAX, path: path.into() }
+    }
+
+    /// No more rounds than that.
+    #[must_use]
+    pub const fn rounds(mut self, rounds: usize) -> Self {
+        self.rounds = rounds;
+        self
+    }
+
+    /// One more contender.
+    #[must_use]
+    pub fn side(self, contestant: &'static str, request: Request) -> Self {
+        self.side_as(contestant, contestant, request)
+    }
+
+    /// One more, where a contestant is there twice.
+    #[must_use]
+    pub fn side_as(
+        mut self,
+        tag: &'static str,
+        contestant: &'static str,
+        request: Request,
+    ) -> Self {
+        let request = Request { keys: self.keys, ..request };
+        self.sides.push(Side { tag, contestant, request });
+        self
+    }
+
+    /// One more row, of processor time.
+    #[must_use]
+    pub fn row(self, ours: &'static str, peer: &'static str, limit: Option<f64>) -> Self {
+        self.row_of(Metric::Cpu, ours, peer, limit)
+    }
+
+    /// One more row.
+    #[must_use]
+    pub fn row_of(
+        mut self,
+        metric: Metric,
+        ours: &'static str,
+        peer: &'static str,
+        limit: Option<f64>,
+    ) -> Self {
+        let path = match metric {
+            Metric::Cpu => self.path.clone(),
+            Metric::Wall => format!("{}: time", self.path),
+            Metric::LatenessP50 => format!("{}: lateness, p50", self.path),
+            Metric::LatenessP99 => format!("{}: lateness, p99", self.path),
+            Metric::LatencyP50 => format!("{}: p50", self.path),
+            Metric::LatencyP99 => format!("{}: p99", self.path),
+            Metric::Bytes | Metric::Longest | Metric::CpuPerSecond => self.path.clone(),
+            Metric::Kept => format!("{}: kept once they are gone", self.path),
+        };
+        let limit = limit.map(Limit::Ratio);
+        self.rows.push(Row { path, ours, peer: Some(peer), metric, limit });
+        self
+    }
+
+    /// The last row has no peer to be compared with: a figure of ours alone.
+    #[must_use]
+    pub fn alone(mut self) -> Self {
+        if let Some(row) = self.rows.last_mut() {
+            row.peer = None;
+        }
+        self
+    }
+
+    /// What the last row is held to is not a ratio, but a figure.
+    #[must_use]
+    pub fn at_most(mut self, figure: f64) -> Self {
+        if let Some(row) = self.rows.last_mut() {
+            row.limit = Some(Limit::Figure(figure));
+        }
+        self
+    }
+
+    /// Drops the rows that are not wanted, and the sides that no row needs.
+    pub fn keep(&mut self, wanted: impl Fn(&str) -> bool) {
+        let keys = self.keys;
+        self.rows.retain(|row| wanted(&row.id(keys)));
+        let rows = &self.rows;
+        self.sides.retain(|side| {
+            rows.iter().any(|row| row.ours == side.tag || row.peer == Some(side.tag))
+        });
+    }
+}
+
+/// The answers of each side, by its tag, round by round; or why there are none.
+pub type Answers = BTreeMap<&'static str, Result<Vec<Answer>, String>>;
+
+/// All contestants: those that run, and how to start the others.
+#[derive(Debug, Default)]
+pub struct Field {
+    programs: Vec<Program>,
+    running: BTreeMap<String, Result<Running, String>>,
+}
+
+impl Field {
+    /// None of them runs yet.
+    #[must_use]
+    pub const fn new(programs: Vec<Program>) -> Self {
+        Self { programs, running: BTreeMap::new() }
+    }
+
+    /// Those that have run.
+    pub fn hellos(&self) -> impl Iterator<Item = &Hello> {
+        self.running.values().flatten().map(|running| &running.hello)
+    }
+
+    /// Lets all sides have their turns: first to last, then last to first, and so on.
+    pub fn run(&mut self, heat: &Heat, rounds: usize) -> Answers {
+        let mut answers: Answers =
+            heat.sides.iter().map(|side| (side.tag, Ok(Vec::new()))).collect();
+        for round in 0..rounds.min(heat.rounds) {
+            for at in 0..heat.sides.len() {
+                let at = if round % 2 == 0 { at } else { heat.sides.len() - 1 - at };
+                let side = &heat.sides[at];
+                let Some(so_far) = answers.get_mut(side.tag) else { continue };
+                if let Ok(list) = so_far {
+                    match self.ask(side) {
+                        Ok(answer) => list.push(answer),
+                        Err(why) => *so_far = Err(why),
+                    }
+                }
+            }
+        }
+        answers
+    }
+
+    fn ask(&mut self, side: &Side) -> Result<Answer, String> {
+        let name = side.contestant;
+        let programs = &self.programs;
+        let running = self.running.entry(name.to_owned()).or_insert_with(|| {
+            let program = programs.iter().find(|program| program.name == name);
+            let program = program.ok_or_else(|| format!("{name} was not built"))?;
+            Running::start(program).map_err(|error| error.to_string())
+        });
+        let running = running.as_mut().map_err(|why| why.clone())?;
+        let scenario = side.request.scenario.name();
+        if !running.hello.scenarios.contains(&scenario) {
+            return Err(format!("{name} has no {scenario}"));
+        }
+        match running.ask(&side.request) {
+            Ok(Answer { unsupported: Some(why), .. }) => Err(format!("{name}: {why}")),
+            Ok(Answer { error: Some(what), .. }) => Err(format!("{name}, {scenario}: {what}")),
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                let why = lost(&error, scenario);
+                self.running.insert(name.to_owned(), Err(why.clone()));
+                Err(why)
+            }
+        }
+    }
+}
+
+fn lost(error: &ChildError, scenario: String) -> String {
+    format!("{error}, when asked for {scenario}")
+}
+
+/// One of many things to do, so many times.
+#[must_use]
+pub const fn of(scenario: Scenario, n: usize) -> Request {
+    Request::new(scenario, n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heat() -> Heat {
+        Heat::new("in and out", Keys::U64)
+            .side("a", of(Scenario::Cycle, 1))
+            .side("b", of(Scenario::Cycle, 1))
+            .side("c", of(Scenario::Cycle, 1))
+            .row("a", "b", Some(0.5))
+            .row("a", "c", None)
+    }
+
+    #[test]
+    fn only_what_is_wanted_is_run() {
+        let mut heat = heat();
+        heat.keep(|id| id.ends_with("c"));
+        let tags: Vec<_> = heat.sides.iter().map(|side| side.tag).collect();
+        assert_eq!((heat.rows.len(), tags), (1, vec!["a", "c"]));
+    }
+
+    #[test]
+    fn a_contestant_that_is_not_there_has_a_reason() {
+        let answers = Field::default().run(&heat(), 3);
+        assert_eq!(answers["b"], Err("b was not built".to_owned()));
+    }
+
+    #[test]
+    fn a_program_that_ends_at_once_has_a_reason() {
+        let program = Program { name: "a".into(), path: "true".into(), args: Vec::new() };
+        let answers = Field::new(vec![program]).run(&heat(), 1);
+        assert_eq!(answers["a"], Err("a ended without an answer".to_owned()));
+    }
+}

@@ -1,0 +1,77 @@
+//! Has contestants take turns, and says what came of it.
+
+pub mod child;
+pub mod growth;
+pub mod heat;
+pub mod machine;
+pub mod metric;
+mod plot;
+pub mod report;
+pub mod stats;
+pub mod table;
+pub mod text;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use regex::Regex;
+
+use self::heat::Field;
+use self::machine::Machine;
+use self::report::Report;
+use self::table::Scale;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How much.
+    pub scale: Scale,
+    /// The rows whose names this matches.
+    pub only: Option<Regex>,
+    /// And how costs grow.
+    pub growth: bool,
+    /// What the program was called with, for the report.
+    pub options: Vec<String>,
+}
+
+impl Plan {
+    fn wants(&self, id: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only.is_match(id))
+    }
+
+    /// Measures; says on standard error how far it is.
+    #[must_use]
+    pub fn run(&self, mut field: Field) -> Report {
+        let mut report = Report::new(Machine::here(), self.options.clone());
+        let mut heats = table::heats(self.scale);
+        heats.iter_mut().for_each(|heat| heat.keep(|id| self.wants(id)));
+        heats.retain(|heat| !heat.rows.is_empty());
+        for (at, heat) in heats.iter().enumerate() {
+            eprintln!("{:>3} of {}: {}", at + 1, heats.len(), heat.rows[0].path);
+            let answers = field.run(heat, self.scale.rounds);
+            report.add(heat, &answers);
+        }
+        if self.growth {
+            growth::run(&mut field, self.scale, |id| self.wants(id), &mut report);
+        }
+        report.note(field.hellos());
+        report
+    }
+}
+
+/// Writes it down: as text, as JSON, and as pictures.
+///
+/// # Errors
+///
+/// When the directory or a file can't be written.
+pub fn write(report: &Report, dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    fs::write(dir.join("bench.txt"), text::show(report))?;
+    fs::write(dir.join("bench.json"), serde_json::to_string_pretty(report)? + "\n")?;
+    fs::write(dir.join("bench.svg"), plot::ratios(&report.lines))?;
+    if !report.growth.is_empty() {
+        fs::write(dir.join("growth.svg"), plot::growth(&report.growth))?;
+    }
+    Ok(())
+}

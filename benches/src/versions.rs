@@ -1,0 +1,26 @@
+//! Which versions of the peers this is built with.
+
+/// The version of a crate that `Cargo.lock` has.
+#[must_use]
+pub fn of(name: &str) -> String {
+    locked(include_str!("../../Cargo.lock"), name)
+}
+
+/// The version of a crate that this lock file has.
+#[must_use]
+pub fn locked(lock: &str, name: &str) -> String {
+    let entry = format!("name = \"{name}\"\nversion = \"");
+    let version = lock.split_once(&entry).and_then(|(_, rest)| rest.split('"').next());
+    version.unwrap_or("of unknown version").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_those_that_are_locked() {
+        assert_eq!(of("requeue-core"), env!("CARGO_PKG_VERSION"));
+        assert_eq!(of("no-such-crate"), "of unknown version");
+    }
+}

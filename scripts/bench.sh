@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Builds all contestants, and has them take turns. ONLY, QUICK, ROUNDS, GROWTH and KEEP are as in the Makefile.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+out=$target/bench
+args=(--out "$out")
+without=()
+
+cargo build --release --locked -p requeue-bench
+
+if cargo build --release --locked --manifest-path benches/peers-kube/Cargo.toml --target-dir "$target/peers-kube"; then
+    args+=(--peer "kube-runtime=$target/peers-kube/release/requeue-bench-kube")
+else
+    without+=('kube-runtime: it could not be built')
+fi
+
+if ! command -v go >/dev/null; then
+    without+=('client-go and controller-runtime: there is no Go here')
+elif (cd benches/peers-go && go build -o "$target/peers-go" .); then
+    args+=(--peer "client-go=$target/peers-go" --peer "controller-runtime=$target/peers-go")
+else
+    without+=('client-go and controller-runtime: the Go program could not be built')
+fi
+
+if [ -n "${ONLY-}" ]; then args+=(--only "$ONLY"); fi
+if [ -n "${QUICK-}" ]; then args+=(--quick); fi
+if [ -n "${ROUNDS-}" ]; then args+=(--rounds "$ROUNDS"); fi
+if [ -n "${GROWTH-}" ]; then args+=(--growth); fi
+"$target/release/requeue-bench" run "${args[@]}"
+
+if [ -n "${KEEP-}" ]; then
+    cp "$out"/* docs/
+    out=docs
+fi
+printf '\nWritten to %s\n' "$out"
+for one in "${without[@]}"; do
+    printf 'Without %s.\n' "$one"
+done
