@@ -25,6 +25,10 @@ impl Ticket {
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
+
+    pub(crate) const fn slot(&self) -> u32 {
+        self.slot
+    }
 }
 
 /// What a run was asked with, and goes back with when it was not successful.
@@ -121,7 +125,7 @@ impl<K> Finished<K> {
 
 impl<K: Eq + Clone> Queue<K> {
     /// Hands out the next key, if there is one.
-    #[inline]
+    #[inline(always)]
     pub fn get(&mut self, now: Time) -> Option<HandOut<K>> {
         debug_assert!(!self.has_order(), "an order of one's own is asked by `get_by_order`");
         self.promote_due(now);
@@ -190,7 +194,7 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Ready → Processing. Copies the key, unless there is a copy.
-    #[inline]
+    #[inline(always)]
     fn hand_out(&mut self, slot: u32, key: Option<K>, now: Time) -> HandOut<K> {
         let record = self.records.get_mut(slot);
         // Before anything changes: a key's `clone` may panic.
@@ -232,7 +236,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[inline]
     pub fn finish(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
         self.promote_due(now);
-        if let Some(key) = self.finish_alone(ticket, how) {
+        if let Some(key) = self.finish_plain(ticket, how) {
             return Some(Finished::of(key));
         }
         let slot = self.locate(ticket)?;
@@ -249,28 +253,6 @@ impl<K: Eq + Clone> Queue<K> {
     ) -> Option<Finished<K>> {
         let slot = self.locate(ticket)?;
         Some(self.finish_slot(slot, how, now, false))
-    }
-
-    /// What `finish_slot` does in the most common case: a run that succeeds, of a key to which
-    /// nothing has happened meanwhile, in a queue that keeps neither groups nor times.
-    #[inline]
-    fn finish_alone(&mut self, ticket: &Ticket, how: Finish) -> Option<K> {
-        let slot = ticket.slot;
-        let record = self.records.find(slot)?;
-        let forgotten = match how {
-            Finish::Succeed => true,
-            Finish::Done => record.failures == 0,
-            Finish::Later { .. } | Finish::Fail { .. } | Finish::PutBack { .. } => false,
-        };
-        let is_alone = record.phase == Phase::Processing && !record.waiting;
-        let plain = matches!(self.ready, Ready::Fifo(_)) && self.tracker.is_none();
-        if !(forgotten && is_alone && plain && self.backing_off.is_empty())
-            || record.epoch() != ticket.epoch
-        {
-            return None;
-        }
-        self.processing_len -= 1;
-        Some(self.remove(slot))
     }
 
     /// Ends the hand-out of `key`, as client-go's `Done`, if its ticket was given up by

@@ -17,6 +17,7 @@ pub mod limiter;
 mod list;
 mod order;
 mod page;
+mod plain;
 mod queue;
 mod record;
 mod slab;

@@ -122,7 +122,7 @@ impl<K: Eq + Clone> Queue<K> {
     // --- Adding ---------------------------------------------------------------------------------
 
     /// Adds `key`. The key comes back when the queue had it, or refuses it.
-    #[inline]
+    #[inline(always)]
     pub fn add(
         &mut self,
         key: K,
@@ -132,43 +132,9 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
     ) -> (Added, Option<K>) {
         match self.add_plain(key, hash, &add, now) {
-            Ok(()) => (Added::New, None),
+            Ok(added) => added,
             Err(key) => self.add_any(key, hash, add, group, now),
         }
-    }
-
-    /// What `add` does in the most common cases: a key that a glance shows to be new, in an open
-    /// queue that keeps neither groups nor times.
-    #[inline]
-    fn add_plain(&mut self, key: K, hash: u64, add: &Add, now: Time) -> Result<(), K> {
-        let is_plain = self.ending == Ending::Open && self.tracker.is_none() && !add.failed;
-        if !is_plain || self.timers.is_due(now) {
-            return Err(key);
-        }
-        let Ready::Fifo(list) = &mut self.ready else { return Err(key) };
-        let hash = fold(hash);
-        let is = |record: &Record<K>| record.hash == hash && record.key == key;
-        let Some(room) = self.index.room(&self.records, hash, is) else { return Err(key) };
-        let mut record = Record::new(key, hash);
-        (record.adds, record.reasons, record.priority) = (1, add.reasons, add.priority);
-        record.place = room.place();
-        let due = add.due(now);
-        match due {
-            None => record.make_ready(list.tail()),
-            Some(_) => record.waiting = true,
-        }
-        let slot = self.records.insert(record);
-        room.put(hash, slot);
-        match due {
-            None => {
-                list.append(&mut self.records, slot);
-                self.ready_len += 1;
-                self.counts.adds += 1;
-            }
-            Some(due) => self.timers.insert(slot, due),
-        }
-        self.counts.retries += u64::from(add.is_retry());
-        Ok(())
     }
 
     #[inline(never)]
@@ -251,6 +217,11 @@ impl<K: Eq + Clone> Queue<K> {
         }
         self.promote_due(now);
         let slot = self.find(key, hash)?;
+        if self.is_plain(add)
+            && let Some(added) = self.add_again_plain(slot, add, add.due(now))
+        {
+            return Some(added);
+        }
         let record = self.records.get(slot);
         if self.ending == Ending::Closed && !record.is_known() {
             return Some(Added::Refused);

@@ -113,6 +113,12 @@ impl<K> Record<K> {
         u64::from(self.link[0]) | u64::from(self.link[1]) << 32
     }
 
+    /// Whether it is with the worker of that hand-out, and was not added since.
+    #[inline]
+    pub(crate) fn is_with(&self, epoch: u64) -> bool {
+        self.phase == Phase::Processing && self.epoch() == epoch
+    }
+
     /// The neighbour that comes after it in the order, while Ready.
     pub(crate) fn next(&self) -> u32 {
         debug_assert!(self.phase == Phase::Ready);

@@ -142,16 +142,23 @@ impl<T> Slab<T> {
 
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> u32 {
+        self.insert_with(|| value)
+    }
+
+    /// As `insert`, of a record that is made where it is to be: one that is copied just after it
+    /// was made, in larger pieces, waits for that to be done.
+    #[inline(always)]
+    pub(crate) fn insert_with(&mut self, make: impl FnOnce() -> T) -> u32 {
         let slot = self.spare;
         if slot == NONE {
-            return self.insert_in_chunk(value);
+            return self.insert_in_chunk(make());
         }
         let (chunk, at) = split(slot);
         let place = &mut self.chunks[chunk].slots[at];
         if let Slot::Vacant { next } = *place {
             self.spare = next;
         }
-        *place = Slot::Live(value);
+        *place = Slot::Live(make());
         self.spares -= 1;
         self.live += 1;
         slot
@@ -196,12 +203,22 @@ impl<T> Slab<T> {
     #[track_caller]
     #[inline]
     pub(crate) fn remove(&mut self, slot: u32) -> T {
+        match self.take_if(slot, |_| true) {
+            Some(value) => value,
+            None => unreachable!("slot {slot} is vacant"),
+        }
+    }
+
+    /// Takes out the record in `slot`, if there is one and it is `wanted`.
+    #[inline]
+    pub(crate) fn take_if(&mut self, slot: u32, wanted: impl FnOnce(&T) -> bool) -> Option<T> {
         let (chunk, at) = split(slot);
+        let place = self.chunks.get_mut(chunk)?.slots.get_mut(at)?;
+        if !matches!(place, Slot::Live(value) if wanted(value)) {
+            return None;
+        }
         let vacant = Slot::Vacant { next: self.spare };
-        let Slot::Live(value) = core::mem::replace(&mut self.chunks[chunk].slots[at], vacant)
-        else {
-            unreachable!("slot {slot} is vacant");
-        };
+        let Slot::Live(value) = core::mem::replace(place, vacant) else { return None };
         self.live -= 1;
         if self.spares < SPARES && self.live >= self.floor {
             self.spare = slot;
@@ -209,7 +226,7 @@ impl<T> Slab<T> {
         } else {
             self.free(slot);
         }
-        value
+        Some(value)
     }
 
     /// The chunk of `slot`, which is vacant, is to count it so.

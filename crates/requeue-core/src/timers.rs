@@ -102,6 +102,23 @@ impl Timers {
         }
     }
 
+    /// Of the deadline of `slot`, which has one, and of `at`, the earlier one, or the later; and its
+    /// arrival is now, if it changes.
+    pub(crate) fn merge(&mut self, slot: u32, at: Time, earliest: bool) {
+        let place = self.places.get(slot) as usize;
+        let was = self.heap.get(place).at;
+        if at == was || (at < was) != earliest {
+            return;
+        }
+        let entry = self.entry(slot, at);
+        if earliest {
+            self.up(place, entry);
+        } else {
+            self.down(place, entry);
+        }
+        self.look();
+    }
+
     /// Takes out the deadline of `slot`.
     pub(crate) fn clear(&mut self, slot: u32) -> Option<Time> {
         let place = self.places.get(slot);

@@ -55,6 +55,13 @@ impl<K: Eq + Clone> Queue<K> {
     #[inline]
     pub(crate) fn remove(&mut self, slot: u32) -> K {
         let record = self.records.remove(slot);
+        self.unnote(slot, &record);
+        record.key
+    }
+
+    /// Forgets where `record` was, which has been taken out of `slot`.
+    #[inline(always)]
+    pub(crate) fn unnote(&mut self, slot: u32, record: &Record<K>) {
         self.index.remove(&mut self.records, slot, record.hash, record.place);
         if let Some(lanes) = self.ready.lanes_mut() {
             lanes.leave(slot);
@@ -62,7 +69,6 @@ impl<K: Eq + Clone> Queue<K> {
         if self.records.needs_care() {
             self.care();
         }
-        record.key
     }
 
     #[inline(never)]

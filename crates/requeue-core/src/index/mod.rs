@@ -16,7 +16,7 @@ mod segment;
 
 use alloc::vec::Vec;
 
-pub(crate) use self::segment::{AWAY, Place, Room};
+pub(crate) use self::segment::{AWAY, Found, Place};
 use self::segment::{BITS, FULL, Segment};
 use crate::record::Record;
 use crate::slab::Slab;
@@ -58,19 +58,21 @@ impl Index {
         self.segments.get(self.at(hash))?.probe(hash, |slot| is(records.get(slot)))
     }
 
-    /// Where a record with `hash` can be noted at once, if there is none for which `is` holds.
-    #[inline]
-    pub(crate) fn room<K>(
+    /// What the first line of the way of `hash` says: the slot of a record for which `is` holds, or
+    /// where one can be noted at once, if there is none.
+    #[inline(always)]
+    pub(crate) fn glance<K>(
         &mut self,
         records: &Slab<Record<K>>,
         hash: u32,
         mut is: impl FnMut(&Record<K>) -> bool,
-    ) -> Option<Room<'_>> {
+    ) -> Found<'_> {
         let at = self.at(hash);
-        if records.len() >= self.most {
-            return None;
+        let full = records.len() >= self.most;
+        match self.segments.get_mut(at) {
+            Some(segment) => segment.glance(hash, full, |slot| is(records.get(slot))),
+            None => Found::Unclear,
         }
-        self.segments.get_mut(at)?.room(hash, |slot| is(records.get(slot)))
     }
 
     /// Notes the record in `slot`, which has just been put there.
@@ -192,20 +194,25 @@ mod tests {
             let hash = (self.hash_of)(key);
             let found = self.index.probe(&self.records, hash, |record| record.key == key);
             if let Some(slot) = found {
-                let room = self.index.room(&self.records, hash, |record| record.key == key);
-                assert!(room.is_none(), "{key} is there");
+                match self.index.glance(&self.records, hash, |record| record.key == key) {
+                    Found::Room(_) => panic!("{key} is there"),
+                    Found::Slot(at) => assert_eq!(at, slot),
+                    Found::Unclear => {}
+                }
                 assert_eq!(self.model.get(&slot), Some(&key));
                 return;
             }
             let mut record = Record::new(key, hash);
-            let slot = match self.index.room(&self.records, hash, |record| record.key == key) {
-                Some(room) => {
+            let found = self.index.glance(&self.records, hash, |record| record.key == key);
+            let slot = match found {
+                Found::Slot(slot) => panic!("{key} is not there, and not in {slot}"),
+                Found::Room(room) => {
                     record.place = room.place();
                     let slot = self.records.insert(record);
                     room.put(hash, slot);
                     slot
                 }
-                None => {
+                Found::Unclear => {
                     let slot = self.records.insert(record);
                     self.index.insert(&mut self.records, hash, slot);
                     slot

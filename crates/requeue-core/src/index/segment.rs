@@ -28,6 +28,17 @@ pub(super) struct Segment {
     left: u32,
 }
 
+/// What a glance at the first line of a key's way shows.
+#[must_use]
+pub(crate) enum Found<'a> {
+    /// The slot of the key.
+    Slot(u32),
+    /// There is no such key, and room for it.
+    Room(Room<'a>),
+    /// More has to be looked at, or done.
+    Unclear,
+}
+
 /// A free place in the first line of a key's way.
 #[must_use]
 pub(crate) struct Room<'a> {
@@ -101,22 +112,28 @@ impl Segment {
         (line + 1) & (self.lines() - 1)
     }
 
-    /// Where there is room for a key with `hash` in its first line, if no slot is that key's.
-    #[inline]
-    pub(super) fn room(&mut self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<Room<'_>> {
-        let first = self.first(hash);
-        let line = self.line(first);
-        let place = line::free(line).first()?;
-        let mut slots = line::matching(line, hash).map(|place| line::slot(line, place));
-        if slots.any(&mut is) || (line::overflows(line) && self.probe(hash, is).is_some()) {
-            return None;
+    /// What the first line of the way of `hash` says; no room is found where the index is `full`.
+    #[inline(always)]
+    pub(super) fn glance(
+        &mut self,
+        hash: u32,
+        full: bool,
+        mut is: impl FnMut(u32) -> bool,
+    ) -> Found<'_> {
+        let start = self.base as usize + self.first(hash) * WORDS;
+        let Some(line) = self.words[start..].first_chunk_mut() else { return Found::Unclear };
+        for place in line::matching(line, hash) {
+            let slot = line::slot(line, place);
+            if is(slot) {
+                return Found::Slot(slot);
+            }
         }
-        if self.left == 0 {
-            return None;
+        match line::free(line).first() {
+            Some(place) if !full && self.left > 0 && !line::overflows(line) => {
+                Found::Room(Room { line, left: &mut self.left, place })
+            }
+            _ => Found::Unclear,
         }
-        let start = self.base as usize + first * WORDS;
-        let line = self.words[start..].first_chunk_mut()?;
-        Some(Room { line, left: &mut self.left, place })
     }
 
     /// The slot under `hash` for which `is` holds.

@@ -29,7 +29,16 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert_eq!(queue.try_get().as_deref(), Some(&1));
     /// ```
     #[must_use = "an item that is dropped unfinished counts as failed"]
+    #[inline(always)]
     pub fn try_get(&self) -> Option<Item<'_, K>> {
+        match self.shared.take_plain() {
+            Some(taken) => Some(Item::lent(&self.shared, taken?)),
+            None => self.try_get_any(),
+        }
+    }
+
+    #[inline(never)]
+    fn try_get_any(&self) -> Option<Item<'_, K>> {
         Some(Item::lent(&self.shared, self.take_now()?))
     }
 
@@ -156,7 +165,17 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// ```
     #[must_use = "an item that is dropped unfinished counts as failed"]
     #[track_caller]
+    #[inline]
     pub fn get_blocking(&self) -> Option<Item<'_, K>> {
+        forbid_in_runtime();
+        if let Some(Some(taken)) = self.shared.take_plain() {
+            return Some(Item::lent(&self.shared, taken));
+        }
+        self.get_after_waiting()
+    }
+
+    #[inline(never)]
+    fn get_after_waiting(&self) -> Option<Item<'_, K>> {
         Some(Item::lent(&self.shared, self.block(None, false)?))
     }
 
@@ -198,16 +217,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.take_more(first, max)
     }
 
-    #[inline]
     fn take_now(&self) -> Option<HandOut<K>> {
-        let mut state = self.shared.lock().ok()?;
-        if !state.core.has_order() && !state.core.get_needs_now() {
-            // Mostly there is nothing to be asked before, and the first answer is the only one.
-            let taken = state.core.get(Time::ZERO);
-            self.shared.release(state);
-            return taken;
-        }
-        drop(state);
         let (state, taken) = self.shared.take(&|key| self.hash(key)).ok()?;
         self.shared.release(state);
         taken
@@ -369,9 +379,30 @@ pub struct Get<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
 impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
     type Output = Option<Item<'q, K>>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let out = ready!(Pin::new(&mut self.inner).poll(cx));
         let shared: &'q Shared<K> = &self.inner.queue.shared;
+        if self.inner.wait.is_listed() {
+            return self.poll_again(cx);
+        }
+        #[cfg(feature = "tokio")]
+        let budget = ready!(tokio::task::coop::poll_proceed(cx));
+        if let Some(Some(out)) = shared.take_plain() {
+            #[cfg(feature = "tokio")]
+            budget.made_progress();
+            return Poll::Ready(Some(Item::lent(shared, out)));
+        }
+        #[cfg(feature = "tokio")]
+        drop(budget);
+        self.poll_again(cx)
+    }
+}
+
+impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
+    #[inline(never)]
+    fn poll_again(&mut self, cx: &mut Context<'_>) -> Poll<Option<Item<'q, K>>> {
+        let shared: &'q Shared<K> = &self.inner.queue.shared;
+        let out = ready!(Pin::new(&mut self.inner).poll(cx));
         Poll::Ready(out.map(|out| Item::lent(shared, out)))
     }
 }

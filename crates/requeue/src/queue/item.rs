@@ -333,10 +333,29 @@ impl Ticket {
 impl<K: Key> Shared<K> {
     /// Ends a hand-out; `false`, and no effect, if it has ended already.
     pub(crate) fn finish(&self, ticket: &core::Ticket, how: Finish, now: Option<Time>) -> bool {
-        let needs_now = matches!(how, Finish::Fail { .. } | Finish::Later { .. });
+        let needs_now = matches!(how, Finish::Fail { .. } | Finish::Later { .. }) || self.tracks;
         let now = now.or_else(|| needs_now.then(|| self.clock.now()));
-        let locked = self.lock_at(now, |core| core.finish_needs_now(ticket, &how));
-        let Ok((mut state, now)) = locked else { return false };
+        let Ok(mut state) = self.lock() else { return false };
+        match state.core.finish_plain(ticket, how) {
+            Some(key) => {
+                if self.hooks.is_some() { self.release(state) } else { self.release_plain(state) };
+                drop_quietly(key);
+                true
+            }
+            None => self.finish_any(state, ticket, how, now),
+        }
+    }
+
+    #[inline(never)]
+    fn finish_any(
+        &self,
+        state: Held<'_, State<K>>,
+        ticket: &core::Ticket,
+        how: Finish,
+        now: Option<Time>,
+    ) -> bool {
+        let timed = self.at(state, now, |core| core.finish_needs_now(ticket, &how));
+        let Ok((mut state, now)) = timed else { return false };
         let finished = state.core.finish(ticket, how, now);
         self.finished(state, finished)
     }

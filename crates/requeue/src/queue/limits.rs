@@ -40,9 +40,14 @@ impl<K> Limits<K> {
 
     #[inline]
     pub(crate) fn forget(&self, key: &K) {
-        if !self.idle.load(Ordering::Relaxed)
-            && let Ok(mut limiter) = self.limiter.lock()
-        {
+        if !self.idle.load(Ordering::Relaxed) {
+            self.forget_failures(key);
+        }
+    }
+
+    #[inline(never)]
+    fn forget_failures(&self, key: &K) {
+        if let Ok(mut limiter) = self.limiter.lock() {
             quietly(|| limiter.forget(key));
             self.note_idle(&**limiter);
         }

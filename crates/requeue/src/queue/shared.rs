@@ -54,6 +54,10 @@ pub(crate) struct Shared<K: Key> {
     state: Guarded<State<K>>,
     /// Whether an add needs the time, so that it can be read before the lock is taken. A hint.
     hint: AtomicBool,
+    /// Whether times are kept: then every operation needs its own.
+    pub(super) tracks: bool,
+    /// Whether it has neither an order of the user's own nor hooks, and keeps no times.
+    is_plain: bool,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) limits: Limits<K>,
     pub(crate) hooks: Option<Arc<dyn QueueMetrics>>,
@@ -79,7 +83,8 @@ pub(super) struct Parts<K: Key> {
 impl<K: Key> Shared<K> {
     pub(super) fn new(parts: Parts<K>) -> Arc<Self> {
         let has_order = matches!(parts.config.order, core::Order::Custom(_));
-        let watched = has_order || !is_plain::<K>();
+        let watched = has_order || !has_plain_code::<K>();
+        let tracks = parts.config.track;
         let core = core::Queue::new(parts.config);
         let hint = core.add_needs_now();
         let state = State {
@@ -102,6 +107,8 @@ impl<K: Key> Shared<K> {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             state: Guarded::new(state, watched),
             hint: AtomicBool::new(hint),
+            tracks,
+            is_plain: !tracks && !has_order && parts.hooks.is_none(),
             clock: parts.clock,
             limits: parts.limits,
             hooks: parts.hooks,
@@ -131,7 +138,18 @@ impl<K: Key> Shared<K> {
         now: Option<Time>,
         needs: impl Fn(&core::Queue<K>) -> bool,
     ) -> Result<(Held<'_, State<K>>, Time), Reentered> {
-        let state = self.lock()?;
+        let now = now.or_else(|| self.tracks.then(|| self.clock.now()));
+        self.at(self.lock()?, now, needs)
+    }
+
+    /// The time for what is to be done under the lock, which is let go while a clock is read.
+    #[inline]
+    pub(super) fn at<'a>(
+        &'a self,
+        state: Held<'a, State<K>>,
+        now: Option<Time>,
+        needs: impl Fn(&core::Queue<K>) -> bool,
+    ) -> Result<(Held<'a, State<K>>, Time), Reentered> {
         match now {
             Some(now) => Ok((state, now)),
             None if needs(&state.core) => {
@@ -143,21 +161,27 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    /// Releases the lock, and does what has come up meanwhile: wakes getters, sets the alarm, tells
-    /// the hooks.
+    /// As `release`, where there are no hooks.
     #[inline(always)]
-    pub(super) fn release(&self, mut state: Held<'_, State<K>>) {
+    pub(super) fn release_plain(&self, mut state: Held<'_, State<K>>) {
         let hint = state.core.add_needs_now();
         if state.hint != hint {
             state.hint = hint;
             self.hint.store(hint, Ordering::Relaxed);
         }
-        let news = self.hooks.as_ref().map(|hooks| (hooks, state.news()));
         if state.waiters.is_empty() && state.drainers.is_empty() {
             drop(state);
         } else {
             self.settle(state);
         }
+    }
+
+    /// Releases the lock, and does what has come up meanwhile: wakes getters, sets the alarm, tells
+    /// the hooks.
+    #[inline(always)]
+    pub(super) fn release(&self, mut state: Held<'_, State<K>>) {
+        let news = self.hooks.as_ref().map(|hooks| (hooks, state.news()));
+        self.release_plain(state);
         if let Some((hooks, news)) = news {
             news.tell(&**hooks);
         }
@@ -260,8 +284,25 @@ impl<K: Key> Shared<K> {
 
     // --- Getting --------------------------------------------------------------------------------
 
+    /// Takes the next key where there is nothing to be asked before, as mostly. What it finds is
+    /// final; `None` leaves it to [`take`](Self::take). The two don't share their results' memory:
+    /// a key that is written and read again at once, in larger pieces, waits for the first to be
+    /// done.
+    #[inline(always)]
+    pub(super) fn take_plain(&self) -> Option<Option<HandOut<K>>> {
+        if !self.is_plain {
+            return None;
+        }
+        let mut state = self.lock().ok()?;
+        if state.core.get_needs_now() {
+            return None;
+        }
+        let taken = state.core.get(Time::ZERO);
+        self.release_plain(state);
+        Some(taken)
+    }
+
     /// Takes the next key, if there is one, and leaves the lock to the caller.
-    #[inline]
     pub(super) fn take(&self, hash_of: &dyn Fn(&K) -> u64) -> Result<Taken<'_, K>, Reentered> {
         let (mut state, mut now) = self.lock_at(None, core::Queue::get_needs_now)?;
         loop {
@@ -381,7 +422,7 @@ impl<K: Key> Drop for Shared<K> {
 
 /// Whether keys of this type have no code that could come back to the queue while it is locked:
 /// one of the types that are keys mostly.
-fn is_plain<K: 'static>() -> bool {
+fn has_plain_code<K: 'static>() -> bool {
     fn any<K: 'static>(types: &[TypeId]) -> bool {
         types.contains(&TypeId::of::<K>())
     }
@@ -403,6 +444,10 @@ pub(super) struct Wait {
 impl Wait {
     pub(super) const fn new(kind: Kind, patient: bool) -> Self {
         Self { place: None, kind, patient }
+    }
+
+    pub(super) const fn is_listed(&self) -> bool {
+        self.place.is_some()
     }
 
     pub(super) const fn is_thread(&self) -> bool {

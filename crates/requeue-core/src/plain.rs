@@ -1,0 +1,122 @@
+//! The short ways: what happens mostly, to keys in the plainest of queues, with no more work than
+//! that needs. Each gives up, with nothing changed, where there is more to it.
+
+use crate::add::{Add, Added, EarlyAdd, Merge};
+use crate::index::Found;
+use crate::order::Ready;
+use crate::queue::fold;
+use crate::record::{Phase, Record};
+use crate::{Ending, Finish, Queue, Ticket, Time};
+
+impl<K: Eq + Clone> Queue<K> {
+    /// Whether the queue is open and keeps neither groups nor times, and the add counts no failure.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self, add: &Add) -> bool {
+        self.ending == Ending::Open
+            && self.tracker.is_none()
+            && matches!(self.ready, Ready::Fifo(_))
+            && !add.failed
+    }
+
+    /// What `add` does where a glance shows whether the key is new.
+    #[inline(always)]
+    pub(crate) fn add_plain(
+        &mut self,
+        key: K,
+        hash: u64,
+        add: &Add,
+        now: Time,
+    ) -> Result<(Added, Option<K>), K> {
+        if !self.is_plain(add) || self.timers.is_due(now) {
+            return Err(key);
+        }
+        let hash = fold(hash);
+        let is = |record: &Record<K>| record.hash == hash && record.key == key;
+        let room = match self.index.glance(&self.records, hash, is) {
+            Found::Room(room) => room,
+            Found::Slot(slot) => {
+                return match self.add_again_plain(slot, add, add.due(now)) {
+                    Some(added) => Ok((added, Some(key))),
+                    None => Err(key),
+                };
+            }
+            Found::Unclear => return Err(key),
+        };
+        let Ready::Fifo(list) = &mut self.ready else { return Err(key) };
+        let due = add.due(now);
+        let slot = self.records.insert_with(|| {
+            let mut record = Record::new(key, hash);
+            (record.adds, record.reasons, record.priority) = (1, add.reasons, add.priority);
+            record.place = room.place();
+            match due {
+                None => record.make_ready(list.tail()),
+                Some(_) => record.waiting = true,
+            }
+            record
+        });
+        room.put(hash, slot);
+        match due {
+            None => {
+                list.append(&mut self.records, slot);
+                self.ready_len += 1;
+                self.counts.adds += 1;
+            }
+            Some(due) => self.timers.insert(slot, due),
+        }
+        self.counts.retries += u64::from(add.is_retry());
+        Ok((Added::New, None))
+    }
+
+    /// What an add does to the key in `slot` where it joins a run that is pending, or asks for
+    /// another one of a key that is with a worker.
+    #[inline]
+    pub(crate) fn add_again_plain(
+        &mut self,
+        slot: u32,
+        add: &Add,
+        due: Option<Time>,
+    ) -> Option<Added> {
+        let record = self.records.get_mut(slot);
+        // Of two pending runs, and of backoffs, the policy has something to say.
+        let is_alone = self.early_add == EarlyAdd::Keep
+            || self.early_add == EarlyAdd::Replace && !record.waiting;
+        let added = match (record.phase, due) {
+            _ if add.merge == Merge::Exactly => return None,
+            (Phase::Ready | Phase::ProcessingDirty, None) if is_alone => Added::Coalesced,
+            (Phase::Processing, None) if is_alone && self.backing_off.is_empty() => Added::Dirty,
+            (Phase::Idle, Some(due)) if record.waiting && self.early_add != EarlyAdd::Hold => {
+                self.timers.merge(slot, due, add.merge == Merge::Earliest);
+                Added::Coalesced
+            }
+            _ => return None,
+        };
+        record.note(add.priority, 1, add.reasons);
+        if added == Added::Dirty {
+            record.phase = Phase::ProcessingDirty;
+            self.dirty_len += 1;
+            self.counts.adds += 1;
+        } else {
+            self.counts.coalesced += 1;
+        }
+        self.counts.retries += u64::from(add.is_retry());
+        Some(added)
+    }
+
+    /// What [`finish`](Self::finish) does to a run that has succeeded, of a key to which nothing has
+    /// happened meanwhile, in a queue that keeps neither groups nor times: the key comes back, as
+    /// nothing is kept of it. `None`, and no effect, of any other; no time is needed to tell.
+    #[inline(always)]
+    pub fn finish_plain(&mut self, ticket: &Ticket, how: Finish) -> Option<K> {
+        let (succeeds, forgets) = (matches!(how, Finish::Succeed), matches!(how, Finish::Done));
+        let plain = matches!(self.ready, Ready::Fifo(_)) && self.tracker.is_none();
+        if !(succeeds || forgets) || !plain || !self.backing_off.is_empty() {
+            return None;
+        }
+        let record = self.records.take_if(ticket.slot(), |record| {
+            record.is_with(ticket.epoch()) && !record.waiting && (succeeds || record.failures == 0)
+        })?;
+        self.processing_len -= 1;
+        self.unnote(ticket.slot(), &record);
+        Some(record.key)
+    }
+}
