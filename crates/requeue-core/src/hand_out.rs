@@ -118,8 +118,8 @@ pub struct Finished<K> {
 
 impl<K> Finished<K> {
     /// Of a key of which nothing is left.
-    const fn of(key: K) -> Self {
-        Self { key: Some(key), lost: false, ready: false, was_dirty: false, worked: None }
+    const fn of(key: K, worked: Option<Duration>) -> Self {
+        Self { key: Some(key), lost: false, ready: false, was_dirty: false, worked }
     }
 }
 
@@ -236,8 +236,8 @@ impl<K: Eq + Clone> Queue<K> {
     #[inline]
     pub fn finish(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
         self.promote_due(now);
-        if let Some(key) = self.finish_plain(ticket, how) {
-            return Some(Finished::of(key));
+        if let Some((key, worked)) = self.finish_plain(ticket, how, now) {
+            return Some(Finished::of(key, worked));
         }
         let slot = self.locate(ticket)?;
         Some(self.finish_slot(slot, how, now, true))

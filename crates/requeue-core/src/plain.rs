@@ -1,6 +1,8 @@
 //! The short ways: what happens mostly, to keys in the plainest of queues, with no more work than
 //! that needs. Each gives up, with nothing changed, where there is more to it.
 
+use core::time::Duration;
+
 use crate::add::{Add, Added, EarlyAdd, Merge};
 use crate::index::Found;
 use crate::order::Ready;
@@ -9,13 +11,10 @@ use crate::record::{Phase, Record};
 use crate::{Ending, Finish, Queue, Ticket, Time};
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Whether the queue is open and keeps neither groups nor times, and the add counts no failure.
+    /// Whether the queue is open and keeps no groups, and the add counts no failure.
     #[inline(always)]
     pub(crate) fn is_plain(&self, add: &Add) -> bool {
-        self.ending == Ending::Open
-            && self.tracker.is_none()
-            && matches!(self.ready, Ready::Fifo(_))
-            && !add.failed
+        self.ending == Ending::Open && matches!(self.ready, Ready::Fifo(_)) && !add.failed
     }
 
     /// What `add` does where a glance shows whether the key is new.
@@ -35,7 +34,7 @@ impl<K: Eq + Clone> Queue<K> {
         let room = match self.index.glance(&self.records, hash, is) {
             Found::Room(room) => room,
             Found::Slot(slot) => {
-                return match self.add_again_plain(slot, add, add.due(now)) {
+                return match self.add_again_plain(slot, add, add.due(now), now) {
                     Some(added) => Ok((added, Some(key))),
                     None => Err(key),
                 };
@@ -64,6 +63,9 @@ impl<K: Eq + Clone> Queue<K> {
             Some(due) => self.timers.insert(slot, due),
         }
         self.counts.retries += u64::from(add.is_retry());
+        if let Some(tracker) = &mut self.tracker {
+            tracker.enroll(slot, now);
+        }
         Ok((Added::New, None))
     }
 
@@ -75,6 +77,7 @@ impl<K: Eq + Clone> Queue<K> {
         slot: u32,
         add: &Add,
         due: Option<Time>,
+        now: Time,
     ) -> Option<Added> {
         let record = self.records.get_mut(slot);
         // Of two pending runs, and of backoffs, the policy has something to say.
@@ -95,6 +98,7 @@ impl<K: Eq + Clone> Queue<K> {
             record.phase = Phase::ProcessingDirty;
             self.dirty_len += 1;
             self.counts.adds += 1;
+            self.stamp(slot, now);
         } else {
             self.counts.coalesced += 1;
         }
@@ -103,20 +107,27 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// What [`finish`](Self::finish) does to a run that has succeeded, of a key to which nothing has
-    /// happened meanwhile, in a queue that keeps neither groups nor times: the key comes back, as
-    /// nothing is kept of it. `None`, and no effect, of any other; no time is needed to tell.
+    /// happened meanwhile, in a queue without groups: the key comes back, as nothing is kept of it,
+    /// and how long the worker had it, if times are kept; only then `now` matters. `None`, and no
+    /// effect, of any other.
     #[inline(always)]
-    pub fn finish_plain(&mut self, ticket: &Ticket, how: Finish) -> Option<K> {
-        let (succeeds, forgets) = (matches!(how, Finish::Succeed), matches!(how, Finish::Done));
-        let plain = matches!(self.ready, Ready::Fifo(_)) && self.tracker.is_none();
-        if !(succeeds || forgets) || !plain || !self.backing_off.is_empty() {
+    pub fn finish_plain(
+        &mut self,
+        ticket: &Ticket,
+        how: Finish,
+        now: Time,
+    ) -> Option<(K, Option<Duration>)> {
+        let (succeeds, ends) = (matches!(how, Finish::Succeed), matches!(how, Finish::Done));
+        let plain = matches!(self.ready, Ready::Fifo(_)) && self.backing_off.is_empty();
+        if !(succeeds || ends) || !plain {
             return None;
         }
         let record = self.records.take_if(ticket.slot(), |record| {
             record.is_with(ticket.epoch()) && !record.waiting && (succeeds || record.failures == 0)
         })?;
         self.processing_len -= 1;
+        let worked = self.tracker.as_mut().map(|tracker| tracker.finish(ticket.slot(), now));
         self.unnote(ticket.slot(), &record);
-        Some(record.key)
+        Some((record.key, worked))
     }
 }

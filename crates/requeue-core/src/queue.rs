@@ -176,7 +176,7 @@ impl<K: Eq + Clone> Queue<K> {
             lanes.enroll(slot, group);
         }
         if let Some(tracker) = &mut self.tracker {
-            tracker.enroll(slot);
+            tracker.enroll(slot, now);
         }
         self.counts.retries += u64::from(add.is_retry());
         match due {
@@ -218,7 +218,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.promote_due(now);
         let slot = self.find(key, hash)?;
         if self.is_plain(add)
-            && let Some(added) = self.add_again_plain(slot, add, add.due(now))
+            && let Some(added) = self.add_again_plain(slot, add, add.due(now), now)
         {
             return Some(added);
         }

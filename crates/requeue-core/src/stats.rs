@@ -129,9 +129,9 @@ impl Tracker {
         }
     }
 
-    /// There is a record in `slot`.
-    pub(crate) fn enroll(&mut self, slot: u32) {
-        let stamp = Stamp { added: Time::ZERO, started: Time::ZERO, links: [NONE; 2] };
+    /// There is a record in `slot`, of a key that was added now.
+    pub(crate) fn enroll(&mut self, slot: u32, now: Time) {
+        let stamp = Stamp { added: now, started: Time::ZERO, links: [NONE; 2] };
         self.stamps.extend_to(slot as usize + 1, &stamp);
         *self.stamps.get_mut(slot as usize) = stamp;
     }

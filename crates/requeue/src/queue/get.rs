@@ -51,8 +51,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Takes up to `max` keys, as many as there are now.
     #[must_use = "an item that is dropped unfinished counts as failed"]
     pub fn try_get_many(&self, max: usize) -> Vec<Item<'_, K>> {
-        let Some(first) = (max > 0).then(|| self.take_now()).flatten() else { return Vec::new() };
-        self.take_more(first, max)
+        self.take_more(Vec::new(), max)
     }
 
     /// Waits for a key. `None` when the queue has ended and has none left.
@@ -214,7 +213,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let Some(first) = (max > 0).then(|| self.block(None, false)).flatten() else {
             return Vec::new();
         };
-        self.take_more(first, max)
+        self.take_more(vec![Item::lent(&self.shared, first)], max)
     }
 
     fn take_now(&self) -> Option<HandOut<K>> {
@@ -223,31 +222,33 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         taken
     }
 
-    fn take_more(&self, first: HandOut<K>, max: usize) -> Vec<Item<'_, K>> {
-        let mut items = vec![Item::lent(&self.shared, first)];
-        while items.len() < max {
-            // Before the lock is taken: should a key's `clone` panic, the lock goes first, and then
-            // what has been taken goes back.
-            let mut slice = Slice { shared: &self.shared, outs: Vec::new() };
-            let Ok((mut state, taken)) = self.shared.take(&|key| self.hash(key)) else { break };
-            let Some(taken) = taken else {
+    /// Takes keys, as many as there are, until there are `max`.
+    fn take_more<'q>(&'q self, items: Vec<Item<'q, K>>, max: usize) -> Vec<Item<'q, K>> {
+        let mut taken = Slice { shared: &self.shared, items, outs: Vec::new() };
+        taken.items.reserve(max.saturating_sub(taken.items.len()).min(32));
+        while taken.items.len() < max {
+            let before = taken.items.len();
+            let room = (max - before).min(SLICE);
+            if !self.shared.take_many_plain(&mut taken.items, room) {
+                taken.outs.reserve(room);
+                let Ok((mut state, one)) = self.shared.take(&|key| self.hash(key)) else { break };
+                taken.outs.extend(one);
+                while (1..room).contains(&taken.outs.len())
+                    && !state.core.has_order()
+                    && !state.core.get_needs_now()
+                    && let Some(out) = state.core.get(Time::ZERO)
+                {
+                    taken.outs.push(out);
+                }
                 self.shared.release(state);
-                break;
-            };
-            slice.outs.push(taken);
-            let room = (max - items.len()).min(SLICE);
-            while slice.outs.len() < room
-                && !state.core.has_order()
-                && !state.core.get_needs_now()
-                && let Some(taken) = state.core.get(Time::ZERO)
-            {
-                slice.outs.push(taken);
+                let outs = std::mem::take(&mut taken.outs);
+                taken.items.extend(outs.into_iter().map(|out| Item::lent(&self.shared, out)));
             }
-            self.shared.release(state);
-            let outs = std::mem::take(&mut slice.outs);
-            items.extend(outs.into_iter().map(|out| Item::lent(&self.shared, out)));
+            if taken.items.len() == before {
+                break;
+            }
         }
-        items
+        std::mem::take(&mut taken.items)
     }
 
     #[track_caller]
@@ -266,16 +267,20 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 }
 
-/// Keys that were taken under the lock, and are not items yet.
-struct Slice<'a, K: Key> {
-    shared: &'a Shared<K>,
+/// What is being taken under the lock. Should a key's `clone` panic there, the lock goes first, and
+/// then what has been taken goes back.
+struct Slice<'q, K: Key> {
+    shared: &'q Shared<K>,
+    items: Vec<Item<'q, K>>,
+    /// Of a queue with hooks, which are told of items outside the lock.
     outs: Vec<HandOut<K>>,
 }
 
 impl<K: Key> Drop for Slice<'_, K> {
     fn drop(&mut self) {
-        for out in self.outs.drain(..) {
-            quietly(|| Item::lent(self.shared, out).put_back());
+        let outs = self.outs.drain(..).map(|out| Item::lent(self.shared, out));
+        for item in self.items.drain(..).chain(outs) {
+            quietly(|| item.put_back());
         }
     }
 }
@@ -423,7 +428,8 @@ impl<'q, K: Key, S: BuildHasher> Future for GetMany<'q, K, S> {
         }
         let out = ready!(Pin::new(&mut self.inner).poll(cx));
         let queue: &'q Queue<K, S> = self.inner.queue;
-        Poll::Ready(out.map_or_else(Vec::new, |out| queue.take_more(out, self.max)))
+        let first = out.map(|out| Item::lent(&queue.shared, out));
+        Poll::Ready(first.map_or_else(Vec::new, |first| queue.take_more(vec![first], self.max)))
     }
 }
 

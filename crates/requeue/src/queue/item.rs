@@ -8,7 +8,7 @@ use std::time::Duration;
 use requeue_core::{self as core, Asked, Finish, Finished, HandOut, Time};
 
 use super::Shared;
-use super::shared::State;
+use super::shared::{SLICE, State};
 use crate::Key;
 use crate::sync::{Arc, Held, Ordering, drop_quietly, quietly};
 
@@ -138,6 +138,31 @@ impl<'q, K: Key> Item<'q, K> {
             shared.limits.forget(key);
             Finish::Succeed
         });
+    }
+
+    /// Ends all of them as [`succeed`](Self::succeed) does, under few holds of the lock.
+    ///
+    /// ```
+    /// use requeue::{Item, Queue};
+    ///
+    /// let queue = Queue::new();
+    /// queue.add_all(0..100);
+    /// Item::succeed_all(queue.try_get_many(32));
+    /// assert_eq!((queue.len(), queue.processing()), (68, 0));
+    /// ```
+    pub fn succeed_all(items: impl IntoIterator<Item = Self>) {
+        // The iterator is the user's code: outside the lock.
+        let mut items: Vec<Self> = items.into_iter().collect();
+        if let Some(Some((Owner::Lent(shared), _))) = items.first().map(|item| &item.live) {
+            let shared = *shared;
+            items.chunks_mut(SLICE).for_each(|slice| shared.succeed_all(slice));
+        }
+        for item in items {
+            // What has more to it, or is another queue's.
+            if item.live.is_some() {
+                item.succeed();
+            }
+        }
     }
 
     /// Failed: counted, and tried again after the limiter's delay, which is returned (client-go's
@@ -331,18 +356,51 @@ impl Ticket {
 }
 
 impl<K: Key> Shared<K> {
+    /// Ends those of this queue's hand-outs which end with nothing left.
+    fn succeed_all(&self, items: &mut [Item<'_, K>]) {
+        for item in &*items {
+            self.limits.forget(item);
+        }
+        let now = if self.tracks { self.clock.now() } else { Time::ZERO };
+        let mut ended = Vec::new();
+        let Ok(mut state) = self.lock() else { return };
+        for item in items {
+            if matches!(&item.live, Some((Owner::Lent(of), _)) if std::ptr::eq(*of, self))
+                && let Some((key, worked)) =
+                    state.core.finish_plain(&item.ticket, Finish::Succeed, now)
+            {
+                let own = item.live.take();
+                if std::mem::needs_drop::<K>() || worked.is_some() {
+                    ended.push((own, key, worked));
+                }
+            }
+        }
+        self.release(state);
+        for (own, key, worked) in ended {
+            drop_quietly((own, key));
+            self.tell_worked(worked);
+        }
+    }
+
     /// Ends a hand-out; `false`, and no effect, if it has ended already.
     pub(crate) fn finish(&self, ticket: &core::Ticket, how: Finish, now: Option<Time>) -> bool {
         let needs_now = matches!(how, Finish::Fail { .. } | Finish::Later { .. }) || self.tracks;
         let now = now.or_else(|| needs_now.then(|| self.clock.now()));
         let Ok(mut state) = self.lock() else { return false };
-        match state.core.finish_plain(ticket, how) {
-            Some(key) => {
-                if self.hooks.is_some() { self.release(state) } else { self.release_plain(state) };
-                drop_quietly(key);
-                true
-            }
-            None => self.finish_any(state, ticket, how, now),
+        let Some((key, worked)) = state.core.finish_plain(ticket, how, now.unwrap_or_default())
+        else {
+            return self.finish_any(state, ticket, how, now);
+        };
+        self.release(state);
+        drop_quietly(key);
+        self.tell_worked(worked);
+        true
+    }
+
+    #[inline(always)]
+    fn tell_worked(&self, worked: Option<Duration>) {
+        if let (Some(hooks), Some(worked)) = (&self.hooks, worked) {
+            quietly(|| hooks.done(worked));
         }
     }
 
@@ -385,9 +443,7 @@ impl<K: Key> Shared<K> {
         }
         self.release(state);
         drop_quietly(key);
-        if let (Some(hooks), Some(worked)) = (&self.hooks, worked) {
-            quietly(|| hooks.done(worked));
-        }
+        self.tell_worked(worked);
         true
     }
 }

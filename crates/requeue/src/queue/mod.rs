@@ -280,13 +280,13 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     pub fn add_all(&self, keys: impl IntoIterator<Item = K>) -> usize {
         let mut keys = keys.into_iter();
         let mut count = 0;
-        let mut slice = Vec::new();
+        let mut slice = Vec::with_capacity(keys.size_hint().0.min(SLICE));
         loop {
             // The iterator, hashing and grouping are the user's code: outside the lock.
-            slice.extend(keys.by_ref().take(SLICE).map(|key| {
+            for key in keys.by_ref().take(SLICE) {
                 let (hash, group) = (self.hash(&key), self.group(&key));
-                (key, hash, group)
-            }));
+                slice.push((key, hash, group));
+            }
             if slice.is_empty() {
                 return count;
             }
@@ -297,7 +297,11 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             for (key, hash, group) in slice.drain(..) {
                 let (added, back) = state.core.add(key, hash, Add::now(), group, now);
                 count += usize::from(added.is_accepted());
-                unused.extend(back);
+                if let Some(key) = back
+                    && std::mem::needs_drop::<K>()
+                {
+                    unused.push(key);
+                }
             }
             self.shared.release(state);
             unused.into_iter().for_each(drop_quietly);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use requeue_core::{self as core, HandOut, Time};
 
+use super::Item;
 use super::hooks::Told;
 use super::limits::Limits;
 use super::lost::Lost;
@@ -56,8 +57,8 @@ pub(crate) struct Shared<K: Key> {
     hint: AtomicBool,
     /// Whether times are kept: then every operation needs its own.
     pub(super) tracks: bool,
-    /// Whether it has neither an order of the user's own nor hooks, and keeps no times.
-    is_plain: bool,
+    /// Whether it has an order of the user's own.
+    has_order: bool,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) limits: Limits<K>,
     pub(crate) hooks: Option<Arc<dyn QueueMetrics>>,
@@ -108,7 +109,7 @@ impl<K: Key> Shared<K> {
             state: Guarded::new(state, watched),
             hint: AtomicBool::new(hint),
             tracks,
-            is_plain: !tracks && !has_order && parts.hooks.is_none(),
+            has_order,
             clock: parts.clock,
             limits: parts.limits,
             hooks: parts.hooks,
@@ -161,33 +162,35 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    /// As `release`, where there are no hooks.
+    /// Releases the lock, and does what has come up meanwhile: wakes getters, sets the alarm, tells
+    /// the hooks.
     #[inline(always)]
-    pub(super) fn release_plain(&self, mut state: Held<'_, State<K>>) {
+    pub(super) fn release(&self, mut state: Held<'_, State<K>>) {
         let hint = state.core.add_needs_now();
         if state.hint != hint {
             state.hint = hint;
             self.hint.store(hint, Ordering::Relaxed);
         }
+        if state.waiters.is_empty() && state.drainers.is_empty() && self.hooks.is_none() {
+            drop(state);
+        } else {
+            self.release_with_news(state);
+        }
+    }
+
+    #[inline(never)]
+    fn release_with_news(&self, mut state: Held<'_, State<K>>) {
+        let news = self.hooks.as_ref().map(|hooks| (hooks, state.news()));
         if state.waiters.is_empty() && state.drainers.is_empty() {
             drop(state);
         } else {
             self.settle(state);
         }
-    }
-
-    /// Releases the lock, and does what has come up meanwhile: wakes getters, sets the alarm, tells
-    /// the hooks.
-    #[inline(always)]
-    pub(super) fn release(&self, mut state: Held<'_, State<K>>) {
-        let news = self.hooks.as_ref().map(|hooks| (hooks, state.news()));
-        self.release_plain(state);
         if let Some((hooks, news)) = news {
             news.tell(&**hooks);
         }
     }
 
-    #[inline(never)]
     fn settle(&self, mut state: Held<'_, State<K>>) {
         let mut wakes = Wakes::new();
         let State { core, waiters, drainers, armed, .. } = &mut *state;
@@ -290,16 +293,39 @@ impl<K: Key> Shared<K> {
     /// done.
     #[inline(always)]
     pub(super) fn take_plain(&self) -> Option<Option<HandOut<K>>> {
-        if !self.is_plain {
+        if self.has_order {
             return None;
         }
+        let now = self.tracks.then(|| self.clock.now());
         let mut state = self.lock().ok()?;
-        if state.core.get_needs_now() {
+        if now.is_none() && state.core.get_needs_now() {
             return None;
         }
-        let taken = state.core.get(Time::ZERO);
-        self.release_plain(state);
+        let taken = state.core.get(now.unwrap_or_default());
+        // With a time, more may be due than one look makes ready.
+        if now.is_some() && taken.is_none() {
+            return None;
+        }
+        self.release(state);
         Some(taken)
+    }
+
+    /// As `take_plain`, of up to `max` keys under one hold of the lock. `false`: it is to be left to
+    /// [`take`](Self::take), and nothing was taken.
+    pub(super) fn take_many_plain<'q>(&'q self, items: &mut Vec<Item<'q, K>>, max: usize) -> bool {
+        let Ok(mut state) = self.lock() else { return true };
+        if self.has_order || self.hooks.is_some() || state.core.get_needs_now() {
+            return false;
+        }
+        for _ in 0..max {
+            let Some(out) = state.core.get(Time::ZERO) else { break };
+            items.push(Item::lent(self, out));
+            if state.core.get_needs_now() {
+                break;
+            }
+        }
+        self.release(state);
+        true
     }
 
     /// Takes the next key, if there is one, and leaves the lock to the caller.
