@@ -11,7 +11,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check conformance loom sim soak planted instructions bench deny advisories
+.PHONY: help run test check conformance loom sim soak fuzz planted instructions bench deny advisories
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,10 @@ sim: ## The queue with workers, clocks and limiters that fail, SEEDS=n times
 soak: ## Memory comes back: an hour by a clock that is moved, SECONDS=n of threads and tasks, from the seed FIRST
 	@scripts/setup.sh
 	cargo run -p requeue-sim --bin soak -- $(or $(SECONDS),60) $(or $(FIRST),0)
+
+fuzz: ## Each fuzz target under libFuzzer for a minute, or SECONDS=n; needs a nightly toolchain
+	@scripts/setup.sh
+	scripts/fuzz.sh $(or $(SECONDS),60)
 
 planted: ## Bugs planted one at a time, and which of the tests see each
 	@scripts/setup.sh

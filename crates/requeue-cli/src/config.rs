@@ -12,7 +12,7 @@ use crate::codes::Codes;
 use crate::command;
 use crate::exit::Refusal;
 use crate::halt::{Halt, MayHalt};
-use crate::input::Format;
+use crate::input::{Format, Kind};
 use crate::pacing::Pacing;
 use crate::progress::Progress;
 use crate::serve::Address;
@@ -60,6 +60,12 @@ impl Config {
         {
             return Err(Refusal::usage(
                 "-n, -L, -X, -k: one key per command: it is the unit of retry and exclusion",
+            ));
+        }
+        if flags.input == Kind::Json && flags.delimiter.is_some_and(|Delimiter(it)| it >= b' ') {
+            return Err(Refusal::usage(
+                "--delimiter: with --input json only what no object has in it: a control \
+                 character, as \\t, \\0 or \\x1e",
             ));
         }
         let pacing = Pacing::check(&flags)?;

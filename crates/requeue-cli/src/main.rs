@@ -1,66 +1,7 @@
 //! `requeue run`: a command per key, from a stream of keys.
 
-mod args;
-mod attempt;
-mod capture;
-mod codes;
-mod command;
-mod config;
-mod ending;
-mod exit;
-mod groups;
-mod halt;
-mod input;
-mod joblog;
-mod json;
-mod letters;
-mod output;
-mod pace;
-mod pacing;
-mod pages;
-mod patient;
-mod progress;
-mod rate;
-mod reader;
-mod retries;
-mod run;
-mod serve;
-mod shells;
-mod signals;
-mod source;
-mod spawn;
-mod standstill;
-mod summary;
-mod template;
-mod timeout;
-mod values;
-mod watch;
-
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::args::{Cli, Subcommand};
-use crate::config::Config;
-use crate::exit::{Ended, Refusal};
-
 fn main() -> ExitCode {
-    let Cli { command } = match Cli::try_parse() {
-        Ok(cli) => cli,
-        // Help and version are no errors, and go to standard output; both ends are clap's.
-        Err(error) => error.exit(),
-    };
-    let ended = match command {
-        Subcommand::Run(flags) => Config::check(*flags).and_then(run::run),
-        Subcommand::Completions { shell } => pages::completions(shell),
-        Subcommand::Man { dir } => pages::man(&dir),
-    };
-    match ended {
-        Ok(Ended::Exit(exit)) => exit.into(),
-        Ok(Ended::Signal(signal)) => signals::die_of(signal),
-        Err(Refusal { exit, message }) => {
-            exit::complain(&message);
-            exit.into()
-        }
-    }
+    requeue_cli::main()
 }

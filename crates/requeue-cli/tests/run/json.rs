@@ -142,3 +142,13 @@ fn an_object_can_be_longer_than_a_key_but_not_than_a_record() {
     let args = [&JSON[..], &["--max-record", "2M", "echo"]].concat();
     assert_eq!(run_in(&dir, &args, padded(1 << 20)).text(), "k1048576\n");
 }
+
+#[test]
+fn a_delimiter_that_objects_have_in_them_is_refused() {
+    // What is written to a file of keys could not be read back.
+    for (delimiter, code) in [(",", 2), ("k", 2), ("\\x20", 2), ("\\xff", 2), ("\\x1e", 0)] {
+        let ended = run(&[&JSON[..], &["-d", delimiter, "echo"]].concat(), "");
+        assert_eq!(ended.code(), Some(code), "{delimiter}: {}", ended.stderr);
+        assert_eq!(ended.stderr.contains("--delimiter"), code == 2, "{delimiter}");
+    }
+}

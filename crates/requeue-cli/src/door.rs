@@ -1,0 +1,201 @@
+//! What the fuzz targets reach of the program, as plain values: its own types stay its own.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Debug;
+use std::io::BufReader;
+use std::time::Duration;
+
+use clap::Parser;
+use requeue::Merge;
+
+use crate::args::{Cli, Subcommand};
+use crate::codes::Codes;
+use crate::command;
+use crate::config::Config;
+use crate::exit::Refusal;
+use crate::halt::MayHalt;
+use crate::input::{Bad, Change, Format, Kind, Records};
+use crate::json::Written;
+use crate::rate::Every;
+use crate::serve::Address;
+use crate::template::{Tag, Template};
+use crate::values::{self, Delimiter, Jobs, Retries};
+
+/// What a record asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Asked {
+    Add { key: Vec<u8>, after: Option<Duration>, merge: Merge, priority: i32 },
+    Cancel { key: Vec<u8> },
+}
+
+/// All that is read from `input`, through a buffer of so many bytes; of what is no key, what is
+/// said.
+pub fn read(
+    is_json: bool,
+    delimiter: u8,
+    max_record: usize,
+    buffer: usize,
+    input: &[u8],
+) -> Vec<Result<Asked, String>> {
+    let kind = if is_json { Kind::Json } else { Kind::Lines };
+    let format = Format { kind, delimiter, max_record };
+    let mut records = Records::new(BufReader::with_capacity(buffer, input), format);
+    let mut all = Vec::new();
+    // Memory is always readable.
+    while let Ok(Some(record)) = records.next() {
+        let record = record.map(<[u8]>::to_vec);
+        let number = records.number();
+        let asked = record.and_then(|record| match format.parse(&record) {
+            Ok(Change::Add(key, ask)) => Ok(Asked::Add {
+                key: key.to_vec(),
+                after: ask.after,
+                merge: ask.merge,
+                priority: ask.priority,
+            }),
+            Ok(Change::Cancel(key)) => Ok(Asked::Cancel { key: key.to_vec() }),
+            Err(why) => Err(Bad { number, why }),
+        });
+        all.push(asked.map_err(|bad| bad.to_string()));
+    }
+    all
+}
+
+/// A key as JSON, as it is written to be read back.
+pub fn written(key: &[u8], after: Option<Duration>, priority: i32) -> Vec<u8> {
+    let mut written = Written::of(key);
+    written.after = after.map(|after| after.as_secs_f64());
+    written.priority = priority;
+    written.to_bytes()
+}
+
+pub fn duration(text: &str) -> Result<Duration, &'static str> {
+    values::parse_duration(text)
+}
+
+pub fn size(text: &str) -> Result<usize, &'static str> {
+    values::parse_size(text)
+}
+
+pub fn delimiter(text: &str) -> Result<u8, &'static str> {
+    text.parse().map(|Delimiter(byte)| byte)
+}
+
+/// How long it is from one start to the next.
+pub fn rate(text: &str) -> Result<Duration, &'static str> {
+    text.parse().map(|Every(every)| every)
+}
+
+pub fn retries(text: &str) -> Result<Option<u32>, &'static str> {
+    text.parse().map(|Retries(retries)| retries)
+}
+
+/// Those exit codes among the first so many.
+pub fn codes(text: &str, among: i32) -> Result<Vec<i32>, &'static str> {
+    let codes: Codes = text.parse()?;
+    Ok((0..among).filter(|&exit| codes.contain(exit)).collect())
+}
+
+/// As `Debug` shows it.
+pub fn jobs(text: &str) -> Result<String, &'static str> {
+    text.parse().map(|jobs: Jobs| format!("{jobs:?}"))
+}
+
+/// As `Debug` shows it.
+pub fn halt(text: &str) -> Result<String, &'static str> {
+    text.parse().map(|MayHalt(halt)| format!("{halt:?}"))
+}
+
+/// As `Debug` shows it.
+pub fn address(text: &str) -> Result<String, &'static str> {
+    text.parse().map(|address: Address| format!("{address:?}"))
+}
+
+/// What is run for a key: the program, and its arguments.
+pub fn filled(
+    command: Vec<OsString>,
+    mark: Option<&OsStr>,
+    key: &[u8],
+) -> Result<Vec<OsString>, String> {
+    let template = Template::command(command, mark).map_err(|refusal| refusal.message)?;
+    Ok(std::iter::once(template.program(key)).chain(template.args(key)).collect())
+}
+
+/// What a line of a command's output begins with.
+pub fn tag(text: &OsStr, mark: Option<&OsStr>, key: &[u8]) -> Result<Vec<u8>, String> {
+    Tag::string(text, mark).map(|tag| tag.of(key)).map_err(|refusal| refusal.message)
+}
+
+/// A key as it is shown on a line.
+pub fn shown(key: &[u8]) -> String {
+    command::shown(key)
+}
+
+/// What a command line comes to: each field as `Debug` shows it; or what is said of it.
+pub fn config(words: &[OsString]) -> Result<BTreeMap<&'static str, String>, String> {
+    let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
+    let Subcommand::Run(flags) = cli.command else { return Err("not run".to_owned()) };
+    let config = Config::check(*flags).map_err(|Refusal { message, .. }| message)?;
+    Ok(fields(&config))
+}
+
+fn fields(config: &Config) -> BTreeMap<&'static str, String> {
+    let Config {
+        input,
+        format: Format { kind, delimiter, max_record },
+        max_keys,
+        template: _,
+        pacing,
+        jobs,
+        retries,
+        base_delay,
+        max_delay,
+        early_add,
+        fatal,
+        halt,
+        dead_letter,
+        unfinished,
+        at_eof,
+        limits,
+        stdin,
+        verbose,
+        dry_run,
+        output,
+        tag,
+        joblog,
+        progress,
+        summary,
+        serve,
+    } = config;
+    let all: [(_, &dyn Debug); _] = [
+        ("input", input),
+        ("kind", kind),
+        ("delimiter", delimiter),
+        ("max_record", max_record),
+        ("max_keys", max_keys),
+        ("pacing", pacing),
+        ("jobs", jobs),
+        ("retries", retries),
+        ("base_delay", base_delay),
+        ("max_delay", max_delay),
+        ("early_add", early_add),
+        ("fatal", fatal),
+        ("halt", halt),
+        ("dead_letter", dead_letter),
+        ("unfinished", unfinished),
+        ("at_eof", at_eof),
+        ("timeout", &limits.timeout),
+        ("signal", &limits.signal.as_raw()),
+        ("kill_after", &limits.kill_after),
+        ("stdin", stdin),
+        ("verbose", verbose),
+        ("dry_run", dry_run),
+        ("output", output),
+        ("tag", &tag.as_ref().map(|tag| String::from_utf8_lossy(&tag.of(b"key")).into_owned())),
+        ("joblog", joblog),
+        ("progress", progress),
+        ("summary", summary),
+        ("serve", serve),
+    ];
+    all.into_iter().map(|(name, value)| (name, format!("{value:?}"))).collect()
+}

@@ -1,0 +1,109 @@
+//! What keys come in as: lines, or JSON objects.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use requeue::Merge;
+use requeue_cli::door::{self, Asked};
+
+use self::object::{Object, Reading};
+
+mod object;
+
+/// The longest key, as exec has it.
+const LONGEST: usize = 131_071;
+
+/// The first byte says how the rest is read: with which delimiter, as what, how long a record may
+/// be, through how small a buffer.
+///
+/// Oracle: the input is split by hand; a line is its key, and of an object a reading of pairs of
+/// names and `serde_json::Value`s says what must come of it. Each record is accounted for, what is
+/// said of a bad one names it, and a key that was taken is the same when it has been written and
+/// read again.
+pub fn input(data: &[u8]) {
+    let Some((&how, data)) = data.split_first() else { return };
+    let is_json = how & 1 == 0;
+    let delimiter = [b'\n', b'\0', 0x1e, b','][usize::from(how >> 1 & 3)];
+    let max_record = [1 << 20, 1 << 20, 64, 7][usize::from(how >> 3 & 3)];
+    let buffer = [64 << 10, 3][usize::from(how >> 5 & 1)];
+
+    let before = now();
+    let read = door::read(is_json, delimiter, max_record, buffer, data);
+    let clock = before..=now();
+
+    let mut read = read.into_iter();
+    let mut records: Vec<_> = data.split(|&byte| byte == delimiter).collect();
+    // What ends with a delimiter has no record after it.
+    records.pop_if(|last| last.is_empty());
+    for (number, record) in (1..).zip(records) {
+        let is_blank = if is_json { record.trim_ascii().is_empty() } else { record.is_empty() };
+        if is_blank && record.len() <= max_record {
+            continue;
+        }
+        let Some(read) = read.next() else { panic!("record {number} is lost: {record:?}") };
+        let expected = match record {
+            _ if record.len() > max_record => Err("bytes, more than --max-record allows"),
+            _ if is_json => Object::read(record, &clock),
+            line => checked(Reading::Add(Object::of(line.to_vec()))),
+        };
+        match (read, expected) {
+            (Ok(asked), Ok(expected)) => {
+                assert!(expected.allows(&asked), "{expected:?}, not {asked:?}");
+                comes_back(&asked, is_json, delimiter);
+            }
+            (Err(said), Err(expected)) => {
+                assert!(said.starts_with(&format!("record {number}: ")), "{number}: {said}");
+                assert!(said.contains(expected), "{record:?}: {expected}, not {said}");
+            }
+            (read, expected) => panic!("{record:?}: {expected:?}, not {read:?}"),
+        }
+    }
+    assert_eq!(read.next(), None, "more than there is");
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// What no command can be given is no key.
+fn checked(reading: Reading) -> Result<Reading, &'static str> {
+    let (Reading::Add(Object { key, .. }) | Reading::Cancel(key)) = &reading;
+    match key.len() {
+        0 => Err("no key: it is empty"),
+        length if length > LONGEST => Err("no key: it has"),
+        _ if key.contains(&b'\0') => Err("no key: it has a NUL byte"),
+        _ => Ok(reading),
+    }
+}
+
+/// A key that was taken can be written to a file of keys, and is the same from there.
+fn comes_back(asked: &Asked, is_json: bool, delimiter: u8) {
+    let Asked::Add { key, after, priority, .. } = asked else { return };
+    let mut written = match is_json {
+        true => door::written(key, *after, *priority),
+        false => key.clone(),
+    };
+    // Refused for JSON on the command line, as it is in objects, too.
+    let delimiter = if is_json && delimiter >= b' ' { b'\n' } else { delimiter };
+    assert!(!written.contains(&delimiter), "a record in two: {written:?}");
+    written.push(delimiter);
+    let read = door::read(is_json, delimiter, usize::MAX, 64, &written);
+    let [Ok(Asked::Add { key: again, after: later, priority: same, merge: Merge::Earliest })] =
+        &read[..]
+    else {
+        panic!("{asked:?} came back as {read:?}")
+    };
+    assert_eq!((again, same), (key, if is_json { priority } else { &0 }));
+    if is_json {
+        let both = after.zip(*later);
+        assert_eq!(both.is_some(), after.is_some());
+        // As seconds, with a fraction: a double.
+        assert!(both.is_none_or(|(before, after)| is_about(before, after)), "{both:?}");
+    }
+}
+
+/// Whether two times are the same to the digits of a double, as serde_json reads them, and to the
+/// nanosecond.
+fn is_about(one: Duration, other: Duration) -> bool {
+    let apart = one.abs_diff(other).as_nanos();
+    apart <= 1 + (one.as_nanos() >> 50)
+}

@@ -1,0 +1,114 @@
+//! Sequences of operations, on the state machine and on the model side by side.
+
+use std::time::Duration;
+
+use arbitrary::{Result, Unstructured};
+use requeue_core::{EarlyAdd, Ending, Merge, Time, When};
+use requeue_sim::model::{Ask, Ranking, Rules};
+use requeue_sim::{How, Lockstep, Mode, Op, Setup};
+
+/// How many are tried. The model takes its time, and what goes wrong does so in fewer.
+const MOST: usize = 150;
+
+/// Oracle: all that can be seen of the two is the same after every step.
+pub fn operations(data: &[u8]) {
+    let mut from = Unstructured::new(data);
+    let Ok(setup) = setup(&mut from) else { return };
+    let mut lockstep = Lockstep::new(setup);
+    for _ in 0..MOST {
+        let Ok(op) = op(&mut from) else { return };
+        lockstep.step(&op);
+    }
+}
+
+fn setup(from: &mut Unstructured<'_>) -> Result<Setup> {
+    let rules = Rules {
+        early_add: *from.choose(&[EarlyAdd::Keep, EarlyAdd::Replace, EarlyAdd::Hold])?,
+        ranking: match from.int_in_range(0..=3)? {
+            0 => Ranking::Fifo,
+            1 => Ranking::Priority { oldest_every: from.int_in_range(0..=5)? },
+            2 => Ranking::Priority { oldest_every: u32::MAX },
+            // One of 1 would lose all that it is given.
+            _ => Ranking::Stack { lossy: *from.choose(&[0, 2, 3, 4, 5])? },
+        },
+        fair: from.ratio(1, 2)?,
+        limit: if from.ratio(1, 2)? { Some(from.int_in_range(0..=3)?) } else { None },
+    };
+    Ok(Setup {
+        keys: from.int_in_range(1..=24)?,
+        teams: from.int_in_range(1..=4)?,
+        hashes: if from.ratio(1, 4)? { Some(from.int_in_range(1..=3)?) } else { None },
+        track: from.ratio(1, 2)?,
+        mode: *from.choose(&[Mode::Plain, Mode::Thrifty, Mode::Lazy])?,
+        ..Setup::new(rules)
+    })
+}
+
+fn op(from: &mut Unstructured<'_>) -> Result<Op> {
+    if from.is_empty() {
+        return Err(arbitrary::Error::NotEnoughData);
+    }
+    // Often what happens often, so that a queue gets somewhere.
+    Ok(match from.int_in_range(0..=31)? {
+        0..8 => Op::Add(key(from)?, ask(from)?),
+        8..14 => Op::Get,
+        14..19 => Op::Finish(from.int_in_range(0..=7)?, how(from)?),
+        19 => Op::FinishStale(from.int_in_range(0..=7)?, how(from)?),
+        20 => Op::GiveUp(from.int_in_range(0..=7)?),
+        21 => Op::Done(key(from)?),
+        22 => Op::Cancel(key(from)?),
+        23 => Op::Forget(key(from)?),
+        24 => Op::Promote(from.int_in_range(0..=3)?),
+        25..28 => Op::Advance(jump(from)?),
+        28 => Op::GoBack(jump(from)?),
+        29 => Op::Pause(from.ratio(1, 3)?),
+        30 => Op::Page(from.int_in_range(0..=5)?),
+        _ => Op::End(*from.choose(&[Ending::Closed, Ending::ShutDown])?),
+    })
+}
+
+fn key(from: &mut Unstructured<'_>) -> Result<u32> {
+    from.int_in_range(0..=23)
+}
+
+fn ask(from: &mut Unstructured<'_>) -> Result<Ask> {
+    Ok(Ask {
+        when: match from.int_in_range(0..=7)? {
+            0..4 => When::Now,
+            4..7 => When::After(duration(from)?),
+            _ => When::At(Time::ZERO + duration(from)?),
+        },
+        merge: *from.choose(&[Merge::Earliest, Merge::Latest, Merge::Exactly])?,
+        priority: match from.int_in_range(0..=3)? {
+            0 => from.arbitrary()?,
+            _ => from.int_in_range(-2..=3)?,
+        },
+        reasons: 1 << from.int_in_range(0..=4)?,
+        failed: from.ratio(1, 6)?,
+    })
+}
+
+fn how(from: &mut Unstructured<'_>) -> Result<How> {
+    Ok(match from.int_in_range(0..=11)? {
+        0..2 => How::Done,
+        2..5 => How::Succeed,
+        5..7 => How::Later(duration(from)?),
+        7..11 => How::Fail(duration(from)?),
+        _ => How::PutBack,
+    })
+}
+
+/// So far that the work of all keys together still has a length: where that ends, the model goes on.
+fn jump(from: &mut Unstructured<'_>) -> Result<Duration> {
+    Ok(duration(from)?.min(Duration::from_nanos(1 << 50)))
+}
+
+/// Short ones mostly, so that deadlines meet; and now and then the ends of what there is.
+fn duration(from: &mut Unstructured<'_>) -> Result<Duration> {
+    Ok(match from.int_in_range(0..=15)? {
+        0..12 => Duration::from_nanos(from.int_in_range(0..=11)?),
+        12..14 => Duration::from_nanos(u64::from(from.arbitrary::<u32>()?) << 10),
+        14 => Duration::from_nanos(from.arbitrary()?),
+        _ => Duration::MAX,
+    })
+}

@@ -1,0 +1,103 @@
+//! Where a key goes in a command, and how it is shown.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use requeue_cli::door;
+
+/// Lines: the mark, if it is not empty, the key, and the words of a command.
+///
+/// Oracle: the words are gone through byte by byte. What is refused has a shell in it, and the mark
+/// or no script. A key as it is shown has one line, and can be read back.
+pub fn template(data: &[u8]) {
+    let mut lines = data.split(|&byte| byte == b'\n');
+    let (Some(mark), Some(key)) = (lines.next(), lines.next()) else { return };
+    let words: Vec<OsString> = lines.map(|word| OsString::from_vec(word.to_vec())).collect();
+    let given = (!mark.is_empty()).then(|| OsStr::from_bytes(mark));
+    let mark = if mark.is_empty() { b"{}" } else { mark };
+
+    match door::filled(words.clone(), given, key) {
+        Ok(filled) => assert_eq!(filled, by_hand(&words, mark, key)),
+        Err(said) if words.is_empty() => assert!(said.contains("no COMMAND"), "{said}"),
+        Err(said) => {
+            assert!(said.contains("a key inside a script"), "{said}");
+            assert!(has_script(&words), "{words:?}: {said}");
+        }
+    }
+
+    let shown = door::shown(key);
+    assert!(!shown.contains(char::is_control), "{shown:?}");
+    assert_eq!(unescaped(&shown), key, "{shown}");
+    for word in &words {
+        let tag = door::tag(word, given, key).expect("there is a mark");
+        assert_eq!(tag, [&replaced(word.as_bytes(), mark, shown.as_bytes())[..], b"\t"].concat());
+    }
+}
+
+fn by_hand(words: &[OsString], mark: &[u8], key: &[u8]) -> Vec<OsString> {
+    let with = |word: &OsString| OsString::from_vec(replaced(word.as_bytes(), mark, key));
+    let mut filled: Vec<_> = words.iter().map(with).collect();
+    // With something else in its place, a word with a mark is another.
+    if words.iter().all(|word| replaced(word.as_bytes(), mark, b"") == word.as_bytes()) {
+        filled.push(OsString::from_vec(key.to_vec()));
+    }
+    filled
+}
+
+fn replaced(mut word: &[u8], mark: &[u8], by: &[u8]) -> Vec<u8> {
+    let mut replaced = Vec::new();
+    while let [first, others @ ..] = word {
+        if let Some(rest) = word.strip_prefix(mark) {
+            replaced.extend(by);
+            word = rest;
+        } else {
+            replaced.push(*first);
+            word = others;
+        }
+    }
+    replaced
+}
+
+/// Whether some word is a shell that is given `-c`, in any cluster.
+fn has_script(words: &[OsString]) -> bool {
+    let is_shell = |word: &OsString| {
+        let name = word.as_bytes().rsplit(|&byte| byte == b'/').next();
+        [&b"sh"[..], b"bash", b"dash", b"ksh", b"zsh"].map(Some).contains(&name)
+    };
+    let takes_script = |word: &OsString| {
+        let word = word.as_bytes();
+        word.starts_with(b"-") && word.contains(&b'c')
+    };
+    let shell = words.iter().position(is_shell);
+    shell.is_some_and(|shell| words[shell + 1..].iter().any(takes_script))
+}
+
+/// The bytes that were shown so.
+fn unescaped(shown: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = shown;
+    while let Some((before, escape)) = rest.split_once('\\') {
+        bytes.extend(before.bytes());
+        let (length, byte) = match escape.as_bytes() {
+            [b'n', ..] => (1, b'\n'),
+            [b'r', ..] => (1, b'\r'),
+            [b't', ..] => (1, b'\t'),
+            [b'0', ..] => (1, b'\0'),
+            [b'\\', ..] => (1, b'\\'),
+            [b'x', ..] => (3, u8::from_str_radix(&escape[1..3], 16).expect("two digits")),
+            [b'u', b'{', ..] => {
+                let end = escape.find('}').expect("an end");
+                let code = u32::from_str_radix(&escape[2..end], 16).expect("digits");
+                let char = char::from_u32(code).expect("a character");
+                bytes.extend(char.encode_utf8(&mut [0; 4]).bytes());
+                rest = &escape[end + 1..];
+                continue;
+            }
+            other => panic!("\\{}", other.escape_ascii()),
+        };
+        bytes.push(byte);
+        rest = &escape[length..];
+    }
+    bytes.extend(rest.bytes());
+    bytes
+}

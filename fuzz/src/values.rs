@@ -1,0 +1,130 @@
+//! What can be given to flags.
+
+mod list;
+mod time;
+
+use std::net::Ipv6Addr;
+
+use requeue_cli::door;
+
+/// The first byte says for what kind of flag the rest is.
+///
+/// Oracle: of numbers, lists and escapes, another reading says what each text must be, or that it
+/// must be refused. A time is written in one of many ways, and has to be read as what it was.
+pub fn values(data: &[u8]) {
+    let Some((&kind, data)) = data.split_first() else { return };
+    if kind == b'T' {
+        return time::written(data);
+    }
+    let Ok(text) = str::from_utf8(data) else { return };
+    match kind {
+        b't' => time::read(text),
+        b'p' => time::rate(text),
+        b's' => same(text, &door::size(text), size(text)),
+        b'j' => same(text, &door::jobs(text), jobs(text)),
+        b'r' => same(text, &door::retries(text), retries(text)),
+        b'd' => same(text, &door::delimiter(text), delimiter(text)),
+        b'c' => list::codes(text),
+        b'h' => same(text, &door::halt(text), list::halt(text)),
+        b'a' => same(text, &door::address(text), address(text)),
+        _ => {}
+    }
+}
+
+/// What was read is what is expected, or something was said.
+fn same<T: PartialEq + std::fmt::Debug>(text: &str, read: &Result<T, &str>, expected: Option<T>) {
+    assert_eq!(read.as_ref().ok(), expected.as_ref(), "{text:?}");
+    assert!(read.as_ref().err().is_none_or(|said| !said.is_empty()), "{text:?}");
+}
+
+/// Digits, with a plus or without; what is too large for anything is as large as can be.
+fn number(text: &str) -> Option<u128> {
+    let digits = text.strip_prefix('+').unwrap_or(text);
+    if digits.is_empty() {
+        return None;
+    }
+    digits.chars().try_fold(0_u128, |number, digit| {
+        Some(number.saturating_mul(10).saturating_add(digit.to_digit(10)?.into()))
+    })
+}
+
+fn size(text: &str) -> Option<usize> {
+    let units = [("k", 10), ("K", 10), ("m", 20), ("M", 20), ("g", 30), ("G", 30), ("", 0)];
+    let (digits, bits) =
+        units.into_iter().find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, bits)))?;
+    let size = number(digits)?.checked_mul(1 << bits)?;
+    usize::try_from(size).ok().filter(|&size| size > 0)
+}
+
+fn jobs(text: &str) -> Option<String> {
+    let (digits, is_percent) =
+        text.strip_suffix('%').map_or((text, false), |percent| (percent, true));
+    let number = u32::try_from(number(digits)?).ok()?;
+    match (number, is_percent) {
+        (0, false) => Some("Unlimited".to_owned()),
+        (0, true) => None,
+        (_, false) => Some(format!("Number({number})")),
+        (_, true) => Some(format!("Percent({number})")),
+    }
+}
+
+fn retries(text: &str) -> Option<Option<u32>> {
+    match text {
+        "inf" => Some(None),
+        text => u32::try_from(number(text)?).ok().map(Some),
+    }
+}
+
+/// A byte, or one of the ways to write it.
+fn delimiter(text: &str) -> Option<u8> {
+    let is = |byte: &u8| {
+        let letter = match byte {
+            0x07 => "\\a",
+            0x08 => "\\b",
+            b'\t' => "\\t",
+            b'\n' => "\\n",
+            0x0b => "\\v",
+            0x0c => "\\f",
+            b'\r' => "\\r",
+            b'\\' => "\\\\",
+            _ => "",
+        };
+        // With as many zeros before them as one likes.
+        let digits = |text: &str, digits: String| {
+            !text.is_empty()
+                && match digits.as_str() {
+                    "0" => text.chars().all(|zero| zero == '0'),
+                    digits => text.trim_start_matches('0').eq_ignore_ascii_case(digits),
+                }
+        };
+        let escape = text.strip_prefix('\\');
+        let hex = escape.and_then(|escape| escape.strip_prefix('x'));
+        (byte.is_ascii() && text.as_bytes() == [*byte])
+            || (!letter.is_empty() && text == letter)
+            || hex.is_some_and(|hex| digits(hex, format!("{byte:x}")))
+            || escape.is_some_and(|octal| digits(octal, format!("{byte:o}")))
+    };
+    (0..=u8::MAX).find(is)
+}
+
+fn address(text: &str) -> Option<String> {
+    let at = text.rfind(':');
+    let port = at.map_or(text, |at| &text[at + 1..]);
+    if port.starts_with('+') {
+        return None;
+    }
+    let port = u16::try_from(number(port)?).ok()?;
+    let host = match &text[..at.unwrap_or(0)] {
+        "" => None,
+        host => match host.strip_prefix('[') {
+            None if host.contains(['[', ']', ':', '/', '@']) => return None,
+            None => Some(host),
+            Some(address) => {
+                let address = address.strip_suffix(']')?;
+                address.parse::<Ipv6Addr>().ok()?;
+                Some(address)
+            }
+        },
+    };
+    Some(format!("Address {{ host: {host:?}, port: {port} }}"))
+}
