@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::env;
+use std::hash::Hash;
 use std::io;
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -15,6 +16,7 @@ use futures::{Stream, StreamExt};
 use kube_runtime::scheduler::{ScheduleRequest, Scheduler, scheduler};
 use requeue_bench::contestant::single::{self, Delays, Subject};
 use requeue_bench::contestant::{Contestant, Entry};
+use requeue_bench::heap::cost_of;
 use requeue_bench::keys::Key;
 use requeue_bench::meter::Meter;
 use requeue_bench::protocol::{Answer, Request, Scenario};
@@ -67,28 +69,29 @@ impl Contestant for Kube {
         Some(match request.scenario {
             Scenario::Cycle => single::cycle(make(), request),
             Scenario::HeldBack => held_back::<K>(request),
-            Scenario::AddQueued => single::add_queued(make(), request),
+            Scenario::AddQueued => single::add_queued(Settled(make()), request),
             Scenario::FillDrain => single::fill_drain(make(), request),
             Scenario::DelayedAdd => single::delayed_add(make(), request),
             Scenario::DelayedReadd => single::delayed_readd(make(), request),
-            Scenario::Memory => single::memory(make, request),
+            Scenario::Memory => memory::<K>(request),
             Scenario::MemoryDelayed => single::memory_delayed(make, request),
             _ => return None,
         })
     }
 }
 
-type Requests<K> = UnboundedReceiver<ScheduleRequest<K>>;
+type Requests<T> = UnboundedReceiver<ScheduleRequest<T>>;
 
-struct Queue<K: Key> {
-    requests: UnboundedSender<ScheduleRequest<K>>,
-    scheduler: Pin<Box<Scheduler<K, Requests<K>>>>,
-    running: HashSet<K, RandomState>,
+/// What a controller has between its triggers and its reconciler.
+struct Queue<T> {
+    requests: UnboundedSender<ScheduleRequest<T>>,
+    scheduler: Pin<Box<Scheduler<T, Requests<T>>>>,
+    running: HashSet<T, RandomState>,
     /// Before there was a timer, which so need not be waited for.
     past: Instant,
 }
 
-impl<K: Key> Queue<K> {
+impl<T: Hash + Eq + Clone> Queue<T> {
     fn new() -> Self {
         let past = Instant::now();
         let (requests, receiver) = unbounded();
@@ -96,7 +99,7 @@ impl<K: Key> Queue<K> {
         Self { requests, scheduler, running: HashSet::default(), past }
     }
 
-    fn request(&mut self, key: &K, run_at: Instant) {
+    fn request(&mut self, key: &T, run_at: Instant) {
         let request = ScheduleRequest { message: key.clone(), run_at };
         self.requests.unbounded_send(request).expect("the scheduler lives as long");
     }
@@ -107,13 +110,15 @@ impl<K: Key> Queue<K> {
         drop(self.scheduler.as_mut().hold().poll_next_unpin(&mut context));
     }
 
-    fn poll(&mut self) -> Option<K> {
+    /// The next key that may run.
+    fn take(&mut self, may_run: impl Fn(&T) -> bool + Unpin) {
         let mut context = Context::from_waker(Waker::noop());
         let running = &self.running;
-        let mut unless = self.scheduler.as_mut().hold_unless(|key| !running.contains(key));
-        match Pin::new(&mut unless).poll_next(&mut context) {
-            Poll::Ready(key) => key,
-            Poll::Pending => None,
+        let mut unless =
+            self.scheduler.as_mut().hold_unless(|key| may_run(key) && !running.contains(key));
+        if let Poll::Ready(Some(key)) = Pin::new(&mut unless).poll_next(&mut context) {
+            self.running.insert(key.clone());
+            self.running.remove(&key);
         }
     }
 }
@@ -124,13 +129,7 @@ impl<K: Key> Subject<K> for Queue<K> {
     }
 
     fn take(&mut self) {
-        let key = loop {
-            if let Some(key) = self.poll() {
-                break key;
-            }
-        };
-        self.running.insert(key.clone());
-        self.running.remove(&key);
+        Self::take(self, |_| true);
     }
 }
 
@@ -145,18 +144,53 @@ impl<K: Key> Delays<K> for Queue<K> {
     }
 }
 
+/// Keys do not stay in the channel, but go where they wait for a place to run.
+struct Settled<K>(Queue<K>);
+
+impl<K: Key> Subject<K> for Settled<K> {
+    fn add(&mut self, key: &K) {
+        self.0.add(key);
+        self.0.settle();
+    }
+
+    fn take(&mut self) {
+        Subject::take(&mut self.0);
+    }
+}
+
+/// Without what is left once they have run: to get them all takes time that grows with the square
+/// of their number, as each looks for the first that is left in a hash table.
+fn memory<K: Key>(request: &Request) -> Answer {
+    let keys = K::some(request.n);
+    let (queue, bytes) = cost_of(|| {
+        let mut queue = Settled(Queue::new());
+        keys.iter().for_each(|key| queue.add(key));
+        queue
+    });
+    drop(queue);
+    Answer { bytes: Some(bytes as f64 / request.n as f64), ..Answer::default() }
+}
+
+/// A key that may be held back.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Held<K> {
+    key: K,
+    back: bool,
+}
+
 /// Each poll looks at everything that is held back, as long as it finds nothing else.
 fn held_back<K: Key>(request: &Request) -> Answer {
-    let (held, mut queue) = (K::some(request.depth), Queue::<K>::new());
-    for key in &*held {
-        queue.running.insert(key.clone());
-        queue.add(key);
+    let (others, keys) = (K::some(request.depth), K::some(1));
+    let mut queue = Queue::new();
+    for key in &*others {
+        queue.request(&Held { key: key.clone(), back: true }, queue.past);
     }
     queue.settle();
+    let free = Held { key: keys[0].clone(), back: false };
     let meter = Meter::start();
     for _ in 0..request.n {
-        queue.add(&K::other());
-        queue.take();
+        queue.request(&free, queue.past);
+        queue.take(|key| !key.back);
     }
     meter.stop(request.n)
 }
