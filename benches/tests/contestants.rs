@@ -21,6 +21,16 @@ fn tiny(scenario: Scenario, keys: Keys) -> Request {
     Request { keys, depth, producers: 2, workers: 2, batch: 4, ..Request::new(scenario, n) }
 }
 
+/// A machine that is busy may be too slow for a plan of times, and says so.
+fn answer(running: &mut Running, request: &Request) -> Answer {
+    loop {
+        let answer = running.ask(request).expect("it keeps the protocol");
+        if answer.error.as_ref().is_none_or(|error| !error.contains("was due before")) {
+            return answer;
+        }
+    }
+}
+
 #[test]
 fn contestants_do_what_they_say_they_can() {
     for entry in &ALL {
@@ -29,7 +39,7 @@ fn contestants_do_what_they_say_they_can() {
         assert!(running.hello.version.starts_with(|first: char| first.is_alphanumeric()));
         for scenario in Scenario::ALL {
             for keys in [Keys::U64, Keys::Name] {
-                let answer = running.ask(&tiny(scenario, keys)).unwrap();
+                let answer = answer(&mut running, &tiny(scenario, keys));
                 let case = format!("{}, {scenario:?}, {keys:?}: {answer:?}", entry.name);
                 let timers = matches!(scenario, Scenario::Fire | Scenario::SparseTimers);
                 if entry.scenarios.contains(&scenario) && !(timers && keys == Keys::Name) {
@@ -58,7 +68,8 @@ fn a_contestant_that_is_asked_for_nonsense_says_so_and_goes_on() {
 fn the_table_has_what_was_measured_and_what_was_not() {
     let plan = Plan { scale: Scale::TINY, only: None, growth: true, options: Vec::new() };
     let report = plan.run(Field::new(ALL.iter().map(program).collect()));
-    let missing: Vec<&str> = report.missing.keys().map(String::as_str).collect();
+    let missing = report.missing.keys().filter(|why| !why.contains("was due before"));
+    let missing: Vec<&str> = missing.map(String::as_str).collect();
     let others = ["client-go", "controller-runtime", "kube-runtime"];
     assert_eq!(missing, others.map(|name| format!("{name} was not built")));
 

@@ -27,7 +27,7 @@ impl Plan {
             Scenario::SparseTimers => Duration::from_millis(10),
             _ => Duration::from_secs_f64(request.seconds / request.n as f64),
         };
-        let lead = Duration::from_millis(20) + Duration::from_micros(5) * request.n as u32;
+        let lead = Duration::from_millis(50) + Duration::from_micros(5) * request.n as u32;
         Some(Self { first: Instant::now() + lead, gap, n: request.n })
     }
 

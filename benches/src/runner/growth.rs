@@ -30,30 +30,31 @@ pub struct Point {
     pub figure: f64,
 }
 
-/// What is done, which figure is looked at, and the round for so many keys.
-type Path = (&'static str, Metric, fn(usize) -> Request);
+/// What is done, which figure is looked at, and the round for so many keys and, where keys are not
+/// themselves what is done, operations.
+type Path = (&'static str, Metric, fn(usize, usize) -> Request);
 
 /// Ours and client-go's, side by side, at each number of keys.
 pub fn run(field: &mut Field, scale: Scale, wanted: impl Fn(&str) -> bool, report: &mut Report) {
     let paths: [Path; 9] = [
-        ("add + get + done, as many queued", Metric::Cpu, |keys| Request {
+        ("add + get + done, as many queued", Metric::Cpu, |keys, n| Request {
             depth: keys,
-            ..of(Scenario::Cycle, 500_000)
+            ..of(Scenario::Cycle, n)
         }),
-        ("add of one that is queued", Metric::Cpu, |keys| Request {
+        ("add of one that is queued", Metric::Cpu, |keys, n| Request {
             depth: keys,
-            ..of(Scenario::AddQueued, 1_000_000)
+            ..of(Scenario::AddQueued, n)
         }),
-        ("fill and drain", Metric::Cpu, |keys| of(Scenario::FillDrain, keys)),
-        ("delayed add", Metric::Cpu, |keys| of(Scenario::DelayedAdd, keys)),
-        ("re-add of a waiting key", Metric::Cpu, |keys| Request {
+        ("fill and drain", Metric::Cpu, |keys, _| of(Scenario::FillDrain, keys)),
+        ("delayed add", Metric::Cpu, |keys, _| of(Scenario::DelayedAdd, keys)),
+        ("re-add of a waiting key", Metric::Cpu, |keys, n| Request {
             depth: keys,
-            ..of(Scenario::DelayedReadd, 500_000)
+            ..of(Scenario::DelayedReadd, n)
         }),
-        ("rate-limited add", Metric::Cpu, |keys| of(Scenario::RateLimitedAdd, keys)),
-        ("forget", Metric::Cpu, |keys| of(Scenario::Forget, keys)),
-        ("memory of a queued key", Metric::Bytes, |keys| of(Scenario::Memory, keys)),
-        ("memory of a delayed key", Metric::Bytes, |keys| of(Scenario::MemoryDelayed, keys)),
+        ("rate-limited add", Metric::Cpu, |keys, _| of(Scenario::RateLimitedAdd, keys)),
+        ("forget", Metric::Cpu, |keys, _| of(Scenario::Forget, keys)),
+        ("memory of a queued key", Metric::Bytes, |keys, _| of(Scenario::Memory, keys)),
+        ("memory of a delayed key", Metric::Bytes, |keys, _| of(Scenario::MemoryDelayed, keys)),
     ];
     for (path, metric, request) in paths {
         if !wanted(&format!("growth: {path}")) {
@@ -65,8 +66,8 @@ pub fn run(field: &mut Field, scale: Scale, wanted: impl Fn(&str) -> bool, repor
             metric,
             points: Vec::new(),
         });
-        for keys in SIZES {
-            let all = request(scale.n(keys));
+        for keys in SIZES.into_iter().filter(|&keys| keys <= scale.n(SIZES[4])) {
+            let all = request(keys, scale.n(500_000));
             let mut heat = Heat::new(path, Keys::U64).rounds(3);
             heat = heat.side("requeue", all).side("client-go", all);
             let answers = field.run(&heat, scale.rounds);

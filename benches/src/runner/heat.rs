@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::child::{ChildError, Program, Running};
+use super::child::{Program, Running};
 use super::metric::{Limit, Metric};
 use crate::protocol::{Answer, Hello, Keys, Request, Scenario};
 
@@ -56,6 +56,8 @@ pub struct Heat {
     pub rows: Vec<Row>,
     /// How many rounds do, where a round takes long.
     pub rounds: usize,
+    /// Whether contestants are started anew for each round.
+    pub fresh: bool,
     path: String,
 }
 
@@ -63,13 +65,20 @@ impl Heat {
     /// Nobody yet.
     pub fn new(path: impl Into<String>, keys: Keys) -> Self {
         let (sides, rows) = (Vec::new(), Vec::new());
-        Self { keys, sides, rows, rounds: usize::MAX, path: path.into() }
+        Self { keys, sides, rows, rounds: usize::MAX, fresh: false, path: path.into() }
     }
 
     /// No more rounds than that.
     #[must_use]
     pub const fn rounds(mut self, rounds: usize) -> Self {
         self.rounds = rounds;
+        self
+    }
+
+    /// For what earlier rounds leave behind in a process.
+    #[must_use]
+    pub const fn fresh(mut self) -> Self {
+        self.fresh = true;
         self
     }
 
@@ -178,11 +187,13 @@ impl Field {
         let mut answers: Answers =
             heat.sides.iter().map(|side| (side.tag, Ok(Vec::new()))).collect();
         for round in 0..rounds.min(heat.rounds) {
-            for at in 0..heat.sides.len() {
-                let at = if round % 2 == 0 { at } else { heat.sides.len() - 1 - at };
+            for at in turns(round, heat.sides.len()) {
                 let side = &heat.sides[at];
                 let Some(so_far) = answers.get_mut(side.tag) else { continue };
                 if let Ok(list) = so_far {
+                    if heat.fresh && self.running.get(side.contestant).is_some_and(Result::is_ok) {
+                        self.running.remove(side.contestant);
+                    }
                     match self.ask(side) {
                         Ok(answer) => list.push(answer),
                         Err(why) => *so_far = Err(why),
@@ -206,12 +217,19 @@ impl Field {
         if !running.hello.scenarios.contains(&scenario) {
             return Err(format!("{name} has no {scenario}"));
         }
-        match running.ask(&side.request) {
+        let mut answer = running.ask(&side.request);
+        // A machine that is busy may have been too slow for a plan of times.
+        for _ in 0..3 {
+            if answer.as_ref().is_ok_and(|answer| answer.error.is_some()) {
+                answer = running.ask(&side.request);
+            }
+        }
+        match answer {
             Ok(Answer { unsupported: Some(why), .. }) => Err(format!("{name}: {why}")),
             Ok(Answer { error: Some(what), .. }) => Err(format!("{name}, {scenario}: {what}")),
             Ok(answer) => Ok(answer),
             Err(error) => {
-                let why = lost(&error, scenario);
+                let why = format!("{error}, when asked for {scenario}");
                 self.running.insert(name.to_owned(), Err(why.clone()));
                 Err(why)
             }
@@ -219,8 +237,9 @@ impl Field {
     }
 }
 
-fn lost(error: &ChildError, scenario: String) -> String {
-    format!("{error}, when asked for {scenario}")
+/// Who comes when: nobody always comes after the same.
+fn turns(round: usize, sides: usize) -> impl Iterator<Item = usize> {
+    (0..sides).map(move |at| if round.is_multiple_of(2) { at } else { sides - 1 - at })
 }
 
 /// One of many things to do, so many times.
@@ -240,6 +259,13 @@ mod tests {
             .side("c", of(Scenario::Cycle, 1))
             .row("a", "b", Some(0.5))
             .row("a", "c", None)
+    }
+
+    #[test]
+    fn every_other_round_is_the_other_way_round() {
+        let order: Vec<usize> = (0..4).flat_map(|round| turns(round, 2)).collect();
+        assert_eq!(order, [0, 1, 1, 0, 0, 1, 1, 0]);
+        assert_eq!(turns(1, 3).collect::<Vec<_>>(), [2, 1, 0]);
     }
 
     #[test]

@@ -27,28 +27,83 @@ const PEERS: [&str; 6] = [
     "tokio-sleep",
 ];
 
-const WIDTH: f64 = 880.0;
+const WIDTH: f64 = 1000.0;
 /// Where bars may be.
-const LEFT: f64 = 330.0;
-const RIGHT: f64 = 730.0;
+const LEFT: f64 = 340.0;
+const RIGHT: f64 = 690.0;
 const ROW: f64 = 20.0;
 
-/// Ours to each peer's: a bar for each line, on a logarithmic scale.
+/// A line of the picture: the same for each kind of keys.
+struct Bars<'l> {
+    label: String,
+    peer: &'l str,
+    lines: Vec<&'l Line>,
+}
+
+impl<'l> Bars<'l> {
+    /// Of all that is held to a ratio, in the order of the table.
+    fn of(lines: &'l [Line]) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for line in lines {
+            let (Some(Limit::Ratio(_)), Some(peer)) = (line.limit, &line.peer) else { continue };
+            let (who, peer) = (line.ours.who.as_str(), peer.who.as_str());
+            let kind = if who == "requeue-tokio" { " (tokio)" } else { "" };
+            let label = format!("{}{kind}", line.path);
+            match all.iter_mut().find(|bars| bars.label == label && bars.peer == peer) {
+                Some(bars) => bars.lines.push(line),
+                None => all.push(Self { label, peer, lines: vec![line] }),
+            }
+        }
+        all
+    }
+
+    fn draw(&self, out: &mut String, scale: &Scale, y: f64) {
+        text(out, 20.0, y + 13.0, "", &self.label);
+        let height = if self.lines.len() == 1 { 12.0 } else { 7.0 };
+        let mut figures = Vec::new();
+        for (line, y) in self.lines.iter().zip([y + 2.0, y + 10.0]) {
+            let (Some(ratio), Some(peer)) = (line.ratio, &line.peer) else { continue };
+            let class = match (line.met, line.keys) {
+                (Some(false), _) if ratio.median > 1.0 => "w",
+                (_, Keys::U64) => "u",
+                (_, Keys::Name) => "n",
+            };
+            let (one, end) = (scale.at(1.0), scale.at(ratio.median));
+            let (x, width) = (one.min(end), (one - end).abs().max(1.0));
+            _ = write!(
+                out,
+                "<rect class='{class}' x='{x:.1}' y='{y:.1}' width='{width:.1}' height='{height}'/>"
+            );
+            let (q1, q3, middle) = (scale.at(ratio.q1), scale.at(ratio.q3), y + height / 2.0);
+            _ = write!(out, "<path class='q' d='M{q1:.1} {middle:.1}H{q3:.1}'/>");
+            if let Some(Limit::Ratio(most)) = line.limit {
+                let at = scale.at(most);
+                _ = write!(out, "<path class='t' d='M{at:.1} {:.1}v{height}'/>", y);
+            }
+            let show = |figure: f64| line.metric.show(figure);
+            let (ours, theirs) = (show(line.ours.spread.median), show(peer.spread.median));
+            figures.push(format!("{} ({ours} : {theirs})", times(ratio.median)));
+        }
+        text(out, RIGHT + 8.0, y + 13.0, "s", &figures.join(", "));
+    }
+}
+
+/// Ours to each peer's, on a logarithmic scale.
 pub(super) fn ratios(lines: &[Line]) -> String {
-    let shown: Vec<&Line> = lines.iter().filter(|line| line.ratio.is_some()).collect();
-    let all = shown.iter().filter_map(|line| line.ratio).map(|ratio| ratio.median);
-    let scale = Scale::new(all.chain([0.05, 2.0]), LEFT, RIGHT);
+    let all = Bars::of(lines);
+    let ratios = lines.iter().filter_map(|line| line.ratio).map(|ratio| ratio.median);
+    // What lies further out is at the end.
+    let scale = Scale::new(ratios.chain([0.05, 2.0]).map(|r| r.clamp(0.005, 5.0)), LEFT, RIGHT);
     let (mut body, mut y) = (String::new(), 58.0);
     for peer in PEERS {
-        let lines = shown.iter().filter(|line| line.peer.as_ref().is_some_and(|p| p.who == peer));
-        let lines: Vec<&Line> = lines.copied().collect();
-        if lines.is_empty() {
+        let bars: Vec<&Bars<'_>> = all.iter().filter(|bars| bars.peer == peer).collect();
+        if bars.is_empty() {
             continue;
         }
         text(&mut body, 8.0, y + 14.0, "h", &format!("beside {peer}"));
         y += ROW + 2.0;
-        for line in lines {
-            bar(&mut body, &scale, line, y);
+        for bars in bars {
+            bars.draw(&mut body, &scale, y);
             y += ROW;
         }
         y += 8.0;
@@ -57,9 +112,7 @@ pub(super) fn ratios(lines: &[Line]) -> String {
     for tick in scale.ticks(&[1.0, 2.0, 5.0]) {
         let (x, class) = (scale.at(tick), if tick == 1.0 { "one" } else { "g" });
         _ = write!(grid, "<path class='{class}' d='M{x:.1} 50V{y:.1}'/>");
-        if tick.log10().fract() == 0.0 || (0.09..3.0).contains(&tick) {
-            text(&mut grid, x - 9.0, 44.0, "s", &trim(tick));
-        }
+        text(&mut grid, x - 9.0, 44.0, "s", &trim(tick));
     }
     text(
         &mut grid,
@@ -68,42 +121,10 @@ pub(super) fn ratios(lines: &[Line]) -> String {
         "h",
         "What it costs, as a multiple of the peer's cost in the same run",
     );
-    let legend = "Left of 1 is cheaper. Dark: u64 keys; light: namespace/name. Purple: the target. \
-                  Thin: quartiles.";
+    let legend = "Left of 1 is cheaper. Dark: u64 keys; light: namespace/name.";
     text(&mut grid, 8.0, 34.0, "s", legend);
+    text(&mut grid, 8.0, 48.0, "s", "Thin: quartiles. Purple: the target.");
     svg(WIDTH, y, &(grid + &body))
-}
-
-fn bar(out: &mut String, scale: &Scale, line: &Line, y: f64) {
-    let Some(ratio) = line.ratio else { return };
-    let (one, end) = (scale.at(1.0), scale.at(ratio.median));
-    let class = match (ratio.median > 1.0 && line.met != Some(true), line.keys) {
-        (true, _) => "w",
-        (false, Keys::U64) => "u",
-        (false, Keys::Name) => "n",
-    };
-    text(out, 20.0, y + 13.0, "", &line.path);
-    let (x, width) = (one.min(end), (one - end).abs().max(1.0));
-    _ = write!(
-        out,
-        "<rect class='{class}' x='{x:.1}' y='{:.1}' width='{width:.1}' height='12' rx='2'/>",
-        y + 3.0
-    );
-    let (q1, q3, middle) = (scale.at(ratio.q1), scale.at(ratio.q3), y + 9.0);
-    _ = write!(out, "<path class='q' d='M{q1:.1} {middle:.1}H{q3:.1}'/>");
-    if let Some(Limit::Ratio(most)) = line.limit {
-        _ = write!(out, "<path class='t' d='M{:.1} {:.1}v16'/>", scale.at(most), y + 1.0);
-    }
-    let figures = line.peer.as_ref().map_or_else(String::new, |peer| {
-        let show = |figure: f64| line.metric.show(figure);
-        format!(
-            "{}×  {} : {}",
-            times(ratio.median),
-            show(line.ours.spread.median),
-            show(peer.spread.median)
-        )
-    });
-    text(out, RIGHT + 8.0, y + 13.0, "s", &figures);
 }
 
 /// A number of few digits, without zeros at its end.
@@ -114,7 +135,7 @@ fn trim(number: f64) -> String {
 /// How costs grow: a panel for each path.
 pub(super) fn growth(series: &[Series]) -> String {
     const COLUMNS: usize = 3;
-    const PANEL: (f64, f64) = (290.0, 190.0);
+    const PANEL: (f64, f64) = (330.0, 190.0);
     let mut paths: Vec<&str> = series.iter().map(|series| series.path.as_str()).collect();
     paths.dedup();
     let mut body = String::new();
@@ -141,7 +162,7 @@ fn panel(out: &mut String, lines: &[&Series], left: f64, top: f64) {
     let across = Scale::new(SIZES.iter().map(|&size| size as f64), left + 52.0, left + 262.0);
     let points = lines.iter().flat_map(|line| &line.points).map(|point| point.figure);
     let up = Scale::new(points, top + 150.0, top + 26.0);
-    for tick in up.ticks(&[1.0]) {
+    for tick in up.ticks(&[1.0, 2.0, 5.0]) {
         let y = up.at(tick);
         _ = write!(out, "<path class='g' d='M{:.1} {y:.1}H{:.1}'/>", left + 52.0, left + 262.0);
         text(out, left, y + 4.0, "s", &metric.show(tick));
