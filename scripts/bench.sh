@@ -27,6 +27,8 @@ if [ -n "${ONLY-}" ]; then args+=(--only "$ONLY"); fi
 if [ -n "${QUICK-}" ]; then args+=(--quick); fi
 if [ -n "${ROUNDS-}" ]; then args+=(--rounds "$ROUNDS"); fi
 if [ -n "${GROWTH-}" ]; then args+=(--growth); fi
+# Nothing of an earlier run is to be kept with this one.
+rm -rf "$out"
 "$target/release/requeue-bench" run "${args[@]}"
 
 if [ -n "${KEEP-}" ]; then
