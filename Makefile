@@ -11,7 +11,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check conformance loom sim soak fuzz planted instructions bench deny advisories
+.PHONY: help run test check conformance loom sim soak fuzz planted mutants instructions bench deny advisories
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -52,6 +52,10 @@ fuzz: ## Each fuzz target under libFuzzer for a minute, or SECONDS=n; needs a ni
 planted: ## Bugs planted one at a time, and which of the tests see each
 	@scripts/setup.sh
 	@scripts/planted.sh
+
+mutants: ## Whether some test sees every small change of the core's code, for hours; FILE='queue.rs limiter': of these alone
+	@scripts/setup.sh mutants
+	@scripts/mutants.sh $(FILE)
 
 instructions: ## What the main paths take in instructions, against what is committed; UPDATE=1: and commit to it
 	@scripts/setup.sh valgrind

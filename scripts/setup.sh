@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing to build and test; with `deny`, cargo-deny too, with `browser`, Chromium, with `valgrind`, that.
+# Installs what is missing to build and test; with `deny` or `mutants`, cargo-deny or
+# cargo-mutants too, with `browser`, Chromium, with `valgrind`, that.
 # Does nothing, quickly, when all is there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -65,4 +66,9 @@ if [ "${1-}" = deny ] && ! cargo deny --version >/dev/null 2>&1; then
     # Unoptimised, because it runs for a second, and an optimised build takes several times as long to make.
     CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 \
         cargo install cargo-deny --locked --debug --version 0.20.2
+fi
+
+if [ "${1-}" = mutants ] && ! cargo mutants --version >/dev/null 2>&1; then
+    CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 \
+        cargo install cargo-mutants --locked --debug --version 27.1.0
 fi

@@ -58,7 +58,7 @@ impl<T> Chunked<T> {
 
     /// Keeps no empty chunk: it is called when the owner gives memory back.
     pub(crate) fn truncate(&mut self, len: usize) {
-        if self.len > len {
+        if self.len >= len {
             self.chunks.truncate(len.div_ceil(CHUNK));
             if let (Some(last), 1..) = (self.chunks.last_mut(), len & (CHUNK - 1)) {
                 last.truncate(len & (CHUNK - 1));
@@ -79,9 +79,16 @@ impl<T> Chunked<T> {
     fn shrink(&mut self) {
         if self.len == 0 {
             self.chunks = Vec::new();
-        } else if self.chunks.capacity() > 4 * self.chunks.len() + 16 {
-            self.chunks.shrink_to(2 * self.chunks.len());
+        } else {
+            give_back(&mut self.chunks);
         }
+    }
+}
+
+/// Gives memory back where far too much is held, and keeps so much that the next time is far.
+pub(crate) fn give_back<T>(vec: &mut Vec<T>) {
+    if vec.capacity() > 4 * vec.len() + 16 {
+        vec.shrink_to(2 * vec.len());
     }
 }
 
@@ -105,8 +112,14 @@ mod tests {
             ours.push(i);
         }
         assert_eq!(*ours.get(CHUNK), CHUNK);
+        *ours.get_mut(CHUNK + 1) += 1;
+        assert_eq!((*ours.get(1), *ours.get(CHUNK), *ours.get(CHUNK + 1)), (1, CHUNK, CHUNK + 2));
+        *ours.get_mut(CHUNK + 1) -= 1;
         for i in (0..3 * CHUNK).rev() {
-            assert_eq!(ours.pop(), Some(i));
+            assert_eq!((ours.pop(), ours.len(), ours.is_empty()), (Some(i), i, i == 0));
+            // One empty chunk is kept, for a length that swings around a boundary.
+            let chunks = if i == 0 { 0 } else { (i.div_ceil(CHUNK) + 1).min(3) };
+            assert_eq!(ours.chunks.len(), chunks);
         }
         assert_eq!(ours.pop(), None);
         assert!(ours.chunks.is_empty());
@@ -116,11 +129,34 @@ mod tests {
     fn truncating_frees_the_chunks_above() {
         let mut ours = Chunked::new();
         ours.extend_to(5 * CHUNK + 3, &7);
+        assert_eq!(ours.len(), 5 * CHUNK + 3);
+        ours.truncate(6 * CHUNK);
+        assert_eq!((ours.len(), ours.chunks.len()), (5 * CHUNK + 3, 6));
         ours.truncate(CHUNK + 1);
-        assert_eq!((ours.len(), ours.chunks.len()), (CHUNK + 1, 2));
+        assert_eq!((ours.len(), ours.chunks.len(), ours.chunks[1].len()), (CHUNK + 1, 2, 1));
         ours.push(8);
         assert_eq!(*ours.get(CHUNK + 1), 8);
         ours.truncate(0);
         assert!(ours.is_empty() && ours.chunks.is_empty());
+    }
+
+    #[test]
+    fn the_first_chunk_grows_and_the_others_have_their_size() {
+        let mut ours = Chunked::new();
+        ours.push(1u64);
+        assert!(ours.chunks[0].capacity() < CHUNK);
+        ours.extend_to(CHUNK + 1, &1);
+        assert_eq!(ours.chunks[1].capacity(), CHUNK);
+    }
+
+    #[test]
+    fn memory_is_given_back_where_far_too_much_is_held() {
+        let after = |held: usize| {
+            let mut vec = Vec::with_capacity(held);
+            vec.extend([0u64; 4]);
+            give_back(&mut vec);
+            vec.capacity()
+        };
+        assert_eq!([after(8), after(32), after(33), after(1000)], [8, 32, 8, 8]);
     }
 }

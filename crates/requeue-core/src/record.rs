@@ -170,4 +170,17 @@ mod tests {
     fn a_record_of_a_u64_takes_40_bytes() {
         assert_eq!(size_of::<Record<u64>>(), 40);
     }
+
+    #[test]
+    fn a_link_holds_a_number_of_64_bits() {
+        let mut record = Record::new((), 0);
+        for number in [0, 1, u64::MAX - 1, 1 << 32, 0x1234_5678_9ABC_DEF0] {
+            record.start(number);
+            assert_eq!(record.epoch(), number);
+            record.rest();
+            assert_eq!(record.not_before(), Time::ZERO);
+            record.set_not_before(Time::from_nanos(number));
+            assert_eq!(record.not_before(), Time::from_nanos(number));
+        }
+    }
 }

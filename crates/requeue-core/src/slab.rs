@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::chunked::CHUNK;
+use crate::chunked::{CHUNK, give_back};
 
 /// No slot: the end of a list.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -242,18 +242,17 @@ impl<T> Slab<T> {
         let emptied = chunk.live == 0 && number > 0;
         if emptied {
             chunk.clear();
+            let listed = chunk.listed;
             self.held -= 1;
             self.shrunk = true;
-            self.measure();
-        }
-        let chunk = &self.chunks[number];
-        if emptied && chunk.listed {
-            self.unlist(number as u32);
+            if listed {
+                self.unlist(number as u32);
+            }
         }
         if !self.chunks[number].listed && number as u32 != self.source {
             self.list(number as u32);
         }
-        if emptied && number + 1 == self.chunks.len() {
+        if emptied {
             self.trim();
         }
     }
@@ -350,7 +349,7 @@ impl<T> Slab<T> {
     fn trim(&mut self) {
         for _ in 0..4096 {
             let Some(chunk) = self.chunks.last() else { break };
-            if chunk.live > 0 || chunk.slots.capacity() > 0 {
+            if chunk.slots.capacity() > 0 {
                 break;
             }
             let last = self.chunks.len() as u32 - 1;
@@ -362,9 +361,7 @@ impl<T> Slab<T> {
             }
             self.chunks.pop();
         }
-        if self.chunks.capacity() > 4 * self.chunks.len() + 16 {
-            self.chunks.shrink_to(2 * self.chunks.len());
-        }
+        give_back(&mut self.chunks);
         self.measure();
     }
 
@@ -431,6 +428,111 @@ mod tests {
         assert_eq!(size_of::<Slot<Record>>(), size_of::<Record>());
     }
 
+    /// Slots from 0 on, of which the last ones are spare, as many as there can be.
+    fn full(chunks: usize) -> Slab<usize> {
+        let mut slab = Slab::new(false);
+        for n in 0..chunks * CHUNK + SPARES as usize {
+            assert_eq!((slab.insert(n) as usize, slab.end()), (n, n + 1));
+        }
+        (0..SPARES).for_each(|n| _ = slab.remove((chunks * CHUNK) as u32 + n));
+        slab
+    }
+
+    fn chunk_of(slot: u32) -> usize {
+        split(slot).0
+    }
+
+    #[test]
+    fn as_many_coming_as_going_need_no_care() {
+        let mut slab = Slab::new(false);
+        (0..100).for_each(|n| _ = slab.insert(n));
+        for slot in (0..SPARES).cycle().take(1000) {
+            slab.remove(slot);
+            assert_eq!(slab.insert(0), slot);
+        }
+        (0..SPARES).for_each(|slot| _ = slab.remove(slot));
+        assert!(!slab.needs_care());
+        slab.remove(SPARES);
+        assert!(slab.needs_care());
+        assert!(!slab.needs_care());
+    }
+
+    #[test]
+    fn the_first_chunk_grows_and_the_others_have_their_size() {
+        let mut slab = Slab::new(false);
+        slab.insert(0);
+        assert!(slab.chunks[0].slots.capacity() < CHUNK);
+        (0..CHUNK).for_each(|_| _ = slab.insert(0));
+        assert_eq!(slab.chunks[1].slots.capacity(), CHUNK);
+    }
+
+    #[test]
+    fn the_first_chunk_is_kept_and_others_that_are_empty_are_not() {
+        let mut slab = full(3);
+        assert!(!slab.has_shrunk());
+        (0..3 * CHUNK as u32).rev().for_each(|slot| _ = slab.remove(slot));
+        slab.compact(|_, _, _| ());
+        assert!(slab.has_shrunk());
+        assert!(!slab.has_shrunk());
+        assert_eq!((slab.len(), slab.chunks.len(), slab.held), (0, 1, 1));
+        assert!(slab.chunks[0].slots.capacity() > 0);
+    }
+
+    #[test]
+    fn empty_chunks_at_the_end_go_at_once() {
+        let mut slab = full(3);
+        (0..SPARES).for_each(|_| _ = slab.insert(0));
+        (0..SPARES).for_each(|slot| _ = slab.remove(slot));
+        let last = 3 * CHUNK as u32;
+        (last..last + SPARES).for_each(|slot| _ = slab.remove(slot));
+        assert_eq!((slab.chunks.len(), slab.end()), (3, 3 * CHUNK));
+    }
+
+    /// Whichever of the two came to have room first.
+    #[test]
+    fn room_in_chunks_with_memory_is_taken_first() {
+        for emptied_first in [true, false] {
+            let mut slab = full(8);
+            let empty = |slab: &mut Slab<usize>| {
+                (3 * CHUNK..4 * CHUNK).for_each(|slot| _ = slab.remove(slot as u32));
+            };
+            // All room but that.
+            if emptied_first {
+                empty(&mut slab);
+            }
+            slab.remove(5 * CHUNK as u32);
+            if !emptied_first {
+                empty(&mut slab);
+            }
+            let mut chunks = Vec::new();
+            while slab.chunks.len() == 9 {
+                chunks.push(chunk_of(slab.insert(0)));
+            }
+            let at = |chunk| chunks.iter().position(|&c| c == chunk);
+            assert!(at(5) < at(3) && at(5).is_some() && at(8) < at(3), "{emptied_first}");
+        }
+    }
+
+    #[test]
+    fn very_many_chunks_without_memory_are_a_reason_to_move_records() {
+        let mut slab = full(64);
+        let left = 500;
+        (0..64 * CHUNK as u32 - left).for_each(|slot| _ = slab.remove(slot));
+        assert!(slab.is_sparse(), "{} chunks have memory, of {}", slab.held, slab.chunks.len());
+    }
+
+    #[test]
+    fn room_in_the_chunk_that_is_being_emptied_is_taken_before_memory() {
+        let mut slab = Slab::new(true);
+        (0..8 * CHUNK).for_each(|n| _ = slab.insert(n));
+        (0..8 * CHUNK as u32).filter(|slot| slot % 8 > 0).for_each(|slot| _ = slab.remove(slot));
+        assert!(slab.is_sparse());
+        slab.compact(|_, _, _| ());
+        let free = 8 * CHUNK - slab.len();
+        (0..free).for_each(|n| _ = slab.insert(n));
+        assert_eq!(slab.chunks.len(), 8);
+    }
+
     proptest! {
         /// Against a map: what was inserted is found under its slot, wherever it has moved.
         #[test]
@@ -462,11 +564,14 @@ mod tests {
                     _ => {
                         let mut steps = 0;
                         while slab.is_sparse() {
+                            let mut moves = 0;
                             slab.compact(|slab, from, to| {
+                                moves += 1;
                                 let value = model.remove(&from).unwrap();
                                 assert_eq!(*slab.get(to), value);
                                 assert!(model.insert(to, value).is_none());
                             });
+                            prop_assert!(moves <= MOVES && slab.spares == 0);
                             steps += 1;
                             assert!(steps < 100_000, "compaction does not end");
                         }

@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::chunked::CHUNK;
+use crate::chunked::{CHUNK, give_back};
 use crate::slab::NONE;
 
 struct Chunk {
@@ -65,8 +65,97 @@ impl Sparse {
     /// There are no slots from `end` on any more.
     pub(crate) fn truncate(&mut self, end: usize) {
         self.chunks.truncate(end.div_ceil(CHUNK));
-        if self.chunks.capacity() > 4 * self.chunks.len() + 16 {
-            self.chunks.shrink_to(2 * self.chunks.len());
+        give_back(&mut self.chunks);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeMap;
+    use proptest::prelude::*;
+
+    impl Sparse {
+        pub(crate) fn chunks(&self) -> usize {
+            self.chunks.len()
         }
+
+        /// How many numbers there is room for.
+        fn room(&self) -> usize {
+            self.chunks.iter().map(|chunk| chunk.numbers.capacity()).sum()
+        }
+    }
+
+    const END: u32 = 5 * CHUNK as u32;
+
+    proptest! {
+        /// Against a map; and memory is held for chunks that have a number, and for the first.
+        #[test]
+        fn holds_what_a_map_holds(
+            ops in proptest::collection::vec((0u8..5, 0..END, any::<u32>()), 1..200),
+        ) {
+            let mut sparse = Sparse::new();
+            let mut model: BTreeMap<u32, u32> = BTreeMap::new();
+            for (op, slot, number) in ops {
+                let number = number.min(NONE - 1);
+                match op {
+                    0..2 if !model.contains_key(&slot) => {
+                        sparse.insert(slot, number);
+                        model.insert(slot, number);
+                    }
+                    0..3 => {
+                        // Of the slots that have one, one near by.
+                        if let Some((&slot, old)) = model.range_mut(..=slot).next_back() {
+                            sparse.set(slot, number);
+                            *old = number;
+                        }
+                    }
+                    3 => {
+                        if let Some((&slot, _)) = model.range(..=slot).next_back() {
+                            sparse.remove(slot);
+                            model.remove(&slot);
+                        }
+                    }
+                    _ => {
+                        let end = model.last_key_value().map_or(0, |(&last, _)| last + 1);
+                        sparse.truncate(end as usize);
+                        prop_assert_eq!(sparse.chunks(), (end as usize).div_ceil(CHUNK));
+                    }
+                }
+                prop_assert_eq!(sparse.get(slot), model.get(&slot).copied().unwrap_or(NONE));
+                let mut used: Vec<usize> = model.keys().map(|&slot| slot as usize / CHUNK).collect();
+                used.retain(|&chunk| chunk > 0);
+                used.dedup();
+                prop_assert!(sparse.room() <= (used.len() + 1) * CHUNK);
+            }
+            for slot in 0..END + 1 {
+                prop_assert_eq!(sparse.get(slot), model.get(&slot).copied().unwrap_or(NONE));
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_chunk_grows_with_its_queue() {
+        let mut sparse = Sparse::new();
+        sparse.insert(0, 7);
+        assert_eq!(sparse.room(), 4);
+        sparse.insert(4, 7);
+        assert_eq!(sparse.room(), 8);
+        // It is kept while it is small, so that one key that comes and goes allocates nothing.
+        sparse.remove(0);
+        sparse.remove(4);
+        assert_eq!(sparse.room(), 8);
+        sparse.insert(CHUNK as u32 - 1, 7);
+        sparse.remove(CHUNK as u32 - 1);
+        assert_eq!(sparse.room(), 0);
+    }
+
+    #[test]
+    fn truncating_gives_the_memory_back() {
+        let mut sparse = Sparse::new();
+        sparse.insert(1000 * CHUNK as u32, 7);
+        sparse.remove(1000 * CHUNK as u32);
+        sparse.truncate(0);
+        assert!(sparse.chunks.capacity() <= 16);
     }
 }

@@ -208,6 +208,13 @@ impl Tracker {
 mod tests {
     use super::*;
 
+    impl Tracker {
+        /// Of how many slots times are kept.
+        pub(crate) fn slots(&self) -> usize {
+            self.stamps.len()
+        }
+    }
+
     #[test]
     fn a_bucket_holds_what_is_at_most_its_bound() {
         let cases = [

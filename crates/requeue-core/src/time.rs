@@ -72,3 +72,16 @@ impl fmt::Debug for Time {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+
+    #[test]
+    fn a_time_is_shown_as_what_has_passed() {
+        let later = Time::ZERO + Duration::from_millis(1_500);
+        assert_eq!(later, Time::from_nanos(1_500_000_000));
+        assert_eq!(format!("{later:?} {:?}", Time::NEVER), "1.5s never");
+    }
+}

@@ -221,6 +221,13 @@ mod tests {
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
+    impl Timers {
+        /// Of how many chunks of slots it has something.
+        pub(crate) fn chunks(&self) -> usize {
+            self.places.chunks()
+        }
+    }
+
     proptest! {
         /// Against a list that is sorted anew for each question.
         #[test]
@@ -265,6 +272,34 @@ mod tests {
                 prop_assert_eq!(timers.next(), model.iter().map(|e| Time::from_nanos(e.0)).min());
             }
         }
+    }
+
+    /// So many that the heap is several levels high, in an order that puts each where it is not yet.
+    #[test]
+    fn many_leave_in_order() {
+        let mut timers = Timers::new();
+        let at = |slot: u32| Time::from_nanos(u64::from(slot) * 7919 % 2003);
+        for slot in 0..2003 {
+            timers.set(slot, at(slot));
+            assert!(timers.next() <= Some(at(slot)));
+        }
+        for n in 0..2003 {
+            let slot = timers.first(Time::from_nanos(n)).expect("each nanosecond has one");
+            assert_eq!((at(slot), timers.is_due(at(slot))), (Time::from_nanos(n), true));
+            assert!(n == 0 || !timers.is_due(Time::from_nanos(n - 1)));
+            timers.clear(slot);
+        }
+        assert_eq!((timers.any(), timers.is_due(Time::from_nanos(9999))), (None, false));
+    }
+
+    #[test]
+    fn of_slots_that_are_gone_nothing_is_kept() {
+        let mut timers = Timers::new();
+        let far = 100 * crate::chunked::CHUNK as u32;
+        timers.set(far, Time::ZERO);
+        timers.clear(far);
+        timers.truncate(1);
+        assert_eq!(timers.chunks(), 1);
     }
 
     #[test]

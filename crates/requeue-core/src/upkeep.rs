@@ -206,3 +206,6 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

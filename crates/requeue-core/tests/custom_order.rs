@@ -126,6 +126,79 @@ fn keys_given_in_vain_are_shown_again_when_their_group_has_room() {
 }
 
 #[test]
+fn what_was_cancelled_is_left_over_once_no_key_is_ready() {
+    let (mut queue, _keys) = queue::<u32>(EarlyAdd::Keep, None, true);
+    assert!(queue.has_order());
+    assert!(!Queue::<u32>::new(Config::default()).has_order());
+    for key in 1..=4 {
+        let _ = queue.add(key, u64::from(key), Add::now(), Group::default(), NOW);
+    }
+    (2..=4).for_each(|key| _ = queue.cancel(&key, u64::from(key)));
+    assert_eq!(queue.leftovers(9), [], "1 is ready");
+    let popped = queue.get_by_order(NOW, |&key| u64::from(key));
+    assert_eq!(popped.item.expect("it is ready").key, 1);
+    assert_eq!(queue.leftovers(2), [2, 3]);
+    assert_eq!(queue.leftovers(2), [4]);
+}
+
+/// One call looks at so many copies of keys that are not ready any more, and no more.
+#[test]
+fn a_call_that_finds_only_what_was_cancelled_is_made_again() {
+    let (mut queue, _keys) = queue::<u32>(EarlyAdd::Keep, None, true);
+    let add = |queue: &mut Queue<u32>, keys: std::ops::RangeInclusive<u32>| {
+        for key in keys {
+            let _ = queue.add(key, u64::from(key), Add::now(), Group::default(), NOW);
+        }
+    };
+    add(&mut queue, 1..=300);
+    (1..=300).for_each(|key| _ = queue.cancel(&key, u64::from(key)));
+    add(&mut queue, 301..=301);
+    let first = queue.get_by_order(NOW, |&key| u64::from(key));
+    assert_eq!((first.item, first.dropped.len(), first.again), (None, 256, true));
+    let second = queue.get_by_order(NOW, |&key| u64::from(key));
+    assert_eq!((second.item.map(|out| out.key), second.dropped.len()), (Some(301), 44));
+    assert!(!second.again);
+}
+
+/// The order has no copy of it then, and it is served by age.
+#[test]
+fn a_run_that_ends_without_copies_is_served_by_age() {
+    let (mut queue, keys) = queue::<u32>(EarlyAdd::Keep, None, false);
+    let _ = queue.add(1, 1, Add::now(), Group::default(), NOW);
+    let out = queue.get_by_order(NOW, |_| 1).item.expect("one is ready");
+    let how = Finish::PutBack { asked: out.asked };
+    assert!(queue.finish_without_copies(&out.ticket, how, NOW).expect("it is live").ready);
+    assert_eq!(queue.finish_without_copies(&out.ticket, how, NOW), None);
+    assert!(keys.lock().expect("no panic").is_empty());
+    assert_eq!(queue.get_by_order(NOW, |_| 1).item.expect("it is ready").key, 1);
+}
+
+#[test]
+fn a_key_that_is_taken_out_of_its_backoff_is_shown_to_the_order() {
+    let (mut queue, keys) = queue::<u32>(EarlyAdd::Hold, None, false);
+    let failed = Add::after(core::time::Duration::from_secs(1)).failed();
+    let _ = queue.add(1, 1, failed, Group::default(), NOW);
+    let _ = queue.add(1, 1, Add::now(), Group::default(), NOW);
+    assert!(keys.lock().expect("no panic").is_empty(), "it is backing off");
+    let _ = queue.add(1, 1, Add::now().merge(Merge::Exactly), Group::default(), NOW);
+    assert_eq!(*keys.lock().expect("no panic"), [1]);
+}
+
+#[test]
+fn orders_show_what_they_are_and_whether_they_are_empty() {
+    let keys = |keys| Keys { keys: Arc::new(Mutex::new(keys)), first_out: true };
+    assert!(keys(vec![]).is_empty() && !keys(vec![1]).is_empty());
+    let shown = [
+        (Order::Fifo, "Fifo"),
+        (Order::Priority { oldest_every: 4 }, "Priority { oldest_every: 4 }"),
+        (Order::Custom(Box::new(keys(vec![1]))), "Custom"),
+    ];
+    for (order, text) in shown {
+        assert_eq!(format!("{order:?}"), text);
+    }
+}
+
+#[test]
 fn an_order_is_not_shown_again_what_it_has() {
     let (mut queue, keys) = queue::<u32>(EarlyAdd::Keep, Some(1), false);
     let _ = queue.add(1, 1, Add::now(), Group::default(), NOW);

@@ -62,3 +62,10 @@ fn what_groups_at_their_limit_hold_back_is_dropped_with_a_paused_queue() {
     assert_eq!(dropped, (1000..3000).collect::<Vec<_>>());
     assert_eq!((queue.len(), queue.processing()), (0, 1000));
 }
+
+#[test]
+fn groups_of_different_names_are_different_groups() {
+    assert_eq!(Group::of("a"), Group::of("a"));
+    assert_ne!(Group::of("a").id(), Group::of("b").id());
+    assert_eq!(Group::new(7).id(), 7);
+}

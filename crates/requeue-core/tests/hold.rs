@@ -56,3 +56,15 @@ fn forgetting_ends_the_backoff_also_while_the_worker_has_the_key() {
     assert_eq!(add(&mut queue, Add::now()), Added::Dirty);
     assert!(queue.finish(&out.ticket, Finish::Done, Time::ZERO).expect("it is live").ready);
 }
+
+/// Of keys that are due at one time, the one that was first to wait for it comes first.
+#[test]
+fn a_failure_that_changes_no_time_keeps_the_place() {
+    let mut queue = queue();
+    for key in [1, 2] {
+        let _ = queue.add(key, 1, Add::after(SECOND), Group::default(), Time::ZERO);
+    }
+    assert_eq!(add(&mut queue, Add::after(SECOND).failed()), Added::Coalesced);
+    let later = Time::ZERO + SECOND;
+    assert_eq!([(); 2].map(|()| queue.get(later).expect("both are due").key), [1, 2]);
+}

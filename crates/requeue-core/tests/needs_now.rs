@@ -1,6 +1,58 @@
 //! Where the queue says that `now` makes no difference.
 
-use requeue_core::{Add, Config, Finish, Group, Queue, Time};
+use requeue_core::{Add, Config, Finish, Group, Order, Queue, Time};
+
+#[test]
+fn nothing_needs_now_while_no_key_waits_and_no_times_are_kept() {
+    let orders = [Order::Fifo, Order::Priority { oldest_every: 4 }];
+    for order in orders {
+        let mut queue = Queue::new(Config { order, ..Config::default() });
+        assert!(!queue.add_needs_now() && !queue.get_needs_now());
+        let _ = queue.add(1, 1, Add::now(), Group::default(), Time::ZERO);
+        assert!(!queue.add_needs_now() && !queue.get_needs_now());
+        let out = queue.get(Time::ZERO).expect("one is ready");
+        assert!(!queue.add_needs_now() && !queue.get_needs_now());
+        let _ = queue.add(1, 1, Add::now(), Group::default(), Time::ZERO);
+        let asked = out.asked;
+        for how in [Finish::Done, Finish::Succeed, Finish::PutBack { asked }] {
+            assert!(!queue.finish_needs_now(&out.ticket, &how));
+        }
+        assert!(!queue.done_needs_now(&1, 1));
+        // What comes after a delay needs to know from when.
+        let after = core::time::Duration::ZERO;
+        assert!(queue.finish_needs_now(&out.ticket, &Finish::Later { after, asked }));
+        assert!(queue.finish_needs_now(&out.ticket, &Finish::Fail { delay: after, asked }));
+    }
+}
+
+#[test]
+fn all_needs_now_where_times_are_kept() {
+    let mut queue = Queue::new(Config { track: true, ..Config::default() });
+    assert!(queue.add_needs_now() && queue.get_needs_now());
+    let _ = queue.add(1, 1, Add::now(), Group::default(), Time::ZERO);
+    assert!(queue.get_needs_now());
+    let out = queue.get(Time::ZERO).expect("one is ready");
+    for how in [Finish::Done, Finish::Succeed, Finish::PutBack { asked: out.asked }] {
+        assert!(queue.finish_needs_now(&out.ticket, &how));
+    }
+    assert!(queue.done_needs_now(&1, 1));
+}
+
+/// It may be that what is due comes before what is ready.
+#[test]
+fn a_get_needs_now_where_keys_wait_unless_what_is_ready_comes_first() {
+    let second = core::time::Duration::from_secs(1);
+    for (order, ready_first) in [(Order::Fifo, true), (Order::Priority { oldest_every: 4 }, false)]
+    {
+        let mut queue = Queue::new(Config { order, ..Config::default() });
+        let _ = queue.add(1, 1, Add::after(second), Group::default(), Time::ZERO);
+        assert!(queue.add_needs_now() && queue.get_needs_now());
+        let _ = queue.add(2, 2, Add::now(), Group::default(), Time::ZERO);
+        assert_eq!(queue.get_needs_now(), !ready_first);
+        let out = queue.get(Time::ZERO).expect("one is ready");
+        assert!(queue.finish_needs_now(&out.ticket, &Finish::PutBack { asked: out.asked }));
+    }
+}
 
 #[test]
 fn a_get_needs_now_where_the_first_key_has_a_delayed_add_too() {

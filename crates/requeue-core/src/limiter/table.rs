@@ -214,6 +214,28 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_given_back_below_a_quarter_and_half_of_that_is_kept() {
+        let mut table = table();
+        (0..1024).for_each(|key| *table.get_or_default(&key) = 1);
+        let (row, _) = table.room();
+        (row / 4..1024).for_each(|key| _ = table.remove(&(key as u16)));
+        assert_eq!((table.len(), table.room().0), (row / 4, row));
+        table.remove(&0);
+        let (left, (row, index)) = (table.len(), table.room());
+        assert!((2 * left..3 * left).contains(&row), "{row}");
+        assert!((2 * left..4 * left).contains(&index), "{index}");
+    }
+
+    #[test]
+    fn a_small_table_stays_as_it_is() {
+        let mut table = table();
+        (0..SMALL as u16).for_each(|key| *table.get_or_default(&key) = 1);
+        assert_eq!(table.room().0, SMALL);
+        (0..SMALL as u16).for_each(|key| _ = table.remove(&key));
+        assert_eq!(table.room().0, SMALL);
+    }
+
+    #[test]
     fn order_is_not_that_of_hashes() {
         let walk = || {
             let mut table = table();

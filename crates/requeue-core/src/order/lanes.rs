@@ -396,3 +396,15 @@ impl Lanes {
         self.place_group(group);
     }
 }
+
+#[cfg(test)]
+impl Lanes {
+    /// Of how many slots it has something.
+    pub(crate) fn slots(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(crate) fn groups(&self) -> usize {
+        self.groups.len()
+    }
+}

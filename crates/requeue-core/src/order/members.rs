@@ -108,3 +108,26 @@ impl Members {
         here.into_iter().chain(more).min()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_is_there_from_when_it_is_opened_until_it_is_closed() {
+        let mut members = Members::new(Group::new(0));
+        for levels in [[1, 5, 9], [9, 1, 5], [5, 9, 1]] {
+            for level in levels {
+                members.open(level);
+            }
+            let after = [None, Some(0), Some(1), Some(5), Some(9), Some(i32::MAX)];
+            let found = after.map(|level| members.level_after(level));
+            assert_eq!(found, [Some(1), Some(1), Some(5), Some(9), None, None]);
+            assert_eq!(levels.map(|level| members.lane(level).level), levels);
+            members.close(5);
+            assert_eq!(members.level_after(Some(1)), Some(9));
+            [9, 1].into_iter().for_each(|level| members.close(level));
+            assert_eq!(members.level_after(None), None);
+        }
+    }
+}

@@ -21,7 +21,7 @@ pub(crate) fn config(cases: u32) -> Config {
         cases: chosen.unwrap_or(cases),
         rng_seed,
         failure_persistence: None,
-        max_shrink_iters: 20_000,
+        max_shrink_iters: config.max_shrink_iters.min(20_000),
         ..config
     }
 }

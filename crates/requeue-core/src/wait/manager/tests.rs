@@ -111,6 +111,7 @@ fn test_jittered_backoff_manager_get_next_backoff() {
 fn test_jitter_backoff_manager_with_real_clock() {
     let mut manager = JitteredBackoffManager::new(Duration::from_millis(1), 0.0, source());
     assert_eq!(rounds(&mut manager), [1; 7]);
+    assert_eq!(nanos(&mut manager, START), 1_000_000, "none of it is random");
 }
 
 #[test]

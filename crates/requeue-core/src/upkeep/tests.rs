@@ -1,0 +1,94 @@
+use core::time::Duration;
+
+use alloc::vec::Vec;
+
+use super::*;
+use crate::chunked::CHUNK;
+use crate::{Config, Finish, Group, Order};
+
+const KEYS: u32 = 64 * CHUNK as u32;
+
+/// When everything is due.
+const LATER: Time = Time::from_nanos(2_000_000_000);
+
+/// One key of each chunk is left.
+fn left() -> impl Iterator<Item = u32> {
+    (0..KEYS).step_by(CHUNK)
+}
+
+fn added_at(key: u32) -> Time {
+    Time::from_nanos(key.into())
+}
+
+/// The keys of every third chunk wait; those of another third are with workers.
+fn thinned_out(config: Config<u32>) -> Queue<u32> {
+    let mut queue = Queue::new(config);
+    let mut working = Vec::new();
+    for key in 0..KEYS {
+        let third = key / CHUNK as u32 % 3;
+        let delay = if third == 1 { Duration::from_secs(1) } else { Duration::ZERO };
+        let group = Group::new(u64::from(key % 7));
+        let _ = queue.add(key, u64::from(key), Add::after(delay), group, added_at(key));
+        if third == 2 {
+            working.extend(queue.get(added_at(key)));
+        }
+    }
+    for out in working.into_iter().filter(|out| out.key % CHUNK as u32 > 0) {
+        assert!(queue.finish(&out.ticket, Finish::Done, Time::ZERO).is_some());
+    }
+    for key in (0..KEYS).filter(|key| key % CHUNK as u32 > 0) {
+        let _ = queue.cancel(&key, u64::from(key));
+    }
+    queue
+}
+
+/// Takes it all out.
+fn all_is_there(queue: &mut Queue<u32>) {
+    let keys = (0..KEYS).filter(|&key| queue.look_up(&key, u64::from(key)).is_some());
+    assert!(keys.eq(left()));
+    while queue.promote(LATER, 1000) > 0 {}
+    let (ready, working) = (queue.len(), queue.processing());
+    assert_eq!(ready + working, left().count());
+    assert_eq!(core::iter::from_fn(|| queue.get(LATER)).count(), ready);
+}
+
+#[test]
+fn what_is_kept_per_slot_comes_back_when_few_keys_are_left() {
+    for order in [Order::Fifo, Order::Priority { oldest_every: 4 }] {
+        let mut queue = thinned_out(Config { order, track: true, ..Config::default() });
+        let (end, few) = (queue.records.end(), 4 * CHUNK);
+        assert!(end <= few, "{end} slots");
+        assert!(queue.timers.chunks() <= few / CHUNK);
+        assert!(queue.tracker.as_ref().is_some_and(|tracker| tracker.slots() <= few));
+        assert!(queue.ready.lanes().is_none_or(|lanes| lanes.slots() <= few));
+
+        // With the times of the keys that have moved.
+        for key in left() {
+            let since = queue.look_up(&key, u64::from(key)).and_then(|entry| entry.since);
+            assert!(since.is_some_and(|since| since >= added_at(key)), "{key} since {since:?}");
+        }
+        let running = queue.running(0, KEYS as usize).expect("times are kept");
+        assert_eq!(running.len(), queue.processing());
+        assert!(running.is_sorted_by_key(|entry| entry.since));
+        all_is_there(&mut queue);
+    }
+}
+
+#[test]
+fn records_that_nothing_follows_come_together_too() {
+    let mut queue = thinned_out(Config::default());
+    let end = queue.records.end();
+    assert!(end <= 16 * CHUNK, "{end} slots");
+    all_is_there(&mut queue);
+}
+
+#[test]
+fn groups_without_keys_are_forgotten() {
+    let mut queue = Queue::new(Config { fair: true, ..Config::default() });
+    for key in 0..100_u32 {
+        let _ = queue.add(key, u64::from(key), Add::now(), Group::new(key.into()), Time::ZERO);
+        assert_eq!(queue.ready.lanes().map(crate::order::Lanes::groups), Some(1));
+        let out = queue.get(Time::ZERO).expect("one is ready");
+        let _ = queue.finish(&out.ticket, Finish::Done, Time::ZERO);
+    }
+}

@@ -1,0 +1,45 @@
+//! What an add asks for, and what becomes of it.
+
+use std::time::Duration;
+
+use requeue_core::{Add, Added, Cancelled, Config, EarlyAdd, Group, Merge, Queue, Time};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn an_add_says_what_it_asks_for() {
+    assert_eq!(Add::now().reason(1).reason(1), Add::now().reason(1));
+    assert_eq!(Add::now().reason(1).reason(2), Add::now().reason(3));
+    for merge in [Merge::Earliest, Merge::Latest, Merge::Exactly] {
+        assert_eq!(Add::now().merge(merge).merging(), merge);
+    }
+    let delayed = [Add::now(), Add::after(Duration::ZERO), Add::after(SECOND), Add::at(Time::ZERO)]
+        .map(|add| add.is_delayed());
+    assert_eq!(delayed, [false, false, true, true]);
+}
+
+#[test]
+fn a_cancel_says_whether_it_took_anything() {
+    let none = Cancelled::default();
+    assert!(!none.any());
+    assert!(Cancelled { ready: true, ..none }.any());
+    assert!(Cancelled { dirty: true, ..none }.any());
+    assert!(Cancelled { waiting: true, ..none }.any());
+}
+
+/// Of keys that are due at one time, the one that was first to wait for it comes first.
+#[test]
+fn an_add_that_changes_no_time_keeps_the_place() {
+    for early_add in [EarlyAdd::Keep, EarlyAdd::Replace, EarlyAdd::Hold] {
+        for merge in [Merge::Earliest, Merge::Latest] {
+            let mut queue = Queue::new(Config { early_add, ..Config::default() });
+            let mut add = |key: u32| {
+                let add = Add::after(SECOND).merge(merge);
+                queue.add(key, 1, add, Group::default(), Time::ZERO).0
+            };
+            assert_eq!([1, 2, 1].map(&mut add), [Added::New, Added::New, Added::Coalesced]);
+            let later = Time::ZERO + SECOND;
+            assert_eq!([(); 2].map(|()| queue.get(later).expect("both are due").key), [1, 2]);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What every limiter says of itself.
+
+use std::time::Duration;
+
+use requeue_core::limiter::{
+    BackoffLimiter, Bucket, ExponentialFailure, FastSlow, MaxOf, WithMaxWait,
+};
+use requeue_core::{RateLimiter, Time};
+
+const MILLI: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// `forget` is left out by a caller to whom a limiter says that it is idle.
+fn is_idle_while_no_failure_is_counted(mut limiter: impl RateLimiter<u8>) {
+    assert!(limiter.is_idle());
+    limiter.delay(&1, Time::ZERO);
+    limiter.delay(&2, Time::ZERO);
+    assert!(!limiter.is_idle());
+    limiter.forget(&1);
+    assert!(!limiter.is_idle());
+    limiter.forget(&2);
+    assert!(limiter.is_idle());
+}
+
+#[test]
+fn a_limiter_is_idle_while_it_counts_no_failure() {
+    let exponential = || ExponentialFailure::new(MILLI, SECOND);
+    is_idle_while_no_failure_is_counted(BackoffLimiter::new(1));
+    is_idle_while_no_failure_is_counted(exponential());
+    is_idle_while_no_failure_is_counted(FastSlow::new(MILLI, SECOND, 3));
+    is_idle_while_no_failure_is_counted(WithMaxWait::new(exponential(), MILLI));
+    let boxed: Box<dyn RateLimiter<u8>> = Box::new(exponential());
+    is_idle_while_no_failure_is_counted(boxed);
+    // One that counts is enough.
+    let members: Vec<Box<dyn RateLimiter<u8>>> =
+        vec![Box::new(Bucket::new(1.0, 1)), Box::new(exponential())];
+    is_idle_while_no_failure_is_counted(MaxOf::new(members));
+}
+
+#[test]
+fn a_bucket_counts_no_key_and_is_always_idle() {
+    let mut bucket = Bucket::new(1.0, 1);
+    bucket.delay(&1, Time::ZERO);
+    bucket.delay(&1, Time::ZERO);
+    assert_eq!((bucket.num_requeues(&1), RateLimiter::<u8>::is_idle(&bucket)), (0, true));
+}
+
+#[test]
+fn a_limiter_of_keys_is_empty_while_it_remembers_none() {
+    let mut exponential = ExponentialFailure::new(MILLI, SECOND);
+    let mut fast_slow = FastSlow::new(MILLI, SECOND, 3);
+    let mut backoff = BackoffLimiter::new(1);
+    assert!(exponential.is_empty() && fast_slow.is_empty() && backoff.is_empty());
+    exponential.delay(&1, Time::ZERO);
+    fast_slow.delay(&1, Time::ZERO);
+    backoff.delay(&1, Time::ZERO);
+    assert!(!exponential.is_empty() && !fast_slow.is_empty() && !backoff.is_empty());
+    assert_eq!([exponential.len(), fast_slow.len(), backoff.len()], [1; 3]);
+}
+
+#[test]
+fn trimming_and_retaining_say_how_many_keys_went() {
+    let mut exponential = ExponentialFailure::new(MILLI, SECOND);
+    let mut fast_slow = FastSlow::new(MILLI, SECOND, 3);
+    for key in 0..9 {
+        exponential.delay(&key, Time::ZERO);
+        fast_slow.delay(&key, Time::ZERO);
+    }
+    assert_eq!((exponential.trim(6), fast_slow.trim(6)), (3, 3));
+    assert_eq!((exponential.len(), fast_slow.len()), (6, 6));
+    let keep = |key: &u8, failures| key % 3 == 0 && failures == 1;
+    assert_eq!((exponential.retain(keep), fast_slow.retain(keep)), (4, 4));
+    assert_eq!((exponential.len(), fast_slow.len()), (2, 2));
+    assert_eq!((exponential.trim(6), exponential.retain(keep)), (0, 0));
+}
+
+/// Nothing is known of one that a user wrote, so that it is told of everything.
+#[test]
+fn a_limiter_that_says_nothing_of_itself_is_not_idle_and_gives_up_to_five_minutes() {
+    struct Zero;
+    impl RateLimiter<u8> for Zero {
+        fn delay(&mut self, _: &u8, _: Time) -> Duration {
+            Duration::ZERO
+        }
+        fn forget(&mut self, _: &u8) {}
+        fn num_requeues(&self, _: &u8) -> u32 {
+            0
+        }
+    }
+    assert_eq!((Zero.is_idle(), Zero.longest()), (false, 300 * SECOND));
+    let boxed: Box<dyn RateLimiter<u8>> = Box::new(Zero);
+    assert_eq!((boxed.is_idle(), boxed.longest()), (false, 300 * SECOND));
+}
+
+#[test]
+fn a_limiter_of_several_shows_how_many() {
+    let limiter = MaxOf::<u8>::new(vec![Box::new(Bucket::new(1.0, 1))]);
+    assert_eq!(format!("{limiter:?}"), "MaxOf { members: 1, .. }");
+}
