@@ -16,19 +16,18 @@ for file; do
     files+=(--file "crates/requeue-core/src/$file")
 done
 
-# Those that have not been seen yet, by the tests of which packages. 2: some are not seen. A mutant with which the
-# tests don't end is one that they see.
+# The tests that are named, on the code as it is; then on each mutant that has not been seen yet. 2: some are not seen.
+# A mutant with which the tests don't end is one that they see.
 mutants() {
-    local code=0
-    cargo mutants --package requeue-core --test-package "$1" --output "$target" --iterate \
-        --baseline skip "${files[@]}" "${@:2}" || code=$?
+    local timeout=$1 code=0
+    shift
+    cargo test --quiet --profile mutants --package requeue-core --package requeue-sim "$@" || return 4
+    cargo mutants --package requeue-core --test-package requeue-core,requeue-sim --output "$target" \
+        --iterate --baseline skip --timeout "$timeout" "${files[@]}" "${@/#/--cargo-arg=}" || code=$?
     [ "$code" = 3 ] || return "$code"
 }
 
-# First the tests that see most of them, which take no time; then all that there are.
-few=(--lib --test=lockstep)
-cargo test --quiet --profile mutants --package requeue-core --package requeue-sim "${few[@]}"
 rm -rf "$target/mutants.out" "$target/mutants.out.old"
-mutants requeue-core,requeue-sim --timeout 60 "${few[@]/#/--cargo-arg=}" || [ $? = 2 ]
-cargo test --quiet --profile mutants --package requeue-core --package requeue-sim --package requeue
-mutants requeue-core,requeue-sim,requeue --timeout 600
+# First the tests that see nearly all of them, which take seconds; then all that there are.
+mutants 60 --lib --test=lockstep || [ $? = 2 ]
+mutants 300

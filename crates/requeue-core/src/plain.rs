@@ -131,3 +131,53 @@ impl<K: Eq + Clone> Queue<K> {
         Some((record.key, worked))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Group};
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const NOW: Time = Time::ZERO;
+
+    /// What is not done in a short way is done in the long one, so that only this shows it.
+    #[test]
+    fn the_short_ways_are_taken() {
+        for (early_add, track) in [(EarlyAdd::Keep, false), (EarlyAdd::Replace, true)] {
+            let mut queue = Queue::new(Config { early_add, track, ..Config::default() });
+            let add = |queue: &mut Queue<u8>, key, add| {
+                queue.add_plain(key, key.into(), &add, NOW).map(|(added, _)| added)
+            };
+            let later = Add::after(SECOND);
+            // In an index without a line there is nothing to be seen at a glance.
+            assert_eq!(add(&mut queue, 0, later), Err(0));
+            let _ = queue.add(0, 0, later, Group::default(), NOW);
+            for key in 1..=4 {
+                let first = if key == 4 { later } else { Add::now() };
+                assert_eq!(add(&mut queue, key, first), Ok(Added::New));
+                assert_eq!(add(&mut queue, key, first), Ok(Added::Coalesced));
+            }
+            let [one, two, three] = [(); 3].map(|()| queue.get(NOW).expect("three are ready"));
+            assert_eq!(add(&mut queue, 1, Add::now()), Ok(Added::Dirty));
+            assert_eq!(add(&mut queue, 1, Add::now()), Ok(Added::Coalesced));
+            assert_eq!(queue.finish_plain(&one.ticket, Finish::Succeed, NOW), None);
+            let worked = track.then_some(SECOND);
+            for (out, how) in [(two, Finish::Done), (three, Finish::Succeed)] {
+                let ended = queue.finish_plain(&out.ticket, how, NOW + SECOND);
+                assert_eq!(ended, Some((out.key, worked)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_of_a_key_that_has_failed_is_short_if_it_succeeds() {
+        for (how, is_short) in [(Finish::Succeed, true), (Finish::Done, false)] {
+            let mut queue = Queue::new(Config::default());
+            let _ = queue.add(1, 1, Add::after(SECOND).failed(), Group::default(), NOW);
+            let out = queue.get(NOW + SECOND).expect("it is due");
+            assert_eq!(out.failures, 1);
+            let ended = queue.finish_plain(&out.ticket, how, NOW);
+            assert_eq!(ended.is_some(), is_short);
+        }
+    }
+}

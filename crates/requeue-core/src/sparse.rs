@@ -57,7 +57,7 @@ impl Sparse {
         let chunk = &mut self.chunks[at];
         chunk.numbers[slot as usize % CHUNK] = NONE;
         chunk.used -= 1;
-        if chunk.used == 0 && (at > 0 || chunk.numbers.len() == CHUNK) {
+        if chunk.used == 0 && chunk.numbers.len() == CHUNK {
             chunk.numbers = Vec::new();
         }
     }
@@ -147,6 +147,11 @@ mod tests {
         assert_eq!(sparse.room(), 8);
         sparse.insert(CHUNK as u32 - 1, 7);
         sparse.remove(CHUNK as u32 - 1);
+        assert_eq!(sparse.room(), 0);
+        // The others have their size.
+        sparse.insert(CHUNK as u32, 7);
+        assert_eq!(sparse.room(), CHUNK);
+        sparse.remove(CHUNK as u32);
         assert_eq!(sparse.room(), 0);
     }
 

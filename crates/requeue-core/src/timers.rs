@@ -199,7 +199,7 @@ impl Timers {
             }
             let mut least = first;
             let mut below = *self.heap.get(first);
-            for child in first + 1..len.min(first + ARITY) {
+            for child in (first..len.min(first + ARITY)).skip(1) {
                 let candidate = *self.heap.get(child);
                 if candidate.before(&below) {
                     (least, below) = (child, candidate);
@@ -232,7 +232,7 @@ mod tests {
         /// Against a list that is sorted anew for each question.
         #[test]
         fn leaves_by_deadline_then_by_arrival(
-            ops in proptest::collection::vec((0u8..6, 0u32..40, 0u64..20), 1..300),
+            ops in proptest::collection::vec((0u8..7, 0u32..40, 0u64..20), 1..300),
         ) {
             let mut timers = Timers::new();
             let mut model: Vec<(u64, u32, u32)> = Vec::new();
@@ -250,6 +250,16 @@ mod tests {
                         model.retain(|entry| entry.2 != slot);
                     }
                     4 => {
+                        let earliest = arrival % 2 == 0;
+                        if let Some(entry) = model.iter_mut().find(|entry| entry.2 == slot) {
+                            timers.merge(slot, Time::from_nanos(at), earliest);
+                            let changes = if earliest { at < entry.0 } else { at > entry.0 };
+                            if changes {
+                                (entry.0, entry.1) = (at, arrival);
+                            }
+                        }
+                    }
+                    5 => {
                         let to = slot + 100;
                         if !model.iter().any(|e| e.2 == to) {
                             timers.moved(slot, to);
@@ -284,6 +294,7 @@ mod tests {
             assert!(timers.next() <= Some(at(slot)));
         }
         for n in 0..2003 {
+            assert!(timers.any().is_some_and(|slot| timers.due(slot).is_some()));
             let slot = timers.first(Time::from_nanos(n)).expect("each nanosecond has one");
             assert_eq!((at(slot), timers.is_due(at(slot))), (Time::from_nanos(n), true));
             assert!(n == 0 || !timers.is_due(Time::from_nanos(n - 1)));

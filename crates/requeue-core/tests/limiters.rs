@@ -68,7 +68,7 @@ fn trimming_and_retaining_say_how_many_keys_went() {
     }
     assert_eq!((exponential.trim(6), fast_slow.trim(6)), (3, 3));
     assert_eq!((exponential.len(), fast_slow.len()), (6, 6));
-    let keep = |key: &u8, failures| key % 3 == 0 && failures == 1;
+    let keep = |key: &u8, failures| key.is_multiple_of(3) && failures == 1;
     assert_eq!((exponential.retain(keep), fast_slow.retain(keep)), (4, 4));
     assert_eq!((exponential.len(), fast_slow.len()), (2, 2));
     assert_eq!((exponential.trim(6), exponential.retain(keep)), (0, 0));
