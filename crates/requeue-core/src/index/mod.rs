@@ -18,6 +18,7 @@ use alloc::vec::Vec;
 
 pub(crate) use self::segment::{AWAY, Found, Place};
 use self::segment::{BITS, FULL, Segment};
+use crate::chunked::give_back;
 use crate::record::Record;
 use crate::slab::Slab;
 
@@ -127,9 +128,7 @@ impl Index {
         for slot in last.slots() {
             self.segments[into].note(records, slot);
         }
-        if self.segments.capacity() > 4 * self.segments.len() + 16 {
-            self.segments.shrink_to(2 * self.segments.len());
-        }
+        give_back(&mut self.segments);
     }
 
     /// How many keys are right for so many segments.
