@@ -107,7 +107,8 @@ impl Timers {
     pub(crate) fn merge(&mut self, slot: u32, at: Time, earliest: bool) {
         let place = self.places.get(slot) as usize;
         let was = self.heap.get(place).at;
-        if at == was || (at < was) != earliest {
+        let changes = if earliest { at < was } else { at > was };
+        if !changes {
             return;
         }
         let entry = self.entry(slot, at);
@@ -199,7 +200,8 @@ impl Timers {
             }
             let mut least = first;
             let mut below = *self.heap.get(first);
-            for child in (first..len.min(first + ARITY)).skip(1) {
+            for nth in 1..ARITY.min(len - first) {
+                let child = first + nth;
                 let candidate = *self.heap.get(child);
                 if candidate.before(&below) {
                     (least, below) = (child, candidate);
