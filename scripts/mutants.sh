@@ -4,7 +4,6 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 exec </dev/null
-export CARGO_TARGET_DIR=$target/mutants
 # The same cases each time; and nobody reads the smallest one that fails.
 export PROPTEST_RNG_SEED=1 PROPTEST_MAX_SHRINK_ITERS=0
 # Some mutants fill the memory until they are stopped.
@@ -23,7 +22,8 @@ mutants() {
     local timeout=$1 code=0
     shift
     cargo test --quiet --profile mutants --package requeue-core --package requeue-sim "$@" || return 4
-    cargo mutants --package requeue-core --test-package requeue-core,requeue-sim --output "$target" \
+    # Built apart: cargo takes what it has built of a copy for this tree's.
+    CARGO_TARGET_DIR=$target/mutated cargo mutants --package requeue-core --test-package requeue-core,requeue-sim --output "$target" \
         --iterate --baseline skip --timeout "$timeout" "${files[@]}" "${@/#/--cargo-arg=}" || code=$?
     [ "$code" = 3 ] || return "$code"
 }

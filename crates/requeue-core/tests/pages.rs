@@ -95,3 +95,17 @@ fn an_entry_explains_itself_in_one_sentence() {
     let shut_down = "ready, waiting for a worker, for 2.0s; the queue is shut down";
     assert_eq!(explain(&|entry| entry.ending = Ending::ShutDown), shut_down);
 }
+
+#[test]
+fn a_queue_that_is_taken_apart_gives_every_key_whatever_it_is_in_the_middle_of() {
+    let mut queue = queue();
+    for key in 1..=3 {
+        add(&mut queue, key, Add::now(), at(0));
+    }
+    add(&mut queue, 4, Add::after(SECOND), at(0));
+    let out = queue.get(at(0)).expect("three are ready");
+    let _ = queue.cancel(&2, 2);
+    let mut keys: Vec<u32> = queue.into_keys().collect();
+    keys.sort_unstable();
+    assert_eq!((out.key, keys), (1, vec![1, 3, 4]));
+}
