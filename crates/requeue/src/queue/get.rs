@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use requeue_core::{HandOut, Time};
 
-use super::shared::{Look, SLICE, Wait};
+use super::look::{Look, Wait};
+use super::shared::SLICE;
 use super::waiters::Kind;
 use super::{Item, Queue, Shared};
 use crate::Key;

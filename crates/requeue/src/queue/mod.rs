@@ -7,6 +7,7 @@ mod hooks;
 mod inspect;
 mod item;
 mod limits;
+mod look;
 mod lost;
 #[cfg(feature = "prometheus")]
 pub(crate) mod sample;
