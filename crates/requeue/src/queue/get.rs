@@ -146,7 +146,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// # Panics
     ///
-    /// Inside a tokio runtime, whose thread it would block: use [`get`](Self::get) there.
+    /// Inside a tokio runtime, where it would have to wait and so block a thread of it: use
+    /// [`get`](Self::get) there.
     ///
     /// ```
     /// use requeue::Queue;
@@ -167,7 +168,6 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[track_caller]
     #[inline]
     pub fn get_blocking(&self) -> Option<Item<'_, K>> {
-        forbid_in_runtime();
         if let Some(Some(taken)) = self.shared.take_plain() {
             return Some(Item::lent(&self.shared, taken));
         }
@@ -261,7 +261,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             loop {
                 match waiting.look(waker) {
                     Ok(answer) => return answer,
-                    Err(until) => self.shared.park(until),
+                    Err(Pause::Spin) => self.shared.spin(),
+                    Err(Pause::Until(until)) => self.shared.park(until),
                 }
             }
         })
@@ -315,6 +316,13 @@ impl Wake for Unpark {
     }
 }
 
+/// How a thread waits until it looks again.
+enum Pause {
+    Spin,
+    /// To be woken, or until then.
+    Until(Time),
+}
+
 /// What every waiting getter is.
 struct Waiting<'q, K: Key, S: BuildHasher> {
     queue: &'q Queue<K, S>,
@@ -329,24 +337,25 @@ impl<'q, K: Key, S: BuildHasher> Waiting<'q, K, S> {
         Self { queue, wait: Wait::new(kind, patient), deadline: None, alarm: None }
     }
 
-    /// The answer, or until when to wait to be woken.
-    fn look(&mut self, waker: &Waker) -> Result<Option<HandOut<K>>, Time> {
+    /// The answer, or how to wait.
+    fn look(&mut self, waker: &Waker) -> Result<Option<HandOut<K>>, Pause> {
         let (queue, shared) = (self.queue, &self.queue.shared);
         match shared.look(&mut self.wait, waker, &|key| queue.hash(key)) {
             Look::Key(out) => Ok(Some(out)),
             Look::Ended => Ok(None),
+            Look::Spin => Err(Pause::Spin),
             Look::Wait { until } => match self.deadline {
-                None | Some(Time::NEVER) => Err(until),
+                None | Some(Time::NEVER) => Err(Pause::Until(until)),
                 Some(deadline) if shared.clock.now() >= deadline => {
                     shared.leave(&mut self.wait);
                     Ok(None)
                 }
                 Some(deadline) if shared.clock.is_real_time() && self.wait.is_thread() => {
-                    Err(until.min(deadline))
+                    Err(Pause::Until(until.min(deadline)))
                 }
                 Some(deadline) => {
                     self.alarm = quietly(|| shared.clock.arm(deadline, waker));
-                    Err(until.min(deadline))
+                    Err(Pause::Until(until.min(deadline)))
                 }
             },
         }

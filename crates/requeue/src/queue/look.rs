@@ -10,7 +10,9 @@ use super::shared::{Shared, State};
 use super::waiters::{Kind, Place};
 use crate::Key;
 use crate::clock::Clock;
-use crate::sync::{Held, Reentered, drop_quietly, park, park_timeout, park_warily};
+use crate::sync::{
+    Held, Ordering, Reentered, SPINS, drop_quietly, park, park_timeout, park_warily, spin_loop,
+};
 
 /// How soon a parked thread looks again that waits for a clock which does not go by real time.
 const LOOK: Duration = Duration::from_millis(10);
@@ -44,6 +46,8 @@ impl Wait {
 pub(super) enum Look<K> {
     Key(HandOut<K>),
     Ended,
+    /// It is to spin, and to look again.
+    Spin,
     /// It is in the list, and will be woken; a thread that keeps the time sleeps no longer than
     /// `until`.
     Wait {
@@ -145,6 +149,11 @@ impl<K: Key> Shared<K> {
                 drop_quietly(fresh);
                 return taken.map_or(Look::Ended, Look::Key);
             }
+            if state.waiters.spin(&mut wait.place, wait.kind, wait.patient) {
+                self.go.store(false, Ordering::Relaxed);
+                self.release(state);
+                return Look::Spin;
+            }
             if state.waiters.is_listed_with(wait.place, waker) {
                 break (state, None);
             }
@@ -161,6 +170,18 @@ impl<K: Key> Shared<K> {
         drop_quietly(old);
         drop_quietly(fresh);
         Look::Wait { until: if leads { due } else { Time::NEVER } }
+    }
+
+    /// Lets some time pass, so little that a thread which parked and was woken would take longer; or
+    /// less, if there is a key. A worker that comes back for the next key a moment before it is
+    /// added need not be woken, which costs whoever adds it more than all else.
+    pub(super) fn spin(&self) {
+        for _ in 0..SPINS {
+            if self.go.load(Ordering::Relaxed) {
+                return;
+            }
+            spin_loop();
+        }
     }
 
     /// Parks this thread until it is woken, or about `until`.

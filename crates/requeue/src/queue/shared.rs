@@ -50,6 +50,8 @@ pub(crate) struct Shared<K: Key> {
     state: Guarded<State<K>>,
     /// Whether an add needs the time, so that it can be read before the lock is taken. A hint.
     hint: AtomicBool,
+    /// Tells the thread that spins that there is a key. A hint.
+    pub(super) go: AtomicBool,
     /// Whether times are kept: then every operation needs its own.
     pub(super) tracks: bool,
     /// Whether it has an order of the user's own.
@@ -100,6 +102,7 @@ impl<K: Key> Shared<K> {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             state: Guarded::new(state, watched),
             hint: AtomicBool::new(hint),
+            go: AtomicBool::new(false),
             tracks,
             has_order,
             clock: parts.clock,
@@ -125,18 +128,18 @@ impl<K: Key> Shared<K> {
     }
 
     /// Takes the lock, with the time read before if `needs` says so of what it guards.
-    #[inline]
+    #[inline(always)]
     pub(super) fn lock_at(
         &self,
         now: Option<Time>,
         needs: impl Fn(&core::Queue<K>) -> bool,
     ) -> Result<(Held<'_, State<K>>, Time), Reentered> {
-        let now = now.or_else(|| self.tracks.then(|| self.clock.now()));
+        let now = if self.tracks { now.or_else(|| Some(self.clock.now())) } else { now };
         self.at(self.lock()?, now, needs)
     }
 
     /// The time for what is to be done under the lock, which is let go while a clock is read.
-    #[inline]
+    #[inline(always)]
     pub(super) fn at<'a>(
         &'a self,
         state: Held<'a, State<K>>,
@@ -162,6 +165,9 @@ impl<K: Key> Shared<K> {
         if state.hint != hint {
             state.hint = hint;
             self.hint.store(hint, Ordering::Relaxed);
+        }
+        if state.waiters.is_spinning() && state.core.eligible() > 0 {
+            self.go.store(true, Ordering::Relaxed);
         }
         if state.waiters.is_empty() && state.drainers.is_empty() && self.hooks.is_none() {
             drop(state);

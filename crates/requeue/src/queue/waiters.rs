@@ -22,13 +22,15 @@ struct Waiter {
     /// Whether the getter takes `None` only for an answer that is final.
     patient: bool,
     state: State,
+    /// Whether it is the one that spins.
+    spins: bool,
     prev: u32,
     next: u32,
 }
 
 enum State {
     Listed(Waker),
-    /// Woken by the wake of this number.
+    /// Woken by the wake of this number, or spinning with it.
     Woken(u64),
     Vacant,
 }
@@ -53,6 +55,8 @@ pub(crate) struct Waiters {
     to_task: u64,
     /// The latest wake that was given to a thread.
     to_thread: u64,
+    /// Whether a thread spins.
+    spinning: bool,
     /// The thread that keeps the time for all, and until when it sleeps.
     leader: Option<(Place, crate::Time)>,
 }
@@ -70,6 +74,7 @@ impl Waiters {
             returned: 0,
             to_task: 0,
             to_thread: 0,
+            spinning: false,
             leader: None,
         }
     }
@@ -78,6 +83,42 @@ impl Waiters {
     #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
         self.listed == 0
+    }
+
+    /// Whether a thread spins.
+    #[inline]
+    pub(crate) const fn is_spinning(&self) -> bool {
+        self.spinning
+    }
+
+    /// Makes a thread that has just come the one that spins, if there is none. It counts as woken,
+    /// as it looks again soon, so that nobody else is woken for a key that it can take.
+    pub(crate) fn spin(&mut self, place: &mut Option<Place>, kind: Kind, patient: bool) -> bool {
+        if self.spinning || place.is_some() || kind == Kind::Task {
+            return false;
+        }
+        self.given += 1;
+        self.to_thread = self.given;
+        self.spinning = true;
+        *place = Some(self.enter(kind, patient, State::Woken(self.given), true));
+        true
+    }
+
+    fn enter(&mut self, kind: Kind, patient: bool, state: State, spins: bool) -> Place {
+        let waiter = Waiter { kind, patient, state, spins, prev: NONE, next: NONE };
+        if let Some(at) = self.vacant.pop() {
+            self.all[at as usize] = waiter;
+            return Place(at);
+        }
+        self.all.push(waiter);
+        Place(self.all.len() as u32 - 1)
+    }
+
+    /// Whether it did.
+    fn stop_spinning(&mut self, at: u32) -> bool {
+        let spins = std::mem::take(&mut self.all[at as usize].spins);
+        self.spinning &= !spins;
+        spins
     }
 
     /// Puts a getter in the list; one that was woken for nothing to its head. Returns a waker that
@@ -90,27 +131,17 @@ impl Waiters {
         waker: Waker,
     ) -> Option<Waker> {
         let Some(Place(at)) = *place else {
-            let waiter =
-                Waiter { kind, patient, state: State::Listed(waker), prev: NONE, next: NONE };
-            let at = match self.vacant.pop() {
-                Some(at) => {
-                    self.all[at as usize] = waiter;
-                    at
-                }
-                None => {
-                    self.all.push(waiter);
-                    self.all.len() as u32 - 1
-                }
-            };
+            let Place(at) = self.enter(kind, patient, State::Listed(waker), false);
             self.link(at, false);
             *place = Some(Place(at));
             return None;
         };
+        let is_new = self.stop_spinning(at);
         match std::mem::replace(&mut self.all[at as usize].state, State::Listed(waker)) {
             State::Listed(old) => Some(old),
             State::Woken(wake) => {
                 self.give_back(wake);
-                self.link(at, true);
+                self.link(at, !is_new);
                 None
             }
             State::Vacant => None,
@@ -131,6 +162,7 @@ impl Waiters {
         if self.leader.is_some_and(|(leader, _)| leader == Place(at)) {
             self.leader = None;
         }
+        self.stop_spinning(at);
         let state = std::mem::replace(&mut self.all[at as usize].state, State::Vacant);
         let waker = match state {
             State::Listed(waker) => {
@@ -314,5 +346,45 @@ impl Wakes {
                 crate::sync::quietly(|| waker.wake());
             }
         }
+    }
+}
+
+#[cfg(all(test, not(requeue_loom)))]
+mod tests {
+    use super::*;
+
+    fn woken(waiters: &mut Waiters, keys: usize) -> usize {
+        let mut wakes = Wakes::new();
+        waiters.wake_for(keys, &mut wakes);
+        usize::from(wakes.first.is_some()) + wakes.more.len()
+    }
+
+    #[test]
+    fn one_thread_spins_and_nobody_is_woken_for_the_key_that_it_can_take() {
+        let mut waiters = Waiters::new();
+        let (mut parked, mut spinner, mut third, mut task) = (None, None, None, None);
+        waiters.wait(&mut parked, Kind::Thread, false, Waker::noop().clone());
+        assert!(!waiters.spin(&mut task, Kind::Task, false));
+        assert!(waiters.spin(&mut spinner, Kind::Thread, false));
+        assert!(!waiters.spin(&mut third, Kind::Thread, false));
+        assert_eq!(woken(&mut waiters, 1), 0);
+
+        // It has taken the key and works on it: somebody else is needed for the next.
+        waiters.leave(&mut spinner);
+        assert!(!waiters.is_spinning());
+        assert_eq!(woken(&mut waiters, 1), 1);
+    }
+
+    #[test]
+    fn one_that_has_spun_for_nothing_waits_behind_those_who_came_before() {
+        let mut waiters = Waiters::new();
+        let (mut first, mut spinner) = (None, None);
+        waiters.wait(&mut first, Kind::Thread, false, Waker::noop().clone());
+        assert!(waiters.spin(&mut spinner, Kind::Thread, false));
+        waiters.wait(&mut spinner, Kind::Thread, false, Waker::noop().clone());
+        assert!(!waiters.is_spinning());
+        assert_eq!(woken(&mut waiters, 1), 1);
+        assert!(!waiters.is_listed_with(first, Waker::noop()));
+        assert!(waiters.is_listed_with(spinner, Waker::noop()));
     }
 }
