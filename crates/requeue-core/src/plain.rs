@@ -11,10 +11,11 @@ use crate::record::{Phase, Record};
 use crate::{Ending, Finish, Queue, Ticket, Time};
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Whether the queue is open and keeps no groups, and the add counts no failure.
+    /// Whether the queue is open and keeps no groups, and the add has no backoff to be held to.
     #[inline(always)]
     pub(crate) fn is_plain(&self, add: &Add) -> bool {
-        self.ending == Ending::Open && matches!(self.ready, Ready::Fifo(_)) && !add.failed
+        let backs_off = add.failed && self.early_add == EarlyAdd::Hold;
+        self.ending == Ending::Open && matches!(self.ready, Ready::Fifo(_)) && !backs_off
     }
 
     /// What `add` does where a glance shows whether the key is new.
@@ -47,6 +48,7 @@ impl<K: Eq + Clone> Queue<K> {
             let mut record = Record::new(key, hash);
             (record.adds, record.reasons, record.priority) = (1, add.reasons, add.priority);
             record.place = room.place();
+            record.failures = add.failed.into();
             match due {
                 None => record.make_ready(list.tail()),
                 Some(_) => record.waiting = true,
@@ -60,7 +62,10 @@ impl<K: Eq + Clone> Queue<K> {
                 self.ready_len += 1;
                 self.counts.adds += 1;
             }
-            Some(due) => self.timers.insert(slot, due),
+            Some(due) => {
+                self.timers.insert(slot, due);
+                self.failing_len += usize::from(add.failed);
+            }
         }
         self.counts.retries += u64::from(add.is_retry());
         if let Some(tracker) = &mut self.tracker {
@@ -84,7 +89,7 @@ impl<K: Eq + Clone> Queue<K> {
         let is_alone = self.early_add == EarlyAdd::Keep
             || self.early_add == EarlyAdd::Replace && !record.waiting;
         let added = match (record.phase, due) {
-            _ if add.merge == Merge::Exactly => return None,
+            _ if add.merge == Merge::Exactly || add.failed => return None,
             (Phase::Ready | Phase::ProcessingDirty, None) if is_alone => Added::Coalesced,
             (Phase::Processing, None) if is_alone && self.backing_off.is_empty() => Added::Dirty,
             (Phase::Idle, Some(due)) if record.waiting && self.early_add != EarlyAdd::Hold => {
