@@ -352,6 +352,14 @@ impl Wakes {
 #[cfg(all(test, not(requeue_loom)))]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use std::task::Wake;
+
+    struct Sleeper;
+
+    impl Wake for Sleeper {
+        fn wake(self: Arc<Self>) {}
+    }
 
     fn woken(waiters: &mut Waiters, keys: usize) -> usize {
         let mut wakes = Wakes::new();
@@ -379,12 +387,13 @@ mod tests {
     fn one_that_has_spun_for_nothing_waits_behind_those_who_came_before() {
         let mut waiters = Waiters::new();
         let (mut first, mut spinner) = (None, None);
-        waiters.wait(&mut first, Kind::Thread, false, Waker::noop().clone());
+        let waker = Waker::from(Arc::new(Sleeper));
+        waiters.wait(&mut first, Kind::Thread, false, waker.clone());
         assert!(waiters.spin(&mut spinner, Kind::Thread, false));
-        waiters.wait(&mut spinner, Kind::Thread, false, Waker::noop().clone());
+        waiters.wait(&mut spinner, Kind::Thread, false, waker.clone());
         assert!(!waiters.is_spinning());
         assert_eq!(woken(&mut waiters, 1), 1);
-        assert!(!waiters.is_listed_with(first, Waker::noop()));
-        assert!(waiters.is_listed_with(spinner, Waker::noop()));
+        assert!(!waiters.is_listed_with(first, &waker));
+        assert!(waiters.is_listed_with(spinner, &waker));
     }
 }
