@@ -146,8 +146,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// # Panics
     ///
-    /// Inside a tokio runtime, where it would have to wait and so block a thread of it: use
-    /// [`get`](Self::get) there.
+    /// Inside a tokio runtime, whose thread it would block: use [`get`](Self::get) there.
     ///
     /// ```
     /// use requeue::Queue;
@@ -168,6 +167,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[track_caller]
     #[inline]
     pub fn get_blocking(&self) -> Option<Item<'_, K>> {
+        forbid_in_runtime();
         if let Some(Some(taken)) = self.shared.take_plain() {
             return Some(Item::lent(&self.shared, taken));
         }
