@@ -97,11 +97,12 @@ impl Entry {
 }
 
 /// All that this program has.
-pub const ALL: [Entry; 11] = [
+pub const ALL: [Entry; 12] = [
     Entry::of::<ours::Requeue>(),
     Entry::of::<ours::WithPriorities>(),
     Entry::of::<ours::WithGroups>(),
     Entry::of::<ours::OnTokio>(),
+    Entry::of::<ours::ByTsc>(),
     Entry::of::<core::Core>(),
     Entry::of::<floor::Bare>(),
     Entry::of::<three_sets::ThreeSets>(),

@@ -47,7 +47,11 @@ impl<'l> Bars<'l> {
         for line in lines {
             let (Some(Limit::Ratio(_)), Some(peer)) = (line.limit, &line.peer) else { continue };
             let (who, peer) = (line.ours.who.as_str(), peer.who.as_str());
-            let kind = if who == "requeue-tokio" { " (tokio)" } else { "" };
+            let kind = match who {
+                "requeue-tokio" => " (tokio)",
+                "requeue-tsc" => ", TSC clock",
+                _ => "",
+            };
             let label = format!("{}{kind}", line.path);
             match all.iter_mut().find(|bars| bars.label == label && bars.peer == peer) {
                 Some(bars) => bars.lines.push(line),

@@ -33,6 +33,7 @@ impl Scale {
 
 const OURS: &str = "requeue";
 const ON_TOKIO: &str = "requeue-tokio";
+const BY_TSC: &str = "requeue-tsc";
 const PRIORITIES: &str = "requeue-priorities";
 const GROUPS: &str = "requeue-groups";
 const CORE: &str = "requeue-core";
@@ -125,7 +126,9 @@ fn cycles(scale: Scale, keys: Keys) -> Vec<Heat> {
         Heat::new("add + get + done, with metrics", keys)
             .side(CLIENT_GO, with_metrics)
             .side(OURS, with_metrics)
-            .row(OURS, CLIENT_GO, Some(0.4)),
+            .side(BY_TSC, with_metrics)
+            .row(OURS, CLIENT_GO, Some(0.4))
+            .row(BY_TSC, CLIENT_GO, Some(0.3)),
         Heat::new("add + get + done, while one waits for an hour", keys)
             .side(CLIENT_GO, waiting)
             .side_as("requeue, one waits", OURS, waiting)

@@ -41,7 +41,8 @@
 //! - [`Queue`] adds, hands out and ends; [`Builder`] says how it is to behave; an [`Item`] is a key
 //!   that was handed out, and ends its run.
 //! - [`limiter`] has what decides how long a key waits after a failure.
-//! - [`clock`] has where the queue gets its time: the system, a tokio runtime, or a test.
+//! - [`clock`] has where the queue gets its time: the system, a tokio runtime, the
+//!   processor, or a test.
 #![cfg_attr(
     feature = "tokio",
     doc = "- [`workers`] runs a handler for each key: the loop above, with all that belongs to it."
@@ -75,6 +76,7 @@
 //! - `tokio` (default): the clock of the runtime, and workers. The queue needs none:
 //!   [`get`](Queue::get) works in any runtime, [`get_blocking`](Queue::get_blocking) in any thread.
 //! - `prometheus`: a collector for `prometheus-client`.
+//! - `tsc`: a clock that reads the processor's counter, for queues with metrics.
 
 pub mod clock;
 pub mod metrics;

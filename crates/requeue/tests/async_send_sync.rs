@@ -84,6 +84,12 @@ const _: () = {
     all!(sync: requeue::clock::TokioClock, requeue::workers::Context, requeue::workers::Action);
 };
 
+#[cfg(feature = "tsc")]
+const _: () = {
+    all!(send: requeue::clock::TscClock);
+    all!(sync: requeue::clock::TscClock);
+};
+
 /// The futures without a name: those of `async fn`s.
 #[test]
 fn every_future_of_a_queue_can_be_sent() {

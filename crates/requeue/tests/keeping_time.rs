@@ -166,3 +166,39 @@ fn the_time_is_kept_on_when_only_a_task_is_left() {
         assert_eq!(task.join().unwrap(), Some(1));
     });
 }
+
+/// A clock that runs slower than those whose alarms and parked threads it relies on.
+struct Slow;
+
+impl Clock for Slow {
+    fn now(&self) -> Time {
+        Time::from_nanos(SystemClock.now().as_nanos() / 4)
+    }
+
+    fn arm(&self, at: Time, waker: &Waker) -> Alarm {
+        SystemClock.arm(SystemClock.now() + at.since(self.now()), waker)
+    }
+
+    fn is_real_time(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn who_is_woken_early_by_a_clock_that_drifts_waits_for_the_rest() {
+    let queue = Queue::builder().clock(Slow).build().unwrap();
+    let get = |how| match how {
+        "by a thread" => queue.get_blocking(),
+        "by one with a time-out" => queue.get_timeout_blocking(secs(3600)),
+        _ => block_on(queue.get()),
+    };
+    for how in ["by a thread", "by one with a time-out", "by a task"] {
+        let due = queue.now() + ms(2);
+        queue.add_after(1, ms(2));
+        get(how).unwrap().succeed();
+        assert!(queue.now() >= due, "early {how}");
+    }
+    let end = queue.now() + ms(2);
+    assert!(queue.get_timeout_blocking(ms(2)).is_none());
+    assert!(queue.now() >= end, "never gives up early");
+}

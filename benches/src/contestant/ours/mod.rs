@@ -5,6 +5,7 @@ mod idle;
 mod priorities;
 mod snapshot;
 mod tokio;
+mod tsc;
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use requeue::{Item, Queue, limiter};
 pub(super) use self::groups::WithGroups;
 pub(super) use self::priorities::WithPriorities;
 pub(super) use self::tokio::OnTokio;
+pub(super) use self::tsc::ByTsc;
 use super::several::{self, Shared, SharedDelays, Tasks};
 use super::single::{self, Batches, Delays, HOUR, Subject};
 use super::{Contestant, fire};

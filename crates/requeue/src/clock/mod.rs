@@ -11,6 +11,10 @@
     feature = "tokio",
     doc = "| [`TokioClock`] | the runtime's clock, which a test can pause | the runtime's timer driver |"
 )]
+#![cfg_attr(
+    feature = "tsc",
+    doc = "| [`TscClock`] | the processor's counter, which is quick to read | `SystemClock`'s thread |"
+)]
 //! | [`FakeClock`] | what the test has set | the thread that moves the clock |
 
 mod fake;
@@ -19,6 +23,8 @@ mod system;
 mod timers;
 #[cfg(feature = "tokio")]
 mod tokio;
+#[cfg(feature = "tsc")]
+mod tsc;
 
 use std::fmt;
 use std::pin::Pin;
@@ -33,6 +39,8 @@ pub use self::sleep::{Sleep, sleep_until};
 pub use self::system::SystemClock;
 #[cfg(feature = "tokio")]
 pub use self::tokio::TokioClock;
+#[cfg(feature = "tsc")]
+pub use self::tsc::TscClock;
 
 /// Says what time it is, and wakes when a time has come.
 ///
@@ -69,7 +77,8 @@ pub trait Clock: Send + Sync + 'static {
     /// Whether a thread that parks for a duration finds this clock that much later.
     ///
     /// Where it is true, a blocked thread may keep its own deadline; where it is not, the thread
-    /// has to be woken by an alarm. Only [`SystemClock`] says true.
+    /// has to be woken by an alarm. It may be off by a little: who finds that it is too early waits
+    /// again. [`SystemClock`] says true, and so does the one that reads the processor's counter.
     fn is_real_time(&self) -> bool {
         false
     }
