@@ -175,6 +175,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     #[inline(never)]
+    #[track_caller]
     fn get_after_waiting(&self) -> Option<Item<'_, K>> {
         Some(Item::lent(&self.shared, self.block(None, false)?))
     }
@@ -231,7 +232,6 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             let before = taken.items.len();
             let room = (max - before).min(SLICE);
             if !self.shared.take_many_plain(&mut taken.items, room) {
-                taken.outs.reserve(room);
                 let Ok((mut state, one)) = self.shared.take(&|key| self.hash(key)) else { break };
                 taken.outs.extend(one);
                 while (1..room).contains(&taken.outs.len())
@@ -242,8 +242,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
                     taken.outs.push(out);
                 }
                 self.shared.release(state);
-                let outs = std::mem::take(&mut taken.outs);
-                taken.items.extend(outs.into_iter().map(|out| Item::lent(&self.shared, out)));
+                let Slice { shared, items, outs } = &mut taken;
+                items.extend(outs.drain(..).map(|out| Item::lent(*shared, out)));
             }
             if taken.items.len() == before {
                 break;

@@ -158,7 +158,7 @@ impl<'q, K: Key> Item<'q, K> {
             items.chunks_mut(SLICE).for_each(|slice| shared.succeed_all(slice));
         }
         for item in items {
-            // What has more to it, or is another queue's.
+            // Another queue's, or its own.
             if item.live.is_some() {
                 item.succeed();
             }
@@ -356,29 +356,32 @@ impl Ticket {
 }
 
 impl<K: Key> Shared<K> {
-    /// Ends those of this queue's hand-outs which end with nothing left.
+    /// Ends this queue's items, of those that are lent.
     fn succeed_all(&self, items: &mut [Item<'_, K>]) {
-        for item in &*items {
+        let is_ours = |item: &Item<'_, K>| matches!(&item.live, Some((Owner::Lent(of), _)) if std::ptr::eq(*of, self));
+        for item in items.iter().filter(|item| is_ours(item)) {
             self.limits.forget(item);
         }
         let now = if self.tracks { self.clock.now() } else { Time::ZERO };
         let mut ended = Vec::new();
         let Ok(mut state) = self.lock() else { return };
-        for item in items {
-            if matches!(&item.live, Some((Owner::Lent(of), _)) if std::ptr::eq(*of, self))
-                && let Some((key, worked)) =
-                    state.core.finish_plain(&item.ticket, Finish::Succeed, now)
-            {
-                let own = item.live.take();
-                if std::mem::needs_drop::<K>() || worked.is_some() {
-                    ended.push((own, key, worked));
-                }
+        for item in items.iter_mut().filter(|item| is_ours(item)) {
+            let finished = state.core.finish_plain(&item.ticket, Finish::Succeed, now);
+            let Some((key, worked)) = finished else { continue };
+            let own = item.live.take();
+            if std::mem::needs_drop::<K>() || worked.is_some() {
+                ended.push((own, key, worked));
             }
         }
         self.release(state);
         for (own, key, worked) in ended {
-            drop_quietly((own, key));
+            drop_quietly(own);
+            drop_quietly(key);
             self.tell_worked(worked);
+        }
+        // What there is more to.
+        for item in items.iter_mut().filter(|item| is_ours(item)) {
+            item.end(|_, _, _| Finish::Succeed);
         }
     }
 

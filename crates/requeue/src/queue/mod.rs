@@ -1,5 +1,6 @@
 //! The queue that threads and tasks share.
 
+mod adding;
 mod builder;
 mod ending;
 mod get;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use requeue_core::{Add, Added, Cancelled, Group, Time};
 
+use self::adding::Adding;
 pub use self::builder::{BuildError, Builder};
 pub use self::ending::{Drain, Drained};
 pub use self::get::{Get, GetMany};
@@ -281,31 +283,18 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     pub fn add_all(&self, keys: impl IntoIterator<Item = K>) -> usize {
         let mut keys = keys.into_iter();
         let mut count = 0;
-        let mut slice = Vec::with_capacity(keys.size_hint().0.min(SLICE));
         loop {
             // The iterator, hashing and grouping are the user's code: outside the lock.
-            for key in keys.by_ref().take(SLICE) {
+            let slice = keys.by_ref().take(SLICE).map(|key| {
                 let (hash, group) = (self.hash(&key), self.group(&key));
-                slice.push((key, hash, group));
-            }
-            if slice.is_empty() {
+                (key, hash, group)
+            });
+            let mut adding = Adding::new(&self.shared, slice.collect());
+            if adding.is_empty() {
                 return count;
             }
-            let now = self.shared.hinted_now();
-            let locked = self.shared.lock_at(now, requeue_core::Queue::add_needs_now);
-            let Ok((mut state, now)) = locked else { return count };
-            let mut unused = Vec::new();
-            for (key, hash, group) in slice.drain(..) {
-                let (added, back) = state.core.add(key, hash, Add::now(), group, now);
-                count += usize::from(added.is_accepted());
-                if let Some(key) = back
-                    && std::mem::needs_drop::<K>()
-                {
-                    unused.push(key);
-                }
-            }
-            self.shared.release(state);
-            unused.into_iter().for_each(drop_quietly);
+            let Some(accepted) = adding.add_all() else { return count };
+            count += accepted;
         }
     }
 

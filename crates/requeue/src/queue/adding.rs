@@ -1,0 +1,58 @@
+//! Adding many keys under one hold of the lock.
+
+use std::vec::IntoIter;
+
+use requeue_core::{Add, Group};
+
+use super::shared::{Shared, State};
+use crate::Key;
+use crate::sync::{Held, drop_quietly};
+
+/// Keys that are being added. Should a key's `eq` panic, the lock is released as ever, so that
+/// whoever waits is woken for those that were added before, and the others are dropped outside it.
+pub(super) struct Adding<'q, K: Key> {
+    shared: &'q Shared<K>,
+    keys: IntoIter<(K, u64, Group)>,
+    unused: Vec<K>,
+    state: Option<Held<'q, State<K>>>,
+}
+
+impl<'q, K: Key> Adding<'q, K> {
+    /// Keys with their hashes and groups.
+    pub(super) fn new(shared: &'q Shared<K>, keys: Vec<(K, u64, Group)>) -> Self {
+        Self { shared, keys: keys.into_iter(), unused: Vec::new(), state: None }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.len() == 0
+    }
+
+    /// How many the queue took; `None` if it can't be asked from here.
+    pub(super) fn add_all(&mut self) -> Option<usize> {
+        let now = self.shared.hinted_now();
+        let locked = self.shared.lock_at(now, requeue_core::Queue::add_needs_now);
+        let (state, now) = locked.ok()?;
+        let core = &mut self.state.insert(state).core;
+        let mut count = 0;
+        for (key, hash, group) in self.keys.by_ref() {
+            let (added, back) = core.add(key, hash, Add::now(), group, now);
+            count += usize::from(added.is_accepted());
+            if let Some(key) = back
+                && std::mem::needs_drop::<K>()
+            {
+                self.unused.push(key);
+            }
+        }
+        Some(count)
+    }
+}
+
+impl<K: Key> Drop for Adding<'_, K> {
+    fn drop(&mut self) {
+        if let Some(state) = self.state.take() {
+            self.shared.release(state);
+        }
+        self.unused.drain(..).for_each(drop_quietly);
+        self.keys.by_ref().for_each(|(key, ..)| drop_quietly(key));
+    }
+}
