@@ -24,8 +24,6 @@ mod real {
 
     /// How often a thread spins before it parks: a few microseconds.
     pub(crate) const SPINS: usize = 128;
-    /// How often a lock that is taken is looked at, after twice as long each time.
-    pub(super) const PATIENCE: u32 = 7;
 
     /// A number that no other living thread has.
     pub(super) fn thread_number() -> usize {
@@ -50,7 +48,6 @@ mod under_loom {
     pub(crate) use loom::thread::yield_now as spin_loop;
 
     pub(crate) const SPINS: usize = 1;
-    pub(super) const PATIENCE: u32 = 1;
 
     use std::sync::{Arc, PoisonError};
 
@@ -146,11 +143,7 @@ impl<T> Guarded<T> {
     #[inline]
     pub(crate) fn lock(&self) -> Result<Held<'_, T>, Reentered> {
         if !self.watched {
-            let guard = match self.value.try_lock() {
-                Ok(guard) => guard,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => self.lock_patiently(),
-            };
+            let guard = self.value.lock().unwrap_or_else(PoisonError::into_inner);
             return Ok(Held { guard, holder: None });
         }
         let guard = match self.value.try_lock() {
@@ -162,29 +155,12 @@ impl<T> Guarded<T> {
             {
                 return Err(Reentered);
             }
-            Err(TryLockError::WouldBlock) => self.lock_patiently(),
+            Err(TryLockError::WouldBlock) => {
+                self.value.lock().unwrap_or_else(PoisonError::into_inner)
+            }
         };
         self.holder.store(thread_number(), Ordering::Relaxed);
         Ok(Held { guard, holder: Some(&self.holder) })
-    }
-}
-
-impl<T> Guarded<T> {
-    /// Takes the lock, which another thread has, most likely for some ten nanoseconds more: looks
-    /// again after a while that grows, before it sleeps until it is woken, which costs both
-    /// threads more than the wait.
-    #[cold]
-    #[inline(never)]
-    fn lock_patiently(&self) -> MutexGuard<'_, T> {
-        for spins in (1..PATIENCE).map(|round| 1 << round) {
-            (0..spins).for_each(|_| spin_loop());
-            match self.value.try_lock() {
-                Ok(guard) => return guard,
-                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => {}
-            }
-        }
-        self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -165,7 +165,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// ```
     #[must_use = "an item that is dropped unfinished counts as failed"]
     #[track_caller]
-    #[inline]
+    #[inline(always)]
     pub fn get_blocking(&self) -> Option<Item<'_, K>> {
         forbid_in_runtime();
         if let Some(Some(taken)) = self.shared.take_plain() {
