@@ -22,8 +22,6 @@ struct Waiter {
     /// Whether the getter takes `None` only for an answer that is final.
     patient: bool,
     state: State,
-    /// Whether it is the one that spins.
-    spins: bool,
     prev: u32,
     next: u32,
 }
@@ -55,8 +53,8 @@ pub(crate) struct Waiters {
     to_task: u64,
     /// The latest wake that was given to a thread.
     to_thread: u64,
-    /// Whether a thread spins.
-    spinning: bool,
+    /// The thread that spins.
+    spinner: Option<Place>,
     /// The thread that keeps the time for all, and until when it sleeps.
     leader: Option<(Place, crate::Time)>,
 }
@@ -74,7 +72,7 @@ impl Waiters {
             returned: 0,
             to_task: 0,
             to_thread: 0,
-            spinning: false,
+            spinner: None,
             leader: None,
         }
     }
@@ -88,24 +86,24 @@ impl Waiters {
     /// Whether a thread spins.
     #[inline]
     pub(crate) const fn is_spinning(&self) -> bool {
-        self.spinning
+        self.spinner.is_some()
     }
 
     /// Makes a thread that has just come the one that spins, if there is none. It counts as woken,
     /// as it looks again soon, so that nobody else is woken for a key that it can take.
     pub(crate) fn spin(&mut self, place: &mut Option<Place>, kind: Kind, patient: bool) -> bool {
-        if self.spinning || place.is_some() || kind == Kind::Task {
+        if self.is_spinning() || place.is_some() || kind == Kind::Task {
             return false;
         }
         self.given += 1;
         self.to_thread = self.given;
-        self.spinning = true;
-        *place = Some(self.enter(kind, patient, State::Woken(self.given), true));
+        *place = Some(self.enter(kind, patient, State::Woken(self.given)));
+        self.spinner = *place;
         true
     }
 
-    fn enter(&mut self, kind: Kind, patient: bool, state: State, spins: bool) -> Place {
-        let waiter = Waiter { kind, patient, state, spins, prev: NONE, next: NONE };
+    fn enter(&mut self, kind: Kind, patient: bool, state: State) -> Place {
+        let waiter = Waiter { kind, patient, state, prev: NONE, next: NONE };
         if let Some(at) = self.vacant.pop() {
             self.all[at as usize] = waiter;
             return Place(at);
@@ -116,9 +114,7 @@ impl Waiters {
 
     /// Whether it did.
     fn stop_spinning(&mut self, at: u32) -> bool {
-        let spins = std::mem::take(&mut self.all[at as usize].spins);
-        self.spinning &= !spins;
-        spins
+        self.spinner.take_if(|spinner| *spinner == Place(at)).is_some()
     }
 
     /// Puts a getter in the list; one that was woken for nothing to its head. Returns a waker that
@@ -131,7 +127,7 @@ impl Waiters {
         waker: Waker,
     ) -> Option<Waker> {
         let Some(Place(at)) = *place else {
-            let Place(at) = self.enter(kind, patient, State::Listed(waker), false);
+            let Place(at) = self.enter(kind, patient, State::Listed(waker));
             self.link(at, false);
             *place = Some(Place(at));
             return None;
