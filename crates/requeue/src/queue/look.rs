@@ -82,8 +82,11 @@ impl<K: Key> Shared<K> {
     /// As `take_plain`, of up to `max` keys under one hold of the lock. `false`: it is to be left to
     /// [`take`](Self::take), and nothing was taken.
     pub(super) fn take_many_plain<'q>(&'q self, items: &mut Vec<Item<'q, K>>, max: usize) -> bool {
+        if self.has_order || self.hooks.is_some() {
+            return false;
+        }
         let Ok(mut state) = self.lock() else { return true };
-        if self.has_order || self.hooks.is_some() || state.core.get_needs_now() {
+        if state.core.get_needs_now() {
             return false;
         }
         for _ in 0..max {
