@@ -1,0 +1,1 @@
+//! Kubernetes controllers on kube-rs that back off, order and show themselves.
