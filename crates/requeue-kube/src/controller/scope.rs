@@ -1,0 +1,81 @@
+//! Whether objects of a kind live in namespaces.
+
+use std::any::TypeId;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use kube::Resource;
+use kube::core::{ClusterResourceScope, NamespaceResourceScope};
+
+use crate::ObjectKey;
+
+/// Whether objects of a kind live in namespaces. The owner of something in a namespace may live in
+/// none: its key then has to be the same from wherever it is owned.
+///
+/// Of a kind that is known at run time alone, the first object seen tells.
+pub(crate) struct Scope(AtomicU8);
+
+const UNKNOWN: u8 = 0;
+const NAMESPACED: u8 = 1;
+const CLUSTER: u8 = 2;
+
+impl Scope {
+    pub(crate) fn of<K: Resource + 'static>() -> Self {
+        let scope = TypeId::of::<K::Scope>();
+        Self(AtomicU8::new(if scope == TypeId::of::<ClusterResourceScope>() {
+            CLUSTER
+        } else if scope == TypeId::of::<NamespaceResourceScope>() {
+            NAMESPACED
+        } else {
+            UNKNOWN
+        }))
+    }
+
+    /// An object of the kind was seen.
+    pub(crate) fn learn(&self, object: &impl Resource) {
+        if self.0.load(Ordering::Relaxed) == UNKNOWN {
+            let scope = if object.meta().namespace.is_some() { NAMESPACED } else { CLUSTER };
+            self.0.store(scope, Ordering::Relaxed);
+        }
+    }
+
+    /// The one key of the object that `key` means.
+    pub(crate) fn normal(&self, key: ObjectKey) -> ObjectKey {
+        match key.namespace() {
+            Some(_) if self.0.load(Ordering::Relaxed) == CLUSTER => {
+                ObjectKey::new(None, key.name())
+            }
+            _ => key,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{ConfigMap, Node};
+    use kube::core::{ApiResource, DynamicObject};
+
+    use super::*;
+
+    #[test]
+    fn an_object_of_the_cluster_has_one_key() {
+        let scope = Scope::of::<Node>();
+        let keys = ["a", "b"].map(|ns| scope.normal(ObjectKey::new(Some(ns), "node")));
+        assert_eq!(keys, [ObjectKey::new(None, "node"), ObjectKey::new(None, "node")]);
+        let scope = Scope::of::<ConfigMap>();
+        let key = ObjectKey::new(Some("ns"), "a");
+        assert_eq!(scope.normal(key.clone()), key);
+    }
+
+    #[test]
+    fn the_first_object_tells_where_its_kind_lives() {
+        let key = ObjectKey::new(Some("ns"), "a");
+        for (namespace, normal) in [(None, ObjectKey::new(None, "a")), (Some("ns"), key.clone())] {
+            let scope = Scope::of::<DynamicObject>();
+            assert_eq!(scope.normal(key.clone()), key);
+            let mut object = DynamicObject::new("a", &ApiResource::erase::<ConfigMap>(&()));
+            object.metadata.namespace = namespace.map(str::to_owned);
+            scope.learn(&object);
+            assert_eq!(scope.normal(key.clone()), normal);
+        }
+    }
+}

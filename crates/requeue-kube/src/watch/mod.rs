@@ -1,0 +1,240 @@
+//! What the events of a watch mean for the keys that are to be reconciled.
+//!
+//! kube's trigger streams pass objects on one by one, so that whatever was deleted while a watch
+//! was cut off is never heard of. A [`Watch`] reads the raw [`Event`]s instead and remembers of each
+//! object what it needs to tell, when a list comes, what is new, what has changed, what is as it was
+//! and what is gone; and whom each of them concerns, so that the owner of something hears of its end.
+//!
+//! It is a plain structure: events in, [`Change`]s out. It reads no clock, and waits for nothing.
+
+use std::collections::BTreeMap;
+
+use kube::core::ObjectMeta;
+use kube::runtime::watcher::Event;
+
+use crate::ObjectKey;
+
+#[cfg(test)]
+mod tests;
+
+/// The priority of what need not be looked at before anything else: what is in the first list, what
+/// a later list shows as it was, and what is reconciled in bulk. controller-runtime's number.
+pub const LOW_PRIORITY: i32 = -100;
+
+/// What is remembered of an object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sight {
+    key: ObjectKey,
+    uid: Option<Box<str>>,
+    resource_version: Option<Box<str>>,
+    generation: Option<i64>,
+    property: Option<u64>,
+    targets: Vec<ObjectKey>,
+}
+
+impl Sight {
+    /// Of an object with this metadata, which concerns nobody but itself.
+    #[must_use]
+    pub fn of(meta: &ObjectMeta) -> Self {
+        Self {
+            key: ObjectKey::of_meta(meta),
+            uid: meta.uid.as_deref().map(Box::from),
+            resource_version: meta.resource_version.as_deref().map(Box::from),
+            generation: meta.generation,
+            property: None,
+            targets: Vec::new(),
+        }
+    }
+
+    /// Whom the object concerns: its owners, or what it is mapped to.
+    #[must_use]
+    pub fn concerning(mut self, targets: impl IntoIterator<Item = ObjectKey>) -> Self {
+        self.targets.extend(targets);
+        self
+    }
+
+    /// What a [predicate](kube::runtime::Predicate) makes of the object: an object that changes, but
+    /// not in this, is no [`Change`]. With `None` every one is.
+    #[must_use]
+    pub fn property(mut self, property: Option<u64>) -> Self {
+        self.property = property;
+        self
+    }
+
+    /// What has become of the object, if that is anybody's business.
+    fn since(&self, before: &Self) -> Option<What> {
+        if self.uid != before.uid {
+            Some(What::Created)
+        } else if self.property.is_some() && self.property == before.property {
+            None
+        } else if self.generation != before.generation {
+            Some(What::NewGeneration)
+        } else if self.resource_version != before.resource_version {
+            Some(What::Updated)
+        } else {
+            Some(What::Unchanged)
+        }
+    }
+}
+
+/// What has become of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum What {
+    /// It is in the first list.
+    Listed,
+    /// It was seen again, and has not changed.
+    Unchanged,
+    /// It has changed, but not its generation, if it has one.
+    Updated,
+    /// It has a new generation: somebody wants something else of it.
+    NewGeneration,
+    /// It is new, or another one (by its uid) under the name of one that is gone.
+    Created,
+    /// It is gone.
+    Deleted,
+}
+
+impl What {
+    /// The priority that such a change has: 0, or [`LOW_PRIORITY`].
+    #[must_use]
+    pub const fn priority(self) -> i32 {
+        match self {
+            Self::Listed | Self::Unchanged => LOW_PRIORITY,
+            Self::Updated | Self::NewGeneration | Self::Created | Self::Deleted => 0,
+        }
+    }
+}
+
+/// Something that has become of an object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// The object.
+    pub key: ObjectKey,
+    /// Whom it concerns, or did before: each once, in order.
+    pub targets: Vec<ObjectKey>,
+    /// What has become of it.
+    pub what: What,
+}
+
+impl Change {
+    fn new(what: What, now: Option<&Sight>, before: Option<&Sight>) -> Option<Self> {
+        let key = now.or(before)?.key.clone();
+        let sights = now.into_iter().chain(before);
+        let mut targets: Vec<_> = sights.flat_map(|sight| &sight.targets).cloned().collect();
+        targets.sort_unstable();
+        targets.dedup();
+        Some(Self { key, targets, what })
+    }
+}
+
+/// What one watch has seen.
+///
+/// ```
+/// use k8s_openapi::api::core::v1::ConfigMap;
+/// use kube::runtime::watcher::Event;
+/// use requeue_kube::watch::{Sight, Watch, What};
+///
+/// let map = |name: &str| {
+///     let mut map = ConfigMap::default();
+///     map.metadata.name = Some(name.into());
+///     map
+/// };
+/// let mut watch = Watch::new();
+/// let mut events = |event| watch.event(event, |map: ConfigMap| Sight::of(&map.metadata));
+///
+/// assert!(events(Event::Init).is_empty());
+/// assert!(events(Event::InitApply(map("a"))).is_empty());
+/// assert_eq!(events(Event::InitDone)[0].what, What::Listed);
+///
+/// // The watch is cut off; when it lists again, `a` is gone.
+/// events(Event::Init);
+/// let changes = events(Event::InitDone);
+/// assert_eq!((changes[0].key.name(), changes[0].what), ("a", What::Deleted));
+/// ```
+#[derive(Clone, Default, Debug)]
+pub struct Watch {
+    /// Whether a list has been complete.
+    listed: bool,
+    /// What there is.
+    seen: BTreeMap<ObjectKey, Sight>,
+    /// What there is by the list that is under way.
+    list: BTreeMap<ObjectKey, Sight>,
+}
+
+impl Watch {
+    /// A watch that has seen nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether the first list is complete.
+    #[must_use]
+    pub const fn is_listed(&self) -> bool {
+        self.listed
+    }
+
+    /// How many objects there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.seen.is_empty()
+    }
+
+    /// Takes an event, and says what has become of which objects. A list says so at its end, in the
+    /// order of the keys; one that is begun anew before has said nothing.
+    #[must_use = "whoever is concerned would not hear of it"]
+    pub fn event<O>(&mut self, event: Event<O>, sight: impl FnOnce(O) -> Sight) -> Vec<Change> {
+        let change = match event {
+            Event::Init => {
+                self.list.clear();
+                None
+            }
+            Event::InitApply(object) => {
+                let sight = sight(object);
+                self.list.insert(sight.key.clone(), sight);
+                None
+            }
+            Event::InitDone => return self.end_list(),
+            Event::Apply(object) => self.apply(sight(object)),
+            Event::Delete(object) => self.delete(&sight(object)),
+        };
+        change.into_iter().collect()
+    }
+
+    fn apply(&mut self, sight: Sight) -> Option<Change> {
+        let before = self.seen.get(&sight.key);
+        let what = before.map_or(Some(What::Created), |before| sight.since(before));
+        let change = what.and_then(|what| Change::new(what, Some(&sight), before));
+        self.seen.insert(sight.key.clone(), sight);
+        change
+    }
+
+    fn delete(&mut self, sight: &Sight) -> Option<Change> {
+        let before = self.seen.remove(&sight.key);
+        Change::new(What::Deleted, Some(sight), before.as_ref())
+    }
+
+    fn end_list(&mut self) -> Vec<Change> {
+        let before = std::mem::replace(&mut self.seen, std::mem::take(&mut self.list));
+        let first = !std::mem::replace(&mut self.listed, true);
+        let gone = before.values().filter(|sight| !self.seen.contains_key(&sight.key));
+        let gone = gone.filter_map(|sight| Change::new(What::Deleted, None, Some(sight)));
+        let here = self.seen.values().filter_map(|sight| {
+            let before = before.get(&sight.key);
+            let what = match before {
+                None if first => Some(What::Listed),
+                None => Some(What::Created),
+                Some(before) => sight.since(before),
+            };
+            Change::new(what?, Some(sight), before)
+        });
+        // What is gone first: it is a change for certain.
+        gone.chain(here).collect()
+    }
+}

@@ -1,0 +1,318 @@
+//! The watch against a plain model of it, and against a cluster that changes while it is cut off.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::core::ObjectMeta;
+use proptest::prelude::*;
+
+use super::*;
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::new(Some("ns"), name)
+}
+
+fn sight(name: &str, uid: u8, version: u32) -> Sight {
+    Sight::of(&ObjectMeta {
+        namespace: Some("ns".into()),
+        name: Some(name.into()),
+        uid: Some(uid.to_string()),
+        resource_version: Some(version.to_string()),
+        ..ObjectMeta::default()
+    })
+}
+
+/// Feeds events that are sights themselves, and shows what became of which objects.
+fn feed(watch: &mut Watch, events: impl IntoIterator<Item = Event<Sight>>) -> Vec<(String, What)> {
+    let changes = events.into_iter().flat_map(|event| watch.event(event, |sight| sight));
+    changes.map(|change| (change.key.name().to_owned(), change.what)).collect()
+}
+
+fn list(sights: impl IntoIterator<Item = Sight>) -> Vec<Event<Sight>> {
+    let sights = sights.into_iter().map(Event::InitApply);
+    [Event::Init].into_iter().chain(sights).chain([Event::InitDone]).collect()
+}
+
+fn became(changes: &[(&str, What)]) -> Vec<(String, What)> {
+    changes.iter().map(|&(name, what)| (name.to_owned(), what)).collect()
+}
+
+#[test]
+fn the_first_list_is_of_low_priority() {
+    let mut watch = Watch::new();
+    assert!(!watch.is_listed());
+    let changes = feed(&mut watch, list([sight("b", 1, 1), sight("a", 1, 2)]));
+    assert_eq!(changes, became(&[("a", What::Listed), ("b", What::Listed)]));
+    assert_eq!(What::Listed.priority(), LOW_PRIORITY);
+    assert!(watch.is_listed());
+}
+
+#[test]
+fn nothing_is_said_before_a_list_is_complete() {
+    let mut watch = Watch::new();
+    assert_eq!(feed(&mut watch, [Event::Init, Event::InitApply(sight("a", 1, 1))]), []);
+    // It breaks off, and is begun anew, without `a`.
+    assert_eq!(feed(&mut watch, list([sight("b", 1, 1)])), became(&[("b", What::Listed)]));
+}
+
+#[test]
+fn a_later_list_tells_what_is_gone_new_changed_and_as_it_was() {
+    let mut watch = Watch::new();
+    let first = ["gone", "same", "changed", "another"].map(|name| sight(name, 1, 1));
+    feed(&mut watch, list(first));
+    let second = [sight("another", 2, 9), sight("changed", 1, 2), sight("new", 3, 8)];
+    let changes = feed(&mut watch, list(second.into_iter().chain([sight("same", 1, 1)])));
+    let expected = [
+        ("gone", What::Deleted),
+        ("another", What::Created),
+        ("changed", What::Updated),
+        ("new", What::Created),
+        ("same", What::Unchanged),
+    ];
+    assert_eq!(changes, became(&expected));
+    let low: Vec<_> = expected.iter().filter(|(_, what)| what.priority() < 0).collect();
+    assert_eq!(low, [&("same", What::Unchanged)]);
+}
+
+#[test]
+fn the_owners_of_what_went_unseen_hear_of_it() {
+    let mut watch = Watch::new();
+    let owned = sight("a", 1, 1).concerning([key("y"), key("x")]);
+    feed(&mut watch, list([owned]));
+    let mut changes = watch.event(Event::Init, |sight: Sight| sight);
+    changes.extend(watch.event(Event::InitDone, |sight: Sight| sight));
+    assert_eq!(changes.len(), 1);
+    assert_eq!((changes[0].what, &changes[0].targets), (What::Deleted, &vec![key("x"), key("y")]));
+}
+
+#[test]
+fn who_is_no_longer_concerned_hears_of_it() {
+    let mut watch = Watch::new();
+    feed(&mut watch, list([sight("a", 1, 1).concerning([key("old"), key("both")])]));
+    let moved = sight("a", 1, 2).concerning([key("both"), key("new")]);
+    let changes = watch.event(Event::Apply(moved), |sight| sight);
+    assert_eq!(changes[0].targets, [key("both"), key("new"), key("old")]);
+}
+
+#[test]
+fn a_new_generation_is_told_from_other_changes() {
+    let at = |version, generation| Sight { generation: Some(generation), ..sight("a", 1, version) };
+    let mut watch = Watch::new();
+    feed(&mut watch, list([at(1, 1)]));
+    let changes = feed(&mut watch, [Event::Apply(at(2, 1)), Event::Apply(at(3, 2))]);
+    assert_eq!(changes, became(&[("a", What::Updated), ("a", What::NewGeneration)]));
+}
+
+#[test]
+fn a_change_of_something_else_is_none() {
+    let at = |version, property| sight("a", 1, version).property(property);
+    let mut watch = Watch::new();
+    feed(&mut watch, list([at(1, Some(7))]));
+    assert_eq!(feed(&mut watch, [Event::Apply(at(2, Some(7)))]), []);
+    assert_eq!(feed(&mut watch, list([at(3, Some(7))])), []);
+    let changes = feed(&mut watch, [Event::Apply(at(4, Some(8))), Event::Apply(at(5, None))]);
+    assert_eq!(changes, became(&[("a", What::Updated), ("a", What::Updated)]));
+    // Another object under its name is a change, whatever it looks like; and so is the end of it.
+    feed(&mut watch, [Event::Apply(at(6, Some(8)))]);
+    let another = sight("a", 2, 7).property(Some(8));
+    let changes = feed(&mut watch, [Event::Apply(another.clone()), Event::Delete(another)]);
+    assert_eq!(changes, became(&[("a", What::Created), ("a", What::Deleted)]));
+}
+
+#[test]
+fn the_metadata_of_an_object_is_what_is_remembered() {
+    let mut object = ConfigMap::default();
+    object.metadata.name = Some("a".into());
+    object.metadata.generation = Some(3);
+    let sight = Sight::of(&object.metadata);
+    assert_eq!((sight.key, sight.generation), (ObjectKey::new(None, "a"), Some(3)));
+}
+
+/// Everything that was said of each object, looked through from its beginning every time.
+#[derive(Default)]
+struct Model {
+    seen: Vec<Sight>,
+    list: Vec<Sight>,
+    listed: bool,
+}
+
+impl Model {
+    fn event(&mut self, event: Event<Sight>) -> Vec<Change> {
+        let mut changes = Vec::new();
+        match event {
+            Event::Init => self.list.clear(),
+            Event::InitApply(sight) => self.list.push(sight),
+            Event::Apply(sight) => {
+                self.change(&mut changes, Some(&sight), false);
+                self.seen.push(sight);
+            }
+            Event::Delete(sight) => {
+                self.gone(&mut changes, &sight.key, Some(&sight));
+                self.seen.retain(|seen| seen.key != sight.key);
+            }
+            Event::InitDone => {
+                let now = |key: &ObjectKey| self.list.iter().rev().find(|sight| sight.key == *key);
+                let keys = |of: &[Sight]| of.iter().map(|s| s.key.clone()).collect::<BTreeSet<_>>();
+                for key in keys(&self.seen).difference(&keys(&self.list)) {
+                    self.gone(&mut changes, key, None);
+                }
+                for key in keys(&self.list) {
+                    self.change(&mut changes, now(&key), !self.listed);
+                }
+                self.seen = std::mem::take(&mut self.list);
+                self.listed = true;
+            }
+        }
+        changes
+    }
+
+    fn last(&self, key: &ObjectKey) -> Option<&Sight> {
+        self.seen.iter().rev().find(|sight| sight.key == *key)
+    }
+
+    fn change(&self, changes: &mut Vec<Change>, now: Option<&Sight>, first: bool) {
+        let Some(now) = now else { return };
+        let before = self.last(&now.key);
+        let what = match before {
+            None => [What::Created, What::Listed][usize::from(first)],
+            Some(before) if before.uid != now.uid => What::Created,
+            Some(before) if now.property.is_some() && before.property == now.property => return,
+            Some(before) if before.generation != now.generation => What::NewGeneration,
+            Some(before) if before.resource_version != now.resource_version => What::Updated,
+            Some(_) => What::Unchanged,
+        };
+        self.push(changes, what, &now.key, before.into_iter().chain([now]));
+    }
+
+    fn gone(&self, changes: &mut Vec<Change>, key: &ObjectKey, last: Option<&Sight>) {
+        self.push(changes, What::Deleted, key, self.last(key).into_iter().chain(last));
+    }
+
+    fn push<'a>(
+        &self,
+        changes: &mut Vec<Change>,
+        what: What,
+        key: &ObjectKey,
+        sights: impl Iterator<Item = &'a Sight>,
+    ) {
+        let targets: BTreeSet<_> = sights.flat_map(|sight| sight.targets.clone()).collect();
+        changes.push(Change { key: key.clone(), targets: targets.into_iter().collect(), what });
+    }
+}
+
+fn any_sight() -> impl Strategy<Value = Sight> {
+    let targets = prop::collection::vec(0..3u8, 0..3);
+    (0..4u8, 0..2u8, 0..3u32, prop::option::of(0..2i64), prop::option::of(0..2u64), targets)
+        .prop_map(|(name, uid, version, generation, property, targets)| Sight {
+            generation,
+            property,
+            targets: targets.iter().map(|target| key(&target.to_string())).collect(),
+            ..sight(&name.to_string(), uid, version)
+        })
+}
+
+fn any_event() -> impl Strategy<Value = Event<Sight>> {
+    prop_oneof![
+        1 => Just(Event::Init),
+        3 => any_sight().prop_map(Event::InitApply),
+        2 => Just(Event::InitDone),
+        3 => any_sight().prop_map(Event::Apply),
+        2 => any_sight().prop_map(Event::Delete),
+    ]
+}
+
+/// What happens in a cluster, and to the watch of it.
+#[derive(Clone, Debug)]
+enum Step {
+    /// An object is created or changed, and concerns these.
+    Put(u8, Vec<u8>),
+    Remove(u8),
+    /// The watch is cut off, and hears of nothing.
+    Cut,
+    /// It lists anew; after this many objects the list breaks off, if they are so many.
+    List(usize),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..4u8, prop::collection::vec(0..3u8, 0..3)).prop_map(|(n, to)| Step::Put(n, to)),
+        3 => (0..4u8).prop_map(Step::Remove),
+        1 => Just(Step::Cut),
+        2 => (0..6usize).prop_map(Step::List),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_watch_says_what_a_plain_model_of_it_says(
+        events in prop::collection::vec(any_event(), 0..60)
+    ) {
+        let (mut watch, mut model) = (Watch::new(), Model::default());
+        for event in events {
+            prop_assert_eq!(watch.event(event.clone(), |sight| sight), model.event(event));
+            prop_assert_eq!(watch.is_listed(), model.listed);
+            let keys: BTreeSet<_> = model.seen.iter().map(|sight| &sight.key).collect();
+            prop_assert_eq!(watch.len(), keys.len());
+        }
+    }
+
+    /// Each target knows the versions of the objects that concern it as of when it last heard of a
+    /// change. Whenever the watch is up to date, what each knows is how it is.
+    #[test]
+    fn whoever_is_concerned_hears_of_it_whatever_was_missed(
+        steps in prop::collection::vec(any_step(), 0..60)
+    ) {
+        let mut cluster = BTreeMap::<u8, Sight>::new();
+        let mut known = BTreeMap::<ObjectKey, Vec<Sight>>::new();
+        let mut watch = Watch::new();
+        let (mut version, mut connected) = (0, false);
+        for step in steps {
+            version += 1;
+            let mut events = Vec::new();
+            match step {
+                Step::Put(name, targets) => {
+                    let targets = targets.iter().map(|target| key(&target.to_string()));
+                    let put = sight(&name.to_string(), 0, version).concerning(targets);
+                    cluster.insert(name, put.clone());
+                    events.push(Event::Apply(put));
+                }
+                Step::Remove(name) => events.extend(cluster.remove(&name).map(Event::Delete)),
+                Step::Cut => connected = false,
+                Step::List(breaks_off) => {
+                    events = list(cluster.values().cloned());
+                    connected = breaks_off + 2 >= events.len();
+                    events.truncate(if connected { usize::MAX } else { breaks_off + 1 });
+                    for event in events.drain(..) {
+                        let changes = watch.event(event, |sight| sight);
+                        hear(&mut known, &cluster, changes);
+                    }
+                }
+            }
+            for event in events.into_iter().filter(|_| connected) {
+                let changes = watch.event(event, |sight| sight);
+                hear(&mut known, &cluster, changes);
+            }
+            if connected {
+                for target in 0..3u8 {
+                    let target = key(&target.to_string());
+                    let truth = concerning(&cluster, &target);
+                    prop_assert_eq!(known.get(&target).cloned().unwrap_or_default(), truth);
+                }
+            }
+        }
+    }
+}
+
+fn concerning(cluster: &BTreeMap<u8, Sight>, target: &ObjectKey) -> Vec<Sight> {
+    cluster.values().filter(|sight| sight.targets.contains(target)).cloned().collect()
+}
+
+fn hear(
+    known: &mut BTreeMap<ObjectKey, Vec<Sight>>,
+    cluster: &BTreeMap<u8, Sight>,
+    changes: Vec<Change>,
+) {
+    for target in changes.into_iter().flat_map(|change| change.targets) {
+        known.insert(target.clone(), concerning(cluster, &target));
+    }
+}
