@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use requeue::workers::{Action, Context, Error, Workers};
-use requeue::{Added, Queue};
+use requeue::{Add, Added, Order, Queue};
 use tokio::sync::{Notify, Semaphore};
 
 type Log = Arc<Mutex<Vec<(&'static str, u32)>>>;
@@ -363,4 +363,32 @@ async fn no_more_keys_are_worked_on_at_once_than_asked_for() {
         .run()
         .await;
     assert_eq!((queue.counts().hand_outs, errors.load(Ordering::Relaxed)), (50, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_comes_back_with_the_priority_that_the_handler_says() {
+    let order = Order::Priority { oldest_every: 10 };
+    let queue = Queue::builder().order(order).build().unwrap();
+    queue.add_with("a", Add::now().priority(3));
+    queue.close();
+    let priorities = Arc::new(Mutex::new(Vec::new()));
+    let handler = {
+        let priorities = Arc::clone(&priorities);
+        move |_, context: Context| {
+            let mut priorities = priorities.lock().unwrap();
+            priorities.push(context.priority());
+            let now = priorities.len();
+            async move {
+                match now {
+                    1 => Err("with the priority it has".into()),
+                    2 => Err(Error::from("with less").priority(-7)),
+                    3 => Ok(Action::again().priority(9)),
+                    4 => Ok(Action::again()),
+                    _ => Ok(Action::done()),
+                }
+            }
+        }
+    };
+    Workers::new(queue, handler).run().await;
+    assert_eq!(*priorities.lock().unwrap(), [3, 3, -7, 9, 9]);
 }

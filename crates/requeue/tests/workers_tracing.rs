@@ -115,3 +115,20 @@ async fn a_subscriber_that_panics_fails_the_attempt_and_the_key_comes_back() {
     assert_eq!(attempts.iter().map(|(key, _)| *key).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(attempts.iter().map(|(_, attempt)| attempt - 1).sum::<u32>(), 2, "{attempts:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_runs_in_the_span_that_is_asked_for() {
+    let subscriber = Writing::default();
+    let lines = Arc::clone(&subscriber.lines);
+    let _here = tracing::subscriber::set_default(subscriber);
+    let queue = Queue::new();
+    queue.add(7);
+    queue.close();
+    let handler = |_, _: Context| async { Ok::<_, Error>(Action::done()) };
+    let workers = Workers::new(queue, handler);
+    let span = |key: &i32, context: &Context| {
+        tracing::info_span!("working", thing = key, nth = context.attempt())
+    };
+    workers.span(span).run().await;
+    assert_eq!(*lines.lock().unwrap(), "thing=7\nnth=1\n");
+}

@@ -117,6 +117,24 @@ impl<'q, K: Key> Item<'q, K> {
         self.asked.priority
     }
 
+    /// The priority with which the key comes back, if this hand-out brings it back: retried,
+    /// requeued, put back or dropped. Unless said, it is the one it has.
+    ///
+    /// ```
+    /// use requeue::{Add, Order, Queue};
+    ///
+    /// let queue = Queue::builder().order(Order::Priority { oldest_every: 10 }).build()?;
+    /// queue.add_with("a", Add::now().priority(5));
+    /// let mut item = queue.try_get().unwrap();
+    /// item.set_priority(-5);
+    /// item.put_back();
+    /// assert_eq!(queue.try_get().unwrap().priority(), -5);
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    pub const fn set_priority(&mut self, priority: i32) {
+        self.asked.priority = priority;
+    }
+
     /// The number of this hand-out, never used twice in the life of the queue.
     #[must_use]
     pub const fn epoch(&self) -> u64 {

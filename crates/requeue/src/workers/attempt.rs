@@ -65,7 +65,7 @@ where
             () = self.stop.cancelled() => return false,
             item = self.queue.get_to_the_end() => item,
         };
-        let Some(item) = item else { return false };
+        let Some(mut item) = item else { return false };
         let context = Context {
             attempt: item.attempt(),
             is_last: self.options.is_last(item.attempt()),
@@ -75,13 +75,19 @@ where
             token: self.stop.child_token(),
         };
         let key = item.key().clone();
-        let span = tracing::info_span!("attempt", key = ?Shown(&key), attempt = context.attempt);
+        let span = match &self.options.span {
+            Some(span) => span(&key, &context),
+            None => tracing::info_span!("attempt", key = ?Shown(&key), attempt = context.attempt),
+        };
         match self.attempt(key, context).instrument(span.clone()).await {
-            Ended::Ok(action) => match action.then {
-                Then::Done => item.succeed(),
-                Then::After(delay) => item.requeue_after(delay),
-                Then::PutBack => item.put_back(),
-            },
+            Ended::Ok(action) => {
+                item.set_priority(action.priority.unwrap_or(item.priority()));
+                match action.then {
+                    Then::Done => item.succeed(),
+                    Then::After(delay) => item.requeue_after(delay),
+                    Then::PutBack => item.put_back(),
+                }
+            }
             Ended::Failed(error) => {
                 span.in_scope(|| tracing::debug!(error = %Shown(&error), "attempt failed"));
                 self.fail(item, error);
@@ -129,7 +135,8 @@ where
         }
     }
 
-    fn fail(&self, item: Item<'static, K>, error: Error) {
+    fn fail(&self, mut item: Item<'static, K>, error: Error) {
+        item.set_priority(error.priority.unwrap_or(item.priority()));
         let is_last = self.options.is_last(item.attempt());
         match error.next {
             Next::Backoff if !is_last => {

@@ -20,6 +20,7 @@ use crate::clock::sleep_until;
 use crate::{Drained, Key, Queue};
 
 type GiveUp<K> = Arc<dyn Fn(K, Error) + Send + Sync>;
+type SpanOf<K> = Arc<dyn Fn(&K, &Context) -> tracing::Span + Send + Sync>;
 
 /// Runs a handler for each key of a queue.
 ///
@@ -61,11 +62,12 @@ struct Options<K> {
     timeout: Option<Duration>,
     grace: Duration,
     on_give_up: Option<GiveUp<K>>,
+    span: Option<SpanOf<K>>,
 }
 
 impl<K> Clone for Options<K> {
     fn clone(&self) -> Self {
-        Self { on_give_up: self.on_give_up.clone(), ..*self }
+        Self { on_give_up: self.on_give_up.clone(), span: self.span.clone(), ..*self }
     }
 }
 
@@ -83,6 +85,7 @@ where
             timeout: None,
             grace: Duration::from_secs(10),
             on_give_up: None,
+            span: None,
         };
         let handler = Arc::new(handler);
         Self { queue, handler, options, concurrency: 1, drain_timeout: None }
@@ -146,6 +149,16 @@ where
     /// Send the key elsewhere for that. A panic in it is ignored.
     pub fn on_give_up(mut self, f: impl Fn(K, Error) + Send + Sync + 'static) -> Self {
         self.options.on_give_up = Some(Arc::new(f));
+        self
+    }
+
+    /// The span that an attempt runs in. Unless said, it is called `attempt` and has the fields
+    /// `key`, by its `Debug`, and `attempt`. A panic in it fails the attempt.
+    pub fn span(
+        mut self,
+        f: impl Fn(&K, &Context) -> tracing::Span + Send + Sync + 'static,
+    ) -> Self {
+        self.options.span = Some(Arc::new(f));
         self
     }
 

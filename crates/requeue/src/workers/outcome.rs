@@ -9,6 +9,7 @@ use std::time::Duration;
 #[must_use = "an action does nothing unless a handler returns it"]
 pub struct Action {
     pub(super) then: Then,
+    pub(super) priority: Option<i32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,12 +22,12 @@ pub(super) enum Then {
 impl Action {
     /// Nothing, until the key is added again.
     pub const fn done() -> Self {
-        Self { then: Then::Done }
+        Self::new(Then::Done)
     }
 
     /// The key is added again after `delay`.
     pub const fn after(delay: Duration) -> Self {
-        Self { then: Then::After(delay) }
+        Self::new(Then::After(delay))
     }
 
     /// The key is added again at once, behind what is ready.
@@ -69,7 +70,16 @@ impl Action {
     /// # });
     /// ```
     pub const fn put_back() -> Self {
-        Self { then: Then::PutBack }
+        Self::new(Then::PutBack)
+    }
+
+    /// The priority with which the key comes back; the one it was handed out with unless said.
+    pub const fn priority(self, priority: i32) -> Self {
+        Self { priority: Some(priority), ..self }
+    }
+
+    const fn new(then: Then) -> Self {
+        Self { then, priority: None }
     }
 }
 
@@ -96,6 +106,7 @@ impl Action {
 pub struct Error {
     source: Box<dyn StdError + Send + Sync>,
     pub(super) next: Next,
+    pub(super) priority: Option<i32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,12 +120,12 @@ impl Error {
     /// Tried again after `delay`: counted as a failure, but the delays of the backoff grow no
     /// longer for it.
     pub fn retry_after(delay: Duration, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self { source: error.into(), next: Next::After(delay) }
+        Self { next: Next::After(delay), ..Self::from(error) }
     }
 
     /// Not tried again: the key is given up until it is added anew.
     pub fn terminal(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self { source: error.into(), next: Next::GiveUp }
+        Self { next: Next::GiveUp, ..Self::from(error) }
     }
 
     /// The attempt has taken too long, and has been dropped.
@@ -125,7 +136,13 @@ impl Error {
     /// The attempt has failed by itself after it had taken too long.
     pub(super) fn late(self, after: Duration) -> Self {
         let error = TimedOut { after, error: Some(self.source) };
-        Self { source: Box::new(error), next: self.next }
+        Self { source: Box::new(error), ..self }
+    }
+
+    /// The priority with which the key comes back; the one it was handed out with unless said.
+    #[must_use]
+    pub fn priority(self, priority: i32) -> Self {
+        Self { priority: Some(priority), ..self }
     }
 
     /// Whether it is not tried again.
@@ -149,7 +166,7 @@ impl Error {
 
 impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Error {
     fn from(error: E) -> Self {
-        Self { source: error.into(), next: Next::Backoff }
+        Self { source: error.into(), next: Next::Backoff, priority: None }
     }
 }
 
