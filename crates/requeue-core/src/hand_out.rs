@@ -133,7 +133,19 @@ impl<K: Eq + Clone> Queue<K> {
             return None;
         }
         let slot = self.next()?;
+        if self.index.is_large() {
+            self.look_ahead(slot);
+        }
         Some(self.hand_out(slot, None, now))
+    }
+
+    /// Has the processor fetch what it takes to hand out, and to take back, the keys that come
+    /// after the one in `slot`.
+    fn look_ahead(&self, slot: u32) {
+        let Ready::Fifo(_) = &self.ready else { return };
+        let Some(next) = self.records.find(self.records.get(slot).next()) else { return };
+        self.index.prefetch(next.hash);
+        self.records.prefetch(next.next());
     }
 
     /// As [`get`](Self::get), for a queue with an order of the user's own, which gives keys that

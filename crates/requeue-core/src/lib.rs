@@ -18,6 +18,7 @@ mod list;
 mod order;
 mod page;
 mod plain;
+mod prefetch;
 mod queue;
 mod record;
 mod slab;

@@ -121,6 +121,15 @@ impl<K: Eq + Clone> Queue<K> {
 
     // --- Adding ---------------------------------------------------------------------------------
 
+    /// Has the processor fetch what an add, or another call, of a key with `hash` will read. It
+    /// has no other effect, and may have none.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        if self.index.is_large() {
+            self.index.prefetch(fold(hash));
+        }
+    }
+
     /// Adds `key`. The key comes back when the queue had it, or refuses it.
     #[inline(always)]
     pub fn add(

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::chunked::{CHUNK, give_back};
+use crate::prefetch::prefetch;
 
 /// No slot: the end of a list.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -116,6 +117,15 @@ impl<T> Slab<T> {
         match self.chunks.get(chunk)?.slots.get(at)? {
             Slot::Live(value) => Some(value),
             Slot::Vacant { .. } => None,
+        }
+    }
+
+    /// Has the processor fetch the record in `slot`.
+    #[inline]
+    pub(crate) fn prefetch(&self, slot: u32) {
+        let (chunk, at) = split(slot);
+        if let Some(chunk) = self.chunks.get(chunk) {
+            prefetch(&chunk.slots, at);
         }
     }
 

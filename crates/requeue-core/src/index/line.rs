@@ -4,6 +4,8 @@
 //! past the line; then twelve slots, two a word. Words are read as they are written, whole: a read
 //! that spans two writes waits for both.
 
+use wide::u8x16;
+
 /// Keys in a line.
 const WIDTH: usize = 12;
 /// Words in a line.
@@ -11,10 +13,8 @@ pub(super) const WORDS: usize = 8;
 
 pub(super) type Line = [u64; WORDS];
 
-/// The bit of each tag of a word that says the place is taken.
-const TAKEN: u64 = 0x8080_8080_8080_8080;
-/// One in each byte.
-const ONES: u64 = TAKEN >> 7;
+/// A bit for each place.
+const PLACES: u32 = (1 << WIDTH) - 1;
 /// The four tags of the second word.
 const SECOND: u64 = 0xFFFF_FFFF;
 /// Which seven bits of the hash: those before tell the line, those after the segment.
@@ -24,29 +24,33 @@ const PAST: u64 = 1 << 32;
 
 /// The tag of a key with `hash`: a bit that says the place is taken, and seven of the hash.
 #[inline]
-const fn tag(hash: u32) -> u64 {
-    (hash >> TAG & 0x7F | 0x80) as u64
+const fn tag(hash: u32) -> u8 {
+    (hash >> TAG & 0x7F | 0x80) as u8
 }
 
-/// The places where a key with `hash` may be. A place above one that matches may be taken for one,
-/// too; whoever looks compares anyway.
+/// The first two words. Each is read whole.
+#[inline]
+fn tags(line: &Line) -> u8x16 {
+    let tags = u128::from(line[0]) | u128::from(line[1]) << 64;
+    u8x16::new(tags.to_le_bytes())
+}
+
+/// The places where a key with `hash` may be.
 #[inline]
 pub(super) fn matching(line: &Line, hash: u32) -> Places {
-    let tags = ONES * tag(hash);
-    let zeroes = |word: u64| word.wrapping_sub(ONES) & !word;
-    Places::new(zeroes(line[0] ^ tags), zeroes(line[1] ^ tags))
+    Places(tags(line).simd_eq(u8x16::splat(tag(hash))).to_bitmask() & PLACES)
 }
 
 /// The places that are taken.
 #[inline]
 pub(super) fn taken(line: &Line) -> Places {
-    Places::new(line[0], line[1])
+    Places(tags(line).to_bitmask() & PLACES)
 }
 
 /// The places that are not.
 #[inline]
 pub(super) fn free(line: &Line) -> Places {
-    Places::new(!line[0], !line[1])
+    Places(!tags(line).to_bitmask() & PLACES)
 }
 
 #[inline]
@@ -64,7 +68,7 @@ pub(super) fn set_slot(line: &mut Line, place: usize, slot: u32) {
 /// Puts `slot` into a free place.
 #[inline]
 pub(super) fn put(line: &mut Line, place: usize, hash: u32, slot: u32) {
-    line[place / 8 % 2] |= tag(hash) << (place % 8 * 8);
+    line[place / 8 % 2] |= u64::from(tag(hash)) << (place % 8 * 8);
     set_slot(line, place, slot);
 }
 
@@ -91,25 +95,14 @@ pub(super) fn one_less_past(line: &mut Line) {
     line[1] -= PAST;
 }
 
-/// Places of a line: one of the first eight a bit at 8 × place, one of the others at 8 × (place
-/// − 8) + 1.
+/// Places of a line, a bit each.
 #[derive(Clone, Copy)]
-pub(super) struct Places(u64);
+pub(super) struct Places(u32);
 
 impl Places {
-    /// Of two words of tags with the places' topmost bits set, whatever is in the other bits.
-    #[inline]
-    const fn new(first: u64, second: u64) -> Self {
-        Self((first & TAKEN) >> 7 | (second & TAKEN & SECOND) >> 6)
-    }
-
     #[inline]
     pub(super) const fn first(self) -> Option<usize> {
-        if self.0 == 0 {
-            return None;
-        }
-        let bit = self.0.trailing_zeros() as usize;
-        Some(bit / 8 + bit % 2 * 8)
+        if self.0 == 0 { None } else { Some(self.0.trailing_zeros() as usize) }
     }
 }
 

@@ -24,6 +24,8 @@ use crate::slab::Slab;
 
 /// Lines of a segment.
 const LINES: usize = 1 << BITS;
+/// How many segments the caches next to a processor hold.
+const CACHED: usize = 64;
 
 pub(crate) struct Index {
     segments: Vec<Segment>,
@@ -46,6 +48,20 @@ impl Index {
         let at = hash & (self.half * 2 - 1);
         // Its segment may be one that has not been split yet.
         if at as usize >= self.segments.len() { (at ^ self.half) as usize } else { at as usize }
+    }
+
+    /// Whether there is more of it than the caches next to a processor hold.
+    #[inline]
+    pub(crate) const fn is_large(&self) -> bool {
+        self.segments.len() > CACHED
+    }
+
+    /// Has the processor fetch the line of `hash`.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u32) {
+        if let Some(segment) = self.segments.get(self.at(hash)) {
+            segment.prefetch(hash);
+        }
     }
 
     /// The slot of the record with `hash` for which `is` holds.

@@ -4,6 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::line::{self, Line, WORDS};
+use crate::prefetch::prefetch;
 use crate::record::Record;
 use crate::slab::Slab;
 
@@ -110,6 +111,11 @@ impl Segment {
 
     const fn next(&self, line: usize) -> usize {
         (line + 1) & (self.lines() - 1)
+    }
+
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u32) {
+        prefetch(&self.words, self.base as usize + self.first(hash) * WORDS);
     }
 
     /// What the first line of the way of `hash` says; no room is found where the index is `full`.

@@ -8,6 +8,10 @@ use super::shared::{Shared, State};
 use crate::Key;
 use crate::sync::{Held, drop_quietly};
 
+/// How many keys ahead of an add the processor is told of: so many reads of memory it can wait for
+/// at once.
+const AHEAD: usize = 8;
+
 /// Keys that are being added. Should a key's `eq` panic, the lock is released as ever, so that
 /// whoever waits is woken for those that were added before, and the others are dropped outside it.
 pub(super) struct Adding<'q, K: Key> {
@@ -34,7 +38,13 @@ impl<'q, K: Key> Adding<'q, K> {
         let (state, now) = locked.ok()?;
         let core = &mut self.state.insert(state).core;
         let mut count = 0;
-        for (key, hash, group) in self.keys.by_ref() {
+        for (_, hash, _) in self.keys.as_slice().iter().take(AHEAD) {
+            core.prefetch(*hash);
+        }
+        while let Some((key, hash, group)) = self.keys.next() {
+            if let Some((_, hash, _)) = self.keys.as_slice().get(AHEAD - 1) {
+                core.prefetch(*hash);
+            }
             let (added, back) = core.add(key, hash, Add::now(), group, now);
             count += usize::from(added.is_accepted());
             if let Some(key) = back
