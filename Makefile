@@ -11,10 +11,10 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check conformance loom sim soak fuzz planted mutants instructions bench deny advisories
+.PHONY: help run test check e2e e2e-full conformance loom sim soak fuzz planted mutants instructions bench deny advisories
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
 
 run: ## Hash every file of this repository with the program, some of them several times; SERVE=1: and a page of it, until Ctrl-C
 	@scripts/setup.sh
@@ -29,6 +29,13 @@ check: ## The quick part of it, for between two edits
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo test --workspace --lib --bins
+
+e2e: ## Against a Kubernetes API server, which Go builds in minutes the first time; TEST=name: one test
+	@scripts/setup.sh
+	server=$$(scripts/kube-server.sh) && REQUEUE_KUBE_SERVER=$$server cargo test -p requeue-e2e $(TEST)
+
+e2e-full: export REQUEUE_E2E := full
+e2e-full: e2e ## The same at full length
 
 loom: ## Every interleaving of the queue's threads with up to five preemptions, or PREEMPTIONS=n
 	@scripts/setup.sh

@@ -17,6 +17,11 @@ tests() {
     sed -n 's/^test \(.*\) \.\.\. ignored\(.*\)/ignored test: \1\2/p' "$target/test.log" >>"$REQUEUE_NOT_RUN"
 }
 
+# The first time on a machine this takes minutes, in which all but the tests that need it go on.
+nice scripts/kube-server.sh >"$target/kube-server.path" 2>"$target/kube-server.log" &
+kube_server=$!
+trap 'kill "$kube_server" 2>/dev/null || true' EXIT
+
 step 'Cargo.lock is up to date'
 cargo fetch --locked
 
@@ -37,7 +42,8 @@ step 'A browser'
 scripts/setup.sh browser || true
 
 step 'Tests'
-tests --workspace --all-features
+# The tests that need an API server have a step of their own.
+REQUEUE_KUBE_SERVER='' tests --workspace --all-features
 
 step 'Tests without a runtime'
 tests -p requeue --no-default-features
@@ -66,6 +72,22 @@ if grep -q '^```sh run$' README.md 2>/dev/null; then
     scripts/readme.sh "$target/debug/requeue"
 else
     not_run 'README.md: there is no block marked ```sh run'
+fi
+
+step 'Kubernetes API server'
+built=0
+wait "$kube_server" || built=$?
+if [ "$built" = 0 ]; then
+    # Of the whole workspace, so that nothing is built once more, with fewer features.
+    against=()
+    for test in e2e/tests/*; do against+=(--test "$(basename "$test" .rs)"); done
+    REQUEUE_KUBE_SERVER=$(cat "$target/kube-server.path") tests --workspace --all-features "${against[@]}"
+elif [ "$built" = 2 ]; then
+    cat "$target/kube-server.log" >&2
+    not_run 'tests against a Kubernetes API server: there is no Go to build it with, or too old a one'
+else
+    cat "$target/kube-server.log" >&2
+    exit 1
 fi
 
 step 'Dependencies'

@@ -1,0 +1,101 @@
+use std::fs;
+use std::path::PathBuf;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::json;
+
+use crate::{Proxy, Server};
+
+/// As whom, and which way, a client talks to a [`Server`]: as an administrator and directly, unless
+/// it is told otherwise.
+#[derive(Clone, Debug)]
+pub struct Access<'a> {
+    server: &'a Server,
+    user: Option<String>,
+    port: u16,
+}
+
+impl<'a> Access<'a> {
+    pub(crate) fn new(server: &'a Server, port: u16) -> Self {
+        Self { server, user: None, port }
+    }
+
+    /// As this user, who can do nothing but what roles allow. The administrator impersonates the
+    /// user, so that any name will do.
+    pub fn user(self, name: &str) -> Self {
+        Self { user: Some(name.to_owned()), ..self }
+    }
+
+    /// As this service account, by what roles allow the account itself, and the groups of such
+    /// accounts. It need not exist.
+    pub fn service_account(self, namespace: &str, name: &str) -> Self {
+        self.user(&format!("system:serviceaccount:{namespace}:{name}"))
+    }
+
+    /// Through a [`Proxy`], from [`Server::proxy`].
+    pub fn through(self, proxy: &Proxy) -> Self {
+        Self { port: proxy.address().port(), ..self }
+    }
+
+    /// What kube makes a [`Client`] of, to change before.
+    ///
+    /// # Panics
+    /// When the server's certificate can't be read.
+    pub async fn config(&self) -> Config {
+        // It was put together here, from a token, an address and the path of a certificate.
+        match Config::from_custom_kubeconfig(self.contents(), &KubeConfigOptions::default()).await {
+            Ok(config) => config,
+            Err(err) => panic!("a client for {self:?}: {err}"),
+        }
+    }
+
+    /// A client, bound to the tokio runtime it is asked for on.
+    ///
+    /// # Panics
+    /// As [`config`](Self::config) does.
+    pub async fn client(&self) -> Client {
+        match Client::try_from(self.config().await) {
+            Ok(client) => client,
+            Err(err) => panic!("a client for {self:?}: {err}"),
+        }
+    }
+
+    /// The path of a kubeconfig, for programs. It is there for as long as the server.
+    ///
+    /// # Panics
+    /// When it can't be written.
+    pub fn kubeconfig(&self) -> PathBuf {
+        // JSON is YAML.
+        let text = serde_json::to_string_pretty(&self.contents());
+        let user = self.user.as_deref().unwrap_or("admin").replace(['/', ':'], "-");
+        let path = self.server.dir().join(format!("kubeconfig-{user}-{}", self.port));
+        let written = text.map_err(Into::into).and_then(|text| fs::write(&path, text));
+        written.unwrap_or_else(|err| panic!("{}: {err}", path.display()));
+        path
+    }
+
+    fn contents(&self) -> Kubeconfig {
+        let contents = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{
+                "name": "e2e",
+                "cluster": {
+                    "server": format!("https://127.0.0.1:{}", self.port),
+                    "certificate-authority": self.server.certificate(),
+                },
+            }],
+            "users": [{
+                "name": "e2e",
+                "user": { "token": self.server.token(), "as": self.user },
+            }],
+            "contexts": [{ "name": "e2e", "context": { "cluster": "e2e", "user": "e2e" } }],
+            "current-context": "e2e",
+        });
+        match serde_json::from_value(contents) {
+            Ok(contents) => contents,
+            Err(err) => panic!("a kubeconfig: {err}"),
+        }
+    }
+}

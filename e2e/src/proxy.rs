@@ -1,0 +1,190 @@
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio_util::task::TaskTracker;
+
+/// The network between a client and the API server, to do harm to.
+///
+/// It passes bytes on, so that TLS goes through it unseen. Clients go this way with
+/// [`Access::through`](crate::Access::through). It belongs to the runtime it was made on, and is gone,
+/// with its connections, when this is dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    state: watch::Sender<State>,
+    connections: TaskTracker,
+    accepting: AbortHandle,
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    /// How often all connections were cut: those from before are no more.
+    cuts: u64,
+    down: bool,
+    frozen: bool,
+    delay: Duration,
+}
+
+impl Proxy {
+    pub(crate) async fn start(server: SocketAddr) -> Self {
+        let bound = async {
+            let listener = TcpListener::bind("127.0.0.1:0").await?;
+            Ok((listener.local_addr()?, listener))
+        };
+        let (address, listener) =
+            bound.await.unwrap_or_else(|err: std::io::Error| panic!("a proxy: {err}"));
+        let state = State { cuts: 0, down: false, frozen: false, delay: Duration::ZERO };
+        let state = watch::Sender::new(state);
+        let connections = TaskTracker::new();
+        let accepting = accept(listener, server, state.clone(), connections.clone());
+        let accepting = tokio::spawn(accepting).abort_handle();
+        Self { address, state, connections, accepting }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How many connections go through it now.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Cuts all connections there are. New ones are let through.
+    pub fn cut(&self) {
+        self.state.send_modify(|state| state.cuts += 1);
+    }
+
+    /// Cuts all connections, now and again each time that `interval` is over, until what is
+    /// returned is dropped.
+    pub fn cut_every(&self, interval: Duration) -> Cutting {
+        let state = self.state.clone();
+        let cutting = tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(interval);
+            loop {
+                ticks.tick().await;
+                state.send_modify(|state| state.cuts += 1);
+            }
+        });
+        Cutting(cutting.abort_handle())
+    }
+
+    /// Cuts all connections, and closes each new one as soon as it is made, until [`up`](Self::up).
+    pub fn down(&self) {
+        self.state.send_modify(|state| {
+            state.cuts += 1;
+            state.down = true;
+        });
+    }
+
+    /// Lets new connections through again, after [`down`](Self::down).
+    pub fn up(&self) {
+        self.state.send_modify(|state| state.down = false);
+    }
+
+    /// Passes nothing on any more, in either direction, until [`thaw`](Self::thaw). No connection
+    /// ends by it, and new ones are made; what is sent meanwhile arrives later.
+    pub fn freeze(&self) {
+        self.state.send_modify(|state| state.frozen = true);
+    }
+
+    /// Lets everything go on after [`freeze`](Self::freeze).
+    pub fn thaw(&self) {
+        self.state.send_modify(|state| state.frozen = false);
+    }
+
+    /// Holds each piece of up to 16 KiB back for so long before it is passed on, in either
+    /// direction, one after the other.
+    pub fn delay(&self, delay: Duration) {
+        self.state.send_modify(|state| state.delay = delay);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.cut();
+    }
+}
+
+/// Cuts all connections again and again while it is there: [`Proxy::cut_every`].
+#[must_use = "it ends when this is dropped"]
+#[derive(Debug)]
+pub struct Cutting(AbortHandle);
+
+impl Drop for Cutting {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    server: SocketAddr,
+    state: watch::Sender<State>,
+    connections: TaskTracker,
+) {
+    loop {
+        // Where there is no room for a further one now, there may be soon.
+        let Ok((client, _)) = listener.accept().await else { continue };
+        let state = state.subscribe();
+        let State { cuts, down, .. } = *state.borrow();
+        if !down {
+            connections.spawn(connection(client, server, cuts, state));
+        }
+    }
+}
+
+/// Lasts until one side closes it, or it is cut: there are more `cuts` then than when it was made.
+async fn connection(
+    client: TcpStream,
+    server: SocketAddr,
+    cuts: u64,
+    mut state: watch::Receiver<State>,
+) {
+    let copies = (state.clone(), state.clone());
+    let passing = async {
+        let server = TcpStream::connect(server).await?;
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        let (from_client, to_client) = client.into_split();
+        let (from_server, to_server) = server.into_split();
+        tokio::try_join!(
+            pass(from_client, to_server, copies.0),
+            pass(from_server, to_client, copies.1),
+        )
+    };
+    // However it ends, both sides are closed by it.
+    tokio::select! {
+        _ = state.wait_for(|state| state.cuts != cuts) => {}
+        _ = passing => {}
+    }
+}
+
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut state: watch::Receiver<State>,
+) -> std::io::Result<()> {
+    let mut piece = vec![0; 16 * 1024];
+    loop {
+        let length = from.read(&mut piece).await?;
+        let delay = state.borrow().delay;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        // The proxy is gone when this fails.
+        let thawed = state.wait_for(|state| !state.frozen).await;
+        drop(thawed.map_err(std::io::Error::other)?);
+        if length == 0 {
+            return to.shutdown().await;
+        }
+        to.write_all(&piece[..length]).await?;
+    }
+}

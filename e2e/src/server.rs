@@ -1,0 +1,349 @@
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client, Config};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+use crate::node::Process;
+use crate::{Access, Node, Proxy, until};
+
+/// A Kubernetes API server with its etcd and two controllers, which ends when this is dropped.
+///
+/// Everybody in `system:masters` may do everything, which the administrator is; all others are held
+/// to RBAC. There are no nodes, no service accounts' tokens in pods, and no controllers but those that
+/// delete namespaces and collect garbage.
+#[derive(Debug)]
+pub struct Server {
+    dir: PathBuf,
+    token: String,
+    port: u16,
+    etcd_port: u16,
+    /// What ends all the others, and removes the directory, when its input is closed.
+    keeper: Child,
+    keeper_input: Option<ChildStdin>,
+    etcd: Process,
+    apiserver: Process,
+    controllers: Process,
+}
+
+impl Server {
+    /// Starts one, and waits until it is ready; `None` where there is none to start, which is then
+    /// said in the list that `REQUEUE_NOT_RUN` names.
+    ///
+    /// The environment variable `REQUEUE_KUBE_SERVER` has the path that `scripts/kube-server.sh`
+    /// prints. Where it is set to nothing, another run is to do the tests of the server, and nothing
+    /// is said.
+    ///
+    /// # Panics
+    /// When it does not start, with the end of its log.
+    pub async fn start() -> Option<Self> {
+        Self::start_with(&[]).await
+    }
+
+    /// [`start`](Self::start), with further flags for kube-apiserver.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start) does.
+    pub async fn start_with(flags: &[&str]) -> Option<Self> {
+        let server = Self::spawn(&program()?, flags);
+        server.etcd.start();
+        server.apiserver.start();
+        server.ready().await;
+        server.controllers.start();
+        Some(server)
+    }
+
+    /// The one that all tests of a binary share, who leave its processes alone. It is started by
+    /// the first that asks, and ends with the binary.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start) does.
+    pub async fn shared() -> Option<&'static Self> {
+        static SHARED: OnceCell<Option<Server>> = OnceCell::const_new();
+        // Found anew each time, so that each test says that it did not run.
+        program()?;
+        SHARED.get_or_init(Self::start).await.as_ref()
+    }
+
+    /// How to get in: as whom, and which way.
+    pub fn access(&self) -> Access<'_> {
+        Access::new(self, self.port)
+    }
+
+    /// An administrator's client, bound to the tokio runtime it is asked for on.
+    pub async fn client(&self) -> Client {
+        self.access().client().await
+    }
+
+    /// A client of a user who can do nothing but what roles allow.
+    pub async fn client_as(&self, user: &str) -> Client {
+        self.access().user(user).client().await
+    }
+
+    /// The path of an administrator's kubeconfig, for programs.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.access().kubeconfig()
+    }
+
+    /// A network of its own between a client and this server; see [`Access::through`].
+    ///
+    /// # Panics
+    /// When there is no port for it.
+    pub async fn proxy(&self) -> Proxy {
+        Proxy::start(([127, 0, 0, 1], self.port).into()).await
+    }
+
+    /// Makes every resource version older than this call too old for etcd. A list that goes on from
+    /// such a one, or a watch that starts there, gets `410 Gone`: from a server started with
+    /// `--watch-cache=false`. Without that flag, watches are served from what the API server
+    /// remembers, and get it only from before it was last started.
+    ///
+    /// A watch that goes on all the while sees nothing of it.
+    ///
+    /// # Panics
+    /// When etcd does not do it, for instance while it does not run.
+    pub async fn compact(&self) {
+        let address = format!("http://127.0.0.1:{}", self.etcd_port);
+        // A revision of nothing, so that even one that is current now is older than it.
+        let put = json!({ "key": "cmVxdWV1ZQ==", "value": "" });
+        etcd(&address, "put", &put).await;
+        let put = etcd(&address, "put", &put).await;
+        let compaction = json!({ "revision": put["header"]["revision"], "physical": true });
+        etcd(&address, "compaction", &compaction).await;
+    }
+
+    /// A namespace of one's own, whose name begins so.
+    ///
+    /// # Panics
+    /// When it can't be made.
+    pub async fn namespace(&self, prefix: &str) -> String {
+        let metadata =
+            ObjectMeta { generate_name: Some(format!("{prefix}-")), ..ObjectMeta::default() };
+        let namespace = Namespace { metadata, ..Namespace::default() };
+        let api: Api<Namespace> = Api::all(self.client().await);
+        match api.create(&PostParams::default(), &namespace).await {
+            Ok(made) => made.metadata.name.unwrap_or_default(),
+            Err(err) => panic!("a namespace {prefix}-: {err}"),
+        }
+    }
+
+    /// kube-apiserver.
+    pub fn apiserver(&self) -> Node<'_> {
+        Node { server: self, process: &self.apiserver }
+    }
+
+    /// etcd.
+    pub fn etcd(&self) -> Node<'_> {
+        Node { server: self, process: &self.etcd }
+    }
+
+    /// What deletes namespaces and collects garbage.
+    pub fn controllers(&self) -> Node<'_> {
+        Node { server: self, process: &self.controllers }
+    }
+
+    /// Where it keeps everything; gone when it is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn certificate(&self) -> PathBuf {
+        self.dir.join("apiserver.crt")
+    }
+
+    pub(crate) fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// Waits until the API server says that it is ready, which it does not without its etcd.
+    pub(crate) async fn ready(&self) {
+        until("the API server has a certificate", async || {
+            self.check();
+            fs::metadata(self.certificate()).is_ok_and(|file| file.len() > 0)
+        })
+        .await;
+        let client = self.client().await;
+        until("the API server is ready", async || {
+            self.check();
+            // Built anew, because it is used up; of constants, so that it can't fail.
+            let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else { return false };
+            let answer = tokio::time::timeout(Duration::from_secs(1), client.request_text(request));
+            matches!(answer.await, Ok(Ok(text)) if text == "ok")
+        })
+        .await;
+    }
+
+    fn check(&self) {
+        for process in self.processes() {
+            process.check();
+        }
+    }
+
+    fn processes(&self) -> [&Process; 3] {
+        [&self.controllers, &self.apiserver, &self.etcd]
+    }
+
+    /// Starts what has to end all the others before there are any.
+    fn spawn(program: &Path, flags: &[&str]) -> Self {
+        let dir = match tempfile::Builder::new().prefix("requeue-e2e-").tempdir() {
+            Ok(dir) => dir.keep(),
+            Err(err) => panic!("a directory for the API server: {err}"),
+        };
+        let keeper = Command::new(program)
+            .arg("keeper")
+            .arg(&dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn();
+        let mut keeper = keeper.unwrap_or_else(|err| panic!("{}: {err}", program.display()));
+        let keeper_input = keeper.stdin.take();
+        let mut line = String::new();
+        if let Some(output) = keeper.stdout.take() {
+            // At the end of the input the line is empty, and so it is when this fails.
+            let _ = BufReader::new(output).read_line(&mut line);
+        }
+        assert_eq!(line, "ready\n", "the keeper did not start");
+
+        let [port, etcd_port, peer_port] = free_ports();
+        // For a server on loopback that lives for a test.
+        let token = format!("{:032x}", fastrand::u128(..));
+        let tokens = dir.join("tokens.csv");
+        fs::write(&tokens, format!("{token},admin,admin,system:masters\n"))
+            .unwrap_or_else(|err| panic!("{}: {err}", tokens.display()));
+
+        let process = |name, args| Process {
+            name,
+            program: program.to_owned(),
+            args,
+            group: keeper.id() as i32,
+            log: dir.join(name).with_extension("log"),
+            child: Mutex::new(None),
+        };
+        let etcd = process("etcd", etcd_flags(&dir, etcd_port, peer_port));
+        let mut args = apiserver_flags(&dir, port, etcd_port);
+        args.extend(flags.iter().map(|&flag| flag.to_owned()));
+        let apiserver = process("apiserver", args);
+        let controllers = process("controllers", Vec::new());
+        let mut server = Self {
+            dir,
+            token,
+            port,
+            etcd_port,
+            keeper,
+            keeper_input,
+            etcd,
+            apiserver,
+            controllers,
+        };
+        server.controllers.args = vec![server.kubeconfig().display().to_string()];
+        server
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.keeper_input.take());
+        let _ = self.keeper.wait();
+        for process in self.processes() {
+            if let Some(child) = process.child().as_mut() {
+                // Only if something had killed the keeper is there anything left to kill.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}
+
+/// etcd's API as JSON: base64 for bytes, and numbers of 64 bits as text.
+async fn etcd(address: &str, method: &str, body: &Value) -> Value {
+    let request = http::Request::post(format!("/v3/kv/{method}")).body(body.to_string().into());
+    let asking = async {
+        let client = Client::try_from(Config::new(address.parse()?))?;
+        Ok(client.request(request?).await?)
+    };
+    asking.await.unwrap_or_else(|err: Box<dyn std::error::Error>| panic!("etcd, {method}: {err}"))
+}
+
+fn etcd_flags(dir: &Path, port: u16, peer_port: u16) -> Vec<String> {
+    vec![
+        format!("--data-dir={}", dir.join("etcd").display()),
+        // What it wrote survives it, if not the machine.
+        "--unsafe-no-fsync".into(),
+        "--log-level=warn".into(),
+        format!("--listen-client-urls=http://127.0.0.1:{port}"),
+        format!("--advertise-client-urls=http://127.0.0.1:{port}"),
+        format!("--listen-peer-urls=http://127.0.0.1:{peer_port}"),
+        format!("--initial-advertise-peer-urls=http://127.0.0.1:{peer_port}"),
+        format!("--initial-cluster=default=http://127.0.0.1:{peer_port}"),
+    ]
+}
+
+fn apiserver_flags(dir: &Path, port: u16, etcd_port: u16) -> Vec<String> {
+    let key = dir.join("sa.key");
+    vec![
+        "--bind-address=127.0.0.1".into(),
+        "--advertise-address=127.0.0.1".into(),
+        format!("--secure-port={port}"),
+        format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
+        // Where it puts a certificate that it makes.
+        format!("--cert-dir={}", dir.display()),
+        "--endpoint-reconciler-type=none".into(),
+        "--authorization-mode=RBAC".into(),
+        format!("--token-auth-file={}", dir.join("tokens.csv").display()),
+        "--service-cluster-ip-range=10.0.0.0/24".into(),
+        "--service-account-issuer=https://kubernetes.default.svc".into(),
+        format!("--service-account-key-file={}", key.display()),
+        format!("--service-account-signing-key-file={}", key.display()),
+        // It holds pods back until their account is there, and nothing here makes accounts.
+        "--disable-admission-plugins=ServiceAccount".into(),
+        "--allow-privileged=true".into(),
+        // Without it, it waits a minute for watches to end by themselves when it is told to end.
+        "--shutdown-watch-termination-grace-period=1s".into(),
+        "--profiling=false".into(),
+    ]
+}
+
+/// The program, if there is one. A test that gets none did not run.
+pub(crate) fn program() -> Option<PathBuf> {
+    const VARIABLE: &str = "REQUEUE_KUBE_SERVER";
+    let why = match std::env::var_os(VARIABLE) {
+        Some(program) if program.is_empty() => return None,
+        Some(program) => return Some(program.into()),
+        None => "REQUEUE_KUBE_SERVER does not name an API server; `make e2e` has one",
+    };
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    eprintln!("{test}: {why}");
+    if let Some(list) = std::env::var_os("REQUEUE_NOT_RUN") {
+        let opened = fs::OpenOptions::new().append(true).create(true).open(&list);
+        let written = opened.and_then(|mut list| writeln!(list, "{test}: {why}"));
+        written.unwrap_or_else(|err| panic!("{}: {err}", list.display()));
+    }
+    None
+}
+
+/// Ports that nobody listens on. They are below those that systems give to whoever connects: there,
+/// a client that tries again and again could get the very port that a killed server is to listen
+/// on again.
+fn free_ports<const N: usize>() -> [u16; N] {
+    let bound: [TcpListener; N] = std::array::from_fn(|_| {
+        let free = (0..1000).find_map(|_| {
+            let port = fastrand::u16(10_000..32_000);
+            TcpListener::bind(("127.0.0.1", port)).ok()
+        });
+        free.unwrap_or_else(|| panic!("no free port was found on 127.0.0.1"))
+    });
+    bound.map(|listener| match listener.local_addr() {
+        Ok(address) => address.port(),
+        Err(err) => panic!("the port that was bound: {err}"),
+    })
+}
