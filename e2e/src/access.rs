@@ -1,5 +1,5 @@
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -68,11 +68,15 @@ impl<'a> Access<'a> {
     pub fn kubeconfig(&self) -> PathBuf {
         // JSON is YAML.
         let text = serde_json::to_string_pretty(&self.contents());
-        let user = self.user.as_deref().unwrap_or("admin").replace(['/', ':'], "-");
-        let path = self.server.dir().join(format!("kubeconfig-{user}-{}", self.port));
+        let user = self.user.as_deref().unwrap_or("admin");
+        let path = Self::path(self.server.dir(), user, self.port);
         let written = text.map_err(Into::into).and_then(|text| fs::write(&path, text));
         written.unwrap_or_else(|err| panic!("{}: {err}", path.display()));
         path
+    }
+
+    pub(crate) fn path(dir: &Path, user: &str, port: u16) -> PathBuf {
+        dir.join(format!("kubeconfig-{}-{port}", user.replace(['/', ':'], "-")))
     }
 
     fn contents(&self) -> Kubeconfig {

@@ -1,9 +1,8 @@
-use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::sys::signal::{self, Signal};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -11,13 +10,15 @@ use nix::unistd::Pid;
 
 use crate::{Server, until};
 
-/// One of the processes of a [`Server`], to do harm to.
+/// One of the processes of a [`Server`], or one of one's own beside it, to do harm to.
 ///
-/// What is done to it is done to all tests that share the server: such a test starts its own.
-#[derive(Clone, Copy)]
+/// What is done to one of the server's is done to all tests that share the server:
+/// [`Server::exclusive`].
+#[derive(Clone, Debug)]
 pub struct Node<'a> {
-    pub(crate) server: &'a Server,
-    pub(crate) process: &'a Process,
+    pub(crate) process: Arc<Process>,
+    /// What has to be ready before it counts as started.
+    pub(crate) part_of: Option<&'a Server>,
 }
 
 impl Node<'_> {
@@ -39,14 +40,16 @@ impl Node<'_> {
         self.process.end(Signal::SIGTERM).await;
     }
 
-    /// Starts it again after it was killed or ended, on the same port and with the same data, and
-    /// waits until the API server is ready.
+    /// Starts it again after it was killed or ended, as it was: a process of the server on the same
+    /// port and with the same data. Waits then until the API server is ready.
     ///
     /// # Panics
     /// When it runs, or the API server is not ready within two minutes.
     pub async fn start(&self) {
         self.process.start();
-        self.server.ready().await;
+        if let Some(server) = self.part_of {
+            server.ready().await;
+        }
     }
 
     /// [`kill`](Self::kill) and [`start`](Self::start).
@@ -74,62 +77,65 @@ impl Node<'_> {
     pub fn thaw(&self) {
         self.process.signal(Signal::SIGCONT);
     }
-}
 
-impl fmt::Debug for Node<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Node").field(&self.process.name).finish()
+    /// What it has written so far, to its standard output and error, since it was first started.
+    pub fn log(&self) -> String {
+        self.process.log()
     }
 }
 
 /// A process that can be started again as it was.
 #[derive(Debug)]
 pub(crate) struct Process {
-    pub(crate) name: &'static str,
-    pub(crate) program: PathBuf,
-    pub(crate) args: Vec<String>,
-    /// The process group, which is led by the keeper.
-    pub(crate) group: i32,
-    pub(crate) log: PathBuf,
-    pub(crate) child: Mutex<Option<Child>>,
+    name: String,
+    log: PathBuf,
+    running: Mutex<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    command: Command,
+    child: Option<Child>,
 }
 
 impl Process {
+    /// In this process group, and with a log in this directory.
+    pub(crate) fn new(name: &str, mut command: Command, group: i32, dir: &Path) -> Arc<Self> {
+        command.stdin(Stdio::null()).process_group(group);
+        let running = Mutex::new(Running { command, child: None });
+        let log = dir.join(format!("{name}.log"));
+        Arc::new(Self { name: name.to_owned(), log, running })
+    }
+
     pub(crate) fn start(&self) {
-        let mut child = self.child();
-        assert!(child.is_none(), "{} runs", self.name);
+        let mut running = self.running();
+        assert!(running.child.is_none(), "{} runs", self.name);
         let log = OpenOptions::new().create(true).append(true).open(&self.log);
         let log = log.unwrap_or_else(|err| panic!("{}: {err}", self.log.display()));
         let errors = log.try_clone().unwrap_or_else(|err| panic!("{}: {err}", self.log.display()));
-        let started = Command::new(&self.program)
-            .arg(self.name)
-            .args(&self.args)
-            .stdin(Stdio::null())
-            .stdout(log)
-            .stderr(errors)
-            .process_group(self.group)
-            .spawn();
-        *child = Some(started.unwrap_or_else(|err| panic!("{}: {err}", self.program.display())));
+        let started = running.command.stdout(log).stderr(errors).spawn();
+        running.child = Some(started.unwrap_or_else(|err| panic!("{}: {err}", self.name)));
     }
 
     /// Panics when the process has ended without being told to.
     pub(crate) fn check(&self) {
-        if let Some(child) = self.child().as_mut()
+        if let Some(child) = self.running().child.as_mut()
             && let Ok(Some(status)) = child.try_wait()
         {
-            panic!("{} has ended by itself, with {status}:\n{}", self.name, self.last_words());
+            let log = self.log();
+            let end = log.floor_char_boundary(log.len().saturating_sub(4000));
+            panic!("{} has ended by itself, with {status}:\n{}", self.name, &log[end..]);
         }
     }
 
-    /// The end of its log.
-    pub(crate) fn last_words(&self) -> String {
+    fn log(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
-        String::from_utf8_lossy(&log[log.len().saturating_sub(4000)..]).into_owned()
+        String::from_utf8_lossy(&log).into_owned()
     }
 
     fn signal(&self, signal: Signal) -> Pid {
-        let child = self.child();
-        let Some(child) = child.as_ref() else { panic!("{} does not run", self.name) };
+        let running = self.running();
+        let Some(child) = running.child.as_ref() else { panic!("{} does not run", self.name) };
         // The numbers of processes are below 2^22.
         let pid = Pid::from_raw(child.id() as i32);
         if let Err(err) = signal::kill(pid, signal) {
@@ -154,21 +160,24 @@ impl Process {
         self.check();
         self.signal(signal);
         until(&format!("{} has ended", self.name), async || {
-            let mut child = self.child();
-            let gone = match child.as_mut() {
-                Some(child) => !matches!(child.try_wait(), Ok(None)),
-                None => true,
-            };
-            if gone {
-                *child = None;
-            }
-            gone
+            let child = &mut self.running().child;
+            child.take_if(|child| !matches!(child.try_wait(), Ok(None)));
+            child.is_none()
         })
         .await;
     }
 
-    pub(crate) fn child(&self) -> MutexGuard<'_, Option<Child>> {
-        // A child is one however a test ended that looked at it.
-        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    fn running(&self) -> MutexGuard<'_, Running> {
+        // A process is one however a test ended that looked at it.
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(child) = self.running().child.as_mut() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
@@ -29,10 +29,12 @@ pub struct Server {
     etcd_port: u16,
     /// What ends all the others, and removes the directory, when its input is closed.
     keeper: Child,
+    /// The process group that it leads.
+    group: i32,
     keeper_input: Option<ChildStdin>,
-    etcd: Process,
-    apiserver: Process,
-    controllers: Process,
+    etcd: Arc<Process>,
+    apiserver: Arc<Process>,
+    controllers: Arc<Process>,
 }
 
 impl Server {
@@ -54,10 +56,12 @@ impl Server {
     /// # Panics
     /// As [`start`](Self::start) does.
     pub async fn start_with(flags: &[&str]) -> Option<Self> {
-        let server = Self::spawn(&program()?, flags);
+        let server = Self::prepare(&program()?, flags);
         server.etcd.start();
         server.apiserver.start();
         server.ready().await;
+        // Which they read.
+        server.kubeconfig();
         server.controllers.start();
         Some(server)
     }
@@ -138,17 +142,29 @@ impl Server {
 
     /// kube-apiserver.
     pub fn apiserver(&self) -> Node<'_> {
-        Node { server: self, process: &self.apiserver }
+        Node { process: Arc::clone(&self.apiserver), part_of: Some(self) }
     }
 
     /// etcd.
     pub fn etcd(&self) -> Node<'_> {
-        Node { server: self, process: &self.etcd }
+        Node { process: Arc::clone(&self.etcd), part_of: Some(self) }
     }
 
     /// What deletes namespaces and collects garbage.
     pub fn controllers(&self) -> Node<'_> {
-        Node { server: self, process: &self.controllers }
+        Node { process: Arc::clone(&self.controllers), part_of: Some(self) }
+    }
+
+    /// Starts a program of one's own beside the server, such as one replica of a controller. It reads
+    /// nothing, and [`Node::log`] has what it writes. It is killed when the last copy of the `Node`
+    /// is dropped, or with the server.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub fn spawn(&self, name: &str, command: Command) -> Node<'static> {
+        let process = Process::new(name, command, self.group, &self.dir);
+        process.start();
+        Node { process, part_of: None }
     }
 
     /// Where it keeps everything; gone when it is.
@@ -183,17 +199,13 @@ impl Server {
     }
 
     fn check(&self) {
-        for process in self.processes() {
+        for process in [&self.etcd, &self.apiserver, &self.controllers] {
             process.check();
         }
     }
 
-    fn processes(&self) -> [&Process; 3] {
-        [&self.controllers, &self.apiserver, &self.etcd]
-    }
-
     /// Starts what has to end all the others before there are any.
-    fn spawn(program: &Path, flags: &[&str]) -> Self {
+    fn prepare(program: &Path, flags: &[&str]) -> Self {
         let dir = match tempfile::Builder::new().prefix("requeue-e2e-").tempdir() {
             Ok(dir) => dir.keep(),
             Err(err) => panic!("a directory for the API server: {err}"),
@@ -221,32 +233,31 @@ impl Server {
         fs::write(&tokens, format!("{token},admin,admin,system:masters\n"))
             .unwrap_or_else(|err| panic!("{}: {err}", tokens.display()));
 
-        let process = |name, args| Process {
-            name,
-            program: program.to_owned(),
-            args,
-            group: keeper.id() as i32,
-            log: dir.join(name).with_extension("log"),
-            child: Mutex::new(None),
+        // The numbers of processes are below 2^22.
+        let group = keeper.id() as i32;
+        let process = |name, args: Vec<String>| {
+            let mut command = Command::new(program);
+            command.arg(name).args(args);
+            Process::new(name, command, group, &dir)
         };
         let etcd = process("etcd", etcd_flags(&dir, etcd_port, peer_port));
         let mut args = apiserver_flags(&dir, port, etcd_port);
         args.extend(flags.iter().map(|&flag| flag.to_owned()));
         let apiserver = process("apiserver", args);
-        let controllers = process("controllers", Vec::new());
-        let mut server = Self {
+        let kubeconfig = Access::path(&dir, "admin", port);
+        let controllers = process("controllers", vec![kubeconfig.display().to_string()]);
+        Self {
             dir,
             token,
             port,
             etcd_port,
             keeper,
+            group,
             keeper_input,
             etcd,
             apiserver,
             controllers,
-        };
-        server.controllers.args = vec![server.kubeconfig().display().to_string()];
-        server
+        }
     }
 }
 
@@ -254,13 +265,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.keeper_input.take());
         let _ = self.keeper.wait();
-        for process in self.processes() {
-            if let Some(child) = process.child().as_mut() {
-                // Only if something had killed the keeper is there anything left to kill.
-                let _ = child.kill();
-                let _ = child.wait();
-            }
-        }
     }
 }
 

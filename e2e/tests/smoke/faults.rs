@@ -1,3 +1,5 @@
+use std::process::Command;
+
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::DeleteParams;
 use kube::{Api, Client};
@@ -47,20 +49,6 @@ async fn a_frozen_api_server_answers_later() {
 }
 
 #[tokio::test]
-async fn a_frozen_process_can_be_killed() {
-    let Some(server) = Server::exclusive().await else { return };
-    let maps = maps(&server, "frozen-killed").await;
-    create(&maps, "one").await;
-
-    server.etcd().freeze();
-    server.apiserver().freeze();
-    server.apiserver().kill().await;
-    server.etcd().thaw();
-    server.apiserver().start().await;
-    maps.get("one").await.unwrap();
-}
-
-#[tokio::test]
 async fn the_api_server_does_without_etcd_for_as_long_as_that_is_down() {
     let Some(server) = Server::exclusive().await else { return };
     let maps = maps(&server, "etcd").await;
@@ -92,6 +80,23 @@ async fn without_controllers_a_namespace_stays() {
     assert!(timeout(AWHILE, until("it is gone", gone)).await.is_err());
     server.controllers().thaw();
     until("the namespace is gone", gone).await;
+}
+
+#[tokio::test]
+async fn programs_of_ones_own_are_frozen_and_killed_alike() {
+    let Some(server) = Server::shared().await else { return };
+    let mut command = Command::new("sh");
+    command.args(["-c", "i=0; while :; do i=$((i + 1)); echo $i; done"]);
+    let counter = server.spawn("counter", command);
+    until("it counts", async || counter.log().contains("\n10\n")).await;
+
+    counter.freeze();
+    let frozen = counter.log();
+    assert!(counter.log() == frozen, "it counts on");
+    counter.thaw();
+    until("it goes on", async || counter.log().len() > frozen.len()).await;
+    counter.kill().await;
+    assert!(counter.log().starts_with(&frozen));
 }
 
 async fn ready(client: &Client) -> bool {
