@@ -1,0 +1,108 @@
+//! What can go wrong in a controller.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+use kube::core::DynamicObject;
+use kube::runtime::reflector::ObjectRef;
+use requeue::BuildError;
+
+/// What is in the stream of a [`Controller`](crate::Controller) besides successes.
+///
+/// None of these ends the controller, but a [`RunnerError`](Self::RunnerError). kube's, and two
+/// more.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error<ReconcilerErr, QueueErr> {
+    /// The object that was to be reconciled is not there: mostly the owner of something that is
+    /// being deleted with it.
+    ObjectNotFound(Box<ObjectRef<DynamicObject>>),
+    /// The reconciler has failed.
+    ReconcilerFailed(ReconcilerErr, Box<ObjectRef<DynamicObject>>),
+    /// The reconciler, or the error policy, has panicked with this. It is tried again with backoff.
+    ReconcilerPanicked(String, Box<ObjectRef<DynamicObject>>),
+    /// The reconciler has taken longer than this. It is tried again with backoff.
+    ReconcilerTimedOut(Duration, Box<ObjectRef<DynamicObject>>),
+    /// A watch has failed. It is begun again with backoff.
+    QueueError(QueueErr),
+    /// The controller could not go on, and has ended.
+    RunnerError(RunnerError),
+}
+
+impl<R: fmt::Display, Q: fmt::Display> fmt::Display for Error<R, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ObjectNotFound(object) => {
+                write!(f, "tried to reconcile object {object} that was not found in local store")
+            }
+            Self::ReconcilerFailed(error, object) => {
+                write!(f, "reconciler for object {object} failed: {error}")
+            }
+            Self::ReconcilerPanicked(message, object) => {
+                write!(f, "reconciler for object {object} panicked: {message}")
+            }
+            Self::ReconcilerTimedOut(timeout, object) => {
+                write!(f, "reconciler for object {object} timed out after {timeout:?}")
+            }
+            Self::QueueError(error) => write!(f, "event queue error: {error}"),
+            Self::RunnerError(error) => write!(f, "runner error: {error}"),
+        }
+    }
+}
+
+impl<R: StdError + 'static, Q: StdError + 'static> StdError for Error<R, Q> {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::ReconcilerFailed(error, _) => Some(error),
+            Self::QueueError(error) => Some(error),
+            Self::RunnerError(error) => Some(error),
+            Self::ObjectNotFound(_)
+            | Self::ReconcilerPanicked(..)
+            | Self::ReconcilerTimedOut(..) => None,
+        }
+    }
+}
+
+/// Why a controller could not go on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RunnerError {
+    /// These watches have not listed in
+    /// [this time](super::Config::cache_sync_timeout): the API server can't be reached, does not
+    /// know the kind, or does not allow it to be listed.
+    CacheSync {
+        /// What they watch, as in `ConfigMap.v1 (owned)`.
+        watches: Vec<String>,
+        /// How long they had.
+        timeout: Duration,
+    },
+    /// A controller of this [name](crate::Controller::name) runs in this process.
+    DuplicateName(String),
+    /// The [configuration](super::Config) makes no sense.
+    Config(BuildError),
+}
+
+impl fmt::Display for RunnerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CacheSync { watches, timeout } => {
+                write!(f, "no first list within {timeout:?} of {}", watches.join(", "))
+            }
+            Self::DuplicateName(name) => write!(
+                f,
+                "a controller named {name:?} already runs in this process; give one of them \
+                 another name with `Controller::name`"
+            ),
+            Self::Config(error) => error.fmt(f),
+        }
+    }
+}
+
+impl StdError for RunnerError {}
+
+impl From<BuildError> for RunnerError {
+    fn from(error: BuildError) -> Self {
+        Self::Config(error)
+    }
+}

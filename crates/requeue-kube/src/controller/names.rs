@@ -1,0 +1,30 @@
+//! The names of the controllers that run in this process.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::RunnerError;
+
+static NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+fn names() -> MutexGuard<'static, BTreeSet<String>> {
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A name that no other controller has until this is dropped.
+#[derive(Debug)]
+pub(super) struct Name(String);
+
+impl Name {
+    pub(super) fn claim(name: &str) -> Result<Self, RunnerError> {
+        let name = name.to_owned();
+        let is_free = names().insert(name.clone());
+        if is_free { Ok(Self(name)) } else { Err(RunnerError::DuplicateName(name)) }
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        names().remove(&self.0);
+    }
+}

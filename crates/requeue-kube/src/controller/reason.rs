@@ -1,0 +1,76 @@
+//! Why an object is reconciled.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kube::core::{ApiResource, DynamicObject};
+use kube::runtime::controller::ReconcileReason;
+
+use crate::ObjectKey;
+
+/// A reason that a key can be added for; a bit in the queue.
+#[derive(Clone, Debug)]
+pub(super) enum Reason {
+    Object,
+    Bulk,
+    Unknown,
+    /// An object of this kind has changed.
+    Related(Arc<ApiResource>, ObjectKey),
+    Custom(String),
+}
+
+impl Reason {
+    pub(super) const fn bit(&self) -> u32 {
+        match self {
+            Self::Object => 1,
+            Self::Bulk => 1 << 1,
+            Self::Unknown => 1 << 2,
+            Self::Related(..) | Self::Custom(_) => DETAILED,
+        }
+    }
+}
+
+const DETAILED: u32 = 1 << 3;
+
+/// What the bits can't say: which object it was, for the first that asked. As many entries as there
+/// are keys that were added for such a reason and not handed out since.
+#[derive(Default)]
+pub(super) struct Details(Mutex<HashMap<ObjectKey, Reason>>);
+
+impl Details {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, Reason>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn note(&self, key: &ObjectKey, reason: Reason) {
+        if reason.bit() == DETAILED {
+            self.lock().entry(key.clone()).or_insert(reason);
+        }
+    }
+
+    pub(super) fn forget(&self, key: &ObjectKey) {
+        self.lock().remove(key);
+    }
+
+    /// Why the attempt comes, in kube's words. Of several reasons, the first in its list.
+    pub(super) fn take(&self, key: &ObjectKey, bits: u32, attempt: u32) -> ReconcileReason {
+        let detail = if bits & DETAILED == 0 { None } else { self.lock().remove(key) };
+        let has = |reason: Reason| bits & reason.bit() != 0;
+        if attempt > 1 {
+            ReconcileReason::ErrorPolicyRequestedRetry
+        } else if has(Reason::Object) {
+            ReconcileReason::ObjectUpdated
+        } else if let Some(Reason::Related(kind, related)) = detail {
+            let obj_ref = Box::new(related.to_ref::<DynamicObject>((*kind).clone()));
+            ReconcileReason::RelatedObjectUpdated { obj_ref }
+        } else if let Some(Reason::Custom(reason)) = detail {
+            ReconcileReason::Custom { reason }
+        } else if has(Reason::Bulk) {
+            ReconcileReason::BulkReconcile
+        } else if has(Reason::Unknown) {
+            ReconcileReason::Unknown
+        } else {
+            ReconcileReason::ReconcilerRequestedRetry
+        }
+    }
+}

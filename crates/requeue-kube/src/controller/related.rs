@@ -1,0 +1,233 @@
+//! Other kinds that a controller looks at.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use futures_util::{Stream, StreamExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{Api, PartialObjectMeta, Resource};
+use kube::runtime::Predicate;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher::{self, Event};
+use serde::de::DeserializeOwned;
+
+use super::Controller;
+use super::source::{self, AnyPredicate, Events, Source};
+use crate::ObjectKey;
+
+impl<K> Controller<K>
+where
+    K: Clone + Resource + DeserializeOwned + Debug + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    /// Objects that are owned by those of kind `K`: a change of one makes its owners be looked at,
+    /// and so does its end, or the end of the ownership. Any owner counts, not the controlling one
+    /// alone, and whatever version of its kind the reference names. Only metadata is watched.
+    pub fn owns<Child>(self, api: Api<Child>, wc: watcher::Config) -> Self
+    where
+        Child: Clone + Resource<DynamicType = ()> + DeserializeOwned + Debug + Send + 'static,
+    {
+        self.owns_with(api, (), wc)
+    }
+
+    /// As [`owns`](Self::owns), for a kind that is known at run time alone.
+    pub fn owns_with<Child>(
+        self,
+        api: Api<Child>,
+        dyntype: Child::DynamicType,
+        wc: watcher::Config,
+    ) -> Self
+    where
+        Child: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+        Child::DynamicType: Debug + Eq + Hash + Clone,
+    {
+        self.owns_events(metadata_of(api, wc), dyntype, None)
+    }
+
+    /// As [`owns_with`](Self::owns_with), without the changes that are none for `predicate`. New
+    /// and deleted objects always count.
+    pub fn owns_filtered<Child>(
+        self,
+        api: Api<Child>,
+        dyntype: Child::DynamicType,
+        wc: watcher::Config,
+        predicate: impl Predicate<PartialObjectMeta<Child>> + Send + 'static,
+    ) -> Self
+    where
+        Child: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+        Child::DynamicType: Debug + Eq + Hash + Clone,
+    {
+        self.owns_events(metadata_of(api, wc), dyntype, Some(Box::new(predicate)))
+    }
+
+    /// As [`owns`](Self::owns), from a stream of raw events: see [`for_stream`](Self::for_stream).
+    pub fn owns_stream<Child>(
+        self,
+        events: impl Stream<Item = watcher::Result<Event<Child>>> + Send + 'static,
+    ) -> Self
+    where
+        Child: Resource<DynamicType = ()> + Send + 'static,
+    {
+        self.owns_stream_with(events, ())
+    }
+
+    /// As [`owns_stream`](Self::owns_stream), for a kind that is known at run time alone.
+    pub fn owns_stream_with<Child>(
+        self,
+        events: impl Stream<Item = watcher::Result<Event<Child>>> + Send + 'static,
+        dyntype: Child::DynamicType,
+    ) -> Self
+    where
+        Child: Resource + Send + 'static,
+        Child::DynamicType: Debug + Eq + Hash + Clone,
+    {
+        self.owns_events(events.boxed(), dyntype, None)
+    }
+
+    fn owns_events<Child>(
+        self,
+        events: Events<Child>,
+        dyntype: Child::DynamicType,
+        predicate: Option<AnyPredicate<Child>>,
+    ) -> Self
+    where
+        Child: Resource + Send + 'static,
+    {
+        let owner = self.dyntype.clone();
+        let owners = move |child: Child| {
+            let meta = child.meta();
+            let owners = meta.owner_references.iter().flatten();
+            let owners = owners.filter(|reference| is_of::<K>(reference, &owner));
+            let namespace = meta.namespace.as_deref();
+            owners.map(|owner| ObjectKey::new(namespace, &owner.name)).collect()
+        };
+        self.related("owned", dyntype, events, predicate, owners)
+    }
+
+    /// Objects that `mapper` knows whom of kind `K` they concern: a change of one makes these be
+    /// looked at, and so does its end. What it was mapped to before is looked at once more.
+    ///
+    /// The mapper is called when an object is seen. One that panics ends the controller.
+    pub fn watches<Other, I>(
+        self,
+        api: Api<Other>,
+        wc: watcher::Config,
+        mapper: impl Fn(Other) -> I + Sync + Send + 'static,
+    ) -> Self
+    where
+        Other: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+        Other::DynamicType: Default + Debug + Clone + Eq + Hash,
+        I: 'static + IntoIterator<Item = ObjectRef<K>>,
+        I::IntoIter: Send,
+    {
+        self.watches_with(api, Other::DynamicType::default(), wc, mapper)
+    }
+
+    /// As [`watches`](Self::watches), for a kind that is known at run time alone.
+    pub fn watches_with<Other, I>(
+        self,
+        api: Api<Other>,
+        dyntype: Other::DynamicType,
+        wc: watcher::Config,
+        mapper: impl Fn(Other) -> I + Sync + Send + 'static,
+    ) -> Self
+    where
+        Other: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+        Other::DynamicType: Debug + Clone + Eq + Hash,
+        I: 'static + IntoIterator<Item = ObjectRef<K>>,
+        I::IntoIter: Send,
+    {
+        self.watches_stream_with(watcher::watcher(api, wc), mapper, dyntype)
+    }
+
+    /// As [`watches_with`](Self::watches_with), without the changes that are none for `predicate`.
+    /// New and deleted objects always count.
+    pub fn watches_filtered<Other, I>(
+        self,
+        api: Api<Other>,
+        dyntype: Other::DynamicType,
+        wc: watcher::Config,
+        mapper: impl Fn(Other) -> I + Sync + Send + 'static,
+        predicate: impl Predicate<Other> + Send + 'static,
+    ) -> Self
+    where
+        Other: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+        Other::DynamicType: Debug + Clone + Eq + Hash,
+        I: 'static + IntoIterator<Item = ObjectRef<K>>,
+        I::IntoIter: Send,
+    {
+        let events = watcher::watcher(api, wc).boxed();
+        self.related("watched", dyntype, events, Some(Box::new(predicate)), keys(mapper))
+    }
+
+    /// As [`watches`](Self::watches), from a stream of raw events: see
+    /// [`for_stream`](Self::for_stream).
+    pub fn watches_stream<Other, I>(
+        self,
+        events: impl Stream<Item = watcher::Result<Event<Other>>> + Send + 'static,
+        mapper: impl Fn(Other) -> I + Sync + Send + 'static,
+    ) -> Self
+    where
+        Other: Clone + Resource + Debug + Send + 'static,
+        Other::DynamicType: Default + Debug + Clone,
+        I: 'static + IntoIterator<Item = ObjectRef<K>>,
+        I::IntoIter: Send,
+    {
+        self.watches_stream_with(events, mapper, Other::DynamicType::default())
+    }
+
+    /// As [`watches_stream`](Self::watches_stream), for a kind that is known at run time alone.
+    pub fn watches_stream_with<Other, I>(
+        self,
+        events: impl Stream<Item = watcher::Result<Event<Other>>> + Send + 'static,
+        mapper: impl Fn(Other) -> I + Sync + Send + 'static,
+        dyntype: Other::DynamicType,
+    ) -> Self
+    where
+        Other: Clone + Resource + Debug + Send + 'static,
+        Other::DynamicType: Debug + Clone,
+        I: 'static + IntoIterator<Item = ObjectRef<K>>,
+        I::IntoIter: Send,
+    {
+        self.related("watched", dyntype, events.boxed(), None, keys(mapper))
+    }
+
+    fn related<O>(
+        mut self,
+        role: &str,
+        dyntype: O::DynamicType,
+        events: Events<O>,
+        predicate: Option<AnyPredicate<O>>,
+        targets: impl FnMut(O) -> Vec<ObjectKey> + Send + 'static,
+    ) -> Self
+    where
+        O: Resource + Send + 'static,
+    {
+        let name = source::name::<O>(&dyntype, role);
+        // The controller's own kind is number 0.
+        self.readiness.expect(self.related.len() + 1, name.clone());
+        self.related.push(Source::related(name, &dyntype, events, predicate, targets));
+        self
+    }
+}
+
+/// Events with metadata alone.
+#[expect(deprecated, reason = "as in kube: an `Api` can't be turned into one of metadata")]
+fn metadata_of<O>(api: Api<O>, wc: watcher::Config) -> Events<PartialObjectMeta<O>>
+where
+    O: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
+{
+    watcher::metadata_watcher(api, wc).boxed()
+}
+
+/// Whether the owner is of kind `K`, in whatever version.
+fn is_of<K: Resource>(owner: &OwnerReference, dyntype: &K::DynamicType) -> bool {
+    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+    owner.kind == K::kind(dyntype) && group == K::group(dyntype)
+}
+
+fn keys<O, K: Resource, I: IntoIterator<Item = ObjectRef<K>>>(
+    mapper: impl Fn(O) -> I,
+) -> impl Fn(O) -> Vec<ObjectKey> {
+    move |object| mapper(object).into_iter().map(|object| ObjectKey::from(&object)).collect()
+}

@@ -1,0 +1,283 @@
+//! A controller that runs: its watches, its workers, and its end.
+
+use std::any::Any;
+use std::fmt;
+use std::future::{self, Future};
+use std::hash::Hash;
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, select_all};
+use futures_util::stream::{self, Stream};
+use futures_util::{FutureExt, TryFuture};
+use kube::Resource;
+use kube::runtime::reflector::ObjectRef;
+use requeue::workers::Workers;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::attempt::{Attempts, Item, report};
+use super::hub::Hub;
+use super::listed::Readiness;
+use super::names::Name;
+use super::source::{Following, Source};
+use super::{Action, Controller, Error, RunnerError};
+
+/// How many results wait for a reader of the stream. What comes when so many do is dropped.
+const RESULTS: usize = 1024;
+
+/// What a reconciler is given, and whether it is given what is gone.
+pub(super) struct Subject<K: Resource + 'static, T> {
+    pub(super) of: fn(ObjectRef<K>, Option<Arc<K>>) -> Option<T>,
+    pub(super) runs_gone: bool,
+}
+
+impl<K> Controller<K>
+where
+    K: Resource + Clone + fmt::Debug + Send + Sync + 'static,
+    K::DynamicType: fmt::Debug + Eq + Hash + Clone,
+{
+    /// The stream that is the controller: it begins when it is polled, and ends when it is dropped.
+    pub(super) fn stream<T, F, P, C, Fut>(
+        self,
+        subject: Subject<K, T>,
+        reconcile: F,
+        error_policy: P,
+        context: Arc<C>,
+    ) -> impl Stream<Item = Item<K, Fut::Error>> + Send
+    where
+        T: Clone + Send + 'static,
+        F: FnMut(T, Arc<C>) -> Fut + Send + 'static,
+        P: Fn(T, &Fut::Error, Arc<C>) -> Action + Send + Sync + 'static,
+        C: Send + Sync + 'static,
+        Fut: TryFuture<Ok = Action> + Send + 'static,
+        Fut::Error: std::error::Error + Send + 'static,
+    {
+        let (results, stream) = mpsc::channel(RESULTS);
+        let engine = async move {
+            let controller = self.control(subject, reconcile, error_policy, context, &results);
+            if let Err(error) = controller.await {
+                // The last that is heard of it, so it waits for its place.
+                _ = results.send(Err(Error::RunnerError(error))).await;
+            }
+        };
+        let state = Running { engine: Some(engine.boxed()), tasks: JoinSet::new(), stream };
+        stream::unfold(state, |mut state| async move {
+            if let Some(engine) = state.engine.take() {
+                state.tasks.spawn(engine);
+            }
+            if let Some(item) = state.stream.recv().await {
+                return Some((item, state));
+            }
+            if let Some(Err(error)) = state.tasks.join_next().await
+                && let Ok(panic) = error.try_into_panic()
+            {
+                resume_unwind(panic);
+            }
+            None
+        })
+    }
+
+    async fn control<T, F, P, C, Fut>(
+        self,
+        subject: Subject<K, T>,
+        reconcile: F,
+        error_policy: P,
+        context: Arc<C>,
+        results: &mpsc::Sender<Item<K, Fut::Error>>,
+    ) -> Result<(), RunnerError>
+    where
+        T: Clone + Send + 'static,
+        F: FnMut(T, Arc<C>) -> Fut + Send + 'static,
+        P: Fn(T, &Fut::Error, Arc<C>) -> Action + Send + Sync + 'static,
+        C: Send + Sync + 'static,
+        Fut: TryFuture<Ok = Action> + Send + 'static,
+        Fut::Error: std::error::Error + Send + 'static,
+    {
+        let Self { dyntype, store, main, related, triggers, readiness, config, .. } = self;
+        let (mut graceful, mut forced) = (any_of(self.graceful), any_of(self.forced));
+        let name = self.name.unwrap_or_else(|| default_name::<K>(&dyntype));
+        let _name = Name::claim(&name)?;
+
+        let mut start_on = self.start_on;
+        if !self.warmup
+            && let Some(start) = start_on.take()
+        {
+            readiness.expect_nothing();
+            tokio::select! {
+                biased;
+                () = &mut forced => return Ok(()),
+                () = &mut graceful => return Ok(()),
+                () = start => {}
+            }
+        }
+
+        let leads = start_on.is_none();
+        let hub = Arc::new(Hub::new::<K>(&config, &name, subject.runs_gone, leads)?);
+        let failed = {
+            let results = results.clone();
+            move |error| report(&results, Err(Error::QueueError(error)))
+        };
+        let sources = [main.source()].into_iter().chain(related);
+        let mut watches = Watches::begin(sources, |number, name| Following {
+            hub: Arc::clone(&hub),
+            backoff: self.trigger_backoff.clone().unwrap_or_default(),
+            readiness: readiness.clone(),
+            number,
+            name,
+            failed: Arc::new(failed.clone()),
+        });
+        for trigger in triggers {
+            watches.others.spawn(trigger(Arc::clone(&hub)));
+        }
+        if hub.debounce.is_some() {
+            let hub = Arc::clone(&hub);
+            watches.others.spawn(async move {
+                if let Some(debounce) = &hub.debounce {
+                    debounce.hand_over(&hub.queue).await;
+                }
+            });
+        }
+
+        let started = async {
+            lists(&readiness, config.cache_sync_timeout).await?;
+            if let Some(start) = start_on {
+                start.await;
+                hub.open(&store);
+            }
+            Ok::<_, RunnerError>(())
+        };
+        tokio::select! {
+            biased;
+            () = &mut forced => return Ok(()),
+            () = &mut graceful => return Ok(()),
+            () = watches.panicked() => return Ok(()),
+            started = started => started?,
+        }
+
+        let (panics, mut panicked) = mpsc::unbounded_channel();
+        let attempts = Arc::new(Attempts {
+            hub: Arc::clone(&hub),
+            store,
+            dyntype,
+            subject: subject.of,
+            reconcile: Mutex::new(reconcile),
+            error_policy,
+            context,
+            timeout: config.reconcile_timeout,
+            clear_on_new_generation: config.clear_on_new_generation,
+            results: results.clone(),
+            panics: (!config.recover_panic).then(|| panics.clone()),
+        });
+        let handler = move |key, run| {
+            let attempts = Arc::clone(&attempts);
+            async move { attempts.attempt(key, run).await }
+        };
+        let mut workers = Workers::new(hub.queue.clone(), handler)
+            .concurrency(config.workers())
+            .grace(Duration::ZERO)
+            .drain_timeout(config.shutdown_timeout)
+            // An attempt has a span of its own.
+            .span(|_, _| tracing::Span::none());
+        if let Some(retries) = config.max_retries {
+            workers = workers.max_retries(retries);
+        }
+        let shutdown = async {
+            tokio::select! {
+                biased;
+                // From now on nothing is handed out.
+                () = &mut graceful => hub.queue.pause(),
+                // Nothing will change any more: what is ready still runs.
+                () = watches.ended() => {}
+            }
+        };
+        tokio::select! {
+            biased;
+            () = &mut forced => {}
+            panic = panicked.recv() => end_with(panic),
+            drained = workers.run_until(shutdown) => {
+                let (dropped, cut_off) = (drained.dropped.len(), drained.processing);
+                tracing::debug!(controller = name, dropped, cut_off, "shut down");
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn default_name<K: Resource>(dyntype: &K::DynamicType) -> String {
+    K::kind(dyntype).to_lowercase()
+}
+
+/// Waits for the first list of each watch.
+async fn lists(readiness: &Readiness, timeout: Duration) -> Result<(), RunnerError> {
+    tokio::time::timeout(timeout, readiness.ready())
+        .await
+        .map_err(|_| RunnerError::CacheSync { watches: readiness.waiting_for(), timeout })
+}
+
+/// The controller's task, until it is dropped with the stream.
+struct Running<T> {
+    engine: Option<BoxFuture<'static, ()>>,
+    tasks: JoinSet<()>,
+    stream: mpsc::Receiver<T>,
+}
+
+/// The tasks that look out for changes. They end when this is dropped.
+struct Watches {
+    watches: JoinSet<()>,
+    /// Triggers and the like, which may end at any time.
+    others: JoinSet<()>,
+}
+
+impl Watches {
+    fn begin(
+        sources: impl Iterator<Item = Source>,
+        following: impl Fn(usize, String) -> Following,
+    ) -> Self {
+        let mut watches = JoinSet::new();
+        for (number, source) in sources.enumerate() {
+            let following = following(number, source.name.clone());
+            following.readiness.expect(number, source.name);
+            watches.spawn((source.follow)(following));
+        }
+        Self { watches, others: JoinSet::new() }
+    }
+
+    /// Is ready when no watch is left. What a mapper or another task panics with, this does.
+    async fn ended(&mut self) {
+        loop {
+            tokio::select! {
+                watch = self.watches.join_next() => match watch {
+                    Some(ended) => pass_on(ended),
+                    None => return,
+                },
+                Some(ended) = self.others.join_next() => pass_on(ended),
+            }
+        }
+    }
+
+    /// Only panics.
+    async fn panicked(&mut self) {
+        self.ended().await;
+        future::pending().await
+    }
+}
+
+fn pass_on(ended: Result<(), tokio::task::JoinError>) {
+    if let Some(Ok(panic)) = ended.err().map(tokio::task::JoinError::try_into_panic) {
+        resume_unwind(panic);
+    }
+}
+
+fn end_with(panic: Option<Box<dyn Any + Send>>) {
+    if let Some(panic) = panic {
+        resume_unwind(panic);
+    }
+}
+
+/// Is ready when one of these is.
+fn any_of(mut futures: Vec<BoxFuture<'static, ()>>) -> impl Future<Output = ()> + Send + Unpin {
+    futures.push(future::pending().boxed());
+    select_all(futures).map(|_| ())
+}

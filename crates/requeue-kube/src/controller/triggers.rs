@@ -1,0 +1,131 @@
+//! What else makes a controller look at objects, and what makes it begin and end.
+
+use std::fmt::Debug;
+use std::future::{self, Future};
+use std::hash::Hash;
+use std::sync::Arc;
+
+use futures_util::future::select;
+use futures_util::{FutureExt, Stream, StreamExt};
+use kube::api::Resource;
+use kube::runtime::controller::{ReconcileReason, ReconcileRequest};
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+
+use super::Controller;
+use super::hub::Hub;
+use super::reason::Reason;
+use crate::ObjectKey;
+
+impl<K> Controller<K>
+where
+    K: Clone + Resource + DeserializeOwned + Debug + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    /// All objects are looked at whenever `trigger` has something: after a change of configuration,
+    /// say. With [low priority](crate::watch::LOW_PRIORITY), so that what has changed goes first.
+    pub fn reconcile_all_on(mut self, trigger: impl Stream<Item = ()> + Send + 'static) -> Self {
+        let store = self.store();
+        self.triggers.push(Box::new(move |hub: Arc<Hub>| {
+            let add_all = move |()| {
+                hub.add_all(&store);
+                future::ready(())
+            };
+            trigger.for_each(add_all).boxed()
+        }));
+        self
+    }
+
+    /// These objects are looked at: those of a stream of [`ObjectRef`](kube::runtime::reflector::ObjectRef)s,
+    /// or of [`ReconcileRequest`]s, which say why. Unstable in kube, which knows the former alone.
+    pub fn reconcile_on<R>(mut self, trigger: impl Stream<Item = R> + Send + 'static) -> Self
+    where
+        R: Into<ReconcileRequest<K>> + 'static,
+    {
+        self.triggers.push(Box::new(move |hub: Arc<Hub>| {
+            let add = move |request: R| {
+                let request: ReconcileRequest<K> = request.into();
+                let reason = match request.reason {
+                    ReconcileReason::Custom { reason } => Reason::Custom(reason),
+                    _ => Reason::Unknown,
+                };
+                hub.add(ObjectKey::from(&request.obj_ref), 0, reason);
+                future::ready(())
+            };
+            trigger.for_each(add).boxed()
+        }));
+        self
+    }
+
+    /// Shuts down when `trigger` is ready: from then on nothing is begun, what runs is waited for
+    /// until the [time is out](super::Config::shutdown_timeout), and the stream ends.
+    ///
+    /// To be called several times; the first that is ready counts.
+    pub fn graceful_shutdown_on(
+        mut self,
+        trigger: impl Future<Output = ()> + Send + Sync + 'static,
+    ) -> Self {
+        self.graceful.push(trigger.boxed());
+        self
+    }
+
+    /// Shuts down [gracefully](Self::graceful_shutdown_on) on Ctrl-C or SIGTERM; at the second, the
+    /// stream ends at once, and what runs is dropped at an `await`.
+    ///
+    /// # Panics
+    ///
+    /// The stream panics if the handler of a signal can't be set up.
+    pub fn shutdown_on_signal(mut self) -> Self {
+        let (first, shutdown) = oneshot::channel();
+        self.graceful.push(shutdown.map(|_| ()).boxed());
+        self.forced.push(
+            async {
+                signal().await;
+                tracing::info!("shutting down; a second signal ends what is running");
+                // If it is shut down already, that is what was asked for.
+                _ = first.send(());
+                signal().await;
+            }
+            .boxed(),
+        );
+        self
+    }
+
+    /// Begins when `trigger` is ready: when this is the leader. Until then it is in standby: watches
+    /// and [store](Self::store) run, unless [told otherwise](Self::warmup), but nothing is queued.
+    /// Then everything in the store is, with [low priority](crate::watch::LOW_PRIORITY).
+    ///
+    /// Who is the leader no more has to be stopped by
+    /// [`graceful_shutdown_on`](Self::graceful_shutdown_on).
+    pub fn start_on(mut self, trigger: impl Future<Output = ()> + Send + 'static) -> Self {
+        self.start_on = Some(trigger.boxed());
+        self
+    }
+
+    /// Whether watches and store run in standby, before [`start_on`](Self::start_on) is ready, so
+    /// that it begins at once. They do unless said.
+    pub fn warmup(mut self, warmup: bool) -> Self {
+        self.warmup = warmup;
+        self
+    }
+}
+
+/// Is ready at the next Ctrl-C or SIGTERM.
+async fn signal() {
+    let interrupt = async {
+        if let Err(error) = tokio::signal::ctrl_c().await {
+            panic!("Ctrl-C can't be waited for: {error}");
+        }
+    };
+    #[cfg(unix)]
+    let terminate = async {
+        use tokio::signal::unix::{SignalKind, signal};
+        match signal(SignalKind::terminate()) {
+            Ok(mut terminate) => _ = terminate.recv().await,
+            Err(error) => panic!("SIGTERM can't be waited for: {error}"),
+        }
+    };
+    #[cfg(not(unix))]
+    let terminate = future::pending::<()>();
+    select(interrupt.boxed(), terminate.boxed()).await;
+}

@@ -1,0 +1,153 @@
+//! How a controller ends, and who waits for whom.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{FutureExt, StreamExt};
+use k8s_openapi::api::core::v1::ConfigMap;
+use requeue_kube::controller::Action;
+use requeue_kube::policy;
+use tokio::sync::oneshot;
+
+use super::common::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Notes when it has begun, and after 10 s that it has ended.
+async fn long(map: Arc<ConfigMap>, log: Arc<Log>) -> Result<Action, OnPurpose> {
+    log.note(format!("{} begins", name(&*map)));
+    tokio::time::sleep(10 * SECOND).await;
+    log.note(format!("{} ends", name(&*map)));
+    Ok(Action::await_change())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_graceful_shutdown_begins_nothing_and_finishes_what_runs() {
+    let (feed, controller) = controller();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let log = Log::new();
+    let controller = controller.graceful_shutdown_on(async { _ = stopped.await });
+    let reading = Reading::of(controller.run(long, policy::backoff, Arc::new(log.clone())));
+    feed.list(&[map("a", 1), map("b", 1)]);
+    log.reaches(1).await;
+    stop.send(()).unwrap();
+    assert_eq!(reading.end().await, ["ok a"]);
+    assert_eq!(log.names(), ["a begins", "a ends"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_graceful_shutdown_cuts_off_what_takes_too_long() {
+    let (feed, controller) = controller();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let log = Log::new();
+    let controller = controller
+        .graceful_shutdown_on(async { _ = stopped.await })
+        .with_config(config().shutdown_timeout(3 * SECOND));
+    let reading = Reading::of(controller.run(long, policy::backoff, Arc::new(log.clone())));
+    feed.list(&[map("a", 1)]);
+    log.reaches(1).await;
+    stop.send(()).unwrap();
+    let at = tokio::time::Instant::now();
+    assert!(reading.end().await.is_empty());
+    assert_eq!(at.elapsed().as_secs(), 3);
+    tokio::time::sleep(60 * SECOND).await;
+    assert_eq!(log.names(), ["a begins"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_before_the_first_lists_ends_at_once() {
+    let (_feed, controller) = controller::<ConfigMap>();
+    let controller = controller.graceful_shutdown_on(std::future::ready(()));
+    let items =
+        Reading::of(controller.run(note, policy::backoff, Arc::new(Log::new()))).end().await;
+    assert!(items.is_empty(), "{items:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_no_watch_is_left_what_is_ready_still_runs() {
+    let (feed, controller) = controller::<ConfigMap>();
+    let log = Log::new();
+    let reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
+    feed.list(&[map("a", 1), map("b", 1)]);
+    drop(feed);
+    assert_eq!(reading.end().await, ["ok a", "ok b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_stream_stops_everything() {
+    let (feed, controller) = controller();
+    let log = Arc::new(Log::new());
+    let store = controller.store();
+    let mut stream = Box::pin(controller.run(long, policy::backoff, Arc::clone(&log)));
+    assert!(stream.next().now_or_never().is_none());
+    feed.list(&[map("a", 1)]);
+    log.reaches(1).await;
+    drop(stream);
+    a_moment().await;
+    feed.apply(&map("b", 1));
+    tokio::time::sleep(60 * SECOND).await;
+    assert_eq!((log.names(), store.len()), (vec!["a begins".to_owned()], 1));
+    // Nobody else holds the context.
+    assert_eq!(Arc::strong_count(&log), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_whose_stream_is_not_polled_does_nothing() {
+    let (feed, controller) = controller::<ConfigMap>();
+    let log = Log::new();
+    let stream = controller.run(note, policy::backoff, Arc::new(log.clone()));
+    feed.list(&[map("a", 1)]);
+    tokio::time::sleep(SECOND).await;
+    assert!(log.names().is_empty());
+    drop(stream);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_reads_slowly_blocks_no_worker_and_misses_what_is_too_much() {
+    let (feed, controller) = controller::<ConfigMap>();
+    let log = Log::new();
+    let stream = controller.run(note, policy::backoff, Arc::new(log.clone()));
+    let mut stream = Box::pin(stream);
+    assert!(stream.next().now_or_never().is_none());
+    let objects: Vec<_> = (0..3000).map(|number| map(&number.to_string(), 1)).collect();
+    feed.list(&objects);
+    log.reaches(3000).await;
+    a_moment().await;
+    let mut read = 0;
+    while tokio::time::timeout(SECOND, stream.next()).await.is_ok() {
+        read += 1;
+    }
+    assert_eq!(read, 1024);
+    // And it goes on.
+    feed.apply(&map("1", 2));
+    assert_eq!(stream.next().await.unwrap().unwrap().0.name, "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_ends_the_controller_if_asked_to() {
+    let (feed, controller) = controller::<ConfigMap>();
+    let controller = controller.with_config(config().recover_panic(false));
+    let reconcile = |_: Arc<ConfigMap>, _: Arc<()>| async { panic!("on purpose") };
+    let policy = |_: Arc<ConfigMap>, _: &OnPurpose, _: Arc<()>| Action::backoff();
+    let stream = controller.run(reconcile, policy, Arc::new(()));
+    let reading = tokio::spawn(stream.for_each(async |_| ()));
+    feed.list(&[map("a", 1)]);
+    let panic = reading.await.unwrap_err().into_panic();
+    assert_eq!(panic.downcast_ref(), Some(&"on purpose"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mapper_that_panics_ends_the_controller() {
+    let (feed, controller) = controller::<ConfigMap>();
+    let (watched, events) = Feed::<ConfigMap>::new();
+    let mapper = |_| -> Option<_> { panic!("in a mapper") };
+    let controller = controller.watches_stream(events, mapper);
+    let stream = controller.run(note, policy::backoff, Arc::new(Log::new()));
+    let reading = tokio::spawn(stream.for_each(async |_| ()));
+    feed.list(&[]);
+    watched.list(&[]);
+    a_moment().await;
+    watched.apply(&map("x", 1));
+    let panic = reading.await.unwrap_err().into_panic();
+    assert_eq!(panic.downcast_ref(), Some(&"in a mapper"));
+}

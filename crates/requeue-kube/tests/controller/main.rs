@@ -1,0 +1,10 @@
+//! What a controller promises, on watches that are fed by hand, or from a client that is mocked.
+
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+mod backoff;
+mod common;
+mod ends;
+mod orders;
+mod relists;
+mod starts;

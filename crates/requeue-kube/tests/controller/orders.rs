@@ -1,0 +1,170 @@
+//! Which object goes first, and how long changes wait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::runtime::controller::ReconcileRequest;
+use kube::runtime::reflector::ObjectRef;
+use requeue_kube::controller::{Action, ReconcileReason};
+use requeue_kube::policy;
+
+use super::common::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Takes 10 ms for each object.
+async fn slowly(map: Arc<ConfigMap>, log: Arc<Log>) -> Result<Action, OnPurpose> {
+    log.note(name(&*map));
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    Ok(Action::await_change())
+}
+
+fn many(count: u32) -> Vec<ConfigMap> {
+    (0..count).map(|number| map(&format!("{number:04}"), 1)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_object_goes_ahead_of_a_resync_of_5000() {
+    let (feed, controller) = controller();
+    let log = Log::new();
+    let controller = controller.with_config(config().concurrency(64));
+    let _reading = Reading::of(controller.run(slowly, policy::backoff, Arc::new(log.clone())));
+    let mut objects = many(5000);
+    feed.list(&objects);
+    log.reaches(5000).await;
+    tokio::time::sleep(SECOND).await;
+    log.clear();
+    // A list that shows one of them changed, and then a change while the others are looked through.
+    objects[4000] = map("4000", 2);
+    feed.list(&objects);
+    log.reaches(1000).await;
+    feed.apply(&map("4999", 2));
+    log.reaches(5000).await;
+    let names = log.names();
+    let place = |name: &str| names.iter().position(|other| other == name).unwrap();
+    assert!(place("4000") < 64, "{}", place("4000"));
+    assert!((1000..1200).contains(&place("4999")), "{}", place("4999"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_are_reconciled_in_bulk_and_changes_before_them() {
+    let (feed, controller) = controller();
+    let log = Log::new();
+    let (bulk, trigger) = tokio::sync::mpsc::unbounded_channel();
+    let controller = controller.reconcile_all_on(receive(trigger));
+    let _reading = Reading::of(controller.run(slowly, policy::backoff, Arc::new(log.clone())));
+    feed.list(&many(5));
+    log.reaches(5).await;
+    log.clear();
+    bulk.send(()).unwrap();
+    log.reaches(1).await;
+    feed.apply(&map("0004", 2));
+    log.reaches(5).await;
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(log.names(), ["0000", "0004", "0001", "0002", "0003"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_is_reconciled_when_a_stream_names_it() {
+    let (feed, controller) = controller::<ConfigMap>();
+    let log = Log::new();
+    let (named, trigger) = tokio::sync::mpsc::unbounded_channel::<ReconcileRequest<ConfigMap>>();
+    let controller = controller.reconcile_on(receive(trigger));
+    let reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
+    feed.list(&[map("a", 1)]);
+    log.reaches(1).await;
+    let obj_ref = ObjectRef::new("a").within("ns");
+    let reason = ReconcileReason::Custom { reason: "because".into() };
+    named.send(ReconcileRequest { obj_ref, reason }).ok().unwrap();
+    log.reaches(2).await;
+    named.send(ObjectRef::new("nobody").within("ns").into()).ok().unwrap();
+    a_moment().await;
+    assert!(reading.items()[2].contains("nobody.ns that was not found"), "{:?}", reading.items());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_comes_back_with_the_priority_that_is_asked_for() {
+    let (feed, controller) = controller();
+    let log = Log::new();
+    let reconcile = |map: Arc<ConfigMap>, log: Arc<Log>| async move {
+        let first = !log.names().contains(&name(&*map));
+        log.note(name(&*map));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        Ok::<_, OnPurpose>(match (first, name(&*map).as_str()) {
+            (true, "urgent") => Action::requeue(SECOND).priority(50),
+            (true, "idle") => Action::requeue(SECOND).priority(-1000),
+            (true, _) => Action::requeue(SECOND),
+            (false, _) => Action::await_change(),
+        })
+    };
+    let _reading = Reading::of(controller.run(reconcile, policy::backoff, Arc::new(log.clone())));
+    feed.list(&[map("idle", 1), map("plain", 1), map("urgent", 1), map("zz", 1)]);
+    tokio::time::sleep(SECOND - Duration::from_millis(5)).await;
+    // Keeps the worker busy while they fall due.
+    let busy: Vec<_> = (0..6).map(|number| map(&format!("busy {number}"), 1)).collect();
+    busy.iter().for_each(|object| feed.apply(object));
+    tokio::time::sleep(SECOND).await;
+    let names = log.names();
+    let place = |name: &str| names.iter().rposition(|other| other == name).unwrap();
+    assert!(place("urgent") < place("busy 5"), "{names:?}");
+    assert!(place("busy 5") < place("plain"), "{names:?}");
+    assert!(place("plain") < place("idle"), "{names:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_waits_for_the_last_one_but_not_for_ever() {
+    let (feed, controller) = controller();
+    let log = Log::new();
+    let config = config().debounce(SECOND).debounce_max(SECOND * 5);
+    let controller = controller.with_config(config);
+    let reconcile = |map: Arc<ConfigMap>, log: Arc<Log>| async move {
+        log.note(name(&*map));
+        // That it is to come again much later is no reason for a change to wait so long.
+        Ok::<_, OnPurpose>(Action::requeue(SECOND * 3600))
+    };
+    let _reading = Reading::of(controller.run(reconcile, policy::backoff, Arc::new(log.clone())));
+    feed.list(&[map("a", 0)]);
+    tokio::time::sleep(SECOND * 10).await;
+    for version in 1..30 {
+        feed.apply(&map("a", version));
+        tokio::time::sleep(SECOND / 2).await;
+    }
+    tokio::time::sleep(SECOND * 10).await;
+    let times: Vec<_> = log.times("a").iter().map(Duration::as_secs).collect();
+    // The last change is at 24 s.
+    assert_eq!(times, [1, 15, 20, 25]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_with_many_changes_does_not_hold_up_another() {
+    let (feed, controller) = controller();
+    let log = Log::new();
+    let controller = controller.with_config(config().fair_namespaces());
+    let _reading = Reading::of(controller.run(slowly, policy::backoff, Arc::new(log.clone())));
+    feed.list(&[]);
+    for number in 0..100 {
+        feed.apply(&in_namespace("busy", &format!("{number:04}"), 1));
+    }
+    feed.apply(&in_namespace("calm", "calm", 1));
+    log.reaches(101).await;
+    let place = log.names().iter().position(|name| name == "calm").unwrap();
+    assert!(place <= 2, "{place}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_has_no_more_workers_than_its_limit() {
+    let (feed, controller) = controller();
+    let log = Log::new();
+    let controller = controller.with_config(config().concurrency(10).namespace_limit(2));
+    let _reading = Reading::of(controller.run(slowly, policy::backoff, Arc::new(log.clone())));
+    feed.list(&many(6));
+    tokio::time::sleep(Duration::from_millis(15)).await;
+    assert_eq!(log.names().len(), 4);
+}
+
+fn receive<T: Send + 'static>(
+    mut from: tokio::sync::mpsc::UnboundedReceiver<T>,
+) -> impl futures_util::Stream<Item = T> + Send + 'static {
+    futures_util::stream::poll_fn(move |cx| from.poll_recv(cx))
+}

@@ -1,0 +1,138 @@
+//! A controller and its helpers on a client that is mocked: kube's watchers are in it.
+
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use http::{Method, Request, Response};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::client::Body;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use requeue_kube::controller::Action;
+use requeue_kube::finalizer::{Event, finalizer};
+use requeue_kube::{Controller, policy};
+use serde_json::{Value, json};
+
+/// Answers each request by `answer`.
+fn client(mut answer: impl FnMut(&Request<Body>) -> Value + Send + 'static) -> Client {
+    let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+    tokio::spawn(async move {
+        while let Some((request, send)) = handle.next_request().await {
+            let answer = answer(&request).to_string() + "\n";
+            send.send_response(Response::new(Body::from(answer.into_bytes())));
+        }
+    });
+    Client::new(service, "default")
+}
+
+fn object(name: &str, version: &str, owner: Option<&str>) -> Value {
+    let owners = owner.map(|owner| {
+        json!([
+            { "apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": owner }
+        ])
+    });
+    json!({ "metadata": {
+        "namespace": "ns", "name": name, "uid": name, "resourceVersion": version,
+        "ownerReferences": owners,
+    } })
+}
+
+/// Lists in turn, and whoever watches in between has missed too much.
+fn lists(lists: Vec<Vec<Value>>) -> impl FnMut(&str) -> Value {
+    let mut lists = lists.into_iter();
+    let mut version = 0;
+    move |query| {
+        if query.contains("watch=true") {
+            // 410 Gone: a list is due.
+            let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {},
+                "status": "Failure", "message": "too old", "reason": "Expired", "code": 410 });
+            json!({ "type": "ERROR", "object": status })
+        } else {
+            version += 1;
+            json!({ "metadata": { "resourceVersion": version.to_string() },
+                "items": lists.next().expect("no more lists than are asked for") })
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_deleted_between_two_lists_is_heard_of_after_410_gone() {
+    let main = vec![
+        vec![object("a", "1", None), object("b", "1", None), object("owner", "1", None)],
+        vec![object("a", "1", None), object("c", "5", None), object("owner", "1", None)],
+    ];
+    let owned = vec![vec![object("child", "1", Some("owner"))], vec![]];
+    let mut kinds =
+        BTreeMap::from([("/api/v1/configmaps", lists(main)), ("/api/v1/secrets", lists(owned))]);
+    let client = client(move |request| {
+        let uri = request.uri();
+        kinds.get_mut(uri.path()).unwrap()(uri.query().unwrap_or_default())
+    });
+
+    let runs = Arc::new(Mutex::new(Vec::new()));
+    let reconcile = |map: ObjectRef<ConfigMap>, runs: Arc<Mutex<Vec<String>>>| async move {
+        runs.lock().unwrap().push(map.name);
+        Ok::<_, kube::Error>(Action::await_change())
+    };
+    let mut stream = Box::pin(
+        Controller::new(Api::<ConfigMap>::all(client.clone()), watcher::Config::default())
+            .owns(Api::<Secret>::all(client), watcher::Config::default())
+            .run_refs(reconcile, policy::backoff, Arc::clone(&runs)),
+    );
+    let begun = tokio::time::Instant::now();
+    let mut failed = 0;
+    // Both watches list a second time, 0.8 to 1.6 s after their first end.
+    while begun.elapsed() < Duration::from_millis(1700) {
+        if let Ok(item) = tokio::time::timeout(Duration::from_millis(50), stream.next()).await {
+            failed += usize::from(item.unwrap().is_err());
+        }
+    }
+    let runs = runs.lock().unwrap();
+    assert_eq!(runs[..3], ["a", "b", "owner"], "{runs:?}");
+    let mut later = runs[3..].to_vec();
+    later.sort_unstable();
+    later.dedup();
+    // Of the main kind, of an owned object, and what is as it was.
+    assert_eq!(later, ["a", "b", "c", "owner"], "{runs:?}");
+    assert_eq!(runs[3..].iter().filter(|name| *name == "b").count(), 1);
+    assert!(failed >= 2, "what a watch fails with is told");
+}
+
+#[tokio::test]
+async fn a_finalizer_is_added_first_and_then_the_reconciler_says_what_comes_next() {
+    let patches = Arc::new(Mutex::new(Vec::new()));
+    let client = client({
+        let patches = Arc::clone(&patches);
+        move |request| {
+            patches
+                .lock()
+                .unwrap()
+                .push((request.method().clone(), request.uri().path().to_owned()));
+            object("a", "2", None)
+        }
+    });
+    let api = Api::<ConfigMap>::namespaced(client, "ns");
+    let hourly = Action::requeue(Duration::from_secs(3600)).priority(-3);
+    let reconcile = async |event: Event<ConfigMap>| {
+        assert!(matches!(event, Event::Apply(_)));
+        Ok::<_, kube::Error>(hourly.clone())
+    };
+
+    let mut map: ConfigMap = serde_json::from_value(object("a", "1", None)).unwrap();
+    let action =
+        finalizer(&api, "example.com/x", Arc::new(map.clone()), |event| Box::pin(reconcile(event)));
+    assert_eq!(action.await.unwrap(), Action::await_change());
+    let path = "/api/v1/namespaces/ns/configmaps/a".to_owned();
+    assert_eq!(*patches.lock().unwrap(), [(Method::PATCH, path)]);
+
+    map.metadata.finalizers = Some(vec!["example.com/x".into()]);
+    let action =
+        finalizer(&api, "example.com/x", Arc::new(map), |event| Box::pin(reconcile(event)));
+    assert_eq!(action.await.unwrap(), hourly);
+    assert_eq!(patches.lock().unwrap().len(), 1);
+}
