@@ -48,6 +48,7 @@
 pub mod controller;
 pub mod finalizer;
 mod key;
+pub mod leader;
 pub mod policy;
 pub mod watch;
 

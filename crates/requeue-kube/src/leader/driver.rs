@@ -1,0 +1,87 @@
+//! Runs an [`Election`] by the clock, against the API server.
+
+use std::sync::Arc;
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::calls::Calls;
+use super::election::{Answer, Election, End, Step};
+use super::fence::Token;
+use super::leadership::{Led, Shared};
+
+pub(super) struct Driver {
+    pub(super) election: Election,
+    pub(super) calls: Calls,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Driver {
+    /// Tries until it leads.
+    ///
+    /// It can be dropped: what was under way then counts as failed.
+    pub(super) async fn acquire(&mut self) -> Token {
+        loop {
+            // Only who leads can be at the end.
+            let _ = self.step().await;
+            if let Some(token) = self.election.token() {
+                return token.clone();
+            }
+        }
+    }
+
+    /// Renews until that fails, or the lease is to be released.
+    pub(super) async fn hold(&mut self) -> End {
+        loop {
+            if let Some(end) = self.step().await {
+                return end;
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Option<End> {
+        let clock = &self.shared.clock;
+        match self.election.poll(clock.now(), Timestamp::now()) {
+            Step::Call { call, until } => {
+                let answer = tokio::select! {
+                    answer = self.calls.make(call) => answer,
+                    () = clock.reach(until) => {
+                        tracing::warn!(lease = self.shared.lease, "a request was not answered in time");
+                        Answer::Failed
+                    }
+                };
+                self.election.answer(clock.now(), answer);
+                self.publish();
+                None
+            }
+            Step::Wait(at) => {
+                tokio::select! {
+                    () = clock.reach(at) => {}
+                    () = self.shared.wake.notified() => self.wake(),
+                }
+                None
+            }
+            Step::Ended(end) => Some(end),
+        }
+    }
+
+    /// Someone has asked for a renewal, or wants to release.
+    fn wake(&mut self) {
+        let release = self.shared.view.borrow().led.as_ref().is_some_and(|led| led.released);
+        if release { self.election.release() } else { self.election.hurry() }
+    }
+
+    fn publish(&self) {
+        let holder = self.election.holder().map(str::to_owned);
+        let times = self.election.times();
+        self.shared.view.send_modify(|view| {
+            if view.holder != holder {
+                tracing::info!(lease = self.shared.lease, leader = ?holder, "the lease has changed hands");
+                view.holder = holder;
+            }
+            if let Some((renewed, until)) = times {
+                let led = view.led.get_or_insert_with(Led::default);
+                (led.renewed, led.until) = (renewed, until);
+            }
+        });
+    }
+}

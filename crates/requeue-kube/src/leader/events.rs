@@ -1,0 +1,52 @@
+//! Kubernetes Events of a Lease, as client-go words them.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use tokio::task::JoinHandle;
+
+/// An event is news, not part of the election: it holds nothing up for longer than this.
+const LIMIT: Duration = Duration::from_secs(1);
+
+pub(super) struct Events {
+    recorder: Recorder,
+    lease: ObjectReference,
+    identity: String,
+}
+
+impl Events {
+    pub(super) fn new(client: Client, namespace: &str, name: &str, identity: &str) -> Self {
+        let reporter =
+            Reporter { controller: "requeue-kube".to_owned(), instance: Some(identity.to_owned()) };
+        let lease = ObjectReference {
+            api_version: Some("coordination.k8s.io/v1".to_owned()),
+            kind: Some("Lease".to_owned()),
+            namespace: Some(namespace.to_owned()),
+            name: Some(name.to_owned()),
+            ..ObjectReference::default()
+        };
+        Self { recorder: Recorder::new(client, reporter), lease, identity: identity.to_owned() }
+    }
+
+    /// Tells that `identity` has done this, to the Lease with this uid.
+    pub(super) fn tell(&self, what: &'static str, uid: &str) -> JoinHandle<()> {
+        let recorder = self.recorder.clone();
+        let lease = ObjectReference { uid: Some(uid.to_owned()), ..self.lease.clone() };
+        let event = Event {
+            type_: EventType::Normal,
+            reason: "LeaderElection".to_owned(),
+            note: Some(format!("{} {what}", self.identity)),
+            action: what.to_owned(),
+            secondary: None,
+        };
+        tokio::spawn(async move {
+            match tokio::time::timeout(LIMIT, recorder.publish(&event, &lease)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(%error, what, "an event was not published"),
+                Err(_late) => tracing::warn!(what, "an event was not published in time"),
+            }
+        })
+    }
+}

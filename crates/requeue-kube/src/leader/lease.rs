@@ -1,0 +1,123 @@
+//! The Lease: what its record says, and how it is written without losing what we don't know of.
+
+use k8s_openapi::api::coordination::v1::LeaseSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::fence::Token;
+
+/// A Lease as it was last read.
+#[derive(Clone, Debug)]
+pub(super) struct Lease {
+    /// All of it, so that a field that a later version of Kubernetes adds is written back as it was.
+    json: Value,
+    /// What the election goes by. Labels and the like may change without the leader being heard of.
+    record: LeaseSpec,
+    uid: String,
+}
+
+impl Lease {
+    pub(super) fn from_json(json: Value) -> Result<Self, serde_json::Error> {
+        let record = match &json["spec"] {
+            Value::Null => LeaseSpec::default(),
+            spec => LeaseSpec::deserialize(spec)?,
+        };
+        let uid = String::deserialize(&json["metadata"]["uid"])?;
+        Ok(Self { json, record, uid })
+    }
+
+    /// Empty when nobody holds it.
+    pub(super) fn holder(&self) -> &str {
+        self.record.holder_identity.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn same_record(&self, other: &Self) -> bool {
+        self.uid == other.uid && self.record == other.record
+    }
+
+    pub(super) fn duration_seconds(&self) -> Option<u64> {
+        self.record.lease_duration_seconds.and_then(|seconds| seconds.try_into().ok())
+    }
+
+    pub(super) fn transitions(&self) -> i32 {
+        self.record.lease_transitions.unwrap_or_default()
+    }
+
+    pub(super) fn token(&self) -> Token {
+        Token::new(&self.uid, self.transitions())
+    }
+
+    /// What is sent to create it, in the first term.
+    pub(super) fn create(name: &str, holder: &str, seconds: i32, now: Timestamp) -> Value {
+        json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": { "name": name },
+            "spec": {
+                "holderIdentity": holder,
+                "leaseDurationSeconds": seconds,
+                "leaseTransitions": 0,
+                "acquireTime": MicroTime(now),
+                "renewTime": MicroTime(now),
+            },
+        })
+    }
+
+    /// What is sent to take it over, as term number `transitions`.
+    pub(super) fn take(
+        &self,
+        holder: &str,
+        seconds: i32,
+        transitions: i32,
+        now: Timestamp,
+    ) -> Value {
+        let now = self.stamp(now);
+        self.with(json!({
+            "holderIdentity": holder,
+            "leaseDurationSeconds": seconds,
+            "leaseTransitions": transitions,
+            "acquireTime": now,
+            "renewTime": now,
+        }))
+    }
+
+    /// What is sent to renew it.
+    pub(super) fn renew(&self, seconds: i32, now: Timestamp) -> Value {
+        self.with(json!({ "leaseDurationSeconds": seconds, "renewTime": self.stamp(now) }))
+    }
+
+    /// What is sent to release it: whoever reads it may take it at once.
+    pub(super) fn release(&self, now: Timestamp) -> Value {
+        let now = self.stamp(now);
+        self.with(json!({
+            "holderIdentity": "",
+            "leaseDurationSeconds": 1,
+            "acquireTime": now,
+            "renewTime": now,
+        }))
+    }
+
+    /// Later than what was written before, even where the clock was set back: those who watch tell
+    /// a renewal by the record's being another.
+    fn stamp(&self, now: Timestamp) -> MicroTime {
+        let after = |MicroTime(before): &MicroTime| {
+            before.checked_add(SignedDuration::from_micros(1)).unwrap_or(Timestamp::MAX)
+        };
+        MicroTime(self.record.renew_time.as_ref().map(after).map_or(now, |least| now.max(least)))
+    }
+
+    /// All of it, with these fields of `spec` in place of what they were.
+    fn with(&self, fields: Value) -> Value {
+        let mut json = self.json.clone();
+        let spec = &mut json["spec"];
+        if !spec.is_object() {
+            *spec = Value::Object(Map::new());
+        }
+        if let (Value::Object(spec), Value::Object(fields)) = (spec, fields) {
+            spec.extend(fields);
+        }
+        json
+    }
+}

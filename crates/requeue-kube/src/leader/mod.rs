@@ -1,0 +1,89 @@
+//! Leader election: of several replicas, one leads.
+//!
+//! It is client-go's algorithm, by a Lease, and stands by itself: it needs no controller.
+//!
+//! - **One leads**: no two replicas lead at once, whatever is slow, lost or cut off, so long as one
+//!   machine's clock does not run half as fast again as another's. They need not agree on the time.
+//! - **It knows when it no longer does**: [`Leadership::is_leading`] is exact, by a clock that goes
+//!   on in a suspended machine; and who leads is told of the end by then.
+//! - **Late writes are refused**: a process that was frozen in the middle of a write finishes it
+//!   when it thaws. A [`Fence`] has the API server refuse that.
+//! - **An orderly end**: stop, finish what is under way while the lease is renewed, release, and
+//!   another leads at once. What has not ended in time is not followed by a release.
+//! - **It can be seen**: [`Status`], a [gauge](Metrics), Events, and `/healthz`
+//!   ([`Status::check`]).
+//!
+//! ```no_run
+//! use requeue_kube::leader::{Config, LeaderElector};
+//!
+//! # async fn serve(_healthy: impl Fn() -> bool) {}
+//! # async fn control() {}
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let config = Config::new("default", "web-controller");
+//!     let client = config.client(kube::Config::infer().await?)?;
+//!     let elector = LeaderElector::new(client, config)?;
+//!     let status = elector.status();
+//!     tokio::spawn(serve(move || status.check().is_ok()));
+//!
+//!     let ctrl_c = async { tokio::signal::ctrl_c().await.unwrap() };
+//!     elector
+//!         .run_until(ctrl_c, async |leadership| {
+//!             tokio::select! {
+//!                 () = control() => {}
+//!                 () = leadership.stopping() => {}
+//!             }
+//!         })
+//!         .await?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # How it differs from client-go
+//!
+//! - A leader steps down a renew deadline after its last good renewal was **sent**. client-go
+//!   counts from when it begins to renew once more, a retry period after the answer.
+//! - It counts time that the machine was suspended.
+//! - The lease's duration has to be whole seconds. client-go cuts 2.9 s to 2 in the Lease.
+//! - The identity is new for each elector, and every term has a new number, so that a [`Token`]
+//!   names one term. client-go's leader that comes back under its old name keeps the number.
+//! - A Lease that was deleted ends the term, and those who have seen it held still wait it out;
+//!   client-go creates it at once. Who has never seen it can't know: to delete the Lease of a
+//!   leader that lives is to have two for as long as one renewal.
+//! - Fields of the Lease that it does not know are kept.
+//! - Releasing waits for the work, and renews meanwhile. client-go's `ReleaseOnCancel` leaves that
+//!   to the caller.
+//! - Neither locks of other kinds nor coordinated leader election, which is alpha.
+//!
+//! # What it may do
+//!
+//! ```yaml
+//! - apiGroups: [coordination.k8s.io]
+//!   resources: [leases]
+//!   verbs: [get, create, update]
+//! - apiGroups: [events.k8s.io]
+//!   resources: [events]
+//!   verbs: [create, patch]
+//! ```
+
+mod calls;
+mod clock;
+mod config;
+mod driver;
+mod election;
+mod elector;
+mod events;
+mod fence;
+mod leadership;
+mod lease;
+mod metrics;
+mod status;
+#[cfg(test)]
+mod tests;
+
+pub use self::config::{Config, ConfigError};
+pub use self::elector::{LeaderElector, RunError, Term};
+pub use self::fence::{ClaimError, Fence, ParseTokenError, Token};
+pub use self::leadership::{Leadership, LeadershipLost};
+pub use self::metrics::Metrics;
+pub use self::status::{Overdue, Status};
