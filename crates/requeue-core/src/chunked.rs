@@ -5,6 +5,8 @@
 
 use alloc::vec::Vec;
 
+use crate::prefetch::prefetch;
+
 /// Entries per chunk, as a power of two.
 const BITS: u32 = 9;
 pub(crate) const CHUNK: usize = 1 << BITS;
@@ -35,6 +37,21 @@ impl<T> Chunked<T> {
 
     pub(crate) fn get_mut(&mut self, at: usize) -> &mut T {
         &mut self.chunks[at >> BITS][at & (CHUNK - 1)]
+    }
+
+    /// The entry at `at`, if there is one, and those behind it in its chunk.
+    #[inline]
+    pub(crate) fn rest(&self, at: usize) -> &[T] {
+        let chunk = self.chunks.get(at >> BITS);
+        chunk.and_then(|chunk| chunk.get(at & (CHUNK - 1)..)).unwrap_or_default()
+    }
+
+    /// Has the processor fetch the entry at `at`.
+    #[inline]
+    pub(crate) fn prefetch(&self, at: usize) {
+        if let Some(chunk) = self.chunks.get(at >> BITS) {
+            prefetch(chunk, at & (CHUNK - 1));
+        }
     }
 
     pub(crate) fn push(&mut self, value: T) {

@@ -355,6 +355,11 @@ impl<K: Eq + Clone> Queue<K> {
         while count < max
             && let Some(slot) = self.timers.first(now)
         {
+            if let Some(next) = self.timers.second()
+                && self.index.is_large()
+            {
+                self.records.prefetch(next);
+            }
             let order_key = self.key_if(self.records.get(slot).phase == Phase::Idle, slot);
             self.stop_waiting(slot);
             let record = self.records.get_mut(slot);

@@ -1,7 +1,8 @@
 //! When waiting keys become ready: a heap of deadlines that knows where each slot's stands.
 //!
-//! Four children a node: their 64 bytes are one or two cache lines, and the heap is half as high
-//! as a binary one. Equal deadlines leave in order of arrival.
+//! Four children a node, of which the fourfold of its place is the first one's: they are in one
+//! chunk, and in one or two cache lines, and the heap is half as high as a binary one. The root is
+//! in the group of its own children. Equal deadlines leave in order of arrival.
 
 use crate::Time;
 use crate::chunked::Chunked;
@@ -9,6 +10,8 @@ use crate::slab::NONE;
 use crate::sparse::Sparse;
 
 const ARITY: usize = 4;
+/// Places up to here have children that the caches next to a processor hold.
+const NEAR: usize = 1 << 10;
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -20,12 +23,11 @@ struct Entry {
 }
 
 impl Entry {
+    /// Without a branch: of two children of a heap, nobody can foretell which is the earlier.
+    #[inline]
     fn before(&self, other: &Self) -> bool {
-        match self.at.cmp(&other.at) {
-            core::cmp::Ordering::Less => true,
-            core::cmp::Ordering::Equal => (self.seq.wrapping_sub(other.seq) as i32) < 0,
-            core::cmp::Ordering::Greater => false,
-        }
+        let arrived_before = (self.seq.wrapping_sub(other.seq) as i32) < 0;
+        (self.at < other.at) | ((self.at == other.at) & arrived_before)
     }
 }
 
@@ -84,7 +86,7 @@ impl Timers {
         let end = self.heap.len();
         self.places.insert(slot, end as u32);
         self.heap.push(entry);
-        if end > 0 && entry.before(self.heap.get((end - 1) / ARITY)) {
+        if end > 0 && entry.before(self.heap.get(end / ARITY)) {
             self.up(end, entry);
         }
         self.next = self.next.min(at);
@@ -143,6 +145,12 @@ impl Timers {
         (at <= now && at < Time::NEVER).then(|| self.heap.get(0).slot)
     }
 
+    /// The slot with the earliest deadline but one.
+    #[inline]
+    pub(crate) fn second(&self) -> Option<u32> {
+        Some(self.least_child(0)?.1.slot)
+    }
+
     /// Any slot with a deadline: the one that is cheapest to take out.
     pub(crate) fn any(&self) -> Option<u32> {
         Some(self.heap.get(self.heap.len().checked_sub(1)?).slot)
@@ -171,7 +179,7 @@ impl Timers {
 
     /// Puts `entry` at `place` or where it belongs from there.
     fn fix(&mut self, place: usize, entry: Entry) {
-        if place > 0 && entry.before(self.heap.get((place - 1) / ARITY)) {
+        if place > 0 && entry.before(self.heap.get(place / ARITY)) {
             self.up(place, entry);
         } else {
             self.down(place, entry);
@@ -180,7 +188,7 @@ impl Timers {
 
     fn up(&mut self, mut place: usize, entry: Entry) {
         while place > 0 {
-            let parent = (place - 1) / ARITY;
+            let parent = place / ARITY;
             let above = *self.heap.get(parent);
             if !entry.before(&above) {
                 break;
@@ -192,28 +200,31 @@ impl Timers {
     }
 
     fn down(&mut self, mut place: usize, entry: Entry) {
-        let len = self.heap.len();
-        loop {
-            let first = place * ARITY + 1;
-            if first >= len {
-                break;
-            }
-            let mut least = first;
-            let mut below = *self.heap.get(first);
-            for nth in 1..ARITY.min(len - first) {
-                let child = first + nth;
-                let candidate = *self.heap.get(child);
-                if candidate.before(&below) {
-                    (least, below) = (child, candidate);
-                }
-            }
+        while let Some((least, below)) = self.least_child(place) {
             if !below.before(&entry) {
                 break;
+            }
+            if place > NEAR {
+                (0..ARITY).for_each(|child| self.heap.prefetch((least * ARITY + child) * ARITY));
             }
             self.write(place, below);
             place = least;
         }
         self.write(place, entry);
+    }
+
+    /// Where the child of `place` is that is due first, and it.
+    #[inline]
+    fn least_child(&self, place: usize) -> Option<(usize, Entry)> {
+        let first = place * ARITY;
+        let group = self.heap.rest(first);
+        let earlier = |a: usize, b: usize| if group[b].before(&group[a]) { b } else { a };
+        let least = match group.len() {
+            ARITY.. if place > 0 => earlier(earlier(0, 1), earlier(2, 3)),
+            // The root is no child of its own.
+            len => (usize::from(place == 0)..len.min(ARITY)).reduce(earlier)?,
+        };
+        Some((first + least, group[least]))
     }
 }
 
