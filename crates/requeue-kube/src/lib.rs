@@ -49,6 +49,7 @@ pub mod controller;
 pub mod finalizer;
 mod key;
 pub mod leader;
+pub mod metrics;
 pub mod policy;
 pub mod watch;
 

@@ -15,12 +15,14 @@ use kube::runtime::watcher;
 use requeue::Add;
 use requeue::workers::{self, Context};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::action::{Action, Then};
 use super::error::Error;
 use super::hub::Hub;
 use crate::ObjectKey;
+use crate::metrics::{Meters, Outcome};
 
 /// What is in the stream of a controller.
 pub(super) type Item<K, E> = Result<(ObjectRef<K>, Action), Error<E, watcher::Error>>;
@@ -41,6 +43,7 @@ where
     pub(super) context: Arc<C>,
     pub(super) timeout: Option<Duration>,
     pub(super) clear_on_new_generation: bool,
+    pub(super) meters: Arc<Meters>,
     pub(super) results: mpsc::Sender<Item<K, E>>,
     /// Where what it panics with goes, if that is to end the controller.
     pub(super) panics: Option<mpsc::UnboundedSender<Box<dyn Any + Send>>>,
@@ -52,6 +55,20 @@ enum Ended<E> {
     Failed(E, Action),
     Panicked(Box<dyn Any + Send>),
     TimedOut(Duration),
+}
+
+impl<E> Ended<E> {
+    const fn outcome(&self) -> Outcome {
+        match self {
+            Self::Ok(Action { then: Then::After(_), .. }) => Outcome::RequeueAfter,
+            Self::Ok(Action { then: Then::Backoff, .. }) => Outcome::Requeue,
+            Self::Ok(Action { then: Then::Change | Then::Terminal, .. }) => Outcome::Success,
+            Self::Failed(_, Action { then: Then::Terminal, .. }) => Outcome::Terminal,
+            Self::Failed(..) => Outcome::Error,
+            Self::Panicked(_) => Outcome::Panic,
+            Self::TimedOut(_) => Outcome::Timeout,
+        }
+    }
 }
 
 impl<K, T, F, P, C, Fut> Attempts<K, T, F, P, C, Fut::Error>
@@ -91,7 +108,10 @@ where
             object.reason = %reason,
             attempt = run.attempt(),
         );
+        let (begun, active) = (Instant::now(), self.meters.begin());
         let ended = self.run(subject).instrument(span.clone()).await;
+        drop(active);
+        self.meters.end(ended.outcome(), begun.elapsed());
         let next = self.next(&ended, &object, before.as_deref());
         span.in_scope(|| self.tell(ended, object));
         next
@@ -135,11 +155,11 @@ where
         };
         let failure = workers::Error::from("has failed");
         let next = match action.then {
-            Then::After(delay) if !failed => Ok(workers::Action::after(delay)),
+            Then::After(delay) if !failed => Ok(self.after(delay)),
             Then::Change | Then::Terminal if !failed => Ok(workers::Action::done()),
             _ if failed && self.is_over(object) => Ok(workers::Action::done()),
             // What has failed is not what there is now.
-            _ if failed && self.is_overtaken(object, before) => Ok(workers::Action::again()),
+            _ if failed && self.is_overtaken(object, before) => Ok(self.after(Duration::ZERO)),
             Then::Backoff => Err(failure),
             Then::After(delay) => Err(workers::Error::retry_after(delay, "has failed")),
             Then::Change | Then::Terminal => Err(workers::Error::terminal("has failed")),
@@ -149,6 +169,13 @@ where
             (Err(error), Some(priority)) => Err(error.priority(priority)),
             (next, None) => next,
         }
+    }
+
+    fn after(&self, delay: Duration) -> workers::Action {
+        if delay.is_zero() {
+            self.meters.came_back_at_once();
+        }
+        workers::Action::after(delay)
     }
 
     /// Whether there is nothing to be tried again.

@@ -29,6 +29,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
+use requeue::Queue;
 use serde::de::DeserializeOwned;
 
 pub use self::action::Action;
@@ -38,6 +39,8 @@ use self::hub::Hub;
 pub use self::listed::Readiness;
 use self::run::Subject;
 use self::source::{AnyPredicate, Events, Source, TriggerBackoff};
+use crate::ObjectKey;
+use crate::metrics::Metrics;
 
 /// Hears of each event before anybody else.
 type OnEvent<K> = Box<dyn FnMut(&Event<K>) + Send>;
@@ -112,6 +115,8 @@ where
     forced: Vec<BoxFuture<'static, ()>>,
     start_on: Option<BoxFuture<'static, ()>>,
     warmup: bool,
+    metrics: Option<Metrics>,
+    on_start: Option<Box<dyn FnOnce(Queue<ObjectKey>) + Send>>,
     config: Config,
 }
 
@@ -213,6 +218,8 @@ where
             forced: Vec::new(),
             start_on: None,
             warmup: true,
+            metrics: None,
+            on_start: None,
             config: Config::default(),
         }
     }
@@ -242,6 +249,19 @@ where
     /// The objects of kind `K` as they were last seen.
     pub fn store(&self) -> Store<K> {
         self.store.clone()
+    }
+
+    /// Shows the controller in a Prometheus registry, under its name, for as long as it runs.
+    pub fn metrics(mut self, metrics: &Metrics) -> Self {
+        self.metrics = Some(metrics.clone());
+        self
+    }
+
+    /// Is given the controller's queue when it begins: to look into it, or to show it on a page with
+    /// `requeue-http`.
+    pub fn queue_on_start(mut self, f: impl FnOnce(Queue<ObjectKey>) + Send + 'static) -> Self {
+        self.on_start = Some(Box::new(f));
+        self
     }
 
     /// Whether all watches have had their first list, for `/readyz`.

@@ -23,6 +23,7 @@ use super::listed::Readiness;
 use super::names::Name;
 use super::source::{Following, Source};
 use super::{Action, Controller, Error, RunnerError};
+use crate::metrics::{Meters, Series};
 
 /// How many results wait for a reader of the stream. What comes when so many do is dropped.
 const RESULTS: usize = 1024;
@@ -115,6 +116,15 @@ where
 
         let leads = start_on.is_none();
         let hub = Arc::new(Hub::new::<K>(&config, &name, subject.runs_gone, leads)?);
+        let meters = Arc::new(Meters::default());
+        let series = Series::new(name, config.workers(), Arc::clone(&meters), hub.queue.clone());
+        if let Some(metrics) = &self.metrics {
+            metrics.show(&series);
+        }
+        if let Some(use_queue) = self.on_start {
+            use_queue(hub.queue.clone());
+        }
+
         let failed = {
             let results = results.clone();
             move |error| report(&results, Err(Error::QueueError(error)))
@@ -167,6 +177,7 @@ where
             context,
             timeout: config.reconcile_timeout,
             clear_on_new_generation: config.clear_on_new_generation,
+            meters,
             results: results.clone(),
             panics: (!config.recover_panic).then(|| panics.clone()),
         });
@@ -198,7 +209,7 @@ where
             panic = panicked.recv() => end_with(panic),
             drained = workers.run_until(shutdown) => {
                 let (dropped, cut_off) = (drained.dropped.len(), drained.processing);
-                tracing::debug!(controller = name, dropped, cut_off, "shut down");
+                tracing::debug!(controller = series.name, dropped, cut_off, "shut down");
             }
         }
         Ok(())

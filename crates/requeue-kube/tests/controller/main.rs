@@ -5,6 +5,7 @@
 mod backoff;
 mod common;
 mod ends;
+mod metrics;
 mod orders;
 mod relists;
 mod starts;

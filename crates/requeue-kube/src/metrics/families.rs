@@ -1,0 +1,234 @@
+//! How it is written: names, help texts, labels and buckets of controller-runtime.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use requeue::{BUCKETS, Counts, Histogram, Histograms};
+
+use super::Series;
+use super::meters::{BOUNDS, Meters, RESULTS};
+
+/// A controller as of one moment.
+pub(super) struct Sample<'a> {
+    series: &'a Series,
+    meters: &'a Meters,
+    depths: Vec<(String, usize)>,
+    counts: Counts,
+    times: Histograms,
+}
+
+impl<'a> Sample<'a> {
+    pub(super) fn of(series: &'a Series) -> Self {
+        Self {
+            series,
+            meters: &series.meters,
+            depths: series.depths(),
+            counts: series.queue.counts(),
+            times: series.queue.histograms(),
+        }
+    }
+
+    fn retries(&self) -> u64 {
+        self.counts.retries.saturating_sub(self.meters.at_once.load(Relaxed))
+    }
+
+    fn reconcile_time(&self) -> (f64, Vec<(f64, u64)>) {
+        let bounds = BOUNDS.iter().map(|millis| *millis as f64 / 1e3).chain([f64::INFINITY]);
+        let counts = self.meters.times.iter().map(|count| count.load(Relaxed));
+        (self.meters.nanos.load(Relaxed) as f64 / 1e9, bounds.zip(counts).collect())
+    }
+}
+
+/// Names are without the `_total` of counters.
+pub(super) struct Family {
+    name: &'static str,
+    help: &'static str,
+    value: Value,
+}
+
+/// What is read of a sample. With the label `controller` alone, or (`Queue…`) with `name` as well,
+/// which is the same; and with one more where there are several values.
+enum Value {
+    Results,
+    Count(fn(&Sample<'_>) -> u64),
+    Gauge(fn(&Sample<'_>) -> usize),
+    ReconcileTime,
+    Depths,
+    QueueCount(fn(&Sample<'_>) -> u64),
+    QueueAge(fn(&Sample<'_>) -> Duration),
+    QueueTimes(for<'a> fn(&'a Sample<'_>) -> &'a Histogram),
+}
+
+impl Value {
+    const fn kind(&self) -> MetricType {
+        match self {
+            Self::Results | Self::Count(_) | Self::QueueCount(_) => MetricType::Counter,
+            Self::Gauge(_) | Self::Depths | Self::QueueAge(_) => MetricType::Gauge,
+            Self::ReconcileTime | Self::QueueTimes(_) => MetricType::Histogram,
+        }
+    }
+}
+
+impl Family {
+    pub(super) fn encode(
+        &self,
+        samples: &[Sample<'_>],
+        encoder: &mut DescriptorEncoder<'_>,
+    ) -> fmt::Result {
+        let kind = self.value.kind();
+        let mut to = encoder.encode_descriptor(self.name, self.help, None, kind)?;
+        for sample in samples {
+            let name = &*sample.series.name;
+            let controller = [("controller", name)];
+            let queue = [("name", name), ("controller", name)];
+            match &self.value {
+                Value::Results => {
+                    for (result, count) in RESULTS.iter().zip(&sample.meters.results) {
+                        let labels = [("controller", name), ("result", result)];
+                        counter(to.encode_family(&labels)?, count.load(Relaxed))?;
+                    }
+                }
+                Value::Depths => {
+                    for (priority, depth) in &sample.depths {
+                        let labels = [("name", name), ("controller", name), ("priority", priority)];
+                        to.encode_family(&labels)?.encode_gauge(depth)?;
+                    }
+                }
+                Value::Count(read) => counter(to.encode_family(&controller)?, read(sample))?,
+                Value::Gauge(read) => {
+                    to.encode_family(&controller)?.encode_gauge(&read(sample))?;
+                }
+                Value::ReconcileTime => {
+                    let (sum, buckets) = sample.reconcile_time();
+                    histogram(to.encode_family(&controller)?, sum, &buckets)?;
+                }
+                Value::QueueCount(read) => counter(to.encode_family(&queue)?, read(sample))?,
+                Value::QueueAge(read) => {
+                    to.encode_family(&queue)?.encode_gauge(&read(sample).as_secs_f64())?;
+                }
+                Value::QueueTimes(read) => {
+                    let times = read(sample);
+                    let bounds = BUCKETS.into_iter().chain([f64::INFINITY]);
+                    let buckets: Vec<_> = bounds.zip(times.counts).collect();
+                    histogram(to.encode_family(&queue)?, times.sum as f64 / 1e9, &buckets)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn counter(mut to: MetricEncoder<'_>, count: u64) -> fmt::Result {
+    to.encode_counter(&count, None::<&Exemplar<NoLabelSet, u64>>)
+}
+
+fn histogram(mut to: MetricEncoder<'_>, sum: f64, buckets: &[(f64, u64)]) -> fmt::Result {
+    let count = buckets.iter().map(|(_, count)| count).sum();
+    to.encode_histogram::<NoLabelSet>(sum, count, buckets, None)
+}
+
+/// Which leases this process holds.
+pub(super) fn leaders(
+    leaders: &BTreeMap<String, bool>,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    if leaders.is_empty() {
+        return Ok(());
+    }
+    let help = "Gauge of if the reporting system is master of the relevant lease, 0 indicates \
+                backup, 1 indicates master. 'name' is the string used to identify the lease. Please \
+                make sure to group by name.";
+    let name = "leader_election_master_status";
+    let mut to = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (lease, leads) in leaders {
+        let labels = [("name", &**lease)];
+        to.encode_family(&labels)?.encode_gauge(&u32::from(*leads))?;
+    }
+    Ok(())
+}
+
+pub(super) const FAMILIES: [Family; 15] = [
+    Family {
+        name: "controller_runtime_reconcile",
+        help: "Total number of reconciliations per controller",
+        value: Value::Results,
+    },
+    Family {
+        name: "controller_runtime_reconcile_errors",
+        help: "Total number of reconciliation errors per controller",
+        value: Value::Count(|of| of.meters.results[1].load(Relaxed)),
+    },
+    Family {
+        name: "controller_runtime_terminal_reconcile_errors",
+        help: "Total number of terminal reconciliation errors per controller",
+        value: Value::Count(|of| of.meters.terminal.load(Relaxed)),
+    },
+    Family {
+        name: "controller_runtime_reconcile_panics",
+        help: "Total number of reconciliation panics per controller",
+        value: Value::Count(|of| of.meters.panics.load(Relaxed)),
+    },
+    Family {
+        name: "controller_runtime_reconcile_timeouts",
+        help: "Total number of reconciliation timeouts per controller",
+        value: Value::Count(|of| of.meters.timeouts.load(Relaxed)),
+    },
+    Family {
+        name: "controller_runtime_reconcile_time_seconds",
+        help: "Length of time per reconciliation per controller",
+        value: Value::ReconcileTime,
+    },
+    Family {
+        name: "controller_runtime_max_concurrent_reconciles",
+        help: "Maximum number of concurrent reconciles per controller",
+        value: Value::Gauge(|of| of.series.workers),
+    },
+    Family {
+        name: "controller_runtime_active_workers",
+        help: "Number of currently used workers per controller",
+        value: Value::Gauge(|of| of.meters.active.load(Relaxed)),
+    },
+    Family {
+        name: "workqueue_depth",
+        help: "Current depth of workqueue by workqueue and priority",
+        value: Value::Depths,
+    },
+    Family {
+        name: "workqueue_adds",
+        help: "Total number of adds handled by workqueue",
+        value: Value::QueueCount(|of| of.counts.adds),
+    },
+    Family {
+        name: "workqueue_queue_duration_seconds",
+        help: "How long in seconds an item stays in workqueue before being requested",
+        value: Value::QueueTimes(|of| &of.times.queued),
+    },
+    Family {
+        name: "workqueue_work_duration_seconds",
+        help: "How long in seconds processing an item from workqueue takes.",
+        value: Value::QueueTimes(|of| &of.times.worked),
+    },
+    Family {
+        name: "workqueue_unfinished_work_seconds",
+        help: "How many seconds of work has been done that is in progress and hasn't been observed \
+               by work_duration. Large values indicate stuck threads. One can deduce the number of \
+               stuck threads by observing the rate at which this increases.",
+        value: Value::QueueAge(|of| of.series.queue.unfinished_work()),
+    },
+    Family {
+        name: "workqueue_longest_running_processor_seconds",
+        help: "How many seconds has the longest running processor for workqueue been running.",
+        value: Value::QueueAge(|of| of.series.queue.longest_running()),
+    },
+    Family {
+        name: "workqueue_retries",
+        help: "Total number of items added to the workqueue with a non-zero delay (rate-limited \
+               requeues, explicit RequeueAfter or AddAfter calls)",
+        value: Value::QueueCount(|of| of.retries()),
+    },
+];

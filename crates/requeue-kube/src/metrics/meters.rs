@@ -1,0 +1,107 @@
+//! What is counted of the runs of a controller.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+/// How a run has ended, in controller-runtime's words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    Success,
+    Error,
+    Terminal,
+    Panic,
+    Timeout,
+    Requeue,
+    RequeueAfter,
+}
+
+impl Outcome {
+    /// The label `result`.
+    pub(super) const fn result(self) -> usize {
+        match self {
+            Self::Success => 0,
+            Self::Error | Self::Terminal | Self::Panic | Self::Timeout => 1,
+            Self::Requeue => 2,
+            Self::RequeueAfter => 3,
+        }
+    }
+}
+
+pub(super) const RESULTS: [&str; 4] = ["success", "error", "requeue", "requeue_after"];
+
+/// The upper bounds of the times of runs, in milliseconds.
+pub(super) const BOUNDS: [u64; 40] = [
+    5, 10, 25, 50, 100, 150, 200, 250, 300, 350, 400, 450, 500, 600, 700, 800, 900, 1000, 1250,
+    1500, 1750, 2000, 2500, 3000, 3500, 4000, 4500, 5000, 6000, 7000, 8000, 9000, 10_000, 15_000,
+    20_000, 25_000, 30_000, 40_000, 50_000, 60_000,
+];
+
+/// Counts that only grow, and how many runs there are now.
+#[derive(Debug)]
+pub(crate) struct Meters {
+    pub(super) results: [AtomicU64; RESULTS.len()],
+    pub(super) terminal: AtomicU64,
+    pub(super) panics: AtomicU64,
+    pub(super) timeouts: AtomicU64,
+    /// Keys that came back without a delay, which are no retries in controller-runtime.
+    pub(super) at_once: AtomicU64,
+    pub(super) active: AtomicUsize,
+    /// How many runs took no longer than each bound, and longer than the one before; the last ones
+    /// longer than any.
+    pub(super) times: [AtomicU64; BOUNDS.len() + 1],
+    pub(super) nanos: AtomicU64,
+}
+
+impl Default for Meters {
+    fn default() -> Self {
+        Self {
+            results: Default::default(),
+            terminal: AtomicU64::default(),
+            panics: AtomicU64::default(),
+            timeouts: AtomicU64::default(),
+            at_once: AtomicU64::default(),
+            active: AtomicUsize::default(),
+            times: [const { AtomicU64::new(0) }; BOUNDS.len() + 1],
+            nanos: AtomicU64::default(),
+        }
+    }
+}
+
+impl Meters {
+    /// A run begins; it is one until this is dropped.
+    pub(crate) fn begin(&self) -> Active<'_> {
+        self.active.fetch_add(1, Relaxed);
+        Active(self)
+    }
+
+    pub(crate) fn end(&self, outcome: Outcome, took: Duration) {
+        self.results[outcome.result()].fetch_add(1, Relaxed);
+        match outcome {
+            Outcome::Terminal => &self.terminal,
+            Outcome::Panic => &self.panics,
+            Outcome::Timeout => &self.timeouts,
+            _ => return self.took(took),
+        }
+        .fetch_add(1, Relaxed);
+        self.took(took);
+    }
+
+    fn took(&self, took: Duration) {
+        let bucket = BOUNDS.partition_point(|bound| Duration::from_millis(*bound) < took);
+        self.times[bucket].fetch_add(1, Relaxed);
+        self.nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    pub(crate) fn came_back_at_once(&self) {
+        self.at_once.fetch_add(1, Relaxed);
+    }
+}
+
+#[must_use = "the run ends when it is dropped"]
+pub(crate) struct Active<'a>(&'a Meters);
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        self.0.active.fetch_sub(1, Relaxed);
+    }
+}
