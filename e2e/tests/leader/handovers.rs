@@ -1,0 +1,140 @@
+//! Leaders that are killed, cut off, frozen and stopped, one after the other.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use kube::api::{ListParams, ObjectMeta, PostParams};
+use kube::{Api, Client};
+use requeue_e2e::{Server, full};
+use serde_json::json;
+
+use crate::replica::{Nanos, OBJECT, Replica, Said, now};
+use crate::report::{Fault, Report};
+
+/// What is waited for, and when it was, said by one that runs.
+async fn until(replicas: &[Replica], what: Said, since: Nanos) -> (usize, Nanos) {
+    let mut found = None;
+    requeue_e2e::until(&format!("a replica says {what:?}"), async || {
+        found = replicas.iter().enumerate().find_map(|(index, replica)| {
+            Some((index, replica.said(what).into_iter().find(|at| *at > since)?))
+        });
+        found.is_some()
+    })
+    .await;
+    found.expect("it was waited for")
+}
+
+/// Does this to one who leads, and returns who leads next.
+async fn hand_over(
+    leader: Replica,
+    others: &[Replica],
+    fault: Fault,
+    report: &mut Report,
+) -> usize {
+    let leader = [leader];
+    let [replica] = &leader;
+    // In the middle of its work.
+    let (_, begun) = until(&leader, Said::Accepted, 0).await;
+    let start = now();
+    let mut stopped = None;
+    match fault {
+        Fault::Kill => {
+            replica.node.kill().await;
+            stopped = Some(now());
+        }
+        Fault::Refuse => replica.proxy.down(),
+        Fault::Silence => replica.proxy.freeze(),
+        Fault::Freeze => {
+            replica.node.freeze();
+            stopped = Some(now());
+        }
+        Fault::Stop => replica.node.terminate().await,
+    }
+    let (next, led) = until(others, Said::Begin, begun).await;
+    let (_, claimed) = until(&others[next..=next], Said::Claimed, led).await;
+    if matches!(fault, Fault::Refuse | Fault::Silence | Fault::Freeze) {
+        replica.proxy.up();
+        replica.proxy.thaw();
+        replica.node.thaw();
+        // It goes on with the writes in its hands.
+        requeue_e2e::until("three late writes were answered", async || {
+            late(replica, Said::Refused, claimed) + late(replica, Said::Accepted, claimed) >= 3
+        })
+        .await;
+        replica.node.kill().await;
+    }
+    report.term(replica.said(Said::Begin)[0], stopped.or(replica.said(Said::End).first().copied()));
+    let late = (late(replica, Said::Refused, claimed), late(replica, Said::Accepted, claimed));
+    report.handed_over(fault, led - start, late);
+    next
+}
+
+/// How many writes were answered so that it has sent after another had claimed the object.
+fn late(replica: &Replica, answer: Said, claimed: Nanos) -> usize {
+    replica.said(answer).into_iter().filter(|sent| *sent > claimed).count()
+}
+
+/// What a leader may do, and nothing else; and an object for it to write to.
+async fn permit(client: Client, namespace: &str) {
+    let role: Role = serde_json::from_value(json!({
+        "metadata": { "name": "web" },
+        "rules": [
+            { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
+              "verbs": ["get", "create", "update"] },
+            { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] },
+            { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"] },
+        ],
+    }))
+    .expect("it is a role");
+    let binding: RoleBinding = serde_json::from_value(json!({
+        "metadata": { "name": "web" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "web" },
+        "subjects": [{ "kind": "ServiceAccount", "name": "web", "namespace": namespace }],
+    }))
+    .expect("it is a binding");
+    let metadata = ObjectMeta { name: Some(OBJECT.into()), ..ObjectMeta::default() };
+    let map = ConfigMap { metadata, ..ConfigMap::default() };
+    let post = PostParams::default();
+    Api::namespaced(client.clone(), namespace).create(&post, &role).await.expect("a role");
+    Api::namespaced(client.clone(), namespace).create(&post, &binding).await.expect("a binding");
+    Api::namespaced(client, namespace).create(&post, &map).await.expect("a map");
+}
+
+/// Half of the hand-overs each, at the same time: most of it is waiting.
+async fn hand_overs(replicas: usize, first: usize) {
+    let Some(server) = Server::shared().await else { return };
+    let namespace = server.namespace("leader").await;
+    permit(server.client().await, &namespace).await;
+    let count = if full() { 50 } else { 5 };
+    let mut running = Vec::new();
+    for number in 0..replicas {
+        running.push(Replica::start(server, &namespace, number).await);
+    }
+    let mut report = Report::default();
+    let (mut leader, _) = until(&running, Said::Begin, 0).await;
+    for (number, fault) in Fault::ALL.into_iter().cycle().skip(first).take(count).enumerate() {
+        let former = running.swap_remove(leader);
+        leader = hand_over(former, &running, fault, &mut report).await;
+        running.push(Replica::start(server, &namespace, replicas + number).await);
+    }
+    report.term(running[leader].said(Said::Begin)[0], None);
+    report.print(replicas);
+    report.check(count);
+
+    let events: Api<Event> = Api::namespaced(server.client().await, &namespace);
+    let events = events.list(&ListParams::default()).await.expect("a list");
+    let notes: Vec<_> = events.into_iter().filter_map(|event| event.note).collect();
+    for what in ["became leader", "stopped leading"] {
+        assert!(notes.iter().any(|note| note.ends_with(what)), "{notes:?}");
+    }
+}
+
+#[tokio::test]
+async fn two_replicas_never_lead_at_once() {
+    hand_overs(2, 0).await;
+}
+
+#[tokio::test]
+async fn three_replicas_never_lead_at_once() {
+    hand_overs(3, 3).await;
+}

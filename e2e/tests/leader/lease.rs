@@ -1,0 +1,67 @@
+//! What an API server makes of the requests.
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
+use requeue_e2e::Server;
+use requeue_kube::leader::{LeaderElector, LeadershipLost, Term};
+use serde_json::json;
+
+use crate::replica::config;
+
+async fn term(server: &Server, namespace: &str) -> Term {
+    let config = config(namespace);
+    let client = config.client(server.access().config().await).unwrap();
+    LeaderElector::new(client, config).unwrap().acquire().await
+}
+
+#[tokio::test]
+async fn a_lease_that_is_deleted_ends_the_term_and_the_next_has_another_token() {
+    let Some(server) = Server::shared().await else { return };
+    let namespace = server.namespace("deleted").await;
+    let client = server.client().await;
+    let leases: Api<Lease> = Api::namespaced(client.clone(), &namespace);
+    let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
+    let metadata = ObjectMeta { name: Some("map".into()), ..ObjectMeta::default() };
+    let map = ConfigMap { metadata, ..ConfigMap::default() };
+    maps.create(&PostParams::default(), &map).await.unwrap();
+    let params = PatchParams::default();
+
+    let first = term(server, &namespace).await;
+    let old = first.leadership().fence();
+    let claim = old.claim(&maps.get("map").await.unwrap()).await.unwrap().unwrap();
+    maps.patch("map", &params, &claim).await.unwrap();
+    leases.delete("web", &DeleteParams::default()).await.unwrap();
+    assert_eq!(first.lost().await, LeadershipLost::Deleted);
+
+    let second = term(server, &namespace).await;
+    let (before, after) = (first.leadership(), second.leadership());
+    assert_eq!(before.token().transitions(), after.token().transitions());
+    assert_ne!(before.token(), after.token());
+
+    // The numbers are the same: it takes the uid, and a renewal, to tell.
+    let new = after.fence();
+    let claim = new.claim(&maps.get("map").await.unwrap()).await.unwrap().unwrap();
+    maps.patch("map", &params, &claim).await.unwrap();
+    let write = json!([{ "op": "add", "path": "/data", "value": { "by": "the former" } }]);
+    let write = old.patch(serde_json::from_value(write).unwrap());
+    let refused = maps.patch("map", &params, &write).await.unwrap_err();
+    assert!(matches!(refused, kube::Error::Api(status) if status.code == 422));
+}
+
+#[tokio::test]
+async fn what_others_write_to_the_lease_is_kept_and_does_not_end_the_term() {
+    let Some(server) = Server::shared().await else { return };
+    let namespace = server.namespace("labelled").await;
+    let leases: Api<Lease> = Api::namespaced(server.client().await, &namespace);
+    let term = term(server, &namespace).await;
+    let label = Patch::Merge(json!({ "metadata": { "labels": { "team": "web" } } }));
+    leases.patch("web", &PatchParams::default(), &label).await.unwrap();
+    term.leadership().confirm().await.unwrap();
+    term.release().await.unwrap();
+
+    let lease = leases.get("web").await.unwrap();
+    assert_eq!(lease.metadata.labels.unwrap()["team"], "web");
+    assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some(""));
+}

@@ -1,0 +1,167 @@
+//! A replica: the test's own program, started once more.
+//!
+//! It says what it does on standard output, a line each, with the time by a clock that all
+//! processes of a machine share.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::PatchParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client};
+use nix::time::{ClockId, clock_gettime};
+use requeue_e2e::{Node, Proxy, Server};
+use requeue_kube::leader::{Config, Fence, LeaderElector, Leadership, RunError};
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// What a replica is told: the path of its kubeconfig, and its namespace.
+const REPLICA: &str = "REQUEUE_E2E_REPLICA";
+const NAMESPACE: &str = "REQUEUE_E2E_REPLICA_NAMESPACE";
+
+/// The object that the leader writes to.
+pub(crate) const OBJECT: &str = "written-by-the-leader";
+
+/// Nanoseconds by a clock that all processes share.
+pub(crate) type Nanos = u64;
+
+pub(crate) fn now() -> Nanos {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every system has it");
+    Duration::from(time).as_nanos() as Nanos
+}
+
+/// Leases of 3/2/0.5 s.
+pub(crate) fn config(namespace: &str) -> Config {
+    Config::new(namespace, "web")
+        .lease_duration(Duration::from_secs(3))
+        .renew_deadline(Duration::from_secs(2))
+        .retry_period(Duration::from_millis(500))
+}
+
+/// What a replica says that it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// It leads, and works.
+    Begin,
+    /// It has claimed the object: from here on the writes of others are late.
+    Claimed,
+    /// It works no more.
+    End,
+    /// A write was accepted, or refused by the fence. The time is when it was sent.
+    Accepted,
+    Refused,
+}
+
+fn say(said: Said, at: Nanos) {
+    // In one piece, as several tasks speak.
+    let line = format!("\nreplica {said:?} {at}\n");
+    std::io::stdout().write_all(line.as_bytes()).expect("somebody listens");
+}
+
+/// A replica with a network of its own. It leads at most once.
+pub(crate) struct Replica {
+    pub(crate) node: Node<'static>,
+    pub(crate) proxy: Proxy,
+}
+
+impl Replica {
+    pub(crate) async fn start(server: &Server, namespace: &str, number: usize) -> Self {
+        let proxy = server.proxy().await;
+        let access = server.access().service_account(namespace, "web").through(&proxy);
+        let mut command = Command::new(std::env::current_exe().expect("a test is a program"));
+        command.args(["--exact", "replica::is_a_replica_when_told_so", "--nocapture"]);
+        command.env(REPLICA, access.kubeconfig()).env(NAMESPACE, namespace);
+        Self { node: server.spawn(&format!("{namespace}-{number}"), command), proxy }
+    }
+
+    /// When it has said this, each time.
+    pub(crate) fn said(&self, what: Said) -> Vec<Nanos> {
+        let (log, begin) = (self.node.log(), format!("replica {what:?} "));
+        // The last line may not be whole yet.
+        let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let times = whole.lines().filter_map(|line| line.strip_prefix(&begin));
+        times.map(|at| at.parse().expect("it says when")).collect()
+    }
+}
+
+#[tokio::test]
+async fn is_a_replica_when_told_so() {
+    let Some(kubeconfig) = std::env::var_os(REPLICA) else { return };
+    let namespace = std::env::var(NAMESPACE).expect("it comes with the other");
+    let kubeconfig = Kubeconfig::read_from(Path::new(&kubeconfig)).expect("it was written");
+    let options = KubeConfigOptions::default();
+    let access = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("is one");
+    let config = config(&namespace);
+    let client = config.client(access.clone()).expect("a client");
+    let maps = Api::namespaced(Client::try_from(access).expect("a client"), &namespace);
+
+    let elector = LeaderElector::new(client, config).expect("it is safe");
+    match elector.run_until(told_to_stop(), async |leadership| lead(leadership, maps).await).await {
+        Ok(_) => {}
+        // What was begun goes on, until it is killed.
+        Err(RunError::Lost(_)) => std::future::pending().await,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+static STOPPING: AtomicBool = AtomicBool::new(false);
+
+async fn told_to_stop() {
+    signal(SignalKind::terminate()).expect("it can be waited for").recv().await;
+    STOPPING.store(true, Ordering::Relaxed);
+}
+
+async fn lead(leadership: Leadership, maps: Api<ConfigMap>) {
+    struct Work;
+    impl Drop for Work {
+        fn drop(&mut self) {
+            say(Said::End, now());
+        }
+    }
+    assert!(leadership.is_leading());
+    say(Said::Begin, now());
+    let _work = Work;
+    let fence = leadership.fence();
+    claim(&fence, &maps).await;
+    say(Said::Claimed, now());
+    let writing = tokio::spawn(write_on(fence, maps));
+    leadership.stopping().await;
+    writing.await.expect("it ends when it is told to");
+}
+
+async fn claim(fence: &Fence, maps: &Api<ConfigMap>) {
+    loop {
+        // Whatever goes wrong goes wrong for as long as this one leads.
+        let Ok(map) = maps.get(OBJECT).await else { continue };
+        let Ok(Some(claim)) = fence.claim(&map).await else { continue };
+        if maps.patch(OBJECT, &PatchParams::default(), &claim).await.is_ok() {
+            return;
+        }
+    }
+}
+
+/// Writes, and never asks whether it may: as a write does that was under way when its process
+/// froze.
+async fn write_on(fence: Fence, maps: Api<ConfigMap>) {
+    for count in 0_u64.. {
+        if STOPPING.load(Ordering::Relaxed) {
+            return;
+        }
+        let data = BTreeMap::from([("count", count.to_string())]);
+        let write = json!([{ "op": "add", "path": "/data", "value": data }]);
+        let write = serde_json::from_value(write).expect("it is a patch");
+        let sent = now();
+        match maps.patch(OBJECT, &PatchParams::default(), &fence.patch(write)).await {
+            Ok(_) => say(Said::Accepted, sent),
+            Err(kube::Error::Api(status)) if status.code == 422 => say(Said::Refused, sent),
+            // It was cut off.
+            Err(_) => {}
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+}

@@ -1,0 +1,84 @@
+//! What the replicas have said, put together.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::replica::Nanos;
+
+/// What happens to one who leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    Kill,
+    /// Its connections are cut, and new ones refused.
+    Refuse,
+    /// Nothing it sends arrives, and nobody says so.
+    Silence,
+    /// SIGSTOP, and SIGCONT when another leads.
+    Freeze,
+    /// It is told to stop, and releases.
+    Stop,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Kill, Self::Silence, Self::Freeze, Self::Stop, Self::Refuse];
+}
+
+#[derive(Default)]
+pub(crate) struct Report {
+    /// When each has begun, and ended, to lead.
+    terms: BTreeMap<Nanos, Option<Nanos>>,
+    handovers: BTreeMap<Fault, HandOvers>,
+}
+
+#[derive(Default)]
+struct HandOvers {
+    /// From the fault until another led.
+    took: Vec<Nanos>,
+    /// Late writes.
+    refused: usize,
+    accepted: usize,
+}
+
+impl Report {
+    pub(crate) fn term(&mut self, begin: Nanos, end: Option<Nanos>) {
+        self.terms.insert(begin, end);
+    }
+
+    pub(crate) fn handed_over(&mut self, fault: Fault, took: Nanos, late: (usize, usize)) {
+        let handovers = self.handovers.entry(fault).or_default();
+        handovers.took.push(took);
+        handovers.refused += late.0;
+        handovers.accepted += late.1;
+    }
+
+    /// How often one has begun before another had ended.
+    fn overlaps(&self) -> usize {
+        let ends = self.terms.values().map(|end| end.unwrap_or(Nanos::MAX));
+        ends.zip(self.terms.keys().skip(1)).filter(|(end, next)| end >= next).count()
+    }
+
+    pub(crate) fn print(&self, replicas: usize) {
+        println!("{replicas} replicas, {} terms, {} overlaps", self.terms.len(), self.overlaps());
+        for (fault, HandOvers { took, refused, accepted }) in &self.handovers {
+            let mut took: Vec<_> = took.iter().map(|&took| Duration::from_nanos(took)).collect();
+            took.sort_unstable();
+            println!(
+                "  {fault:?}: {} times, another led after {:.2?} ({:.2?} to {:.2?}); of late \
+                 writes {refused} were refused and {accepted} accepted",
+                took.len(),
+                took[took.len() / 2],
+                took[0],
+                took[took.len() - 1],
+            );
+        }
+    }
+
+    pub(crate) fn check(&self, handovers: usize) {
+        assert_eq!(self.terms.len(), handovers + 1, "{:?}", self.terms);
+        assert_eq!(self.overlaps(), 0, "{:?}", self.terms);
+        let accepted: usize = self.handovers.values().map(|of| of.accepted).sum();
+        assert_eq!(accepted, 0, "late writes were accepted");
+        assert!(self.handovers[&Fault::Freeze].refused >= 3, "no late write was tried");
+    }
+}
