@@ -35,6 +35,9 @@ async fn hand_over(
     let [replica] = &leader;
     // In the middle of its work.
     let (_, begun) = until(&leader, Said::Accepted, 0).await;
+    for other in others {
+        until(std::slice::from_ref(other), Said::Standing, 0).await;
+    }
     let start = now();
     let mut stopped = None;
     match fault {

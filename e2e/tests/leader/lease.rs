@@ -12,8 +12,8 @@ use crate::replica::config;
 
 async fn term(server: &Server, namespace: &str) -> Term {
     let config = config(namespace);
-    let client = config.client(server.access().config().await).unwrap();
-    LeaderElector::new(client, config).unwrap().acquire().await
+    let client = config.client(server.access().config().await).expect("a client");
+    LeaderElector::new(client, config).expect("it is safe").acquire().await
 }
 
 #[tokio::test]

@@ -46,6 +46,8 @@ pub(crate) fn config(namespace: &str) -> Config {
 /// What a replica says that it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
+    /// It knows who leads.
+    Standing,
     /// It leads, and works.
     Begin,
     /// It has claimed the object: from here on the writes of others are late.
@@ -101,6 +103,13 @@ async fn is_a_replica_when_told_so() {
     let maps = Api::namespaced(Client::try_from(access).expect("a client"), &namespace);
 
     let elector = LeaderElector::new(client, config).expect("it is safe");
+    let status = elector.status();
+    tokio::spawn(async move {
+        while status.leader().is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        say(Said::Standing, now());
+    });
     match elector.run_until(told_to_stop(), async |leadership| lead(leadership, maps).await).await {
         Ok(_) => {}
         // What was begun goes on, until it is killed.

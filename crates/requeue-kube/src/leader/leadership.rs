@@ -67,7 +67,8 @@ pub(super) struct Led {
     /// When the last good renewal was sent.
     pub(super) renewed: Time,
     pub(super) until: Time,
-    pub(super) stopping: bool,
+    /// When it was told to stop.
+    pub(super) stopping: Option<Time>,
     /// The lease is given back, or about to be.
     pub(super) released: bool,
     pub(super) lost: Option<LeadershipLost>,
@@ -183,7 +184,7 @@ impl Leadership {
     ///
     /// It can be dropped and called again.
     pub async fn stopping(&self) {
-        self.shared.when(|led| (led.stopping || led.is_over()).then_some(())).await;
+        self.shared.when(|led| (led.stopping.is_some() || led.is_over()).then_some(())).await;
     }
 
     /// Waits until leading is over, whatever is under way: all of it has to be dropped.

@@ -39,6 +39,45 @@
 //! }
 //! ```
 //!
+//! # With a controller
+//!
+//! One that stands by warm runs its watches and stores before it leads, so that it begins at once:
+//!
+//! ```no_run
+//! # use std::{pin::pin, sync::Arc};
+//! # use futures_util::StreamExt;
+//! # use k8s_openapi::api::core::v1::ConfigMap;
+//! # use kube::{Api, Client, runtime::watcher};
+//! # use requeue_kube::{Controller, controller::Action, policy};
+//! # use tokio_util::sync::CancellationToken;
+//! use requeue_kube::leader::LeaderElector;
+//!
+//! # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
+//! # async fn example(client: Client, elector: LeaderElector, stop: CancellationToken) -> Result<(), Box<dyn std::error::Error>> {
+//! let lead = CancellationToken::new();
+//! let mut work = pin!(
+//!     Controller::new(Api::<ConfigMap>::all(client), watcher::Config::default())
+//!         .start_on(lead.clone().cancelled_owned())
+//!         .graceful_shutdown_on(stop.cancelled_owned())
+//!         .run(reconcile, policy::backoff, Arc::new(()))
+//!         .for_each(async |_result| ())
+//! );
+//! let term = tokio::select! {
+//!     term = elector.acquire() => term,
+//!     () = &mut work => return Ok(()),
+//! };
+//! lead.cancel();
+//! tokio::select! {
+//!     biased;
+//!     // Returning drops the work, wherever it is.
+//!     lost = term.lost() => return Err(lost.into()),
+//!     // It was told to stop, and has drained, with the lease renewed all the while.
+//!     () = &mut work => term.release().await?,
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # How it differs from client-go
 //!
 //! - A leader steps down a renew deadline after its last good renewal was **sent**. client-go
@@ -78,12 +117,14 @@ mod leadership;
 mod lease;
 mod metrics;
 mod status;
+mod term;
 #[cfg(test)]
 mod tests;
 
 pub use self::config::{Config, ConfigError};
-pub use self::elector::{LeaderElector, RunError, Term};
+pub use self::elector::LeaderElector;
 pub use self::fence::{ClaimError, Fence, ParseTokenError, Token};
 pub use self::leadership::{Leadership, LeadershipLost};
 pub use self::metrics::Metrics;
 pub use self::status::{Overdue, Status};
+pub use self::term::{RunError, Term};

@@ -279,6 +279,25 @@ async fn what_still_runs_at_the_drain_deadline_keeps_the_lease_from_being_releas
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_run_that_ends_its_work_late_has_what_is_left_of_the_drain_timeout() {
+    let api = Api::default();
+    let it = leading(&api, usual()).await;
+    let start = Instant::now();
+    it.stop.send(()).unwrap();
+    // The work is done, and the test still holds a clone.
+    assert_eq!(it.task.await.unwrap(), Ok(Some("drained")));
+    assert_eq!(start.elapsed().as_secs(), 30);
+    assert_ne!(api.holder(), "");
+
+    let (elector, _) = elector(&api, usual());
+    let start = Instant::now();
+    let stop = sleep(seconds(60.0));
+    let run = elector.run_until(stop, async |_leadership| std::future::pending::<()>().await);
+    assert_eq!(run.await, Err(RunError::Undrained(seconds(30.0))));
+    assert_eq!(start.elapsed().as_secs(), 90);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_term_or_a_run_that_is_dropped_leads_no_more_and_releases_nothing() {
     let api = Api::default();
     let it = leading(&api, usual()).await;
