@@ -17,9 +17,9 @@ use super::driver::Driver;
 use super::election::Election;
 use super::events::Events;
 use super::leadership::{Leadership, LeadershipLost, Shared, View};
-use super::metrics::Metrics;
 use super::status::Status;
 use super::term::{RunError, Term};
+use crate::metrics::Metrics;
 
 /// Takes part in an election, and leads at most once.
 ///
@@ -54,23 +54,21 @@ impl LeaderElector {
         let host = config.host.clone().unwrap_or_else(clock::host);
         let shared = Shared {
             lease: format!("{}/{}", config.namespace, config.name),
-            name: config.name.clone(),
             identity: format!("{host}_{}", uuid::Uuid::new_v4()),
             lease_duration: config.lease_duration,
             clock,
             view: watch::Sender::new(View::default()),
             wake: Notify::new(),
             let_go: CancellationToken::new(),
-            metrics: OnceLock::new(),
+            gauge: OnceLock::new(),
         };
         Ok(Self { client, config, shared: Arc::new(shared) })
     }
 
-    /// Has this gauge show whether this process leads. The first one given is kept.
+    /// Has the gauge `leader_election_master_status` show whether this process leads, under the name
+    /// of the Lease. The first that is given shows it.
     pub fn metrics(self, metrics: &Metrics) -> Self {
-        metrics.set(&self.config.name, false);
-        // A second one is turned away, as is said.
-        let _ = self.shared.metrics.set(metrics.clone());
+        self.shared.gauge.get_or_init(|| metrics.leader(&self.config.name)).set(false);
         self
     }
 

@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::clock::Clock;
 use super::election::End;
 use super::fence::{Fence, Token};
-use super::metrics::Metrics;
+use crate::metrics::MasterStatus;
 
 /// The right to lead, for one term.
 ///
@@ -42,7 +42,6 @@ pub struct Leadership {
 pub(super) struct Shared {
     /// Namespace and name.
     pub(super) lease: String,
-    pub(super) name: String,
     pub(super) identity: String,
     pub(super) lease_duration: Duration,
     pub(super) clock: Clock,
@@ -51,7 +50,7 @@ pub(super) struct Shared {
     pub(super) wake: Notify,
     /// Every [`Leadership`] is gone.
     pub(super) let_go: CancellationToken,
-    pub(super) metrics: OnceLock<Metrics>,
+    pub(super) gauge: OnceLock<MasterStatus>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -89,8 +88,8 @@ impl Shared {
     }
 
     pub(super) fn show_leading(&self, leading: bool) {
-        if let Some(metrics) = self.metrics.get() {
-            metrics.set(&self.name, leading);
+        if let Some(gauge) = self.gauge.get() {
+            gauge.set(leading);
         }
     }
 

@@ -10,8 +10,8 @@
 //!   when it thaws. A [`Fence`] has the API server refuse that.
 //! - **An orderly end**: stop, finish what is under way while the lease is renewed, release, and
 //!   another leads at once. What has not ended in time is not followed by a release.
-//! - **It can be seen**: [`Status`], a [gauge](Metrics), Events, and `/healthz`
-//!   ([`Status::check`]).
+//! - **It can be seen**: [`Status`], the gauge `leader_election_master_status`
+//!   ([`metrics`](LeaderElector::metrics)), Events, and `/healthz` ([`Status::check`]).
 //!
 //! ```no_run
 //! use requeue_kube::leader::{Config, LeaderElector};
@@ -115,7 +115,6 @@ mod events;
 mod fence;
 mod leadership;
 mod lease;
-mod metrics;
 mod status;
 mod term;
 #[cfg(test)]
@@ -125,6 +124,5 @@ pub use self::config::{Config, ConfigError};
 pub use self::elector::LeaderElector;
 pub use self::fence::{ClaimError, Fence, ParseTokenError, Token};
 pub use self::leadership::{Leadership, LeadershipLost};
-pub use self::metrics::Metrics;
 pub use self::status::{Overdue, Status};
 pub use self::term::{RunError, Term};

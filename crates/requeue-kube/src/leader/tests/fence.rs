@@ -21,14 +21,13 @@ fn leader(term: &str) -> Leadership {
     let let_go = CancellationToken::new();
     let shared = Shared {
         lease: "default/web".into(),
-        name: "web".into(),
         identity: "me".into(),
         lease_duration: seconds(15.0),
         clock: Clock::new(),
         view: watch::Sender::new(View { holder: None, led: Some(led) }),
         wake: Notify::new(),
         let_go: let_go.clone(),
-        metrics: OnceLock::new(),
+        gauge: OnceLock::new(),
     };
     Leadership {
         token: Arc::new(term.parse().unwrap()),

@@ -17,7 +17,8 @@ use super::server::Server;
 use super::{config, seconds};
 use crate::leader::clock::Clock;
 use crate::leader::election::Call;
-use crate::leader::{Config, LeaderElector, Leadership, LeadershipLost, Metrics, RunError, Status};
+use crate::leader::{Config, LeaderElector, Leadership, LeadershipLost, RunError, Status};
+use crate::metrics::Metrics;
 
 /// An API server with one Lease, and what was asked of it.
 #[derive(Clone, Default)]

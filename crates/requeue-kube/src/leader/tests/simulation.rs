@@ -287,7 +287,7 @@ fn configs() -> impl Strategy<Value = Config> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 128,
+        cases: 64,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
