@@ -27,8 +27,10 @@ pub(crate) const ALL: &[Path] = &[
     ("u64/cycle-one-waits", one_waits),
     ("u64/cycle-with-times", with_times),
     ("u64/cycle-with-hooks", with_hooks),
-    ("u64/cycle-priorities", priorities),
+    ("u64/cycle-priorities", |times| priorities(5, times)),
+    ("u64/cycle-many-priorities", |times| priorities(50_000, times)),
     ("u64/cycle-fair", fair),
+    ("u64/cycle-group-limit", group_limit),
     ("u64/batch-32", batch::<u64>),
     ("u64/fill-and-drain", fill_and_drain),
     ("u64/add-queued", add_queued::<u64>),
@@ -121,12 +123,13 @@ fn with_hooks(times: usize) {
     cycle::<u64>(&build(told), 0, times);
 }
 
-/// The same in an order of priorities, with many queued.
-fn priorities(times: usize) {
+/// The same in an order of so many priorities, with many queued.
+fn priorities(count: usize, times: usize) {
     let queue = build(builder(Still::new()).order(Order::Priority { oldest_every: 10 }));
     let mut keys = Ring::<u64>::beyond(QUEUED);
     let mut add = |number: usize| {
-        let add = Add::now().priority((number % 5) as i32);
+        // Not one after the other.
+        let add = Add::now().priority((number * 7_919 % count) as i32);
         black_box(queue.add_with(keys.copy(), add));
     };
     (0..QUEUED).for_each(&mut add);
@@ -136,7 +139,13 @@ fn priorities(times: usize) {
     });
 }
 
-/// The same with 300 groups that take turns, two keys at once of each.
+/// The same with 300 groups, two keys at once of each.
+fn group_limit(times: usize) {
+    let limited = builder(Still::new()).group_by(|key| Group::new(key % 300)).group_limit(2);
+    cycle::<u64>(&build(limited), QUEUED, times);
+}
+
+/// The same where the groups take turns.
 fn fair(times: usize) {
     let fair = builder(Still::new()).group_by(|key| Group::new(key % 300)).fair().group_limit(2);
     cycle::<u64>(&build(fair), QUEUED, times);

@@ -100,7 +100,9 @@ impl<K: Eq + Clone> Queue<K> {
             Ready::Custom(custom) if self.ready_len == 0 => {
                 core::iter::from_fn(|| custom.pop()).take(max).collect()
             }
-            Ready::Fifo(_) | Ready::Lanes(_) | Ready::Custom(_) => Vec::new(),
+            Ready::Fifo(_) | Ready::Priorities(_) | Ready::Lanes(_) | Ready::Custom(_) => {
+                Vec::new()
+            }
         }
     }
 
@@ -112,6 +114,7 @@ impl<K: Eq + Clone> Queue<K> {
     pub(crate) fn any_ready(&self) -> Option<u32> {
         match &self.ready {
             Ready::Fifo(list) => list.head(),
+            Ready::Priorities(keys) => keys.oldest(),
             // Groups at their limit are none the less dropped.
             Ready::Lanes(lanes) => lanes.any(),
             Ready::Custom(custom) => custom.lanes.any(),
@@ -220,7 +223,7 @@ impl<K: Eq + Clone> Queue<K> {
     fn first_is_known(&self) -> bool {
         match &self.ready {
             Ready::Fifo(list) => list.head().is_some_and(|slot| !self.records.get(slot).waiting),
-            Ready::Lanes(_) | Ready::Custom(_) => false,
+            Ready::Priorities(_) | Ready::Lanes(_) | Ready::Custom(_) => false,
         }
     }
 

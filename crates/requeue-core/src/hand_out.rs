@@ -132,7 +132,7 @@ impl<K: Eq + Clone> Queue<K> {
         if self.paused {
             return None;
         }
-        let slot = self.next()?;
+        let slot = self.ready.next()?;
         if self.index.is_large() {
             self.look_ahead(slot);
         }
@@ -142,7 +142,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Has the processor fetch what it takes to hand out, and to take back, the keys that come
     /// after the one in `slot`.
     fn look_ahead(&self, slot: u32) {
-        let Ready::Fifo(_) = &self.ready else { return };
+        let (Ready::Fifo(_) | Ready::Priorities(_)) = &self.ready else { return };
         let Some(next) = self.records.find(self.records.get(slot).next()) else { return };
         self.index.prefetch(next.hash);
         self.records.prefetch(next.next());
@@ -179,7 +179,7 @@ impl<K: Eq + Clone> Queue<K> {
             }
         }
         // What the order has lost is served by age.
-        if let Some(slot) = self.next() {
+        if let Some(slot) = self.ready.next() {
             popped.item = Some(self.hand_out(slot, None, now));
         }
         popped
@@ -191,15 +191,6 @@ impl<K: Eq + Clone> Queue<K> {
         matches!(self.ready, Ready::Custom(_))
     }
 
-    #[inline]
-    fn next(&self) -> Option<u32> {
-        match &self.ready {
-            Ready::Fifo(list) => list.head(),
-            Ready::Lanes(lanes) => lanes.next(),
-            Ready::Custom(custom) => custom.lanes.next(),
-        }
-    }
-
     /// Whether the group of a ready key has room.
     fn may_leave(&self, slot: u32) -> bool {
         self.ready.lanes().is_none_or(|lanes| lanes.is_eligible(slot))
@@ -208,13 +199,14 @@ impl<K: Eq + Clone> Queue<K> {
     /// Ready → Processing. Copies the key, unless there is a copy.
     #[inline(always)]
     fn hand_out(&mut self, slot: u32, key: Option<K>, now: Time) -> HandOut<K> {
-        let record = self.records.get_mut(slot);
+        let mut record = self.records.get_mut(slot);
         // Before anything changes: a key's `clone` may panic.
         let key = key.unwrap_or_else(|| record.key.clone());
-        match &mut self.ready {
-            Ready::Fifo(list) => list.pop_front(record.next()),
-            Ready::Lanes(lanes) => lanes.start(slot),
-            Ready::Custom(custom) => custom.lanes.start(slot),
+        if let Ready::Fifo(list) = &mut self.ready {
+            list.pop_front(record.next());
+        } else {
+            self.ready.start(&mut self.records, slot);
+            record = self.records.get_mut(slot);
         }
         self.epoch += 1;
         record.start(self.epoch);

@@ -60,8 +60,10 @@ impl List {
     }
 
     pub(crate) fn remove(&mut self, links: &mut impl Links, slot: u32) {
-        let [prev, next] = self.around(links, slot, slot);
-        self.join(links, [prev, next], next, prev);
+        match self.around(links, slot, slot) {
+            [NONE, next] => self.pop_front(next),
+            [prev, next] => self.join(links, [prev, next], next, prev),
+        }
     }
 
     /// The slot `from` of this list is `to` from now on, with its links moved along.

@@ -5,17 +5,17 @@ use core::time::Duration;
 
 use crate::add::{Add, Added, EarlyAdd, Merge};
 use crate::index::Found;
-use crate::order::Ready;
+use crate::order::{Group, Ready};
 use crate::queue::fold;
 use crate::record::{Phase, Record};
 use crate::{Ending, Finish, Queue, Ticket, Time};
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Whether the queue is open and keeps no groups, and the add has no backoff to be held to.
+    /// Whether the queue is open and its order is its own, and the add has no backoff to be held to.
     #[inline(always)]
     pub(crate) fn is_plain(&self, add: &Add) -> bool {
         let backs_off = add.failed && self.early_add == EarlyAdd::Hold;
-        self.ending == Ending::Open && matches!(self.ready, Ready::Fifo(_)) && !backs_off
+        self.ending == Ending::Open && !self.has_order() && !backs_off
     }
 
     /// What `add` does where a glance shows whether the key is new.
@@ -25,6 +25,7 @@ impl<K: Eq + Clone> Queue<K> {
         key: K,
         hash: u64,
         add: &Add,
+        group: Group,
         now: Time,
     ) -> Result<(Added, Option<K>), K> {
         if !self.is_plain(add) || self.timers.is_due(now) {
@@ -42,7 +43,6 @@ impl<K: Eq + Clone> Queue<K> {
             }
             Found::Unclear => return Err(key),
         };
-        let Ready::Fifo(list) = &mut self.ready else { return Err(key) };
         let due = add.due(now);
         let slot = self.records.insert_with(|| {
             let mut record = Record::new(key, hash);
@@ -50,15 +50,18 @@ impl<K: Eq + Clone> Queue<K> {
             record.place = room.place();
             record.failures = add.failed.into();
             match due {
-                None => record.make_ready(list.tail()),
+                None => record.make_ready(self.ready.tail()),
                 Some(_) => record.waiting = true,
             }
             record
         });
         room.put(hash, slot);
+        if let Ready::Lanes(lanes) = &mut self.ready {
+            lanes.enroll(slot, group);
+        }
         match due {
             None => {
-                list.append(&mut self.records, slot);
+                self.ready.append(&mut self.records, slot);
                 self.ready_len += 1;
                 self.counts.adds += 1;
             }
@@ -106,15 +109,18 @@ impl<K: Eq + Clone> Queue<K> {
             self.stamp(slot, now);
         } else {
             self.counts.coalesced += 1;
+            if self.ready.ranks() {
+                self.touch_if(slot, true);
+            }
         }
         self.counts.retries += u64::from(add.is_retry());
         Some(added)
     }
 
     /// What [`finish`](Self::finish) does to a run that has succeeded, of a key to which nothing has
-    /// happened meanwhile, in a queue without groups: the key comes back, as nothing is kept of it,
-    /// and how long the worker had it, if times are kept; only then `now` matters. `None`, and no
-    /// effect, of any other.
+    /// happened meanwhile, in a queue without an order of the user's own: the key comes back, as
+    /// nothing is kept of it, and how long the worker had it, if times are kept; only then `now`
+    /// matters. `None`, and no effect, of any other.
     #[inline(always)]
     pub fn finish_plain(
         &mut self,
@@ -123,7 +129,7 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
     ) -> Option<(K, Option<Duration>)> {
         let (succeeds, ends) = (matches!(how, Finish::Succeed), matches!(how, Finish::Done));
-        let plain = matches!(self.ready, Ready::Fifo(_)) && self.backing_off.is_empty();
+        let plain = !self.has_order() && self.backing_off.is_empty();
         if !(succeeds || ends) || !plain {
             return None;
         }
@@ -132,6 +138,9 @@ impl<K: Eq + Clone> Queue<K> {
         })?;
         self.processing_len -= 1;
         let worked = self.tracker.as_mut().map(|tracker| tracker.finish(ticket.slot(), now));
+        if let Ready::Lanes(lanes) = &mut self.ready {
+            lanes.finish(ticket.slot());
+        }
         self.unnote(ticket.slot(), &record);
         Some((record.key, worked))
     }
@@ -140,7 +149,7 @@ impl<K: Eq + Clone> Queue<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Config, Group};
+    use crate::{Config, Order};
 
     const SECOND: Duration = Duration::from_secs(1);
     const NOW: Time = Time::ZERO;
@@ -148,10 +157,22 @@ mod tests {
     /// What is not done in a short way is done in the long one, so that only this shows it.
     #[test]
     fn the_short_ways_are_taken() {
-        for (early_add, track) in [(EarlyAdd::Keep, false), (EarlyAdd::Replace, true)] {
-            let mut queue = Queue::new(Config { early_add, track, ..Config::default() });
+        let plain = Config::default;
+        let order = || Order::Priority { oldest_every: 4 };
+        let configs = [
+            plain(),
+            Config { early_add: EarlyAdd::Replace, track: true, ..plain() },
+            Config { order: order(), ..plain() },
+            Config { order: order(), fair: true, group_limit: Some(3), ..plain() },
+            Config { group_limit: Some(3), ..plain() },
+        ];
+        for config in configs {
+            let track = config.track;
+            let mut queue = Queue::new(config);
             let add = |queue: &mut Queue<u8>, key, add| {
-                queue.add_plain(key, key.into(), &add, NOW).map(|(added, _)| added)
+                queue
+                    .add_plain(key, key.into(), &add, Group::default(), NOW)
+                    .map(|(added, _)| added)
             };
             let later = Add::after(SECOND);
             // In an index without a line there is nothing to be seen at a glance.
@@ -171,6 +192,20 @@ mod tests {
                 let ended = queue.finish_plain(&out.ticket, how, NOW + SECOND);
                 assert_eq!(ended, Some((out.key, worked)));
             }
+        }
+    }
+
+    #[test]
+    fn a_key_whose_priority_rises_while_it_is_ready_is_lifted() {
+        for fair in [false, true] {
+            let order = Order::Priority { oldest_every: 4 };
+            let mut queue = Queue::new(Config { order, fair, ..Config::default() });
+            for (key, priority) in [(1, 0), (2, 1), (3, 0), (3, 2), (1, 1)] {
+                let add = Add::now().priority(priority);
+                let _ = queue.add(key, key, add, Group::default(), NOW);
+            }
+            let keys = core::iter::from_fn(|| queue.get(NOW)).map(|out| out.key);
+            assert!(keys.eq([3, 2, 1]));
         }
     }
 

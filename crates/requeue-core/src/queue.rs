@@ -101,7 +101,7 @@ impl<K: Eq + Clone> Queue<K> {
     pub fn new(config: Config<K>) -> Self {
         let ready = Ready::new(config.order, config.fair, config.group_limit);
         Self {
-            records: Slab::new(config.track || ready.lanes().is_some()),
+            records: Slab::new(config.track || ready.ranks()),
             index: Index::new(),
             ready,
             timers: Timers::new(),
@@ -140,7 +140,7 @@ impl<K: Eq + Clone> Queue<K> {
         group: Group,
         now: Time,
     ) -> (Added, Option<K>) {
-        match self.add_plain(key, hash, &add, now) {
+        match self.add_plain(key, hash, &add, group, now) {
             Ok(added) => added,
             Err(key) => self.add_any(key, hash, add, group, now),
         }
@@ -171,7 +171,7 @@ impl<K: Eq + Clone> Queue<K> {
         let due = add.due(now);
         let order_key = match &self.ready {
             Ready::Custom(_) if due.is_none() => Some(key.clone()),
-            Ready::Fifo(_) | Ready::Lanes(_) | Ready::Custom(_) => None,
+            _ => None,
         };
         let mut record = Record::new(key, wanted);
         record.note(add.priority, 1, add.reasons);

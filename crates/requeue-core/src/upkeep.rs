@@ -6,7 +6,6 @@ use crate::add::{Add, EarlyAdd, Merge};
 use crate::order::Ready;
 use crate::queue::fold;
 use crate::record::{Phase, Record};
-use crate::slab::NONE;
 use crate::{Queue, Time};
 
 impl<K: Eq + Clone> Queue<K> {
@@ -27,7 +26,7 @@ impl<K: Eq + Clone> Queue<K> {
     pub(crate) fn key_if(&self, ready: bool, slot: u32) -> Option<K> {
         match &self.ready {
             Ready::Custom(_) if ready => Some(self.records.get(slot).key.clone()),
-            Ready::Fifo(_) | Ready::Lanes(_) | Ready::Custom(_) => None,
+            _ => None,
         }
     }
 
@@ -94,7 +93,8 @@ impl<K: Eq + Clone> Queue<K> {
             }
             match (&mut *ready, phase) {
                 (Ready::Fifo(list), Phase::Ready) => list.moved(records, from, to),
-                (Ready::Fifo(_), _) => {}
+                (Ready::Priorities(keys), Phase::Ready) => keys.moved(records, from, to),
+                (Ready::Fifo(_) | Ready::Priorities(_), _) => {}
                 (Ready::Lanes(lanes), _) => lanes.moved(from, to),
                 (Ready::Custom(custom), _) => custom.lanes.moved(from, to),
             }
@@ -109,8 +109,11 @@ impl<K: Eq + Clone> Queue<K> {
         if let Some(tracker) = &mut self.tracker {
             tracker.truncate(end);
         }
-        if let Some(lanes) = self.ready.lanes_mut() {
-            lanes.truncate(end);
+        match &mut self.ready {
+            Ready::Fifo(_) => {}
+            Ready::Priorities(keys) => keys.truncate(end),
+            Ready::Lanes(lanes) => lanes.truncate(end),
+            Ready::Custom(custom) => custom.lanes.truncate(end),
         }
     }
 
@@ -119,22 +122,10 @@ impl<K: Eq + Clone> Queue<K> {
     pub(crate) fn make_ready(&mut self, slot: u32, order_key: Option<K>) {
         self.ready_len += 1;
         let record = self.records.get_mut(slot);
-        match &mut self.ready {
-            Ready::Fifo(list) => {
-                record.make_ready(list.tail());
-                list.append(&mut self.records, slot);
-            }
-            Ready::Lanes(lanes) => {
-                record.make_ready(NONE);
-                lanes.push(slot, record.priority);
-            }
-            Ready::Custom(custom) => {
-                record.make_ready(NONE);
-                custom.lanes.push(slot, record.priority);
-                if let Some(key) = order_key {
-                    custom.push(key);
-                }
-            }
+        record.make_ready(self.ready.tail());
+        self.ready.append(&mut self.records, slot);
+        if let (Ready::Custom(custom), Some(key)) = (&mut self.ready, order_key) {
+            custom.push(key);
         }
     }
 
@@ -143,6 +134,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.ready_len -= 1;
         match &mut self.ready {
             Ready::Fifo(list) => list.remove(&mut self.records, slot),
+            Ready::Priorities(keys) => keys.remove(&mut self.records, slot),
             Ready::Lanes(lanes) => lanes.remove(slot),
             // The user's order still has the key; it is skipped when it comes.
             Ready::Custom(custom) => custom.lanes.remove(slot),
@@ -151,19 +143,15 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Tells the order of a ready key that was added again, perhaps with a higher priority.
+    #[inline(never)]
     pub(crate) fn touch_if(&mut self, slot: u32, touch: bool) {
         let record = self.records.get(slot);
         if record.phase != Phase::Ready {
             return;
         }
         match &mut self.ready {
-            Ready::Fifo(_) => {}
-            Ready::Lanes(lanes) => lanes.lift(slot, record.priority),
-            Ready::Custom(custom) => {
-                if touch {
-                    custom.order.touch(&record.key);
-                }
-            }
+            Ready::Custom(custom) if touch => custom.order.touch(&record.key),
+            ready => ready.lift(&mut self.records, slot),
         }
     }
 

@@ -1,16 +1,18 @@
 //! Priorities with a bound, fair groups within a priority, and the limit of keys in work per group.
 //!
-//! A *lane* holds the ready keys of one group at one priority, first in first out. A *level* holds
-//! the lanes of one priority that may be served, in turn (fair) or by their first key. Every group
-//! has all its ready keys in a second list by age, for the bound. A group at its limit is taken out
-//! of its levels and of the order by age in one step, so that no hand-out ever looks at a key that
-//! may not leave.
+//! A *lane* holds the ready keys of one group at one priority, first in first out. The lanes of one
+//! priority that may be served take turns (fair), or stand by their first key. Every group has all
+//! its ready keys in a second list by age, for the bound; where that leaves no choice there are no
+//! lanes. A group at its limit is taken out of all that in one step, so that no hand-out ever looks
+//! at a key that may not leave.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
 use super::Group;
+use super::bound::Bound;
 use super::members::{Age, Members};
+use super::served::Served;
 use crate::chunked::Chunked;
 use crate::list::Links;
 use crate::slab::{NONE, Slab};
@@ -28,8 +30,13 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
+    /// Whether anything but age counts.
+    const fn has_lanes(&self) -> bool {
+        self.oldest_every > 1
+    }
+
     const fn level(&self, priority: i32) -> i32 {
-        if self.by_priority { priority } else { 0 }
+        if self.by_priority && self.has_lanes() { priority } else { 0 }
     }
 }
 
@@ -56,22 +63,20 @@ pub(crate) struct Lanes {
     /// Numbers of groups by their id. No table of hashes: that would grow and shrink in one long
     /// step.
     by_id: BTreeMap<u64, u32>,
-    /// The groups whose lanes may be served, by priority and turn. No level is empty.
-    levels: BTreeMap<i32, BTreeMap<u64, u32>>,
-    /// The groups that may be served, by the time their oldest key became ready.
+    /// The lanes that may be served.
+    served: Served,
+    /// The groups that may be served, by the tick at which their oldest key became ready.
     ages: BTreeMap<u64, u32>,
     /// The groups at their limit that have ready keys, by the same.
     held: BTreeMap<u64, u32>,
     /// Counts everything that is put in order.
     ticks: u64,
     eligible: usize,
-    /// Hand-outs since the oldest eligible key was served.
-    since_oldest: u32,
+    bound: Bound,
 }
 
 struct InLane<'a>(&'a mut Chunked<Place>);
 struct ByAge<'a>(&'a mut Chunked<Place>);
-
 impl Links for InLane<'_> {
     fn links(&mut self, slot: u32) -> &mut [u32; 2] {
         &mut self.0.get_mut(slot as usize).in_lane
@@ -91,12 +96,12 @@ impl Lanes {
             places: Chunked::new(),
             groups: Slab::new(false),
             by_id: BTreeMap::new(),
-            levels: BTreeMap::new(),
+            served: Served::new(policy.fair),
             ages: BTreeMap::new(),
             held: BTreeMap::new(),
             ticks: 0,
             eligible: 0,
-            since_oldest: 0,
+            bound: Bound::new(policy.oldest_every),
         }
     }
 
@@ -140,7 +145,9 @@ impl Lanes {
         *self.places.get_mut(to as usize) = place;
         if ready > 0 {
             let members = self.groups.get_mut(group);
-            members.lane_mut(level).keys.moved(&mut InLane(&mut self.places), from, to);
+            if self.policy.has_lanes() {
+                members.lane_mut(level).keys.moved(&mut InLane(&mut self.places), from, to);
+            }
             members.by_age.moved(&mut ByAge(&mut self.places), from, to);
             if let Some(slot) = members.skipped.get_mut(&ready) {
                 *slot = to;
@@ -183,46 +190,45 @@ impl Lanes {
 
     /// The ready key in `slot` is ready no more.
     pub(crate) fn remove(&mut self, slot: u32) {
+        self.eligible -= usize::from(self.is_eligible(slot));
+        let group = self.take_out(slot);
+        self.place_group(group);
+    }
+
+    /// Takes the ready key in `slot` out of the lists of its group, which is still to be placed.
+    fn take_out(&mut self, slot: u32) -> u32 {
         self.exit(slot);
-        let group = self.places.get(slot as usize).group;
+        let place = self.places.get_mut(slot as usize);
+        let (group, ready) = (place.group, core::mem::take(&mut place.ready));
         let members = self.groups.get_mut(group);
         members.ready -= 1;
         members.by_age.remove(&mut ByAge(&mut self.places), slot);
-        let ready = core::mem::take(&mut self.places.get_mut(slot as usize).ready);
         members.skipped.remove(&ready);
-        if members.in_work < self.policy.limit {
-            self.eligible -= 1;
-        }
-        self.place_group(group);
+        group
     }
 
     /// The ready key that is to be handed out next.
     pub(crate) fn next(&self) -> Option<u32> {
-        if self.is_forced() {
+        if self.bound.is_reached() {
             return self.oldest();
         }
-        let (&level, groups) = self.levels.last_key_value()?;
-        let (_, &group) = groups.first_key_value()?;
+        let (level, group) = self.served.first()?;
         self.groups.get(group).lane(level).keys.head()
-    }
-
-    /// Whether the next hand-out has to be the oldest key.
-    const fn is_forced(&self) -> bool {
-        self.since_oldest.saturating_add(1) >= self.policy.oldest_every
     }
 
     /// Of the ready keys that may be handed out, the one that has been ready longest.
     pub(crate) fn oldest(&self) -> Option<u32> {
-        let (_, &group) = self.ages.first_key_value()?;
-        self.groups.get(group).by_age.head()
+        self.first_of(&self.ages)
     }
 
     /// Any ready key, in whatever group.
     pub(crate) fn any(&self) -> Option<u32> {
-        self.oldest().or_else(|| {
-            let (_, &group) = self.held.first_key_value()?;
-            self.groups.get(group).by_age.head()
-        })
+        self.oldest().or_else(|| self.first_of(&self.held))
+    }
+
+    fn first_of(&self, ages: &BTreeMap<u64, u32>) -> Option<u32> {
+        let (_, &group) = ages.first_key_value()?;
+        self.groups.get(group).by_age.head()
     }
 
     /// Whether the ready key in `slot` may be handed out.
@@ -233,27 +239,33 @@ impl Lanes {
 
     /// The ready key in `slot` is handed out.
     pub(crate) fn start(&mut self, slot: u32) {
-        let forced = self.is_forced();
-        let is_oldest = self.oldest() == Some(slot);
-        self.since_oldest = if is_oldest { 0 } else { self.since_oldest.saturating_add(1) };
-        let Place { group, level, .. } = *self.places.get(slot as usize);
-        if self.policy.fair && !forced {
-            let tick = self.tick();
-            let members = self.groups.get_mut(group);
-            let weight = members.group.weight;
-            let lane = members.lane_mut(level);
-            lane.credit = lane.credit.saturating_sub(1);
-            if lane.credit == 0 {
-                lane.credit = weight;
-                self.place_lane(group, level, Some(tick));
-            }
+        let out_of_turn = self.bound.is_reached();
+        self.bound.count(self.oldest() == Some(slot));
+        if self.policy.fair && !out_of_turn {
+            self.use_turn(slot);
         }
-        self.remove(slot);
-        let members = self.groups.get_mut(group);
-        members.in_work += 1;
+        self.eligible -= 1;
+        let group = self.places.get(slot as usize).group;
+        self.groups.get_mut(group).in_work += 1;
+        self.take_out(slot);
+        let members = self.groups.get(group);
         if members.in_work == self.policy.limit {
             self.eligible -= members.ready as usize;
-            self.place_all(group);
+            self.place_lanes(group);
+        }
+        self.place_group(group);
+    }
+
+    /// The lane of `slot` has one key less to hand out in its turn, and the turn may be over.
+    fn use_turn(&mut self, slot: u32) {
+        let Place { group, level, .. } = *self.places.get(slot as usize);
+        let members = self.groups.get_mut(group);
+        let weight = members.group.weight;
+        let lane = members.lane_mut(level);
+        lane.credit = lane.credit.saturating_sub(1);
+        if lane.credit == 0 {
+            lane.credit = weight;
+            self.served.end_turn(&mut self.groups, level, group);
         }
     }
 
@@ -265,7 +277,8 @@ impl Lanes {
         members.in_work -= 1;
         if was_full {
             self.eligible += members.ready as usize;
-            self.place_all(group);
+            self.place_lanes(group);
+            self.place_group(group);
         }
     }
 
@@ -304,63 +317,59 @@ impl Lanes {
 
     /// Puts `slot` at the end of the lane of its group at `level`.
     fn enter(&mut self, slot: u32, level: i32) {
+        if !self.policy.has_lanes() {
+            return;
+        }
         let place = self.places.get_mut(slot as usize);
         place.level = level;
         let group = place.group;
         let lane = self.groups.get_mut(group).open(level);
         lane.keys.push_back(&mut InLane(&mut self.places), slot);
-        if lane.turn.is_none() {
-            self.place_lane(group, level, None);
+        if lane.served.is_none() {
+            self.place_lane(group, level);
         }
     }
 
     /// Takes `slot` out of its lane, and the lane away if that was its last key.
     fn exit(&mut self, slot: u32) {
+        if !self.policy.has_lanes() {
+            return;
+        }
         let Place { group, level, .. } = *self.places.get(slot as usize);
         let lane = self.groups.get_mut(group).lane_mut(level);
         let was_first = lane.keys.head() == Some(slot);
         lane.keys.remove(&mut InLane(&mut self.places), slot);
         let is_empty = lane.keys.is_empty();
         if is_empty || (was_first && !self.policy.fair) {
-            self.place_lane(group, level, None);
+            self.place_lane(group, level);
         }
         if is_empty {
             self.groups.get_mut(group).close(level);
         }
     }
 
-    /// Puts a lane where it belongs in its level; in a fair order at `turn`, or at the end.
-    fn place_lane(&mut self, group: u32, level: i32, turn: Option<u64>) {
-        let members = self.groups.get(group);
-        let weight = members.group.weight;
-        let turn = match members.lane(level).keys.head() {
-            Some(first) if members.in_work < self.policy.limit => Some(match turn {
-                Some(turn) => turn,
-                None if self.policy.fair => self.tick(),
-                None => self.places.get(first as usize).entered,
-            }),
-            _ => None,
-        };
-        let lane = self.groups.get_mut(group).lane_mut(level);
-        if turn.is_none() {
+    /// Puts a lane where it belongs among those that may be served: in a fair order it stays where
+    /// it is, or comes to the end.
+    fn place_lane(&mut self, group: u32, level: i32) {
+        let members = self.groups.get_mut(group);
+        let (may_leave, weight) = (members.in_work < self.policy.limit, members.group.weight);
+        let lane = members.lane_mut(level);
+        let first = lane.keys.head().filter(|_| may_leave);
+        let entered = first.map(|slot| self.places.get(slot as usize).entered);
+        let was = core::mem::replace(&mut lane.served, entered);
+        if entered.is_none() {
             // It comes back with a turn of its own.
             lane.credit = weight;
         }
-        let old = core::mem::replace(&mut lane.turn, turn);
-        if old == turn {
-            return;
-        }
-        if turn.is_some() || old.is_some() {
-            let groups = self.levels.entry(level).or_default();
-            if let Some(old) = old {
-                groups.remove(&old);
-            }
-            if let Some(turn) = turn {
-                groups.insert(turn, group);
-            }
-            if groups.is_empty() {
-                self.levels.remove(&level);
-            }
+        self.served.place(&mut self.groups, level, group, [was, entered]);
+    }
+
+    /// Puts all lanes of a group where they belong: it has reached its limit, or left it.
+    fn place_lanes(&mut self, group: u32) {
+        let mut last = None;
+        while let Some(level) = self.groups.get(group).level_after(last) {
+            self.place_lane(group, level);
+            last = Some(level);
         }
     }
 
@@ -384,16 +393,6 @@ impl Lanes {
 
     fn in_order(&mut self, held: bool) -> &mut BTreeMap<u64, u32> {
         if held { &mut self.held } else { &mut self.ages }
-    }
-
-    /// Puts a group and all its lanes where they belong: it has reached its limit, or left it.
-    fn place_all(&mut self, group: u32) {
-        let mut last = None;
-        while let Some(level) = self.groups.get(group).level_after(last) {
-            self.place_lane(group, level, None);
-            last = Some(level);
-        }
-        self.place_group(group);
     }
 }
 

@@ -4,13 +4,16 @@ use alloc::collections::BTreeMap;
 
 use super::Group;
 use crate::list::List;
+use crate::slab::NONE;
 
 /// The ready keys of a group at one priority.
 pub(super) struct Lane {
     pub(super) level: i32,
     pub(super) keys: List,
-    /// Its key in the level, while the lane may be served.
-    pub(super) turn: Option<u64>,
+    /// When its first key entered, as the order of lanes has it; `None` while it may not be served.
+    pub(super) served: Option<u64>,
+    /// The groups before and after it in the turns of its level, where there are turns.
+    pub(super) turn: [u32; 2],
     /// How many keys it may still hand out in this turn.
     pub(super) credit: u32,
 }
@@ -79,7 +82,7 @@ impl Members {
     /// The lane at `level`, which there may not be yet.
     pub(super) fn open(&mut self, level: i32) -> &mut Lane {
         let credit = self.group.weight;
-        let new = || Lane { level, keys: List::new(), turn: None, credit };
+        let new = || Lane { level, keys: List::new(), served: None, turn: [NONE; 2], credit };
         let is_here = match &self.lane {
             Some(lane) => lane.level == level,
             None => !self.more.contains_key(&level),

@@ -1,16 +1,23 @@
 //! In which order ready keys are handed out.
 
+mod bound;
 mod custom;
 mod group;
 mod lanes;
+mod levels;
 mod members;
+mod priorities;
+mod served;
 
 use alloc::boxed::Box;
 
 pub(crate) use self::custom::Custom;
 pub use self::group::Group;
 pub(crate) use self::lanes::{Lanes, Policy};
+pub(crate) use self::priorities::Priorities;
 use crate::list::List;
+use crate::record::Record;
+use crate::slab::{NONE, Slab};
 
 /// The order in which ready keys are handed out.
 #[non_exhaustive]
@@ -91,6 +98,8 @@ pub trait CustomOrder<K>: Send {
 pub(crate) enum Ready<K> {
     /// Linked through the records themselves.
     Fifo(List),
+    Priorities(Box<Priorities>),
+    /// Of groups, with priorities or without.
     Lanes(Box<Lanes>),
     Custom(Box<Custom<K>>),
 }
@@ -102,7 +111,12 @@ impl<K> Ready<K> {
             Policy { by_priority: false, oldest_every: 1, fair, limit: limit.unwrap_or(u32::MAX) };
         let lanes = |policy| Self::Lanes(Box::new(Lanes::new(policy)));
         match order {
-            Order::Fifo if !fair && limit.is_none() => Self::Fifo(List::new()),
+            Order::Fifo | Order::Priority { oldest_every: 0..=1 } if !fair && limit.is_none() => {
+                Self::Fifo(List::new())
+            }
+            Order::Priority { oldest_every } if !fair && limit.is_none() => {
+                Self::Priorities(Box::new(Priorities::new(oldest_every)))
+            }
             // An order by age would undo the fair shares.
             Order::Fifo if fair => lanes(Policy { oldest_every: u32::MAX, ..policy }),
             Order::Fifo => lanes(policy),
@@ -114,10 +128,82 @@ impl<K> Ready<K> {
         }
     }
 
+    /// Whether there is more to the order than the records: something for each slot up to the last.
+    pub(crate) const fn ranks(&self) -> bool {
+        !matches!(self, Self::Fifo(_))
+    }
+
+    /// Of a first-in-first-out order, the last slot; else `NONE`.
+    #[inline]
+    pub(crate) const fn tail(&self) -> u32 {
+        match self {
+            Self::Fifo(list) => list.tail(),
+            _ => NONE,
+        }
+    }
+
+    /// Takes in the key in `slot`, which has just become ready, linked to the [`tail`](Self::tail).
+    #[inline(always)]
+    pub(crate) fn append(&mut self, records: &mut Slab<Record<K>>, slot: u32) {
+        match self {
+            Self::Fifo(list) => list.append(records, slot),
+            _ => self.rank(records, slot),
+        }
+    }
+
+    #[inline(never)]
+    fn rank(&mut self, records: &mut Slab<Record<K>>, slot: u32) {
+        match self {
+            Self::Fifo(list) => list.append(records, slot),
+            Self::Priorities(keys) => keys.push(records, slot),
+            Self::Lanes(lanes) => lanes.push(slot, records.get(slot).priority),
+            Self::Custom(custom) => custom.lanes.push(slot, records.get(slot).priority),
+        }
+    }
+
+    /// The key to hand out next; of a custom order, the oldest one.
+    #[inline(always)]
+    pub(crate) fn next(&self) -> Option<u32> {
+        match self {
+            Self::Fifo(list) => list.head(),
+            _ => self.first_ranked(),
+        }
+    }
+
+    #[inline(never)]
+    fn first_ranked(&self) -> Option<u32> {
+        match self {
+            Self::Fifo(list) => list.head(),
+            Self::Priorities(keys) => keys.next(),
+            Self::Lanes(lanes) => lanes.next(),
+            Self::Custom(custom) => custom.lanes.next(),
+        }
+    }
+
+    /// The ready key in `slot` is handed out.
+    #[inline(never)]
+    pub(crate) fn start(&mut self, records: &mut Slab<Record<K>>, slot: u32) {
+        match self {
+            Self::Fifo(list) => list.remove(records, slot),
+            Self::Priorities(keys) => keys.start(records, slot),
+            Self::Lanes(lanes) => lanes.start(slot),
+            Self::Custom(custom) => custom.lanes.start(slot),
+        }
+    }
+
+    /// The ready key in `slot` was added again, perhaps with a higher priority.
+    pub(crate) fn lift(&mut self, records: &mut Slab<Record<K>>, slot: u32) {
+        match self {
+            Self::Fifo(_) | Self::Custom(_) => {}
+            Self::Priorities(keys) => keys.lift(records, slot),
+            Self::Lanes(lanes) => lanes.lift(slot, records.get(slot).priority),
+        }
+    }
+
     /// The structure by groups, of the orders that have one.
     pub(crate) fn lanes(&self) -> Option<&Lanes> {
         match self {
-            Self::Fifo(_) => None,
+            Self::Fifo(_) | Self::Priorities(_) => None,
             Self::Lanes(lanes) => Some(lanes),
             Self::Custom(custom) => Some(&custom.lanes),
         }
@@ -125,9 +211,22 @@ impl<K> Ready<K> {
 
     pub(crate) fn lanes_mut(&mut self) -> Option<&mut Lanes> {
         match self {
-            Self::Fifo(_) => None,
+            Self::Fifo(_) | Self::Priorities(_) => None,
             Self::Lanes(lanes) => Some(lanes),
             Self::Custom(custom) => Some(&mut custom.lanes),
+        }
+    }
+}
+
+#[cfg(test)]
+impl<K> Ready<K> {
+    /// Of how many slots it has something.
+    pub(crate) fn slots(&self) -> usize {
+        match self {
+            Self::Fifo(_) => 0,
+            Self::Priorities(keys) => keys.slots(),
+            Self::Lanes(lanes) => lanes.slots(),
+            Self::Custom(custom) => custom.lanes.slots(),
         }
     }
 }

@@ -54,13 +54,14 @@ fn all_is_there(queue: &mut Queue<u32>) {
 
 #[test]
 fn what_is_kept_per_slot_comes_back_when_few_keys_are_left() {
-    for order in [Order::Fifo, Order::Priority { oldest_every: 4 }] {
-        let mut queue = thinned_out(Config { order, track: true, ..Config::default() });
+    let priority = || Order::Priority { oldest_every: 4 };
+    for (order, fair) in [(Order::Fifo, false), (priority(), false), (priority(), true)] {
+        let mut queue = thinned_out(Config { order, fair, track: true, ..Config::default() });
         let (end, few) = (queue.records.end(), 4 * CHUNK);
         assert!(end <= few, "{end} slots");
         assert!(queue.timers.chunks() <= few / CHUNK);
         assert!(queue.tracker.as_ref().is_some_and(|tracker| tracker.slots() <= few));
-        assert!(queue.ready.lanes().is_none_or(|lanes| lanes.slots() <= few));
+        assert!(queue.ready.slots() <= few);
 
         // With the times of the keys that have moved.
         for key in left() {
