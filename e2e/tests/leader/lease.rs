@@ -1,7 +1,7 @@
 //! What an API server makes of the requests.
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::Api;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use requeue_e2e::Server;
@@ -64,4 +64,47 @@ async fn what_others_write_to_the_lease_is_kept_and_does_not_end_the_term() {
     let lease = leases.get("web").await.unwrap();
     assert_eq!(lease.metadata.labels.unwrap()["team"], "web");
     assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some(""));
+}
+
+#[tokio::test]
+async fn a_late_write_to_the_status_and_a_late_claim_are_refused() {
+    let Some(server) = Server::shared().await else { return };
+    let name = server.namespace("status").await;
+    let namespaces: Api<Namespace> = Api::all(server.client().await);
+    let params = PatchParams::default();
+    let write = |value: &str| {
+        let condition = json!({ "type": "Written", "status": value });
+        let write = json!([{ "op": "add", "path": "/status/conditions", "value": [condition] }]);
+        serde_json::from_value(write).expect("it is a patch")
+    };
+    let code = |refused| match refused {
+        kube::Error::Api(status) => status.code,
+        other => panic!("{other}"),
+    };
+
+    let first = term(server, &name).await;
+    let old = first.leadership().fence();
+    let late = old.claim(&namespaces.get(&name).await.unwrap()).await.unwrap().unwrap();
+    let claim = old.claim(&namespaces.get(&name).await.unwrap()).await.unwrap().unwrap();
+    namespaces.patch(&name, &params, &claim).await.unwrap();
+    namespaces.patch_status(&name, &params, &old.patch(write("True"))).await.unwrap();
+    drop(old);
+    let token = first.leadership().token().clone();
+    let frozen = first.leadership().fence().patch(write("Unknown"));
+    first.release().await.unwrap();
+
+    let second = term(server, &name).await;
+    assert_eq!(second.leadership().token().transitions(), token.transitions() + 1);
+    let new = second.leadership().fence();
+    let claim = new.claim(&namespaces.get(&name).await.unwrap()).await.unwrap().unwrap();
+    namespaces.patch(&name, &params, &claim).await.unwrap();
+    for refused in [
+        namespaces.patch_status(&name, &params, &frozen).await,
+        namespaces.patch(&name, &params, &late).await,
+    ] {
+        assert_eq!(code(refused.unwrap_err()), 422);
+    }
+    namespaces.patch_status(&name, &params, &new.patch(write("False"))).await.unwrap();
+    let conditions = namespaces.get(&name).await.unwrap().status.unwrap().conditions.unwrap();
+    assert_eq!(conditions[0].status, "False");
 }

@@ -139,6 +139,9 @@ impl LeaderElector {
     /// Once `lead` has ended, and every clone of its [`Leadership`] is gone, the lease is released;
     /// where some are left after [`Config::drain_timeout`], it is not, and runs out by itself.
     ///
+    /// The lease is renewed by a task beside it. Work that blocks all threads of the runtime keeps
+    /// that from being done: the lease is lost, and what blocks can't be told.
+    ///
     /// # Errors
     ///
     /// The lease is lost: then `lead` is dropped at once, wherever it waits. Most programs had
