@@ -1,0 +1,8 @@
+//! What a controller promises, against an API server.
+
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+mod backoff;
+mod faults;
+mod kinds;
+mod world;
