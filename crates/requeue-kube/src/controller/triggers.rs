@@ -96,43 +96,8 @@ where
     /// Then everything in the store is, with [low priority](crate::watch::LOW_PRIORITY).
     ///
     /// Who is the leader no more has to be stopped by
-    /// [`graceful_shutdown_on`](Self::graceful_shutdown_on):
-    ///
-    /// ```no_run
-    /// use futures_util::StreamExt;
-    /// use k8s_openapi::api::core::v1::ConfigMap;
-    /// use requeue_kube::leader::LeaderElector;
-    /// use requeue_kube::{Controller, policy};
-    /// use tokio_util::sync::CancellationToken;
-    /// # use requeue_kube::controller::Action;
-    /// # use std::sync::Arc;
-    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> {
-    /// #     Ok(Action::await_change())
-    /// # }
-    ///
-    /// # async fn example(
-    /// #     elector: LeaderElector,
-    /// #     controller: Controller<ConfigMap>,
-    /// # ) -> Result<(), Box<dyn std::error::Error>> {
-    /// let (leads, stops) = (CancellationToken::new(), CancellationToken::new());
-    /// let controller = controller
-    ///     .start_on(leads.clone().cancelled_owned())
-    ///     .graceful_shutdown_on(stops.clone().cancelled_owned())
-    ///     .run(reconcile, policy::backoff, Arc::new(()));
-    /// let running = tokio::spawn(controller.for_each(async |_| ()));
-    /// let ctrl_c = async { tokio::signal::ctrl_c().await.unwrap() };
-    /// elector
-    ///     .run_until(ctrl_c, async |leadership| {
-    ///         leads.cancel();
-    ///         leadership.stopping().await;
-    ///         stops.cancel();
-    ///         // The lease is held until what runs has ended.
-    ///         running.await
-    ///     })
-    ///     .await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// [`graceful_shutdown_on`](Self::graceful_shutdown_on): see
+    /// [`leader`](crate::leader#with-a-controller).
     pub fn start_on(mut self, trigger: impl Future<Output = ()> + Send + 'static) -> Self {
         self.start_on = Some(trigger.boxed());
         self

@@ -1,0 +1,79 @@
+//! A controller that is told to end by a signal; in a process of its own, since it is the process
+//! that gets it.
+
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+use std::sync::Arc;
+
+use futures_util::{StreamExt, stream};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::reflector::store;
+use kube::runtime::watcher::Event;
+use requeue::Queue;
+use requeue_kube::controller::Action;
+use requeue_kube::{Controller, ObjectKey, policy};
+use rustix::process::{Signal, getpid, kill_process};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinHandle;
+
+/// A controller of two objects, one after the other; how many runs of it may end; and what was in
+/// its stream. It comes when a run has begun, with its queue.
+async fn control(name: &str) -> (Queue<ObjectKey>, Arc<Semaphore>, JoinHandle<Vec<String>>) {
+    let (to_end, begun) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (give, queue) = oneshot::channel();
+    let map = |name: &str| {
+        let mut map = ConfigMap::default();
+        map.metadata.name = Some(name.into());
+        map.metadata.namespace = Some("ns".into());
+        map
+    };
+    let list = [Event::Init, Event::InitApply(map("a")), Event::InitApply(map("b"))];
+    let events = stream::iter(list.into_iter().chain([Event::InitDone]).map(Ok));
+    let (reader, writer) = store();
+    let has_begun = Arc::clone(&begun);
+    let reconcile = move |_: Arc<ConfigMap>, to_end: Arc<Semaphore>| {
+        has_begun.add_permits(1);
+        async move {
+            to_end.acquire().await.unwrap().forget();
+            Ok::<_, kube::Error>(Action::await_change())
+        }
+    };
+    let stream = Controller::for_stream(events.chain(stream::pending()).reflect(writer), reader)
+        .name(name)
+        .shutdown_on_signal()
+        .queue_on_start(|queue| give.send(queue).unwrap())
+        .run(reconcile, policy::backoff, Arc::clone(&to_end))
+        .map(|result| result.unwrap().0.name);
+    let stream = tokio::spawn(stream.collect());
+    begun.acquire().await.unwrap().forget();
+    (queue.await.unwrap(), to_end, stream)
+}
+
+fn terminate() {
+    kill_process(getpid(), Signal::TERM).unwrap();
+}
+
+async fn is_paused(queue: &Queue<ObjectKey>) {
+    while !queue.is_paused() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn the_first_signal_waits_for_what_runs_and_the_second_for_nothing() {
+    let (queue, to_end, stream) = control("first").await;
+    terminate();
+    is_paused(&queue).await;
+    assert!(!stream.is_finished());
+    to_end.add_permits(2);
+    assert_eq!(stream.await.unwrap(), ["a"]);
+
+    // What runs is never to end.
+    let (queue, _to_end, stream) = control("second").await;
+    terminate();
+    is_paused(&queue).await;
+    terminate();
+    assert_eq!(stream.await.unwrap(), [""; 0]);
+}
