@@ -1,5 +1,6 @@
 //! How it is written: names, help texts, labels and buckets of controller-runtime.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -129,6 +130,26 @@ fn counter(mut to: MetricEncoder<'_>, count: u64) -> fmt::Result {
 fn histogram(mut to: MetricEncoder<'_>, sum: f64, buckets: &[(f64, u64)]) -> fmt::Result {
     let count = buckets.iter().map(|(_, count)| count).sum();
     to.encode_histogram::<NoLabelSet>(sum, count, buckets, None)
+}
+
+/// Which leases this process holds.
+pub(super) fn leaders(
+    leaders: &BTreeMap<String, bool>,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    if leaders.is_empty() {
+        return Ok(());
+    }
+    let help = "Gauge of if the reporting system is master of the relevant lease, 0 indicates \
+                backup, 1 indicates master. 'name' is the string used to identify the lease. Please \
+                make sure to group by name.";
+    let name = "leader_election_master_status";
+    let mut to = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (lease, leads) in leaders {
+        let labels = [("name", &**lease)];
+        to.encode_family(&labels)?.encode_gauge(&u32::from(*leads))?;
+    }
+    Ok(())
 }
 
 pub(super) const FAMILIES: [Family; 15] = [

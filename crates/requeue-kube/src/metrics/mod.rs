@@ -56,7 +56,7 @@ use crate::ObjectKey;
 /// | `workqueue_work_duration_seconds` | `name`, `controller` | how long workers had keys |
 /// | `workqueue_unfinished_work_seconds` | `name`, `controller` | how long all keys with a worker have been with it, added up |
 /// | `workqueue_longest_running_processor_seconds` | `name`, `controller` | the longest of these |
-/// `leader_election_master_status` is [the elector's](crate::leader::Metrics).
+/// | `leader_election_master_status` | `name` | 1 where this process holds the lease: see [`leader`](Self::leader) |
 ///
 /// To know the depth for each priority, a scrape looks through what is in the queue, 256 keys at a
 /// time.
@@ -72,6 +72,13 @@ impl Metrics {
         Self(shown)
     }
 
+    /// The gauge `leader_election_master_status` of the lease called `lease`: 0 until it is
+    /// [set](MasterStatus::set). It stays.
+    pub fn leader(&self, lease: &str) -> MasterStatus {
+        lock(&self.0.leaders).entry(lease.to_owned()).or_default();
+        MasterStatus { shown: Arc::clone(&self.0), lease: lease.to_owned() }
+    }
+
     pub(crate) fn show(&self, series: &Arc<Series>) {
         let mut controllers = lock(&self.0.controllers);
         controllers.retain(|_, series| series.strong_count() > 0);
@@ -82,6 +89,26 @@ impl Metrics {
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// Whether this process holds a lease.
+#[derive(Clone)]
+pub struct MasterStatus {
+    shown: Arc<Shown>,
+    lease: String,
+}
+
+impl MasterStatus {
+    /// Whether it does from now on.
+    pub fn set(&self, leads: bool) {
+        lock(&self.shown.leaders).insert(self.lease.clone(), leads);
+    }
+}
+
+impl fmt::Debug for MasterStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MasterStatus").field("lease", &self.lease).finish_non_exhaustive()
     }
 }
 
@@ -145,6 +172,7 @@ impl Series {
 #[derive(Default)]
 struct Shown {
     controllers: Mutex<BTreeMap<String, Weak<Series>>>,
+    leaders: Mutex<BTreeMap<String, bool>>,
 }
 
 impl fmt::Debug for Shown {
@@ -161,9 +189,10 @@ impl Collector for Shown {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let running: Vec<_> = lock(&self.controllers).values().filter_map(Weak::upgrade).collect();
         let samples: Vec<_> = running.iter().map(|series| Sample::of(series)).collect();
-        if samples.is_empty() {
-            return Ok(());
+        for family in FAMILIES.iter().filter(|_| !samples.is_empty()) {
+            family.encode(&samples, &mut encoder)?;
         }
-        FAMILIES.iter().try_for_each(|family| family.encode(&samples, &mut encoder))
+        let leaders = lock(&self.leaders).clone();
+        families::leaders(&leaders, &mut encoder)
     }
 }

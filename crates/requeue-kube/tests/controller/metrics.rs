@@ -171,3 +171,14 @@ async fn too_many_priorities_are_told_as_one() {
     let retries = values(&scrape(&registry), "workqueue_retries_total");
     assert!(retries[0].ends_with(" 0"), "{retries:?}");
 }
+
+#[test]
+fn a_lease_that_is_held_is_shown() {
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+    let status = metrics.leader("my-lease");
+    let series = "leader_election_master_status{name=\"my-lease\"}";
+    assert_eq!(values(&scrape(&registry), "leader"), [format!("{series} 0")]);
+    status.set(true);
+    assert_eq!(values(&scrape(&registry), "leader"), [format!("{series} 1")]);
+}
