@@ -37,7 +37,8 @@ if [ ! -x "$program" ]; then
     part=$program.$$
     trap 'kill $(jobs -p) 2>/dev/null || true; rm -f "$part"' EXIT
     trap 'exit 1' INT TERM
-    go build -mod=readonly -o "$part" -ldflags "-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=$major -X $stamp.gitMinor=$minor" . >&2 &
+    # What debuggers want takes a quarter of the time.
+    go build -mod=readonly -o "$part" -gcflags=all=-dwarf=false -ldflags "-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=$major -X $stamp.gitMinor=$minor" . >&2 &
     # Unlike a command, it is left at once for a signal.
     wait $!
     mv "$part" "$program"

@@ -77,6 +77,7 @@ fi
 step 'Kubernetes API server'
 built=0
 wait "$kube_server" || built=$?
+trap - EXIT
 if [ "$built" = 0 ]; then
     # Of the whole workspace, so that nothing is built once more, with fewer features.
     against=()
