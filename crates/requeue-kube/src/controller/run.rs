@@ -56,21 +56,34 @@ where
         Fut::Error: std::error::Error + Send + 'static,
     {
         let (results, stream) = mpsc::channel(RESULTS);
+        let name = self.name.clone().unwrap_or_else(|| default_name::<K>(&self.dyntype));
+        let claim = name.clone();
         let engine = async move {
-            let controller = self.control(subject, reconcile, error_policy, context, &results);
+            let controller =
+                self.control(name, subject, reconcile, error_policy, context, &results);
             if let Err(error) = controller.await {
                 // The last that is heard of it, so it waits for its place.
                 _ = results.send(Err(Error::RunnerError(error))).await;
             }
         };
-        let state = Running { engine: Some(engine.boxed()), tasks: JoinSet::new(), stream };
+        let state = Running {
+            begins: Some((claim, engine.boxed())),
+            name: None,
+            tasks: JoinSet::new(),
+            stream,
+        };
         stream::unfold(state, |mut state| async move {
-            if let Some(engine) = state.engine.take() {
+            if let Some((name, engine)) = state.begins.take() {
+                match Name::claim(&name) {
+                    Ok(name) => state.name = Some(name),
+                    Err(error) => return Some((Err(Error::RunnerError(error)), state)),
+                }
                 state.tasks.spawn(engine);
             }
             if let Some(item) = state.stream.recv().await {
                 return Some((item, state));
             }
+            state.name = None;
             if let Some(Err(error)) = state.tasks.join_next().await
                 && let Ok(panic) = error.try_into_panic()
             {
@@ -82,6 +95,7 @@ where
 
     async fn control<T, F, P, C, Fut>(
         self,
+        name: String,
         subject: Subject<K, T>,
         reconcile: F,
         error_policy: P,
@@ -98,8 +112,6 @@ where
     {
         let Self { dyntype, store, main, related, triggers, readiness, config, .. } = self;
         let (mut graceful, mut forced) = (any_of(self.graceful), any_of(self.forced));
-        let name = self.name.unwrap_or_else(|| default_name::<K>(&dyntype));
-        let _name = Name::claim(&name)?;
 
         let mut start_on = self.start_on;
         if !self.warmup
@@ -216,7 +228,7 @@ where
     }
 }
 
-pub(super) fn default_name<K: Resource>(dyntype: &K::DynamicType) -> String {
+fn default_name<K: Resource>(dyntype: &K::DynamicType) -> String {
     K::kind(dyntype).to_lowercase()
 }
 
@@ -229,7 +241,10 @@ async fn lists(readiness: &Readiness, timeout: Duration) -> Result<(), RunnerErr
 
 /// The controller's task, until it is dropped with the stream.
 struct Running<T> {
-    engine: Option<BoxFuture<'static, ()>>,
+    /// The name and the task, before it has begun.
+    begins: Option<(String, BoxFuture<'static, ()>)>,
+    /// Here, so that it is free as soon as the stream is dropped.
+    name: Option<Name>,
     tasks: JoinSet<()>,
     stream: mpsc::Receiver<T>,
 }

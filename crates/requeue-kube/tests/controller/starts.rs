@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use requeue_kube::controller::Action;
 use requeue_kube::policy;
@@ -78,6 +79,16 @@ async fn a_second_controller_of_one_name_is_an_error() {
     let _third = Reading::of(third.name("twin").run(note, policy::backoff, Arc::clone(&log)));
     feed.list(&[map("a", 1)]);
     log.reaches(2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_is_free_as_soon_as_its_stream_is_dropped() {
+    for _ in 0..2 {
+        let (_feed, controller) = controller::<ConfigMap>();
+        let log = Arc::new(Log::new());
+        let mut stream = Box::pin(controller.name("again").run(note, policy::backoff, log));
+        assert!(stream.next().now_or_never().is_none());
+    }
 }
 
 #[tokio::test(start_paused = true)]
