@@ -16,7 +16,8 @@ use crate::controller::Action;
 /// Reconciles an object that has to be cleaned up before it may be gone:
 /// [kube's](kube::runtime::finalizer()), which is called for all of it.
 ///
-/// Where it does no more than add the finalizer, the change that this is brings the object back.
+/// Where it does no more than add the finalizer, the change that this is brings the object back,
+/// unless a [filter](crate::Controller::filter) leaves it out.
 ///
 /// # Errors
 ///

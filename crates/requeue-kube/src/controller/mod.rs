@@ -272,6 +272,21 @@ where
     /// Leaves out changes of objects of kind `K` that are none for `predicate`, such as
     /// [`predicates::generation`](kube::runtime::predicates::generation). New objects always count,
     /// and in [`run_refs`](Self::run_refs) deleted ones.
+    ///
+    /// With a [finalizer](crate::finalizer()) let changes of finalizers through: to add one makes no
+    /// new generation.
+    ///
+    /// ```no_run
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use kube::runtime::{Predicate, predicates};
+    /// use requeue_kube::Controller;
+    ///
+    /// # fn example(controller: Controller<ConfigMap>) {
+    /// let predicate = Predicate::<ConfigMap>::combine(predicates::generation, predicates::finalizers);
+    /// let controller = controller.filter(predicate);
+    /// # drop(controller);
+    /// # }
+    /// ```
     pub fn filter(mut self, predicate: impl Predicate<K> + Send + 'static) -> Self {
         self.main.predicate = Some(Box::new(predicate));
         self
