@@ -1,6 +1,6 @@
 //! What the queue knows of a key.
 
-use crate::index::{AWAY, Place};
+use crate::index::{AWAY, Indexed, Place};
 use crate::list::Links;
 use crate::slab::{NONE, Slab};
 use crate::{Asked, Time};
@@ -153,6 +153,23 @@ impl<K> Record<K> {
     pub(crate) fn make_ready(&mut self, before: u32) {
         self.phase = Phase::Ready;
         self.link = [before, NONE];
+    }
+}
+
+impl<K> Indexed for Record<K> {
+    #[inline]
+    fn hash(&self) -> u32 {
+        self.hash
+    }
+
+    #[inline]
+    fn place(&self) -> Place {
+        self.place
+    }
+
+    #[inline]
+    fn set_place(&mut self, place: Place) {
+        self.place = place;
     }
 }
 

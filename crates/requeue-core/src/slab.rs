@@ -192,8 +192,12 @@ impl<T> Slab<T> {
                     chunk.slots.reserve_exact(CHUNK);
                 }
                 chunk.slots.push(Slot::Live(value));
-                self.held += usize::from(is_first);
-                chunk.slots.len() - 1
+                let at = chunk.slots.len() - 1;
+                if is_first {
+                    self.held += 1;
+                    self.measure();
+                }
+                at
             }
             at => {
                 let slot = &mut chunk.slots[at as usize];
@@ -204,7 +208,7 @@ impl<T> Slab<T> {
                 at as usize
             }
         };
-        if chunk.live as usize == CHUNK {
+        if self.chunks[number as usize].live as usize == CHUNK {
             self.unlist(number);
         }
         (number << CHUNK.trailing_zeros()) | at as u32
@@ -272,6 +276,27 @@ impl<T> Slab<T> {
     #[inline]
     pub(crate) fn needs_care(&mut self) -> bool {
         core::mem::take(&mut self.care)
+    }
+
+    /// The first record from `from` on in its chunk, or where the next chunk begins, the first one
+    /// after the last.
+    pub(crate) fn next_in_chunk(&self, from: u32) -> Result<u32, u32> {
+        let (chunk, at) = split(from);
+        let slots = self.chunks.get(chunk).map_or(&[][..], |chunk| &chunk.slots);
+        let ahead = slots.iter().skip(at).position(|slot| matches!(slot, Slot::Live(_)));
+        match ahead {
+            Some(ahead) => Ok(from + ahead as u32),
+            None if chunk + 1 < self.chunks.len() => Err(((chunk + 1) * CHUNK) as u32),
+            None => Err(0),
+        }
+    }
+
+    /// By slot.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.chunks.iter().flat_map(|chunk| &chunk.slots).filter_map(|slot| match slot {
+            Slot::Live(value) => Some(value),
+            Slot::Vacant { .. } => None,
+        })
     }
 
     pub(crate) fn into_values(self) -> impl Iterator<Item = T> {
@@ -438,6 +463,13 @@ mod tests {
         assert_eq!(size_of::<Slot<Record>>(), size_of::<Record>());
     }
 
+    impl<T> Slab<T> {
+        /// How many slots have memory.
+        pub(crate) fn room(&self) -> usize {
+            self.chunks.iter().map(|chunk| chunk.slots.capacity()).sum()
+        }
+    }
+
     /// Slots from 0 on, of which the last ones are spare, as many as there can be.
     fn full(chunks: usize) -> Slab<usize> {
         let mut slab = Slab::new(false);
@@ -532,6 +564,16 @@ mod tests {
     }
 
     #[test]
+    fn records_in_chunks_that_have_memory_again_come_together() {
+        let mut slab = full(32);
+        let emptied = 2 * CHUNK as u32..31 * CHUNK as u32;
+        emptied.clone().for_each(|slot| _ = slab.remove(slot));
+        let again: Vec<u32> = emptied.map(|_| slab.insert(0)).collect();
+        again.iter().filter(|&slot| slot % 8 > 0).for_each(|&slot| _ = slab.remove(slot));
+        assert!(slab.is_sparse(), "{} in {} chunks", slab.len(), slab.held);
+    }
+
+    #[test]
     fn room_in_the_chunk_that_is_being_emptied_is_taken_before_memory() {
         let mut slab = Slab::new(true);
         (0..8 * CHUNK).for_each(|n| _ = slab.insert(n));
@@ -594,6 +636,17 @@ mod tests {
                 for (&slot, value) in &model {
                     prop_assert_eq!(slab.find(slot), Some(value));
                 }
+                prop_assert!(slab.values().eq(model.values()));
+                let (mut at, mut walked) = (0, Vec::new());
+                loop {
+                    match slab.next_in_chunk(at) {
+                        Ok(slot) => walked.push(slot),
+                        Err(0) => break,
+                        Err(_) => {}
+                    }
+                    at = slab.next_in_chunk(at).map_or_else(|next| next, |slot| slot + 1);
+                }
+                prop_assert!(walked.iter().eq(model.keys()));
             }
         }
     }

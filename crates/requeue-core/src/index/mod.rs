@@ -19,13 +19,19 @@ use alloc::vec::Vec;
 pub(crate) use self::segment::{AWAY, Found, Place};
 use self::segment::{BITS, FULL, Segment};
 use crate::chunked::give_back;
-use crate::record::Record;
 use crate::slab::Slab;
 
 /// Lines of a segment.
 const LINES: usize = 1 << BITS;
 /// How many segments the caches next to a processor hold.
 const CACHED: usize = 64;
+
+/// What lies in the slots: it knows its hash, and keeps where the index has it.
+pub(crate) trait Indexed {
+    fn hash(&self) -> u32;
+    fn place(&self) -> Place;
+    fn set_place(&mut self, place: Place);
+}
 
 pub(crate) struct Index {
     segments: Vec<Segment>,
@@ -66,11 +72,11 @@ impl Index {
 
     /// The slot of the record with `hash` for which `is` holds.
     #[inline]
-    pub(crate) fn probe<K>(
+    pub(crate) fn probe<T: Indexed>(
         &self,
-        records: &Slab<Record<K>>,
+        records: &Slab<T>,
         hash: u32,
-        mut is: impl FnMut(&Record<K>) -> bool,
+        mut is: impl FnMut(&T) -> bool,
     ) -> Option<u32> {
         self.segments.get(self.at(hash))?.probe(hash, |slot| is(records.get(slot)))
     }
@@ -78,11 +84,11 @@ impl Index {
     /// What the first line of the way of `hash` says: the slot of a record for which `is` holds, or
     /// where one can be noted at once, if there is none.
     #[inline(always)]
-    pub(crate) fn glance<K>(
+    pub(crate) fn glance<T: Indexed>(
         &mut self,
-        records: &Slab<Record<K>>,
+        records: &Slab<T>,
         hash: u32,
-        mut is: impl FnMut(&Record<K>) -> bool,
+        mut is: impl FnMut(&T) -> bool,
     ) -> Found<'_> {
         let at = self.at(hash);
         let full = records.len() >= self.most;
@@ -93,7 +99,7 @@ impl Index {
     }
 
     /// Notes the record in `slot`, which has just been put there.
-    pub(crate) fn insert<K>(&mut self, records: &mut Slab<Record<K>>, hash: u32, slot: u32) {
+    pub(crate) fn insert<T: Indexed>(&mut self, records: &mut Slab<T>, hash: u32, slot: u32) {
         if records.len() > self.most {
             self.grow(records);
         }
@@ -103,29 +109,49 @@ impl Index {
 
     /// Takes out what is noted of a record that was in `slot`.
     #[inline]
-    pub(crate) fn remove<K>(
+    pub(crate) fn remove<T: Indexed>(
         &mut self,
-        records: &mut Slab<Record<K>>,
+        records: &mut Slab<T>,
         slot: u32,
         hash: u32,
         place: Place,
     ) {
         let at = self.at(hash);
         self.segments[at].take_out(hash, slot, place);
+        self.fit(records);
+    }
+
+    /// Takes out what is noted of the record with `hash` for which `is` holds, and says which slot it
+    /// is in. The record is to be removed, and then [`fit`](Self::fit) called.
+    #[inline]
+    pub(crate) fn take<T: Indexed>(
+        &mut self,
+        records: &Slab<T>,
+        hash: u32,
+        mut is: impl FnMut(&T) -> bool,
+    ) -> Option<u32> {
+        let at = self.at(hash);
+        self.segments.get_mut(at)?.take(hash, |slot| is(records.get(slot)))
+    }
+
+    /// A record has gone.
+    #[inline]
+    pub(crate) fn fit<T: Indexed>(&mut self, records: &mut Slab<T>) {
         if records.len() < self.least {
             self.shrink(records);
         }
     }
 
     /// The record that was in `from` is in `to`.
-    pub(crate) fn moved<K>(&mut self, records: &Slab<Record<K>>, from: u32, to: u32) {
+    pub(crate) fn moved<T: Indexed>(&mut self, records: &Slab<T>, from: u32, to: u32) {
         let record = records.get(to);
-        let at = self.at(record.hash);
-        self.segments[at].change(record.hash, from, record.place, to);
+        let hash = record.hash();
+        let at = self.at(hash);
+        self.segments[at].change(hash, from, record.place(), to);
     }
 
     #[cold]
-    fn grow<K>(&mut self, records: &mut Slab<Record<K>>) {
+    fn grow<T: Indexed>(&mut self, records: &mut Slab<T>) {
         if self.segments.is_empty() {
             self.segments.push(Segment::new(0));
         } else {
@@ -137,7 +163,7 @@ impl Index {
     }
 
     #[cold]
-    fn shrink<K>(&mut self, records: &mut Slab<Record<K>>) {
+    fn shrink<T: Indexed>(&mut self, records: &mut Slab<T>) {
         let Some(last) = self.segments.pop() else { return };
         self.measure();
         let into = self.segments.len() - self.half as usize;
@@ -186,150 +212,4 @@ impl Index {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use alloc::collections::BTreeMap;
-    use alloc::vec::Vec;
-    use proptest::prelude::*;
-
-    struct Case {
-        index: Index,
-        records: Slab<Record<u32>>,
-        /// By slot.
-        model: BTreeMap<u32, u32>,
-        hash_of: fn(u32) -> u32,
-    }
-
-    impl Case {
-        fn new(hash_of: fn(u32) -> u32) -> Self {
-            Self { index: Index::new(), records: Slab::new(false), model: BTreeMap::new(), hash_of }
-        }
-
-        fn add(&mut self, key: u32) {
-            let hash = (self.hash_of)(key);
-            let found = self.index.probe(&self.records, hash, |record| record.key == key);
-            if let Some(slot) = found {
-                match self.index.glance(&self.records, hash, |record| record.key == key) {
-                    Found::Room(_) => panic!("{key} is there"),
-                    Found::Slot(at) => assert_eq!(at, slot),
-                    Found::Unclear => {}
-                }
-                assert_eq!(self.model.get(&slot), Some(&key));
-                return;
-            }
-            let mut record = Record::new(key, hash);
-            let found = self.index.glance(&self.records, hash, |record| record.key == key);
-            let slot = match found {
-                Found::Slot(slot) => panic!("{key} is not there, and not in {slot}"),
-                Found::Room(room) => {
-                    record.place = room.place();
-                    let slot = self.records.insert(record);
-                    room.put(hash, slot);
-                    slot
-                }
-                Found::Unclear => {
-                    let slot = self.records.insert(record);
-                    self.index.insert(&mut self.records, hash, slot);
-                    slot
-                }
-            };
-            self.model.insert(slot, key);
-        }
-
-        fn remove(&mut self, slot: u32) {
-            let key = self.model.remove(&slot).unwrap();
-            let record = self.records.remove(slot);
-            self.index.remove(&mut self.records, slot, record.hash, record.place);
-            assert_eq!(record.key, key);
-            let (index, model) = (&mut self.index, &mut self.model);
-            if self.records.is_sparse() {
-                self.records.compact(|records, from, to| {
-                    index.moved(records, from, to);
-                    let key = model.remove(&from).unwrap();
-                    model.insert(to, key);
-                });
-            }
-        }
-
-        fn check(&self) {
-            for (&slot, &key) in &self.model {
-                let found = self.index.probe(&self.records, (self.hash_of)(key), |r| r.key == key);
-                assert_eq!(found, Some(slot), "{key}");
-            }
-            let noted: usize = self.index.segments.iter().map(|one| one.slots().count()).sum();
-            assert_eq!(noted, self.model.len());
-            let keys: alloc::collections::BTreeSet<_> = self.model.values().collect();
-            assert_eq!(keys.len(), self.model.len(), "a key twice");
-        }
-
-        /// A walk by pages of about `limit` finds each once.
-        fn walk(&self, limit: usize) {
-            let mut seen = BTreeMap::new();
-            let mut from = Some(0);
-            while let Some(at) = from {
-                let mut page = Vec::new();
-                from = self.index.visit(at, limit, |slot| page.push(slot));
-                for slot in page {
-                    let rank = self.records.get(slot).hash.reverse_bits();
-                    if rank >= at && from.is_none_or(|bound| rank < bound) {
-                        assert!(seen.insert(slot, ()).is_none(), "{slot} twice");
-                    }
-                }
-            }
-            assert!(seen.keys().eq(self.model.keys()));
-        }
-    }
-
-    const HASHES: [fn(u32) -> u32; 5] = [
-        |key| key.wrapping_mul(0x9E37_79B1),
-        // Alike; in the last line; in one segment; in the first line and the last.
-        |_| 7,
-        |key| u32::MAX - key % 3,
-        |key| key << 16,
-        |key| if key % 2 == 0 { key } else { u32::MAX - key },
-    ];
-
-    proptest! {
-        #[test]
-        fn finds_what_a_map_finds(
-            which in 0usize..5,
-            ops in proptest::collection::vec((0u8..5, any::<u32>()), 1..40),
-        ) {
-            let mut case = Case::new(HASHES[which]);
-            let most = if which == 0 { 800 } else { 60 };
-            for (op, pick) in ops {
-                match op {
-                    0..3 => (pick % 5000..pick % 5000 + pick % most).for_each(|key| case.add(key)),
-                    3 => {
-                        let keep = pick as usize % 5 + 1;
-                        let gone = case.model.values().copied().enumerate();
-                        let gone: Vec<_> = gone.filter(|(n, _)| n % keep != 0).collect();
-                        for (_, key) in gone {
-                            // Its slot may have changed by now.
-                            let hash = HASHES[which](key);
-                            let found = case.index.probe(&case.records, hash, |r| r.key == key);
-                            case.remove(found.unwrap());
-                        }
-                    }
-                    _ => case.walk(pick as usize % 200 + 1),
-                }
-                case.check();
-            }
-        }
-    }
-
-    #[test]
-    fn grows_and_shrinks_with_what_it_holds() {
-        let mut case = Case::new(HASHES[0]);
-        for key in 0..3000 {
-            case.add(key);
-        }
-        case.check();
-        assert!(case.index.segments.len() > 3000 / LINES / 8);
-        while let Some(&slot) = case.model.keys().next_back() {
-            case.remove(slot);
-        }
-        case.check();
-        assert_eq!(case.index.segments.len(), 1);
-    }
-}
+mod tests;

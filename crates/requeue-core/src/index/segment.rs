@@ -3,9 +3,9 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::Indexed;
 use super::line::{self, Line, WORDS};
 use crate::prefetch::prefetch;
-use crate::record::Record;
 use crate::slab::Slab;
 
 /// A segment has 2 to this many lines, once there are several: 4 KiB.
@@ -162,12 +162,13 @@ impl Segment {
     }
 
     /// Notes the record in `slot`.
-    pub(super) fn note<K>(&mut self, records: &mut Slab<Record<K>>, slot: u32) {
+    pub(super) fn note<T: Indexed>(&mut self, records: &mut Slab<T>, slot: u32) {
         if self.left == 0 {
             self.double(records);
         }
         let record = records.get_mut(slot);
-        record.place = self.put(record.hash, slot);
+        let place = self.put(record.hash(), slot);
+        record.set_place(place);
     }
 
     /// Puts `slot` into the first line with room on its way.
@@ -203,6 +204,26 @@ impl Segment {
         debug_assert!(line::slot(line, place.into()) == slot);
         line::clear(line, place.into());
         self.left += 1;
+    }
+
+    /// Takes out the slot under `hash` for which `is` holds.
+    #[inline]
+    pub(super) fn take(&mut self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
+        let line = self.line_mut(self.first(hash));
+        for place in line::matching(line, hash) {
+            let slot = line::slot(line, place);
+            if is(slot) {
+                line::clear(line, place);
+                self.left += 1;
+                return Some(slot);
+            }
+        }
+        if !line::overflows(line) {
+            return None;
+        }
+        let slot = self.probe(hash, is)?;
+        self.take_back(hash, slot);
+        Some(slot)
     }
 
     /// As `take_out`, of a key that went past the first line of its way.
@@ -245,9 +266,14 @@ impl Segment {
         })
     }
 
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.lines() * 12
+    }
+
     /// Has twice the lines.
     #[cold]
-    fn double<K>(&mut self, records: &mut Slab<Record<K>>) {
+    fn double<T: Indexed>(&mut self, records: &mut Slab<T>) {
         let mut new = Self::new(self.bits() + 1);
         for slot in self.slots() {
             new.note(records, slot);
@@ -259,12 +285,12 @@ impl Segment {
     ///
     /// A key in its first line stays in that line and place, here or there, so that its record is
     /// read and not written.
-    pub(super) fn split<K>(&mut self, bit: u32, records: &mut Slab<Record<K>>) -> Self {
+    pub(super) fn split<T: Indexed>(&mut self, bit: u32, records: &mut Slab<T>) -> Self {
         let mut new = Self::new(self.bits());
         // All hashes first: records are far apart, and reads that nothing depends on wait together.
         let mut slots = Vec::with_capacity(self.lines() * 12);
         slots.extend(self.slots());
-        let hashes: Vec<u32> = slots.iter().map(|&slot| records.get(slot).hash).collect();
+        let hashes: Vec<u32> = slots.iter().map(|&slot| records.get(slot).hash()).collect();
         let mut hashes = hashes.into_iter();
         let mut strays = Vec::new();
         let mut count = 0;
@@ -289,7 +315,7 @@ impl Segment {
         new.left -= count;
         for (hash, slot) in strays {
             let to = if hash & bit == 0 { &mut *self } else { &mut new };
-            records.get_mut(slot).place = to.put(hash, slot);
+            records.get_mut(slot).set_place(to.put(hash, slot));
         }
         new
     }

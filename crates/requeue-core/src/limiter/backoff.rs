@@ -56,8 +56,8 @@ pub struct BackoffLimiter<K, S = RandomState> {
     base: Duration,
     cap: Duration,
     source: JitterSource,
-    /// The entry that is looked at next for having expired.
-    hand: usize,
+    /// From where on an entry is looked at next for having expired.
+    hand: u32,
     /// The time of the last call, by which `num_requeues` tells what has expired.
     now: Time,
 }
@@ -196,19 +196,8 @@ impl<K, S> BackoffLimiter<K, S> {
     /// ```
     pub fn sweep(&mut self, now: Time, looks: usize) -> usize {
         let before = self.len();
-        for _ in 0..looks {
-            if self.hand >= self.len() {
-                self.hand = 0;
-            }
-            match self.waits.value_at(self.hand) {
-                // The last entry comes here in its place, and is looked at next.
-                Some(wait) if wait.is_expired(now, self.cap) => {
-                    self.waits.remove_at(self.hand);
-                }
-                Some(_) => self.hand += 1,
-                None => break,
-            }
-        }
+        let cap = self.cap;
+        self.hand = self.waits.sweep(self.hand, looks, |_, wait| !wait.is_expired(now, cap));
         before - self.len()
     }
 }

@@ -1,102 +1,208 @@
 //! What a limiter remembers of each key.
 
-use alloc::vec::Vec;
+use alloc::boxed::Box;
+use core::fmt;
 use core::hash::{BuildHasher, Hash};
+use core::num::NonZeroU8;
 
-use hashbrown::HashTable;
+use crate::index::{AWAY, Found, Index, Indexed, Place};
+use crate::queue::fold;
+use crate::slab::Slab;
 
-/// A map from keys to values whose entries lie in a row, so that walking it, in steps or at once,
-/// shows nothing of the order of hashes.
+/// A map from keys to values, made of what the queue's own records and index are made of: no call
+/// moves more than a few hundred entries, however many there are, and memory comes back.
+///
+/// It is walked by slot, which shows nothing of the order of hashes: slots are given, and moved,
+/// by what was asked of the table alone.
 ///
 /// A key is hashed once per call and never while the table changes, so one whose `Hash`, `Eq` or
 /// `Clone` panics leaves the table as it was.
-#[derive(Clone, Debug)]
 pub(super) struct KeyTable<K, V, S> {
-    entries: Vec<Entry<K, V>>,
-    /// Each position in `entries`, once, under its entry's hash.
-    index: HashTable<usize>,
+    /// Made with the first key: most queues are idle, and of most of them no key ever fails.
+    noted: Option<Box<Noted<K, V>>>,
     hasher: S,
 }
 
-#[derive(Clone, Debug)]
-struct Entry<K, V> {
-    hash: u64,
-    key: K,
-    value: V,
+struct Noted<K, V> {
+    entries: Slab<Entry<K, V>>,
+    index: Index,
 }
 
-/// The fewest entries for which giving memory back is worth the while.
-const SMALL: usize = 64;
+struct Entry<K, V> {
+    key: K,
+    value: V,
+    hash: u32,
+    /// One more than the place, so that a vacant slot costs no tag.
+    after_place: NonZeroU8,
+}
+
+impl<K, V> Entry<K, V> {
+    #[inline]
+    fn new(key: K, value: V, hash: u32, place: Place) -> Self {
+        Self { key, value, hash, after_place: after(place) }
+    }
+}
+
+impl<K: Eq, V> Entry<K, V> {
+    #[inline]
+    fn is(&self, key: &K, hash: u32) -> bool {
+        self.hash == hash && self.key == *key
+    }
+}
+
+#[inline]
+const fn after(place: Place) -> NonZeroU8 {
+    NonZeroU8::MIN.saturating_add(place)
+}
+
+impl<K, V> Indexed for Entry<K, V> {
+    #[inline]
+    fn hash(&self) -> u32 {
+        self.hash
+    }
+
+    #[inline]
+    fn place(&self) -> Place {
+        self.after_place.get() - 1
+    }
+
+    #[inline]
+    fn set_place(&mut self, place: Place) {
+        self.after_place = after(place);
+    }
+}
 
 impl<K, V, S> KeyTable<K, V, S> {
     pub(super) const fn with_hasher(hasher: S) -> Self {
-        Self { entries: Vec::new(), index: HashTable::new(), hasher }
+        Self { noted: None, hasher }
     }
 
     pub(super) const fn len(&self) -> usize {
-        self.entries.len()
+        match &self.noted {
+            Some(noted) => noted.entries.len(),
+            None => 0,
+        }
     }
 
-    /// The value at position `at`, if there are that many. Removing a key moves the last entry
-    /// into its place; nothing else moves one.
-    pub(super) fn value_at(&self, at: usize) -> Option<&V> {
-        self.entries.get(at).map(|entry| &entry.value)
+    fn entries(&self) -> impl Iterator<Item = &Entry<K, V>> {
+        self.noted.iter().flat_map(|noted| noted.entries.values())
     }
 
     pub(super) fn values(&self) -> impl Iterator<Item = &V> {
-        self.entries.iter().map(|entry| &entry.value)
-    }
-
-    /// Removes the entry at `at`, which must be one, and gives memory back when far too much is
-    /// held. That moves fewer entries than were removed since it last did: amortised O(1).
-    pub(super) fn remove_at(&mut self, at: usize) -> (K, V) {
-        let removed = self.entries.swap_remove(at);
-        if let Ok(found) = self.index.find_entry(removed.hash, |&i| i == at) {
-            found.remove();
-        }
-        if let Some(moved) = self.entries.get(at) {
-            let from = self.entries.len();
-            if let Some(i) = self.index.find_mut(moved.hash, |&i| i == from) {
-                *i = at;
-            }
-        }
-        self.shrink();
-        (removed.key, removed.value)
+        self.entries().map(|entry| &entry.value)
     }
 
     /// Keeps the entries for which `keep` is true; says how many went.
-    pub(super) fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) -> usize {
-        let before = self.len();
-        let mut at = 0;
-        while let Some(entry) = self.entries.get(at) {
-            if keep(&entry.key, &entry.value) {
-                at += 1;
-            } else {
-                self.remove_at(at);
-            }
-        }
-        before - self.len()
+    pub(super) fn retain(&mut self, keep: impl FnMut(&K, &V) -> bool) -> usize {
+        self.noted.as_mut().map_or(0, |noted| noted.retain(keep))
     }
 
-    /// Between a quarter and a half full, so that the next change of size is far again.
-    fn shrink(&mut self) {
-        let (need, held) = (self.entries.len(), self.entries.capacity());
-        if held > SMALL && need < held / 4 {
-            self.entries.shrink_to(need * 2);
-            let entries = &self.entries;
-            self.index.shrink_to(need * 2, |&i| entries[i].hash);
+    /// Keeps of the next `looks` entries, from slot `hand` on and around, those for which `keep`
+    /// is true; says where to go on. As many looks as there are entries see each of them once.
+    pub(super) fn sweep(
+        &mut self,
+        hand: u32,
+        looks: usize,
+        keep: impl FnMut(&K, &V) -> bool,
+    ) -> u32 {
+        self.noted.as_mut().map_or(hand, |noted| noted.sweep(hand, looks, keep))
+    }
+}
+
+impl<K, V> Noted<K, V> {
+    const fn new() -> Self {
+        Self { entries: Slab::new(false), index: Index::new() }
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) -> usize {
+        let before = self.entries.len();
+        for slot in 0..self.entries.end() as u32 {
+            self.remove_unless(slot, &mut keep);
         }
+        while self.entries.is_sparse() {
+            self.compact();
+        }
+        before - self.entries.len()
+    }
+
+    fn sweep(&mut self, mut hand: u32, looks: usize, mut keep: impl FnMut(&K, &V) -> bool) -> u32 {
+        let before = self.entries.len();
+        let mut looks = looks.min(before);
+        // There may be few entries in many slots, but there are no more chunks than entries.
+        let mut chunks = looks + 1;
+        while looks > 0 && chunks > 0 {
+            match self.entries.next_in_chunk(hand) {
+                Ok(slot) => {
+                    self.remove_unless(slot, &mut keep);
+                    hand = slot + 1;
+                    looks -= 1;
+                }
+                Err(next) => {
+                    hand = next;
+                    chunks -= 1;
+                }
+            }
+        }
+        // Not before, as entries would be moved to where the hand has been.
+        for _ in self.entries.len()..before {
+            self.compact_if_sparse();
+        }
+        hand
+    }
+
+    fn remove_unless(&mut self, slot: u32, keep: &mut impl FnMut(&K, &V) -> bool) {
+        if self.entries.find(slot).is_some_and(|entry| !keep(&entry.key, &entry.value)) {
+            self.take_out(slot);
+        }
+    }
+
+    #[inline]
+    fn take_out(&mut self, slot: u32) -> Entry<K, V> {
+        let entry = self.entries.remove(slot);
+        self.index.remove(&mut self.entries, slot, entry.hash, entry.place());
+        entry
+    }
+
+    #[inline]
+    fn compact_if_sparse(&mut self) {
+        if self.entries.is_sparse() {
+            self.compact();
+        }
+    }
+
+    /// Moves a few entries together, and gives back the memory above them.
+    #[cold]
+    fn compact(&mut self) {
+        let index = &mut self.index;
+        self.entries.compact(|entries, from, to| index.moved(entries, from, to));
+    }
+
+    /// Puts in a key that is not there.
+    #[cold]
+    fn insert(&mut self, key: K, value: V, hash: u32) -> u32 {
+        let slot = self.entries.insert(Entry::new(key, value, hash, AWAY));
+        self.index.insert(&mut self.entries, hash, slot);
+        slot
+    }
+}
+
+impl<K: Eq, V> Noted<K, V> {
+    #[inline]
+    fn find(&self, key: &K, hash: u32) -> Option<u32> {
+        self.index.probe(&self.entries, hash, |entry| entry.is(key, hash))
     }
 }
 
 impl<K: Hash + Eq, V, S: BuildHasher> KeyTable<K, V, S> {
-    fn position(&self, hash: u64, key: &K) -> Option<usize> {
-        self.index.find(hash, |&i| self.entries[i].key == *key).copied()
+    #[inline]
+    fn hash(&self, key: &K) -> u32 {
+        fold(self.hasher.hash_one(key))
     }
 
     pub(super) fn get(&self, key: &K) -> Option<&V> {
-        let at = self.position(self.hasher.hash_one(key), key)?;
-        self.value_at(at)
+        let noted = self.noted.as_ref()?;
+        let slot = noted.find(key, self.hash(key))?;
+        Some(&noted.entries.get(slot).value)
     }
 
     /// The value of `key`, which is its default where there was none.
@@ -105,173 +211,55 @@ impl<K: Hash + Eq, V, S: BuildHasher> KeyTable<K, V, S> {
         K: Clone,
         V: Default,
     {
-        let hash = self.hasher.hash_one(key);
-        let at = self.position(hash, key).unwrap_or_else(|| {
-            let at = self.entries.len();
-            self.entries.push(Entry { hash, key: key.clone(), value: V::default() });
-            let entries = &self.entries;
-            self.index.insert_unique(hash, at, |&i| entries[i].hash);
-            at
-        });
-        &mut self.entries[at].value
+        let hash = self.hash(key);
+        let noted = self.noted.get_or_insert_with(|| Box::new(Noted::new()));
+        let slot = match noted.index.glance(&noted.entries, hash, |entry| entry.is(key, hash)) {
+            Found::Slot(slot) => slot,
+            Found::Room(room) => {
+                let key = key.clone();
+                let entry = || Entry::new(key, V::default(), hash, room.place());
+                let slot = noted.entries.insert_with(entry);
+                room.put(hash, slot);
+                slot
+            }
+            Found::Unclear => match noted.find(key, hash) {
+                Some(slot) => slot,
+                None => noted.insert(key.clone(), V::default(), hash),
+            },
+        };
+        &mut noted.entries.get_mut(slot).value
     }
 
     pub(super) fn remove(&mut self, key: &K) -> Option<(K, V)> {
-        let at = self.position(self.hasher.hash_one(key), key)?;
-        Some(self.remove_at(at))
+        let hash = self.hash(key);
+        let noted = self.noted.as_mut()?;
+        let Noted { entries, index } = &mut **noted;
+        let slot = index.take(entries, hash, |entry| entry.is(key, hash))?;
+        let Entry { key, value, .. } = entries.remove(slot);
+        index.fit(entries);
+        noted.compact_if_sparse();
+        Some((key, value))
+    }
+}
+
+impl<K: Clone, V: Clone, S: Clone> Clone for KeyTable<K, V, S> {
+    fn clone(&self) -> Self {
+        let noted = self.noted.as_ref().map(|noted| {
+            let mut clone = Box::new(Noted::new());
+            for entry in noted.entries.values() {
+                clone.insert(entry.key.clone(), entry.value.clone(), entry.hash);
+            }
+            clone
+        });
+        Self { noted, hasher: self.hasher.clone() }
+    }
+}
+
+impl<K: fmt::Debug, V: fmt::Debug, S> fmt::Debug for KeyTable<K, V, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.entries().map(|entry| (&entry.key, &entry.value))).finish()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    extern crate std;
-
-    use super::*;
-    use foldhash::fast::RandomState;
-    use proptest::prelude::*;
-    use std::collections::BTreeMap;
-
-    type Table = KeyTable<u16, u32, RandomState>;
-
-    impl<K, V, S> KeyTable<K, V, S> {
-        /// Room in entries: of the row, and of the index.
-        pub(in crate::limiter) fn room(&self) -> (usize, usize) {
-            (self.entries.capacity(), self.index.capacity())
-        }
-    }
-
-    fn table() -> Table {
-        Table::with_hasher(RandomState::default())
-    }
-
-    #[derive(Clone, Debug)]
-    enum Op {
-        Add(u16),
-        Remove(u16),
-        RemoveAt(usize),
-        Keep(u16),
-    }
-
-    fn op() -> impl Strategy<Value = Op> {
-        prop_oneof![
-            8 => (0..300_u16).prop_map(Op::Add),
-            4 => (0..300_u16).prop_map(Op::Remove),
-            2 => any::<usize>().prop_map(Op::RemoveAt),
-            1 => (1..5_u16).prop_map(Op::Keep),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn a_table_is_a_map(ops in prop::collection::vec(op(), 0..400)) {
-            let mut table = table();
-            let mut model = BTreeMap::new();
-            for op in ops {
-                match op {
-                    Op::Add(key) => {
-                        *table.get_or_default(&key) += 1;
-                        *model.entry(key).or_insert(0) += 1;
-                    }
-                    Op::Remove(key) => {
-                        prop_assert_eq!(table.remove(&key).map(|e| e.1), model.remove(&key));
-                    }
-                    Op::RemoveAt(at) => {
-                        if table.len() > 0 {
-                            let (key, value) = table.remove_at(at % table.len());
-                            prop_assert_eq!(model.remove(&key), Some(value));
-                        }
-                    }
-                    Op::Keep(divisor) => {
-                        let before = model.len();
-                        model.retain(|key, _| key % divisor == 0);
-                        let gone = table.retain(|key, _| key % divisor == 0);
-                        prop_assert_eq!(gone, before - model.len());
-                    }
-                }
-                prop_assert_eq!(table.len(), model.len());
-                let (row, index) = table.room();
-                prop_assert!(row <= SMALL.max(4 * table.len() + 3), "{row} for {}", table.len());
-                prop_assert!(index <= 4 * row.max(SMALL), "{index} beside {row}");
-            }
-            for key in 0..300 {
-                prop_assert_eq!(table.get(&key), model.get(&key));
-            }
-            prop_assert_eq!(table.values().count(), model.len());
-        }
-    }
-
-    #[test]
-    fn memory_comes_back() {
-        let mut table = table();
-        for key in 0..50_000 {
-            table.get_or_default(&key);
-        }
-        for key in 0..50_000 {
-            table.remove(&key);
-        }
-        let (row, index) = table.room();
-        assert!(row <= SMALL && index <= 2 * SMALL, "{row} {index}");
-    }
-
-    #[test]
-    fn memory_is_given_back_below_a_quarter_and_half_of_that_is_kept() {
-        let mut table = table();
-        (0..1024).for_each(|key| *table.get_or_default(&key) = 1);
-        let (row, _) = table.room();
-        (row / 4..1024).for_each(|key| _ = table.remove(&(key as u16)));
-        assert_eq!((table.len(), table.room().0), (row / 4, row));
-        table.remove(&0);
-        let (left, (row, index)) = (table.len(), table.room());
-        assert!((2 * left..3 * left).contains(&row), "{row}");
-        assert!((2 * left..4 * left).contains(&index), "{index}");
-    }
-
-    #[test]
-    fn a_small_table_stays_as_it_is() {
-        let mut table = table();
-        (0..SMALL as u16).for_each(|key| *table.get_or_default(&key) = 1);
-        assert_eq!(table.room().0, SMALL);
-        (0..SMALL as u16).for_each(|key| _ = table.remove(&key));
-        assert_eq!(table.room().0, SMALL);
-    }
-
-    #[test]
-    fn order_is_not_that_of_hashes() {
-        let walk = || {
-            let mut table = table();
-            for key in 0..500 {
-                *table.get_or_default(&key) = u32::from(key);
-            }
-            table.retain(|key, _| key % 3 == 0);
-            table.values().copied().collect::<Vec<_>>()
-        };
-        assert_eq!(walk(), walk(), "each with a hasher of its own");
-    }
-
-    #[derive(Clone, PartialEq, Eq, Debug)]
-    struct Touchy(u8);
-
-    impl Hash for Touchy {
-        fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
-            assert!(self.0 != 13, "touched");
-            self.0.hash(state);
-        }
-    }
-
-    #[test]
-    fn a_key_that_panics_leaves_the_table_whole() {
-        let mut table = KeyTable::<Touchy, u32, RandomState>::with_hasher(RandomState::default());
-        for key in 0..10 {
-            *table.get_or_default(&Touchy(key)) = 1;
-        }
-        let caught = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
-            table.get_or_default(&Touchy(13));
-        }));
-        assert!(caught.is_err());
-        assert_eq!(table.values().sum::<u32>(), 10);
-        for key in 0..10 {
-            assert!(table.remove(&Touchy(key)).is_some());
-        }
-        assert_eq!(table.len(), 0);
-    }
-}
+mod tests;

@@ -99,8 +99,8 @@ fn what_has_expired_is_swept_in_steps_and_memory_comes_back() {
         before = limiter.len();
     }
     assert_eq!(limiter.len(), 1);
-    let (row, index) = limiter.waits.room();
-    assert!(row <= 64 && index <= 128, "{row} {index}");
+    let (slots, places) = limiter.waits.room();
+    assert!(slots <= 512 && places <= 64 * 12, "{slots} {places}");
 }
 
 #[test]
