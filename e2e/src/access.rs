@@ -13,12 +13,13 @@ use crate::{Proxy, Server};
 pub struct Access<'a> {
     server: &'a Server,
     user: Option<String>,
+    namespace: Option<String>,
     port: u16,
 }
 
 impl<'a> Access<'a> {
     pub(crate) fn new(server: &'a Server, port: u16) -> Self {
-        Self { server, user: None, port }
+        Self { server, user: None, namespace: None, port }
     }
 
     /// As this user, who can do nothing but what roles allow. The administrator impersonates the
@@ -28,9 +29,10 @@ impl<'a> Access<'a> {
     }
 
     /// As this service account, by what roles allow the account itself, and the groups of such
-    /// accounts. It need not exist.
+    /// accounts. It need not exist. Where no namespace is said, its own is meant, as in a pod.
     pub fn service_account(self, namespace: &str, name: &str) -> Self {
-        self.user(&format!("system:serviceaccount:{namespace}:{name}"))
+        let account = self.user(&format!("system:serviceaccount:{namespace}:{name}"));
+        Self { namespace: Some(namespace.to_owned()), ..account }
     }
 
     /// Through a [`Proxy`], from [`Server::proxy`].
@@ -94,7 +96,10 @@ impl<'a> Access<'a> {
                 "name": "e2e",
                 "user": { "token": self.server.token(), "as": self.user },
             }],
-            "contexts": [{ "name": "e2e", "context": { "cluster": "e2e", "user": "e2e" } }],
+            "contexts": [{
+                "name": "e2e",
+                "context": { "cluster": "e2e", "user": "e2e", "namespace": self.namespace },
+            }],
             "current-context": "e2e",
         });
         match serde_json::from_value(contents) {

@@ -25,6 +25,7 @@ pub struct Builder<K: Key, S> {
     title: Option<String>,
     registry: Option<Arc<Registry>>,
     ready: Box<dyn Fn() -> bool + Send + Sync>,
+    healthy: Box<dyn Fn() -> bool + Send + Sync>,
     hosts: Hosts,
 }
 
@@ -38,6 +39,7 @@ impl<K: Key, S> Builder<K, S> {
             title: None,
             registry: None,
             ready: Box::new(|| true),
+            healthy: Box::new(|| true),
             hosts: Hosts::default(),
         }
     }
@@ -100,6 +102,12 @@ impl<K: Key, S> Builder<K, S> {
         self
     }
 
+    /// Whether `/healthz` may say so: no longer, when only a restart would help.
+    pub fn healthy(mut self, healthy: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.healthy = Box::new(healthy);
+        self
+    }
+
     /// A name or an address, without a port, under which this is served too, besides `localhost`
     /// and loopback addresses.
     pub fn host(mut self, host: &str) -> Self {
@@ -136,6 +144,7 @@ impl<K: Key, S: BuildHasher + Send + Sync + 'static> Builder<K, S> {
             source: Box::new(Shown { queue, show, read, detail }),
             registry: self.registry,
             ready: self.ready,
+            healthy: self.healthy,
             hosts: self.hosts,
             samples: Samples::default(),
             started: unix_time(),

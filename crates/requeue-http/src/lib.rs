@@ -43,7 +43,7 @@
 //! |---|---|
 //! | `/` | the page |
 //! | `/metrics` | the registry of [`Builder::registry`], as text; nothing without one |
-//! | `/healthz` | 200 as long as this answers |
+//! | `/healthz` | 200 as long as this answers, and [`Builder::healthy`] has no objection; else 503 |
 //! | `/readyz` | 200 as long as the queue takes work, and [`Builder::ready`] has no objection; else 503 |
 //! | `/api/v1/summary` | counts, rates, ages, and what runs longest |
 //! | `/api/v1/keys` | a page of keys: `state` (`ready`, `waiting`, `running` or `failing`, which is waiting after a failure; all without it), `q` (part of the key as it is shown, in any case), `limit` (1 to 256), `cursor` (the `next` of the page before) |

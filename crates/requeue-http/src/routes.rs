@@ -37,7 +37,7 @@ pub(crate) fn router(site: Arc<Inner>) -> Router {
         .route("/table.js", get(|| asset(SCRIPT, include_str!("../assets/table.js"))))
         .route("/icon.svg", get(|| asset("image/svg+xml", include_str!("../assets/icon.svg"))))
         .route("/metrics", get(metrics))
-        .route("/healthz", get(async || "ok\n"))
+        .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/api/v1/summary", get(summary))
         .route("/api/v1/keys", get(keys))
@@ -145,6 +145,14 @@ async fn metrics(State(site): Site) -> Response {
         Err(error) => {
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response()
         }
+    }
+}
+
+async fn healthz(State(site): Site) -> (StatusCode, &'static str) {
+    if (site.healthy)() {
+        (StatusCode::OK, "ok\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "not healthy\n")
     }
 }
 

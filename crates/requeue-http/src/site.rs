@@ -31,6 +31,7 @@ pub(crate) struct Inner {
     pub(crate) source: Box<dyn Source>,
     pub(crate) registry: Option<Arc<Registry>>,
     pub(crate) ready: Box<dyn Fn() -> bool + Send + Sync>,
+    pub(crate) healthy: Box<dyn Fn() -> bool + Send + Sync>,
     pub(crate) hosts: Hosts,
     pub(crate) samples: Samples,
     /// Since when it is sampled, in seconds since 1970: another number after a restart.

@@ -134,15 +134,18 @@ fn the_status_follows_the_queue() {
 }
 
 #[test]
-fn readiness_is_the_programs_to_refuse() {
-    let ready = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let asked = Arc::clone(&ready);
-    let site =
-        Site::builder(Keys::new()).ready(move || asked.load(std::sync::atomic::Ordering::SeqCst));
-    let served = Served::new(site);
-    assert_eq!(get(served.address, "/readyz").status, 503);
-    ready.store(true, std::sync::atomic::Ordering::SeqCst);
-    assert_eq!(get(served.address, "/readyz").status, 200);
+fn readiness_and_health_are_the_programs_to_refuse() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let [ready, healthy] = [false, false].map(|no| Arc::new(AtomicBool::new(no)));
+    let asked = [&ready, &healthy].map(Arc::clone);
+    let [is_ready, is_healthy] = asked.map(|asked| move || asked.load(Ordering::SeqCst));
+    let served = Served::new(Site::builder(Keys::new()).ready(is_ready).healthy(is_healthy));
+    let statuses = || ["/readyz", "/healthz"].map(|path| get(served.address, path).status);
+    assert_eq!(statuses(), [503, 503]);
+    ready.store(true, Ordering::SeqCst);
+    assert_eq!(statuses(), [200, 503]);
+    healthy.store(true, Ordering::SeqCst);
+    assert_eq!(statuses(), [200, 200]);
 }
 
 #[test]

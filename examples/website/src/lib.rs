@@ -1,0 +1,127 @@
+//! A whole controller: for each `Website`, a ConfigMap with its page and a Deployment that serves it.
+//!
+//! This file puts it together, [`mod@reconcile`] does the work, and [`api`] is the custom resource.
+
+pub mod api;
+pub mod reconcile;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, TryStreamExt};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use prometheus_client::registry::Registry;
+use requeue::Queue;
+use requeue_http::Site;
+use requeue_kube::controller::{Action, Config, Error, Readiness, RunnerError};
+use requeue_kube::leader::{self, LeaderElector};
+use requeue_kube::metrics::Metrics;
+use requeue_kube::{Controller, ObjectKey, policy};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+pub use crate::api::Website;
+use crate::reconcile::{Context, MANAGED_BY, reconcile};
+
+/// What it is called: as the writer of fields and Events, in labels, and by its Lease.
+pub const CONTROLLER: &str = "website-controller";
+
+/// Runs until SIGTERM, or until another leads: one replica works, and the others stand by with all
+/// that they have to know. Serves its page, metrics and probes by `listener`.
+///
+/// # Errors
+///
+/// It can't go on, or leads no more: the process had better end, and be started anew.
+pub async fn run(
+    config: kube::Config,
+    election: leader::Config,
+    listener: TcpListener,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+
+    let elector = LeaderElector::new(election.client(config.clone())?, election)?.metrics(&metrics);
+    let (status, lead) = (elector.status(), CancellationToken::new());
+
+    let context =
+        Arc::new(Context::new(Client::try_from(config.clone())?, &config.default_namespace));
+    let client = Client::try_from(config)?;
+    let ours = watcher::Config::default().labels(&format!("{MANAGED_BY}={CONTROLLER}"));
+    let controller =
+        Controller::new(Api::<Website>::all(client.clone()), watcher::Config::default())
+            .owns(Api::<ConfigMap>::all(client.clone()), ours.clone())
+            .owns(Api::<Deployment>::all(client), ours)
+            .with_config(
+                Config::default()
+                    .concurrency(4)
+                    .reconcile_timeout(Duration::from_secs(60))
+                    .fair_namespaces(),
+            )
+            .metrics(&metrics)
+            .start_on(lead.clone().cancelled_owned())
+            .shutdown_on_signal();
+    let readiness = controller.readiness();
+    let mut work = pin!(
+        controller
+            .queue_on_start(|queue| serve(listener, queue, registry, readiness, status))
+            .run(reconcile, policy::backoff, context)
+            .map(report)
+            .try_collect::<()>()
+    );
+
+    let term = tokio::select! {
+        term = elector.acquire() => term,
+        ended = &mut work => return Ok(ended?),
+    };
+    lead.cancel();
+    tokio::select! {
+        biased;
+        // Returning drops the work, wherever it is.
+        lost = term.lost() => Err(lost.into()),
+        // It was told to stop, and has finished what it had begun. Another may lead at once.
+        ended = &mut work => {
+            ended?;
+            Ok(term.release().await?)
+        }
+    }
+}
+
+/// Says how a run has ended; an error is the end of the controller.
+fn report<E: std::error::Error>(
+    result: Result<(ObjectRef<Website>, Action), Error<E, watcher::Error>>,
+) -> Result<(), RunnerError> {
+    match result {
+        Ok((website, _)) => tracing::info!(%website, "reconciled"),
+        Err(Error::RunnerError(error)) => return Err(error),
+        Err(error) => tracing::warn!(%error),
+    }
+    Ok(())
+}
+
+/// The page, `/metrics`, `/readyz` and `/healthz`, all at one port.
+fn serve(
+    listener: TcpListener,
+    queue: Queue<ObjectKey>,
+    registry: Registry,
+    readiness: Readiness,
+    election: leader::Status,
+) {
+    let read = |bytes: &[u8]| {
+        let (namespace, name) = std::str::from_utf8(bytes).ok()?.split_once('/')?;
+        Some(ObjectKey::new(Some(namespace), name))
+    };
+    let site = Site::builder_with(queue, |key| key.to_string().into_bytes().into(), read)
+        .title("websites")
+        .registry(Arc::new(registry))
+        .ready(move || readiness.is_ready())
+        .healthy(move || election.check().is_ok())
+        // Which is how the kubelet and Prometheus come.
+        .any_address()
+        .build();
+    tokio::spawn(async move { site.serve(listener).await });
+}
