@@ -43,7 +43,9 @@
 //! Whoever comes from kube's controller changes two imports and the error policy:
 //! `kube::runtime::controller::{Action, Controller}` and `kube::runtime::finalizer` are
 //! [`controller::{Action, Controller}`](controller) and [`finalizer()`] here, and
-//! [`policy::backoff`] takes the place of a function that says so many seconds.
+//! [`policy::backoff`] takes the place of a function that says so many seconds. `docs/KUBE.md` has
+//! all that differs, from there and from controller-runtime, and `examples/website` a whole
+//! controller with leader election, metrics, page and manifests.
 
 pub mod controller;
 pub mod finalizer;
@@ -56,3 +58,8 @@ pub mod watch;
 pub use crate::controller::Controller;
 pub use crate::finalizer::finalizer;
 pub use crate::key::ObjectKey;
+
+/// The examples of the page for those who come from elsewhere, so that they compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/KUBE.md")]
+pub struct FromElsewhere;
