@@ -5,4 +5,5 @@
 mod backoff;
 mod faults;
 mod kinds;
+mod order;
 mod world;

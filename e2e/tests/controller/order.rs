@@ -1,0 +1,180 @@
+//! Who goes first.
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use requeue::Queue;
+use requeue_e2e::{Server, full, until};
+use requeue_kube::controller::{Action, Config};
+use requeue_kube::watch::LOW_PRIORITY;
+use requeue_kube::{Controller, ObjectKey, policy};
+use serde_json::json;
+use tokio_util::task::AbortOnDropHandle;
+
+/// A controller with one worker, which notes in which order it runs.
+#[derive(Default)]
+struct Turns {
+    queue: OnceLock<Queue<ObjectKey>>,
+    runs: Mutex<Vec<ObjectKey>>,
+    /// After so many runs the queue is paused.
+    pause_after: Mutex<Option<usize>>,
+}
+
+impl Turns {
+    /// Begins, and waits until it has done what there is.
+    async fn begin(maps: Api<ConfigMap>, wc: watcher::Config, config: Config) -> Begun {
+        let turns = Arc::new(Self::default());
+        let controller = Controller::new(maps, wc).with_config(config.concurrency(1));
+        let readiness = controller.readiness();
+        let handed = Arc::clone(&turns);
+        let stream = controller
+            .name(format!("order-{}", fastrand::u64(..)))
+            .queue_on_start(move |queue| _ = handed.queue.set(queue))
+            .run_refs(
+                async |object, turns: Arc<Self>| {
+                    turns.note(ObjectKey::from(&object));
+                    Ok::<_, kube::Error>(Action::await_change())
+                },
+                policy::backoff,
+                Arc::clone(&turns),
+            );
+        let running = AbortOnDropHandle::new(tokio::spawn(stream.for_each(async |_| ())));
+        readiness.ready().await;
+        until("all in the first list has run", async || {
+            turns.queue().is_empty() && turns.queue().processing() == 0
+        })
+        .await;
+        Begun { turns, _running: running }
+    }
+
+    fn queue(&self) -> &Queue<ObjectKey> {
+        self.queue.get().unwrap()
+    }
+
+    fn note(&self, key: ObjectKey) {
+        let mut runs = self.runs.lock().unwrap();
+        runs.push(key);
+        if *self.pause_after.lock().unwrap() == Some(runs.len()) {
+            self.queue().pause();
+        }
+    }
+
+    /// How many runs there were before that of `key`.
+    fn before(&self, key: &ObjectKey) -> usize {
+        self.runs.lock().unwrap().iter().position(|run| run == key).unwrap()
+    }
+
+    async fn are(&self, count: usize) {
+        let what = format!("there were {count} runs");
+        until(&what, async || self.runs.lock().unwrap().len() == count).await;
+    }
+
+    async fn queued(&self, count: usize) {
+        let what = format!("{count} objects are queued");
+        until(&what, async || self.queue().len() == count).await;
+    }
+}
+
+struct Begun {
+    turns: Arc<Turns>,
+    _running: AbortOnDropHandle<()>,
+}
+
+const LABEL: &str = "e2e=order";
+
+/// Makes so many, in the order of their keys.
+async fn create(client: &Client, namespace: &str, count: usize) -> Vec<ObjectKey> {
+    let maps: &Api<ConfigMap> = &Api::namespaced(client.clone(), namespace);
+    let made = stream::iter(0..count).map(async |number| {
+        let metadata = ObjectMeta {
+            name: Some(format!("map-{number:04}")),
+            labels: Some([("e2e".to_owned(), "order".to_owned())].into()),
+            ..ObjectMeta::default()
+        };
+        let map = ConfigMap { metadata, ..ConfigMap::default() };
+        let made = maps.create(&PostParams::default(), &map).await?;
+        Ok::<_, kube::Error>(ObjectKey::of(&made))
+    });
+    made.buffered(16).try_collect().await.unwrap()
+}
+
+async fn change(maps: &Api<ConfigMap>, key: &ObjectKey) {
+    let data = Patch::Merge(json!({ "data": { "changed": "yes" } }));
+    maps.patch(key.name(), &PatchParams::default(), &data).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_has_changed_is_ahead_of_a_resync() {
+    let Some(server) = Server::start_with(&["--watch-cache=false"]).await else { return };
+    let client = server.client().await;
+    let namespace = server.namespace("resync").await;
+    let count = if full() { 5000 } else { 300 };
+    let keys = create(&client, &namespace, count).await;
+    let proxy = server.proxy().await;
+    let through = server.access().through(&proxy).client().await;
+    let watched = Api::namespaced(through, &namespace);
+    let wc = watcher::Config::default().labels(LABEL);
+    let begun = Turns::begin(watched, wc, Config::default()).await;
+    let turns = &begun.turns;
+
+    // Everything is listed anew, and one has changed: the last in the order of a list.
+    turns.queue().pause();
+    turns.runs.lock().unwrap().clear();
+    proxy.down();
+    until("nothing is open", async || proxy.connections() == 0).await;
+    let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
+    let [.., later, changed] = &keys[..] else { unreachable!("there are many") };
+    change(&maps, changed).await;
+    server.compact().await;
+    proxy.up();
+    turns.queued(count).await;
+    let priority = |key| turns.queue().look_up(key).map(|entry| entry.priority);
+    assert_eq!(priority(changed), Some(0));
+    assert!(keys[..count - 1].iter().all(|key| priority(key) == Some(LOW_PRIORITY)));
+
+    // One more changes in the middle of it.
+    let middle = count / 3;
+    *turns.pause_after.lock().unwrap() = Some(middle);
+    turns.queue().resume();
+    turns.are(middle).await;
+    change(&maps, later).await;
+    until("the change is known", async || priority(later) == Some(0)).await;
+    turns.queue().resume();
+    turns.are(count).await;
+
+    // Of ten in a row one may be the oldest, whatever its priority.
+    assert!(turns.before(changed) <= 1, "{} went ahead", turns.before(changed));
+    let ahead = turns.before(later) - middle;
+    assert!(ahead <= 1, "{ahead} of the resync went ahead");
+}
+
+#[tokio::test]
+async fn a_namespace_that_floods_leaves_another_its_share() {
+    let Some(server) = Server::shared().await else { return };
+    let client = server.client().await;
+    let (flooding, quiet) = (server.namespace("flood").await, server.namespace("quiet").await);
+    let wc = watcher::Config::default().labels(LABEL);
+    let all = Api::all(client.clone());
+    let begun = Turns::begin(all, wc, Config::default().fair_namespaces()).await;
+    let turns = &begun.turns;
+
+    turns.queue().pause();
+    let flood = create(&client, &flooding, if full() { 2000 } else { 200 }).await;
+    turns.queued(flood.len()).await;
+    let count = flood.len() + create(&client, &quiet, 4).await.len();
+    turns.queued(count).await;
+    turns.queue().resume();
+    turns.are(count).await;
+
+    // Every other turn is its own; and one in ten may be the oldest's.
+    let runs = turns.runs.lock().unwrap();
+    let is_quiet = |key: &ObjectKey| key.namespace() == Some(&quiet);
+    let of_quiet = runs.iter().enumerate().filter(|(_, key)| is_quiet(key));
+    for (number, (ahead, key)) in of_quiet.enumerate() {
+        assert!(ahead <= 2 * number + 2, "{key} had {ahead} runs ahead of it");
+    }
+}
