@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use requeue::limiter::ExponentialFailure;
 use requeue::workers::{Action, Context, Error, Workers};
-use requeue::{Add, Added, Order, Queue};
+use requeue::{Add, Added, EarlyAdd, Order, Queue};
 use tokio::sync::{Notify, Semaphore};
 
 type Log = Arc<Mutex<Vec<(&'static str, u32)>>>;
@@ -158,6 +159,36 @@ async fn retry_after_is_a_failure_that_leaves_the_exponent_alone() {
     Workers::new(queue.clone(), handler).run().await;
     assert_eq!(started.elapsed(), Duration::from_secs(14));
     assert_eq!(queue.counts().failures, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_told_that_a_run_is_finished_finds_its_key_backing_off() {
+    let limiter = ExponentialFailure::new(Duration::from_secs(1), Duration::from_secs(1));
+    let queue = Queue::builder().early_add(EarlyAdd::Hold).limiter(limiter).build().unwrap();
+    queue.add_all(["fails", "panics", "succeeds"]);
+    let handler = |key, context: Context| async move {
+        assert!(key != "panics" || context.attempt() > 1, "on purpose");
+        if key == "fails" && context.attempt() == 1 {
+            Err("not yet".into())
+        } else {
+            Ok(Action::done())
+        }
+    };
+    let log = log();
+    let told = {
+        let (queue, log) = (queue.clone(), Arc::clone(&log));
+        move |key| {
+            log.lock().unwrap().push((key, queue.failures(key)));
+            if queue.failures(key) > 0 {
+                assert_eq!(queue.add(key), Added::Held);
+            }
+            panic!("is ignored");
+        }
+    };
+    queue.close();
+    Workers::new(queue, handler).on_finish(told).run().await;
+    let first = [("fails", 1), ("panics", 1), ("succeeds", 0)];
+    assert_eq!(seen(&log), [&first[..], &[("fails", 0), ("panics", 0)]].concat());
 }
 
 #[tokio::test(start_paused = true)]

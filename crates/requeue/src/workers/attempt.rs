@@ -75,6 +75,7 @@ where
             token: self.stop.child_token(),
         };
         let key = item.key().clone();
+        let on_finish = self.options.on_finish.as_ref().map(|f| (f, key.clone()));
         let span = match &self.options.span {
             Some(span) => span(&key, &context),
             None => tracing::info_span!("attempt", key = ?Shown(&key), attempt = context.attempt),
@@ -99,6 +100,9 @@ where
             }
             // Dropped unfinished: failed, whatever its count.
             Ended::Stopped => drop(item),
+        }
+        if let Some((on_finish, key)) = on_finish {
+            quietly(|| on_finish(key));
         }
         true
     }

@@ -20,6 +20,7 @@ use crate::clock::sleep_until;
 use crate::{Drained, Key, Queue};
 
 type GiveUp<K> = Arc<dyn Fn(K, Error) + Send + Sync>;
+type Finished<K> = Arc<dyn Fn(K) + Send + Sync>;
 type SpanOf<K> = Arc<dyn Fn(&K, &Context) -> tracing::Span + Send + Sync>;
 
 /// Runs a handler for each key of a queue.
@@ -62,12 +63,18 @@ struct Options<K> {
     timeout: Option<Duration>,
     grace: Duration,
     on_give_up: Option<GiveUp<K>>,
+    on_finish: Option<Finished<K>>,
     span: Option<SpanOf<K>>,
 }
 
 impl<K> Clone for Options<K> {
     fn clone(&self) -> Self {
-        Self { on_give_up: self.on_give_up.clone(), span: self.span.clone(), ..*self }
+        Self {
+            on_give_up: self.on_give_up.clone(),
+            on_finish: self.on_finish.clone(),
+            span: self.span.clone(),
+            ..*self
+        }
     }
 }
 
@@ -85,6 +92,7 @@ where
             timeout: None,
             grace: Duration::from_secs(10),
             on_give_up: None,
+            on_finish: None,
             span: None,
         };
         let handler = Arc::new(handler);
@@ -149,6 +157,50 @@ where
     /// Send the key elsewhere for that. A panic in it is ignored.
     pub fn on_give_up(mut self, f: impl Fn(K, Error) + Send + Sync + 'static) -> Self {
         self.options.on_give_up = Some(Arc::new(f));
+        self
+    }
+
+    /// Is told of each key whose attempt has ended, after the queue has been: a key that has failed
+    /// is backing off by then. This is the moment to look whether what has failed is what there is
+    /// to do still: if not, [`forget`](Queue::forget) and [`add`](Queue::add) the key. Before it, a
+    /// key that is added again is with its worker, and the add becomes part of the retry.
+    ///
+    /// It is called on the worker's task, as [`on_give_up`](Self::on_give_up) is. By then the key
+    /// may be with another worker. A panic in it is ignored.
+    ///
+    /// ```
+    /// use requeue::limiter::ExponentialFailure;
+    /// use requeue::workers::{Action, Context, Error, Workers};
+    /// use requeue::{EarlyAdd, Queue};
+    /// use std::time::Duration;
+    ///
+    /// async fn reconcile(_key: &'static str, context: Context) -> Result<Action, Error> {
+    ///     // What is wanted is something else with each run.
+    ///     if context.adds() < 3 { Err("not that any more".into()) } else { Ok(Action::done()) }
+    /// }
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// let hour = Duration::from_secs(3600);
+    /// let queue = Queue::builder()
+    ///     .early_add(EarlyAdd::Hold)
+    ///     .limiter(ExponentialFailure::new(hour, hour))
+    ///     .build()
+    ///     .unwrap();
+    /// queue.add("a");
+    /// queue.close();
+    /// let released = queue.clone();
+    /// let workers = Workers::new(queue, reconcile).on_finish(move |key| {
+    ///     if released.failures(key) > 0 {
+    ///         released.forget(&key);
+    ///         released.add(key);
+    ///     }
+    /// });
+    /// // At once, and not after two hours.
+    /// workers.run().await;
+    /// # });
+    /// ```
+    pub fn on_finish(mut self, f: impl Fn(K) + Send + Sync + 'static) -> Self {
+        self.options.on_finish = Some(Arc::new(f));
         self
     }
 
