@@ -10,12 +10,11 @@ use std::time::Duration;
 /// | | after a success | after a failure, from an error policy |
 /// |---|---|---|
 /// | [`requeue`](Self::requeue) | again after that time; a change comes first | again after that time, and not before, whatever changes |
-/// | [`await_change`](Self::await_change) | when something changes | when something changes |
+/// | [`await_change`](Self::await_change) | when something changes | given up: when something changes, but no sooner than with backoff |
 /// | [`backoff`](Self::backoff) | again with backoff, as if it had failed | again with backoff, and not before, whatever changes |
-/// | [`terminal`](Self::terminal) | when something changes | when something changes; counted as terminal |
+/// | [`terminal`](Self::terminal) | when something changes | given up likewise; counted as terminal |
 ///
-/// A new generation of the object ends every wait, unless
-/// [told otherwise](crate::controller::Config::clear_on_new_generation).
+/// What [ends a wait](crate::Controller#what-ends-a-wait) besides is a new generation of the object.
 ///
 /// ```
 /// use requeue_kube::controller::Action;
@@ -56,8 +55,8 @@ impl Action {
         Self::new(Then::Backoff)
     }
 
-    /// Nothing, until something changes: what has failed will do so again. Its failures are
-    /// forgotten.
+    /// Nothing, until something changes: what has failed will do so again. The failure counts: what
+    /// changes comes after the delay that [`backoff`](Self::backoff) would have had, at the earliest.
     pub const fn terminal() -> Self {
         Self::new(Then::Terminal)
     }

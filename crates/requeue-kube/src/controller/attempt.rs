@@ -20,6 +20,7 @@ use tracing::Instrument;
 
 use super::action::{Action, Then};
 use super::error::Error;
+use super::failures::{Begin, Version};
 use super::hub::Hub;
 use crate::ObjectKey;
 use crate::metrics::{Meters, Outcome};
@@ -42,11 +43,20 @@ where
     pub(super) error_policy: P,
     pub(super) context: Arc<C>,
     pub(super) timeout: Option<Duration>,
-    pub(super) clear_on_new_generation: bool,
+    pub(super) max_retries: Option<u32>,
     pub(super) meters: Arc<Meters>,
     pub(super) results: mpsc::Sender<Item<K, E>>,
     /// Where what it panics with goes, if that is to end the controller.
     pub(super) panics: Option<mpsc::UnboundedSender<Box<dyn Any + Send>>>,
+}
+
+/// A run that has ended.
+struct Tried {
+    key: ObjectKey,
+    version: Option<Version>,
+    attempt: u32,
+    /// How many adds it was for.
+    adds: u32,
 }
 
 /// How a run has ended.
@@ -60,9 +70,12 @@ enum Ended<E> {
 impl<E> Ended<E> {
     const fn outcome(&self) -> Outcome {
         match self {
-            Self::Ok(Action { then: Then::After(_), .. }) => Outcome::RequeueAfter,
+            // As in controller-runtime, where no time is none that was asked for.
+            Self::Ok(Action { then: Then::After(delay), .. }) if !delay.is_zero() => {
+                Outcome::RequeueAfter
+            }
             Self::Ok(Action { then: Then::Backoff, .. }) => Outcome::Requeue,
-            Self::Ok(Action { then: Then::Change | Then::Terminal, .. }) => Outcome::Success,
+            Self::Ok(_) => Outcome::Success,
             Self::Failed(_, Action { then: Then::Terminal, .. }) => Outcome::Terminal,
             Self::Failed(..) => Outcome::Error,
             Self::Panicked(_) => Outcome::Panic,
@@ -95,10 +108,21 @@ where
             self.hub.queue.add_with(normal, add);
             return Ok(workers::Action::done());
         }
-        let reason = self.hub.details.take(&key, run.reasons(), run.attempt());
+        let attempt = match self.hub.failures.begin(&key, run.adds()) {
+            Begin::Attempt(attempt) => attempt,
+            Begin::Nothing => {
+                if self.hub.version(&key).is_none() {
+                    self.hub.failures.forget(&key);
+                }
+                return Ok(workers::Action::done());
+            }
+        };
+        let reason = self.hub.details.take(&key, run.reasons(), attempt);
         let object = key.to_ref::<K>(self.dyntype.clone());
-        let before = self.store.get(&object);
-        let Some(subject) = (self.subject)(object.clone(), before.clone()) else {
+        // First: it may be older than what is reconciled, but not newer.
+        let version = self.hub.version(&key);
+        let Some(subject) = (self.subject)(object.clone(), self.store.get(&object)) else {
+            self.hub.failures.forget(&key);
             self.report(Err(Error::ObjectNotFound(Box::new(object.erase()))));
             return Ok(workers::Action::done());
         };
@@ -106,13 +130,13 @@ where
             "reconciling object",
             "object.ref" = %object,
             object.reason = %reason,
-            attempt = run.attempt(),
+            attempt,
         );
         let (begun, active) = (Instant::now(), self.meters.begin());
         let ended = self.run(subject).instrument(span.clone()).await;
         drop(active);
         self.meters.end(ended.outcome(), begun.elapsed());
-        let next = self.next(&ended, &object, before.as_deref());
+        let next = self.next(&ended, &Tried { key, version, attempt, adds: run.adds() });
         span.in_scope(|| self.tell(ended, object));
         next
     }
@@ -145,24 +169,24 @@ where
     fn next(
         &self,
         ended: &Ended<Fut::Error>,
-        object: &ObjectRef<K>,
-        before: Option<&K>,
+        tried: &Tried,
     ) -> Result<workers::Action, workers::Error> {
         let (action, failed) = match ended {
             Ended::Ok(action) => (action, false),
             Ended::Failed(_, action) => (action, true),
             Ended::Panicked(_) | Ended::TimedOut(_) => (&Action::backoff(), true),
         };
-        let failure = workers::Error::from("has failed");
-        let next = match action.then {
-            Then::After(delay) if !failed => Ok(self.after(delay)),
-            Then::Change | Then::Terminal if !failed => Ok(workers::Action::done()),
-            _ if failed && self.is_over(object) => Ok(workers::Action::done()),
-            // What has failed is not what there is now.
-            _ if failed && self.is_overtaken(object, before) => Ok(self.after(Duration::ZERO)),
-            Then::Backoff => Err(failure),
-            Then::After(delay) => Err(workers::Error::retry_after(delay, "has failed")),
-            Then::Change | Then::Terminal => Err(workers::Error::terminal("has failed")),
+        let next = if self.is_over(&tried.key) {
+            self.hub.failures.forget(&tried.key);
+            Ok(workers::Action::done())
+        } else if failed || action.then == Then::Backoff {
+            Err(workers::Error::retry_after(self.wait(action.then, tried), "has failed"))
+        } else {
+            self.hub.failures.forget(&tried.key);
+            Ok(match action.then {
+                Then::After(delay) => self.after(delay),
+                Then::Change | Then::Terminal | Then::Backoff => workers::Action::done(),
+            })
         };
         match (next, action.priority) {
             (Ok(next), Some(priority)) => Ok(next.priority(priority)),
@@ -171,27 +195,32 @@ where
         }
     }
 
-    fn after(&self, delay: Duration) -> workers::Action {
-        if delay.is_zero() {
-            self.meters.came_back_at_once();
+    /// How long nothing runs after a failure.
+    fn wait(&self, then: Then, tried: &Tried) -> Duration {
+        let Tried { key, version, attempt, adds } = tried;
+        let (failures, version) = (&self.hub.failures, version.clone());
+        let now = self.hub.queue.now();
+        let said = match then {
+            Then::After(delay) => Some(delay),
+            Then::Backoff => None,
+            Then::Change | Then::Terminal => return failures.give_up(key, version, *adds, now),
+        };
+        if self.max_retries.is_some_and(|most| *attempt > most) {
+            return failures.give_up(key, version, *adds, now);
         }
+        let delay = failures.fail(key, version, said, now);
+        self.meters.comes_back(delay);
+        delay
+    }
+
+    fn after(&self, delay: Duration) -> workers::Action {
+        self.meters.comes_back(delay);
         workers::Action::after(delay)
     }
 
-    /// Whether there is nothing to be tried again.
-    fn is_over(&self, object: &ObjectRef<K>) -> bool {
-        !self.hub.runs_gone && self.store.get(object).is_none()
-    }
-
-    /// Whether there is a new generation of the object since it was looked up, or another object
-    /// under its name.
-    fn is_overtaken(&self, object: &ObjectRef<K>, before: Option<&K>) -> bool {
-        let identity = |object: &K| object.meta().uid.clone();
-        let generation = |object: &K| object.meta().generation;
-        let now = self.store.get(object);
-        let now = now.as_deref();
-        now.map(identity) != before.map(identity)
-            || (self.clear_on_new_generation && now.map(generation) != before.map(generation))
+    /// Whether there is nothing to come back to.
+    fn is_over(&self, key: &ObjectKey) -> bool {
+        !self.hub.runs_gone && self.hub.version(key).is_none()
     }
 
     /// Tells the stream.

@@ -1,9 +1,11 @@
 //! How a controller is to behave.
 
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
+use requeue::limiter::BackoffLimiter;
 use requeue::{Builder, EarlyAdd, Group, Order, Queue, RateLimiter};
 
 use crate::ObjectKey;
@@ -89,7 +91,8 @@ impl Config {
     }
 
     /// How often an object that fails is tried again before it is given up until it changes; for
-    /// ever unless said.
+    /// ever unless said. It then has as many retries again, and the delays of its failures go on from
+    /// where they were, until it succeeds or has a new generation.
     pub const fn max_retries(mut self, retries: u32) -> Self {
         self.max_retries = Some(retries);
         self
@@ -126,7 +129,8 @@ impl Config {
 
     /// Whether a new generation of an object ends its backoff and clears its failures (the
     /// default), so that it is tried at once: somebody may have mended it. Say no where a reconciler
-    /// changes the `spec` of its own objects, and may fail afterwards.
+    /// makes generations of its own objects, and may fail afterwards: it backs off all the same, but
+    /// runs [twice for each delay](crate::Controller#what-ends-a-wait).
     pub const fn clear_on_new_generation(mut self, clear: bool) -> Self {
         self.clear_on_new_generation = clear;
         self
@@ -171,14 +175,20 @@ impl Config {
         }
     }
 
+    /// What counts failures, and says how long they wait.
+    pub(super) fn limiter(&self) -> Box<dyn RateLimiter<ObjectKey>> {
+        match &self.rate_limiter {
+            Some(make) => make(),
+            // Another in each process, so that what fails together in several is spread.
+            None => Box::new(BackoffLimiter::new(RandomState::new().hash_one(()))),
+        }
+    }
+
     /// The queue that these ask for.
     pub(super) fn queue(&self) -> Builder<ObjectKey> {
         let mut queue = Queue::builder()
             .early_add(EarlyAdd::Hold)
             .order(Order::Priority { oldest_every: self.oldest_every });
-        if let Some(make) = &self.rate_limiter {
-            queue = queue.limiter(make());
-        }
         if self.fair_namespaces || self.namespace_limit.is_some() {
             queue = queue.group_by(|key: &ObjectKey| Group::of(&key.namespace()));
         }

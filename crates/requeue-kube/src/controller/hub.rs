@@ -1,7 +1,7 @@
 //! Where everything that asks for a reconciliation comes together.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::Resource;
 use kube::core::ApiResource;
@@ -9,6 +9,7 @@ use kube::runtime::reflector::Store;
 use requeue::{Add, Queue};
 
 use super::debounce::Debounce;
+use super::failures::{Failures, Version, Versions};
 use super::reason::{Details, Reason};
 use super::scope::Scope;
 use super::{Config, RunnerError};
@@ -22,9 +23,10 @@ pub(super) struct Hub {
     pub(super) debounce: Option<Debounce>,
     /// Whether objects that are gone are reconciled, too.
     pub(super) runs_gone: bool,
-    clear_on_new_generation: bool,
-    /// In standby nothing is added.
-    open: AtomicBool,
+    pub(super) failures: Failures,
+    versions: Versions,
+    /// In standby nothing is added. Of what is not in the store, the keys to be added then.
+    standby: Mutex<Option<BTreeSet<ObjectKey>>>,
 }
 
 impl Hub {
@@ -33,6 +35,7 @@ impl Hub {
         name: &str,
         runs_gone: bool,
         open: bool,
+        versions: Versions,
     ) -> Result<Self, RunnerError> {
         let most = config.debounce_max.unwrap_or(config.debounce.saturating_mul(10));
         let debounce = (!config.debounce.is_zero()).then(|| Debounce::new(config.debounce, most));
@@ -42,8 +45,9 @@ impl Hub {
             scope: Scope::of::<K>(),
             debounce: debounce.transpose()?,
             runs_gone,
-            clear_on_new_generation: config.clear_on_new_generation,
-            open: AtomicBool::new(open),
+            failures: Failures::new(config.limiter()),
+            versions,
+            standby: Mutex::new((!open).then(BTreeSet::new)),
         })
     }
 
@@ -54,8 +58,11 @@ impl Hub {
         K::DynamicType: Eq + std::hash::Hash + Clone,
     {
         // First: what is seen between the two is added twice rather than not at all.
-        self.open.store(true, Ordering::SeqCst);
+        let gone = self.standby().take();
         self.add_all(store);
+        for key in gone.into_iter().flatten() {
+            self.add(key, LOW_PRIORITY, Reason::Bulk);
+        }
     }
 
     /// Adds everything in `store`, for whenever there is time.
@@ -76,13 +83,30 @@ impl Hub {
     /// An object of the controller's own kind has changed.
     pub(super) fn changed(&self, change: Change) {
         let Change { key, what, .. } = change;
-        match what {
-            What::Deleted if !self.runs_gone => return self.cancel(&key),
-            What::NewGeneration if self.clear_on_new_generation => self.queue.forget(&key),
-            What::Created | What::Deleted => self.queue.forget(&key),
-            What::Listed | What::Unchanged | What::Updated | What::NewGeneration => {}
+        if what == What::Deleted && !self.runs_gone {
+            return self.cancel(&key);
         }
+        self.release_if_overtaken(&key);
         self.add(key, what.priority(), Reason::Object);
+    }
+
+    /// A worker has ended a run of `key`, and the queue knows.
+    pub(super) fn finished(&self, key: ObjectKey) {
+        self.failures.entered(&key);
+        if self.release_if_overtaken(&key) {
+            self.add(key, What::NewGeneration.priority(), Reason::Object);
+        }
+    }
+
+    /// Ends the backoff of `key` if what has failed is not what there is now.
+    fn release_if_overtaken(&self, key: &ObjectKey) -> bool {
+        let release = || self.queue.forget(key);
+        self.failures.compare(key, || self.version(key), release)
+    }
+
+    /// What is in the store under `key`.
+    pub(super) fn version(&self, key: &ObjectKey) -> Option<Version> {
+        (self.versions)(key)
     }
 
     /// An object of `kind` has changed, which concerns others.
@@ -94,10 +118,14 @@ impl Hub {
     }
 
     pub(super) fn add(&self, key: ObjectKey, priority: i32, reason: Reason) {
-        if !self.open.load(Ordering::SeqCst) {
+        let key = self.scope.normal(key);
+        if let Some(gone) = &mut *self.standby() {
+            // The others are in the store.
+            if self.runs_gone && self.version(&key).is_none() {
+                gone.insert(key);
+            }
             return;
         }
-        let key = self.scope.normal(key);
         let bit = reason.bit();
         self.details.note(&key, reason);
         match &self.debounce {
@@ -108,11 +136,16 @@ impl Hub {
         }
     }
 
+    fn standby(&self) -> MutexGuard<'_, Option<BTreeSet<ObjectKey>>> {
+        self.standby.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn cancel(&self, key: &ObjectKey) {
         if let Some(debounce) = &self.debounce {
             debounce.cancel(key);
         }
         self.queue.cancel(key);
+        self.failures.forget(key);
         self.details.forget(key);
     }
 }

@@ -6,6 +6,7 @@ mod attempt;
 mod config;
 mod debounce;
 mod error;
+mod failures;
 mod hub;
 mod listed;
 mod names;
@@ -53,7 +54,7 @@ type Trigger = Box<dyn FnOnce(Arc<Hub>) -> BoxFuture<'static, ()> + Send>;
 ///
 /// - **Failures back off**, each object by itself, with [`policy::backoff`](crate::policy::backoff)
 ///   as the error policy. No event makes a failing object run before its time, but a new generation
-///   of it.
+///   of it: see [below](#what-ends-a-wait).
 /// - **Nothing is missed**: what was deleted while a watch was cut off is heard of, for owned and
 ///   watched objects, too. So is what is no longer owned by, or mapped to, an object.
 /// - **One object, one run**: the owner of objects in several namespaces that lives in none itself
@@ -66,6 +67,21 @@ type Trigger = Box<dyn FnOnce(Arc<Hub>) -> BoxFuture<'static, ()> + Send>;
 /// - **The reconciler is called on those tasks**, and so has to be `Send`, and its error policy
 ///   `Send + Sync`; so do all closures in kube that hold only what is so.
 /// - [`concurrency`](Config::concurrency) is 1 unless said.
+///
+/// # What ends a wait
+///
+/// What has failed waits for the delay that its error policy or the
+/// [rate limiter](Config::rate_limiter) gives, and no event ends that wait, but a new generation of
+/// the object or another object of the name, whose failures are none of its: it runs at once, and its
+/// delays begin anew. Some reconcilers make generations themselves: they change a `spec`, or write the
+/// status of a CustomResourceDefinition that has no `status` subresource, where every write makes one.
+/// So that these back off, too, what has run before its time and failed waits for all of the next
+/// delay, and delays begin anew once only until the object has succeeded. Nor do a reconciler's own
+/// writes bring back at once what was given up, by [`max_retries`](Config::max_retries), by
+/// [`Action::terminal`] or by an error policy's [`Action::await_change`]: the failure counts as any
+/// other, and nothing but a new generation runs before its delay has passed.
+///
+/// # Example
 ///
 /// ```no_run
 /// use std::sync::Arc;

@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::attempt::{Attempts, Item, report};
+use super::failures::versions;
 use super::hub::Hub;
 use super::listed::Readiness;
 use super::names::Name;
@@ -127,7 +128,9 @@ where
         }
 
         let leads = start_on.is_none();
-        let hub = Arc::new(Hub::new::<K>(&config, &name, subject.runs_gone, leads)?);
+        let versions = versions(store.clone(), dyntype.clone(), config.clear_on_new_generation);
+        let hub = Hub::new::<K>(&config, &name, subject.runs_gone, leads, versions)?;
+        let hub = Arc::new(hub);
         let meters = Arc::new(Meters::default());
         let series = Series::new(name, config.workers(), Arc::clone(&meters), hub.queue.clone());
         if let Some(metrics) = &self.metrics {
@@ -188,7 +191,7 @@ where
             error_policy,
             context,
             timeout: config.reconcile_timeout,
-            clear_on_new_generation: config.clear_on_new_generation,
+            max_retries: config.max_retries,
             meters,
             results: results.clone(),
             panics: (!config.recover_panic).then(|| panics.clone()),
@@ -197,15 +200,14 @@ where
             let attempts = Arc::clone(&attempts);
             async move { attempts.attempt(key, run).await }
         };
-        let mut workers = Workers::new(hub.queue.clone(), handler)
+        let finished = Arc::clone(&hub);
+        let workers = Workers::new(hub.queue.clone(), handler)
+            .on_finish(move |key| finished.finished(key))
             .concurrency(config.workers())
             .grace(Duration::ZERO)
             .drain_timeout(config.shutdown_timeout)
             // An attempt has a span of its own.
             .span(|_, _| tracing::Span::none());
-        if let Some(retries) = config.max_retries {
-            workers = workers.max_retries(retries);
-        }
         let shutdown = async {
             tokio::select! {
                 biased;

@@ -34,7 +34,7 @@ impl<'a> Sample<'a> {
     }
 
     fn retries(&self) -> u64 {
-        self.counts.retries.saturating_sub(self.meters.at_once.load(Relaxed))
+        self.meters.retries.load(Relaxed)
     }
 
     fn reconcile_time(&self) -> (f64, Vec<(f64, u64)>) {

@@ -43,8 +43,8 @@ pub(crate) struct Meters {
     pub(super) terminal: AtomicU64,
     pub(super) panics: AtomicU64,
     pub(super) timeouts: AtomicU64,
-    /// Keys that came back without a delay, which are no retries in controller-runtime.
-    pub(super) at_once: AtomicU64,
+    /// Keys that come back after a delay.
+    pub(super) retries: AtomicU64,
     pub(super) active: AtomicUsize,
     /// How many runs took no longer than each bound, and longer than the one before; the last ones
     /// longer than any.
@@ -59,7 +59,7 @@ impl Default for Meters {
             terminal: AtomicU64::default(),
             panics: AtomicU64::default(),
             timeouts: AtomicU64::default(),
-            at_once: AtomicU64::default(),
+            retries: AtomicU64::default(),
             active: AtomicUsize::default(),
             times: [const { AtomicU64::new(0) }; BOUNDS.len() + 1],
             nanos: AtomicU64::default(),
@@ -92,8 +92,9 @@ impl Meters {
         self.nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    pub(crate) fn came_back_at_once(&self) {
-        self.at_once.fetch_add(1, Relaxed);
+    /// A key comes back, which is a retry after a delay alone, as in controller-runtime.
+    pub(crate) fn comes_back(&self, delay: Duration) {
+        self.retries.fetch_add(u64::from(!delay.is_zero()), Relaxed);
     }
 }
 

@@ -51,7 +51,7 @@ use crate::ObjectKey;
 /// | `controller_runtime_active_workers` | `controller` | how many are |
 /// | `workqueue_depth` | `name`, `controller`, `priority` | keys that are ready, or will be once their worker is done; with more than 25 priorities, all under `exceeded_cardinality_limit` |
 /// | `workqueue_adds_total` | `name`, `controller` | keys that became ready, or dirty while with a worker |
-/// | `workqueue_retries_total` | `name`, `controller` | keys that were added after a delay |
+/// | `workqueue_retries_total` | `name`, `controller` | keys that came back after a delay: a failure's, or what a success asked for |
 /// | `workqueue_queue_duration_seconds` | `name`, `controller` | how long keys were ready before they were handed out |
 /// | `workqueue_work_duration_seconds` | `name`, `controller` | how long workers had keys |
 /// | `workqueue_unfinished_work_seconds` | `name`, `controller` | how long all keys with a worker have been with it, added up |

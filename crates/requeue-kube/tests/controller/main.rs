@@ -7,5 +7,6 @@ mod common;
 mod ends;
 mod metrics;
 mod orders;
+mod releases;
 mod relists;
 mod starts;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::runtime::reflector::ObjectRef;
 use requeue_kube::controller::Action;
 use requeue_kube::policy;
 use tokio::sync::oneshot;
@@ -107,8 +108,7 @@ async fn a_standby_sees_everything_queues_nothing_and_begins_with_what_there_is(
     let log = Log::new();
     let controller = controller.start_on(async { _ = leads.await });
     let (store, readiness) = (controller.store(), controller.readiness());
-    let _reading =
-        Reading::of(controller.run_refs(note_ref, policy::backoff, Arc::new(log.clone())));
+    let _reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("a", 1), map("b", 1)]);
     feed.delete(&map("b", 2));
     feed.apply(&map("c", 1));
@@ -121,6 +121,33 @@ async fn a_standby_sees_everything_queues_nothing_and_begins_with_what_there_is(
     feed.apply(&map("d", 1));
     log.reaches(3).await;
     assert_eq!(log.names(), ["a", "c", "d"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_standby_sees_go_is_run_by_reference_when_it_leads() {
+    let (feed, controller) = controller::<ConfigMap>();
+    let (watched, events) = Feed::<ConfigMap>::new();
+    let (lead, leads) = oneshot::channel::<()>();
+    let log = Log::new();
+    let controller = controller
+        .watches_stream(events, |_| [ObjectRef::new("never there").within("ns")])
+        .start_on(async { _ = leads.await });
+    let _reading =
+        Reading::of(controller.run_refs(note_ref, policy::backoff, Arc::new(log.clone())));
+    watched.list(&[map("x", 1)]);
+    feed.list(&[map("again", 1), map("gone", 1), map("stays", 1)]);
+    for name in ["again", "gone"] {
+        feed.delete(&map(name, 2));
+    }
+    feed.apply(&map("again", 3));
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(log.names().is_empty());
+    lead.send(()).unwrap();
+    log.reaches(4).await;
+    a_moment().await;
+    let mut names = log.names();
+    names.sort_unstable();
+    assert_eq!(names, ["again", "gone", "never there", "stays"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,179 @@
+//! What has failed, and what ends its wait.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kube::Resource;
+use kube::core::ObjectMeta;
+use kube::runtime::reflector::Store;
+use requeue::{RateLimiter, Time};
+
+use crate::ObjectKey;
+
+/// What a failure is one of: a generation of an object, and of no other under its name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Version {
+    uid: Option<String>,
+    /// Nothing where a new generation is to change nothing.
+    generation: Option<i64>,
+}
+
+/// Finds the version of an object in the store; nothing if it is not there.
+pub(super) type Versions = Box<dyn Fn(&ObjectKey) -> Option<Version> + Send + Sync>;
+
+pub(super) fn versions<K>(store: Store<K>, dyntype: K::DynamicType, generations: bool) -> Versions
+where
+    K: Resource + Clone + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone + Send + Sync,
+{
+    Box::new(move |key| {
+        let object = store.get(&key.to_ref(dyntype.clone()))?;
+        let ObjectMeta { uid, generation, .. } = object.meta();
+        Some(Version { uid: uid.clone(), generation: generation.filter(|_| generations) })
+    })
+}
+
+/// Who has failed, and how often: the limiter, and of each key what decides when it comes back.
+///
+/// The queue holds a key back until its delay has passed. What ends the wait before is another
+/// [`Version`], which two may be the first to see: the watch, and the worker that has just entered a
+/// failure. The store has the new object before the watch tells of it, so both compare with that
+/// one, and under the lock that is in here: whoever comes second finds that nothing is left to do.
+///
+/// As many entries as there are objects that have failed and have not succeeded since.
+pub(super) struct Failures(Mutex<State>);
+
+struct State {
+    limiter: Box<dyn RateLimiter<ObjectKey>>,
+    keys: HashMap<ObjectKey, Failure>,
+}
+
+#[derive(Default)]
+struct Failure {
+    /// What has failed, or what it was let go for.
+    version: Option<Version>,
+    /// In a row, of this version, since it was given up last.
+    count: u32,
+    wait: Wait,
+    /// It is given up, and comes back only to see whether it was added in the meantime: the adds
+    /// that it had before.
+    parked: Option<u32>,
+    /// It runs before its time. The next failure waits for all of its own.
+    hurried: bool,
+    /// The limiter has been told to forget it since it succeeded last.
+    cleared: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Wait {
+    /// It runs, or could: the queue holds nothing back.
+    #[default]
+    No,
+    UntilDueOrChanged,
+    UntilDue,
+}
+
+/// What a run is about to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Begin {
+    /// This attempt.
+    Attempt(u32),
+    /// None: the key was given up, and nobody has asked for it since.
+    Nothing,
+}
+
+impl Failures {
+    pub(super) fn new(limiter: Box<dyn RateLimiter<ObjectKey>>) -> Self {
+        Self(Mutex::new(State { limiter, keys: HashMap::new() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The key was handed out; so many adds have asked for it.
+    pub(super) fn begin(&self, key: &ObjectKey, adds: u32) -> Begin {
+        let mut state = self.lock();
+        let Some(failure) = state.keys.get_mut(key) else { return Begin::Attempt(1) };
+        failure.wait = Wait::No;
+        if failure.parked.take() == Some(adds) {
+            return Begin::Nothing;
+        }
+        Begin::Attempt(failure.count.saturating_add(1))
+    }
+
+    /// A run of `version` has failed, for the `count`th time in a row: the delay is what was said
+    /// for it, or the limiter's.
+    pub(super) fn fail(
+        &self,
+        key: &ObjectKey,
+        version: Option<Version>,
+        delay: Option<Duration>,
+        now: Time,
+    ) -> Duration {
+        let mut state = self.lock();
+        let failure = state.keys.entry(key.clone()).or_default();
+        failure.count = failure.count.saturating_add(1);
+        failure.version = version;
+        delay.unwrap_or_else(|| state.limiter.delay(key, now))
+    }
+
+    /// A run of `version`, for which there had been so many adds, has failed for good: the limiter
+    /// counts it, and the key may come back after its delay, if it is added.
+    pub(super) fn give_up(
+        &self,
+        key: &ObjectKey,
+        version: Option<Version>,
+        adds: u32,
+        now: Time,
+    ) -> Duration {
+        let mut state = self.lock();
+        let failure = state.keys.entry(key.clone()).or_default();
+        *failure = Failure { count: 0, version, parked: Some(adds), ..std::mem::take(failure) };
+        state.limiter.delay(key, now)
+    }
+
+    /// The key has succeeded, or its object is gone.
+    pub(super) fn forget(&self, key: &ObjectKey) {
+        let mut state = self.lock();
+        if state.keys.remove(key).is_some() {
+            state.limiter.forget(key);
+        }
+    }
+
+    /// The queue has heard of the failure, if it was one, and holds the key back.
+    pub(super) fn entered(&self, key: &ObjectKey) {
+        if let Some(failure) = self.lock().keys.get_mut(key) {
+            let hurried = std::mem::take(&mut failure.hurried);
+            failure.wait = if hurried { Wait::UntilDue } else { Wait::UntilDueOrChanged };
+        }
+    }
+
+    /// Lets the key go before its time if another than `version` has failed: then `release` is
+    /// called, under the lock. Whether it was.
+    pub(super) fn compare(
+        &self,
+        key: &ObjectKey,
+        version: impl FnOnce() -> Option<Version>,
+        release: impl FnOnce(),
+    ) -> bool {
+        let mut state = self.lock();
+        let State { limiter, keys } = &mut *state;
+        let Some(failure) = keys.get_mut(key) else { return false };
+        if failure.wait != Wait::UntilDueOrChanged {
+            return false;
+        }
+        let version = version();
+        if version == failure.version {
+            return false;
+        }
+        if !failure.cleared {
+            limiter.forget(key);
+        }
+        *failure = Failure { version, hurried: true, cleared: true, ..Failure::default() };
+        release();
+        true
+    }
+}
