@@ -1,0 +1,67 @@
+//! What the controller may do, and what it does.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::manifests::objects;
+
+const USER: &str = "system:serviceaccount:website-system:website-controller";
+
+/// Of each request its user, verb, resource and the code of its answer.
+pub(crate) const AUDIT_POLICY: &str = r#"
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+"#;
+
+/// A verb, and a group and resource that it may be, or was, used on.
+pub(crate) type Use = (String, String, String);
+
+/// What the roles in the manifest allow.
+pub(crate) fn allowed() -> BTreeSet<Use> {
+    let rules = objects(manifest!("manifests/rbac.yaml"));
+    let rules = rules.iter().filter_map(|object| object.data["rules"].as_array()).flatten();
+    let texts = |of: &Value| -> Vec<String> {
+        serde_json::from_value(of.clone()).expect("it is a list of texts")
+    };
+    let mut allowed = BTreeSet::new();
+    for rule in rules {
+        let groups = texts(&rule["apiGroups"]);
+        for resource in texts(&rule["resources"]) {
+            for verb in texts(&rule["verbs"]) {
+                let uses =
+                    groups.iter().map(|group| (verb.clone(), group.clone(), resource.clone()));
+                allowed.extend(uses);
+            }
+        }
+    }
+    allowed
+}
+
+/// What the controller has used of it, by the API server's own account. Nothing was refused.
+pub(crate) fn used(audit: &Path) -> BTreeSet<Use> {
+    let audit = std::fs::read_to_string(audit).expect("it is there");
+    let events = audit.lines().map(|line| serde_json::from_str(line).expect("it is JSON"));
+    let events = events.filter(|event: &Value| event["impersonatedUser"]["username"] == USER);
+    let mut used = BTreeSet::new();
+    for event in events {
+        let code = &event["responseStatus"]["code"];
+        assert_ne!(code, 403, "{event}");
+        let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
+        let object = &event["objectRef"];
+        let (group, mut resource) = (text(&object["apiGroup"]), text(&object["resource"]));
+        if let Some(subresource) = object["subresource"].as_str() {
+            resource = format!("{resource}/{subresource}");
+        }
+        if code == 201 {
+            // An apply that has created.
+            used.insert(("create".to_owned(), group.clone(), resource.clone()));
+        }
+        used.insert((text(&event["verb"]), group, resource));
+    }
+    used
+}
