@@ -54,7 +54,7 @@ impl Sight {
     }
 
     /// What a [predicate](kube::runtime::Predicate) makes of the object: an object that changes, but
-    /// not in this, is no [`Change`]. With `None` every one is.
+    /// neither in this nor in whom it concerns, is no [`Change`]. With `None` every one is.
     #[must_use]
     pub fn property(mut self, property: Option<u64>) -> Self {
         self.property = property;
@@ -63,9 +63,10 @@ impl Sight {
 
     /// What has become of the object, if that is anybody's business.
     fn since(&self, before: &Self) -> Option<What> {
+        let is_same = self.property == before.property && self.targets == before.targets;
         if self.uid != before.uid {
             Some(What::Created)
-        } else if self.property.is_some() && self.property == before.property {
+        } else if self.property.is_some() && is_same {
             None
         } else if self.generation != before.generation {
             Some(What::NewGeneration)

@@ -112,6 +112,10 @@ fn a_change_of_something_else_is_none() {
     assert_eq!(feed(&mut watch, list([at(3, Some(7))])), []);
     let changes = feed(&mut watch, [Event::Apply(at(4, Some(8))), Event::Apply(at(5, None))]);
     assert_eq!(changes, became(&[("a", What::Updated), ("a", What::Updated)]));
+    // To concern somebody else is one, whatever else it looks like.
+    let moved = at(6, Some(8)).concerning([key("owner")]);
+    feed(&mut watch, [Event::Apply(at(6, Some(8)))]);
+    assert_eq!(feed(&mut watch, [Event::Apply(moved)]), became(&[("a", What::Unchanged)]));
     // Another object under its name is a change, whatever it looks like; and so is the end of it.
     feed(&mut watch, [Event::Apply(at(6, Some(8)))]);
     let another = sight("a", 2, 7).property(Some(8));
@@ -176,7 +180,13 @@ impl Model {
         let what = match before {
             None => [What::Created, What::Listed][usize::from(first)],
             Some(before) if before.uid != now.uid => What::Created,
-            Some(before) if now.property.is_some() && before.property == now.property => return,
+            Some(before)
+                if now.property.is_some()
+                    && before.property == now.property
+                    && before.targets == now.targets =>
+            {
+                return;
+            }
             Some(before) if before.generation != now.generation => What::NewGeneration,
             Some(before) if before.resource_version != now.resource_version => What::Updated,
             Some(_) => What::Unchanged,
