@@ -253,7 +253,10 @@ impl Election {
         let Role::Leader(held) = &mut self.role else { return };
         let later = sent.at + self.config.retry_period;
         match (sent.ask, answer) {
-            (Ask::Release, Answer::Lease(_)) => self.role = Role::Ended(End::Released),
+            (Ask::Release, Answer::Lease(lease)) => {
+                self.role = Role::Ended(End::Released);
+                self.see(lease, now);
+            }
             (ask, Answer::Lease(lease)) => {
                 if lease.holder() != self.identity || lease.token() != held.token {
                     let by = lease.holder().to_owned();

@@ -106,6 +106,7 @@ fn a_lease_that_is_not_there_is_created_and_one_that_is_released_is_taken() {
     it.election.release();
     it.answers();
     assert!(matches!(it.poll(), Step::Ended(End::Released)));
+    assert_eq!(it.election.holder(), None);
     assert_eq!(it.spec()["holderIdentity"], "");
     assert_eq!(it.spec()["leaseDurationSeconds"], 1);
 
