@@ -40,11 +40,12 @@
 //! # }
 //! ```
 //!
-//! Whoever comes from kube's controller changes two imports and the error policy:
-//! `kube::runtime::controller::{Action, Controller}` and `kube::runtime::finalizer` are
-//! [`controller::{Action, Controller}`](controller) and [`finalizer()`] here, and
-//! [`policy::backoff`] takes the place of a function that says so many seconds. `docs/KUBE.md` has
-//! all that differs, from there and from controller-runtime, and `examples/website` a whole
+//! Whoever comes from kube's controller changes imports and the error policy:
+//! `kube::runtime::controller::{Action, Config, Controller, Error}` and `kube::runtime::finalizer` are
+//! [`controller::{Action, Config, Controller, Error}`](controller) and [`finalizer()`] here, and
+//! [`policy::backoff`] takes the place of a function that says so many seconds. The reconciler, its
+//! policy and their context run on tasks, so that they are `'static`: a closure that borrows has to
+//! `move`. `docs/KUBE.md` has all that differs, from there and from controller-runtime, and `examples/website` a whole
 //! controller with leader election, metrics, page and manifests.
 
 pub mod controller;

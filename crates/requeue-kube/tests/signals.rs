@@ -45,7 +45,7 @@ async fn control(name: &str) -> (Queue<ObjectKey>, Arc<Semaphore>, JoinHandle<Ve
         .shutdown_on_signal()
         .queue_on_start(|queue| give.send(queue).unwrap())
         .run(reconcile, policy::backoff, Arc::clone(&to_end))
-        .map(|result| result.unwrap().0.name);
+        .map(|result| result.map_or_else(|error| error.to_string(), |(object, _)| object.name));
     let stream = tokio::spawn(stream.collect());
     begun.acquire().await.unwrap().forget();
     (queue.await.unwrap(), to_end, stream)
@@ -75,5 +75,6 @@ async fn the_first_signal_waits_for_what_runs_and_the_second_for_nothing() {
     terminate();
     is_paused(&queue).await;
     terminate();
-    assert_eq!(stream.await.unwrap(), [""; 0]);
+    let cut_off = "runner error: the shutdown has cut off the reconciliation of ns/a";
+    assert_eq!(stream.await.unwrap(), [cut_off]);
 }

@@ -1,11 +1,12 @@
 //! One run of the reconciler.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::{FutureExt, TryFuture, TryFutureExt};
@@ -16,7 +17,7 @@ use requeue::Add;
 use requeue::workers::{self, Context};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use super::action::{Action, Then};
 use super::error::Error;
@@ -45,6 +46,10 @@ where
     pub(super) timeout: Option<Duration>,
     pub(super) max_retries: Option<u32>,
     pub(super) meters: Arc<Meters>,
+    /// What is being reconciled, for who cuts it off.
+    pub(super) running: Mutex<BTreeSet<ObjectKey>>,
+    /// What the stream was first polled in.
+    pub(super) parent: Span,
     pub(super) results: mpsc::Sender<Item<K, E>>,
     /// Where what it panics with goes, if that is to end the controller.
     pub(super) panics: Option<mpsc::UnboundedSender<Box<dyn Any + Send>>>,
@@ -105,6 +110,7 @@ where
         if normal != key {
             // It was added before it was known that its kind has no namespaces.
             let add = Add::now().priority(run.priority()).reason(run.reasons());
+            self.hub.details.rename(&key, &normal);
             self.hub.queue.add_with(normal, add);
             return Ok(workers::Action::done());
         }
@@ -127,18 +133,26 @@ where
             return Ok(workers::Action::done());
         };
         let span = tracing::info_span!(
+            parent: &self.parent,
             "reconciling object",
             "object.ref" = %object,
             object.reason = %reason,
             attempt,
         );
         let (begun, active) = (Instant::now(), self.meters.begin());
+        self.running().insert(key.clone());
         let ended = self.run(subject).instrument(span.clone()).await;
+        // Not if it is dropped before.
+        self.running().remove(&key);
         drop(active);
         self.meters.end(ended.outcome(), begun.elapsed());
         let next = self.next(&ended, &Tried { key, version, attempt, adds: run.adds() });
         span.in_scope(|| self.tell(ended, object));
         next
+    }
+
+    pub(super) fn running(&self) -> MutexGuard<'_, BTreeSet<ObjectKey>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn run(&self, subject: T) -> Ended<Fut::Error> {

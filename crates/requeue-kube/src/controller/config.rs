@@ -114,7 +114,8 @@ impl Config {
     }
 
     /// How long a graceful shutdown waits for what is running; 30 s unless said. What still runs
-    /// then is dropped at an `await`.
+    /// then is dropped at an `await`, and named by a
+    /// [`RunnerError::CutOff`](super::RunnerError::CutOff).
     pub const fn shutdown_timeout(mut self, timeout: Duration) -> Self {
         self.shutdown_timeout = timeout;
         self
@@ -162,7 +163,8 @@ impl Config {
         self
     }
 
-    /// How many objects of one namespace are reconciled at once; no limit unless said.
+    /// How many objects of one namespace are reconciled at once; no limit unless said. Objects
+    /// without a namespace count as those of one.
     pub const fn namespace_limit(mut self, limit: u32) -> Self {
         self.namespace_limit = Some(limit);
         self

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use requeue::{Add, EarlyAdd, Merge, Queue, Time};
+use requeue::{Add, EarlyAdd, Item, Merge, Queue, Time};
 
 use super::RunnerError;
 use crate::ObjectKey;
@@ -46,11 +46,32 @@ impl Debounce {
     /// Adds to `queue` what has waited.
     pub(super) async fn hand_over(&self, queue: &Queue<ObjectKey>) {
         while let Some(item) = self.waiting.get().await {
-            let add = Add::now().priority(item.priority()).reason(item.reasons());
-            let mut since = self.since();
-            since.remove(item.key());
-            queue.add_with(item.key().clone(), add);
-            item.succeed();
+            self.pass(item, queue);
         }
+    }
+
+    /// Adds to `queue` what waits still: nothing will follow it.
+    pub(super) async fn hand_over_all(&self, queue: &Queue<ObjectKey>) {
+        let mut keys: Vec<_> = self.since().keys().cloned().collect();
+        keys.sort_unstable();
+        for key in keys {
+            // The lowest, so that it keeps the one it has.
+            self.waiting.add_with(key, Add::now().priority(i32::MIN));
+        }
+        while let Some(item) = self.waiting.try_get() {
+            self.pass(item, queue);
+        }
+        // What the other has taken is on its way.
+        while self.waiting.processing() > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn pass(&self, item: Item<'_, ObjectKey>, queue: &Queue<ObjectKey>) {
+        let add = Add::now().priority(item.priority()).reason(item.reasons());
+        let mut since = self.since();
+        since.remove(item.key());
+        queue.add_with(item.key().clone(), add);
+        item.succeed();
     }
 }

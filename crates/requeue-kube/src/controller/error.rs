@@ -8,6 +8,8 @@ use kube::core::DynamicObject;
 use kube::runtime::reflector::ObjectRef;
 use requeue::BuildError;
 
+use crate::ObjectKey;
+
 /// What is in the stream of a [`Controller`](crate::Controller) besides successes.
 ///
 /// None of these ends the controller, but a [`RunnerError`](Self::RunnerError). kube's, and two
@@ -81,6 +83,17 @@ pub enum RunnerError {
     DuplicateName(String),
     /// The [configuration](super::Config) makes no sense.
     Config(BuildError),
+    /// This watch, named as above, has failed, and
+    /// [`trigger_backoff`](crate::Controller::trigger_backoff) says that it is not to be begun again.
+    /// What was running has ended.
+    WatchEnded(String),
+    /// The shutdown has dropped runs at an `await`: it took longer than
+    /// [it may](super::Config::shutdown_timeout), or was told twice to be quick. What they had asked
+    /// of the API server may still be done.
+    CutOff {
+        /// The objects that were being reconciled, in order.
+        keys: Vec<ObjectKey>,
+    },
 }
 
 impl fmt::Display for RunnerError {
@@ -95,6 +108,11 @@ impl fmt::Display for RunnerError {
                  another name with `Controller::name`"
             ),
             Self::Config(error) => error.fmt(f),
+            Self::WatchEnded(watch) => write!(f, "the watch of {watch} has failed for good"),
+            Self::CutOff { keys } => {
+                let keys: Vec<_> = keys.iter().map(ToString::to_string).collect();
+                write!(f, "the shutdown has cut off the reconciliation of {}", keys.join(", "))
+            }
         }
     }
 }

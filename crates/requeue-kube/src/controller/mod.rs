@@ -24,6 +24,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use futures_util::{Stream, StreamExt, TryFuture};
 use kube::api::{Api, Resource};
+use kube::discovery;
 use kube::runtime::Predicate;
 pub use kube::runtime::controller::{ReconcileReason, ReconcileRequest};
 use kube::runtime::reflector::store::Writer;
@@ -120,6 +121,7 @@ where
     K::DynamicType: Eq + Hash,
 {
     dyntype: K::DynamicType,
+    scope: Option<discovery::Scope>,
     name: Option<String>,
     store: Store<K>,
     main: Main<K>,
@@ -166,7 +168,8 @@ where
 
     /// As [`new`](Self::new), for a kind that is known at run time alone.
     ///
-    /// Whether its objects live in namespaces, the first that is seen tells.
+    /// Whether its objects live in namespaces, the first that is seen tells, unless
+    /// [`scope`](Self::scope) does.
     pub fn new_with(main_api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
         let mut writer = Writer::new(dyntype.clone());
         let store = writer.as_reader();
@@ -223,6 +226,7 @@ where
         readiness.expect(0, name.clone());
         Self {
             dyntype,
+            scope: None,
             name: None,
             store,
             main: Main { name, events, predicate: None, store: write },
@@ -246,9 +250,20 @@ where
         self
     }
 
+    /// Whether the objects live in namespaces, of a kind that is known at run time alone: kube's
+    /// [discovery](kube::discovery::ApiCapabilities::scope) knows. Otherwise the first object that is
+    /// seen tells, and what has no namespace, but is owned from several, may be several objects before.
+    pub fn scope(mut self, scope: discovery::Scope) -> Self {
+        self.scope = Some(scope);
+        self
+    }
+
     /// What the controller is called, in metrics and messages: its kind in lower case unless said.
     /// No two in a process may have one name at once: the second ends with
-    /// [`RunnerError::DuplicateName`].
+    /// [`RunnerError::DuplicateName`]. A name is free once its stream has ended or is dropped. What was
+    /// running in one that is dropped goes on up to its next `await`, and so for a moment beside what
+    /// the next controller of the name runs: end it by a
+    /// [graceful shutdown](Self::graceful_shutdown_on) where that matters.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
@@ -256,7 +271,7 @@ where
 
     /// How long watches wait before they begin again after an error. Unless said, each waits by
     /// itself, from 0.8 s to 30 s with jitter. This one is for all of them together; where it says
-    /// `None`, the watch ends.
+    /// `None`, the controller shuts down, with [`RunnerError::WatchEnded`].
     pub fn trigger_backoff(mut self, backoff: impl Backoff + 'static) -> Self {
         self.trigger_backoff = Some(TriggerBackoff::new(backoff));
         self
@@ -314,6 +329,9 @@ where
     /// An object that is not in the store is [not found](Error::ObjectNotFound), and not tried
     /// again: it is gone, or was never there. Use a [finalizer](crate::finalizer()) to clean up, or
     /// [`run_refs`](Self::run_refs).
+    ///
+    /// Unlike in kube, all three are `'static`: closures that borrow have to `move`, and hold what
+    /// they use in an `Arc`.
     ///
     /// # Panics
     ///

@@ -52,6 +52,14 @@ impl Details {
         self.lock().remove(key);
     }
 
+    /// The key was another of the same object.
+    pub(super) fn rename(&self, from: &ObjectKey, to: &ObjectKey) {
+        let mut details = self.lock();
+        if let Some(reason) = details.remove(from) {
+            details.entry(to.clone()).or_insert(reason);
+        }
+    }
+
     /// Why the attempt comes, in kube's words. Of several reasons, the first in its list.
     pub(super) fn take(&self, key: &ObjectKey, bits: u32, attempt: u32) -> ReconcileReason {
         let detail = if bits & DETAILED == 0 { None } else { self.lock().remove(key) };

@@ -15,13 +15,15 @@ use kube::Resource;
 use kube::runtime::reflector::ObjectRef;
 use requeue::workers::Workers;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
+use tracing::{Instrument, Span};
 
 use super::attempt::{Attempts, Item, report};
 use super::failures::versions;
 use super::hub::Hub;
 use super::listed::Readiness;
 use super::names::Name;
+use super::scope::Scope;
 use super::source::{Following, Source};
 use super::{Action, Controller, Error, RunnerError};
 use crate::metrics::{Meters, Series};
@@ -79,7 +81,7 @@ where
                     Ok(name) => state.name = Some(name),
                     Err(error) => return Some((Err(Error::RunnerError(error)), state)),
                 }
-                state.tasks.spawn(engine);
+                state.tasks.spawn(engine.in_current_span());
             }
             if let Some(item) = state.stream.recv().await {
                 return Some((item, state));
@@ -129,7 +131,10 @@ where
 
         let leads = start_on.is_none();
         let versions = versions(store.clone(), dyntype.clone(), config.clear_on_new_generation);
-        let hub = Hub::new::<K>(&config, &name, subject.runs_gone, leads, versions)?;
+        let mut hub = Hub::new::<K>(&config, &name, subject.runs_gone, leads, versions)?;
+        if let Some(scope) = &self.scope {
+            hub.scope = Scope::stated(scope);
+        }
         let hub = Arc::new(hub);
         let meters = Arc::new(Meters::default());
         let series = Series::new(name, config.workers(), Arc::clone(&meters), hub.queue.clone());
@@ -177,7 +182,7 @@ where
             biased;
             () = &mut forced => return Ok(()),
             () = &mut graceful => return Ok(()),
-            () = watches.panicked() => return Ok(()),
+            error = watches.failed() => return Err(error),
             started = started => started?,
         }
 
@@ -193,11 +198,14 @@ where
             timeout: config.reconcile_timeout,
             max_retries: config.max_retries,
             meters,
+            running: Mutex::default(),
+            parent: Span::current(),
             results: results.clone(),
             panics: (!config.recover_panic).then(|| panics.clone()),
         });
+        let reconciling = Arc::clone(&attempts);
         let handler = move |key, run| {
-            let attempts = Arc::clone(&attempts);
+            let attempts = Arc::clone(&reconciling);
             async move { attempts.attempt(key, run).await }
         };
         let finished = Arc::clone(&hub);
@@ -208,13 +216,25 @@ where
             .drain_timeout(config.shutdown_timeout)
             // An attempt has a span of its own.
             .span(|_, _| tracing::Span::none());
+        let mut why = Ok(());
         let shutdown = async {
-            tokio::select! {
+            let ended = tokio::select! {
                 biased;
-                // From now on nothing is handed out.
-                () = &mut graceful => hub.queue.pause(),
-                // Nothing will change any more: what is ready still runs.
-                () = watches.ended() => {}
+                () = &mut graceful => None,
+                ended = watches.ended() => Some(ended),
+            };
+            match ended {
+                // Nothing will change any more: what was seen still runs.
+                Some(Ok(())) => {
+                    if let Some(debounce) = &hub.debounce {
+                        debounce.hand_over_all(&hub.queue).await;
+                    }
+                }
+                ended => {
+                    // From now on nothing is handed out.
+                    hub.queue.pause();
+                    why = ended.unwrap_or(Ok(()));
+                }
             }
         };
         tokio::select! {
@@ -222,11 +242,11 @@ where
             () = &mut forced => {}
             panic = panicked.recv() => end_with(panic),
             drained = workers.run_until(shutdown) => {
-                let (dropped, cut_off) = (drained.dropped.len(), drained.processing);
-                tracing::debug!(controller = series.name, dropped, cut_off, "shut down");
+                tracing::debug!(controller = series.name, dropped = drained.dropped.len(), "shut down");
             }
         }
-        Ok(())
+        let keys: Vec<_> = attempts.running().iter().cloned().collect();
+        if keys.is_empty() { why } else { Err(RunnerError::CutOff { keys }) }
     }
 }
 
@@ -253,7 +273,7 @@ struct Running<T> {
 
 /// The tasks that look out for changes. They end when this is dropped.
 struct Watches {
-    watches: JoinSet<()>,
+    watches: JoinSet<Result<(), RunnerError>>,
     /// Triggers and the like, which may end at any time.
     others: JoinSet<()>,
 }
@@ -267,34 +287,40 @@ impl Watches {
         for (number, source) in sources.enumerate() {
             let following = following(number, source.name.clone());
             following.readiness.expect(number, source.name);
-            watches.spawn((source.follow)(following));
+            watches.spawn((source.follow)(following).in_current_span());
         }
         Self { watches, others: JoinSet::new() }
     }
 
-    /// Is ready when no watch is left. What a mapper or another task panics with, this does.
-    async fn ended(&mut self) {
+    /// Is ready when no watch is left, or when one has failed for good. What a mapper or another task
+    /// panics with, this does.
+    async fn ended(&mut self) -> Result<(), RunnerError> {
         loop {
             tokio::select! {
                 watch = self.watches.join_next() => match watch {
-                    Some(ended) => pass_on(ended),
-                    None => return,
+                    Some(ended) => pass_on(ended).unwrap_or(Ok(()))?,
+                    None => return Ok(()),
                 },
-                Some(ended) = self.others.join_next() => pass_on(ended),
+                Some(ended) = self.others.join_next() => { pass_on(ended); }
             }
         }
     }
 
-    /// Only panics.
-    async fn panicked(&mut self) {
-        self.ended().await;
-        future::pending().await
+    /// Is ready when a watch has failed for good.
+    async fn failed(&mut self) -> RunnerError {
+        match self.ended().await {
+            Ok(()) => future::pending().await,
+            Err(error) => error,
+        }
     }
 }
 
-fn pass_on(ended: Result<(), tokio::task::JoinError>) {
-    if let Some(Ok(panic)) = ended.err().map(tokio::task::JoinError::try_into_panic) {
-        resume_unwind(panic);
+/// What a task has returned, unless it was aborted.
+fn pass_on<T>(ended: Result<T, JoinError>) -> Option<T> {
+    match ended.map_err(JoinError::try_into_panic) {
+        Ok(value) => Some(value),
+        Err(Ok(panic)) => resume_unwind(panic),
+        Err(Err(_aborted)) => None,
     }
 }
 

@@ -3,8 +3,8 @@
 use std::any::TypeId;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use kube::Resource;
 use kube::core::{ClusterResourceScope, NamespaceResourceScope};
+use kube::{Resource, discovery};
 
 use crate::ObjectKey;
 
@@ -27,6 +27,13 @@ impl Scope {
             NAMESPACED
         } else {
             UNKNOWN
+        }))
+    }
+
+    pub(crate) const fn stated(scope: &discovery::Scope) -> Self {
+        Self(AtomicU8::new(match scope {
+            discovery::Scope::Cluster => CLUSTER,
+            discovery::Scope::Namespaced => NAMESPACED,
         }))
     }
 

@@ -13,6 +13,7 @@ use kube::runtime::Predicate;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
 
+use super::RunnerError;
 use super::hub::Hub;
 use super::listed::Readiness;
 use crate::ObjectKey;
@@ -20,7 +21,7 @@ use crate::watch::{Sight, Watch};
 
 pub(super) type Events<O> = BoxStream<'static, watcher::Result<Event<O>>>;
 pub(super) type AnyPredicate<O> = Box<dyn Predicate<O> + Send>;
-type Follow = Box<dyn FnOnce(Following) -> BoxFuture<'static, ()> + Send>;
+type Follow = Box<dyn FnOnce(Following) -> BoxFuture<'static, Result<(), RunnerError>> + Send>;
 
 /// A watch that has not begun.
 pub(super) struct Source {
@@ -60,9 +61,14 @@ impl Source {
         let follow = move |following: Following| {
             let (hub, mut watch) = (Arc::clone(&following.hub), Watch::new());
             let on_event = move |event: Event<K>| {
+                // First: who finds it in the store has to know its one key.
+                if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) =
+                    &event
+                {
+                    hub.scope.learn(object);
+                }
                 store(&event);
                 let changes = watch.event(event, |object| {
-                    hub.scope.learn(&object);
                     let property = predicate.as_ref().and_then(|p| p.hash_property(&object));
                     Sight::of(object.meta()).property(property)
                 });
@@ -100,11 +106,15 @@ impl Source {
 
 impl Following {
     /// Passes events on for as long as there are any, and waits after each error.
+    ///
+    /// # Errors
+    ///
+    /// The backoff says not to go on.
     async fn follow<O>(
         self,
         events: impl Stream<Item = watcher::Result<Event<O>>>,
         mut on_event: impl FnMut(Event<O>),
-    ) {
+    ) -> Result<(), RunnerError> {
         let mut events = pin!(events);
         while let Some(event) = events.next().await {
             match event {
@@ -123,7 +133,9 @@ impl Following {
                     // kube's watchers try again without a word, even where they are not allowed to.
                     tracing::warn!(watch = self.name, %error, "a watch has failed");
                     (self.failed)(error);
-                    let Some(delay) = self.backoff.next() else { break };
+                    let Some(delay) = self.backoff.next() else {
+                        return Err(RunnerError::WatchEnded(self.name));
+                    };
                     tokio::time::sleep(delay).await;
                 }
             }
@@ -131,6 +143,7 @@ impl Following {
             tokio::task::consume_budget().await;
         }
         tracing::debug!(watch = self.name, "a watch has ended");
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! What else makes a controller look at objects, and what makes it begin and end.
 
 use std::fmt::Debug;
-use std::future::{self, Future};
+use std::future::Future;
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use kube::api::Resource;
 use kube::runtime::controller::{ReconcileReason, ReconcileRequest};
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
+use tokio::task::consume_budget;
 
 use super::Controller;
 use super::hub::Hub;
@@ -29,7 +30,8 @@ where
         self.triggers.push(Box::new(move |hub: Arc<Hub>| {
             let add_all = move |()| {
                 hub.add_all(&store);
-                future::ready(())
+                // A stream that is always ready is to leave others their turn.
+                consume_budget()
             };
             trigger.for_each(add_all).boxed()
         }));
@@ -50,7 +52,7 @@ where
                     _ => Reason::Unknown,
                 };
                 hub.add(ObjectKey::from(&request.obj_ref), 0, reason);
-                future::ready(())
+                consume_budget()
             };
             trigger.for_each(add).boxed()
         }));
@@ -58,7 +60,8 @@ where
     }
 
     /// Shuts down when `trigger` is ready: from then on nothing is begun, what runs is waited for
-    /// until the [time is out](super::Config::shutdown_timeout), and the stream ends.
+    /// until the [time is out](super::Config::shutdown_timeout), and the stream ends: with a
+    /// [`RunnerError::CutOff`](super::RunnerError::CutOff), if something ran still.
     ///
     /// To be called several times; the first that is ready counts.
     pub fn graceful_shutdown_on(
@@ -70,7 +73,7 @@ where
     }
 
     /// Shuts down [gracefully](Self::graceful_shutdown_on) on Ctrl-C or SIGTERM; at the second, the
-    /// stream ends at once, and what runs is dropped at an `await`.
+    /// stream ends at once, and what runs is [dropped](super::RunnerError::CutOff) at an `await`.
     ///
     /// # Panics
     ///
@@ -127,6 +130,6 @@ async fn signal() {
         }
     };
     #[cfg(not(unix))]
-    let terminate = future::pending::<()>();
+    let terminate = std::future::pending::<()>();
     select(interrupt.boxed(), terminate.boxed()).await;
 }

@@ -50,6 +50,7 @@
 //! # use kube::{Api, Client, runtime::watcher};
 //! # use requeue_kube::{Controller, controller::Action, policy};
 //! # use tokio_util::sync::CancellationToken;
+//! use requeue_kube::controller::Error;
 //! use requeue_kube::leader::LeaderElector;
 //!
 //! # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
@@ -60,19 +61,26 @@
 //!         .start_on(lead.clone().cancelled_owned())
 //!         .graceful_shutdown_on(stop.cancelled_owned())
 //!         .run(reconcile, policy::backoff, Arc::new(()))
-//!         .for_each(async |_result| ())
+//!         .fold(Ok(()), async |end, result| match result {
+//!             Err(Error::RunnerError(error)) => Err(error),
+//!             _ => end,
+//!         })
 //! );
 //! let term = tokio::select! {
 //!     term = elector.acquire() => term,
-//!     () = &mut work => return Ok(()),
+//!     ended = &mut work => return Ok(ended?),
 //! };
 //! lead.cancel();
 //! tokio::select! {
 //!     biased;
 //!     // Returning drops the work, wherever it is.
 //!     lost = term.lost() => return Err(lost.into()),
-//!     // It was told to stop, and has drained, with the lease renewed all the while.
-//!     () = &mut work => term.release().await?,
+//!     ended = &mut work => {
+//!         // Something was cut off, and may not be over: the lease is not released, but runs out.
+//!         ended?;
+//!         // It was told to stop, and has drained, with the lease renewed all the while.
+//!         term.release().await?;
+//!     }
 //! }
 //! # Ok(())
 //! # }
@@ -82,13 +90,15 @@
 //!
 //! - A leader steps down a renew deadline after its last good renewal was **sent**. client-go
 //!   counts from when it begins to renew once more, a retry period after the answer.
-//! - It counts time that the machine was suspended.
+//! - It counts time that the machine was suspended. Time in which a virtual machine was paused or
+//!   moved by its host, no clock in it may count: there a [`Fence`] alone keeps late writes out.
 //! - The lease's duration has to be whole seconds. client-go cuts 2.9 s to 2 in the Lease.
 //! - The identity is new for each elector, and every term has a new number, so that a [`Token`]
 //!   names one term. client-go's leader that comes back under its old name keeps the number.
 //! - A Lease that was deleted ends the term, and those who have seen it held still wait it out;
 //!   client-go creates it at once. Who has never seen it can't know: to delete the Lease of a
-//!   leader that lives is to have two for as long as one renewal.
+//!   leader that lives is to have two until that one next renews, and if it can't, up to its renew
+//!   deadline.
 //! - Fields of the Lease that it does not know are kept.
 //! - Releasing waits for the work, and renews meanwhile. client-go's `ReleaseOnCancel` leaves that
 //!   to the caller.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::runtime::utils::Backoff;
 use requeue_kube::controller::Action;
 use requeue_kube::policy;
 use tokio::sync::oneshot;
@@ -48,7 +49,8 @@ async fn a_graceful_shutdown_cuts_off_what_takes_too_long() {
     log.reaches(1).await;
     stop.send(()).unwrap();
     let at = tokio::time::Instant::now();
-    assert!(reading.end().await.is_empty());
+    let cut_off = "runner error: the shutdown has cut off the reconciliation of ns/a";
+    assert_eq!(reading.end().await, [cut_off]);
     assert_eq!(at.elapsed().as_secs(), 3);
     tokio::time::sleep(60 * SECOND).await;
     assert_eq!(log.names(), ["a begins"]);
@@ -71,6 +73,58 @@ async fn when_no_watch_is_left_what_is_ready_still_runs() {
     feed.list(&[map("a", 1), map("b", 1)]);
     drop(feed);
     assert_eq!(reading.end().await, ["ok a", "ok b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_debounced_when_no_watch_is_left_still_runs() {
+    let (feed, controller) = controller::<ConfigMap>();
+    let log = Log::new();
+    let controller = controller.with_config(config().debounce(SECOND));
+    let reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
+    feed.list(&[map("a", 1), map("b", 1)]);
+    feed.apply(&map("c", 1));
+    drop(feed);
+    // What has changed first.
+    assert_eq!(reading.end().await, ["ok c", "ok a", "ok b"]);
+}
+
+/// Not once.
+struct Never;
+
+impl Iterator for Never {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        None
+    }
+}
+
+impl Backoff for Never {
+    fn reset(&mut self) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_not_begun_again_ends_the_controller() {
+    let ended = "runner error: the watch of ConfigMap.v1 (controlled) has failed for good";
+    for is_listed in [false, true] {
+        let (feed, controller) = controller::<ConfigMap>();
+        let (_watched, events) = Feed::<ConfigMap>::new();
+        let mut controller = controller.trigger_backoff(Never);
+        if !is_listed {
+            controller = controller.owns_stream(events);
+        }
+        let log = Log::new();
+        let reading = Reading::of(controller.run(long, policy::backoff, Arc::new(log.clone())));
+        feed.list(&[map("a", 1)]);
+        if is_listed {
+            log.reaches(1).await;
+        }
+        feed.fail();
+        let items = reading.end().await;
+        assert!(items[0].starts_with("event queue error: "), "{items:?}");
+        let rest = if is_listed { &["ok a", ended][..] } else { &[ended] };
+        assert_eq!(items[1..], *rest);
+    }
 }
 
 #[tokio::test(start_paused = true)]
