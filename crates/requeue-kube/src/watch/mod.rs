@@ -7,7 +7,9 @@
 //!
 //! It is a plain structure: events in, [`Change`]s out. It reads no clock, and waits for nothing.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use kube::core::ObjectMeta;
 use kube::runtime::watcher::Event;
@@ -21,15 +23,16 @@ mod tests;
 /// a later list shows as it was, and what is reconciled in bulk. controller-runtime's number.
 pub const LOW_PRIORITY: i32 = -100;
 
-/// What is remembered of an object.
+/// What is remembered of an object, of which there may be many: of texts that are only compared, a
+/// hash, as kube's predicates do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sight {
     key: ObjectKey,
-    uid: Option<Box<str>>,
-    resource_version: Option<Box<str>>,
+    uid: u64,
+    resource_version: u64,
     generation: Option<i64>,
     property: Option<u64>,
-    targets: Vec<ObjectKey>,
+    targets: Box<[ObjectKey]>,
 }
 
 impl Sight {
@@ -38,18 +41,18 @@ impl Sight {
     pub fn of(meta: &ObjectMeta) -> Self {
         Self {
             key: ObjectKey::of_meta(meta),
-            uid: meta.uid.as_deref().map(Box::from),
-            resource_version: meta.resource_version.as_deref().map(Box::from),
+            uid: hash(meta.uid.as_deref()),
+            resource_version: hash(meta.resource_version.as_deref()),
             generation: meta.generation,
             property: None,
-            targets: Vec::new(),
+            targets: Box::default(),
         }
     }
 
     /// Whom the object concerns: its owners, or what it is mapped to.
     #[must_use]
     pub fn concerning(mut self, targets: impl IntoIterator<Item = ObjectKey>) -> Self {
-        self.targets.extend(targets);
+        self.targets = self.targets.into_iter().chain(targets).collect();
         self
     }
 
@@ -76,6 +79,12 @@ impl Sight {
             Some(What::Unchanged)
         }
     }
+}
+
+fn hash(text: Option<&str>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// What has become of an object.
@@ -121,7 +130,7 @@ impl Change {
     fn new(what: What, now: Option<&Sight>, before: Option<&Sight>) -> Option<Self> {
         let key = now.or(before)?.key.clone();
         let sights = now.into_iter().chain(before);
-        let mut targets: Vec<_> = sights.flat_map(|sight| &sight.targets).cloned().collect();
+        let mut targets: Vec<_> = sights.flat_map(|sight| sight.targets.iter()).cloned().collect();
         targets.sort_unstable();
         targets.dedup();
         Some(Self { key, targets, what })
@@ -157,9 +166,9 @@ pub struct Watch {
     /// Whether a list has been complete.
     listed: bool,
     /// What there is.
-    seen: BTreeMap<ObjectKey, Sight>,
+    seen: HashMap<ObjectKey, Sight>,
     /// What there is by the list that is under way.
-    list: BTreeMap<ObjectKey, Sight>,
+    list: HashMap<ObjectKey, Sight>,
 }
 
 impl Watch {
@@ -208,12 +217,21 @@ impl Watch {
         change.into_iter().collect()
     }
 
-    fn apply(&mut self, sight: Sight) -> Option<Change> {
-        let before = self.seen.get(&sight.key);
-        let what = before.map_or(Some(What::Created), |before| sight.since(before));
-        let change = what.and_then(|what| Change::new(what, Some(&sight), before));
-        self.seen.insert(sight.key.clone(), sight);
-        change
+    fn apply(&mut self, mut sight: Sight) -> Option<Change> {
+        match self.seen.entry(sight.key.clone()) {
+            Entry::Vacant(entry) => {
+                let change = Change::new(What::Created, Some(&sight), None);
+                entry.insert(sight);
+                change
+            }
+            Entry::Occupied(mut entry) => {
+                // The same text, and kept once.
+                sight.key.clone_from(entry.key());
+                let before = entry.insert(sight);
+                let now = entry.get();
+                Change::new(now.since(&before)?, Some(now), Some(&before))
+            }
+        }
     }
 
     fn delete(&mut self, sight: &Sight) -> Option<Change> {
@@ -235,7 +253,12 @@ impl Watch {
             };
             Change::new(what?, Some(sight), before)
         });
-        // What is gone first: it is a change for certain.
-        gone.chain(here).collect()
+        let mut changes: Vec<_> = gone.chain(here).collect();
+        // What is gone first: it is a change for certain. The maps' order is another each time.
+        changes.sort_unstable_by(|a, b| {
+            let here = |change: &Change| change.what != What::Deleted;
+            here(a).cmp(&here(b)).then_with(|| a.key.cmp(&b.key))
+        });
+        changes
     }
 }
