@@ -1,0 +1,32 @@
+//! `make bench-kube`: a controller of ours beside one of kube's. Each run is a process of its own,
+//! which is this program once more, with what it is to do as its argument.
+
+#[path = "../../tests/controller/kinds.rs"]
+#[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "the tests' kinds, as they are")]
+mod kinds;
+mod memory;
+mod patches;
+mod protocol;
+mod runner;
+mod table;
+
+use std::error::Error;
+
+use self::protocol::{Request, Work};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    // Cargo's own argument is not one.
+    let Some(request) = std::env::args().nth(1).filter(|arg| arg != "--bench") else {
+        return runner::run().await;
+    };
+    let Request { who, work } = serde_json::from_str(&request)?;
+    let answer = match work {
+        Work::Patches(work) => patches::run(who, work).await?,
+        Work::Memory(work) => memory::run(who, work).await?,
+    };
+    println!("{}", serde_json::to_string(&answer)?);
+    Ok(())
+}
