@@ -17,8 +17,10 @@ use kube::runtime::watcher::Event;
 use requeue_kube::controller::{Action, ReconcileReason, ReconcileRequest};
 use requeue_kube::{Controller, policy};
 use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Metadata, Subscriber};
+use tracing::span::{Attributes, Id};
+use tracing::{Instrument, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::{LookupSpan, Registry};
 
 /// Writes down spans.
 struct Spans(Arc<Mutex<Vec<String>>>);
@@ -30,22 +32,12 @@ impl Visit for Spans {
     }
 }
 
-impl Subscriber for Spans {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_span()
-    }
-
-    fn new_span(&self, span: &Attributes<'_>) -> Id {
-        self.0.lock().unwrap().push(span.metadata().name().to_owned());
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
+    fn on_new_span(&self, span: &Attributes<'_>, id: &Id, here: Context<'_, S>) {
+        let parent = here.span(id).and_then(|span| Some(format!("{} > ", span.parent()?.name())));
+        self.0.lock().unwrap().push(parent.unwrap_or_default() + span.metadata().name());
         span.record(&mut Self(Arc::clone(&self.0)));
-        Id::from_u64(1)
     }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, _: &tracing::Event<'_>) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
 }
 
 fn map(name: &str) -> ConfigMap {
@@ -66,7 +58,8 @@ fn later<T>(seconds: u64, item: T) -> impl Stream<Item = T> {
 #[tokio::test(start_paused = true)]
 async fn an_attempt_says_of_what_why_and_for_which_time() {
     let spans = Arc::new(Mutex::new(Vec::new()));
-    let _here = tracing::subscriber::set_default(Spans(Arc::clone(&spans)));
+    let _here =
+        tracing::subscriber::set_default(Registry::default().with(Spans(Arc::clone(&spans))));
     let list = |objects: &[&str]| {
         let objects = objects.iter().map(|name| Event::InitApply(map(name)));
         [Event::Init]
@@ -94,7 +87,8 @@ async fn an_attempt_says_of_what_why_and_for_which_time() {
         async move { if fail { Err(fmt::Error) } else { Ok(Action::requeue(Duration::from_secs(45))) } }
     };
     let stream = controller.run(reconcile, policy::backoff, Arc::new(()));
-    _ = tokio::time::timeout(Duration::from_secs(90), stream.for_each(async |_| ())).await;
+    let reading = stream.for_each(async |_| ()).instrument(tracing::info_span!("reading"));
+    _ = tokio::time::timeout(Duration::from_secs(90), reading).await;
     let expected = [
         ("object updated", 1),
         ("error policy requested retry", 2),
@@ -106,9 +100,9 @@ async fn an_attempt_says_of_what_why_and_for_which_time() {
     ];
     let expected = expected.map(|(reason, attempt)| {
         format!(
-            "reconciling object object.ref=ConfigMap.v1./a.ns object.reason={reason} \
+            "reading > reconciling object object.ref=ConfigMap.v1./a.ns object.reason={reason} \
              attempt={attempt}"
         )
     });
-    assert_eq!(*spans.lock().unwrap(), expected);
+    assert_eq!(spans.lock().unwrap()[1..], expected);
 }

@@ -74,6 +74,15 @@ mod tests {
     }
 
     #[test]
+    fn who_knows_where_a_kind_lives_may_say_so() {
+        let key = ObjectKey::new(Some("ns"), "a");
+        let cluster = Scope::stated(&discovery::Scope::Cluster);
+        assert_eq!(cluster.normal(key.clone()), ObjectKey::new(None, "a"));
+        let namespaced = Scope::stated(&discovery::Scope::Namespaced);
+        assert_eq!(namespaced.normal(key.clone()), key);
+    }
+
+    #[test]
     fn the_first_object_tells_where_its_kind_lives() {
         let key = ObjectKey::new(Some("ns"), "a");
         for (namespace, normal) in [(None, ObjectKey::new(None, "a")), (Some("ns"), key.clone())] {

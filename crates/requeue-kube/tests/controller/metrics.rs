@@ -167,7 +167,10 @@ async fn too_many_priorities_are_told_as_one() {
     let depths = values(&scrape(&registry), "workqueue_depth");
     let labels = "name=\"many\",controller=\"many\",priority=\"exceeded_cardinality_limit\"";
     assert_eq!(depths, [format!("workqueue_depth{{{labels}}} 29")]);
-    // They came back at once, which is no retry.
+    // They came back at once, which is no retry, and nothing but a success.
+    let results = values(&scrape(&registry), "controller_runtime_reconcile_total");
+    let of = |result| results.iter().find(|line| line.contains(result)).unwrap().rsplit(' ').next();
+    assert_eq!([of("\"success\""), of("\"requeue_after\"")], [Some("30"), Some("0")]);
     let retries = values(&scrape(&registry), "workqueue_retries_total");
     assert!(retries[0].ends_with(" 0"), "{retries:?}");
 }
