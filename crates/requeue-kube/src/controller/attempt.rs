@@ -114,7 +114,7 @@ where
             self.hub.queue.add_with(normal, add);
             return Ok(workers::Action::done());
         }
-        let attempt = match self.hub.failures.begin(&key, run.adds()) {
+        let attempt = match self.hub.failures.begin(&key, run.adds(), run.attempt() > 1) {
             Begin::Attempt(attempt) => attempt,
             Begin::Nothing => {
                 if self.hub.version(&key).is_none() {

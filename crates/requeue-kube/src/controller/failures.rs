@@ -93,12 +93,13 @@ impl Failures {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key was handed out; so many adds have asked for it.
-    pub(super) fn begin(&self, key: &ObjectKey, adds: u32) -> Begin {
+    /// The key was handed out; so many adds have asked for it. It is a retry unless somebody has taken
+    /// the key out of the queue since.
+    pub(super) fn begin(&self, key: &ObjectKey, adds: u32, is_retry: bool) -> Begin {
         let mut state = self.lock();
         let Some(failure) = state.keys.get_mut(key) else { return Begin::Attempt(1) };
         failure.wait = Wait::No;
-        if failure.parked.take() == Some(adds) {
+        if failure.parked.take() == Some(adds) && is_retry {
             return Begin::Nothing;
         }
         Begin::Attempt(failure.count.saturating_add(1))

@@ -146,6 +146,29 @@ async fn a_new_generation_in_the_moment_that_a_failure_is_taken_down_is_tried_at
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_given_up_and_taken_out_of_the_queue_runs_when_it_changes() {
+    let (feed, controller) = controller();
+    let log = Log::new();
+    let policy = |_: Arc<ConfigMap>, _: &OnPurpose, _: Arc<Log>| Action::terminal();
+    let fail = |map: Arc<ConfigMap>, log: Arc<Log>| async move {
+        log.note(name(&*map));
+        Err::<Action, _>(OnPurpose)
+    };
+    let queue = Arc::new(OnceLock::new());
+    let given = Arc::clone(&queue);
+    let controller = controller
+        .with_config(doubling())
+        .queue_on_start(move |queue: Queue<ObjectKey>| given.set(queue).unwrap());
+    let _reading = Reading::of(controller.run(fail, policy, Arc::new(log.clone())));
+    feed.list(&[map("a", 1)]);
+    log.reaches(1).await;
+    a_moment().await;
+    assert!(queue.get().unwrap().cancel(&ObjectKey::new(Some("ns"), "a")).waiting);
+    feed.apply(&map("a", 2));
+    log.reaches(2).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_goes_during_its_run_does_not_come_back() {
     for action in [Action::requeue(SECOND * 3600), Action::backoff()] {
         let (feed, controller) = controller();
