@@ -6,24 +6,12 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::reflector::ObjectRef;
-use requeue::limiter::ExponentialFailure;
-use requeue_kube::controller::{Action, Config};
+use requeue_kube::controller::Action;
 use requeue_kube::policy;
 
 use super::common::*;
 
 const SECOND: Duration = Duration::from_secs(1);
-
-/// 1 s, 2 s, 4 s and so on.
-fn doubling() -> Config {
-    config().rate_limiter(|| ExponentialFailure::new(SECOND, 1000 * SECOND))
-}
-
-/// Notes the object, and fails.
-async fn fail(map: Arc<ConfigMap>, log: Arc<Log>) -> Result<Action, OnPurpose> {
-    log.note(name(&*map));
-    Err(OnPurpose)
-}
 
 /// In whole seconds, as timers have a resolution of a millisecond.
 fn seconds(times: &[Duration]) -> Vec<u64> {

@@ -14,6 +14,7 @@ use kube::core::ObjectMeta;
 use kube::runtime::reflector::{ObjectRef, store};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, reflector};
+use requeue::limiter::ExponentialFailure;
 use requeue_kube::Controller;
 use requeue_kube::controller::{Action, Config, Error};
 use tokio::sync::mpsc;
@@ -208,6 +209,12 @@ pub(crate) fn config() -> Config {
     Config::default()
 }
 
+/// 1 s, 2 s, 4 s and so on.
+pub(crate) fn doubling() -> Config {
+    config()
+        .rate_limiter(|| ExponentialFailure::new(Duration::from_secs(1), Duration::from_secs(1000)))
+}
+
 /// Long enough for everything that is to happen at once.
 pub(crate) async fn a_moment() {
     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -230,4 +237,10 @@ pub(crate) async fn note_ref<K: reflector::Lookup>(
 ) -> Result<Action, OnPurpose> {
     log.note(object.name);
     Ok(Action::await_change())
+}
+
+/// Notes the object, and fails.
+pub(crate) async fn fail(map: Arc<ConfigMap>, log: Arc<Log>) -> Result<Action, OnPurpose> {
+    log.note(name(&*map));
+    Err(OnPurpose)
 }

@@ -16,11 +16,6 @@ use super::common::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// 1 s, 2 s, 4 s and so on.
-fn doubling() -> Config {
-    config().rate_limiter(|| ExponentialFailure::new(SECOND, 1000 * SECOND))
-}
-
 /// When a reconciler runs that fails, and before has made of its object what `change` says, with a
 /// new number each time. The watch tells of it while the run lasts (`early`), or after.
 async fn runs_of_what_changes_itself(
@@ -88,10 +83,6 @@ async fn a_new_generation_of_what_is_given_up_is_tried_at_once() {
     let (feed, controller) = controller();
     let log = Log::new();
     let policy = |_: Arc<ConfigMap>, _: &OnPurpose, _: Arc<Log>| Action::terminal();
-    let fail = |map: Arc<ConfigMap>, log: Arc<Log>| async move {
-        log.note(name(&*map));
-        Err::<Action, _>(OnPurpose)
-    };
     let limiter = || ExponentialFailure::new(SECOND * 100, SECOND * 1000);
     let controller = controller.with_config(config().rate_limiter(limiter));
     let _reading = Reading::of(controller.run(fail, policy, Arc::new(log.clone())));
@@ -150,10 +141,6 @@ async fn what_is_given_up_and_taken_out_of_the_queue_runs_when_it_changes() {
     let (feed, controller) = controller();
     let log = Log::new();
     let policy = |_: Arc<ConfigMap>, _: &OnPurpose, _: Arc<Log>| Action::terminal();
-    let fail = |map: Arc<ConfigMap>, log: Arc<Log>| async move {
-        log.note(name(&*map));
-        Err::<Action, _>(OnPurpose)
-    };
     let queue = Arc::new(OnceLock::new());
     let given = Arc::clone(&queue);
     let controller = controller
