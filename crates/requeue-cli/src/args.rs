@@ -33,6 +33,9 @@ pub(crate) struct Cli {
 pub(crate) enum Subcommand {
     /// Run a command per key, from a stream of keys
     Run(Box<Flags>),
+    /// Run a command per Kubernetes object that changes: a controller
+    #[cfg(feature = "kube")]
+    Watch(Box<crate::watch::Flags>),
     /// Print what a shell completes a command line with
     Completions { shell: Shell },
     /// Write the manual pages to a directory
@@ -80,6 +83,55 @@ pub(crate) struct Flags {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_keys: Option<u32>,
 
+    #[command(flatten)]
+    pub(crate) common: Common,
+
+    /// What a command reads: nothing, or its key [none]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "none|key",
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    #[arg(help_heading = "Command")]
+    pub(crate) stdin: Stdin,
+
+    /// At the end of the input: finish, or abandon the rest
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    #[arg(help_heading = "Ending")]
+    pub(crate) at_eof: AtEof,
+
+    /// Write keys that had not run to FILE, as they came
+    #[arg(long, value_name = "FILE", help_heading = "Ending")]
+    pub(crate) unfinished: Option<PathBuf>,
+
+    /// Nothing is ever run without a key, so this changes nothing; xargs has it.
+    #[arg(short = 'r', long, hide = true)]
+    pub(crate) no_run_if_empty: bool,
+
+    // What xargs and parallel have and a command per key can't: known, to say why.
+    #[arg(short = 'n', long, hide = true, num_args = 0..=1)]
+    pub(crate) max_args: Option<Option<OsString>>,
+    #[arg(short = 'L', long, hide = true, num_args = 0..=1)]
+    pub(crate) max_lines: Option<Option<OsString>>,
+    #[arg(short = 'X', long, hide = true)]
+    pub(crate) xargs: bool,
+    #[arg(short = 'k', long, hide = true)]
+    pub(crate) keep_order: bool,
+}
+
+// The flags that do not say where keys come from. No doc comment: it would be the command's text.
+#[derive(Args, Debug)]
+pub(crate) struct Common {
     /// The command and its arguments.
     #[arg(trailing_var_arg = true, value_name = "COMMAND", hide = true)]
     pub(crate) command: Vec<OsString>,
@@ -96,18 +148,6 @@ pub(crate) struct Flags {
     #[arg(short, long, value_name = "N", help_heading = "Command")]
     #[arg(short_alias = 'P', alias = "max-procs")]
     pub(crate) jobs: Option<Jobs>,
-
-    /// What a command reads: nothing, or its key [none]
-    #[arg(
-        long,
-        value_enum,
-        value_name = "none|key",
-        default_value_t,
-        hide_possible_values = true,
-        hide_default_value = true
-    )]
-    #[arg(help_heading = "Command")]
-    pub(crate) stdin: Stdin,
 
     /// End a command, and fail it, after TIME
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Command")]
@@ -128,6 +168,7 @@ pub(crate) struct Flags {
     /// Show the commands, and run none
     #[arg(long, help_heading = "Command")]
     pub(crate) dry_run: bool,
+
     /// Starts at most, of all keys: 10/s, 90/m, 100/h
     #[arg(long, value_name = "N", help_heading = "Pace")]
     pub(crate) rate: Option<Every>,
@@ -180,16 +221,9 @@ pub(crate) struct Flags {
     pub(crate) max_delay: Option<Duration>,
 
     /// A waiting key comes: replace, hold, keep [replace]
-    #[arg(
-        long,
-        value_enum,
-        value_name = "HOW",
-        default_value_t,
-        hide_possible_values = true,
-        hide_default_value = true
-    )]
+    #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
     #[arg(help_heading = "Failure")]
-    pub(crate) early_add: EarlyAdd,
+    pub(crate) early_add: Option<EarlyAdd>,
 
     /// Give up at once after these: 2,64-78,SIGSEGV
     #[arg(long, value_name = "CODES", help_heading = "Failure")]
@@ -263,39 +297,9 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "PORT", help_heading = "Output")]
     pub(crate) serve: Option<Address>,
 
-    /// At the end of the input: finish, or abandon the rest
-    #[arg(
-        long,
-        value_enum,
-        value_name = "HOW",
-        default_value_t,
-        hide_possible_values = true,
-        hide_default_value = true
-    )]
-    #[arg(help_heading = "Ending")]
-    pub(crate) at_eof: AtEof,
-
-    /// Write keys that had not run to FILE, as they came
-    #[arg(long, value_name = "FILE", help_heading = "Ending")]
-    pub(crate) unfinished: Option<PathBuf>,
-
     /// This text
     #[arg(short, long, action = ArgAction::Help, help_heading = "Ending")]
     help: Option<bool>,
-
-    /// Nothing is ever run without a key, so this changes nothing; xargs has it.
-    #[arg(short = 'r', long, hide = true)]
-    pub(crate) no_run_if_empty: bool,
-
-    // What xargs and parallel have and a command per key can't: known, to say why.
-    #[arg(short = 'n', long, hide = true, num_args = 0..=1)]
-    pub(crate) max_args: Option<Option<OsString>>,
-    #[arg(short = 'L', long, hide = true, num_args = 0..=1)]
-    pub(crate) max_lines: Option<Option<OsString>>,
-    #[arg(short = 'X', long, hide = true)]
-    pub(crate) xargs: bool,
-    #[arg(short = 'k', long, hide = true)]
-    pub(crate) keep_order: bool,
 }
 
 /// Which of the keys that may start does.
@@ -310,9 +314,8 @@ pub(crate) enum Order {
 }
 
 /// What an early add does to a key that waits for its retry.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EarlyAdd {
-    #[default]
     Replace,
     Hold,
     Keep,
@@ -365,7 +368,7 @@ pub(crate) enum Summary {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::collections::BTreeSet;
 
     use clap::CommandFactory;
@@ -374,9 +377,13 @@ mod tests {
 
     #[test]
     fn the_help_has_every_flag_and_no_other() {
+        the_help_has_every_flag_of("run", HELP);
+    }
+
+    pub(crate) fn the_help_has_every_flag_of(subcommand: &str, help: &str) {
         let cli = Cli::command();
-        let run = cli.find_subcommand("run").unwrap();
-        let shown = || run.get_arguments().filter(|arg| !arg.is_hide_set());
+        let command = cli.find_subcommand(subcommand).unwrap();
+        let shown = || command.get_arguments().filter(|arg| !arg.is_hide_set());
         let flags: BTreeSet<_> = shown()
             .flat_map(|arg| {
                 let short = arg.get_short().map(|short| format!("-{short}"));
@@ -386,7 +393,7 @@ mod tests {
             .filter(|flag| flag != "-h" && flag != "--help")
             .collect();
         let is_flag = |word: &&str| word.starts_with('-') && !word.trim_matches('-').is_empty();
-        let words = HELP.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).filter(is_flag);
+        let words = help.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).filter(is_flag);
         let said: BTreeSet<_> = words.map(str::to_owned).collect();
         assert_eq!(said, flags);
     }

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use crate::args;
 use crate::capture::{self, Sink};
 use crate::command::escaped;
+use crate::given::Given;
 use crate::groups::{self, Reaped};
 use crate::input::Key;
 use crate::joblog::Log;
@@ -65,12 +66,18 @@ impl Finished {
 
 impl Runner {
     pub(crate) async fn attempt(&self, item: Item<'static, Key>, slot: usize) {
+        let given = match self.given(&item).await {
+            Ok(Some(given)) => given,
+            Ok(None) => return self.pass_over(item),
+            Err(why) => return self.end(item, Outcome::Failed { exit: 125, why }).await,
+        };
         let run = Run {
             key: &item,
             past: self.failing.past(&item),
             adds: self.pace.adds(&item),
             slot,
             seq: self.seq.one_more(),
+            given: &given,
         };
         let outcome = if self.config.dry_run {
             let line = spawn::line(&self.config.template, &item) + "\n";
@@ -79,10 +86,29 @@ impl Runner {
         } else {
             self.run_command(run).await
         };
+        let outcome = match (outcome, &self.things) {
+            (Outcome::Done, Some(things)) => match things.succeed(&item).await {
+                Ok(()) => Outcome::Done,
+                Err(why) => Outcome::Failed { exit: 125, why },
+            },
+            (outcome, _) => outcome,
+        };
         if matches!(outcome, Outcome::Done) {
             self.tally.done.one_more();
         }
         self.end(item, outcome).await;
+    }
+
+    /// What a run of the key is given; nothing if there is no need for one any more.
+    async fn given(&self, key: &Key) -> Result<Option<Given>, String> {
+        if let Some(things) = &self.things {
+            return things.begin(key).await;
+        }
+        let stdin = match self.config.stdin {
+            args::Stdin::None => None,
+            args::Stdin::Key => Some(key[..].into()),
+        };
+        Ok(Some(Given { env: Vec::new(), stdin }))
     }
 
     async fn run_command(&self, run: Run<'_>) -> Outcome {
@@ -185,7 +211,7 @@ impl Runner {
         };
         let pipes = async {
             tokio::join!(
-                capture::feed(stdin, run.key, exited.clone()),
+                capture::feed(stdin, run.given.stdin.as_deref(), exited.clone()),
                 out.copy(stdout, exited.clone()),
                 err.copy(stderr, exited.clone()),
             )

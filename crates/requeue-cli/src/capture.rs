@@ -110,12 +110,16 @@ impl<'a> Sink<'a> {
     }
 }
 
-/// Gives a command its key to read, and says how many bytes went out: it need not read them.
-pub(crate) async fn feed(to: Option<ChildStdin>, key: &[u8], exited: watch::Receiver<bool>) -> u64 {
-    let Some(mut to) = to else { return 0 };
+/// Gives a command something to read, and says how many bytes went out: it need not read them.
+pub(crate) async fn feed(
+    to: Option<ChildStdin>,
+    what: Option<&[u8]>,
+    exited: watch::Receiver<bool>,
+) -> u64 {
+    let (Some(mut to), Some(what)) = (to, what) else { return 0 };
     let mut sent = 0;
     let write = async {
-        while let Ok(more @ 1..) = to.write(&key[sent..]).await {
+        while let Ok(more @ 1..) = to.write(&what[sent..]).await {
             sent += more;
         }
     };

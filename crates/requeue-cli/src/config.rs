@@ -7,7 +7,7 @@ use std::time::Duration;
 use requeue::EarlyAdd;
 use rustix::process::Signal;
 
-use crate::args::{self, AtEof, Flags, Output, Stdin, Summary};
+use crate::args::{self, AtEof, Common, Flags, Output, Stdin, Summary};
 use crate::codes::Codes;
 use crate::command;
 use crate::exit::Refusal;
@@ -24,7 +24,8 @@ use crate::values::{Delimiter, Jobs, Retries};
 /// What a run is to do. Everything in it makes sense, and the command exists.
 #[derive(Debug)]
 pub(crate) struct Config {
-    pub(crate) input: Source,
+    /// The subcommand.
+    pub(crate) name: &'static str,
     pub(crate) format: Format,
     pub(crate) max_keys: usize,
     pub(crate) template: Template,
@@ -54,8 +55,21 @@ pub(crate) struct Config {
     pub(crate) serve: Option<Address>,
 }
 
+/// What a subcommand is besides the flags that all have which run commands.
+pub(crate) struct Own {
+    pub(crate) name: &'static str,
+    /// Whether keys can have priorities.
+    pub(crate) has_priorities: bool,
+    pub(crate) format: Format,
+    pub(crate) max_keys: usize,
+    pub(crate) stdin: Stdin,
+    pub(crate) at_eof: AtEof,
+    pub(crate) unfinished: Option<PathBuf>,
+}
+
 impl Config {
-    pub(crate) fn check(flags: Flags) -> Result<Self, Refusal> {
+    /// Of `requeue run`, and where its keys come from.
+    pub(crate) fn check(flags: Flags) -> Result<(Source, Self), Refusal> {
         if flags.max_args.is_some() || flags.max_lines.is_some() || flags.xargs || flags.keep_order
         {
             return Err(Refusal::usage(
@@ -68,38 +82,13 @@ impl Config {
                  character, as \\t, \\0 or \\x1e",
             ));
         }
-        let pacing = Pacing::check(&flags)?;
-        let template = match (flags.shell, flags.command) {
-            (Some(script), command) if command.is_empty() => {
-                Template::script(script, flags.mark.as_deref())?
-            }
-            (Some(_), _) => {
-                return Err(Refusal::usage(
-                    "either -c SCRIPT or a COMMAND; the script's one argument is the key, \"$1\"",
-                ));
-            }
-            (None, command) => Template::command(command, flags.mark.as_deref())?,
+        let source = match flags.arg_file {
+            Some(file) if file.as_os_str() != "-" => Source::File(file),
+            _ => Source::Stdin { terminal: std::io::stdin().is_terminal() },
         };
-        let base_delay = flags.base_delay.unwrap_or(Duration::from_secs(1));
-        let max_delay = flags.max_delay.unwrap_or(Duration::from_secs(300).max(base_delay));
-        if base_delay > max_delay {
-            return Err(Refusal::usage("--base-delay is longer than --max-delay"));
-        }
-        let output = if flags.ungroup { Output::Inherit } else { flags.output };
-        let tag = match (flags.tag, &flags.tagstring) {
-            (_, Some(text)) => Some(Tag::string(text, flags.mark.as_deref())?),
-            (true, None) => Some(Tag::key()),
-            (false, None) => None,
-        };
-        if tag.is_some() && matches!(output, Output::Inherit | Output::None) {
-            return Err(Refusal::usage("--tag: only with --output lines or group"));
-        }
-        command::find(&template)?;
-        Ok(Self {
-            input: match flags.arg_file {
-                Some(file) if file.as_os_str() != "-" => Source::File(file),
-                _ => Source::Stdin { terminal: std::io::stdin().is_terminal() },
-            },
+        let own = Own {
+            name: "run",
+            has_priorities: flags.input == Kind::Json,
             format: Format {
                 kind: flags.input,
                 delimiter: match flags.delimiter {
@@ -110,39 +99,79 @@ impl Config {
                 max_record: flags.max_record.unwrap_or(1 << 20),
             },
             max_keys: flags.max_keys.unwrap_or(1_000_000) as usize,
+            stdin: flags.stdin,
+            at_eof: flags.at_eof,
+            unfinished: flags.unfinished,
+        };
+        Ok((source, Self::of(flags.common, own)?))
+    }
+
+    /// Of the flags that all subcommands have that run commands.
+    pub(crate) fn of(common: Common, own: Own) -> Result<Self, Refusal> {
+        let pacing = Pacing::check(&common, own.has_priorities)?;
+        let template = match (common.shell, common.command) {
+            (Some(script), command) if command.is_empty() => {
+                Template::script(script, common.mark.as_deref())?
+            }
+            (Some(_), _) => {
+                return Err(Refusal::usage(
+                    "either -c SCRIPT or a COMMAND; the script's one argument is the key, \"$1\"",
+                ));
+            }
+            (None, command) => Template::command(command, common.mark.as_deref())?,
+        };
+        let base_delay = common.base_delay.unwrap_or(Duration::from_secs(1));
+        let max_delay = common.max_delay.unwrap_or(Duration::from_secs(300).max(base_delay));
+        if base_delay > max_delay {
+            return Err(Refusal::usage("--base-delay is longer than --max-delay"));
+        }
+        let output = if common.ungroup { Output::Inherit } else { common.output };
+        let tag = match (common.tag, &common.tagstring) {
+            (_, Some(text)) => Some(Tag::string(text, common.mark.as_deref())?),
+            (true, None) => Some(Tag::key()),
+            (false, None) => None,
+        };
+        if tag.is_some() && matches!(output, Output::Inherit | Output::None) {
+            return Err(Refusal::usage("--tag: only with --output lines or group"));
+        }
+        command::find(&template)?;
+        Ok(Self {
+            name: own.name,
+            format: own.format,
+            max_keys: own.max_keys,
             template,
             pacing,
-            jobs: flags.jobs.unwrap_or(Jobs::Percent(100)).number(),
-            retries: flags.retries.unwrap_or(Retries(Some(5))).0,
+            jobs: common.jobs.unwrap_or(Jobs::Percent(100)).number(),
+            retries: common.retries.unwrap_or(Retries(Some(5))).0,
             base_delay,
             max_delay,
-            fatal: flags.fatal.unwrap_or_default(),
-            halt: match flags.halt {
+            fatal: common.fatal.unwrap_or_default(),
+            halt: match common.halt {
                 Some(MayHalt(halt)) => halt,
-                None => flags.fail_fast.then_some(Halt::FAIL_FAST),
+                None => common.fail_fast.then_some(Halt::FAIL_FAST),
             },
-            dead_letter: flags.dead_letter,
-            unfinished: flags.unfinished,
-            at_eof: flags.at_eof,
-            early_add: match flags.early_add {
-                args::EarlyAdd::Replace => EarlyAdd::Replace,
-                args::EarlyAdd::Hold => EarlyAdd::Hold,
-                args::EarlyAdd::Keep => EarlyAdd::Keep,
+            dead_letter: common.dead_letter,
+            unfinished: own.unfinished,
+            at_eof: own.at_eof,
+            early_add: match common.early_add {
+                None | Some(args::EarlyAdd::Replace) => EarlyAdd::Replace,
+                Some(args::EarlyAdd::Hold) => EarlyAdd::Hold,
+                Some(args::EarlyAdd::Keep) => EarlyAdd::Keep,
             },
             limits: Limits {
-                timeout: flags.timeout.filter(|timeout| !timeout.is_zero()),
-                signal: flags.signal.unwrap_or(Signal::TERM),
-                kill_after: flags.kill_after.unwrap_or(Duration::from_secs(10)),
+                timeout: common.timeout.filter(|timeout| !timeout.is_zero()),
+                signal: common.signal.unwrap_or(Signal::TERM),
+                kill_after: common.kill_after.unwrap_or(Duration::from_secs(10)),
             },
-            stdin: flags.stdin,
-            verbose: flags.verbose,
-            dry_run: flags.dry_run,
+            stdin: own.stdin,
+            verbose: common.verbose,
+            dry_run: common.dry_run,
             output,
             tag,
-            joblog: flags.joblog,
-            progress: Progress::choose(flags.progress, output, std::io::stderr().is_terminal()),
-            summary: flags.summary,
-            serve: flags.serve,
+            joblog: common.joblog,
+            progress: Progress::choose(common.progress, output, std::io::stderr().is_terminal()),
+            summary: common.summary,
+            serve: common.serve,
         })
     }
 }

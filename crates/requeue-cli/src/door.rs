@@ -135,13 +135,15 @@ pub fn shown(key: &[u8]) -> String {
 pub fn config(words: &[OsString]) -> Result<BTreeMap<&'static str, String>, String> {
     let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
     let Subcommand::Run(flags) = cli.command else { return Err("not run".to_owned()) };
-    let config = Config::check(*flags).map_err(|Refusal { message, .. }| message)?;
-    Ok(fields(&config))
+    let (source, config) = Config::check(*flags).map_err(|Refusal { message, .. }| message)?;
+    let mut all = fields(&config);
+    all.insert("input", format!("{source:?}"));
+    Ok(all)
 }
 
 fn fields(config: &Config) -> BTreeMap<&'static str, String> {
     let Config {
-        input,
+        name: _,
         format: Format { kind, delimiter, max_record },
         max_keys,
         template: _,
@@ -168,7 +170,6 @@ fn fields(config: &Config) -> BTreeMap<&'static str, String> {
         serve,
     } = config;
     let all: [(_, &dyn Debug); _] = [
-        ("input", input),
         ("kind", kind),
         ("delimiter", delimiter),
         ("max_record", max_record),

@@ -35,6 +35,11 @@ impl Runner {
                     let attempts = self.failing.past(&item).attempt;
                     return self.give_up(item, attempts, Some(exit), &why).await;
                 }
+                if self.things.as_ref().is_some_and(|things| things.is_new(&item)) {
+                    // Somebody else's wish, which is in the queue: it need not wait for this one.
+                    self.failing.forget(&item);
+                    return self.pace.give_up(item);
+                }
                 let retry = |item, at| self.pace.retry(item, at);
                 match self.failing.fail(item, exit, self.queue.now(), retry) {
                     Verdict::Retried => {}
@@ -51,9 +56,18 @@ impl Runner {
         }
     }
 
+    /// There was nothing to run for.
+    pub(crate) fn pass_over(&self, item: Item<'static, Key>) {
+        self.failing.forget(&item);
+        self.pace.succeed(item);
+    }
+
     async fn give_up(&self, item: Item<'static, Key>, attempts: u32, exit: Option<i32>, why: &str) {
         self.failing.forget(&item);
         self.tally.given_up.one_more();
+        if let Some(things) = &self.things {
+            things.give_up(&item);
+        }
         let death = Death { attempts, exit, why, priority: item.priority() };
         let buried = self.letters.bury(&item, death);
         let key = escaped(&item);

@@ -17,6 +17,9 @@ pub(crate) enum Exit {
     BadInput = 3,
     /// `--halt` has ended it.
     Halted = 4,
+    /// The API server does not let us see what is asked for, or has no such thing.
+    #[cfg(feature = "kube")]
+    Denied = 5,
     /// Something failed that is neither a command's nor the user's.
     Failure = 125,
     /// The command can't be executed.

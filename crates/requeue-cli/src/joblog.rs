@@ -9,9 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use crate::command::escaped;
 use crate::exit::Refusal;
-use crate::letters::{Letters, identity, standard};
+use crate::letters::{Identity, Letters, identity, standard};
 use crate::patient::Patient;
-use crate::source::Input;
 
 const HEADER: &str = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n";
 
@@ -38,13 +37,17 @@ impl Log {
 }
 
 impl Joblog {
-    pub(crate) fn create(path: &Path, input: &Input, letters: &Letters) -> Result<Self, Refusal> {
+    pub(crate) fn create(
+        path: &Path,
+        input: Option<Identity>,
+        letters: &Letters,
+    ) -> Result<Self, Refusal> {
         let stream = standard(path);
         let is = match stream {
             Some(_) => None,
             None => fs::metadata(path).ok().and_then(|metadata| identity(&metadata)),
         };
-        if is.is_some() && is == identity(input.metadata()) {
+        if is.is_some() && is == input {
             // The keys would be gone before they are read.
             return Err(Refusal::usage("--joblog: that file is the input"));
         }

@@ -96,11 +96,11 @@ impl Letters {
         format: Format,
         dead: Option<&Path>,
         unfinished: Option<PathBuf>,
-        input: &Input,
+        input: Option<Identity>,
     ) -> Result<Self, Refusal> {
         let dead = dead.map(|path| open("--dead-letter", path)).transpose()?;
         let dead_is = dead.as_ref().and_then(|&(_, identity)| identity);
-        if dead_is.is_some() && dead_is == identity(input.metadata()) {
+        if dead_is.is_some() && dead_is == input {
             // What fails would be read again, for ever.
             return Err(Refusal::usage("--dead-letter: that file is the input"));
         }

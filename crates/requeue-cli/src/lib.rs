@@ -11,8 +11,10 @@ mod config;
 pub mod door;
 mod ending;
 mod exit;
+mod given;
 mod groups;
 mod halt;
+mod heed;
 mod input;
 mod joblog;
 mod json;
@@ -37,6 +39,7 @@ mod summary;
 mod template;
 mod timeout;
 mod values;
+#[cfg(feature = "kube")]
 mod watch;
 
 use std::process::ExitCode;
@@ -55,7 +58,11 @@ pub fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     let ended = match command {
-        Subcommand::Run(flags) => Config::check(*flags).and_then(run::run),
+        Subcommand::Run(flags) => {
+            Config::check(*flags).and_then(|(source, config)| run::run(&source, config))
+        }
+        #[cfg(feature = "kube")]
+        Subcommand::Watch(flags) => watch::run(*flags),
         Subcommand::Completions { shell } => pages::completions(shell),
         Subcommand::Man { dir } => pages::man(&dir),
     };

@@ -6,12 +6,11 @@ use regex::bytes::Regex;
 use requeue::metrics::Metrics;
 use requeue::{BuildError, EarlyAdd, Group, Order, Queue};
 
-use crate::args::{self, Flags};
+use crate::args::{self, Common};
 use crate::exit::Refusal;
-use crate::input::{Key, Kind};
+use crate::input::Key;
 use crate::pace::{Debounce, Times};
 use crate::rate::Every;
-use crate::serve;
 
 /// How commands are spaced and ordered.
 #[derive(Debug)]
@@ -30,7 +29,7 @@ pub(crate) struct Pacing {
 const OLDEST_EVERY: u32 = 10;
 
 impl Pacing {
-    pub(crate) fn check(flags: &Flags) -> Result<Self, Refusal> {
+    pub(crate) fn check(flags: &Common, has_priorities: bool) -> Result<Self, Refusal> {
         let needs = |is_given, flag, other| match is_given {
             true => Err(Refusal::usage(format!("{flag} needs {other}"))),
             false => Ok(()),
@@ -68,12 +67,12 @@ impl Pacing {
                 min_interval: some(flags.min_interval),
             },
             rate: flags.rate.map(|every| (every, flags.burst.unwrap_or(1))),
-            // Only objects have priorities, and then they are meant.
-            order: flags.order.unwrap_or(match flags.input {
-                Kind::Lines => args::Order::Fifo,
-                Kind::Json => args::Order::Priority,
+            // Where there are priorities, they are meant.
+            order: flags.order.unwrap_or(match has_priorities {
+                false => args::Order::Fifo,
+                true => args::Order::Priority,
             }),
-            has_priorities: flags.input == Kind::Json,
+            has_priorities,
             groups,
             group_jobs: flags.group_jobs,
         })
@@ -82,10 +81,11 @@ impl Pacing {
     /// A queue of this order. Needs a runtime.
     pub(crate) fn queue(
         &self,
+        name: &str,
         early_add: EarlyAdd,
         metrics: Option<&Metrics>,
     ) -> Result<Queue<Key>, BuildError> {
-        let mut queue = Queue::builder().name(serve::QUEUE).early_add(early_add);
+        let mut queue = Queue::builder().name(name).early_add(early_add);
         if let Some(metrics) = metrics {
             queue = queue.metrics(metrics);
         }

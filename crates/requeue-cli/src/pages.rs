@@ -22,6 +22,35 @@ A key that comes again before its command has started is run once; one that come
 runs is run once more afterwards, never twice at once. A command that fails, be it with an exit code, \
 of a signal or for taking too long, is run again, later and later, and given up in the end.";
 
+/// Of `requeue watch`.
+const ABOUT_WATCH: &str = "\
+Watches the objects of a Kubernetes resource, and runs a command for each that is there at the start, \
+changes or is deleted: a controller in a shell script. RESOURCE is spelt as for kubectl: cm, \
+configmaps, ConfigMap, deployments.apps, deployments.v1.apps. The key of an object, NAMESPACE/NAME, or \
+NAME where it is the cluster's own, is put into the command as by requeue run, all of whose rules \
+hold. The object is on its standard input as JSON, as it is when the command starts, or as it was last \
+seen if it is gone; the command need not read it.
+
+A command that fails is run again, later and later, however often the object changes meanwhile, unless \
+that gives it a new generation: then it runs at once. What has changed comes before what is there at \
+the start, and before resyncs. What is deleted while nothing watches is not heard of.
+
+There are no runs by the clock, but for --resync; no start-up hooks and no webhooks.";
+
+const ENVIRONMENT_WATCH: [(&str, &str); 3] = [
+    ("REQUEUE_EVENT", "apply if the object is there when the command starts, else delete"),
+    ("REQUEUE_NAMESPACE", "the object's namespace; empty if it is the cluster's own"),
+    ("REQUEUE_NAME", "the object's name"),
+];
+
+const EXITS_WATCH: [(&str, &str); 1] =
+    [("5", "the API server has no such resource, or does not let us list it (401, 403, 404)")];
+
+const EXAMPLES_WATCH: [&str; 2] = [
+    "requeue watch configmaps -n default -- ./apply {}",
+    "requeue watch namespaces --on apply -c 'kubectl label namespace \"$1\" seen=true'",
+];
+
 const ENVIRONMENT: [(&str, &str); 6] = [
     ("REQUEUE_KEY", "the key, unless it is too long for a variable"),
     ("REQUEUE_ATTEMPT", "1, and one more for each failure before"),
@@ -103,17 +132,21 @@ pub(crate) fn man(dir: &Path) -> Result<Ended, Refusal> {
 fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     for command in command.get_subcommands().chain([&command]) {
-        let is_run = command.get_name() == "run";
-        let command = if is_run { command.clone().long_about(ABOUT) } else { command.clone() };
+        let command = command.clone();
+        let (command, sections) = match command.get_name() {
+            "run" => (command.long_about(ABOUT), Some(run_sections())),
+            "watch" => (command.long_about(ABOUT_WATCH), Some(watch_sections())),
+            _ => (command, None),
+        };
         let man = Man::new(command).source(concat!("requeue ", env!("CARGO_PKG_VERSION")));
         let mut page = Vec::new();
-        if is_run {
+        if let Some(sections) = sections {
             man.render_title(&mut page)?;
             man.render_name_section(&mut page)?;
             man.render_synopsis_section(&mut page)?;
             man.render_description_section(&mut page)?;
             man.render_options_section(&mut page)?;
-            sections().to_writer(&mut page)?;
+            sections.to_writer(&mut page)?;
         } else {
             man.render(&mut page)?;
         }
@@ -123,10 +156,22 @@ fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
 }
 
 /// What is no flag.
-fn sections() -> Roff {
+fn run_sections() -> Roff {
+    sections(&ENVIRONMENT, &EXITS, &EXAMPLES)
+}
+
+fn watch_sections() -> Roff {
+    let environment = [&ENVIRONMENT_WATCH[..], &ENVIRONMENT].concat();
+    let mut exits = [&EXITS[..], &EXITS_WATCH].concat();
+    exits.sort_by_key(|(code, _)| code.parse::<u8>().ok());
+    // Nothing is read.
+    exits.retain(|(code, _)| *code != "3");
+    sections(&environment, &exits, &EXAMPLES_WATCH)
+}
+
+fn sections(environment: &[(&str, &str)], exits: &[(&str, &str)], examples: &[&str]) -> Roff {
     let mut roff = Roff::new();
-    let lists: [(&str, &[(&str, &str)]); 3] =
-        [("ENVIRONMENT", &ENVIRONMENT), ("EXIT STATUS", &EXITS), ("SIGNALS", &SIGNALS)];
+    let lists = [("ENVIRONMENT", environment), ("EXIT STATUS", exits), ("SIGNALS", &SIGNALS)];
     for (title, list) in lists {
         roff.control("SH", [title]);
         for (name, text) in list {
@@ -134,8 +179,8 @@ fn sections() -> Roff {
         }
     }
     roff.control("SH", ["EXAMPLES"]);
-    for example in EXAMPLES {
-        roff.control("PP", []).control("nf", []).text([roman(example)]).control("fi", []);
+    for example in examples {
+        roff.control("PP", []).control("nf", []).text([roman(*example)]).control("fi", []);
     }
     roff
 }

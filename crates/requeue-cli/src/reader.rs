@@ -12,13 +12,13 @@ use crate::letters::Rest;
 use crate::rate::Rate;
 use crate::run::Runner;
 use crate::signals::Level;
-use crate::source::{Input, Source};
+use crate::source::Input;
 
 /// Reads to the end, and closes the queue; or until the run is stopped. Then says what is left.
 pub(crate) fn read(runner: &Runner, input: Input) -> Option<Rest> {
     let _close = Close(runner);
     let format = runner.config.format;
-    if let Source::Stdin { terminal: true } = runner.config.input {
+    if input.is_terminal() {
         runner.output.say_blocking("reading keys from the terminal, one a line; Ctrl-D ends them");
     }
     let mut records = Records::new(BufReader::with_capacity(64 << 10, input), format);
@@ -65,7 +65,7 @@ pub(crate) fn read(runner: &Runner, input: Input) -> Option<Rest> {
 
 impl Runner {
     /// Does what a record asks for; `false` if it is too late for that.
-    fn take(&self, change: Change<'_>, held: &mut usize) -> bool {
+    pub(crate) fn take(&self, change: Change<'_>, held: &mut usize) -> bool {
         match change {
             Change::Add(key, ask) => {
                 if *held >= self.config.max_keys {
@@ -96,6 +96,13 @@ impl Runner {
             }
         }
         true
+    }
+
+    /// What a key waits for after its failures no longer matters.
+    #[cfg(feature = "kube")]
+    pub(crate) fn release(&self, key: &[u8]) {
+        self.queue.forget(&key.into());
+        self.failing.forget(key);
     }
 
     fn end_of_input(&self) {

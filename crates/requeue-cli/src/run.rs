@@ -14,10 +14,11 @@ use tokio::task::JoinHandle;
 use crate::args;
 use crate::config::Config;
 use crate::exit::{Ended, Refusal};
+use crate::given::Things;
 use crate::groups::Groups;
 use crate::input::Key;
 use crate::joblog::Joblog;
-use crate::letters::{Letters, Rest};
+use crate::letters::{Identity, Letters, Rest, identity};
 use crate::output::{Closed, Output, Stream};
 use crate::pace::Pace;
 use crate::rate::Rate;
@@ -25,43 +26,96 @@ use crate::reader::{self, Room};
 use crate::retries::Failing;
 use crate::serve::Listener;
 use crate::signals::{Level, Signals};
-use crate::source::Input;
+use crate::source::{Input, Source};
 use crate::standstill::Standstill;
 use crate::summary::{Count, Tally};
 
-/// Runs to the end.
-pub(crate) fn run(config: Config) -> Result<Ended, Refusal> {
-    let (input, stopper) = Input::open(&config.input, config.unfinished.is_some())?;
-    let (dead, unfinished) = (config.dead_letter.as_deref(), config.unfinished.clone());
-    let letters = Letters::open(config.format, dead, unfinished, &input)?;
-    let joblog = config.joblog.as_deref();
-    let joblog = joblog.map(|path| Joblog::create(path, &input, &letters)).transpose()?;
+/// Runs a command for each key that is read, to the end.
+pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
+    let (input, stopper) = Input::open(source, config.unfinished.is_some())?;
+    let files = Files::open(&config, identity(input.metadata()))?;
+    block_on(async {
+        let parts = Parts { config, files, stopper: Some(stopper), things: None };
+        go(parts, |runner| {
+            let (rest, unread) = oneshot::channel();
+            let runner = Arc::clone(runner);
+            std::thread::Builder::new()
+                .name("reader".to_owned())
+                .spawn(move || {
+                    // Nobody waits for it where it would be lost.
+                    let _ = rest.send(reader::read(&runner, input));
+                })
+                .map_err(|error| Refusal::failure(error.to_string()))?;
+            Ok(unread)
+        })
+        .await
+    })
+}
+
+/// Runs what `future` is on a runtime of its own.
+pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Refusal::failure(format!("no runtime: {error}")))?;
-    let ended = runtime.block_on(async {
-        let listener = match &config.serve {
-            Some(address) => Some(Listener::bind(address).await?),
-            None => None,
-        };
-        let metrics = listener.as_ref().map(Listener::metrics);
-        let runner = Arc::new(Runner::new(config, metrics, letters, joblog, stopper)?);
-        let signals = Signals::new()
-            .map_err(|error| Refusal::failure(format!("signals can't be caught: {error}")))?;
-        let page = match listener {
-            Some(listener) => Some(listener.serve(&runner).await?),
-            None => None,
-        };
-        let ended = runner.run(input, signals).await;
-        if let Some(page) = page {
-            page.end().await;
-        }
-        ended
-    });
-    // The reader may be waiting for input that never comes.
+    let ended = runtime.block_on(future);
+    // A reader may be waiting for input that never comes.
     runtime.shutdown_background();
     ended
+}
+
+/// The files that are written, opened before anything is read.
+#[derive(Debug)]
+pub(crate) struct Files {
+    letters: Letters,
+    joblog: Option<Joblog>,
+}
+
+impl Files {
+    /// None of them may be the input.
+    pub(crate) fn open(config: &Config, input: Option<Identity>) -> Result<Self, Refusal> {
+        let (dead, unfinished) = (config.dead_letter.as_deref(), config.unfinished.clone());
+        let letters = Letters::open(config.format, dead, unfinished, input)?;
+        let joblog = config.joblog.as_deref();
+        let joblog = joblog.map(|path| Joblog::create(path, input, &letters)).transpose()?;
+        Ok(Self { letters, joblog })
+    }
+}
+
+/// What a run is made of.
+pub(crate) struct Parts {
+    pub(crate) config: Config,
+    pub(crate) files: Files,
+    /// Dropped when no more is to be read.
+    pub(crate) stopper: Option<PipeWriter>,
+    pub(crate) things: Option<Arc<dyn Things>>,
+}
+
+/// What will be left of the input.
+pub(crate) type Unread = oneshot::Receiver<Option<Rest>>;
+
+/// Runs to the end. `feed` starts what adds the keys.
+pub(crate) async fn go(
+    parts: Parts,
+    feed: impl FnOnce(&Arc<Runner>) -> Result<Unread, Refusal>,
+) -> Result<Ended, Refusal> {
+    let listener = match &parts.config.serve {
+        Some(address) => Some(Listener::bind(address).await?),
+        None => None,
+    };
+    let runner = Arc::new(Runner::new(parts, listener.as_ref().map(Listener::metrics))?);
+    let signals = Signals::new()
+        .map_err(|error| Refusal::failure(format!("signals can't be caught: {error}")))?;
+    let page = match listener {
+        Some(listener) => Some(listener.serve(&runner).await?),
+        None => None,
+    };
+    let unread = feed(&runner)?;
+    let ended = runner.run(unread, signals).await;
+    if let Some(page) = page {
+        page.end().await;
+    }
+    Ok(ended)
 }
 
 /// What the slots, the reader and the signals share.
@@ -79,6 +133,7 @@ pub(crate) struct Runner {
     pub(crate) clock: Standstill,
     pub(crate) joblog: Option<Joblog>,
     pub(crate) letters: Letters,
+    pub(crate) things: Option<Arc<dyn Things>>,
     pub(crate) pace: Pace,
     pub(crate) rate: Option<Rate>,
     /// Runs that were about to start, a number for each.
@@ -92,17 +147,12 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    fn new(
-        config: Config,
-        metrics: Option<&Metrics>,
-        letters: Letters,
-        joblog: Option<Joblog>,
-        stopper: PipeWriter,
-    ) -> Result<Self, Refusal> {
+    fn new(parts: Parts, metrics: Option<&Metrics>) -> Result<Self, Refusal> {
+        let Parts { config, files, stopper, things } = parts;
         // A seed of this process's own.
         let seed = std::hash::RandomState::new().build_hasher().finish();
         let failing = Failing::new(config.retries, config.base_delay, config.max_delay, seed);
-        let queue = config.pacing.queue(config.early_add, metrics);
+        let queue = config.pacing.queue(config.name, config.early_add, metrics);
         let queue = queue.map_err(|error| Refusal::failure(error.to_string()))?;
         Ok(Self {
             pace: Pace::new(config.pacing.times, config.early_add, queue.clone()),
@@ -113,10 +163,11 @@ impl Runner {
             room: Room::default(),
             groups: Groups::default(),
             clock: Standstill::default(),
-            joblog,
+            joblog: files.joblog,
             failing,
-            letters,
-            stopper: Mutex::new(Some(stopper)),
+            letters: files.letters,
+            things,
+            stopper: Mutex::new(stopper),
             seq: Count::default(),
             level: watch::Sender::default(),
             signal: OnceLock::new(),
@@ -125,17 +176,8 @@ impl Runner {
         })
     }
 
-    async fn run(self: Arc<Self>, input: Input, signals: Signals) -> Result<Ended, Refusal> {
-        let this = Arc::clone(&self);
-        let (rest, unread) = oneshot::channel();
-        std::thread::Builder::new()
-            .name("reader".to_owned())
-            .spawn(move || {
-                // Nobody waits for it where it would be lost.
-                let _ = rest.send(reader::read(&this, input));
-            })
-            .map_err(|error| Refusal::failure(error.to_string()))?;
-        tokio::spawn(Arc::clone(&self).watch(signals));
+    async fn run(self: Arc<Self>, unread: Unread, signals: Signals) -> Ended {
+        tokio::spawn(Arc::clone(&self).heed(signals));
         let progress = tokio::spawn(Arc::clone(&self).show_progress());
         if Arc::clone(&self).start(1).await.is_err() {
             self.tally.failed.store(true, Ordering::Relaxed);
@@ -144,13 +186,13 @@ impl Runner {
         // It is over when it shows nothing more.
         let _ = progress.await;
         self.say_goodbye(unread).await;
-        Ok(match self.signal.get() {
+        match self.signal.get() {
             Some(&signal) => Ended::Signal(signal),
             None => Ended::Exit(self.tally.exit()),
-        })
+        }
     }
 
-    async fn say_goodbye(&self, unread: oneshot::Receiver<Option<Rest>>) {
+    async fn say_goodbye(&self, unread: Unread) {
         let mut level = self.level.subscribe();
         let last_words = async {
             self.leave_the_rest(unread).await;

@@ -16,9 +16,6 @@ use crate::command::escaped;
 use crate::exit::Refusal;
 use crate::run::Runner;
 
-/// What the queue is called in the metrics.
-pub(crate) const QUEUE: &str = "run";
-
 /// `[ADDR:]PORT`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Address {
@@ -106,8 +103,8 @@ fn title(runner: &Runner) -> String {
     let program = runner.config.template.fixed_program();
     let name = program.as_deref().and_then(|program| Path::new(program).file_name());
     match name.map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned()) {
-        Some(name) => format!("requeue run {name}"),
-        None => "requeue run".to_owned(),
+        Some(name) => format!("requeue {} {name}", runner.config.name),
+        None => format!("requeue {}", runner.config.name),
     }
 }
 

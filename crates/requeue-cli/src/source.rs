@@ -25,6 +25,7 @@ pub(crate) enum Source {
 pub(crate) struct Input {
     file: File,
     metadata: Metadata,
+    is_terminal: bool,
     /// Has its end when reading is to stop.
     stop: PipeReader,
     is_stopping: bool,
@@ -48,19 +49,37 @@ impl Input {
             }
             Source::File(path) => (File::open(path), escaped(path.as_os_str().as_bytes())),
         };
-        let input = file.and_then(|file| Self::new(file, keeps_rest));
+        let input = file.and_then(|file| {
+            let (mut input, stopper) = Self::new(file, keeps_rest)?;
+            input.is_terminal = matches!(source, Source::Stdin { terminal: true });
+            Ok((input, stopper))
+        });
         input.map_err(|error| Refusal::failure(format!("{what}: {error}")))
     }
 
     fn new(file: File, keeps_rest: bool) -> io::Result<(Self, PipeWriter)> {
         let (stop, stopper) = io::pipe()?;
         let metadata = file.metadata()?;
-        let (is_stopping, left, is_cut) = (false, PIPE, false);
-        Ok((Self { file, metadata, stop, is_stopping, keeps_rest, left, is_cut }, stopper))
+        let input = Self {
+            file,
+            metadata,
+            is_terminal: false,
+            stop,
+            is_stopping: false,
+            keeps_rest,
+            left: PIPE,
+            is_cut: false,
+        };
+        Ok((input, stopper))
     }
 
     pub(crate) const fn metadata(&self) -> &Metadata {
         &self.metadata
+    }
+
+    /// Whether somebody types it.
+    pub(crate) const fn is_terminal(&self) -> bool {
+        self.is_terminal
     }
 
     /// Whether its end is none, but where reading stopped.

@@ -12,6 +12,7 @@ use tokio::process::Command;
 use crate::args;
 use crate::command;
 use crate::config::Config;
+use crate::given::Given;
 use crate::input::{self, Key};
 use crate::retries::Past;
 use crate::template::Template;
@@ -24,6 +25,7 @@ pub(crate) struct Run<'a> {
     pub(crate) adds: u32,
     pub(crate) slot: usize,
     pub(crate) seq: u64,
+    pub(crate) given: &'a Given,
 }
 
 /// The command for a key, in a process group of its own.
@@ -40,10 +42,7 @@ pub(crate) fn command_by_shell(config: &Config, run: Run<'_>) -> Command {
 }
 
 fn prepared(mut command: Command, config: &Config, run: Run<'_>) -> Command {
-    let stdin = match config.stdin {
-        args::Stdin::None => Stdio::null(),
-        args::Stdin::Key => Stdio::piped(),
-    };
+    let stdin = if run.given.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
     let stdio = || match config.output {
         args::Output::Lines | args::Output::Group => Stdio::piped(),
         args::Output::Inherit => Stdio::inherit(),
@@ -57,6 +56,7 @@ fn prepared(mut command: Command, config: &Config, run: Run<'_>) -> Command {
         .env("REQUEUE_ADDS", run.adds.to_string())
         .env("REQUEUE_SLOT", run.slot.to_string())
         .env("REQUEUE_SEQ", run.seq.to_string())
+        .envs(run.given.env.iter().map(|(name, value)| (name, value)))
         .stdin(stdin)
         .stdout(stdio())
         .stderr(stdio())

@@ -38,6 +38,18 @@ fn help_is_one_screen_that_says_it_all() {
 }
 
 #[test]
+fn so_is_that_of_watch() {
+    let help = end(Command::new(env!("CARGO_BIN_EXE_requeue")).args(["watch", "--help"]), "");
+    assert_eq!((help.code(), help.stderr.as_str()), (Some(0), ""));
+    let text = help.text();
+    assert!(text.lines().count() <= 52, "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    for part in ["Objects: ", "Events:", "REQUEUE_EVENT", "and 5: "] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
 fn the_program_has_a_version_and_needs_a_subcommand() {
     let requeue = || Command::new(env!("CARGO_BIN_EXE_requeue"));
     let version = end(requeue().arg("--version"), "");

@@ -63,7 +63,11 @@ fn there_is_a_manual_page_for_each_command() {
     for code in ["0", "1", "2", "3", "4", "125", "126", "127"] {
         assert!(page.contains(&format!(".TP\n\\fB{code}\\fR\n")), "{code}: {page}");
     }
-    for command in ["run", "completions", "man"] {
+    let page = read("requeue-watch.1").replace("\\-", "-");
+    for part in ["--changed", "REQUEUE_EVENT", "REQUEUE_LAST_EXIT", "SIGUSR1", "requeue watch"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    for command in ["run", "watch", "completions", "man"] {
         assert!(read("requeue.1").contains(&format!("requeue\\-{command}(1)")), "{command}");
         assert!(read(&format!("requeue-{command}.1")).contains("requeue"));
     }

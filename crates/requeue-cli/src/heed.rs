@@ -16,7 +16,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 impl Runner {
     /// Acts on signals and on the end of standard output, as long as the program runs.
-    pub(crate) async fn watch(self: Arc<Self>, mut signals: Signals) {
+    pub(crate) async fn heed(self: Arc<Self>, mut signals: Signals) {
         let mut level = Level::Running;
         let mut is_open = true;
         let mut meter = Meter::default();

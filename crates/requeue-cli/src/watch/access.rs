@@ -1,0 +1,126 @@
+//! The way to the API server, and what it refuses.
+
+use kube::api::ListParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::{DynamicObject, Status};
+use kube::discovery::Scope;
+use kube::{Api, Client, Config};
+
+use super::flags::AccessFlags;
+use super::resource::{Resource, Resources};
+use crate::exit::{Exit, Refusal};
+
+/// A client, and what it may ask for.
+pub(crate) struct Access {
+    client: Client,
+    resources: Resources,
+    /// `None` for all of them.
+    namespace: Option<String>,
+}
+
+impl Access {
+    pub(crate) async fn new(flags: &AccessFlags) -> Result<Self, Refusal> {
+        let config = config(flags).await?;
+        let namespace = flags.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let namespace = (!flags.all_namespaces).then_some(namespace);
+        let client = Client::try_from(config).map_err(|error| failure("a client", &error))?;
+        let core = client.list_core_api_versions_aggregated().await;
+        let core = core.map_err(|error| refusal("get", "/api", &error))?;
+        let groups = client.list_api_groups_aggregated().await;
+        let groups = groups.map_err(|error| refusal("get", "/apis", &error))?;
+        Ok(Self { client, resources: Resources::new(core, groups), namespace })
+    }
+
+    pub(crate) fn find(&self, resource: &str) -> Result<Resource, Refusal> {
+        let found = self.resources.find(resource);
+        found.map_err(|message| Refusal { exit: Exit::Denied, message })
+    }
+
+    /// The objects of this resource that are asked for.
+    pub(crate) fn api(&self, resource: &Resource) -> Api<DynamicObject> {
+        match &self.namespace {
+            Some(namespace) if resource.scope == Scope::Namespaced => {
+                Api::namespaced_with(self.client.clone(), namespace, &resource.api)
+            }
+            _ => Api::all_with(self.client.clone(), &resource.api),
+        }
+    }
+
+    /// Whether they can be listed. kube's watchers try for ever where that is not allowed, and don't
+    /// say so.
+    pub(crate) async fn try_list(
+        &self,
+        resource: &Resource,
+        params: &ListParams,
+    ) -> Result<(), Refusal> {
+        let api = self.api(resource);
+        let listed = api.list_metadata(&params.clone().limit(1)).await;
+        listed.map(|_| ()).map_err(|error| {
+            let at = match (&self.namespace, &resource.scope) {
+                (Some(namespace), Scope::Namespaced) => format!(" in namespace {namespace}"),
+                _ => String::new(),
+            };
+            refusal("list", &format!("{}{at}", resource.name()), &error)
+        })
+    }
+}
+
+async fn config(flags: &AccessFlags) -> Result<Config, Refusal> {
+    let options = KubeConfigOptions { context: flags.context.clone(), ..Default::default() };
+    let config = match (&flags.kubeconfig, &flags.context) {
+        (Some(path), _) => {
+            let kubeconfig = Kubeconfig::read_from(path);
+            let kubeconfig = kubeconfig.map_err(|error| failure("--kubeconfig", &error))?;
+            let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+            config.map_err(|error| failure("--kubeconfig", &error))
+        }
+        (None, Some(_)) => {
+            let config = Config::from_kubeconfig(&options).await;
+            config.map_err(|error| failure("--context", &error))
+        }
+        // The account of the pod, where there is no kubeconfig.
+        (None, None) => Config::infer().await.map_err(|error| failure("no cluster", &error)),
+    };
+    let mut config = config?;
+    if let Some(user) = &flags.as_user {
+        config.auth_info.impersonate = Some(user.clone());
+    }
+    Ok(config)
+}
+
+fn failure(what: &str, error: &dyn std::error::Error) -> Refusal {
+    Refusal::failure(format!("{what}: {}", chain(error)))
+}
+
+/// What the server answers who may not do this, or asks for what it has not got; or that there is no
+/// answer.
+fn refusal(verb: &str, what: &str, error: &kube::Error) -> Refusal {
+    match error {
+        kube::Error::Api(status) => {
+            let Status { code, message, .. } = &**status;
+            let exit = match code {
+                401 | 403 | 404 => Exit::Denied,
+                // Such as a selector that it can't read.
+                400 => Exit::Usage,
+                _ => Exit::Failure,
+            };
+            Refusal { exit, message: format!("{verb} {what}: {code}: {message}") }
+        }
+        error => failure(&format!("{verb} {what}"), error),
+    }
+}
+
+/// An error with what it comes from: some say nothing without that.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        // Others say it all at once.
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = error.source();
+    }
+    text
+}

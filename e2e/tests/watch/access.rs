@@ -1,0 +1,66 @@
+//! What is refused.
+
+use requeue_e2e::{Access, Server};
+
+use crate::support::watch;
+
+/// How it ends, and what it says.
+async fn refused(access: Access<'_>, args: &[&str]) -> (Option<i32>, String) {
+    let mut command = tokio::process::Command::from(watch(&access.kubeconfig(), args));
+    let output = command.stdin(std::process::Stdio::null()).output().await.unwrap();
+    assert_eq!(output.stdout, b"");
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[tokio::test]
+async fn who_may_not_list_is_told_what_and_that_is_the_end() {
+    let Some(server) = Server::shared().await else { return };
+    let ns = server.namespace("refused").await;
+    let nobody = || server.access().user("nobody");
+    let (code, said) = refused(nobody(), &["cm", "-n", &ns, "--", "true"]).await;
+    assert_eq!(code, Some(5), "{said}");
+    let start = format!("requeue: list configmaps in namespace {ns}: 403: ");
+    assert!(said.starts_with(&start) && said.contains("\"nobody\""), "{said}");
+
+    let (code, said) = refused(nobody(), &["deploy", "-A", "--", "true"]).await;
+    assert_eq!(code, Some(5), "{said}");
+    assert!(said.starts_with("requeue: list deployments.apps: 403: "), "{said}");
+
+    // The same by a flag.
+    let args = ["cm", "-n", &ns, "--as", "somebody", "--", "true"];
+    let (code, said) = refused(server.access(), &args).await;
+    assert_eq!(code, Some(5), "{said}");
+    assert!(said.contains("\"somebody\""), "{said}");
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_told_with_what_is_like_it() {
+    let Some(server) = Server::shared().await else { return };
+    let (code, said) = refused(server.access(), &["depoly", "--", "true"]).await;
+    assert_eq!(code, Some(5), "{said}");
+    assert_eq!(
+        said,
+        "requeue: \"depoly\": the server has no such resource, but deployments.apps\n"
+    );
+}
+
+#[tokio::test]
+async fn a_command_line_that_makes_no_sense_is_a_usage_error() {
+    let Some(server) = Server::shared().await else { return };
+    for (args, why) in [
+        (&["cm"][..], "there is no COMMAND"),
+        (&[], "RESOURCE"),
+        (&["cm", "-n", "x", "-A", "--", "true"], "cannot be used with"),
+        (&["cm", "--changed", "data", "--", "true"], "a JSON pointer begins with a slash"),
+        (&["cm", "--on", "delete", "--resync", "1m", "--", "true"], "--resync: only with"),
+        (&["cm", "-l", "((", "--", "true"], "list configmaps in namespace default: 400: "),
+    ] {
+        let (code, said) = refused(server.access(), args).await;
+        assert_eq!(code, Some(2), "{args:?}: {said}");
+        assert!(said.contains(why), "{args:?}: {said}");
+    }
+    let args = ["cm", "--context", "none", "--", "true"];
+    let (code, said) = refused(server.access(), &args).await;
+    assert_eq!(code, Some(125), "{said}");
+    assert!(said.starts_with("requeue: --context: ") && said.contains("none"), "{said}");
+}

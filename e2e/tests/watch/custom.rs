@@ -1,0 +1,132 @@
+//! A custom resource, whose objects have generations; and objects of the cluster.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, CustomResource, CustomResourceExt};
+use requeue_e2e::{Server, until};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::support::Watching;
+
+#[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug)]
+#[kube(group = "watch.example.com", version = "v1", kind = "Gadget", namespaced)]
+#[kube(shortname = "gdg", status = "GadgetStatus")]
+struct GadgetSpec {
+    size: u32,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug)]
+struct GadgetStatus {
+    size: u32,
+}
+
+/// Gadgets in a namespace of one's own.
+async fn gadgets(server: &Server, prefix: &str) -> (Api<Gadget>, String) {
+    let client = server.client().await;
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let params = PatchParams::apply("test").force();
+    crds.patch(Gadget::crd_name(), &params, &Patch::Apply(Gadget::crd())).await.unwrap();
+    let namespace = server.namespace(prefix).await;
+    let gadgets: Api<Gadget> = Api::namespaced(client, &namespace);
+    until("gadgets are served", async || gadgets.list(&Default::default()).await.is_ok()).await;
+    (gadgets, namespace)
+}
+
+async fn patch(gadgets: &Api<Gadget>, name: &str, patch: &Value) {
+    gadgets.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+}
+
+const FAIL: &str = r#"echo "$REQUEUE_EVENT $1 $REQUEUE_ATTEMPT $(cat)"; exit 1"#;
+
+#[tokio::test]
+async fn what_fails_waits_unless_something_else_is_wanted_of_it() {
+    let Some(server) = Server::shared().await else { return };
+    let (gadgets, ns) = gadgets(server, "generation").await;
+    let gadget = |name| Gadget::new(name, GadgetSpec { size: 1 });
+    gadgets.create(&PostParams::default(), &gadget("a")).await.unwrap();
+    let args = [
+        "Gadget",
+        "-n",
+        &ns,
+        "-j1",
+        "--min-interval",
+        "0",
+        "--base-delay",
+        "1h",
+        "--max-delay",
+        "1h",
+        "-c",
+        FAIL,
+    ];
+    let watching = Watching::start(server, "generation", &args);
+    let a = format!("apply {ns}/a");
+    watching.wait(&a, 1).await;
+
+    // Its status is none of that, and a key that comes later has its turn.
+    let params = PatchParams::default();
+    let status = Patch::Merge(json!({ "status": { "size": 1 } }));
+    gadgets.patch_status("a", &params, &status).await.unwrap();
+    gadgets.create(&PostParams::default(), &gadget("b")).await.unwrap();
+    watching.wait(&format!("apply {ns}/b"), 1).await;
+    assert_eq!(watching.lines(&a).len(), 1);
+
+    patch(&gadgets, "a", &json!({ "spec": { "size": 2 } })).await;
+    let runs = watching.wait(&a, 2).await;
+    assert!(runs[1].starts_with("1 "), "{runs:?}");
+    assert!(runs[1].contains(r#""size":2"#), "{runs:?}");
+    gadgets.delete("a", &Default::default()).await.unwrap();
+    let gone = watching.wait(&format!("delete {ns}/a"), 1).await;
+    assert!(gone[0].starts_with("1 "), "{gone:?}");
+}
+
+#[tokio::test]
+async fn a_new_generation_during_a_run_that_fails_does_not_wait_for_it() {
+    let Some(server) = Server::shared().await else { return };
+    let (gadgets, ns) = gadgets(server, "during").await;
+    let gadget = Gadget::new("a", GadgetSpec { size: 1 });
+    gadgets.create(&PostParams::default(), &gadget).await.unwrap();
+    // The first run goes on until another one has been asked for: of that it is told by the page.
+    let dir = tempfile::tempdir().unwrap();
+    let go = dir.path().join("go").display().to_string();
+    let script = format!(
+        r#"echo "apply $1 $REQUEUE_ATTEMPT $(cat)"
+        while [ ! -e '{go}' ]; do sleep 0.05; done; exit 1"#
+    );
+    let args = [
+        "gdg",
+        "-n",
+        &ns,
+        "--min-interval",
+        "0",
+        "--base-delay",
+        "1h",
+        "--max-delay",
+        "1h",
+        "-c",
+        &script,
+    ];
+    let watching = Watching::start(server, "during", &args);
+    watching.wait("apply", 1).await;
+    patch(&gadgets, "a", &json!({ "spec": { "size": 2 } })).await;
+    // Seen after that one.
+    let gadget = Gadget::new("b", GadgetSpec { size: 1 });
+    gadgets.create(&PostParams::default(), &gadget).await.unwrap();
+    watching.wait(&format!("apply {ns}/b"), 1).await;
+    std::fs::write(&go, "").unwrap();
+    let runs = watching.wait(&format!("apply {ns}/a"), 2).await;
+    assert!(runs[1].starts_with("1 ") && runs[1].contains(r#""size":2"#), "{runs:?}");
+}
+
+#[tokio::test]
+async fn an_object_of_the_cluster_has_its_name_for_a_key() {
+    let Some(server) = Server::shared().await else { return };
+    let ns = server.namespace("cluster").await;
+    let show = r#"echo "$1 $REQUEUE_NAME [$REQUEUE_NAMESPACE]""#;
+    // The namespace is that of nothing here, as with kubectl.
+    let args = ["namespaces", "-n", &ns, "-c", show];
+    let watching = Watching::start(server, "cluster", &args);
+    assert_eq!(watching.wait(&format!("{ns} "), 1).await, [format!("{ns} []")]);
+    watching.wait("default ", 1).await;
+}

@@ -1,0 +1,9 @@
+//! `requeue watch`, with controllers in the shell.
+
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
+
+mod access;
+mod custom;
+mod events;
+mod maps;
+mod support;
