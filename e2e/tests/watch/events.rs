@@ -1,6 +1,6 @@
 //! What there is a run for, and what not.
 
-use requeue_e2e::Server;
+use requeue_e2e::{Server, until};
 use serde_json::json;
 
 use crate::support::{SHOW, Watching, create, delete, maps, patch};
@@ -14,10 +14,12 @@ async fn what_is_there_at_the_start_can_be_left_out() {
     let watching = Watching::start(server, "skip", &args);
     // Whatever is seen comes in its order; what is made before the list is in the list.
     let mut made = 0;
-    while watching.lines("apply").is_empty() {
+    until("something new has run", async || {
         create(&maps, &format!("new-{made}"), "").await;
         made += 1;
-    }
+        watching.has_written("apply")
+    })
+    .await;
     assert!(watching.lines(&format!("apply {ns}/there")).is_empty());
     delete(&maps, "there").await;
     watching.wait(&format!("delete {ns}/there"), 1).await;
@@ -36,14 +38,15 @@ async fn one_event_of_the_two_can_be_left_out() {
     applies.wait(&format!("apply {ns}/a"), 1).await;
     delete(&maps, "a").await;
     // The first may have been gone before its watch began.
-    for name in 0.. {
-        if !deletes.lines("delete").is_empty() {
-            break;
-        }
-        create(&maps, &format!("b{name}"), "").await;
-        applies.wait(&format!("apply {ns}/b{name}"), 1).await;
-        delete(&maps, &format!("b{name}")).await;
-    }
+    let mut made = 0;
+    until("a deletion is seen", async || {
+        create(&maps, &format!("b{made}"), "").await;
+        applies.wait(&format!("apply {ns}/b{made}"), 1).await;
+        delete(&maps, &format!("b{made}")).await;
+        made += 1;
+        deletes.has_written("delete")
+    })
+    .await;
     create(&maps, "last", "").await;
     applies.wait(&format!("apply {ns}/last"), 1).await;
     assert!(applies.lines("delete").is_empty());

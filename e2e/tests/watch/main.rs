@@ -5,5 +5,6 @@
 mod access;
 mod custom;
 mod events;
+mod example;
 mod maps;
 mod support;

@@ -30,6 +30,13 @@ impl Watching {
         log.lines().filter(|line| line.starts_with(start)).map(str::to_owned).collect()
     }
 
+    /// Whether a line begins so. Fails where the program itself has said something: it has not begun.
+    pub(crate) fn has_written(&self, start: &str) -> bool {
+        let said = self.lines("requeue: ");
+        assert!(said.is_empty(), "{said:?}");
+        !self.lines(start).is_empty()
+    }
+
     /// Waits until so many lines begin so, and has what follows there.
     pub(crate) async fn wait(&self, start: &str, lines: usize) -> Vec<String> {
         until(&format!("{lines} lines begin with {start:?}"), async || {
