@@ -1,9 +1,10 @@
-use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::json;
+use tempfile::NamedTempFile;
 
 use crate::{Proxy, Server};
 
@@ -72,7 +73,13 @@ impl<'a> Access<'a> {
         let text = serde_json::to_string_pretty(&self.contents());
         let user = self.user.as_deref().unwrap_or("admin");
         let path = Self::path(self.server.dir(), user, self.port);
-        let written = text.map_err(Into::into).and_then(|text| fs::write(&path, text));
+        // A program that another test has started may be about to read it: it finds all of it.
+        let written = text.map_err(Into::into).and_then(|text| {
+            let mut file = NamedTempFile::new_in(self.server.dir())?;
+            file.write_all(text.as_bytes())?;
+            file.persist(&path)?;
+            Ok::<_, io::Error>(())
+        });
         written.unwrap_or_else(|err| panic!("{}: {err}", path.display()));
         path
     }
