@@ -355,8 +355,8 @@ impl<K: Eq + Clone> Queue<K> {
         while count < max
             && let Some(slot) = self.timers.first(now)
         {
-            if let Some(next) = self.timers.second()
-                && self.index.is_large()
+            if self.index.is_large()
+                && let Some(next) = self.timers.second()
             {
                 self.records.prefetch(next);
             }

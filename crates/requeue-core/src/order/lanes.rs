@@ -77,6 +77,7 @@ pub(crate) struct Lanes {
 
 struct InLane<'a>(&'a mut Chunked<Place>);
 struct ByAge<'a>(&'a mut Chunked<Place>);
+
 impl Links for InLane<'_> {
     fn links(&mut self, slot: u32) -> &mut [u32; 2] {
         &mut self.0.get_mut(slot as usize).in_lane
