@@ -156,8 +156,8 @@ pub(crate) async fn resync(runner: Arc<Runner>, objects: Arc<Objects>, period: D
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for slice in (0..SLICES).cycle() {
         ticks.tick().await;
-        for key in objects.keys().iter().filter(|key| slice_of(key) == slice) {
-            add(&runner, key, LOW_PRIORITY);
+        for key in objects.keys(|key| slice_of(key) == slice) {
+            add(&runner, &key, LOW_PRIORITY);
         }
     }
 }

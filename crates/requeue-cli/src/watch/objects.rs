@@ -63,10 +63,10 @@ impl Objects {
         }
     }
 
-    /// The keys of those that are there, in order.
-    pub(crate) fn keys(&self) -> Vec<Key> {
+    /// The keys of those that are there and `wanted`, in order.
+    pub(crate) fn keys(&self, wanted: impl Fn(&Key) -> bool) -> Vec<Key> {
         let known = self.lock();
-        let there = known.iter().filter(|(_, known)| !known.is_gone);
+        let there = known.iter().filter(|(key, known)| !known.is_gone && wanted(key));
         let mut keys: Vec<_> = there.map(|(key, _)| key.clone()).collect();
         keys.sort_unstable();
         keys
