@@ -76,13 +76,15 @@ impl Meters {
 
     pub(crate) fn end(&self, outcome: Outcome, took: Duration) {
         self.results[outcome.result()].fetch_add(1, Relaxed);
-        match outcome {
-            Outcome::Terminal => &self.terminal,
-            Outcome::Panic => &self.panics,
-            Outcome::Timeout => &self.timeouts,
-            _ => return self.took(took),
+        let of_a_kind = match outcome {
+            Outcome::Terminal => Some(&self.terminal),
+            Outcome::Panic => Some(&self.panics),
+            Outcome::Timeout => Some(&self.timeouts),
+            Outcome::Success | Outcome::Error | Outcome::Requeue | Outcome::RequeueAfter => None,
+        };
+        if let Some(count) = of_a_kind {
+            count.fetch_add(1, Relaxed);
         }
-        .fetch_add(1, Relaxed);
         self.took(took);
     }
 
