@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::limit::{DEADLINE, Limit};
 
@@ -131,6 +131,14 @@ impl Live {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).expect("it runs");
+    }
+
+    /// Stops all its threads: when this returns, none of them sees anything until it goes on.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+        // The signal alone is on its way. Its parent is told when the last thread has stopped.
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(self.pid()), stopped).expect("it is a child of ours");
     }
 
     /// Waits for its end.

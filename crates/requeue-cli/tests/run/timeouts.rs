@@ -76,11 +76,11 @@ fn one_that_has_ended_in_time_has_not_failed_however_late_that_is_seen() {
     let mut gate = Gate::new(&dir);
     let script = "echo $$ >pid; echo started; read _ <gate";
     // Long enough for it to start and be held up.
-    let args = [&["--timeout", "5s"], &ONCE[..], &["-c", script]].concat();
+    let args = [&["--timeout", "10s"], &ONCE[..], &["-c", script]].concat();
     let mut live = Live::start(&dir, &args);
     live.send("k\n");
     live.wait_for("started");
-    live.signal(Signal::STOP);
+    live.stop();
     let stopped = Instant::now();
     gate.open(1);
     let pid = fs::read_to_string(dir.join("pid")).unwrap();
@@ -88,7 +88,7 @@ fn one_that_has_ended_in_time_has_not_failed_however_late_that_is_seen() {
         let ps = Command::new("ps").args(["-o", "stat=", "-p", pid.trim()]).output();
         ps.expect("ps is there").stdout.starts_with(b"Z")
     });
-    until(|| stopped.elapsed() > Duration::from_secs(5));
+    until(|| stopped.elapsed() > Duration::from_secs(10));
     live.signal(Signal::CONT);
     let ended = live.end();
     assert_eq!((ended.code(), ended.count("timed out")), (Some(0), 0), "{}", ended.stderr);
