@@ -1,6 +1,7 @@
 //! What is in a controller's queue: a namespace and a name.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use kube::Resource;
@@ -11,7 +12,7 @@ use kube::runtime::reflector::{Lookup, ObjectRef};
 /// object has one key whatever was seen of it, and by whom.
 ///
 /// Cheap to copy, and ordered as Kubernetes lists objects: by namespace, then by name. It shows as
-/// `namespace/name`; Kubernetes allows a slash in neither.
+/// `namespace/name`, and is parsed from that; Kubernetes allows a slash in neither.
 ///
 /// ```
 /// use requeue_kube::ObjectKey;
@@ -19,6 +20,7 @@ use kube::runtime::reflector::{Lookup, ObjectRef};
 /// let key = ObjectKey::new(Some("default"), "web");
 /// assert_eq!((key.namespace(), key.name()), (Some("default"), "web"));
 /// assert_eq!(key.to_string(), "default/web");
+/// assert_eq!("default/web".parse(), Ok(key));
 /// assert_eq!(ObjectKey::new(None, "node-1").namespace(), None);
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,9 +88,42 @@ impl fmt::Debug for ObjectKey {
     }
 }
 
+impl FromStr for ObjectKey {
+    type Err = ParseKeyError;
+
+    /// Reads what [`Display`](fmt::Display) writes: `name`, or `namespace/name`.
+    ///
+    /// # Errors
+    ///
+    /// A part is empty, or there are more than two.
+    fn from_str(text: &str) -> Result<Self, ParseKeyError> {
+        let (namespace, name) = match text.split_once('/') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (None, text),
+        };
+        if name.is_empty() || name.contains('/') || namespace == Some("") {
+            return Err(ParseKeyError(text.to_owned()));
+        }
+        Ok(Self::new(namespace, name))
+    }
+}
+
+/// What was read is the key of no object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseKeyError(String);
+
+impl fmt::Display for ParseKeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an object is called `name` or `namespace/name`, not {:?}", self.0)
+    }
+}
+
+impl std::error::Error for ParseKeyError {}
+
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -100,5 +135,39 @@ mod tests {
             assert_eq!(ObjectKey::from(&object), key);
         }
         assert_eq!(ObjectKey::new(Some(""), "a"), ObjectKey::new(None, "a"));
+    }
+
+    #[test]
+    fn what_is_no_key_is_named() {
+        for text in ["", "/", "/name", "namespace/", "a/b/c", "a//b", "//"] {
+            let error = text.parse::<ObjectKey>().unwrap_err();
+            let expected = format!("an object is called `name` or `namespace/name`, not {text:?}");
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_key_is_read_as_it_was_written(
+            namespace in proptest::option::of("[^/]{1,20}"),
+            name in "[^/]{1,20}",
+        ) {
+            let key = ObjectKey::new(namespace.as_deref(), &name);
+            let read: ObjectKey = key.to_string().parse().unwrap();
+            prop_assert_eq!(&read, &key);
+            prop_assert_eq!((read.namespace(), read.name()), (namespace.as_deref(), &*name));
+        }
+
+        /// And nothing else is one.
+        #[test]
+        fn what_can_be_read_is_written_so(text in "[a/]{0,5}") {
+            match text.parse::<ObjectKey>() {
+                Ok(key) => prop_assert_eq!(key.to_string(), text),
+                Err(_) => {
+                    let parts: Vec<_> = text.split('/').collect();
+                    prop_assert!(parts.len() > 2 || parts.contains(&""));
+                }
+            }
+        }
     }
 }

@@ -58,7 +58,7 @@ pub mod watch;
 
 pub use crate::controller::Controller;
 pub use crate::finalizer::finalizer;
-pub use crate::key::ObjectKey;
+pub use crate::key::{ObjectKey, ParseKeyError};
 
 /// The examples of the page for those who come from elsewhere, so that they compile.
 #[cfg(doctest)]

@@ -5,7 +5,6 @@
 pub mod api;
 pub mod reconcile;
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +22,6 @@ use requeue_kube::leader::{self, LeaderElector};
 use requeue_kube::metrics::Metrics;
 use requeue_kube::{Controller, ObjectKey, policy};
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
 pub use crate::api::Website;
 use crate::reconcile::{Context, MANAGED_BY, reconcile};
@@ -46,7 +44,7 @@ pub async fn run(
     let metrics = Metrics::register(&mut registry);
 
     let elector = LeaderElector::new(election.client(config.clone())?, election)?.metrics(&metrics);
-    let (status, lead) = (elector.status(), CancellationToken::new());
+    let status = elector.status();
 
     let context =
         Arc::new(Context::new(Client::try_from(config.clone())?, &config.default_namespace));
@@ -63,32 +61,16 @@ pub async fn run(
                     .fair_namespaces(),
             )
             .metrics(&metrics)
-            .start_on(lead.clone().cancelled_owned())
+            .leader_election(elector)
             .shutdown_on_signal();
     let readiness = controller.readiness();
-    let mut work = pin!(
-        controller
-            .queue_on_start(|queue| serve(listener, queue, registry, readiness, status))
-            .run(reconcile, policy::backoff, context)
-            .map(report)
-            .try_collect::<()>()
-    );
-
-    let term = tokio::select! {
-        term = elector.acquire() => term,
-        ended = &mut work => return Ok(ended?),
-    };
-    lead.cancel();
-    tokio::select! {
-        biased;
-        // Returning drops the work, wherever it is.
-        lost = term.lost() => Err(lost.into()),
-        // It was told to stop, and has finished what it had begun. Another may lead at once.
-        ended = &mut work => {
-            ended?;
-            Ok(term.release().await?)
-        }
-    }
+    controller
+        .queue_on_start(|queue| serve(listener, queue, registry, readiness, status))
+        .run(reconcile, policy::backoff, context)
+        .map(report)
+        .try_collect::<()>()
+        .await?;
+    Ok(())
 }
 
 /// Says how a run has ended; an error is the end of the controller.
@@ -111,10 +93,7 @@ fn serve(
     readiness: Readiness,
     election: leader::Status,
 ) {
-    let read = |bytes: &[u8]| {
-        let (namespace, name) = std::str::from_utf8(bytes).ok()?.split_once('/')?;
-        Some(ObjectKey::new(Some(namespace), name))
-    };
+    let read = |bytes: &[u8]| std::str::from_utf8(bytes).ok()?.parse().ok();
     let site = Site::builder_with(queue, |key| key.to_string().into_bytes().into(), read)
         .title("websites")
         .registry(Arc::new(registry))

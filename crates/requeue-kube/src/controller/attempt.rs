@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::future::Future;
+use std::future::{self, Future};
 use std::hash::Hash;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +24,7 @@ use super::error::Error;
 use super::failures::{Begin, Version};
 use super::hub::Hub;
 use crate::ObjectKey;
+use crate::leader::Status;
 use crate::metrics::{Meters, Outcome};
 
 /// What is in the stream of a controller.
@@ -46,6 +47,8 @@ where
     pub(super) timeout: Option<Duration>,
     pub(super) max_retries: Option<u32>,
     pub(super) meters: Arc<Meters>,
+    /// Of the term in which it runs, if there is an election.
+    pub(super) lease: Option<Status>,
     /// What is being reconciled, for who cuts it off.
     pub(super) running: Mutex<BTreeSet<ObjectKey>>,
     /// What the stream was first polled in.
@@ -106,6 +109,10 @@ where
         key: ObjectKey,
         run: Context,
     ) -> Result<workers::Action, workers::Error> {
+        if self.lease.as_ref().is_some_and(|lease| !lease.is_leading()) {
+            // A process that was frozen may come by here before it is told.
+            return future::pending().await;
+        }
         let normal = self.hub.scope.normal(key.clone());
         if normal != key {
             // It was added before it was known that its kind has no namespaces.

@@ -9,6 +9,7 @@ use kube::runtime::reflector::ObjectRef;
 use requeue::BuildError;
 
 use crate::ObjectKey;
+use crate::leader::LeadershipLost;
 
 /// What is in the stream of a [`Controller`](crate::Controller) besides successes.
 ///
@@ -94,6 +95,14 @@ pub enum RunnerError {
         /// The objects that were being reconciled, in order.
         keys: Vec<ObjectKey>,
     },
+    /// It leads no more, and [was to run](crate::Controller::leader_election) for as long as it does.
+    LeadershipLost {
+        /// Why.
+        lost: LeadershipLost,
+        /// The objects that were being reconciled, in order. Their runs were dropped at an `await`,
+        /// as in [`CutOff`](Self::CutOff).
+        keys: Vec<ObjectKey>,
+    },
 }
 
 impl fmt::Display for RunnerError {
@@ -110,11 +119,18 @@ impl fmt::Display for RunnerError {
             Self::Config(error) => error.fmt(f),
             Self::WatchEnded(watch) => write!(f, "the watch of {watch} has failed for good"),
             Self::CutOff { keys } => {
-                let keys: Vec<_> = keys.iter().map(ToString::to_string).collect();
-                write!(f, "the shutdown has cut off the reconciliation of {}", keys.join(", "))
+                write!(f, "the shutdown has cut off the reconciliation of {}", list(keys))
+            }
+            Self::LeadershipLost { lost, keys } if keys.is_empty() => lost.fmt(f),
+            Self::LeadershipLost { lost, keys } => {
+                write!(f, "{lost}, which has cut off the reconciliation of {}", list(keys))
             }
         }
     }
+}
+
+fn list(keys: &[ObjectKey]) -> String {
+    keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl StdError for RunnerError {}

@@ -15,6 +15,7 @@ mod related;
 mod run;
 mod scope;
 mod source;
+mod start;
 mod triggers;
 
 use std::fmt::Debug;
@@ -41,6 +42,7 @@ use self::hub::Hub;
 pub use self::listed::Readiness;
 use self::run::Subject;
 use self::source::{AnyPredicate, Events, Source, TriggerBackoff};
+use self::start::Start;
 use crate::ObjectKey;
 use crate::metrics::Metrics;
 
@@ -131,7 +133,7 @@ where
     readiness: Readiness,
     graceful: Vec<BoxFuture<'static, ()>>,
     forced: Vec<BoxFuture<'static, ()>>,
-    start_on: Option<BoxFuture<'static, ()>>,
+    start: Start,
     warmup: bool,
     metrics: Option<Metrics>,
     on_start: Option<Box<dyn FnOnce(Queue<ObjectKey>) + Send>>,
@@ -236,7 +238,7 @@ where
             readiness,
             graceful: Vec::new(),
             forced: Vec::new(),
-            start_on: None,
+            start: Start::default(),
             warmup: true,
             metrics: None,
             on_start: None,

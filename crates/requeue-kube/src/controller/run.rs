@@ -25,11 +25,20 @@ use super::listed::Readiness;
 use super::names::Name;
 use super::scope::Scope;
 use super::source::{Following, Source};
+use super::start::{Mandate, Start};
 use super::{Action, Controller, Error, RunnerError};
 use crate::metrics::{Meters, Series};
 
 /// How many results wait for a reader of the stream. What comes when so many do is dropped.
 const RESULTS: usize = 1024;
+
+/// What outlives the controller's run.
+struct Run<'a, T> {
+    name: String,
+    results: &'a mpsc::Sender<T>,
+    /// The right to run, once there is one.
+    mandate: &'a mut Mandate,
+}
 
 /// What a reconciler is given, and whether it is given what is gone.
 pub(super) struct Subject<K: Resource + 'static, T> {
@@ -62,9 +71,10 @@ where
         let name = self.name.clone().unwrap_or_else(|| default_name::<K>(&self.dyntype));
         let claim = name.clone();
         let engine = async move {
-            let controller =
-                self.control(name, subject, reconcile, error_policy, context, &results);
-            if let Err(error) = controller.await {
+            let mut mandate = Mandate::default();
+            let run = Run { name, results: &results, mandate: &mut mandate };
+            let ended = self.control(run, subject, reconcile, error_policy, context).await;
+            if let Err(error) = mandate.end(ended).await {
                 // The last that is heard of it, so it waits for its place.
                 _ = results.send(Err(Error::RunnerError(error))).await;
             }
@@ -98,12 +108,11 @@ where
 
     async fn control<T, F, P, C, Fut>(
         self,
-        name: String,
+        run: Run<'_, Item<K, Fut::Error>>,
         subject: Subject<K, T>,
         reconcile: F,
         error_policy: P,
         context: Arc<C>,
-        results: &mpsc::Sender<Item<K, Fut::Error>>,
     ) -> Result<(), RunnerError>
     where
         T: Clone + Send + 'static,
@@ -113,23 +122,24 @@ where
         Fut: TryFuture<Ok = Action> + Send + 'static,
         Fut::Error: std::error::Error + Send + 'static,
     {
+        let Run { name, results, mandate } = run;
         let Self { dyntype, store, main, related, triggers, readiness, config, .. } = self;
         let (mut graceful, mut forced) = (any_of(self.graceful), any_of(self.forced));
 
-        let mut start_on = self.start_on;
+        let mut start = Some(self.start).filter(Start::is_awaited);
         if !self.warmup
-            && let Some(start) = start_on.take()
+            && let Some(start) = start.take()
         {
             readiness.expect_nothing();
             tokio::select! {
                 biased;
                 () = &mut forced => return Ok(()),
                 () = &mut graceful => return Ok(()),
-                () = start => {}
+                begun = start.reached() => *mandate = begun,
             }
         }
 
-        let leads = start_on.is_none();
+        let leads = start.is_none();
         let versions = versions(store.clone(), dyntype.clone(), config.clear_on_new_generation);
         let mut hub = Hub::new::<K>(&config, &name, subject.runs_gone, leads, versions)?;
         if let Some(scope) = &self.scope {
@@ -172,18 +182,20 @@ where
 
         let started = async {
             lists(&readiness, config.cache_sync_timeout).await?;
-            if let Some(start) = start_on {
-                start.await;
-                hub.open(&store);
-            }
-            Ok::<_, RunnerError>(())
+            let Some(start) = start else { return Ok(None) };
+            let mandate = start.reached().await;
+            hub.open(&store);
+            Ok::<_, RunnerError>(Some(mandate))
         };
         tokio::select! {
             biased;
             () = &mut forced => return Ok(()),
             () = &mut graceful => return Ok(()),
+            lost = mandate.lost() => return Err(RunnerError::LeadershipLost { lost, keys: Vec::new() }),
             error = watches.failed() => return Err(error),
-            started = started => started?,
+            started = started => if let Some(begun) = started? {
+                *mandate = begun;
+            },
         }
 
         let (panics, mut panicked) = mpsc::unbounded_channel();
@@ -198,6 +210,7 @@ where
             timeout: config.reconcile_timeout,
             max_retries: config.max_retries,
             meters,
+            lease: mandate.status(),
             running: Mutex::default(),
             parent: Span::current(),
             results: results.clone(),
@@ -216,7 +229,7 @@ where
             .drain_timeout(config.shutdown_timeout)
             // An attempt has a span of its own.
             .span(|_, _| tracing::Span::none());
-        let mut why = Ok(());
+        let (mut why, mut lost) = (Ok(()), None);
         let shutdown = async {
             let ended = tokio::select! {
                 biased;
@@ -239,6 +252,7 @@ where
         };
         tokio::select! {
             biased;
+            why = mandate.lost() => lost = Some(why),
             () = &mut forced => {}
             panic = panicked.recv() => end_with(panic),
             drained = workers.run_until(shutdown) => {
@@ -246,7 +260,11 @@ where
             }
         }
         let keys: Vec<_> = attempts.running().iter().cloned().collect();
-        if keys.is_empty() { why } else { Err(RunnerError::CutOff { keys }) }
+        match lost {
+            Some(lost) => Err(RunnerError::LeadershipLost { lost, keys }),
+            None if keys.is_empty() => why,
+            None => Err(RunnerError::CutOff { keys }),
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use super::Controller;
 use super::hub::Hub;
 use super::reason::Reason;
 use crate::ObjectKey;
+use crate::leader::LeaderElector;
 
 impl<K> Controller<K>
 where
@@ -99,15 +100,59 @@ where
     /// Then everything in the store is, with [low priority](crate::watch::LOW_PRIORITY).
     ///
     /// Who is the leader no more has to be stopped by
-    /// [`graceful_shutdown_on`](Self::graceful_shutdown_on): see
-    /// [`leader`](crate::leader#with-a-controller).
+    /// [`graceful_shutdown_on`](Self::graceful_shutdown_on), which
+    /// [`leader_election`](Self::leader_election) does by itself.
     pub fn start_on(mut self, trigger: impl Future<Output = ()> + Send + 'static) -> Self {
-        self.start_on = Some(trigger.boxed());
+        self.start.on = Some(trigger.boxed());
         self
     }
 
-    /// Whether watches and store run in standby, before [`start_on`](Self::start_on) is ready, so
-    /// that it begins at once. They do unless said.
+    /// Runs while this process leads: of several replicas, one works, and the others stand by.
+    ///
+    /// - It stands for election once its watches have listed, so that who can't list never leads;
+    ///   with [`start_on`](Self::start_on), not before that is ready, either. Until it leads it is in
+    ///   standby, as there.
+    /// - A [shutdown](Self::graceful_shutdown_on) finishes what runs while the lease is still renewed,
+    ///   for as long as [`shutdown_timeout`](super::Config::shutdown_timeout) says and no longer, and
+    ///   then gives the lease back, so that another begins at once. If something was cut off it is
+    ///   not given back, but runs out.
+    /// - Who loses the lease cuts off at once what runs, each at an `await`. The stream ends with
+    ///   [`RunnerError::LeadershipLost`](super::RunnerError::LeadershipLost), before another leads;
+    ///   the process had better end then, too: an elector leads once.
+    ///
+    /// Work that blocks its thread can't be cut off, and writes that were sent already can't be called
+    /// back: against those there is a [`Fence`](crate::leader::Fence). Who needs one, or has several
+    /// controllers to one lease, [wires them up](crate::leader#with-several-controllers).
+    ///
+    /// ```no_run
+    /// # use std::{sync::Arc, time::Duration};
+    /// # use futures_util::StreamExt;
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use kube::{Api, Client, runtime::watcher};
+    /// # use requeue_kube::{Controller, controller::Action, policy};
+    /// use requeue_kube::leader::{Config, LeaderElector};
+    ///
+    /// # async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> { unimplemented!() }
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = kube::Config::infer().await?;
+    /// let election = Config::new(&config.default_namespace, "web-controller");
+    /// let elector = LeaderElector::new(election.client(config.clone())?, election)?;
+    /// Controller::new(Api::<ConfigMap>::all(Client::try_from(config)?), watcher::Config::default())
+    ///     .leader_election(elector)
+    ///     .shutdown_on_signal()
+    ///     .run(reconcile, policy::backoff, Arc::new(()))
+    ///     .for_each(async |result| println!("{result:?}"))
+    ///     .await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn leader_election(mut self, elector: LeaderElector) -> Self {
+        self.start.elector = Some(elector);
+        self
+    }
+
+    /// Whether watches and store run in standby, before [`start_on`](Self::start_on) is ready or this
+    /// process leads, so that it begins at once. They do unless said.
     pub fn warmup(mut self, warmup: bool) -> Self {
         self.warmup = warmup;
         self

@@ -1,6 +1,8 @@
 //! Leader election: of several replicas, one leads.
 //!
-//! It is client-go's algorithm, by a Lease, and stands by itself: it needs no controller.
+//! It is client-go's algorithm, by a Lease, and stands by itself: it needs no controller. A
+//! controller that is to run only while it leads takes the elector with
+//! [`Controller::leader_election`](crate::Controller::leader_election).
 //!
 //! - **One leads**: no two replicas lead at once, whatever is slow, lost or cut off, so long as one
 //!   machine's clock does not run half as fast again as another's. They need not agree on the time.
@@ -39,9 +41,10 @@
 //! }
 //! ```
 //!
-//! # With a controller
+//! # With several controllers
 //!
-//! One that stands by warm runs its watches and stores before it leads, so that it begins at once:
+//! One Lease for all of a program, or a [`Fence`] in hand, takes some wiring. Controllers that stand by
+//! warm run their watches and stores before they lead, so that they begin at once:
 //!
 //! ```no_run
 //! # use std::{pin::pin, sync::Arc};
@@ -85,6 +88,16 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # How long it takes to take over
+//!
+//! After a release, until the next look of those who wait: 2.2 retry periods at most, which is 4.4 s
+//! unless said. A leader that dies, or is cut off, may have renewed just after another has looked, who
+//! sees that at the next look, waits for a lease's duration from there, and takes over at the look
+//! after that: from the last renewal on, **a lease and 4.4 retry periods** at most, which is 23.8 s. To
+//! that comes what the API server takes to answer these looks and the write; a request that it does not
+//! answer counts as failed after half a renew deadline, and the next look makes up for it. That is
+//! client-go's algorithm: looks are as far apart so that those who wait do not all ask at once.
 //!
 //! # How it differs from client-go
 //!

@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::election::End;
 use super::leadership::{Leadership, LeadershipLost, Shared};
+use super::status::Status;
 
 /// A term of leading, whose lease is renewed for as long as this is kept.
 ///
@@ -29,6 +30,12 @@ impl Term {
     pub fn leadership(&self) -> Leadership {
         // It is there until `release`, which takes the term.
         self.leadership.clone().expect("a term that was released is gone")
+    }
+
+    /// Shows how the election stands, now and later.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status(Arc::clone(&self.shared))
     }
 
     /// Waits until the lease is lost: all work has to be dropped.

@@ -37,7 +37,11 @@ fn held_by_another() -> Value {
 
 impl Driven {
     fn new() -> Self {
-        let jitter = JitterSource::new(1);
+        Self::seeded(1)
+    }
+
+    fn seeded(seed: u64) -> Self {
+        let jitter = JitterSource::new(seed);
         let election = Election::new(config(15.0, 10.0, 2.0), "me".into(), jitter, Time::ZERO);
         Self { election, server: Server::default(), now: Time::ZERO }
     }
@@ -292,4 +296,35 @@ fn a_lease_without_a_next_number_is_not_taken() {
     lease["spec"]["leaseTransitions"] = json!(i32::MAX);
     it.server.call(Call::Create(lease)).unwrap();
     it.follows_until(at(100.0));
+}
+
+#[test]
+fn a_leader_that_is_not_heard_of_is_followed_after_a_lease_and_4_4_retry_periods_at_most() {
+    let mut longest = seconds(0.0);
+    for seed in 0..5000 {
+        let mut it = Driven::seeded(seed);
+        let mut lease = held_by_another();
+        lease["metadata"]["uid"] = json!("uid");
+        lease["metadata"]["resourceVersion"] = json!("0");
+        it.server.lease = Some(lease.clone());
+        it.answers();
+        // Its last renewal, just behind a look.
+        lease["spec"]["renewTime"] = json!("2023-11-14T22:13:21.000000Z");
+        it.server.lease = Some(lease);
+        let renewed = it.now;
+        while it.election.token().is_none() {
+            match it.poll() {
+                Step::Call { call, .. } => {
+                    let answer = it.server.answer(call);
+                    it.answer(answer);
+                }
+                Step::Wait(until) => it.now = until,
+                Step::Ended(end) => panic!("{end:?}"),
+            }
+        }
+        let took = it.now.since(renewed);
+        assert!((seconds(30.0)..=seconds(38.8)).contains(&took), "{took:?} with the seed {seed}");
+        longest = longest.max(took);
+    }
+    assert!(longest > seconds(38.0), "{longest:?}");
 }

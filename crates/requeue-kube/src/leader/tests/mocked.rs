@@ -22,11 +22,11 @@ use crate::metrics::Metrics;
 
 /// An API server with one Lease, and what was asked of it.
 #[derive(Clone, Default)]
-struct Api(Arc<Mutex<Inner>>);
+pub(super) struct Api(Arc<Mutex<Inner>>);
 
 #[derive(Default)]
-struct Inner {
-    server: Server,
+pub(super) struct Inner {
+    pub(super) server: Server,
     log: Vec<(Method, String, Value)>,
     events: Vec<Value>,
     /// It reads requests, and does not answer.
@@ -77,15 +77,15 @@ impl Api {
         }))
     }
 
-    fn with<T>(&self, look: impl FnOnce(&mut Inner) -> T) -> T {
+    pub(super) fn with<T>(&self, look: impl FnOnce(&mut Inner) -> T) -> T {
         look(&mut self.0.lock().unwrap())
     }
 
-    fn asked(&self) -> Vec<Method> {
+    pub(super) fn asked(&self) -> Vec<Method> {
         self.with(|inner| inner.log.drain(..).map(|(method, ..)| method).collect())
     }
 
-    fn holder(&self) -> String {
+    pub(super) fn holder(&self) -> String {
         self.with(|inner| {
             let lease = inner.server.lease.as_ref().expect("there is a Lease");
             lease["spec"]["holderIdentity"].as_str().unwrap().to_owned()
@@ -105,13 +105,13 @@ fn respond(outcome: Result<Value, u16>) -> Response<Body> {
     Response::builder().status(code).body(Body::from(body.to_string().into_bytes())).unwrap()
 }
 
-fn elector(api: &Api, config: Config) -> (LeaderElector, Arc<AtomicU64>) {
+pub(super) fn elector(api: &Api, config: Config) -> (LeaderElector, Arc<AtomicU64>) {
     let suspended = Arc::new(AtomicU64::new(0));
     let clock = Clock::Test(Instant::now(), Arc::clone(&suspended));
     (LeaderElector::with_clock(api.client(), config, clock).unwrap(), suspended)
 }
 
-fn usual() -> Config {
+pub(super) fn usual() -> Config {
     config(15.0, 10.0, 2.0)
 }
 

@@ -2,6 +2,7 @@
 //! against a client that is mocked.
 
 mod algorithm;
+mod controller;
 mod fence;
 mod mocked;
 mod server;
