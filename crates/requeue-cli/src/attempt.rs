@@ -66,11 +66,16 @@ impl Finished {
 
 impl Runner {
     pub(crate) async fn attempt(&self, item: Item<'static, Key>, slot: usize) {
-        let given = match self.given(&item).await {
-            Ok(Some(given)) => given,
-            Ok(None) => return self.pass_over(item),
-            Err(why) => return self.end(item, Outcome::Failed { exit: 125, why }).await,
+        let given = match self.unless_cut_off(self.given(&item)).await {
+            Some(Ok(Some(given))) => given,
+            Some(Ok(None)) => return self.pass_over(item),
+            Some(Err(why)) => {
+                let outcome = self.failure(&item, why).await;
+                return self.end(item, outcome).await;
+            }
+            None => return self.end(item, Outcome::Unfinished).await,
         };
+        self.pace.started(&item);
         let run = Run {
             key: &item,
             past: self.failing.past(&item),
@@ -87,10 +92,13 @@ impl Runner {
             self.run_command(run).await
         };
         let outcome = match (outcome, &self.things) {
-            (Outcome::Done, Some(things)) => match things.succeed(&item).await {
-                Ok(()) => Outcome::Done,
-                Err(why) => Outcome::Failed { exit: 125, why },
-            },
+            (Outcome::Done, Some(things)) => {
+                match self.unless_cut_off(things.succeed(&item)).await {
+                    Some(Ok(())) => Outcome::Done,
+                    Some(Err(why)) => self.failure(&item, why).await,
+                    None => Outcome::Unfinished,
+                }
+            }
             (outcome, _) => outcome,
         };
         if matches!(outcome, Outcome::Done) {
@@ -109,6 +117,23 @@ impl Runner {
             args::Stdin::Key => Some(key[..].into()),
         };
         Ok(Some(Given { env: Vec::new(), stdin }))
+    }
+
+    /// What this comes to, unless it is cut off as commands are.
+    async fn unless_cut_off<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut level = self.level.subscribe();
+        tokio::select! {
+            biased;
+            it = future => Some(it),
+            _ = level.wait_for(|&level| level >= Level::Terminating) => None,
+        }
+    }
+
+    /// A run has failed for want of what is done here around its command. That has said nothing of
+    /// it.
+    async fn failure(&self, key: &Key, why: String) -> Outcome {
+        self.output.say(&format!("{}: {why}", escaped(key))).await;
+        Outcome::Failed { exit: 125, why }
     }
 
     async fn run_command(&self, run: Run<'_>) -> Outcome {

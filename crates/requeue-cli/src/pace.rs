@@ -132,8 +132,8 @@ impl Pace {
         self.queue.cancel(key).any()
     }
 
-    /// Notes that a key starts. `None` if it must not yet, and is back in the queue: it was added
-    /// in the moment in which its last run started.
+    /// Notes that a key's turn has come. `None` if it must not start yet, and is back in the queue:
+    /// it was added in the moment in which its last run started.
     pub(crate) fn start(&self, item: Item<'static, Key>) -> Option<Item<'static, Key>> {
         if self.times.are_none() {
             return Some(item);
@@ -161,15 +161,22 @@ impl Pace {
             until: self.times.window_end(now, now),
             named: Time::ZERO,
         });
-        if let Some(interval) = self.times.min_interval {
-            paced.not_before = now + interval;
-            state.started.push_back((paced.not_before, hash));
-        }
         match paced.is_over(now) {
             true => state.keys.remove(hash),
             false => state.keys.put(hash, paced),
         }
         Some(item)
+    }
+
+    /// Notes that a key's command starts: not so where there turned out to be no need for one.
+    pub(crate) fn started(&self, key: &[u8]) {
+        let Some(interval) = self.times.min_interval else { return };
+        let mut state = self.lock();
+        let not_before = self.queue.now() + interval;
+        let hash = self.hash(key);
+        let paced = state.keys.get(hash);
+        state.keys.put(hash, Paced { not_before, ..paced });
+        state.started.push_back((not_before, hash));
     }
 
     /// How many adds a run stands for.

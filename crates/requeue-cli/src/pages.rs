@@ -33,7 +33,8 @@ seen if it is gone; the command need not read it.
 
 A command that fails is run again, later and later, however often the object changes meanwhile, unless \
 that gives it a new generation: then it runs at once. What has changed comes before what is there at \
-the start, and before resyncs. What is deleted while nothing watches is not heard of.
+the start, and before resyncs. What is deleted while nothing watches is not heard of, unless a finalizer \
+keeps it.
 
 There are no runs by the clock, but for --resync; no start-up hooks and no webhooks.";
 

@@ -53,6 +53,8 @@ async fn a_command_line_that_makes_no_sense_is_a_usage_error() {
         (&["cm", "-n", "x", "-A", "--", "true"], "cannot be used with"),
         (&["cm", "--changed", "data", "--", "true"], "a JSON pointer begins with a slash"),
         (&["cm", "--on", "delete", "--resync", "1m", "--", "true"], "--resync: only with"),
+        (&["cm", "--on", "apply", "--finalizer", "a.b/c", "--", "true"], "--finalizer: only with"),
+        (&["cm", "--finalizer", "cleanup", "--", "true"], "'cleanup' for '--finalizer <NAME>'"),
         (&["cm", "-l", "((", "--", "true"], "list configmaps in namespace default: 400: "),
     ] {
         let (code, said) = refused(server.access(), args).await;

@@ -6,5 +6,6 @@ mod access;
 mod custom;
 mod events;
 mod example;
+mod finalizer;
 mod maps;
 mod support;

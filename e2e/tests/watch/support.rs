@@ -2,9 +2,10 @@ use std::path::Path;
 use std::process::Command;
 
 use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use requeue_e2e::{Node, Server, until};
+use requeue_e2e::{Access, Node, Server, until};
 use serde_json::{Value, json};
 
 /// `requeue watch`, with these arguments, by this kubeconfig.
@@ -21,7 +22,11 @@ pub(crate) struct Watching {
 
 impl Watching {
     pub(crate) fn start(server: &Server, name: &str, args: &[&str]) -> Self {
-        Self { node: server.spawn(name, watch(&server.kubeconfig(), args)) }
+        Self::start_as(server, name, &server.access(), args)
+    }
+
+    pub(crate) fn start_as(server: &Server, name: &str, by: &Access<'_>, args: &[&str]) -> Self {
+        Self { node: server.spawn(name, watch(&by.kubeconfig(), args)) }
     }
 
     /// The lines that its commands have written which begin so, in order.
@@ -75,6 +80,36 @@ pub(crate) async fn patch(maps: &Api<ConfigMap>, name: &str, patch: &Value) {
 
 pub(crate) async fn delete(maps: &Api<ConfigMap>, name: &str) {
     maps.delete(name, &kube::api::DeleteParams::default()).await.unwrap();
+}
+
+/// Lets a user do this with all objects of a core resource, and nothing else: in a namespace.
+pub(crate) async fn allow(
+    server: &Server,
+    namespace: &str,
+    user: &str,
+    resource: &str,
+    verbs: &[&str],
+) {
+    let client = server.client().await;
+    let roles: Api<Role> = Api::namespaced(client.clone(), namespace);
+    let bindings: Api<RoleBinding> = Api::namespaced(client, namespace);
+    let name = format!("{user}-{resource}");
+    let params = PatchParams::apply("test").force();
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": { "name": name },
+        "rules": [{ "apiGroups": [""], "resources": [resource], "verbs": verbs }],
+    });
+    roles.patch(&name, &params, &Patch::Apply(&role)).await.unwrap();
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": { "name": name },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user }],
+    });
+    bindings.patch(&name, &params, &Patch::Apply(&binding)).await.unwrap();
 }
 
 pub(crate) fn json(text: &str) -> Value {

@@ -44,6 +44,13 @@ impl Fixture {
 
     /// Starts a run, if one may start now.
     fn start(&self) -> Option<Item<'static, Key>> {
+        let item = self.turn()?;
+        self.pace.started(&item);
+        Some(item)
+    }
+
+    /// The same, before it is known whether there is a need for it.
+    fn turn(&self) -> Option<Item<'static, Key>> {
         std::iter::from_fn(|| self.pace.queue.try_get_owned())
             .find_map(|item| self.pace.start(item))
     }
@@ -288,6 +295,7 @@ fn an_add_in_the_moment_of_the_start_is_paced_like_any_other() {
         let item = it.pace.queue.try_get_owned().unwrap();
         (0..3).for_each(|_| _ = it.add());
         let item = it.pace.start(item).unwrap();
+        it.pace.started(&item);
         it.at(7);
         it.pace.succeed(item);
         assert_eq!(it.next(), (10, 3));
@@ -302,6 +310,22 @@ fn an_add_in_the_moment_of_the_start_is_paced_like_any_other() {
         assert!(it.pace.start(item).is_none());
         assert_eq!(it.next(), (10, 4));
         assert!(it.start().is_none() && it.is_clean());
+    }
+}
+
+#[test]
+fn a_turn_without_a_need_for_a_run_spaces_nothing() {
+    for policy in POLICIES {
+        let it = Fixture::new(min_interval(5), policy);
+        it.at(5);
+        it.add();
+        let item = it.turn().unwrap();
+        it.add();
+        it.pace.succeed(item);
+        assert_eq!(it.next(), (5, 1));
+        it.add();
+        assert_eq!(it.next(), (10, 1));
+        assert!(it.is_clean());
     }
 }
 

@@ -1,5 +1,7 @@
 //! The way to the API server, and what it refuses.
 
+use std::fmt;
+
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{DynamicObject, Status};
@@ -16,6 +18,12 @@ pub(crate) struct Access {
     resources: Resources,
     /// `None` for all of them.
     namespace: Option<String>,
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
 }
 
 impl Access {
@@ -38,12 +46,22 @@ impl Access {
 
     /// The objects of this resource that are asked for.
     pub(crate) fn api(&self, resource: &Resource) -> Api<DynamicObject> {
-        match &self.namespace {
-            Some(namespace) if resource.scope == Scope::Namespaced => {
-                Api::namespaced_with(self.client.clone(), namespace, &resource.api)
-            }
-            _ => Api::all_with(self.client.clone(), &resource.api),
+        match self.namespace_of(resource) {
+            Some(namespace) => self.api_in(resource, namespace),
+            None => Api::all_with(self.client.clone(), &resource.api),
         }
+    }
+
+    /// Those in this namespace; the cluster's own if it is empty.
+    pub(crate) fn api_in(&self, resource: &Resource, namespace: &str) -> Api<DynamicObject> {
+        match namespace {
+            "" => Api::all_with(self.client.clone(), &resource.api),
+            _ => Api::namespaced_with(self.client.clone(), namespace, &resource.api),
+        }
+    }
+
+    fn namespace_of(&self, resource: &Resource) -> Option<&str> {
+        self.namespace.as_deref().filter(|_| resource.scope == Scope::Namespaced)
     }
 
     /// Whether they can be listed. kube's watchers try for ever where that is not allowed, and don't
@@ -55,13 +73,8 @@ impl Access {
     ) -> Result<(), Refusal> {
         let api = self.api(resource);
         let listed = api.list_metadata(&params.clone().limit(1)).await;
-        listed.map(|_| ()).map_err(|error| {
-            let at = match (&self.namespace, &resource.scope) {
-                (Some(namespace), Scope::Namespaced) => format!(" in namespace {namespace}"),
-                _ => String::new(),
-            };
-            refusal("list", &format!("{}{at}", resource.name()), &error)
-        })
+        let namespace = self.namespace_of(resource).unwrap_or_default();
+        listed.map(|_| ()).map_err(|error| refusal("list", &resource.name_in(namespace), &error))
     }
 }
 
@@ -94,7 +107,7 @@ fn failure(what: &str, error: &dyn std::error::Error) -> Refusal {
 
 /// What the server answers who may not do this, or asks for what it has not got; or that there is no
 /// answer.
-fn refusal(verb: &str, what: &str, error: &kube::Error) -> Refusal {
+pub(crate) fn refusal(verb: &str, what: &str, error: &kube::Error) -> Refusal {
     match error {
         kube::Error::Api(status) => {
             let Status { code, message, .. } = &**status;

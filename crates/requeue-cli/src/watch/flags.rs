@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 
+use super::names::parse_finalizer;
 use crate::args::Common;
 use crate::values::parse_duration;
 
@@ -59,6 +60,10 @@ pub(crate) struct Flags {
     /// Run for each object once in TIME, spread over it
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Events")]
     pub(crate) resync: Option<Duration>,
+
+    /// Keep objects by this finalizer until a run for their end succeeds
+    #[arg(long, value_name = "NAME", value_parser = parse_finalizer, help_heading = "Events")]
+    pub(crate) finalizer: Option<String>,
 
     #[command(flatten)]
     pub(crate) common: Common,

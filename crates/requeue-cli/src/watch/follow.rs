@@ -17,7 +17,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::access::chain;
 use super::flags::{Initial, On};
-use super::objects::Objects;
+use super::objects::{Objects, State, Wish};
 use super::resource::Resource;
 use crate::input::{Ask, Change, Key};
 use crate::run::Runner;
@@ -39,6 +39,7 @@ struct Sights {
     types: TypeMeta,
     /// JSON pointers to what counts; all of it if there are none.
     pointers: Vec<String>,
+    finalizer: Option<String>,
 }
 
 impl Follower {
@@ -48,6 +49,7 @@ impl Follower {
         resource: &Resource,
         initial: Initial,
         pointers: Vec<String>,
+        finalizer: Option<String>,
     ) -> Self {
         let types = TypeMeta {
             api_version: resource.api.api_version.clone(),
@@ -56,7 +58,7 @@ impl Follower {
         Self {
             runner: Arc::clone(runner),
             watch: Watch::new(),
-            sights: Sights { objects, types, pointers },
+            sights: Sights { objects, types, pointers, finalizer },
             initial,
             name: resource.name(),
         }
@@ -92,24 +94,25 @@ impl Follower {
     fn changed(&self, change: &watch::Change) {
         let (runner, objects) = (&self.runner, &self.sights.objects);
         let key = change.key.to_string().into_bytes();
-        let event = match change.what {
-            What::Deleted => {
-                objects.gone(&key);
-                On::Delete
-            }
-            _ => On::Apply,
-        };
-        if !objects.wants(event) {
-            if event == On::Delete {
+        match change.what {
+            What::Deleted => objects.gone(&key),
+            What::Created => objects.is_another(&key),
+            _ => {}
+        }
+        let Some(wish) = objects.wish(&key) else {
+            if change.what == What::Deleted {
                 runner.take(Change::Cancel(Cow::Owned(key)), &mut 0);
             }
             return;
-        }
-        if change.what == What::Listed && self.initial == Initial::Skip {
+        };
+        let is_skipped = self.initial == Initial::Skip && wish != Wish::Run(On::Delete);
+        if change.what == What::Listed && is_skipped {
             return;
         }
         if matches!(change.what, What::Created | What::NewGeneration | What::Deleted) {
             objects.is_wanted_anew(&key);
+        }
+        if objects.is_new(&key) {
             runner.release(&key);
         }
         add(runner, &key, change.what.priority());
@@ -123,22 +126,25 @@ impl Sights {
         object.types.get_or_insert_with(|| self.types.clone());
         let mut sight = Sight::of(&object.metadata);
         let key = requeue_kube::ObjectKey::of(&object).to_string();
+        let state = State::of(&object.metadata, self.finalizer.as_deref());
         // It was read from JSON, and is written as such.
         let json = if self.pointers.is_empty() {
             serde_json::to_vec(&object).unwrap_or_default()
         } else {
             let value = serde_json::to_value(&object).unwrap_or_default();
-            sight = sight.property(Some(property(&self.pointers, &value)));
+            sight = sight.property(Some(property(&self.pointers, state, &value)));
             value.to_string().into_bytes()
         };
-        self.objects.seen(key.as_bytes(), json);
+        self.objects.seen(key.as_bytes(), json, state);
         sight
     }
 }
 
-/// What has another value when one of these has, or comes, or goes.
-fn property(pointers: &[String], object: &Value) -> u64 {
+/// What has another value when one of these has, or comes, or goes; and when something else is to be
+/// done.
+fn property(pointers: &[String], state: State, object: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
+    state.hash(&mut hasher);
     for pointer in pointers {
         object.pointer(pointer).map(Value::to_string).hash(&mut hasher);
     }
@@ -183,7 +189,7 @@ mod tests {
     #[test]
     fn only_what_is_pointed_at_counts() {
         let pointers = ["/spec/a".to_owned(), "/data".to_owned()];
-        let of = |object: Value| property(&pointers, &object);
+        let of = |object: Value| property(&pointers, State::Kept, &object);
         let before = of(json!({ "spec": { "a": 1, "b": 1 }, "status": {} }));
         assert_eq!(of(json!({ "spec": { "a": 1, "b": 2 }, "status": 1 })), before);
         for other in [
@@ -195,5 +201,6 @@ mod tests {
         ] {
             assert_ne!(of(other.clone()), before, "{other}");
         }
+        assert_ne!(property(&pointers, State::Ending, &json!({ "spec": { "a": 1 } })), before);
     }
 }

@@ -1,10 +1,13 @@
 //! `requeue watch`: a command per Kubernetes object that changes.
 
 mod access;
+mod finalizer;
 mod flags;
 mod follow;
+mod names;
 mod objects;
 mod resource;
+mod watched;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +19,15 @@ use tokio::sync::oneshot;
 pub(crate) use self::flags::Flags;
 
 use self::access::Access;
+use self::finalizer::Finalizer;
 use self::flags::On;
 use self::follow::Follower;
 use self::objects::Objects;
+use self::watched::Watched;
 use crate::args::{self, AtEof, Common, Stdin};
 use crate::command::escaped;
 use crate::config::{Config, Own};
 use crate::exit::{Ended, Refusal};
-use crate::given::Things;
 use crate::input::{Format, Kind};
 use crate::run::{self, Files, Parts};
 use crate::values::Retries;
@@ -31,30 +35,34 @@ use crate::values::Retries;
 /// Runs until it is told to end.
 pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     check(&flags)?;
-    let config = config(flags.common)?;
+    let Flags { resource, selector, field_selector, access, on, initial, changed, .. } = flags;
+    let Flags { resync, finalizer, common, .. } = flags;
+    let config = config(common)?;
     let files = Files::open(&config, None)?;
     run::block_on(async {
-        let access = Access::new(&flags.access).await?;
-        let resource = access.find(&flags.resource)?;
+        let access = Arc::new(Access::new(&access).await?);
+        let resource = access.find(&resource)?;
         let params = ListParams {
-            label_selector: flags.selector.clone(),
-            field_selector: flags.field_selector.clone(),
+            label_selector: selector.clone(),
+            field_selector: field_selector.clone(),
             ..ListParams::default()
         };
         access.try_list(&resource, &params).await?;
 
-        let objects = Arc::new(Objects::new(&flags.on));
-        let things = Some(Arc::clone(&objects) as Arc<dyn Things>);
-        let parts = Parts { config, files, stopper: None, things };
+        let objects = Arc::new(Objects::new(&on, !config.dry_run));
+        let keeper = finalizer.clone().filter(|_| !config.dry_run);
+        let keeper = keeper.map(|name| Finalizer::new(name, &access, &resource));
+        let watched = Watched { objects: Arc::clone(&objects), finalizer: keeper };
+        let parts = Parts { config, files, stopper: None, things: Some(Arc::new(watched)) };
         run::go(parts, |runner| {
-            if let Some(period) = flags.resync.filter(|period| !period.is_zero()) {
+            if let Some(period) = resync.filter(|period| !period.is_zero()) {
                 let (runner, objects) = (Arc::clone(runner), Arc::clone(&objects));
                 tokio::spawn(follow::resync(runner, objects, period));
             }
-            let follower = Follower::new(runner, objects, &resource, flags.initial, flags.changed);
+            let follower = Follower::new(runner, objects, &resource, initial, changed, finalizer);
             let config = watcher::Config {
-                label_selector: flags.selector,
-                field_selector: flags.field_selector,
+                label_selector: selector,
+                field_selector,
                 ..watcher::Config::default()
             };
             tokio::spawn(follower.follow(access.api(&resource), config));
@@ -72,8 +80,13 @@ fn check(flags: &Flags) -> Result<(), Refusal> {
             escaped(wrong.as_bytes())
         )));
     }
-    if flags.resync.is_some() && !flags.on.is_empty() && !flags.on.contains(&On::Apply) {
+    let wants = |on| flags.on.is_empty() || flags.on.contains(&on);
+    if flags.resync.is_some() && !wants(On::Apply) {
         return Err(Refusal::usage("--resync: only with --on apply"));
+    }
+    if flags.finalizer.is_some() && !wants(On::Delete) {
+        // What has it could never be deleted.
+        return Err(Refusal::usage("--finalizer: only with --on delete"));
     }
     Ok(())
 }

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use kube::core::ObjectMeta;
+
 use super::flags::On;
-use crate::given::{Given, Later, Things};
+use crate::given::Given;
 use crate::input::Key;
 
 /// The objects by key, as they were last seen. What is gone stays until a run for that has
@@ -12,6 +14,8 @@ use crate::input::Key;
 #[derive(Debug)]
 pub(crate) struct Objects {
     on: [bool; 2],
+    /// Whether they do get a finalizer that they are to have.
+    keeps: bool,
     known: Mutex<HashMap<Key, Known>>,
 }
 
@@ -19,41 +23,114 @@ pub(crate) struct Objects {
 struct Known {
     /// As JSON: shorter than in parts, and what a command is given.
     json: Arc<[u8]>,
-    is_gone: bool,
-    /// It was gone, and has not been seen since, when its last run began.
-    ran_gone: bool,
+    state: State,
+    /// What its last run began for; `There` also if it is no longer what it was then.
+    ran: State,
+    /// It was `Ending`, and its finalizer has been taken off since.
+    is_released: bool,
     /// Something else is wanted of it since its last run began.
     is_new: bool,
 }
 
-impl Objects {
-    /// To be run for on these events.
-    pub(crate) fn new(on: &[On]) -> Self {
-        let wants = |event| on.is_empty() || on.contains(&event);
-        Self { on: [On::Apply, On::Delete].map(wants), known: Mutex::default() }
+/// How an object stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub(crate) enum State {
+    /// It is there.
+    There,
+    /// It is there, and has to get the finalizer before anything is run for it.
+    Bare,
+    /// It is there, and has the finalizer.
+    Kept,
+    /// It is being deleted, and the finalizer keeps it.
+    Ending,
+    /// It is being deleted, and only others keep it.
+    Leaving,
+    /// It is gone.
+    Gone,
+    /// It is gone, or only no longer selected: when it was last seen it had the finalizer, and was
+    /// not being deleted.
+    Strayed,
+}
+
+impl State {
+    /// Of an object that is there, and is to have this finalizer, if any.
+    pub(crate) fn of(object: &ObjectMeta, finalizer: Option<&str>) -> Self {
+        let Some(finalizer) = finalizer else { return Self::There };
+        let has_it = object.finalizers.iter().flatten().any(|it| it == finalizer);
+        match (object.deletion_timestamp.is_some(), has_it) {
+            (false, false) => Self::Bare,
+            (false, true) => Self::Kept,
+            (true, true) => Self::Ending,
+            (true, false) => Self::Leaving,
+        }
     }
 
-    /// Whether there is a run for this event.
-    pub(crate) const fn wants(&self, on: On) -> bool {
-        self.on[on as usize]
+    /// Whether it is not seen any more.
+    const fn is_gone(self) -> bool {
+        matches!(self, Self::Gone | Self::Strayed)
+    }
+}
+
+/// What is to be done for an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wish {
+    /// It has to get the finalizer.
+    Keep,
+    Run(On),
+}
+
+/// What a run begins with.
+pub(crate) enum Begin {
+    /// It is none yet: this object has to get the finalizer.
+    Keep(Arc<[u8]>),
+    Run(Given),
+}
+
+impl Objects {
+    /// To be run for on these events.
+    pub(crate) fn new(on: &[On], keeps: bool) -> Self {
+        let wants = |event| on.is_empty() || on.contains(&event);
+        Self { on: [On::Apply, On::Delete].map(wants), keeps, known: Mutex::default() }
     }
 
     /// An object was seen.
-    pub(crate) fn seen(&self, key: &[u8], json: Vec<u8>) {
+    pub(crate) fn seen(&self, key: &[u8], json: Vec<u8>, state: State) {
         let mut known = self.lock();
-        let is_new = known.get(key).is_some_and(|known| known.is_new);
-        let now = Known { json: json.into(), is_gone: false, ran_gone: false, is_new };
+        let mut now = Known {
+            json: json.into(),
+            state,
+            ran: State::There,
+            is_released: false,
+            is_new: false,
+        };
+        if let Some(before) = known.get(key) {
+            let begins_to_end = state == State::Ending && before.state != State::Ending;
+            now.is_new = before.is_new || begins_to_end;
+            if matches!(state, State::Ending | State::Leaving) && before.ran == State::Ending {
+                (now.ran, now.is_released) = (before.ran, before.is_released);
+            }
+        }
         known.insert(key.into(), now);
     }
 
     /// An object is gone.
     pub(crate) fn gone(&self, key: &[u8]) {
         let mut known = self.lock();
-        if !self.wants(On::Delete) {
+        let Some(it) = known.get_mut(key) else { return };
+        // What has no finalizer of ours when it leaves was never run for, or all has been done.
+        if !self.wants(On::Delete) || it.is_released || it.state == State::Leaving {
             known.remove(key);
-        } else if let Some(known) = known.get_mut(key) {
-            (known.is_gone, known.ran_gone) = (true, false);
+            return;
         }
+        it.state = if it.state == State::Kept { State::Strayed } else { State::Gone };
+        if it.ran != State::Ending {
+            it.ran = State::There;
+        }
+    }
+
+    /// What is to be done for an object, if anything.
+    pub(crate) fn wish(&self, key: &[u8]) -> Option<Wish> {
+        self.wish_for(self.lock().get(key)?)
     }
 
     /// Something else is wanted of an object.
@@ -63,67 +140,179 @@ impl Objects {
         }
     }
 
+    /// It is another object, of the same name.
+    pub(crate) fn is_another(&self, key: &[u8]) {
+        if let Some(known) = self.lock().get_mut(key) {
+            (known.ran, known.is_released) = (State::There, false);
+        }
+    }
+
+    /// Whether something else is wanted of an object since its last run began.
+    pub(crate) fn is_new(&self, key: &[u8]) -> bool {
+        self.lock().get(key).is_some_and(|known| known.is_new)
+    }
+
     /// The keys of those that are there and `wanted`, in order.
     pub(crate) fn keys(&self, wanted: impl Fn(&Key) -> bool) -> Vec<Key> {
         let known = self.lock();
-        let there = known.iter().filter(|(key, known)| !known.is_gone && wanted(key));
+        let there = known.iter().filter(|(key, known)| !known.state.is_gone() && wanted(key));
         let mut keys: Vec<_> = there.map(|(key, _)| key.clone()).collect();
         keys.sort_unstable();
         keys
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn given(&self, key: &[u8]) -> Option<Given> {
+    /// A run begins, if there is to be one.
+    pub(crate) fn begin(&self, key: &[u8]) -> Option<Begin> {
         let mut known = self.lock();
         let known = known.get_mut(key)?;
-        let event = if known.is_gone { On::Delete } else { On::Apply };
-        if !self.wants(event) {
-            return None;
-        }
-        (known.ran_gone, known.is_new) = (known.is_gone, false);
+        let event = match self.wish_for(known)? {
+            Wish::Keep => return Some(Begin::Keep(Arc::clone(&known.json))),
+            Wish::Run(On::Apply) => "apply",
+            Wish::Run(On::Delete) => "delete",
+        };
+        (known.ran, known.is_new) = (known.state, false);
         // It is the name of an object, which is text.
         let key = String::from_utf8_lossy(key);
         let (namespace, name) = key.split_once('/').unwrap_or(("", &key));
-        let event = if known.is_gone { "delete" } else { "apply" };
-        Some(Given {
+        Some(Begin::Run(Given {
             env: vec![
                 ("REQUEUE_EVENT", event.to_owned()),
                 ("REQUEUE_NAMESPACE", namespace.to_owned()),
                 ("REQUEUE_NAME", name.to_owned()),
             ],
             stdin: Some(Arc::clone(&known.json)),
-        })
+        }))
+    }
+
+    /// What the last run began for, and the object as it was last seen.
+    pub(crate) fn ran(&self, key: &[u8]) -> Option<(State, Arc<[u8]>)> {
+        let known = self.lock();
+        known.get(key).map(|known| (known.ran, Arc::clone(&known.json)))
+    }
+
+    /// The last run has succeeded: of an object that was to be deleted nothing more is to be done.
+    pub(crate) fn settle(&self, key: &[u8]) {
+        self.forget_gone(key);
+        if let Some(known) = self.lock().get_mut(key) {
+            known.is_released = known.ran == State::Ending;
+        }
     }
 
     /// Nothing more is to be done for what was gone.
-    fn forget_gone(&self, key: &[u8]) {
+    pub(crate) fn forget_gone(&self, key: &[u8]) {
         let mut known = self.lock();
-        if known.get(key).is_some_and(|known| known.is_gone && known.ran_gone) {
+        if known.get(key).is_some_and(|it| it.state.is_gone() && it.ran != State::There) {
             known.remove(key);
         }
     }
+
+    fn wish_for(&self, known: &Known) -> Option<Wish> {
+        let event = match known.state {
+            State::Bare if self.keeps => return Some(Wish::Keep),
+            State::Leaving => return None,
+            State::Ending if known.is_released => return None,
+            State::There | State::Bare | State::Kept => On::Apply,
+            State::Ending | State::Gone | State::Strayed => On::Delete,
+        };
+        self.wants(event).then_some(Wish::Run(event))
+    }
+
+    /// Whether there is a run for this event.
+    const fn wants(&self, on: On) -> bool {
+        self.on[on as usize]
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-impl Things for Objects {
-    fn begin<'a>(&'a self, key: &'a [u8]) -> Later<'a, Result<Option<Given>, String>> {
-        Box::pin(async { Ok(self.given(key)) })
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &[u8] = b"ns/a";
+
+    fn objects(states: &[State]) -> Objects {
+        let objects = Objects::new(&[], true);
+        states.iter().for_each(|&state| objects.seen(KEY, Vec::new(), state));
+        objects
     }
 
-    fn succeed<'a>(&'a self, key: &'a [u8]) -> Later<'a, Result<(), String>> {
-        Box::pin(async {
-            self.forget_gone(key);
-            Ok(())
-        })
+    fn runs(objects: &Objects) -> bool {
+        matches!(objects.begin(KEY), Some(Begin::Run(_)))
     }
 
-    fn give_up(&self, key: &[u8]) {
-        self.forget_gone(key);
+    #[test]
+    fn an_object_that_is_let_go_is_not_run_for_again_before_that_is_seen() {
+        let objects = objects(&[State::Kept, State::Ending]);
+        assert!(objects.is_new(KEY) && runs(&objects));
+        // Its command has written to it.
+        objects.seen(KEY, Vec::new(), State::Ending);
+        assert!(matches!(objects.ran(KEY), Some((State::Ending, _))));
+        objects.settle(KEY);
+        assert_eq!(objects.wish(KEY), None);
+        for state in [State::Ending, State::Leaving] {
+            objects.seen(KEY, Vec::new(), state);
+            assert_eq!(objects.wish(KEY), None);
+        }
+        objects.gone(KEY);
+        assert!(objects.lock().is_empty());
     }
 
-    fn is_new(&self, key: &[u8]) -> bool {
-        self.lock().get(key).is_some_and(|known| known.is_new)
+    #[test]
+    fn an_object_that_is_gone_during_the_run_for_its_end_has_had_it() {
+        let objects = objects(&[State::Ending]);
+        assert!(runs(&objects));
+        objects.gone(KEY);
+        objects.settle(KEY);
+        assert!(objects.lock().is_empty());
+    }
+
+    #[test]
+    fn another_object_of_the_name_has_an_end_of_its_own() {
+        let objects = objects(&[State::Ending]);
+        assert!(runs(&objects));
+        objects.settle(KEY);
+        objects.seen(KEY, Vec::new(), State::Ending);
+        objects.is_another(KEY);
+        assert_eq!(objects.wish(KEY), Some(Wish::Run(On::Delete)));
+    }
+
+    #[test]
+    fn what_is_given_up_before_its_end_is_neither_let_go_nor_forgotten() {
+        let objects = objects(&[State::Ending]);
+        assert!(runs(&objects));
+        objects.forget_gone(KEY);
+        assert_eq!(objects.wish(KEY), Some(Wish::Run(On::Delete)));
+    }
+
+    #[test]
+    fn a_run_that_began_for_something_else_settles_nothing() {
+        for (before, after) in [(State::Kept, State::Strayed), (State::There, State::Gone)] {
+            let objects = objects(&[before]);
+            assert!(runs(&objects));
+            objects.gone(KEY);
+            assert_eq!(objects.lock()[KEY].state, after);
+            objects.settle(KEY);
+            assert_eq!(objects.wish(KEY), Some(Wish::Run(On::Delete)));
+        }
+        let objects = objects(&[State::Kept]);
+        assert!(runs(&objects));
+        objects.seen(KEY, Vec::new(), State::Ending);
+        objects.settle(KEY);
+        assert_eq!(objects.wish(KEY), Some(Wish::Run(On::Delete)));
+    }
+
+    #[test]
+    fn without_the_finalizer_when_it_leaves_there_was_nothing_to_end() {
+        let objects = objects(&[State::Leaving]);
+        objects.gone(KEY);
+        assert!(objects.lock().is_empty());
+        let new = Objects::new(&[On::Delete], true);
+        new.seen(KEY, Vec::new(), State::Bare);
+        assert_eq!(new.wish(KEY), Some(Wish::Keep));
+        new.gone(KEY);
+        assert_eq!(new.wish(KEY), Some(Wish::Run(On::Delete)));
     }
 }

@@ -46,6 +46,14 @@ impl Resource {
         format!("{}{dot}{}", self.api.plural, self.api.group)
     }
 
+    /// The same with the namespace, if there is one.
+    pub(crate) fn name_in(&self, namespace: &str) -> String {
+        match namespace {
+            "" => self.name(),
+            _ => format!("{} in namespace {namespace}", self.name()),
+        }
+    }
+
     fn has_name(&self, name: &str) -> bool {
         [&self.api.plural, &self.singular, &self.api.kind]
             .into_iter()

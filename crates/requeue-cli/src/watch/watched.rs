@@ -1,0 +1,57 @@
+//! What there is around a run for an object.
+
+use std::sync::Arc;
+
+use super::finalizer::Finalizer;
+use super::objects::{Begin, Objects, State};
+use crate::given::{Given, Later, Things};
+
+/// The objects that keys are the names of.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) finalizer: Option<Finalizer>,
+}
+
+impl Watched {
+    async fn begin(&self, key: &[u8]) -> Result<Option<Given>, String> {
+        match (self.objects.begin(key), &self.finalizer) {
+            (Some(Begin::Run(given)), _) => Ok(Some(given)),
+            // The change that this is brings the object back.
+            (Some(Begin::Keep(object)), Some(finalizer)) => {
+                finalizer.step(&object).await.map(|()| None)
+            }
+            (Some(Begin::Keep(_)) | None, _) => Ok(None),
+        }
+    }
+
+    async fn succeed(&self, key: &[u8]) -> Result<(), String> {
+        if let Some(finalizer) = &self.finalizer {
+            match self.objects.ran(key) {
+                Some((State::Ending, object)) => finalizer.step(&object).await?,
+                Some((State::Strayed, _)) => finalizer.let_go(key).await?,
+                _ => {}
+            }
+        }
+        self.objects.settle(key);
+        Ok(())
+    }
+}
+
+impl Things for Watched {
+    fn begin<'a>(&'a self, key: &'a [u8]) -> Later<'a, Result<Option<Given>, String>> {
+        Box::pin(self.begin(key))
+    }
+
+    fn succeed<'a>(&'a self, key: &'a [u8]) -> Later<'a, Result<(), String>> {
+        Box::pin(self.succeed(key))
+    }
+
+    fn give_up(&self, key: &[u8]) {
+        self.objects.forget_gone(key);
+    }
+
+    fn is_new(&self, key: &[u8]) -> bool {
+        self.objects.is_new(key)
+    }
+}

@@ -1,0 +1,136 @@
+//! `--finalizer`: no end of an object is missed.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use requeue_e2e::{Server, until};
+use serde_json::json;
+
+use crate::support::{SHOW, Watching, allow, create, delete, json, maps, patch};
+
+const OURS: &str = "example.com/cleanup";
+
+/// The finalizers of a ConfigMap; `None` if there is no such ConfigMap.
+async fn finalizers(maps: &Api<ConfigMap>, name: &str) -> Option<Vec<String>> {
+    let map = maps.get_opt(name).await.unwrap()?;
+    Some(map.metadata.finalizers.unwrap_or_default())
+}
+
+#[tokio::test]
+async fn what_is_deleted_while_nothing_runs_is_run_for_later() {
+    let Some(server) = Server::shared().await else { return };
+    let (maps, ns) = maps(server, "finalizer").await;
+    create(&maps, "a", "1").await;
+    let args = ["cm", "-n", &ns, "--finalizer", OURS, "-c", SHOW];
+    let watching = Watching::start(server, "finalizer", &args);
+    let a = format!("apply {ns}/a");
+    let applied = watching.wait(&a, 1).await;
+    // It was there before the first run, and is no reason for a second.
+    assert_eq!(json(&applied[0])["metadata"]["finalizers"], json!([OURS]));
+    create(&maps, "b", "1").await;
+    watching.wait(&format!("apply {ns}/b"), 1).await;
+    assert_eq!(watching.lines(&a).len(), 1);
+    watching.end().await;
+
+    delete(&maps, "a").await;
+    assert_eq!(finalizers(&maps, "a").await, Some(vec![OURS.to_owned()]));
+    // Nothing keeps it from that: neither what is left out at the start, nor what does not count.
+    let args = [&["--initial", "skip", "--changed", "/data"], &args[..]].concat();
+    let again = Watching::start(server, "finalizer-again", &args);
+    let ended = again.wait(&format!("delete {ns}/a"), 1).await;
+    assert_eq!(json(&ended[0])["data"]["value"], "1");
+    until("it is gone", async || finalizers(&maps, "a").await.is_none()).await;
+
+    // And one that is deleted while something runs; its finalizer is all there is to see of it.
+    delete(&maps, "b").await;
+    until("it is gone", async || finalizers(&maps, "b").await.is_none()).await;
+    create(&maps, "c", "1").await;
+    again.wait(&format!("apply {ns}/c"), 1).await;
+    for gone in ["a", "b"] {
+        assert_eq!(again.lines(&format!("delete {ns}/{gone}")).len(), 1, "{gone}");
+    }
+}
+
+#[tokio::test]
+async fn an_object_is_kept_until_a_run_succeeds_and_no_longer_than_others_want() {
+    let Some(server) = Server::shared().await else { return };
+    let (maps, ns) = maps(server, "kept").await;
+    let theirs = json!({ "metadata": { "finalizers": ["example.com/other"] } });
+    create(&maps, "a", "").await;
+    patch(&maps, "a", &theirs).await;
+    let dir = tempfile::tempdir().unwrap();
+    let go = dir.path().join("go").display().to_string();
+    let script = format!("{SHOW}; [ \"$REQUEUE_EVENT\" = apply ] || [ -e '{go}' ]");
+    let args = ["cm", "-n", &ns, "--finalizer", OURS, "--min-interval", "0"];
+    let args =
+        [&args[..], &["--base-delay", "10ms", "--max-delay", "10ms", "-c", &script]].concat();
+    let watching = Watching::start(server, "kept", &args);
+    watching.wait("apply", 1).await;
+    let both = ["example.com/other", OURS].map(str::to_owned).to_vec();
+    assert_eq!(finalizers(&maps, "a").await, Some(both.clone()));
+
+    delete(&maps, "a").await;
+    watching.wait("delete", 2).await;
+    assert_eq!(finalizers(&maps, "a").await, Some(both));
+    std::fs::write(go, "").unwrap();
+    let other = Some(vec!["example.com/other".to_owned()]);
+    until("ours is off", async || finalizers(&maps, "a").await == other).await;
+    // The last run was followed by that; what happens to the object from then on is others' affair.
+    let runs = watching.lines("delete").len();
+    patch(&maps, "a", &json!({ "data": { "value": "x" } })).await;
+    patch(&maps, "a", &json!({ "metadata": { "finalizers": null } })).await;
+    until("it is gone", async || finalizers(&maps, "a").await.is_none()).await;
+    create(&maps, "b", "").await;
+    watching.wait(&format!("apply {ns}/b"), 1).await;
+    assert_eq!(watching.lines("delete").len(), runs);
+}
+
+#[tokio::test]
+async fn an_object_that_is_no_longer_selected_is_let_go() {
+    let Some(server) = Server::shared().await else { return };
+    let (maps, ns) = maps(server, "strayed").await;
+    create(&maps, "a", "").await;
+    patch(&maps, "a", &json!({ "metadata": { "labels": { "app": "web" } } })).await;
+    let args = ["cm", "-n", &ns, "-l", "app=web", "--finalizer", OURS, "-c", SHOW];
+    let watching = Watching::start(server, "strayed", &args);
+    watching.wait("apply", 1).await;
+    patch(&maps, "a", &json!({ "metadata": { "labels": null } })).await;
+    watching.wait("delete", 1).await;
+    until("it is off", async || finalizers(&maps, "a").await == Some(vec![])).await;
+}
+
+#[tokio::test]
+async fn who_may_not_patch_is_told_and_goes_on_once_it_may() {
+    let Some(server) = Server::shared().await else { return };
+    let (maps, ns) = maps(server, "unpatched").await;
+    create(&maps, "a", "").await;
+    allow(server, &ns, "reader", "configmaps", &["list", "watch"]).await;
+    let access = server.access().user("reader");
+    let theirs: Api<ConfigMap> = Api::namespaced(access.client().await, &ns);
+    until("the role is heeded", async || theirs.list(&Default::default()).await.is_ok()).await;
+    let args = ["cm", "-n", &ns, "--finalizer", OURS, "--max-delay", "1s", "-c", SHOW];
+    let watching = Watching::start_as(server, "unpatched", &access, &args);
+    let said = format!("requeue: \"{ns}/a\": patch configmaps in namespace {ns}: 403: ");
+    watching.wait(&said, 1).await;
+    assert!(watching.lines("apply").is_empty());
+    allow(server, &ns, "reader", "configmaps", &["list", "watch", "patch"]).await;
+    watching.wait("apply", 1).await;
+    assert_eq!(finalizers(&maps, "a").await, Some(vec![OURS.to_owned()]));
+}
+
+#[tokio::test]
+async fn what_is_only_shown_gets_and_loses_no_finalizer() {
+    let Some(server) = Server::shared().await else { return };
+    let (maps, ns) = maps(server, "dry").await;
+    create(&maps, "a", "").await;
+    create(&maps, "b", "").await;
+    patch(&maps, "b", &json!({ "metadata": { "finalizers": [OURS] } })).await;
+    delete(&maps, "b").await;
+    let args = ["cm", "-n", &ns, "--finalizer", OURS, "--dry-run", "--", "echo"];
+    let watching = Watching::start(server, "dry", &args);
+    for name in ["a", "b"] {
+        watching.wait(&format!("echo {ns}/{name}"), 1).await;
+    }
+    watching.end().await;
+    assert_eq!(finalizers(&maps, "a").await, Some(vec![]));
+    assert_eq!(finalizers(&maps, "b").await, Some(vec![OURS.to_owned()]));
+}
