@@ -1,12 +1,20 @@
+use std::error::Error;
+use std::fmt::Debug;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use kube::api::{ObjectMeta, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
-use serde_json::json;
+use kube::{Api, Client, Config};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use crate::{Proxy, Server};
+
+const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// As whom, and which way, a client talks to a [`Server`]: as an administrator and directly, unless
 /// it is told otherwise.
@@ -34,6 +42,39 @@ impl<'a> Access<'a> {
     pub fn service_account(self, namespace: &str, name: &str) -> Self {
         let account = self.user(&format!("system:serviceaccount:{namespace}:{name}"));
         Self { namespace: Some(namespace.to_owned()), ..account }
+    }
+
+    /// Allows this account what a role of these rules does: in its namespace, or, where none was said,
+    /// in all of the cluster.
+    ///
+    /// # Panics
+    /// When these are no rules.
+    pub async fn allow(&self, rules: Value) {
+        let client = self.server.client().await;
+        let name = format!("e2e-{:016x}", fastrand::u64(..));
+        let metadata = ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() };
+        let scope = if self.namespace.is_some() { "" } else { "Cluster" };
+        let role = json!({ "metadata": metadata, "rules": rules });
+        let binding = json!({
+            "metadata": metadata,
+            "roleRef": {
+                "apiGroup": RBAC, "kind": format!("{scope}Role"), "name": name,
+            },
+            "subjects": [{ "apiGroup": RBAC, "kind": "User", "name": self.user }],
+        });
+        let allowed = async {
+            match &self.namespace {
+                Some(namespace) => {
+                    create(Api::<Role>::namespaced(client.clone(), namespace), role).await?;
+                    create(Api::<RoleBinding>::namespaced(client, namespace), binding).await
+                }
+                None => {
+                    create(Api::<ClusterRole>::all(client.clone()), role).await?;
+                    create(Api::<ClusterRoleBinding>::all(client), binding).await
+                }
+            }
+        };
+        allowed.await.unwrap_or_else(|err| panic!("rights for {self:?}: {err}"));
     }
 
     /// Through a [`Proxy`], from [`Server::proxy`].
@@ -114,4 +155,12 @@ impl<'a> Access<'a> {
             Err(err) => panic!("a kubeconfig: {err}"),
         }
     }
+}
+
+async fn create<K>(api: Api<K>, object: Value) -> Result<(), Box<dyn Error>>
+where
+    K: Clone + Debug + Serialize + DeserializeOwned,
+{
+    api.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
+    Ok(())
 }

@@ -37,4 +37,4 @@ pub use exclusive::Exclusive;
 pub use node::Node;
 pub use proxy::{Cutting, Proxy};
 pub use server::Server;
-pub use wait::{full, until};
+pub use wait::{Nanos, full, now, until};

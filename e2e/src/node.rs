@@ -1,7 +1,7 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::sys::signal::{self, Signal};
@@ -36,8 +36,16 @@ impl Node<'_> {
     ///
     /// # Panics
     /// When it does not run, or does not end in two minutes, which it can't while it is frozen.
-    pub async fn terminate(&self) {
-        self.process.end(Signal::SIGTERM).await;
+    pub async fn terminate(&self) -> ExitStatus {
+        self.process.end(Signal::SIGTERM).await
+    }
+
+    /// Waits until it has ended by itself.
+    ///
+    /// # Panics
+    /// When it has not in two minutes.
+    pub async fn ended(&self) -> ExitStatus {
+        self.process.ended().await
     }
 
     /// Starts it again after it was killed or ended, as it was: a process of the server on the same
@@ -156,15 +164,29 @@ impl Process {
         );
     }
 
-    async fn end(&self, signal: Signal) {
+    async fn end(&self, signal: Signal) -> ExitStatus {
         self.check();
         self.signal(signal);
+        self.ended().await
+    }
+
+    async fn ended(&self) -> ExitStatus {
+        let mut ended = None;
         until(&format!("{} has ended", self.name), async || {
             let child = &mut self.running().child;
-            child.take_if(|child| !matches!(child.try_wait(), Ok(None)));
-            child.is_none()
+            let status = child.as_mut().map(Child::try_wait);
+            ended = match status {
+                Some(Ok(status)) => status,
+                other => panic!("{} is not ours to wait for: {other:?}", self.name),
+            };
+            if ended.is_some() {
+                *child = None;
+            }
+            ended.is_some()
         })
         .await;
+        // `until` has waited for that.
+        ended.unwrap_or_default()
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {

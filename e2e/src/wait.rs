@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
+
 /// How long anything here may take before the test has failed. A machine under load is slow, and
 /// nothing is measured by it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -27,6 +29,21 @@ pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     };
     if tokio::time::timeout(PATIENCE, asking).await.is_err() {
         panic!("after {PATIENCE:?} it was still not so that {what}");
+    }
+}
+
+/// Nanoseconds by a clock that all processes of a machine share.
+pub type Nanos = u64;
+
+/// What the time is by the clock that all processes of a machine share.
+///
+/// # Panics
+/// On a system that has no such clock.
+pub fn now() -> Nanos {
+    match clock_gettime(ClockId::CLOCK_MONOTONIC) {
+        // It has not gone on for 500 years.
+        Ok(time) => Duration::from(time).as_nanos() as Nanos,
+        Err(err) => panic!("the monotonic clock: {err}"),
     }
 }
 

@@ -47,6 +47,23 @@
 //! policy and their context run on tasks, so that they are `'static`: a closure that borrows has to
 //! `move`. `docs/KUBE.md` has all that differs, from there and from controller-runtime, and `examples/website` a whole
 //! controller with leader election, metrics, page and manifests.
+//!
+//! # What it may do
+//!
+//! A controller by itself lists and watches, and writes nothing. Of a controller of websites, which
+//! own Deployments:
+//!
+//! ```yaml
+//! - apiGroups: [example.com]
+//!   resources: [websites]
+//!   verbs: [list, watch] # and `patch`, with a finalizer
+//! - apiGroups: [apps]
+//!   resources: [deployments]
+//!   verbs: [list, watch]
+//! ```
+//!
+//! To that comes what its reconciler does, such as `patch` of `websites/status`, and what
+//! [leader election](leader#what-it-may-do) needs. The tests against an API server run with no more.
 
 pub mod controller;
 pub mod finalizer;

@@ -93,15 +93,24 @@ async fn whoever_fails_is_spaced_by_its_own_backoff_and_tried_at_once_when_it_is
     let Some(server) = Server::shared().await else { return };
     let client = server.client().await;
     install(&client).await;
-    let tasks: Api<Task> = Api::namespaced(client.clone(), &server.namespace("backoff").await);
-    let context = Arc::new(Context { client: client.clone(), runs: Runs::default() });
+    let namespace = server.namespace("backoff").await;
+    let account = server.access().service_account(&namespace, "controller");
+    let rules = json!([
+        { "apiGroups": ["e2e.example.com"], "resources": ["tasks"], "verbs": ["list", "watch"] },
+        { "apiGroups": ["e2e.example.com"], "resources": ["tasks/status"], "verbs": ["patch"] },
+    ]);
+    account.allow(rules).await;
+    let controllers = account.client().await;
+    let tasks: Api<Task> = Api::namespaced(client, &namespace);
+    let context = Arc::new(Context { client: controllers.clone(), runs: Runs::default() });
     let (base, failures) = (Duration::from_millis(50), if full() { 8 } else { 5 });
     // After so many failures it waits for longer than any test.
     let last = base * 2u32.pow(failures - 1);
     let config = Config::default()
         .concurrency(4)
         .rate_limiter(move || Cliff { inner: ExponentialFailure::new(base, last), failures });
-    let stream = Controller::new(tasks.clone(), watcher::Config::default())
+    let watched = Api::<Task>::namespaced(controllers, &namespace);
+    let stream = Controller::new(watched, watcher::Config::default())
         .name("backoff")
         .with_config(config)
         .run(count, policy::backoff, Arc::clone(&context));
@@ -198,11 +207,15 @@ async fn an_owner_of_the_cluster_with_children_in_three_namespaces_never_overlap
     };
     let seen = Arc::new(Overlaps::default());
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let stream = Controller::new(estates, only)
-        .owns(
-            Api::<ConfigMap>::all(client.clone()),
-            watcher::Config::default().labels("e2e=estate"),
-        )
+    let account = server.access().user("estate-controller");
+    let rules = json!([
+        { "apiGroups": ["e2e.example.com"], "resources": ["estates"], "verbs": ["list", "watch"] },
+        { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"] },
+    ]);
+    account.allow(rules).await;
+    let controllers = account.client().await;
+    let stream = Controller::new(Api::<Estate>::all(controllers.clone()), only)
+        .owns(Api::<ConfigMap>::all(controllers), watcher::Config::default().labels("e2e=estate"))
         .with_config(Config::default().concurrency(8))
         .run(reconcile, policy::backoff, Arc::clone(&seen));
     let _running = Running(tokio::spawn(stream.for_each(async |_| ())).abort_handle());

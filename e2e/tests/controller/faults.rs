@@ -10,11 +10,11 @@ use tokio::time::timeout;
 
 use crate::world::World;
 
-fn names(prefix: &str, count: usize) -> Vec<String> {
+pub(crate) fn names(prefix: &str, count: usize) -> Vec<String> {
     (0..count).map(|number| format!("{prefix}-{number}")).collect()
 }
 
-async fn create(world: &World, names: &[String]) {
+pub(crate) async fn create(world: &World, names: &[String]) {
     join_all(names.iter().map(|name| world.create(name))).await;
 }
 
@@ -25,7 +25,7 @@ async fn deletes_behind_410_gone_are_heard_of() {
     let names = names("a", 10);
     create(&world, &names).await;
     let proxy = server.proxy().await;
-    let client = server.access().through(&proxy).client().await;
+    let client = world.access(&server).through(&proxy).client().await;
     let _running = world.control("gone", client);
     world.is_known().await;
 
@@ -51,7 +51,7 @@ async fn an_api_server_that_is_killed_or_frozen_costs_no_key() {
     let world = World::new(&server, "killed").await;
     let names = names("a", 10);
     create(&world, &names).await;
-    let _running = world.control("killed", server.client().await);
+    let _running = world.control("killed", world.access(&server).client().await);
     world.is_known().await;
 
     for round in 0..if full() { 5 } else { 1 } {
@@ -77,7 +77,7 @@ async fn a_watch_that_is_cut_again_and_again_costs_no_key() {
     let Some(server) = Server::shared().await else { return };
     let world = World::new(server, "cut").await;
     let proxy = server.proxy().await;
-    let client = server.access().through(&proxy).client().await;
+    let client = world.access(server).through(&proxy).client().await;
     let names = names("a", if full() { 200 } else { 20 });
     let running = world.control("cut", client);
     let cutting = proxy.cut_every(Duration::from_millis(if full() { 1000 } else { 300 }));
@@ -98,7 +98,7 @@ async fn what_is_cut_off_by_a_shutdown_comes_again_after_a_restart() {
     let Some(server) = Server::shared().await else { return };
     let world = World::new(server, "restart").await;
     let names = names("a", if full() { 1000 } else { 100 });
-    let running = world.control("restart", server.client().await);
+    let running = world.control("restart", world.access(server).client().await);
     let (one, other) = names.split_at(names.len() / 2);
     for names in one.chunks(10) {
         create(&world, names).await;
@@ -115,7 +115,7 @@ async fn what_is_cut_off_by_a_shutdown_comes_again_after_a_restart() {
     };
     futures_util::future::join(stopping, deleting).await;
     // What was deleted meanwhile concerns something that is still there.
-    let again = world.control("restart", server.client().await);
+    let again = world.control("restart", world.access(server).client().await);
     for names in other.chunks(20) {
         join_all(names.iter().map(|name| world.delete_main(name))).await;
     }

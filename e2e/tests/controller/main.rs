@@ -3,7 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod backoff;
+mod deletes;
 mod faults;
 mod kinds;
 mod order;
+mod process;
+mod replicas;
+mod shutdowns;
 mod world;

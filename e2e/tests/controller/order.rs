@@ -12,7 +12,7 @@ use requeue_e2e::{Server, full, until};
 use requeue_kube::controller::{Action, Config};
 use requeue_kube::watch::LOW_PRIORITY;
 use requeue_kube::{Controller, ObjectKey, policy};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
 /// A controller with one worker, which notes in which order it runs.
@@ -84,6 +84,11 @@ struct Begun {
     _running: AbortOnDropHandle<()>,
 }
 
+/// What a controller needs that does nothing.
+fn reads() -> Value {
+    json!([{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"] }])
+}
+
 const LABEL: &str = "e2e=order";
 
 /// Makes so many, in the order of their keys.
@@ -115,8 +120,9 @@ async fn what_has_changed_is_ahead_of_a_resync() {
     let count = if full() { 5000 } else { 300 };
     let keys = create(&client, &namespace, count).await;
     let proxy = server.proxy().await;
-    let through = server.access().through(&proxy).client().await;
-    let watched = Api::namespaced(through, &namespace);
+    let account = server.access().service_account(&namespace, "controller");
+    account.allow(reads()).await;
+    let watched = Api::namespaced(account.through(&proxy).client().await, &namespace);
     let wc = watcher::Config::default().labels(LABEL);
     let begun = Turns::begin(watched, wc, Config::default()).await;
     let turns = &begun.turns;
@@ -158,7 +164,9 @@ async fn a_namespace_that_floods_leaves_another_its_share() {
     let client = server.client().await;
     let (flooding, quiet) = (server.namespace("flood").await, server.namespace("quiet").await);
     let wc = watcher::Config::default().labels(LABEL);
-    let all = Api::all(client.clone());
+    let account = server.access().user("flooded-controller");
+    account.allow(reads()).await;
+    let all = Api::all(account.client().await);
     let begun = Turns::begin(all, wc, Config::default().fair_namespaces()).await;
     let turns = &begun.turns;
 

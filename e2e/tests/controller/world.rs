@@ -13,15 +13,16 @@ use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 use requeue::limiter::ExponentialFailure;
-use requeue_e2e::{Server, until};
+use requeue_e2e::{Access, Server, until};
 use requeue_kube::controller::{Action, Config, Error};
 use requeue_kube::{Controller, policy};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// The versions of an object, of what it owns, and of what concerns it.
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct State {
     main: Option<String>,
     owned: BTreeMap<String, String>,
@@ -39,6 +40,10 @@ pub(crate) struct Found {
     pub(crate) gone: AtomicUsize,
 }
 
+/// Whom the controllers run as. It may do no more than the crate's page says that it has to, and
+/// what the reconciler does.
+const ACCOUNT: &str = "controller";
+
 #[derive(Clone)]
 pub(crate) struct World {
     maps: Api<ConfigMap>,
@@ -49,11 +54,26 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new(server: &Server, prefix: &str) -> Self {
-        let namespace = server.namespace(prefix).await;
-        Self::of(server.client().await, &namespace)
+        let world = Self::of(server.client().await, &server.namespace(prefix).await);
+        let rules = json!([
+            // The reconciler looks up main and watched ones by name.
+            { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch", "get"] },
+            { "apiGroups": [""], "resources": ["secrets"], "verbs": ["list", "watch"] },
+        ]);
+        world.access(server).allow(rules).await;
+        world
     }
 
-    fn of(client: Client, namespace: &str) -> Self {
+    /// How controllers get in.
+    pub(crate) fn access<'a>(&self, server: &'a Server) -> Access<'a> {
+        server.access().service_account(self.namespace(), ACCOUNT)
+    }
+
+    pub(crate) fn namespace(&self) -> &str {
+        self.maps.namespace().unwrap()
+    }
+
+    pub(crate) fn of(client: Client, namespace: &str) -> Self {
         Self {
             maps: Api::namespaced(client.clone(), namespace),
             secrets: Api::namespaced(client, namespace),
@@ -64,7 +84,7 @@ impl World {
 
     /// The same, through another client.
     fn through(&self, client: Client) -> Self {
-        let namespace = self.maps.namespace().unwrap();
+        let namespace = self.namespace();
         Self {
             found: Arc::clone(&self.found),
             names: Arc::clone(&self.names),
@@ -119,38 +139,30 @@ impl World {
 
     /// Waits until the controller knows of every object how it is.
     pub(crate) async fn is_known(&self) {
+        self.is_known_by(|name| self.found.states.lock().unwrap().get(name).cloned()).await;
+        assert_eq!(self.found.overlaps.load(Ordering::SeqCst), 0, "overlapping runs");
+    }
+
+    /// Waits until this says of every object how it is.
+    pub(crate) async fn is_known_by(&self, known: impl Fn(&str) -> Option<State>) {
         let names = self.names.lock().unwrap().clone();
         for name in names {
             until(&format!("the controller knows how {name} is"), async || {
                 let Ok(state) = self.look(&name).await else { return false };
-                self.found.states.lock().unwrap().get(&name) == Some(&state)
+                known(&name) == Some(state)
             })
             .await;
         }
-        assert_eq!(self.found.overlaps.load(Ordering::SeqCst), 0, "overlapping runs");
     }
 
     /// A controller that looks at it through `client`.
     pub(crate) fn control(&self, name: &str, client: Client) -> Running {
         let world = self.through(client);
         let (stop, stopped) = oneshot::channel::<()>();
-        let role = |role: &str| watcher::Config::default().labels(&format!("role={role}"));
-        let mapper = |map: ConfigMap| {
-            let name = map.name_any();
-            let main = ObjectRef::new(name.strip_prefix("w-").unwrap_or(&name));
-            Some(main.within(&map.namespace().unwrap_or_default()))
-        };
-        let config = Config::default()
-            .concurrency(4)
-            .reconcile_timeout(Duration::from_secs(5))
-            .rate_limiter(|| {
-                ExponentialFailure::new(Duration::from_millis(5), Duration::from_secs(1))
-            });
-        let stream = Controller::new(world.maps.clone(), role("main"))
-            .owns(world.secrets.clone(), watcher::Config::default())
-            .watches(world.maps.clone(), role("watched"), mapper)
+        let stream = world
+            .controller()
             .name(name)
-            .with_config(config)
+            .with_config(config().reconcile_timeout(Duration::from_secs(5)))
             .graceful_shutdown_on(async { _ = stopped.await })
             .run_refs(note, policy::backoff, Arc::new(world.clone()));
         let found = Arc::clone(&world.found);
@@ -164,6 +176,24 @@ impl World {
         }));
         Running { stop: Some(stop), task }
     }
+
+    pub(crate) fn controller(&self) -> Controller<ConfigMap> {
+        let role = |role: &str| watcher::Config::default().labels(&format!("role={role}"));
+        let mapper = |map: ConfigMap| {
+            let name = map.name_any();
+            let main = ObjectRef::new(name.strip_prefix("w-").unwrap_or(&name));
+            Some(main.within(&map.namespace().unwrap_or_default()))
+        };
+        Controller::new(self.maps.clone(), role("main"))
+            .owns(self.secrets.clone(), watcher::Config::default())
+            .watches(self.maps.clone(), role("watched"), mapper)
+    }
+}
+
+/// For those that fail: they are not to be waited for.
+pub(crate) fn config() -> Config {
+    let limiter = || ExponentialFailure::new(Duration::from_millis(5), Duration::from_secs(1));
+    Config::default().concurrency(4).rate_limiter(limiter)
 }
 
 fn label(key: &str, value: &str) -> Option<BTreeMap<String, String>> {

@@ -2,13 +2,12 @@
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use kube::Api;
 use kube::api::{ListParams, ObjectMeta, PostParams};
-use kube::{Api, Client};
-use requeue_e2e::{Server, full};
+use requeue_e2e::{Nanos, Server, full, now};
 use serde_json::json;
 
-use crate::replica::{Nanos, OBJECT, Replica, Said, now};
+use crate::replica::{OBJECT, Replica, Said};
 use crate::report::{Fault, Report};
 
 /// What is waited for, and when it was, said by one that runs.
@@ -51,7 +50,7 @@ async fn hand_over(
             replica.node.freeze();
             stopped = Some(now());
         }
-        Fault::Stop => replica.node.terminate().await,
+        Fault::Stop => assert!(replica.node.terminate().await.success()),
     }
     let (next, led) = until(others, Said::Begin, begun).await;
     let (_, claimed) = until(&others[next..=next], Said::Claimed, led).await;
@@ -66,7 +65,7 @@ async fn hand_over(
         .await;
         replica.node.kill().await;
     }
-    report.term(replica.said(Said::Begin)[0], stopped.or(replica.said(Said::End).first().copied()));
+    report.replica(replica, stopped);
     let late = (late(replica, Said::Refused, claimed), late(replica, Said::Accepted, claimed));
     report.handed_over(fault, led - start, late);
     next
@@ -78,36 +77,25 @@ fn late(replica: &Replica, answer: Said, claimed: Nanos) -> usize {
 }
 
 /// What a leader may do, and nothing else; and an object for it to write to.
-async fn permit(client: Client, namespace: &str) {
-    let role: Role = serde_json::from_value(json!({
-        "metadata": { "name": "web" },
-        "rules": [
-            { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
-              "verbs": ["get", "create", "update"] },
-            { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] },
-            { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"] },
-        ],
-    }))
-    .expect("it is a role");
-    let binding: RoleBinding = serde_json::from_value(json!({
-        "metadata": { "name": "web" },
-        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "web" },
-        "subjects": [{ "kind": "ServiceAccount", "name": "web", "namespace": namespace }],
-    }))
-    .expect("it is a binding");
+async fn prepare(server: &Server, namespace: &str) {
+    let rules = json!([
+        { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
+          "verbs": ["get", "create", "update"] },
+        { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] },
+        { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"] },
+    ]);
+    server.access().service_account(namespace, "web").allow(rules).await;
     let metadata = ObjectMeta { name: Some(OBJECT.into()), ..ObjectMeta::default() };
     let map = ConfigMap { metadata, ..ConfigMap::default() };
-    let post = PostParams::default();
-    Api::namespaced(client.clone(), namespace).create(&post, &role).await.expect("a role");
-    Api::namespaced(client.clone(), namespace).create(&post, &binding).await.expect("a binding");
-    Api::namespaced(client, namespace).create(&post, &map).await.expect("a map");
+    let maps = Api::namespaced(server.client().await, namespace);
+    maps.create(&PostParams::default(), &map).await.expect("a map");
 }
 
 /// Half of the hand-overs each, at the same time: most of it is waiting.
 async fn hand_overs(replicas: usize, first: usize) {
     let Some(server) = Server::shared().await else { return };
     let namespace = server.namespace("leader").await;
-    permit(server.client().await, &namespace).await;
+    prepare(server, &namespace).await;
     let count = if full() { 50 } else { 5 };
     let mut running = Vec::new();
     for number in 0..replicas {
@@ -120,7 +108,9 @@ async fn hand_overs(replicas: usize, first: usize) {
         leader = hand_over(former, &running, fault, &mut report).await;
         running.push(Replica::start(server, &namespace, replicas + number).await);
     }
-    report.term(running[leader].said(Said::Begin)[0], None);
+    for replica in &running {
+        report.replica(replica, None);
+    }
     report.print(replicas);
     report.check(count);
 

@@ -14,8 +14,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PatchParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
-use nix::time::{ClockId, clock_gettime};
-use requeue_e2e::{Node, Proxy, Server};
+use requeue_e2e::{Nanos, Node, Proxy, Server, now};
 use requeue_kube::leader::{Config, Fence, LeaderElector, Leadership, RunError};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -26,14 +25,6 @@ const NAMESPACE: &str = "REQUEUE_E2E_REPLICA_NAMESPACE";
 
 /// The object that the leader writes to.
 pub(crate) const OBJECT: &str = "written-by-the-leader";
-
-/// Nanoseconds by a clock that all processes share.
-pub(crate) type Nanos = u64;
-
-pub(crate) fn now() -> Nanos {
-    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every system has it");
-    Duration::from(time).as_nanos() as Nanos
-}
 
 /// Leases of 3/2/0.5 s.
 pub(crate) fn config(namespace: &str) -> Config {

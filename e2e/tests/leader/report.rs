@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::replica::Nanos;
+use requeue_e2e::Nanos;
+
+use crate::replica::{Replica, Said};
 
 /// What happens to one who leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +28,8 @@ impl Fault {
 
 #[derive(Default)]
 pub(crate) struct Report {
+    /// How many replicas there were, whether or not they ever led.
+    replicas: usize,
     /// When each has begun, and ended, to lead.
     terms: BTreeMap<Nanos, Option<Nanos>>,
     handovers: BTreeMap<Fault, HandOvers>,
@@ -41,8 +45,14 @@ struct HandOvers {
 }
 
 impl Report {
-    pub(crate) fn term(&mut self, begin: Nanos, end: Option<Nanos>) {
-        self.terms.insert(begin, end);
+    /// All that a replica has done, which could do nothing from `stopped` on.
+    pub(crate) fn replica(&mut self, replica: &Replica, stopped: Option<Nanos>) {
+        self.replicas += 1;
+        let mut ends = replica.said(Said::End).into_iter();
+        for begin in replica.said(Said::Begin) {
+            let end = ends.next().into_iter().chain(stopped).min();
+            assert_eq!(self.terms.insert(begin, end), None, "two began at once");
+        }
     }
 
     pub(crate) fn handed_over(&mut self, fault: Fault, took: Nanos, late: (usize, usize)) {
@@ -58,8 +68,9 @@ impl Report {
         ends.zip(self.terms.keys().skip(1)).filter(|(end, next)| end >= next).count()
     }
 
-    pub(crate) fn print(&self, replicas: usize) {
-        println!("{replicas} replicas, {} terms, {} overlaps", self.terms.len(), self.overlaps());
+    pub(crate) fn print(&self, at_once: usize) {
+        let (replicas, terms, overlaps) = (self.replicas, self.terms.len(), self.overlaps());
+        println!("{at_once} at once, {replicas} replicas, {terms} terms, {overlaps} overlaps");
         for (fault, HandOvers { took, refused, accepted }) in &self.handovers {
             let mut took: Vec<_> = took.iter().map(|&took| Duration::from_nanos(took)).collect();
             took.sort_unstable();

@@ -1,0 +1,240 @@
+//! A controller that is a process: the test's own program, started once more.
+//!
+//! It says what it does on standard output, a line of JSON each.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Client;
+use kube::runtime::reflector::ObjectRef;
+use requeue_e2e::{Nanos, Node, Proxy, Server, now};
+use requeue_kube::controller::{Action, Error, RunnerError};
+use requeue_kube::leader::{self, LeaderElector};
+use requeue_kube::policy;
+use serde::{Deserialize, Serialize};
+
+use crate::world::{State, World, config};
+
+/// What a process is told.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Orders {
+    pub(crate) namespace: String,
+    /// It works while it leads, with leases of 3/2/0.5 s.
+    pub(crate) elects: bool,
+    /// Objects whose names begin so are never done with.
+    pub(crate) hangs_at: Option<String>,
+    /// 30 s unless said.
+    pub(crate) shutdown_timeout: Option<Duration>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Said {
+    Begun {
+        name: String,
+        at: Nanos,
+    },
+    /// It works at it no more, and has seen how it is unless it was cut off.
+    Ended {
+        name: String,
+        at: Nanos,
+        state: Option<State>,
+    },
+    /// The last that it says, if that is so.
+    CutOff {
+        names: Vec<String>,
+    },
+}
+
+fn say(said: &Said) {
+    // In one piece, as several tasks speak.
+    let line = format!("\nsaid {}\n", serde_json::to_string(said).unwrap());
+    std::io::stdout().write_all(line.as_bytes()).unwrap();
+}
+
+const ORDERS: &str = "REQUEUE_E2E_CONTROLLER";
+
+/// With a network of its own.
+pub(crate) struct Process {
+    pub(crate) node: Node<'static>,
+    pub(crate) proxy: Proxy,
+    /// When it was killed.
+    killed: Option<Nanos>,
+}
+
+/// One run of the reconciler.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) begun: Nanos,
+    /// Later than anything, if it has not ended.
+    pub(crate) ended: Nanos,
+    pub(crate) state: Option<State>,
+}
+
+impl Process {
+    pub(crate) async fn start(server: &Server, world: &World, orders: Orders) -> Self {
+        let proxy = server.proxy().await;
+        let access = world.access(server).through(&proxy);
+        let orders = Orders { namespace: world.namespace().to_owned(), ..orders };
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "process::is_a_controller_when_told_so", "--nocapture"]);
+        command.env("KUBECONFIG", access.kubeconfig());
+        command.env(ORDERS, serde_json::to_string(&orders).unwrap());
+        let node = server.spawn(&format!("controller-{:016x}", fastrand::u64(..)), command);
+        Self { node, proxy, killed: None }
+    }
+
+    pub(crate) async fn kill(&mut self) {
+        self.node.kill().await;
+        self.killed = Some(now());
+    }
+
+    fn said(&self) -> Vec<Said> {
+        let log = self.node.log();
+        // The last line may not be whole yet.
+        let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let said = whole.lines().filter_map(|line| line.strip_prefix("said "));
+        said.map(|said| serde_json::from_str(said).unwrap()).collect()
+    }
+
+    /// Of each object its runs, in order.
+    pub(crate) fn runs(&self) -> BTreeMap<String, Vec<Run>> {
+        let mut runs = BTreeMap::<_, Vec<_>>::new();
+        for said in self.said() {
+            match said {
+                Said::Begun { name, at } => {
+                    let ended = self.killed.unwrap_or(Nanos::MAX);
+                    runs.entry(name).or_default().push(Run { begun: at, ended, state: None });
+                }
+                Said::Ended { name, at, state } => {
+                    let run = runs.get_mut(&name).and_then(|runs| runs.last_mut()).unwrap();
+                    (run.ended, run.state) = (at, state);
+                }
+                Said::CutOff { .. } => {}
+            }
+        }
+        runs
+    }
+
+    /// From its first run to the end of its last.
+    pub(crate) fn worked(&self) -> Option<(Nanos, Nanos)> {
+        let runs = self.runs();
+        let first = runs.values().flatten().map(|run| run.begun).min()?;
+        Some((first, runs.values().flatten().map(|run| run.ended).max()?))
+    }
+
+    /// What it says that it has cut off.
+    pub(crate) fn cut_off(&self) -> Vec<String> {
+        match self.said().pop() {
+            Some(Said::CutOff { names }) => names,
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The state in which `name` was last found, by any of these.
+pub(crate) fn known(processes: &[Process], name: &str) -> Option<State> {
+    let runs = processes.iter().filter_map(|process| process.runs().remove(name)).flatten();
+    runs.filter(|run| run.state.is_some()).max_by_key(|run| run.ended)?.state
+}
+
+/// How often one has begun at an object before another had ended.
+pub(crate) fn overlaps(processes: &[Process]) -> usize {
+    let mut all = BTreeMap::<_, Vec<_>>::new();
+    for (name, runs) in processes.iter().flat_map(Process::runs) {
+        all.entry(name).or_default().extend(runs.into_iter().map(|run| (run.begun, run.ended)));
+    }
+    let overlaps = all.values_mut().map(|runs| {
+        runs.sort_unstable();
+        runs.windows(2).filter(|pair| pair[1].0 < pair[0].1).count()
+    });
+    overlaps.sum()
+}
+
+/// How a process has ended that says why.
+pub(crate) const CUT_OFF: i32 = 3;
+pub(crate) const LEADERSHIP_LOST: i32 = 4;
+
+struct Context {
+    world: World,
+    orders: Orders,
+}
+
+async fn reconcile(
+    object: ObjectRef<ConfigMap>,
+    context: Arc<Context>,
+) -> Result<Action, kube::Error> {
+    let mut working = Working::begin(object.name);
+    if context.orders.hangs_at.as_ref().is_some_and(|prefix| working.name.starts_with(prefix)) {
+        std::future::pending().await
+    }
+    // As long as one with something to do takes.
+    for _ in 0..3 {
+        context.world.look(&working.name).await?;
+    }
+    working.state = Some(context.world.look(&working.name).await?);
+    Ok(Action::await_change())
+}
+
+/// A run, also if it is cut off.
+struct Working {
+    name: String,
+    state: Option<State>,
+}
+
+impl Working {
+    fn begin(name: String) -> Self {
+        say(&Said::Begun { name: name.clone(), at: now() });
+        Self { name, state: None }
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        say(&Said::Ended { name: self.name.clone(), at: now(), state: self.state.take() });
+    }
+}
+
+#[tokio::test]
+async fn is_a_controller_when_told_so() {
+    let Ok(orders) = std::env::var(ORDERS) else { return };
+    let orders: Orders = serde_json::from_str(&orders).unwrap();
+    let access = kube::Config::infer().await.unwrap();
+    let world = World::of(Client::try_from(access.clone()).unwrap(), &orders.namespace);
+    let timeout = orders.shutdown_timeout.unwrap_or(Duration::from_secs(30));
+    let mut controller =
+        world.controller().with_config(config().concurrency(8).shutdown_timeout(timeout));
+    if orders.elects {
+        let election = leader::Config::new(&orders.namespace, "controller")
+            .lease_duration(Duration::from_secs(3))
+            .renew_deadline(Duration::from_secs(2))
+            .retry_period(Duration::from_millis(500));
+        let client = election.client(access).unwrap();
+        controller = controller.leader_election(LeaderElector::new(client, election).unwrap());
+    }
+    let stream = controller.shutdown_on_signal().run_refs(
+        reconcile,
+        policy::backoff,
+        Arc::new(Context { world, orders }),
+    );
+    let mut stream = std::pin::pin!(stream);
+    while let Some(item) = stream.next().await {
+        match item {
+            Err(Error::RunnerError(RunnerError::CutOff { keys })) => {
+                say(&Said::CutOff {
+                    names: keys.iter().map(|key| key.name().to_owned()).collect(),
+                });
+                std::process::exit(CUT_OFF);
+            }
+            Err(Error::RunnerError(RunnerError::LeadershipLost { .. })) => {
+                std::process::exit(LEADERSHIP_LOST);
+            }
+            Err(Error::RunnerError(other)) => panic!("{other}"),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Replicas of a controller, of which one works: no run of one that led is still under way when the
+//! next begins.
+
+use futures_util::future::{Either, select};
+use requeue_e2e::{Nanos, Server, full, now, until};
+use serde_json::json;
+
+use crate::faults::{create, names};
+use crate::process::{LEADERSHIP_LOST, Orders, Process, known, overlaps};
+use crate::world::World;
+
+/// What happens to one who leads.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Stop,
+    Kill,
+    /// Its connections are cut, and new ones refused.
+    CutOff,
+    /// Nothing it sends arrives, and nobody says so.
+    Silence,
+}
+
+impl Fault {
+    const ALL: [Self; 4] = [Self::Stop, Self::Kill, Self::CutOff, Self::Silence];
+
+    async fn happen(self, leader: &mut Process) {
+        match self {
+            Self::Stop => assert_eq!(leader.node.terminate().await.code(), Some(0)),
+            Self::Kill => leader.kill().await,
+            Self::CutOff => leader.proxy.down(),
+            Self::Silence => leader.proxy.freeze(),
+        }
+    }
+}
+
+/// Waits until one of these works.
+async fn one_works(replicas: &[Process]) -> usize {
+    let mut found = None;
+    until("a replica works", async || {
+        found = replicas.iter().position(|replica| replica.worked().is_some());
+        found.is_some()
+    })
+    .await;
+    found.unwrap()
+}
+
+#[tokio::test]
+async fn replicas_of_a_controller_hand_over_without_an_overlap() {
+    let Some(server) = Server::shared().await else { return };
+    let world = World::new(server, "replicas").await;
+    let rules = json!([
+        { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
+          "verbs": ["get", "create", "update"] },
+        { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] },
+    ]);
+    world.access(server).allow(rules).await;
+    let names = names("a", 10);
+    create(&world, &names).await;
+    let start =
+        async || Process::start(server, &world, Orders { elects: true, ..Orders::default() }).await;
+    let (mut past, mut replicas) = (Vec::new(), vec![start().await, start().await]);
+    let mut leader = one_works(&replicas).await;
+    let rounds = if full() { 20 } else { 3 };
+    for (round, fault) in Fault::ALL.into_iter().cycle().take(rounds).enumerate() {
+        let mut former = replicas.swap_remove(leader);
+        // In the middle of its work, which never ends.
+        let changing = async {
+            for number in 0_u32.. {
+                let name = &names[number as usize % names.len()];
+                world.change(name, number + 1000 * round as u32).await;
+            }
+        };
+        let failing = async {
+            let runs = || former.runs().values().map(Vec::len).sum::<usize>();
+            let before = runs();
+            until("it is at work", async || runs() > before).await;
+            let from = now();
+            fault.happen(&mut former).await;
+            leader = one_works(&replicas).await;
+            from
+        };
+        let from = match select(Box::pin(changing), Box::pin(failing)).await {
+            Either::Left(_) => unreachable!("it goes on for ever"),
+            Either::Right((from, _)) => from,
+        };
+        if matches!(fault, Fault::CutOff | Fault::Silence) {
+            assert_eq!(former.node.ended().await.code(), Some(LEADERSHIP_LOST));
+        }
+        let ((_, ended), (begun, _)) =
+            (former.worked().unwrap(), replicas[leader].worked().unwrap());
+        assert!(ended < begun, "{fault:?}: one began {} ns too early", ended - begun);
+        let ms = |from: Nanos, to: Nanos| to.saturating_sub(from) / 1_000_000;
+        println!(
+            "{fault:?}: the last run ended after {} ms, and the next one's first began after {} ms",
+            ms(from, ended),
+            ms(from, begun),
+        );
+        past.push(former);
+        replicas.push(start().await);
+    }
+    past.extend(replicas);
+    world.is_known_by(|name| known(&past, name)).await;
+    assert_eq!(overlaps(&past), 0);
+}
