@@ -116,7 +116,7 @@ impl Runner {
             args::Stdin::None => None,
             args::Stdin::Key => Some(key[..].into()),
         };
-        Ok(Some(Given { env: Vec::new(), stdin }))
+        Ok(Some(Given { stdin, ..Given::default() }))
     }
 
     /// What this comes to, unless it is cut off as commands are.

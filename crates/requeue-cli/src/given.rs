@@ -4,6 +4,8 @@ use std::fmt::Debug;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use tempfile::TempDir;
+
 /// What a command is given besides its key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Given {
@@ -11,6 +13,8 @@ pub(crate) struct Given {
     pub(crate) env: Vec<(&'static str, String)>,
     /// What it reads; nothing if there is none.
     pub(crate) stdin: Option<Arc<[u8]>>,
+    /// A directory that is there until the run is over.
+    pub(crate) dir: Option<Arc<TempDir>>,
 }
 
 /// Of a run that may yet be none.

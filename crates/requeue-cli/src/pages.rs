@@ -38,10 +38,14 @@ keeps it.
 
 There are no runs by the clock, but for --resync; no start-up hooks and no webhooks.";
 
-const ENVIRONMENT_WATCH: [(&str, &str); 3] = [
+const ENVIRONMENT_WATCH: [(&str, &str); 4] = [
     ("REQUEUE_EVENT", "apply if the object is there when the command starts, else delete"),
     ("REQUEUE_NAMESPACE", "the object's namespace; empty if it is the cluster's own"),
     ("REQUEUE_NAME", "the object's name"),
+    (
+        "REQUEUE_SNAPSHOTS",
+        "with --snapshot, a directory that has NAME.json for each; only to be read",
+    ),
 ];
 
 const EXITS_WATCH: [(&str, &str); 1] =

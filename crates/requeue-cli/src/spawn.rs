@@ -61,6 +61,9 @@ fn prepared(mut command: Command, config: &Config, run: Run<'_>) -> Command {
         .stdout(stdio())
         .stderr(stdio())
         .process_group(0);
+    if let Some(dir) = &run.given.dir {
+        command.env("REQUEUE_SNAPSHOTS", dir.path());
+    }
     match run.past.last_exit {
         Some(exit) => command.env("REQUEUE_LAST_EXIT", exit.to_string()),
         None => command.env_remove("REQUEUE_LAST_EXIT"),

@@ -2,7 +2,7 @@
 
 use requeue_e2e::{Access, Server};
 
-use crate::support::watch;
+use crate::support::{allow, watch};
 
 /// How it ends, and what it says.
 async fn refused(access: Access<'_>, args: &[&str]) -> (Option<i32>, String) {
@@ -34,6 +34,24 @@ async fn who_may_not_list_is_told_what_and_that_is_the_end() {
 }
 
 #[tokio::test]
+async fn what_is_watched_besides_has_to_be_listable_as_well() {
+    let Some(server) = Server::shared().await else { return };
+    let ns = server.namespace("besides").await;
+    allow(server, &ns, "half", &["list", "watch"]).await;
+    for flag in [&["--owns", "secrets"], &["--all-on", "secrets/a"], &["--snapshot", "s=secrets"]] {
+        let args = [&["cm", "-n", &ns], &flag[..], &["--", "true"]].concat();
+        let (code, said) = refused(server.access().user("half"), &args).await;
+        assert_eq!(code, Some(5), "{said}");
+        let start = format!("requeue: list secrets in namespace {ns}: 403: ");
+        assert!(said.starts_with(&start), "{said}");
+    }
+    let args = ["cm", "-n", &ns, "--owns", "depoly", "--", "true"];
+    let (code, said) = refused(server.access(), &args).await;
+    assert_eq!(code, Some(5), "{said}");
+    assert!(said.contains("\"depoly\": the server has no such resource"), "{said}");
+}
+
+#[tokio::test]
 async fn what_is_not_there_is_told_with_what_is_like_it() {
     let Some(server) = Server::shared().await else { return };
     let (code, said) = refused(server.access(), &["depoly", "--", "true"]).await;
@@ -55,6 +73,13 @@ async fn a_command_line_that_makes_no_sense_is_a_usage_error() {
         (&["cm", "--on", "delete", "--resync", "1m", "--", "true"], "--resync: only with"),
         (&["cm", "--on", "apply", "--finalizer", "a.b/c", "--", "true"], "--finalizer: only with"),
         (&["cm", "--finalizer", "cleanup", "--", "true"], "'cleanup' for '--finalizer <NAME>'"),
+        (&["cm", "--on", "delete", "--owns", "secrets", "--", "true"], "--owns: only with"),
+        (&["cm", "--all-on", "secrets/", "--", "true"], "'secrets/' for '--all-on"),
+        (&["cm", "--snapshot", "../a=cm", "--", "true"], "'../a=cm' for '--snapshot"),
+        (
+            &["cm", "--snapshot", "a=cm", "--snapshot", "a=secrets", "--", "true"],
+            "--snapshot a=...: there are two",
+        ),
         (&["cm", "-l", "((", "--", "true"], "list configmaps in namespace default: 400: "),
     ] {
         let (code, said) = refused(server.access(), args).await;

@@ -8,4 +8,6 @@ mod events;
 mod example;
 mod finalizer;
 mod maps;
+mod related;
+mod snapshots;
 mod support;

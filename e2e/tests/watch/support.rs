@@ -82,34 +82,30 @@ pub(crate) async fn delete(maps: &Api<ConfigMap>, name: &str) {
     maps.delete(name, &kube::api::DeleteParams::default()).await.unwrap();
 }
 
-/// Lets a user do this with all objects of a core resource, and nothing else: in a namespace.
-pub(crate) async fn allow(
-    server: &Server,
-    namespace: &str,
-    user: &str,
-    resource: &str,
-    verbs: &[&str],
-) {
+/// Lets a user do this with the ConfigMaps of a namespace, and nothing else. Listing is among it.
+pub(crate) async fn allow(server: &Server, namespace: &str, user: &str, verbs: &[&str]) {
     let client = server.client().await;
     let roles: Api<Role> = Api::namespaced(client.clone(), namespace);
     let bindings: Api<RoleBinding> = Api::namespaced(client, namespace);
-    let name = format!("{user}-{resource}");
     let params = PatchParams::apply("test").force();
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
-        "metadata": { "name": name },
-        "rules": [{ "apiGroups": [""], "resources": [resource], "verbs": verbs }],
+        "metadata": { "name": user },
+        "rules": [{ "apiGroups": [""], "resources": ["configmaps"], "verbs": verbs }],
     });
-    roles.patch(&name, &params, &Patch::Apply(&role)).await.unwrap();
+    roles.patch(user, &params, &Patch::Apply(&role)).await.unwrap();
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "RoleBinding",
-        "metadata": { "name": name },
-        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name },
+        "metadata": { "name": user },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": user },
         "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user }],
     });
-    bindings.patch(&name, &params, &Patch::Apply(&binding)).await.unwrap();
+    bindings.patch(user, &params, &Patch::Apply(&binding)).await.unwrap();
+    let theirs = server.access().user(user).client().await;
+    let maps: Api<ConfigMap> = Api::namespaced(theirs, namespace);
+    until("the role is heeded", async || maps.list(&Default::default()).await.is_ok()).await;
 }
 
 pub(crate) fn json(text: &str) -> Value {

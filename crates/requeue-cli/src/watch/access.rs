@@ -4,13 +4,23 @@ use std::fmt;
 
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::core::{DynamicObject, Status};
+use kube::core::{ApiResource, DynamicObject, DynamicResourceScope, Status};
 use kube::discovery::Scope;
-use kube::{Api, Client, Config};
+use kube::runtime::watcher;
+use kube::{Api, Client, Config, Resource as Object};
 
 use super::flags::AccessFlags;
+use super::follow::Source;
 use super::resource::{Resource, Resources};
 use crate::exit::{Exit, Refusal};
+
+/// What is told by its resource, not by a type: objects, or only their metadata.
+pub(crate) trait Dynamic:
+    Object<DynamicType = ApiResource, Scope = DynamicResourceScope>
+{
+}
+
+impl<K: Object<DynamicType = ApiResource, Scope = DynamicResourceScope>> Dynamic for K {}
 
 /// A client, and what it may ask for.
 pub(crate) struct Access {
@@ -39,13 +49,34 @@ impl Access {
         Ok(Self { client, resources: Resources::new(core, groups), namespace })
     }
 
-    pub(crate) fn find(&self, resource: &str) -> Result<Resource, Refusal> {
+    fn find(&self, resource: &str) -> Result<Resource, Refusal> {
         let found = self.resources.find(resource);
         found.map_err(|message| Refusal { exit: Exit::Denied, message })
     }
 
+    /// The resource that `text` means, of which these objects can be listed.
+    pub(crate) async fn listable(
+        &self,
+        text: &str,
+        params: &ListParams,
+    ) -> Result<Resource, Refusal> {
+        let resource = self.find(text)?;
+        self.try_list(&resource, params).await?;
+        Ok(resource)
+    }
+
+    /// These objects of this resource, to be watched.
+    pub(crate) fn source<K: Dynamic>(&self, resource: &Resource, params: &ListParams) -> Source<K> {
+        let config = watcher::Config {
+            label_selector: params.label_selector.clone(),
+            field_selector: params.field_selector.clone(),
+            ..watcher::Config::default()
+        };
+        Source { api: self.api(resource), config, name: resource.name() }
+    }
+
     /// The objects of this resource that are asked for.
-    pub(crate) fn api(&self, resource: &Resource) -> Api<DynamicObject> {
+    fn api<K: Dynamic>(&self, resource: &Resource) -> Api<K> {
         match self.namespace_of(resource) {
             Some(namespace) => self.api_in(resource, namespace),
             None => Api::all_with(self.client.clone(), &resource.api),
@@ -53,7 +84,7 @@ impl Access {
     }
 
     /// Those in this namespace; the cluster's own if it is empty.
-    pub(crate) fn api_in(&self, resource: &Resource, namespace: &str) -> Api<DynamicObject> {
+    pub(crate) fn api_in<K: Dynamic>(&self, resource: &Resource, namespace: &str) -> Api<K> {
         match namespace {
             "" => Api::all_with(self.client.clone(), &resource.api),
             _ => Api::namespaced_with(self.client.clone(), namespace, &resource.api),
@@ -66,12 +97,8 @@ impl Access {
 
     /// Whether they can be listed. kube's watchers try for ever where that is not allowed, and don't
     /// say so.
-    pub(crate) async fn try_list(
-        &self,
-        resource: &Resource,
-        params: &ListParams,
-    ) -> Result<(), Refusal> {
-        let api = self.api(resource);
+    async fn try_list(&self, resource: &Resource, params: &ListParams) -> Result<(), Refusal> {
+        let api: Api<DynamicObject> = self.api(resource);
         let listed = api.list_metadata(&params.clone().limit(1)).await;
         let namespace = self.namespace_of(resource).unwrap_or_default();
         listed.map(|_| ()).map_err(|error| refusal("list", &resource.name_in(namespace), &error))

@@ -54,7 +54,7 @@ impl Finalizer {
     pub(crate) async fn let_go(&self, key: &[u8]) -> Result<(), String> {
         let key = String::from_utf8_lossy(key);
         let (namespace, name) = key.split_once('/').unwrap_or(("", &key));
-        let api = self.access.api_in(&self.resource, namespace);
+        let api: Api<DynamicObject> = self.access.api_in(&self.resource, namespace);
         let object = self.answer("get", namespace, api.get_metadata(name)).await?;
         let Some(metadata) = object.map(|object| object.metadata) else { return Ok(()) };
         let finalizers = metadata.finalizers.unwrap_or_default();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 
-use super::names::parse_finalizer;
+use super::names::{Named, Selected, parse_finalizer};
 use crate::args::Common;
 use crate::values::parse_duration;
 
@@ -64,6 +64,19 @@ pub(crate) struct Flags {
     /// Keep objects by this finalizer until a run for their end succeeds
     #[arg(long, value_name = "NAME", value_parser = parse_finalizer, help_heading = "Events")]
     pub(crate) finalizer: Option<String>,
+
+    /// Run for the owners of such objects when these change
+    #[arg(long, value_name = "RESOURCE", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(help_heading = "Events")]
+    pub(crate) owns: Vec<String>,
+
+    /// Run for all objects when such a one changes
+    #[arg(long, value_name = "RESOURCE[/NAME]", help_heading = "Events")]
+    pub(crate) all_on: Vec<Selected>,
+
+    /// Such objects as a JSON list in $REQUEUE_SNAPSHOTS/NAME.json
+    #[arg(long, value_name = "NAME=RESOURCE", help_heading = "Command")]
+    pub(crate) snapshot: Vec<Named>,
 
     #[command(flatten)]
     pub(crate) common: Common,

@@ -1,81 +1,45 @@
-//! From a watch to the queue.
+//! What becomes of objects, as watches tell it.
 
-use std::borrow::Cow;
+use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::StreamExt;
-use kube::Api;
 use kube::core::{DynamicObject, TypeMeta};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::runtime::{WatchStreamExt, watcher::Error};
-use requeue_kube::watch::{self, LOW_PRIORITY, Sight, Watch, What};
+use kube::{Api, Resource as Object};
+use requeue_kube::ObjectKey;
+use requeue_kube::watch::{Sight, Watch};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::time::MissedTickBehavior;
 
 use super::access::chain;
-use super::flags::{Initial, On};
-use super::objects::{Objects, State, Wish};
+use super::feed::Feed;
+use super::objects::{Objects, State};
 use super::resource::Resource;
-use crate::input::{Ask, Change, Key};
 use crate::run::Runner;
 
-/// What adds the keys of the objects that change.
-pub(crate) struct Follower {
-    runner: Arc<Runner>,
-    watch: Watch,
-    sights: Sights,
-    initial: Initial,
+/// What is watched.
+pub(crate) struct Source<K> {
+    pub(crate) api: Api<K>,
+    pub(crate) config: watcher::Config,
     /// Of the resource.
-    name: String,
+    pub(crate) name: String,
 }
 
-/// What makes of objects what is to be known of them.
-struct Sights {
-    objects: Arc<Objects>,
-    /// What objects in a list are not told to be, each of them.
-    types: TypeMeta,
-    /// JSON pointers to what counts; all of it if there are none.
-    pointers: Vec<String>,
-    finalizer: Option<String>,
-}
-
-impl Follower {
-    pub(crate) fn new(
-        runner: &Arc<Runner>,
-        objects: Arc<Objects>,
-        resource: &Resource,
-        initial: Initial,
-        pointers: Vec<String>,
-        finalizer: Option<String>,
-    ) -> Self {
-        let types = TypeMeta {
-            api_version: resource.api.api_version.clone(),
-            kind: resource.api.kind.clone(),
-        };
-        Self {
-            runner: Arc::clone(runner),
-            watch: Watch::new(),
-            sights: Sights { objects, types, pointers, finalizer },
-            initial,
-            name: resource.name(),
-        }
-    }
-
-    /// Goes on for ever.
-    pub(crate) async fn follow(mut self, api: Api<DynamicObject>, config: watcher::Config) {
-        let mut events = pin!(watcher(api, config).default_backoff());
+impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
+    /// Takes each event, for ever; where there are none, it is said why.
+    pub(crate) async fn each(self, runner: &Runner, mut take: impl FnMut(Event<K>)) {
+        let mut events = pin!(watcher(self.api, self.config).default_backoff());
         let mut is_said = false;
         while let Some(event) = events.next().await {
             match event {
                 Ok(event) => {
                     // A list that has begun may fail still.
                     is_said &= matches!(event, Event::Init | Event::InitApply(_));
-                    for change in self.watch.event(event, |object| self.sights.of(object)) {
-                        self.changed(&change);
-                    }
+                    take(event);
                 }
                 // It lists again, which is no concern of anybody's.
                 Err(Error::WatchError(status)) if status.code == 410 => {}
@@ -83,49 +47,41 @@ impl Follower {
                 Err(error) => {
                     is_said = true;
                     let (name, why) = (&self.name, chain(&error));
-                    self.runner.output.say(&format!("{name}: tried again: {why}")).await;
+                    runner.output.say(&format!("{name}: tried again: {why}")).await;
                 }
             }
             // A stream that is always ready is to leave others their turn.
             tokio::task::consume_budget().await;
         }
     }
+}
 
-    fn changed(&self, change: &watch::Change) {
-        let (runner, objects) = (&self.runner, &self.sights.objects);
-        let key = change.key.to_string().into_bytes();
-        match change.what {
-            What::Deleted => objects.gone(&key),
-            What::Created => objects.is_another(&key),
-            _ => {}
+/// Follows the objects that are run for.
+pub(crate) async fn follow(source: Source<DynamicObject>, feed: Arc<Feed>, sights: Sights) {
+    let mut watch = Watch::new();
+    let changed = |event| {
+        for change in watch.event(event, |object| sights.of(object)) {
+            feed.changed(&change);
         }
-        let Some(wish) = objects.wish(&key) else {
-            if change.what == What::Deleted {
-                runner.take(Change::Cancel(Cow::Owned(key)), &mut 0);
-            }
-            return;
-        };
-        let is_skipped = self.initial == Initial::Skip && wish != Wish::Run(On::Delete);
-        if change.what == What::Listed && is_skipped {
-            return;
-        }
-        if matches!(change.what, What::Created | What::NewGeneration | What::Deleted) {
-            objects.is_wanted_anew(&key);
-        }
-        if objects.is_new(&key) {
-            runner.release(&key);
-        }
-        add(runner, &key, change.what.priority());
-    }
+    };
+    source.each(&feed.runner, changed).await;
+}
+
+/// What makes of objects what is to be known of them.
+pub(crate) struct Sights {
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) types: TypeMeta,
+    /// JSON pointers to what counts; all of it if there are none.
+    pub(crate) pointers: Vec<String>,
+    pub(crate) finalizer: Option<String>,
 }
 
 impl Sights {
     /// Keeps an object, and says what is to be remembered of it.
     fn of(&self, mut object: DynamicObject) -> Sight {
-        object.metadata.managed_fields = None;
-        object.types.get_or_insert_with(|| self.types.clone());
+        complete(&mut object, &self.types);
         let mut sight = Sight::of(&object.metadata);
-        let key = requeue_kube::ObjectKey::of(&object).to_string();
+        let key = ObjectKey::of(&object).to_string();
         let state = State::of(&object.metadata, self.finalizer.as_deref());
         // It was read from JSON, and is written as such.
         let json = if self.pointers.is_empty() {
@@ -140,6 +96,18 @@ impl Sights {
     }
 }
 
+/// Makes an object what commands are given: with what it is, which those in a list are not told, and
+/// without what only the server is interested in.
+pub(crate) fn complete(object: &mut DynamicObject, types: &TypeMeta) {
+    object.metadata.managed_fields = None;
+    object.types.get_or_insert_with(|| types.clone());
+}
+
+/// What objects of this resource are.
+pub(crate) fn types(resource: &Resource) -> TypeMeta {
+    TypeMeta { api_version: resource.api.api_version.clone(), kind: resource.api.kind.clone() }
+}
+
 /// What has another value when one of these has, or comes, or goes; and when something else is to be
 /// done.
 fn property(pointers: &[String], state: State, object: &Value) -> u64 {
@@ -149,35 +117,6 @@ fn property(pointers: &[String], state: State, object: &Value) -> u64 {
         object.pointer(pointer).map(Value::to_string).hash(&mut hasher);
     }
     hasher.finish()
-}
-
-/// Into how many parts a period is cut, in each of which its share of the objects comes.
-const SLICES: u32 = 100;
-
-/// Adds each object once in a period, after all that has changed.
-pub(crate) async fn resync(runner: Arc<Runner>, objects: Arc<Objects>, period: Duration) {
-    let slice = (period / SLICES).max(Duration::from_millis(1));
-    let mut ticks = tokio::time::interval(slice);
-    // None of them may be left out: others than theirs would not come.
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    for slice in (0..SLICES).cycle() {
-        ticks.tick().await;
-        for key in objects.keys(|key| slice_of(key) == slice) {
-            add(&runner, &key, LOW_PRIORITY);
-        }
-    }
-}
-
-fn slice_of(key: &Key) -> u32 {
-    let mut hasher = DefaultHasher::new();
-    key.hash(&mut hasher);
-    // Below `SLICES`.
-    (hasher.finish() % u64::from(SLICES)) as u32
-}
-
-fn add(runner: &Runner, key: &[u8], priority: i32) {
-    let ask = Ask { priority, ..Ask::default() };
-    runner.take(Change::Add(Cow::Borrowed(key), ask), &mut 0);
 }
 
 #[cfg(test)]

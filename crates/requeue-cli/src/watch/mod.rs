@@ -1,28 +1,33 @@
 //! `requeue watch`: a command per Kubernetes object that changes.
 
 mod access;
+mod feed;
 mod finalizer;
 mod flags;
 mod follow;
 mod names;
 mod objects;
+mod related;
 mod resource;
+mod snapshots;
 mod watched;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::ListParams;
-use kube::runtime::watcher;
 use tokio::sync::oneshot;
 
 pub(crate) use self::flags::Flags;
 
 use self::access::Access;
+use self::feed::Feed;
 use self::finalizer::Finalizer;
 use self::flags::On;
-use self::follow::Follower;
+use self::follow::{Sights, types};
 use self::objects::Objects;
+use self::related::Related;
+use self::snapshots::Snapshots;
 use self::watched::Watched;
 use crate::args::{self, AtEof, Common, Stdin};
 use crate::command::escaped;
@@ -36,40 +41,48 @@ use crate::values::Retries;
 pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     check(&flags)?;
     let Flags { resource, selector, field_selector, access, on, initial, changed, .. } = flags;
-    let Flags { resync, finalizer, common, .. } = flags;
+    let Flags { resync, finalizer, owns, all_on, snapshot, common, .. } = flags;
     let config = config(common)?;
     let files = Files::open(&config, None)?;
     run::block_on(async {
         let access = Arc::new(Access::new(&access).await?);
-        let resource = access.find(&resource)?;
-        let params = ListParams {
-            label_selector: selector.clone(),
-            field_selector: field_selector.clone(),
-            ..ListParams::default()
-        };
-        access.try_list(&resource, &params).await?;
+        let params =
+            ListParams { label_selector: selector, field_selector, ..ListParams::default() };
+        let resource = access.listable(&resource, &params).await?;
+        let related = Related::find(&access, &owns, &all_on).await?;
+        let snapshots = Snapshots::find(&access, snapshot).await?;
 
         let objects = Arc::new(Objects::new(&on, !config.dry_run));
         let keeper = finalizer.clone().filter(|_| !config.dry_run);
-        let keeper = keeper.map(|name| Finalizer::new(name, &access, &resource));
-        let watched = Watched { objects: Arc::clone(&objects), finalizer: keeper };
+        let watched = Watched {
+            objects: Arc::clone(&objects),
+            finalizer: keeper.map(|name| Finalizer::new(name, &access, &resource)),
+            snapshots: snapshots.clone(),
+        };
         let parts = Parts { config, files, stopper: None, things: Some(Arc::new(watched)) };
-        run::go(parts, |runner| {
+        let ended = run::go(parts, |runner| {
+            let feed = Arc::new(Feed::new(runner, &objects, initial));
+            related.follow(&access, &feed, &resource);
+            snapshots.iter().for_each(|snapshots| snapshots.follow(&access, runner));
             if let Some(period) = resync.filter(|period| !period.is_zero()) {
-                let (runner, objects) = (Arc::clone(runner), Arc::clone(&objects));
-                tokio::spawn(follow::resync(runner, objects, period));
+                tokio::spawn(Arc::clone(&feed).resync(period));
             }
-            let follower = Follower::new(runner, objects, &resource, initial, changed, finalizer);
-            let config = watcher::Config {
-                label_selector: selector,
-                field_selector,
-                ..watcher::Config::default()
-            };
-            tokio::spawn(follower.follow(access.api(&resource), config));
+            let source = access.source(&resource, &params);
+            let sights = Sights { objects, types: types(&resource), pointers: changed, finalizer };
+            let snapshots = snapshots.clone();
+            tokio::spawn(async move {
+                // What a run is given is there before the run.
+                if let Some(snapshots) = snapshots {
+                    snapshots.listed().await;
+                }
+                follow::follow(source, feed, sights).await;
+            });
             // Nothing is left of an input, as there is none.
             Ok(oneshot::channel().1)
         })
-        .await
+        .await;
+        snapshots.iter().for_each(|snapshots| snapshots.clear());
+        ended
     })
 }
 
@@ -81,8 +94,19 @@ fn check(flags: &Flags) -> Result<(), Refusal> {
         )));
     }
     let wants = |on| flags.on.is_empty() || flags.on.contains(&on);
-    if flags.resync.is_some() && !wants(On::Apply) {
-        return Err(Refusal::usage("--resync: only with --on apply"));
+    let given = [
+        ("--resync", flags.resync.is_some()),
+        ("--owns", !flags.owns.is_empty()),
+        ("--all-on", !flags.all_on.is_empty()),
+    ];
+    if let Some((flag, _)) = given.iter().find(|(_, is_given)| *is_given && !wants(On::Apply)) {
+        return Err(Refusal::usage(format!("{flag}: only with --on apply")));
+    }
+    let mut names: Vec<_> = flags.snapshot.iter().map(|snapshot| &snapshot.name).collect();
+    names.sort_unstable();
+    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        let name = twice[0];
+        return Err(Refusal::usage(format!("--snapshot {name}=...: there are two of this name")));
     }
     if flags.finalizer.is_some() && !wants(On::Delete) {
         // What has it could never be deleted.

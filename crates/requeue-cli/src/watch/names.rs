@@ -1,11 +1,58 @@
 //! Names as Kubernetes has them.
 
+use std::str::FromStr;
+
 /// A finalizer's: a domain and a name, as Kubernetes wants them.
 pub(crate) fn parse_finalizer(text: &str) -> Result<String, &'static str> {
     const WRONG: &str = "a domain of yours and a name, as in example.com/cleanup";
     let (domain, name) = text.split_once('/').ok_or(WRONG)?;
     let is_name = name.len() <= 63 && is_within_alphanumerics(name, is_name_byte);
     (is_subdomain(domain) && is_name).then(|| text.to_owned()).ok_or(WRONG)
+}
+
+/// `NAME=RESOURCE`: the name of a file, and what is in it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Named {
+    pub(crate) name: String,
+    pub(crate) resource: String,
+}
+
+impl FromStr for Named {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const WRONG: &str =
+            "a name of letters, digits and -_. and a resource, as in maps=configmaps";
+        let (name, resource) = text.split_once('=').ok_or(WRONG)?;
+        let is_good = is_within_alphanumerics(name, is_name_byte) && !resource.is_empty();
+        let (name, resource) = (name.to_owned(), resource.to_owned());
+        is_good.then_some(Self { name, resource }).ok_or(WRONG)
+    }
+}
+
+/// `RESOURCE[/NAME]`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Selected {
+    pub(crate) resource: String,
+    pub(crate) name: Option<String>,
+}
+
+impl FromStr for Selected {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const WRONG: &str = "a resource, or one and a name, as in configmaps/settings";
+        let (resource, name) = match text.split_once('/') {
+            Some((resource, name)) => (resource, Some(name)),
+            None => (text, None),
+        };
+        // Those of roles have colons. What has a meaning in a selector is in none.
+        let is_allowed = |byte: u8| is_name_byte(byte) || byte == b':';
+        let is_good = !resource.is_empty()
+            && name.is_none_or(|name| !name.is_empty() && name.bytes().all(is_allowed));
+        let (resource, name) = (resource.to_owned(), name.map(str::to_owned));
+        is_good.then_some(Self { resource, name }).ok_or(WRONG)
+    }
 }
 
 /// What most objects can be called, and a domain.
@@ -29,6 +76,25 @@ fn is_within_alphanumerics(text: &str, is_allowed: impl Fn(u8) -> bool) -> bool 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_named_or_selected_has_both_parts() {
+        let named = "a-1.b=deploy.apps".parse::<Named>().unwrap();
+        assert_eq!((&*named.name, &*named.resource), ("a-1.b", "deploy.apps"));
+        for text in ["", "a", "=cm", "a=", "../a=cm", "a/b=cm", ".a=cm", "a b=cm"] {
+            assert!(text.parse::<Named>().is_err(), "{text}");
+        }
+        let selected = |text: &str| {
+            let Selected { resource, name } = text.parse().ok()?;
+            Some((resource, name))
+        };
+        assert_eq!(selected("cm"), Some(("cm".into(), None)));
+        let name = "system:node".to_owned();
+        assert_eq!(selected("clusterroles/system:node"), Some(("clusterroles".into(), Some(name))));
+        for text in ["", "/", "/a", "cm/", "cm/a/b", "cm/a,b", "cm/a=b"] {
+            assert_eq!(selected(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn a_finalizer_has_a_domain() {

@@ -181,6 +181,7 @@ impl Objects {
                 ("REQUEUE_NAME", name.to_owned()),
             ],
             stdin: Some(Arc::clone(&known.json)),
+            dir: None,
         }))
     }
 

@@ -40,6 +40,19 @@ impl Resource {
         })
     }
 
+    /// One that can be listed and watched, in namespaces.
+    #[cfg(test)]
+    pub(crate) fn of(group: &str, version: &str, kind: &str, plural: &str) -> Self {
+        let gvk = GroupVersionKind::gvk(group, version, kind);
+        Self {
+            api: ApiResource::from_gvk_with_plural(&gvk, plural),
+            scope: Scope::Namespaced,
+            singular: String::new(),
+            short: Vec::new(),
+            is_watchable: true,
+        }
+    }
+
     /// `deployments.apps`: as it is named in messages.
     pub(crate) fn name(&self) -> String {
         let dot = if self.api.group.is_empty() { "" } else { "." };

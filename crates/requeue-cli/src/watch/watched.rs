@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::finalizer::Finalizer;
 use super::objects::{Begin, Objects, State};
+use super::snapshots::Snapshots;
 use crate::given::{Given, Later, Things};
 
 /// The objects that keys are the names of.
@@ -11,12 +12,19 @@ use crate::given::{Given, Later, Things};
 pub(crate) struct Watched {
     pub(crate) objects: Arc<Objects>,
     pub(crate) finalizer: Option<Finalizer>,
+    pub(crate) snapshots: Option<Arc<Snapshots>>,
 }
 
 impl Watched {
     async fn begin(&self, key: &[u8]) -> Result<Option<Given>, String> {
         match (self.objects.begin(key), &self.finalizer) {
-            (Some(Begin::Run(given)), _) => Ok(Some(given)),
+            (Some(Begin::Run(mut given)), _) => {
+                if let Some(snapshots) = &self.snapshots {
+                    let dir = snapshots.now().await.map_err(|error| format!("--snapshot: {error}"));
+                    given.dir = Some(dir?);
+                }
+                Ok(Some(given))
+            }
             // The change that this is brings the object back.
             (Some(Begin::Keep(object)), Some(finalizer)) => {
                 finalizer.step(&object).await.map(|()| None)

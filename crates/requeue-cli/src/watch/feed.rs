@@ -1,0 +1,107 @@
+//! From what has been seen to the queue.
+
+use std::borrow::Cow;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use requeue_kube::ObjectKey;
+use requeue_kube::watch::{Change, LOW_PRIORITY, What};
+use tokio::time::MissedTickBehavior;
+
+use super::flags::{Initial, On};
+use super::objects::{Objects, Wish};
+use crate::input::{self, Ask, Key};
+use crate::run::Runner;
+
+/// Adds keys of objects that are to be run for.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    pub(crate) runner: Arc<Runner>,
+    objects: Arc<Objects>,
+    initial: Initial,
+}
+
+impl Feed {
+    pub(crate) fn new(runner: &Arc<Runner>, objects: &Arc<Objects>, initial: Initial) -> Self {
+        Self { runner: Arc::clone(runner), objects: Arc::clone(objects), initial }
+    }
+
+    /// Something has become of an object.
+    pub(crate) fn changed(&self, change: &Change) {
+        let (runner, objects) = (&self.runner, &self.objects);
+        let key = change.key.to_string().into_bytes();
+        match change.what {
+            What::Deleted => objects.gone(&key),
+            What::Created => objects.is_another(&key),
+            _ => {}
+        }
+        let Some(wish) = objects.wish(&key) else {
+            if change.what == What::Deleted {
+                runner.take(input::Change::Cancel(Cow::Owned(key)), &mut 0);
+            }
+            return;
+        };
+        let is_skipped = self.initial == Initial::Skip && wish != Wish::Run(On::Delete);
+        if change.what == What::Listed && is_skipped {
+            return;
+        }
+        if matches!(change.what, What::Created | What::NewGeneration | What::Deleted) {
+            objects.is_wanted_anew(&key);
+        }
+        if objects.is_new(&key) {
+            runner.release(&key);
+        }
+        self.add(&key, change.what.priority());
+    }
+
+    /// Something that concerns these objects has changed.
+    pub(crate) fn concerned(&self, keys: Vec<ObjectKey>) {
+        for key in keys {
+            let key = key.to_string().into_bytes();
+            // What has not been seen yet comes when it is.
+            if self.objects.wish(&key).is_some() {
+                self.add(&key, 0);
+            }
+        }
+    }
+
+    /// Something that concerns them all has changed.
+    pub(crate) fn all_concerned(&self) {
+        self.add_all(|_| true);
+    }
+
+    /// Adds each object once in a period, after all that has changed.
+    pub(crate) async fn resync(self: Arc<Self>, period: Duration) {
+        let slice = (period / SLICES).max(Duration::from_millis(1));
+        let mut ticks = tokio::time::interval(slice);
+        // None of them may be left out: others than theirs would not come.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for slice in (0..SLICES).cycle() {
+            ticks.tick().await;
+            self.add_all(|key| slice_of(key) == slice);
+        }
+    }
+
+    /// In bulk: after what has changed itself.
+    fn add_all(&self, wanted: impl Fn(&Key) -> bool) {
+        for key in self.objects.keys(wanted) {
+            self.add(&key, LOW_PRIORITY);
+        }
+    }
+
+    fn add(&self, key: &[u8], priority: i32) {
+        let ask = Ask { priority, ..Ask::default() };
+        self.runner.take(input::Change::Add(Cow::Borrowed(key), ask), &mut 0);
+    }
+}
+
+/// Into how many parts a period is cut, in each of which its share of the objects comes.
+const SLICES: u32 = 100;
+
+fn slice_of(key: &Key) -> u32 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    // Below `SLICES`.
+    (hasher.finish() % u64::from(SLICES)) as u32
+}

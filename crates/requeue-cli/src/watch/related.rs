@@ -1,0 +1,105 @@
+//! `--owns` and `--all-on`: what concerns objects besides themselves.
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::ListParams;
+use kube::core::{DynamicObject, PartialObjectMeta};
+use kube::discovery::Scope;
+use requeue_kube::ObjectKey;
+use requeue_kube::watch::{Sight, Watch, What};
+
+use super::access::Access;
+use super::feed::Feed;
+use super::follow::Source;
+use super::names::Selected;
+use super::resource::Resource;
+use crate::exit::Refusal;
+
+/// Nothing else of them is looked at.
+type Metadata = PartialObjectMeta<DynamicObject>;
+
+/// What is watched besides.
+pub(crate) struct Related {
+    owned: Vec<Resource>,
+    for_all: Vec<(Resource, ListParams)>,
+}
+
+impl Related {
+    pub(crate) async fn find(
+        access: &Access,
+        owns: &[String],
+        all_on: &[Selected],
+    ) -> Result<Self, Refusal> {
+        let (mut owned, mut for_all) = (Vec::new(), Vec::new());
+        for resource in owns {
+            owned.push(access.listable(resource, &ListParams::default()).await?);
+        }
+        for Selected { resource, name } in all_on {
+            let field_selector = name.as_ref().map(|name| format!("metadata.name={name}"));
+            let params = ListParams { field_selector, ..ListParams::default() };
+            for_all.push((access.listable(resource, &params).await?, params));
+        }
+        Ok(Self { owned, for_all })
+    }
+
+    /// Follows all of it, for objects of this resource.
+    pub(crate) fn follow(self, access: &Access, feed: &Arc<Feed>, owners: &Resource) {
+        for resource in self.owned {
+            let source = access.source(&resource, &ListParams::default());
+            tokio::spawn(follow_owned(source, Arc::clone(feed), owners.clone()));
+        }
+        for (resource, params) in self.for_all {
+            let source = access.source(&resource, &params);
+            tokio::spawn(follow_for_all(source, Arc::clone(feed)));
+        }
+    }
+}
+
+/// Has the owners of objects run for when these change.
+async fn follow_owned(source: Source<Metadata>, feed: Arc<Feed>, owners: Resource) {
+    let sight = |object: Metadata| {
+        let namespace = object.metadata.namespace.as_deref();
+        let references = object.metadata.owner_references.iter().flatten();
+        let keys: Vec<_> = references.filter_map(|it| owner(it, namespace, &owners)).collect();
+        Sight::of(&object.metadata).concerning(keys)
+    };
+    each_change(source, &feed, sight, |owners| feed.concerned(owners)).await;
+}
+
+/// Has all objects run for when these change.
+async fn follow_for_all(source: Source<Metadata>, feed: Arc<Feed>) {
+    let sight = |object: Metadata| Sight::of(&object.metadata);
+    each_change(source, &feed, sight, |_| feed.all_concerned()).await;
+}
+
+/// Takes whom each change concerns. What is there at the start, or again in a later list, is none.
+async fn each_change(
+    source: Source<Metadata>,
+    feed: &Feed,
+    sight: impl Fn(Metadata) -> Sight,
+    changed: impl Fn(Vec<ObjectKey>),
+) {
+    let mut watch = Watch::new();
+    let take = |event| {
+        for change in watch.event(event, &sight) {
+            if !matches!(change.what, What::Listed | What::Unchanged) {
+                changed(change.targets);
+            }
+        }
+    };
+    source.each(&feed.runner, take).await;
+}
+
+/// The key of an owner of something in this namespace, if it is of that kind, in whatever version.
+fn owner(
+    reference: &OwnerReference,
+    namespace: Option<&str>,
+    owners: &Resource,
+) -> Option<ObjectKey> {
+    let group = reference.api_version.split_once('/').map_or("", |(group, _)| group);
+    let is_one = reference.kind == owners.api.kind && group == owners.api.group;
+    // What is owned from within a namespace may live in none.
+    let namespace = namespace.filter(|_| owners.scope == Scope::Namespaced);
+    is_one.then(|| ObjectKey::new(namespace, &reference.name))
+}

@@ -1,0 +1,267 @@
+//! `--snapshot`: other objects, as files.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kube::api::ListParams;
+use kube::core::{DynamicObject, TypeMeta};
+use kube::runtime::watcher::Event;
+use requeue_kube::ObjectKey;
+use tempfile::TempDir;
+use tokio::sync::SetOnce;
+
+use super::access::Access;
+use super::follow::{Source, complete, types};
+use super::names::Named;
+use super::resource::Resource;
+use crate::exit::Refusal;
+use crate::run::Runner;
+
+/// What is kept as files, in a directory for each state that a run was given.
+#[derive(Debug)]
+pub(crate) struct Snapshots {
+    root: TempDir,
+    stores: Vec<Arc<Store>>,
+    last: tokio::sync::Mutex<Option<Snapshot>>,
+}
+
+/// The objects of a resource.
+#[derive(Debug)]
+struct Store {
+    /// Of the file, without its ending.
+    name: String,
+    resource: Resource,
+    types: TypeMeta,
+    contents: Mutex<Contents>,
+    is_listed: SetOnce<()>,
+}
+
+#[derive(Debug, Default)]
+struct Contents {
+    /// Another one whenever something has changed.
+    version: u64,
+    objects: Arc<BTreeMap<ObjectKey, Arc<[u8]>>>,
+    /// Those in a list that has not ended.
+    list: BTreeMap<ObjectKey, Arc<[u8]>>,
+}
+
+/// A state in files, which never change.
+#[derive(Debug)]
+struct Snapshot {
+    /// Gone when no run has it any more.
+    dir: Arc<TempDir>,
+    versions: Vec<u64>,
+}
+
+impl Store {
+    fn new(name: String, resource: Resource) -> Self {
+        let (types, contents) = (types(&resource), Mutex::default());
+        Self { name, resource, types, contents, is_listed: SetOnce::new() }
+    }
+
+    /// Follows what becomes of the objects.
+    async fn follow(self: Arc<Self>, source: Source<DynamicObject>, runner: Arc<Runner>) {
+        source.each(&runner, |event| self.take(event)).await;
+    }
+
+    fn take(&self, event: Event<DynamicObject>) {
+        let mut contents = self.lock();
+        let Contents { version, objects, list } = &mut *contents;
+        match event {
+            Event::Init => return list.clear(),
+            Event::InitApply(object) => {
+                list.extend([self.entry(object)]);
+                return;
+            }
+            Event::InitDone => *objects = Arc::new(std::mem::take(list)),
+            Event::Apply(object) => Arc::make_mut(objects).extend([self.entry(object)]),
+            Event::Delete(object) => {
+                Arc::make_mut(objects).remove(&ObjectKey::of(&object));
+            }
+        }
+        *version += 1;
+        // The first list alone is waited for.
+        let _ = self.is_listed.set(());
+    }
+
+    fn entry(&self, mut object: DynamicObject) -> (ObjectKey, Arc<[u8]>) {
+        complete(&mut object, &self.types);
+        // It was read from JSON, and is written as such.
+        let json = serde_json::to_vec(&object).unwrap_or_default();
+        (ObjectKey::of(&object), json.into())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Contents> {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Snapshots {
+    /// None if none are asked for.
+    pub(crate) async fn find(
+        access: &Access,
+        all: Vec<Named>,
+    ) -> Result<Option<Arc<Self>>, Refusal> {
+        if all.is_empty() {
+            return Ok(None);
+        }
+        let mut stores = Vec::new();
+        for Named { name, resource } in all {
+            let resource = access.listable(&resource, &ListParams::default()).await?;
+            stores.push(Arc::new(Store::new(name, resource)));
+        }
+        let snapshots = Self::new(stores);
+        let snapshots = snapshots.map_err(|e| Refusal::failure(format!("--snapshot: {e}")))?;
+        Ok(Some(Arc::new(snapshots)))
+    }
+
+    /// In a directory that only this user can look into.
+    fn new(stores: Vec<Arc<Store>>) -> io::Result<Self> {
+        let root = tempfile::Builder::new().prefix("requeue-").tempdir()?;
+        Ok(Self { root, stores, last: tokio::sync::Mutex::default() })
+    }
+
+    pub(crate) fn follow(&self, access: &Access, runner: &Arc<Runner>) {
+        for store in &self.stores {
+            let source = access.source(&store.resource, &ListParams::default());
+            tokio::spawn(Arc::clone(store).follow(source, Arc::clone(runner)));
+        }
+    }
+
+    /// Waits until all have had their first list.
+    pub(crate) async fn listed(&self) {
+        for store in &self.stores {
+            store.is_listed.wait().await;
+        }
+    }
+
+    /// A directory with what there is now. Nobody knows it before it is whole, and it stays as it
+    /// is.
+    pub(crate) async fn now(&self) -> io::Result<Arc<TempDir>> {
+        let mut last = self.last.lock().await;
+        let now: Vec<_> = self
+            .stores
+            .iter()
+            .map(|store| {
+                let contents = store.lock();
+                (contents.version, Arc::clone(&contents.objects))
+            })
+            .collect();
+        let versions: Vec<_> = now.iter().map(|(version, _)| *version).collect();
+        if let Some(last) = last.as_ref().filter(|last| last.versions == versions) {
+            return Ok(Arc::clone(&last.dir));
+        }
+        let dir = tokio::task::block_in_place(|| {
+            let dir = tempfile::tempdir_in(&self.root)?;
+            for (i, (store, (version, objects))) in self.stores.iter().zip(&now).enumerate() {
+                let file = format!("{}.json", store.name);
+                let path = dir.path().join(&file);
+                let same = last.as_ref().filter(|last| last.versions[i] == *version);
+                let linked = same.map(|last| fs::hard_link(last.dir.path().join(&file), &path));
+                // Not every file system has links.
+                if !matches!(linked, Some(Ok(()))) {
+                    write(&path, objects.values())?;
+                }
+            }
+            io::Result::Ok(dir)
+        })?;
+        let dir = Arc::new(dir);
+        *last = Some(Snapshot { dir: Arc::clone(&dir), versions });
+        Ok(dir)
+    }
+
+    /// Removes all of it.
+    pub(crate) fn clear(&self) {
+        // What is left is in a directory for what is left.
+        let _ = fs::remove_dir_all(self.root.path());
+    }
+}
+
+/// A JSON list, an object a line.
+fn write<'a>(path: &Path, objects: impl Iterator<Item = &'a Arc<[u8]>>) -> io::Result<()> {
+    let mut file = BufWriter::new(File::create_new(path)?);
+    let mut before: &[u8] = b"[\n";
+    for object in objects {
+        file.write_all(before)?;
+        file.write_all(object)?;
+        before = b",\n";
+    }
+    file.write_all(if before == b"[\n" { b"[]\n" } else { b"\n]\n" })?;
+    let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+    // Other runs have it, too.
+    file.set_permissions(Permissions::from_mode(0o444))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(name: &str, value: u32) -> DynamicObject {
+        let object = json!({
+            "metadata": { "name": name, "namespace": "ns", "managedFields": [{ "manager": "me" }] },
+            "value": value,
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn read(dir: &TempDir, name: &str) -> Value {
+        serde_json::from_slice(&fs::read(dir.path().join(name)).unwrap()).unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_snapshot_stays_as_it_is_and_only_what_has_changed_is_written_anew() {
+        let things = Resource::of("example.com", "v1", "Thing", "things");
+        let stores = ["a", "b"].map(|name| Arc::new(Store::new(name.into(), things.clone())));
+        let snapshots = Snapshots::new(stores.to_vec()).unwrap();
+        for store in &stores {
+            [Event::Init, Event::InitDone].into_iter().for_each(|event| store.take(event));
+        }
+        snapshots.listed().await;
+        let empty = snapshots.now().await.unwrap();
+        assert_eq!(read(&empty, "a.json"), json!([]));
+        assert_eq!(snapshots.now().await.unwrap().path(), empty.path());
+
+        stores[0].take(Event::Apply(object("y", 1)));
+        stores[0].take(Event::Apply(object("x", 1)));
+        let first = snapshots.now().await.unwrap();
+        let x = json!({
+            "apiVersion": "example.com/v1",
+            "kind": "Thing",
+            "metadata": { "name": "x", "namespace": "ns" },
+            "value": 1,
+        });
+        assert_eq!(read(&first, "a.json")[0], x);
+        assert_eq!(read(&first, "a.json")[1]["metadata"]["name"], "y");
+        let number = |dir: &TempDir| fs::metadata(dir.path().join("b.json")).unwrap().ino();
+        assert_eq!(number(&first), number(&empty));
+
+        stores[0].take(Event::Apply(object("x", 2)));
+        stores[0].take(Event::Delete(object("y", 1)));
+        let second = snapshots.now().await.unwrap();
+        assert_eq!(read(&second, "a.json")[0]["value"], 2);
+        assert_eq!(read(&second, "a.json").as_array().unwrap().len(), 1);
+        assert_eq!(read(&first, "a.json")[0], x);
+        assert_eq!(read(&empty, "a.json"), json!([]));
+
+        // A list that is begun anew has said nothing.
+        let begun = [Event::Init, Event::InitApply(object("z", 1)), Event::Init];
+        begun.into_iter().for_each(|event| stores[0].take(event));
+        assert_eq!(snapshots.now().await.unwrap().path(), second.path());
+        stores[0].take(Event::InitDone);
+        assert_eq!(read(&snapshots.now().await.unwrap(), "a.json"), json!([]));
+
+        let gone = first.path().to_owned();
+        drop(first);
+        assert!(!gone.exists() && second.path().exists());
+        snapshots.clear();
+        assert!(!snapshots.root.path().exists());
+    }
+}
