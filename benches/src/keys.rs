@@ -37,13 +37,10 @@ impl Key for u64 {
     }
 }
 
-/// A namespace and a name, as controllers have them. Copies share the text, as everywhere where
-/// keys are copied often.
+/// A namespace and a name, as `requeue-kube` has them: `namespace/name`, of which copies share the
+/// text.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Name {
-    namespace: Arc<str>,
-    name: Arc<str>,
-}
+pub struct Name(Arc<str>);
 
 impl Key for Name {
     const BY_REF: bool = true;
@@ -62,21 +59,17 @@ impl Key for Name {
     }
 
     fn other() -> Self {
-        Self { namespace: "another".into(), name: "one".into() }
+        Self("another/one".into())
     }
 
     fn rank(&self) -> i32 {
-        i32::from(self.name.as_bytes().last().copied().unwrap_or(0) % 4)
+        i32::from(self.0.as_bytes().last().copied().unwrap_or(0) % 4)
     }
 }
 
 /// In an order in which neighbours are not neighbours in memory.
 fn make(count: usize) -> Arc<[Name]> {
-    let namespaces: Vec<Arc<str>> = (0..100).map(|n| format!("namespace-{n:02}").into()).collect();
-    let name = |n: usize| Name {
-        namespace: Arc::clone(&namespaces[n % namespaces.len()]),
-        name: format!("object-{n:07}").into(),
-    };
+    let name = |n: usize| Name(format!("namespace-{:02}/object-{n:07}", n % 100).into());
     let mut names: Vec<Name> = (0..count).map(name).collect();
     names.sort_by_cached_key(hash);
     names.into()
@@ -133,7 +126,7 @@ mod tests {
         let mut ring = Ring::<Name>::new(500);
         let mut round: Vec<Name> = (0..500).map(|_| ring.next().clone()).collect();
         assert_eq!(ring.next(), &round[0]);
-        round.sort_by(|a, b| a.name.cmp(&b.name));
+        round.sort_by(|a, b| a.0.cmp(&b.0));
         round.dedup();
         assert_eq!(round.len(), 500);
     }

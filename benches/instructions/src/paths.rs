@@ -23,9 +23,11 @@ pub(crate) const ALL: &[Path] = &[
     ("u64/core-65536", |times| core::<u64>(QUEUED, times)),
     ("u64/cycle", |times| cycle::<u64>(&plain(), 0, times)),
     ("u64/cycle-65536", |times| cycle::<u64>(&plain(), QUEUED, times)),
+    ("u64/cycle-in-one-go", in_one_go),
     ("u64/cycle-awaited", awaited),
     ("u64/cycle-one-waits", one_waits),
     ("u64/cycle-with-times", with_times),
+    ("u64/cycle-in-one-go-with-times", in_one_go_with_times),
     ("u64/cycle-with-hooks", with_hooks),
     ("u64/cycle-priorities", |times| priorities(5, times)),
     ("u64/cycle-many-priorities", |times| priorities(50_000, times)),
@@ -93,6 +95,24 @@ fn cycle<K: Key>(queue: &Queue<K>, queued: usize, times: usize) {
     });
 }
 
+/// The same, where a key ends and the next is taken at once.
+fn worker(queue: &Queue<u64>, times: usize) {
+    queue.add(u64::MAX);
+    let mut item = queue.try_get();
+    counted(times, |key| {
+        black_box(queue.add(key as u64));
+        item = black_box(item.take().and_then(|item| queue.succeed_and_try_get(item)));
+    });
+}
+
+fn in_one_go(times: usize) {
+    worker(&plain(), times);
+}
+
+fn in_one_go_with_times(times: usize) {
+    worker(&build(builder(Still::new()).track_times()), times);
+}
+
 /// The same, where a task gets it.
 fn awaited(times: usize) {
     let queue = plain::<u64>();
@@ -157,7 +177,7 @@ fn batch<K: Key>(times: usize) {
     let mut keys = Ring::<K>::beyond(32);
     counted(times / 32, |_| {
         black_box(queue.add_all((0..32).map(|_| keys.copy())));
-        black_box(queue.try_get_many(32)).into_iter().for_each(Item::succeed);
+        Item::succeed_all(black_box(queue.try_get_many(32)));
     });
 }
 

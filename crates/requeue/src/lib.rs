@@ -94,7 +94,8 @@ pub use requeue_core::{
 
 pub use crate::clock::Clock;
 pub use crate::queue::{
-    BuildError, Builder, Drain, Drained, Filter, Get, GetMany, Histograms, Item, Key, Queue, Ticket,
+    BuildError, Builder, Drain, Drained, Filter, Get, GetMany, Histograms, Item, Key, Queue,
+    SucceedAndGet, Ticket,
 };
 
 /// The README's example, so that it compiles and runs.

@@ -213,6 +213,22 @@ fn a_panic_in_clone_while_an_item_ends_leaves_no_key_with_nobody() {
     }
 }
 
+/// What has ended has ended, and what comes next is for somebody else.
+#[test]
+fn a_panic_in_clone_while_the_next_key_is_taken_leaves_it_where_it_is() {
+    for order in [Order::Fifo, Order::Priority { oldest_every: 10 }] {
+        let setup = Setup::new(order);
+        setup.add([1, 2]);
+        let item = setup.queue.try_get().unwrap();
+        setup.orders.panic_in_clone.store(true, Ordering::Relaxed);
+        assert!(panics(|| setup.queue.succeed_and_try_get(item).is_some()));
+        setup.orders.panic_in_clone.store(false, Ordering::Relaxed);
+        assert_eq!((setup.queue.processing(), setup.queue.counts().failures), (0, 0));
+        assert_eq!(setup.take_all(), [2]);
+        assert_eq!(setup.queue.known(), 0);
+    }
+}
+
 #[test]
 fn a_panic_in_drop_ends_in_the_queue() {
     for order in orders() {

@@ -57,15 +57,16 @@ impl Contestant for Requeue {
     fn round<K: Key>(request: &Request) -> Option<Answer> {
         let make = Queue::<K>::new;
         Some(match request.scenario {
-            Scenario::Cycle => single::cycle(make(), request),
+            Scenario::Cycle => single::cycle(Worker::of(&make()), request),
             Scenario::Batch => single::batch(make(), request),
             Scenario::CycleMetrics => {
                 let mut registry = Registry::default();
-                single::cycle(with_metrics::<K>(&Metrics::register(&mut registry), 0), request)
+                let queue = with_metrics::<K>(&Metrics::register(&mut registry), 0);
+                single::cycle(Worker::of(&queue), request)
             }
-            Scenario::CycleWaiting => single::cycle(one_waits::<K>(), request),
+            Scenario::CycleWaiting => single::cycle(Worker::of(&one_waits::<K>()), request),
             Scenario::AddQueued => single::add_queued(make(), request),
-            Scenario::FillDrain => single::fill_drain(make(), request),
+            Scenario::FillDrain => single::fill_drain(Worker::of(&make()), request),
             Scenario::Threads => several::threads(&make(), request),
             Scenario::Tasks => several::tasks(make, request),
             Scenario::DelayedAdd => single::delayed_add(make(), request),
@@ -147,13 +148,41 @@ impl<K: Key> Subject<K> for Queue<K> {
     }
 }
 
+/// A worker's loop, which ends a key and takes the next in one go.
+struct Worker<'q, K: Key> {
+    queue: &'q Queue<K>,
+    item: Option<Item<'q, K>>,
+}
+
+impl<'q, K: Key> Worker<'q, K> {
+    const fn of(queue: &'q Queue<K>) -> Self {
+        Self { queue, item: None }
+    }
+}
+
+impl<K: Key> Subject<K> for Worker<'_, K> {
+    #[inline]
+    fn add(&mut self, key: &K) {
+        self.queue.add(key.clone());
+    }
+
+    #[inline]
+    fn take(&mut self) {
+        self.item = match self.item.take() {
+            Some(item) => self.queue.succeed_and_get_blocking(item),
+            None => self.queue.get_blocking(),
+        };
+        black_box(self.item.as_deref());
+    }
+}
+
 impl<K: Key> Batches<K> for Queue<K> {
     fn add_all(&mut self, keys: &[K]) {
         Self::add_all(self, keys.iter().cloned());
     }
 
     fn take_many(&mut self, count: usize) {
-        black_box(self.get_many_blocking(count)).into_iter().for_each(Item::succeed);
+        Item::succeed_all(black_box(self.get_many_blocking(count)));
     }
 }
 
@@ -173,9 +202,10 @@ impl<K: Key> Shared<K> for Queue<K> {
     }
 
     fn work(&self, mut each: impl FnMut(&K)) {
-        while let Some(item) = self.get_blocking() {
+        let mut next = self.get_blocking();
+        while let Some(item) = next {
             each(&item);
-            item.succeed();
+            next = self.succeed_and_get_blocking(item);
         }
     }
 
@@ -186,9 +216,10 @@ impl<K: Key> Shared<K> for Queue<K> {
 
 impl<K: Key> Tasks<K> for Queue<K> {
     async fn work_as_task(&self, mut each: impl FnMut(&K) + Send) {
-        while let Some(item) = self.get().await {
+        let mut next = self.get().await;
+        while let Some(item) = next {
             each(&item);
-            item.succeed();
+            next = self.succeed_and_get(item).await;
         }
     }
 }

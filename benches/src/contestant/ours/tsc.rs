@@ -6,6 +6,7 @@ use requeue::clock::TscClock;
 use requeue::metrics::Metrics;
 
 use super::super::{Contestant, single};
+use super::Worker;
 use crate::keys::Key;
 use crate::protocol::{Answer, Request, Scenario};
 
@@ -23,6 +24,7 @@ impl Contestant for ByTsc {
         }
         let metrics = Metrics::register(&mut Registry::default());
         let builder = Queue::<K>::builder().name("bench").metrics(&metrics).clock(TscClock::new());
-        Some(single::cycle(builder.build().expect("the name is used once"), request))
+        let queue = builder.build().expect("the name is used once");
+        Some(single::cycle(Worker::of(&queue), request))
     }
 }

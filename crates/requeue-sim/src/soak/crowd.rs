@@ -116,13 +116,18 @@ fn add(queue: &Queue<String>, rng: &mut fastrand::Rng) {
     }
 }
 
-fn work(item: Item<'_, String>, rng: &mut fastrand::Rng) {
-    match rng.u32(..12) {
-        0..8 => item.succeed(),
-        8 => drop(item.retry()),
-        9 => item.requeue_after(Duration::from_micros(rng.u64(..500))),
-        10 => item.put_back(),
-        _ => drop(item),
+/// Ends an item, and those that are taken along with its end.
+fn work(queue: &Queue<String>, item: Item<'_, String>, rng: &mut fastrand::Rng) {
+    let mut next = Some(item);
+    while let Some(item) = next.take() {
+        match rng.u32(..12) {
+            0..4 => next = queue.succeed_and_try_get(item),
+            4..8 => item.succeed(),
+            8 => drop(item.retry()),
+            9 => item.requeue_after(Duration::from_micros(rng.u64(..500))),
+            10 => item.put_back(),
+            _ => drop(item),
+        }
     }
 }
 
@@ -199,7 +204,7 @@ fn while_there_is_work(queue: &Queue<String>, way: usize, mut rng: fastrand::Rng
         if items.is_empty() {
             return;
         }
-        items.into_iter().for_each(|item| work(item, &mut rng));
+        items.into_iter().for_each(|item| work(queue, item, &mut rng));
     }
 }
 
@@ -309,7 +314,7 @@ async fn impatient(queue: Queue<String>, mut rng: fastrand::Rng) {
             1 => drop(tokio::time::timeout(short, queue.get_many(4)).await),
             _ => {
                 if let Some(item) = queue.get_timeout(short).await {
-                    work(item, &mut rng);
+                    work(&queue, item, &mut rng);
                 }
             }
         }
@@ -320,6 +325,6 @@ async fn impatient(queue: Queue<String>, mut rng: fastrand::Rng) {
 async fn patient(queue: Queue<String>, mut rng: fastrand::Rng) {
     while let Some(item) = queue.get_owned().await {
         tokio::task::yield_now().await;
-        work(item, &mut rng);
+        work(&queue, item, &mut rng);
     }
 }

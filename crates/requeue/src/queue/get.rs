@@ -11,6 +11,7 @@ use std::time::Duration;
 use requeue_core::{HandOut, Time};
 
 use super::look::{Look, Wait};
+use super::next::SucceedAndGet;
 use super::shared::SLICE;
 use super::waiters::Kind;
 use super::{Item, Queue, Shared};
@@ -396,7 +397,7 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let shared: &'q Shared<K> = &self.inner.queue.shared;
+        let shared = self.shared();
         if self.inner.wait.is_listed() {
             return self.poll_again(cx);
         }
@@ -414,9 +415,13 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
 }
 
 impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
+    pub(super) fn shared(&self) -> &'q Shared<K> {
+        &self.inner.queue.shared
+    }
+
     #[inline(never)]
     fn poll_again(&mut self, cx: &mut Context<'_>) -> Poll<Option<Item<'q, K>>> {
-        let shared: &'q Shared<K> = &self.inner.queue.shared;
+        let shared = self.shared();
         let out = ready!(Pin::new(&mut self.inner).poll(cx));
         Poll::Ready(out.map(|out| Item::lent(shared, out)))
     }
@@ -453,4 +458,4 @@ macro_rules! debug {
     )*};
 }
 
-debug!(Get, GetMany);
+debug!(Get, GetMany, SucceedAndGet);

@@ -281,6 +281,23 @@ impl<'q, K: Key> Item<'q, K> {
         }
     }
 
+    /// Whether it is this queue's, and has not ended.
+    #[inline]
+    pub(super) fn is_of(&self, shared: &Shared<K>) -> bool {
+        self.live.as_ref().is_some_and(|(owner, _)| std::ptr::eq(&**owner, shared))
+    }
+
+    #[inline]
+    pub(super) const fn ticket(&self) -> &core::Ticket {
+        &self.ticket
+    }
+
+    /// Marks it as ended. What it held is to be dropped outside the lock.
+    #[inline]
+    pub(super) const fn take(&mut self) -> impl Sized + use<'q, K> {
+        self.live.take()
+    }
+
     #[inline]
     fn end(&mut self, how: impl FnOnce(&Shared<K>, &K, Asked) -> Finish) {
         self.end_at(None, how);
@@ -296,7 +313,7 @@ impl<'q, K: Key> Item<'q, K> {
     }
 
     #[inline]
-    fn free(&mut self) {
+    pub(super) fn free(&mut self) {
         if let Some((owner, key)) = self.live.take() {
             drop_quietly(key);
             drop(owner);
@@ -419,14 +436,14 @@ impl<K: Key> Shared<K> {
     }
 
     #[inline(always)]
-    fn tell_worked(&self, worked: Option<Duration>) {
+    pub(super) fn tell_worked(&self, worked: Option<Duration>) {
         if let (Some(hooks), Some(worked)) = (&self.hooks, worked) {
             quietly(|| hooks.done(worked));
         }
     }
 
     #[inline(never)]
-    fn finish_any(
+    pub(super) fn finish_any(
         &self,
         state: Held<'_, State<K>>,
         ticket: &core::Ticket,

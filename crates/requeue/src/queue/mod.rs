@@ -10,6 +10,7 @@ mod item;
 mod limits;
 mod look;
 mod lost;
+mod next;
 #[cfg(feature = "prometheus")]
 pub(crate) mod sample;
 mod shared;
@@ -30,6 +31,7 @@ pub use self::ending::{Drain, Drained};
 pub use self::get::{Get, GetMany};
 pub use self::inspect::{Filter, Histograms};
 pub use self::item::{Item, Ticket};
+pub use self::next::SucceedAndGet;
 use self::shared::SLICE;
 pub(crate) use self::shared::Shared;
 use crate::clock::Clock;

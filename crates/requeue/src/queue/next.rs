@@ -1,0 +1,182 @@
+//! An item's end and the next key under one hold of the lock, as loops that work want them.
+
+use std::future::Future;
+use std::hash::BuildHasher;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use requeue_core::{Finish, HandOut};
+
+use super::get::forbid_in_runtime;
+use super::{Get, Item, Queue, Shared};
+use crate::Key;
+use crate::clock::Clock;
+use crate::sync::drop_quietly;
+
+impl<K: Key, S: BuildHasher> Queue<K, S> {
+    /// [`Item::succeed`], then [`try_get`](Self::try_get), mostly under one hold of the lock and with
+    /// one look at the clock. An item of another queue succeeds there.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add_all(["a", "b"]);
+    /// let mut keys = Vec::new();
+    /// let mut next = queue.try_get();
+    /// while let Some(item) = next {
+    ///     keys.push(*item);
+    ///     next = queue.succeed_and_try_get(item);
+    /// }
+    /// assert_eq!((keys, queue.processing()), (vec!["a", "b"], 0));
+    /// ```
+    #[must_use = "an item that is dropped unfinished counts as failed"]
+    #[inline]
+    pub fn succeed_and_try_get(&self, item: Item<'_, K>) -> Option<Item<'_, K>> {
+        match self.shared.succeed_and_take(item) {
+            Some(taken) => Some(Item::lent(&self.shared, taken)),
+            None => self.try_get(),
+        }
+    }
+
+    /// [`Item::succeed`], then [`get`](Self::get), mostly under one hold of the lock and with one
+    /// look at the clock. The item ends when the future is first polled, or dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// A future that is dropped has ended the item with success and has taken no key.
+    ///
+    /// ```
+    /// # use requeue::Queue;
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let queue = Queue::new();
+    /// queue.add_all(["a", "b"]);
+    /// queue.close();
+    /// let mut next = queue.get().await;
+    /// while let Some(item) = next {
+    ///     println!("{}", *item);
+    ///     next = queue.succeed_and_get(item).await;
+    /// }
+    /// assert_eq!(queue.counts().hand_outs, 2);
+    /// # });
+    /// ```
+    pub fn succeed_and_get<'q>(&'q self, item: Item<'q, K>) -> SucceedAndGet<'q, K, S> {
+        SucceedAndGet { item: Some(item), get: self.get() }
+    }
+
+    /// [`Item::succeed`], then [`get_blocking`](Self::get_blocking), mostly under one hold of the
+    /// lock and with one look at the clock.
+    ///
+    /// # Panics
+    ///
+    /// Inside a tokio runtime, whose thread it would block; the item has failed then.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue: Queue<&str> = Queue::new();
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| {
+    ///         let mut next = queue.get_blocking();
+    ///         while let Some(item) = next {
+    ///             next = queue.succeed_and_get_blocking(item);
+    ///         }
+    ///     });
+    ///     queue.add_all(["a", "b"]);
+    ///     queue.close();
+    /// });
+    /// assert!(queue.is_empty());
+    /// ```
+    #[must_use = "an item that is dropped unfinished counts as failed"]
+    #[track_caller]
+    #[inline]
+    pub fn succeed_and_get_blocking(&self, item: Item<'_, K>) -> Option<Item<'_, K>> {
+        forbid_in_runtime();
+        match self.shared.succeed_and_take(item) {
+            Some(taken) => Some(Item::lent(&self.shared, taken)),
+            None => self.get_blocking(),
+        }
+    }
+}
+
+impl<K: Key> Shared<K> {
+    /// Ends an item as `succeed` does, and takes the next key where both have a short way. `None`
+    /// leaves it to be asked whether there is one.
+    #[inline(always)]
+    fn succeed_and_take(&self, mut item: Item<'_, K>) -> Option<HandOut<K>> {
+        if !item.is_of(self) || self.has_order {
+            item.succeed();
+            return None;
+        }
+        self.limits.forget(&item);
+        let now = self.tracks.then(|| self.clock.now());
+        let time = now.unwrap_or_default();
+        // Dropped after the lock, also if a key's `clone` panics under it.
+        let mut ended = Ended(None);
+        let mut state = self.lock().ok()?;
+        let finished = state.core.finish_plain(item.ticket(), Finish::Succeed, time);
+        let Some((key, worked)) = finished else {
+            self.finish_any(state, item.ticket(), Finish::Succeed, now);
+            item.free();
+            return None;
+        };
+        ended.0 = Some((item.take(), key));
+        let is_timeless = now.is_none() && state.core.get_needs_now();
+        let taken = if is_timeless { None } else { state.core.get(time) };
+        self.release(state);
+        drop(ended);
+        self.tell_worked(worked);
+        taken
+    }
+}
+
+/// What is the user's, and is dropped where that harms nobody.
+struct Ended<T>(Option<T>);
+
+impl<T> Drop for Ended<T> {
+    #[inline]
+    fn drop(&mut self) {
+        drop_quietly(self.0.take());
+    }
+}
+
+/// Ends an item and waits for the next key: see [`Queue::succeed_and_get`].
+#[must_use = "the item ends when this is polled or dropped"]
+pub struct SucceedAndGet<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
+    item: Option<Item<'q, K>>,
+    get: Get<'q, K, S>,
+}
+
+/// Nothing in it is pinned.
+impl<K: Key, S: BuildHasher> Unpin for SucceedAndGet<'_, K, S> {}
+
+impl<'q, K: Key, S: BuildHasher> Future for SucceedAndGet<'q, K, S> {
+    type Output = Option<Item<'q, K>>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(item) = self.item.take() {
+            let shared: &'q Shared<K> = self.get.shared();
+            // Who has no budget left takes no key, but the one it has is done.
+            #[cfg(feature = "tokio")]
+            let Poll::Ready(budget) = tokio::task::coop::poll_proceed(cx) else {
+                item.succeed();
+                return Poll::Pending;
+            };
+            if let Some(taken) = shared.succeed_and_take(item) {
+                #[cfg(feature = "tokio")]
+                budget.made_progress();
+                return Poll::Ready(Some(Item::lent(shared, taken)));
+            }
+        }
+        Pin::new(&mut self.get).poll(cx)
+    }
+}
+
+impl<K: Key, S: BuildHasher> Drop for SucceedAndGet<'_, K, S> {
+    fn drop(&mut self) {
+        if let Some(item) = self.item.take() {
+            item.succeed();
+        }
+    }
+}
