@@ -52,6 +52,24 @@ async fn what_is_watched_besides_has_to_be_listable_as_well() {
 }
 
 #[tokio::test]
+async fn who_may_not_hold_the_lease_is_told() {
+    let Some(server) = Server::shared().await else { return };
+    let ns = server.namespace("lease").await;
+    allow(server, &ns, "unelected", &["list", "watch"]).await;
+    let args = ["cm", "-n", &ns, "--leader-election", "lock", "--", "true"];
+    let (code, said) = refused(server.access().user("unelected"), &args).await;
+    assert_eq!(code, Some(5), "{said}");
+    let start = format!("requeue: get leases.coordination.k8s.io in namespace {ns}: 403: ");
+    assert!(said.starts_with(&start), "{said}");
+
+    let args = ["cm", "-n", &ns, "--leader-election", "nowhere/lock", "--", "true"];
+    let (code, said) = refused(server.access(), &args).await;
+    assert_eq!(code, Some(5), "{said}");
+    let start = "requeue: create leases.coordination.k8s.io in namespace nowhere: 404: ";
+    assert!(said.starts_with(start), "{said}");
+}
+
+#[tokio::test]
 async fn what_is_not_there_is_told_with_what_is_like_it() {
     let Some(server) = Server::shared().await else { return };
     let (code, said) = refused(server.access(), &["depoly", "--", "true"]).await;
@@ -79,6 +97,12 @@ async fn a_command_line_that_makes_no_sense_is_a_usage_error() {
         (
             &["cm", "--snapshot", "a=cm", "--snapshot", "a=secrets", "--", "true"],
             "--snapshot a=...: there are two",
+        ),
+        (&["cm", "--leader-election", "A_b", "--", "true"], "'A_b' for '--leader-election"),
+        (&["cm", "--lease-duration", "3s", "--", "true"], "--leader-election"),
+        (
+            &["cm", "--leader-election", "a", "--lease-duration", "3s", "--", "true"],
+            "--leader-election: the renew deadline, 10s, has to be less than the lease's duration, 3s",
         ),
         (&["cm", "-l", "((", "--", "true"], "list configmaps in namespace default: 400: "),
     ] {

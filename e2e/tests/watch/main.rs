@@ -7,6 +7,7 @@ mod custom;
 mod events;
 mod example;
 mod finalizer;
+mod leader;
 mod maps;
 mod related;
 mod snapshots;

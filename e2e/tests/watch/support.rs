@@ -52,6 +52,16 @@ impl Watching {
         self.lines(start).into_iter().map(rest).collect()
     }
 
+    /// Asks it to end, and waits until it has.
+    pub(crate) async fn terminate(&self) {
+        self.node.terminate().await;
+    }
+
+    /// All that it has written.
+    pub(crate) fn log(&self) -> String {
+        self.node.log()
+    }
+
     /// Ends it in order, and returns all that it has written.
     pub(crate) async fn end(self) -> String {
         self.node.terminate().await;

@@ -2,12 +2,15 @@
 
 use std::fmt;
 
-use kube::api::ListParams;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, DynamicObject, DynamicResourceScope, Status};
 use kube::discovery::Scope;
 use kube::runtime::watcher;
 use kube::{Api, Client, Config, Resource as Object};
+
+use requeue_kube::leader;
 
 use super::flags::AccessFlags;
 use super::follow::Source;
@@ -25,6 +28,7 @@ impl<K: Object<DynamicType = ApiResource, Scope = DynamicResourceScope>> Dynamic
 /// A client, and what it may ask for.
 pub(crate) struct Access {
     client: Client,
+    config: Config,
     resources: Resources,
     /// `None` for all of them.
     namespace: Option<String>,
@@ -41,12 +45,45 @@ impl Access {
         let config = config(flags).await?;
         let namespace = flags.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let namespace = (!flags.all_namespaces).then_some(namespace);
-        let client = Client::try_from(config).map_err(|error| failure("a client", &error))?;
+        let client =
+            Client::try_from(config.clone()).map_err(|error| failure("a client", &error))?;
         let core = client.list_core_api_versions_aggregated().await;
         let core = core.map_err(|error| refusal("get", "/api", &error))?;
         let groups = client.list_api_groups_aggregated().await;
         let groups = groups.map_err(|error| refusal("get", "/apis", &error))?;
-        Ok(Self { client, resources: Resources::new(core, groups), namespace })
+        Ok(Self { client, config, resources: Resources::new(core, groups), namespace })
+    }
+
+    /// Where what has a namespace of its own is, unless another is said.
+    pub(crate) fn default_namespace(&self) -> &str {
+        self.namespace.as_deref().unwrap_or(&self.config.default_namespace)
+    }
+
+    /// A client for the election alone.
+    pub(crate) fn election_client(&self, config: &leader::Config) -> Result<Client, Refusal> {
+        let client = config.client(self.config.clone());
+        client.map_err(|error| failure("a client", &error))
+    }
+
+    /// Whether this Lease can be held. Who takes part in an election tries for ever where that is
+    /// not allowed, and doesn't say so.
+    pub(crate) async fn try_lease(&self, namespace: &str, name: &str) -> Result<(), Refusal> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
+        let what = format!("leases.coordination.k8s.io in namespace {namespace}");
+        let lease = leases.get_opt(name).await.map_err(|error| refusal("get", &what, &error))?;
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        let (verb, tried) = match lease {
+            Some(lease) => ("update", leases.replace(name, &dry_run, &lease).await),
+            None => {
+                let metadata = ObjectMeta { name: Some(name.to_owned()), ..Default::default() };
+                ("create", leases.create(&dry_run, &Lease { metadata, spec: None }).await)
+            }
+        };
+        match tried {
+            // Others have been there meanwhile.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            tried => tried.map(|_| ()).map_err(|error| refusal(verb, &what, &error)),
+        }
     }
 
     fn find(&self, resource: &str) -> Result<Resource, Refusal> {

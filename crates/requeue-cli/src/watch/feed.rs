@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use requeue_kube::ObjectKey;
@@ -20,21 +20,45 @@ pub(crate) struct Feed {
     pub(crate) runner: Arc<Runner>,
     objects: Arc<Objects>,
     initial: Initial,
+    /// Another leads: nothing is added.
+    stands_by: Mutex<bool>,
 }
 
 impl Feed {
-    pub(crate) fn new(runner: &Arc<Runner>, objects: &Arc<Objects>, initial: Initial) -> Self {
-        Self { runner: Arc::clone(runner), objects: Arc::clone(objects), initial }
+    pub(crate) fn new(
+        runner: &Arc<Runner>,
+        objects: &Arc<Objects>,
+        initial: Initial,
+        stands_by: bool,
+    ) -> Self {
+        let (runner, objects) = (Arc::clone(runner), Arc::clone(objects));
+        Self { runner, objects, initial, stands_by: Mutex::new(stands_by) }
+    }
+
+    /// From now on it is ours to run for objects: first for those that there are.
+    pub(crate) fn lead(&self) {
+        let mut stands_by = self.stands_by();
+        *stands_by = false;
+        for key in self.objects.keys(|_| true) {
+            if self.objects.wish(&key).is_some_and(|wish| self.is_initial(wish)) {
+                self.add(&key, LOW_PRIORITY);
+            }
+        }
     }
 
     /// Something has become of an object.
     pub(crate) fn changed(&self, change: &Change) {
         let (runner, objects) = (&self.runner, &self.objects);
         let key = change.key.to_string().into_bytes();
+        let stands_by = self.stands_by();
         match change.what {
+            What::Deleted if *stands_by => objects.forget(&key),
             What::Deleted => objects.gone(&key),
             What::Created => objects.is_another(&key),
             _ => {}
+        }
+        if *stands_by {
+            return;
         }
         let Some(wish) = objects.wish(&key) else {
             if change.what == What::Deleted {
@@ -42,8 +66,7 @@ impl Feed {
             }
             return;
         };
-        let is_skipped = self.initial == Initial::Skip && wish != Wish::Run(On::Delete);
-        if change.what == What::Listed && is_skipped {
+        if change.what == What::Listed && !self.is_initial(wish) {
             return;
         }
         if matches!(change.what, What::Created | What::NewGeneration | What::Deleted) {
@@ -57,6 +80,10 @@ impl Feed {
 
     /// Something that concerns these objects has changed.
     pub(crate) fn concerned(&self, keys: Vec<ObjectKey>) {
+        let stands_by = self.stands_by();
+        if *stands_by {
+            return;
+        }
         for key in keys {
             let key = key.to_string().into_bytes();
             // What has not been seen yet comes when it is.
@@ -85,9 +112,23 @@ impl Feed {
 
     /// In bulk: after what has changed itself.
     fn add_all(&self, wanted: impl Fn(&Key) -> bool) {
+        let stands_by = self.stands_by();
+        if *stands_by {
+            return;
+        }
         for key in self.objects.keys(wanted) {
             self.add(&key, LOW_PRIORITY);
         }
+    }
+
+    /// Whether this is to be done for what is there at the start.
+    fn is_initial(&self, wish: Wish) -> bool {
+        self.initial == Initial::Run || wish == Wish::Run(On::Delete)
+    }
+
+    /// Whether another leads, which does not change as long as this is held.
+    fn stands_by(&self) -> MutexGuard<'_, bool> {
+        self.stands_by.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, key: &[u8], priority: i32) {

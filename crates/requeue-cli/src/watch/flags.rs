@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 
-use super::names::{Named, Selected, parse_finalizer};
+use super::names::{LeaseName, Named, Selected, parse_finalizer};
 use crate::args::Common;
 use crate::values::parse_duration;
 
@@ -79,6 +79,9 @@ pub(crate) struct Flags {
     pub(crate) snapshot: Vec<Named>,
 
     #[command(flatten)]
+    pub(crate) leader: LeaderFlags,
+
+    #[command(flatten)]
     pub(crate) common: Common,
 }
 
@@ -104,6 +107,29 @@ pub(crate) struct AccessFlags {
     /// Be this user
     #[arg(long = "as", value_name = "USER", help_heading = "Objects")]
     pub(crate) as_user: Option<String>,
+}
+
+// No doc comment: it would be the command's text.
+#[derive(Args, Debug)]
+pub(crate) struct LeaderFlags {
+    /// Run nothing but while this process holds this Lease
+    #[arg(long, value_name = "[NAMESPACE/]NAME", help_heading = "Replicas")]
+    pub(crate) leader_election: Option<LeaseName>,
+
+    /// Others leave a leader alone that long that is not heard of [15s]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "15s")]
+    #[arg(hide_default_value = true, requires = "leader_election", help_heading = "Replicas")]
+    pub(crate) lease_duration: Duration,
+
+    /// It steps down if it could not renew for that long [10s]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
+    #[arg(hide_default_value = true, requires = "leader_election", help_heading = "Replicas")]
+    pub(crate) renew_deadline: Duration,
+
+    /// From one try to the next [2s]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "2s")]
+    #[arg(hide_default_value = true, requires = "leader_election", help_heading = "Replicas")]
+    pub(crate) retry_period: Duration,
 }
 
 /// What has become of an object.

@@ -5,6 +5,7 @@ mod feed;
 mod finalizer;
 mod flags;
 mod follow;
+mod lead;
 mod names;
 mod objects;
 mod related;
@@ -25,6 +26,7 @@ use self::feed::Feed;
 use self::finalizer::Finalizer;
 use self::flags::On;
 use self::follow::{Sights, types};
+use self::lead::Candidate;
 use self::objects::Objects;
 use self::related::Related;
 use self::snapshots::Snapshots;
@@ -41,7 +43,7 @@ use crate::values::Retries;
 pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     check(&flags)?;
     let Flags { resource, selector, field_selector, access, on, initial, changed, .. } = flags;
-    let Flags { resync, finalizer, owns, all_on, snapshot, common, .. } = flags;
+    let Flags { resync, finalizer, owns, all_on, snapshot, leader, common, .. } = flags;
     let config = config(common)?;
     let files = Files::open(&config, None)?;
     run::block_on(async {
@@ -51,6 +53,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         let resource = access.listable(&resource, &params).await?;
         let related = Related::find(&access, &owns, &all_on).await?;
         let snapshots = Snapshots::find(&access, snapshot).await?;
+        let candidate = Candidate::new(&access, leader).await?;
 
         let objects = Arc::new(Objects::new(&on, !config.dry_run));
         let keeper = finalizer.clone().filter(|_| !config.dry_run);
@@ -58,15 +61,21 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
             objects: Arc::clone(&objects),
             finalizer: keeper.map(|name| Finalizer::new(name, &access, &resource)),
             snapshots: snapshots.clone(),
+            leading: candidate.as_ref().map(Candidate::status),
         };
+        let (is_over, over) = oneshot::channel();
+        let mut leading = None;
         let parts = Parts { config, files, stopper: None, things: Some(Arc::new(watched)) };
         let ended = run::go(parts, |runner| {
-            let feed = Arc::new(Feed::new(runner, &objects, initial));
+            let feed = Arc::new(Feed::new(runner, &objects, initial, candidate.is_some()));
             related.follow(&access, &feed, &resource);
             snapshots.iter().for_each(|snapshots| snapshots.follow(&access, runner));
             if let Some(period) = resync.filter(|period| !period.is_zero()) {
                 tokio::spawn(Arc::clone(&feed).resync(period));
             }
+            leading = candidate.map(|candidate| {
+                tokio::spawn(candidate.run(Arc::clone(runner), Arc::clone(&feed), over))
+            });
             let source = access.source(&resource, &params);
             let sights = Sights { objects, types: types(&resource), pointers: changed, finalizer };
             let snapshots = snapshots.clone();
@@ -82,6 +91,11 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         })
         .await;
         snapshots.iter().for_each(|snapshots| snapshots.clear());
+        drop(is_over);
+        if let Some(leading) = leading {
+            // It fails but with all the rest.
+            let _ = leading.await;
+        }
         ended
     })
 }

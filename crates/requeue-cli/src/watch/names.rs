@@ -55,6 +55,28 @@ impl FromStr for Selected {
     }
 }
 
+/// `[NAMESPACE/]NAME` of a Lease.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LeaseName {
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: String,
+}
+
+impl FromStr for LeaseName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const WRONG: &str = "a Lease's name, as in my-controller or default/my-controller";
+        let (namespace, name) = match text.split_once('/') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (None, text),
+        };
+        let is_good = is_subdomain(name) && namespace.is_none_or(is_subdomain);
+        let (namespace, name) = (namespace.map(str::to_owned), name.to_owned());
+        is_good.then_some(Self { namespace, name }).ok_or(WRONG)
+    }
+}
+
 /// What most objects can be called, and a domain.
 fn is_subdomain(text: &str) -> bool {
     let is_lower = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -93,6 +115,19 @@ mod tests {
         assert_eq!(selected("clusterroles/system:node"), Some(("clusterroles".into(), Some(name))));
         for text in ["", "/", "/a", "cm/", "cm/a/b", "cm/a,b", "cm/a=b"] {
             assert_eq!(selected(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_lease_may_be_told_with_its_namespace() {
+        let lease = |text: &str| {
+            let LeaseName { namespace, name } = text.parse().ok()?;
+            Some((namespace, name))
+        };
+        assert_eq!(lease("a-b"), Some((None, "a-b".into())));
+        assert_eq!(lease("a/b.c"), Some((Some("a".into()), "b.c".into())));
+        for text in ["", "/", "a/", "/a", "a/b/c", "A", "a_b"] {
+            assert_eq!(lease(text), None, "{text}");
         }
     }
 

@@ -128,6 +128,11 @@ impl Objects {
         }
     }
 
+    /// An object is gone, which is others' affair.
+    pub(crate) fn forget(&self, key: &[u8]) {
+        self.lock().remove(key);
+    }
+
     /// What is to be done for an object, if anything.
     pub(crate) fn wish(&self, key: &[u8]) -> Option<Wish> {
         self.wish_for(self.lock().get(key)?)

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use requeue_kube::leader::Status;
+
 use super::finalizer::Finalizer;
 use super::objects::{Begin, Objects, State};
 use super::snapshots::Snapshots;
@@ -13,10 +15,16 @@ pub(crate) struct Watched {
     pub(crate) objects: Arc<Objects>,
     pub(crate) finalizer: Option<Finalizer>,
     pub(crate) snapshots: Option<Arc<Snapshots>>,
+    /// Where only a leader runs anything.
+    pub(crate) leading: Option<Status>,
 }
 
 impl Watched {
     async fn begin(&self, key: &[u8]) -> Result<Option<Given>, String> {
+        if self.leading.as_ref().is_some_and(|status| !status.is_leading()) {
+            // It is no longer ours: that is about to end all there is.
+            std::future::pending::<()>().await;
+        }
         match (self.objects.begin(key), &self.finalizer) {
             (Some(Begin::Run(mut given)), _) => {
                 if let Some(snapshots) = &self.snapshots {

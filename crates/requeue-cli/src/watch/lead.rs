@@ -1,0 +1,91 @@
+//! `--leader-election`: of several replicas, one runs commands.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use requeue_kube::leader::{Config, LeaderElector, Status, Term};
+use tokio::sync::oneshot;
+
+use super::access::Access;
+use super::feed::Feed;
+use super::flags::LeaderFlags;
+use crate::exit::Refusal;
+use crate::run::Runner;
+use crate::signals::Level;
+
+/// One who stands by, and may lead.
+pub(crate) struct Candidate {
+    elector: LeaderElector,
+    /// As it is named.
+    lease: String,
+    /// How long commands have to end once leading is lost.
+    grace: Duration,
+}
+
+impl Candidate {
+    /// None if no leader is to be elected.
+    pub(crate) async fn new(access: &Access, flags: LeaderFlags) -> Result<Option<Self>, Refusal> {
+        let LeaderFlags { leader_election, lease_duration, renew_deadline, retry_period } = flags;
+        let Some(lease) = leader_election else { return Ok(None) };
+        let namespace = lease.namespace.as_deref().unwrap_or(access.default_namespace());
+        let config = Config::new(namespace, &lease.name)
+            .lease_duration(lease_duration)
+            .renew_deadline(renew_deadline)
+            .retry_period(retry_period);
+        let elector = LeaderElector::new(access.election_client(&config)?, config);
+        let elector = elector.map_err(|e| Refusal::usage(format!("--leader-election: {e}")))?;
+        access.try_lease(namespace, &lease.name).await?;
+        // Another may begin when the lease has run out.
+        let grace = (lease_duration - renew_deadline) / 2;
+        Ok(Some(Self { elector, lease: format!("{namespace}/{}", lease.name), grace }))
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.elector.status()
+    }
+
+    /// Stands by, and leads once it can, until it is `over`.
+    pub(crate) async fn run(
+        self,
+        runner: Arc<Runner>,
+        feed: Arc<Feed>,
+        mut over: oneshot::Receiver<()>,
+    ) {
+        let Self { elector, lease, grace } = self;
+        runner.output.say(&format!("standing by to lead, by the Lease {lease}")).await;
+        let term = tokio::select! {
+            biased;
+            _ = &mut over => return,
+            term = elector.acquire() => term,
+        };
+        runner.output.say(&format!("leading, by the Lease {lease}")).await;
+        feed.lead();
+        tokio::select! {
+            biased;
+            lost = term.lost() => {
+                runner.tally.failed.store(true, Ordering::Relaxed);
+                runner.stop(Level::Terminating);
+                let why = format!("Lease {lease}: {lost}");
+                // What has not ended by then must not go on beside that of another.
+                let kill = async {
+                    tokio::select! {
+                        () = tokio::time::sleep(grace) => runner.stop(Level::Killing),
+                        _ = over => {}
+                    }
+                };
+                tokio::join!(runner.output.say(&why), kill);
+            }
+            _ = &mut over => release(term, &runner, &lease).await,
+        }
+    }
+}
+
+/// Nothing runs any more: another may lead at once.
+async fn release(term: Term, runner: &Runner, lease: &str) {
+    if let Err(error) = term.release().await {
+        let why = format!("the Lease {lease} is not released, but runs out: {error}");
+        runner.output.say(&why).await;
+        runner.output.flush().await;
+    }
+}
