@@ -1,5 +1,6 @@
 //! What is in a controller's queue: a namespace and a name.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ impl ObjectKey {
     #[must_use]
     pub fn new(namespace: Option<&str>, name: &str) -> Self {
         Self(match namespace {
-            Some(namespace) if !namespace.is_empty() => format!("{namespace}/{name}").into(),
+            Some(namespace) if !namespace.is_empty() => join(namespace, name),
             _ => name.into(),
         })
     }
@@ -68,6 +69,20 @@ impl ObjectKey {
             None => object,
         }
     }
+}
+
+/// `namespace/name`, in one allocation: each event makes a key.
+fn join(namespace: &str, name: &str) -> Arc<str> {
+    thread_local! {
+        static JOINED: RefCell<String> = const { RefCell::new(String::new()) };
+    }
+    JOINED.with_borrow_mut(|joined| {
+        joined.clear();
+        for part in [namespace, "/", name] {
+            joined.push_str(part);
+        }
+        Arc::from(joined.as_str())
+    })
 }
 
 impl<K: Lookup> From<&ObjectRef<K>> for ObjectKey {

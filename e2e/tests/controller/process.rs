@@ -34,6 +34,8 @@ pub(crate) struct Orders {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Said {
+    /// All its watches have listed.
+    Listed,
     Begun {
         name: String,
         at: Nanos,
@@ -101,6 +103,11 @@ impl Process {
         said.map(|said| serde_json::from_str(said).unwrap()).collect()
     }
 
+    /// Whether all its watches have listed: what is made from now on goes ahead of what there was.
+    pub(crate) fn has_listed(&self) -> bool {
+        self.said().iter().any(|said| matches!(said, Said::Listed))
+    }
+
     /// Of each object its runs, in order.
     pub(crate) fn runs(&self) -> BTreeMap<String, Vec<Run>> {
         let mut runs = BTreeMap::<_, Vec<_>>::new();
@@ -114,7 +121,7 @@ impl Process {
                     let run = runs.get_mut(&name).and_then(|runs| runs.last_mut()).unwrap();
                     (run.ended, run.state) = (at, state);
                 }
-                Said::CutOff { .. } => {}
+                Said::Listed | Said::CutOff { .. } => {}
             }
         }
         runs
@@ -216,6 +223,11 @@ async fn is_a_controller_when_told_so() {
         let client = election.client(access).unwrap();
         controller = controller.leader_election(LeaderElector::new(client, election).unwrap());
     }
+    let readiness = controller.readiness();
+    tokio::spawn(async move {
+        readiness.ready().await;
+        say(&Said::Listed);
+    });
     let stream = controller.shutdown_on_signal().run_refs(
         reconcile,
         policy::backoff,

@@ -17,6 +17,7 @@ async fn stopped_amid(
     process: &Process,
     begun: impl Fn(&Process) -> bool,
 ) -> Option<i32> {
+    until("it has listed", async || process.has_listed()).await;
     let creating = async {
         for names in made.chunks(5) {
             create(world, names).await;

@@ -10,65 +10,102 @@ use serde_json::json;
 use crate::replica::{OBJECT, Replica, Said};
 use crate::report::{Fault, Report};
 
+/// When one who runs has said this after `since`.
+fn first(replicas: &[Replica], what: Said, since: Nanos) -> Option<(usize, Nanos)> {
+    replicas.iter().enumerate().find_map(|(index, replica)| {
+        Some((index, replica.said(what).into_iter().find(|at| *at > since)?))
+    })
+}
+
 /// What is waited for, and when it was, said by one that runs.
 async fn until(replicas: &[Replica], what: Said, since: Nanos) -> (usize, Nanos) {
     let mut found = None;
     requeue_e2e::until(&format!("a replica says {what:?}"), async || {
-        found = replicas.iter().enumerate().find_map(|(index, replica)| {
-            Some((index, replica.said(what).into_iter().find(|at| *at > since)?))
-        });
+        found = first(replicas, what, since);
         found.is_some()
     })
     .await;
     found.expect("it was waited for")
 }
 
-/// Does this to one who leads, and returns who leads next.
-async fn hand_over(
-    leader: Replica,
-    others: &[Replica],
-    fault: Fault,
-    report: &mut Report,
-) -> usize {
-    let leader = [leader];
-    let [replica] = &leader;
-    // In the middle of its work.
-    let (_, begun) = until(&leader, Said::Accepted, 0).await;
-    for other in others {
-        until(std::slice::from_ref(other), Said::Standing, 0).await;
+/// The replicas that run, and what came of those that did.
+struct Fleet {
+    server: &'static Server,
+    namespace: String,
+    running: Vec<Replica>,
+    started: usize,
+    report: Report,
+}
+
+impl Fleet {
+    async fn start(&mut self) {
+        self.running.push(Replica::start(self.server, &self.namespace, self.started).await);
+        self.started += 1;
     }
-    let start = now();
-    let mut stopped = None;
-    match fault {
-        Fault::Kill => {
-            replica.node.kill().await;
-            stopped = Some(now());
+
+    /// A replica leads once. On a machine that stands still for seconds one may lose the lease by
+    /// itself: another takes its place.
+    async fn replace_spent(&mut self) {
+        while let Some((spent, _)) = first(&self.running, Said::End, 0) {
+            let spent = self.running.swap_remove(spent);
+            spent.node.kill().await;
+            self.report.replica(&spent, None);
+            self.start().await;
         }
-        Fault::Refuse => replica.proxy.down(),
-        Fault::Silence => replica.proxy.freeze(),
-        Fault::Freeze => {
-            replica.node.freeze();
-            stopped = Some(now());
-        }
-        Fault::Stop => assert!(replica.node.terminate().await.success()),
     }
-    let (next, led) = until(others, Said::Begin, begun).await;
-    let (_, claimed) = until(&others[next..=next], Said::Claimed, led).await;
-    if matches!(fault, Fault::Refuse | Fault::Silence | Fault::Freeze) {
-        replica.proxy.up();
-        replica.proxy.thaw();
-        replica.node.thaw();
-        // It goes on with the writes in its hands.
-        requeue_e2e::until("three late writes were answered", async || {
-            late(replica, Said::Refused, claimed) + late(replica, Said::Accepted, claimed) >= 3
+
+    /// Does this to the one of them who leads, and returns who leads next.
+    async fn hand_over(&mut self, leader: usize, fault: Fault) -> usize {
+        let leader = [self.running.swap_remove(leader)];
+        let [replica] = &leader;
+        // In the middle of its work.
+        let (_, begun) = until(&leader, Said::Begin, 0).await;
+        until(&leader, Said::Accepted, 0).await;
+        for other in &self.running {
+            until(std::slice::from_ref(other), Said::Standing, 0).await;
+        }
+        let start = now();
+        let mut stopped = None;
+        match fault {
+            Fault::Kill => {
+                replica.node.kill().await;
+                stopped = Some(now());
+            }
+            Fault::Refuse => replica.proxy.down(),
+            Fault::Silence => replica.proxy.freeze(),
+            Fault::Freeze => {
+                replica.node.freeze();
+                stopped = Some(now());
+            }
+            Fault::Stop => assert!(replica.node.terminate().await.success()),
+        }
+        let (_, led) = until(&self.running, Said::Begin, begun).await;
+        let mut found = None;
+        requeue_e2e::until("another has claimed the object", async || {
+            found = first(&self.running, Said::Claimed, begun);
+            if found.is_none() {
+                self.replace_spent().await;
+            }
+            found.is_some()
         })
         .await;
-        replica.node.kill().await;
+        let (next, claimed) = found.expect("it was waited for");
+        if matches!(fault, Fault::Refuse | Fault::Silence | Fault::Freeze) {
+            replica.proxy.up();
+            replica.proxy.thaw();
+            replica.node.thaw();
+            // It goes on with the writes in its hands.
+            requeue_e2e::until("three late writes were answered", async || {
+                late(replica, Said::Refused, claimed) + late(replica, Said::Accepted, claimed) >= 3
+            })
+            .await;
+            replica.node.kill().await;
+        }
+        self.report.replica(replica, stopped);
+        let late = (late(replica, Said::Refused, claimed), late(replica, Said::Accepted, claimed));
+        self.report.handed_over(fault, led.saturating_sub(start), late);
+        next
     }
-    report.replica(replica, stopped);
-    let late = (late(replica, Said::Refused, claimed), late(replica, Said::Accepted, claimed));
-    report.handed_over(fault, led - start, late);
-    next
 }
 
 /// How many writes were answered so that it has sent after another had claimed the object.
@@ -92,27 +129,26 @@ async fn prepare(server: &Server, namespace: &str) {
 }
 
 /// Half of the hand-overs each, at the same time: most of it is waiting.
-async fn hand_overs(replicas: usize, first: usize) {
+async fn hand_overs(replicas: usize, skipped: usize) {
     let Some(server) = Server::shared().await else { return };
     let namespace = server.namespace("leader").await;
     prepare(server, &namespace).await;
     let count = if full() { 50 } else { 5 };
-    let mut running = Vec::new();
-    for number in 0..replicas {
-        running.push(Replica::start(server, &namespace, number).await);
+    let (running, report) = (Vec::new(), Report::default());
+    let mut fleet = Fleet { server, namespace: namespace.clone(), running, started: 0, report };
+    for _ in 0..replicas {
+        fleet.start().await;
     }
-    let mut report = Report::default();
-    let (mut leader, _) = until(&running, Said::Begin, 0).await;
-    for (number, fault) in Fault::ALL.into_iter().cycle().skip(first).take(count).enumerate() {
-        let former = running.swap_remove(leader);
-        leader = hand_over(former, &running, fault, &mut report).await;
-        running.push(Replica::start(server, &namespace, replicas + number).await);
+    let (mut leader, _) = until(&fleet.running, Said::Begin, 0).await;
+    for fault in Fault::ALL.into_iter().cycle().skip(skipped).take(count) {
+        leader = fleet.hand_over(leader, fault).await;
+        fleet.start().await;
     }
-    for replica in &running {
-        report.replica(replica, None);
+    for replica in &fleet.running {
+        fleet.report.replica(replica, None);
     }
-    report.print(replicas);
-    report.check(count);
+    fleet.report.print(replicas);
+    fleet.report.check(count);
 
     let events: Api<Event> = Api::namespaced(server.client().await, &namespace);
     let events = events.list(&ListParams::default()).await.expect("a list");

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, TryFuture, TryFutureExt};
 use kube::Resource;
-use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::reflector::{Lookup, ObjectRef, Store};
 use kube::runtime::watcher;
 use requeue::Add;
 use requeue::workers::{self, Context};
@@ -40,12 +40,14 @@ where
     pub(super) store: Store<K>,
     pub(super) dyntype: K::DynamicType,
     /// What the reconciler is given; nothing if there is nothing to reconcile.
-    pub(super) subject: fn(ObjectRef<K>, Option<Arc<K>>) -> Option<T>,
+    pub(super) subject: fn(&ObjectRef<K>, Option<Arc<K>>) -> Option<T>,
     pub(super) reconcile: Mutex<F>,
     pub(super) error_policy: P,
     pub(super) context: Arc<C>,
     pub(super) timeout: Option<Duration>,
     pub(super) max_retries: Option<u32>,
+    /// Whether a new generation clears failures.
+    pub(super) generations: bool,
     pub(super) meters: Arc<Meters>,
     /// Of the term in which it runs, if there is an election.
     pub(super) lease: Option<Status>,
@@ -59,8 +61,9 @@ where
 }
 
 /// A run that has ended.
-struct Tried {
+struct Tried<K: Lookup> {
     key: ObjectKey,
+    object: ObjectRef<K>,
     version: Option<Version>,
     attempt: u32,
     /// How many adds it was for.
@@ -132,9 +135,9 @@ where
         };
         let reason = self.hub.details.take(&key, run.reasons(), attempt);
         let object = key.to_ref::<K>(self.dyntype.clone());
-        // First: it may be older than what is reconciled, but not newer.
-        let version = self.hub.version(&key);
-        let Some(subject) = (self.subject)(object.clone(), self.store.get(&object)) else {
+        let found = self.store.get(&object);
+        let version = found.as_ref().map(|found| Version::of(found.meta(), self.generations));
+        let Some(subject) = (self.subject)(&object, found) else {
             self.hub.failures.forget(&key);
             self.report(Err(Error::ObjectNotFound(Box::new(object.erase()))));
             return Ok(workers::Action::done());
@@ -153,8 +156,9 @@ where
         self.running().remove(&key);
         drop(active);
         self.meters.end(ended.outcome(), begun.elapsed());
-        let next = self.next(&ended, &Tried { key, version, attempt, adds: run.adds() });
-        span.in_scope(|| self.tell(ended, object));
+        let tried = Tried { key, object, version, attempt, adds: run.adds() };
+        let next = self.next(&ended, &tried);
+        span.in_scope(|| self.tell(ended, tried.object));
         next
     }
 
@@ -190,14 +194,14 @@ where
     fn next(
         &self,
         ended: &Ended<Fut::Error>,
-        tried: &Tried,
+        tried: &Tried<K>,
     ) -> Result<workers::Action, workers::Error> {
         let (action, failed) = match ended {
             Ended::Ok(action) => (action, false),
             Ended::Failed(_, action) => (action, true),
             Ended::Panicked(_) | Ended::TimedOut(_) => (&Action::backoff(), true),
         };
-        let next = if self.is_over(&tried.key) {
+        let next = if self.is_over(&tried.object) {
             self.hub.failures.forget(&tried.key);
             Ok(workers::Action::done())
         } else if failed || action.then == Then::Backoff {
@@ -217,9 +221,9 @@ where
     }
 
     /// How long nothing runs after a failure.
-    fn wait(&self, then: Then, tried: &Tried) -> Duration {
-        let Tried { key, version, attempt, adds } = tried;
-        let (failures, version) = (&self.hub.failures, version.clone());
+    fn wait(&self, then: Then, tried: &Tried<K>) -> Duration {
+        let Tried { key, version, attempt, adds, .. } = tried;
+        let (failures, version) = (&self.hub.failures, *version);
         let now = self.hub.queue.now();
         let said = match then {
             Then::After(delay) => Some(delay),
@@ -240,8 +244,8 @@ where
     }
 
     /// Whether there is nothing to come back to.
-    fn is_over(&self, key: &ObjectKey) -> bool {
-        !self.hub.runs_gone && self.hub.version(key).is_none()
+    fn is_over(&self, object: &ObjectRef<K>) -> bool {
+        !self.hub.runs_gone && self.store.get(object).is_none()
     }
 
     /// Tells the stream.

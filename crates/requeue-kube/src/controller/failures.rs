@@ -10,14 +10,22 @@ use kube::core::ObjectMeta;
 use kube::runtime::reflector::Store;
 use requeue::{RateLimiter, Time};
 
-use crate::ObjectKey;
+use crate::{ObjectKey, watch};
 
 /// What a failure is one of: a generation of an object, and of no other under its name.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Version {
-    uid: Option<String>,
+    /// A hash, as it is only compared.
+    uid: u64,
     /// Nothing where a new generation is to change nothing.
     generation: Option<i64>,
+}
+
+impl Version {
+    pub(super) fn of(meta: &ObjectMeta, generations: bool) -> Self {
+        let generation = meta.generation.filter(|_| generations);
+        Self { uid: watch::hash(&meta.uid), generation }
+    }
 }
 
 /// Finds the version of an object in the store; nothing if it is not there.
@@ -30,8 +38,7 @@ where
 {
     Box::new(move |key| {
         let object = store.get(&key.to_ref(dyntype.clone()))?;
-        let ObjectMeta { uid, generation, .. } = object.meta();
-        Some(Version { uid: uid.clone(), generation: generation.filter(|_| generations) })
+        Some(Version::of(object.meta(), generations))
     })
 }
 

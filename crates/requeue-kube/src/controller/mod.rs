@@ -382,7 +382,7 @@ where
         ReconcilerFut: TryFuture<Ok = Action> + Send + 'static,
         ReconcilerFut::Error: std::error::Error + Send + 'static,
     {
-        let subject = Subject { of: |object, _| Some(object), runs_gone: true };
+        let subject = Subject { of: |object, _| Some(object.clone()), runs_gone: true };
         self.stream(subject, reconciler, error_policy, context)
     }
 }

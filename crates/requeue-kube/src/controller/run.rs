@@ -42,7 +42,7 @@ struct Run<'a, T> {
 
 /// What a reconciler is given, and whether it is given what is gone.
 pub(super) struct Subject<K: Resource + 'static, T> {
-    pub(super) of: fn(ObjectRef<K>, Option<Arc<K>>) -> Option<T>,
+    pub(super) of: fn(&ObjectRef<K>, Option<Arc<K>>) -> Option<T>,
     pub(super) runs_gone: bool,
 }
 
@@ -209,6 +209,7 @@ where
             context,
             timeout: config.reconcile_timeout,
             max_retries: config.max_retries,
+            generations: config.clear_on_new_generation,
             meters,
             lease: mandate.status(),
             running: Mutex::default(),

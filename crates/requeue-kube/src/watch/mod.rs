@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZeroU64;
 
 use kube::core::ObjectMeta;
 use kube::runtime::watcher::Event;
@@ -23,15 +24,21 @@ mod tests;
 /// a later list shows as it was, and what is reconciled in bulk. controller-runtime's number.
 pub const LOW_PRIORITY: i32 = -100;
 
-/// What is remembered of an object, of which there may be many: of texts that are only compared, a
-/// hash, as kube's predicates do.
+/// An object as it was seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sight {
     key: ObjectKey,
+    seen: Seen,
+}
+
+/// What is remembered of an object, of which there may be many: of what is only compared, a hash, as
+/// kube's predicates do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Seen {
     uid: u64,
     resource_version: u64,
-    generation: Option<i64>,
-    property: Option<u64>,
+    generation: u64,
+    property: Option<NonZeroU64>,
     targets: Box<[ObjectKey]>,
 }
 
@@ -41,18 +48,20 @@ impl Sight {
     pub fn of(meta: &ObjectMeta) -> Self {
         Self {
             key: ObjectKey::of_meta(meta),
-            uid: hash(meta.uid.as_deref()),
-            resource_version: hash(meta.resource_version.as_deref()),
-            generation: meta.generation,
-            property: None,
-            targets: Box::default(),
+            seen: Seen {
+                uid: hash(&meta.uid),
+                resource_version: hash(&meta.resource_version),
+                generation: hash(&meta.generation),
+                property: None,
+                targets: Box::default(),
+            },
         }
     }
 
     /// Whom the object concerns: its owners, or what it is mapped to.
     #[must_use]
     pub fn concerning(mut self, targets: impl IntoIterator<Item = ObjectKey>) -> Self {
-        self.targets = self.targets.into_iter().chain(targets).collect();
+        self.seen.targets = self.seen.targets.into_iter().chain(targets).collect();
         self
     }
 
@@ -60,10 +69,13 @@ impl Sight {
     /// neither in this nor in whom it concerns, is no [`Change`]. With `None` every one is.
     #[must_use]
     pub fn property(mut self, property: Option<u64>) -> Self {
-        self.property = property;
+        let property = property.map(|property| hash(&property));
+        self.seen.property = property.map(|hash| NonZeroU64::new(hash).unwrap_or(NonZeroU64::MIN));
         self
     }
+}
 
+impl Seen {
     /// What has become of the object, if that is anybody's business.
     fn since(&self, before: &Self) -> Option<What> {
         let is_same = self.property == before.property && self.targets == before.targets;
@@ -81,9 +93,9 @@ impl Sight {
     }
 }
 
-fn hash(text: Option<&str>) -> u64 {
+pub(crate) fn hash(of: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
+    of.hash(&mut hasher);
     hasher.finish()
 }
 
@@ -127,13 +139,12 @@ pub struct Change {
 }
 
 impl Change {
-    fn new(what: What, now: Option<&Sight>, before: Option<&Sight>) -> Option<Self> {
-        let key = now.or(before)?.key.clone();
-        let sights = now.into_iter().chain(before);
-        let mut targets: Vec<_> = sights.flat_map(|sight| sight.targets.iter()).cloned().collect();
+    fn new(what: What, key: &ObjectKey, now: Option<&Seen>, before: Option<&Seen>) -> Self {
+        let seen = now.into_iter().chain(before);
+        let mut targets: Vec<_> = seen.flat_map(|seen| seen.targets.iter()).cloned().collect();
         targets.sort_unstable();
         targets.dedup();
-        Some(Self { key, targets, what })
+        Self { key: key.clone(), targets, what }
     }
 }
 
@@ -166,9 +177,9 @@ pub struct Watch {
     /// Whether a list has been complete.
     listed: bool,
     /// What there is.
-    seen: HashMap<ObjectKey, Sight>,
+    seen: HashMap<ObjectKey, Seen>,
     /// What there is by the list that is under way.
-    list: HashMap<ObjectKey, Sight>,
+    list: HashMap<ObjectKey, Seen>,
 }
 
 impl Watch {
@@ -206,52 +217,51 @@ impl Watch {
                 None
             }
             Event::InitApply(object) => {
-                let sight = sight(object);
-                self.list.insert(sight.key.clone(), sight);
+                let Sight { key, seen } = sight(object);
+                self.list.insert(key, seen);
                 None
             }
             Event::InitDone => return self.end_list(),
             Event::Apply(object) => self.apply(sight(object)),
-            Event::Delete(object) => self.delete(&sight(object)),
+            Event::Delete(object) => Some(self.delete(&sight(object))),
         };
         change.into_iter().collect()
     }
 
-    fn apply(&mut self, mut sight: Sight) -> Option<Change> {
-        match self.seen.entry(sight.key.clone()) {
+    fn apply(&mut self, Sight { key, seen }: Sight) -> Option<Change> {
+        match self.seen.entry(key) {
             Entry::Vacant(entry) => {
-                let change = Change::new(What::Created, Some(&sight), None);
-                entry.insert(sight);
-                change
+                let change = Change::new(What::Created, entry.key(), Some(&seen), None);
+                entry.insert(seen);
+                Some(change)
             }
             Entry::Occupied(mut entry) => {
-                // The same text, and kept once.
-                sight.key.clone_from(entry.key());
-                let before = entry.insert(sight);
+                let before = entry.insert(seen);
                 let now = entry.get();
-                Change::new(now.since(&before)?, Some(now), Some(&before))
+                // The key that is kept: the same text is there once.
+                Some(Change::new(now.since(&before)?, entry.key(), Some(now), Some(&before)))
             }
         }
     }
 
-    fn delete(&mut self, sight: &Sight) -> Option<Change> {
-        let before = self.seen.remove(&sight.key);
-        Change::new(What::Deleted, Some(sight), before.as_ref())
+    fn delete(&mut self, Sight { key, seen }: &Sight) -> Change {
+        let before = self.seen.remove(key);
+        Change::new(What::Deleted, key, Some(seen), before.as_ref())
     }
 
     fn end_list(&mut self) -> Vec<Change> {
         let before = std::mem::replace(&mut self.seen, std::mem::take(&mut self.list));
         let first = !std::mem::replace(&mut self.listed, true);
-        let gone = before.values().filter(|sight| !self.seen.contains_key(&sight.key));
-        let gone = gone.filter_map(|sight| Change::new(What::Deleted, None, Some(sight)));
-        let here = self.seen.values().filter_map(|sight| {
-            let before = before.get(&sight.key);
+        let gone = before.iter().filter(|(key, _)| !self.seen.contains_key(*key));
+        let gone = gone.map(|(key, seen)| Change::new(What::Deleted, key, None, Some(seen)));
+        let here = self.seen.iter().filter_map(|(key, seen)| {
+            let before = before.get(key);
             let what = match before {
                 None if first => Some(What::Listed),
                 None => Some(What::Created),
-                Some(before) => sight.since(before),
+                Some(before) => seen.since(before),
             };
-            Change::new(what?, Some(sight), before)
+            Some(Change::new(what?, key, Some(seen), before))
         });
         let mut changes: Vec<_> = gone.chain(here).collect();
         // What is gone first: it is a change for certain. The maps' order is another each time.

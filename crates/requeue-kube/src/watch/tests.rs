@@ -13,13 +13,17 @@ fn key(name: &str) -> ObjectKey {
 }
 
 fn sight(name: &str, uid: u8, version: u32) -> Sight {
-    Sight::of(&ObjectMeta {
+    Sight::of(&meta(name, uid, version))
+}
+
+fn meta(name: &str, uid: u8, version: u32) -> ObjectMeta {
+    ObjectMeta {
         namespace: Some("ns".into()),
         name: Some(name.into()),
         uid: Some(uid.to_string()),
         resource_version: Some(version.to_string()),
         ..ObjectMeta::default()
-    })
+    }
 }
 
 /// Feeds events that are sights themselves, and shows what became of which objects.
@@ -96,7 +100,9 @@ fn who_is_no_longer_concerned_hears_of_it() {
 
 #[test]
 fn a_new_generation_is_told_from_other_changes() {
-    let at = |version, generation| Sight { generation: Some(generation), ..sight("a", 1, version) };
+    let at = |version, generation| {
+        Sight::of(&ObjectMeta { generation: Some(generation), ..meta("a", 1, version) })
+    };
     let mut watch = Watch::new();
     feed(&mut watch, list([at(1, 1)]));
     let changes = feed(&mut watch, [Event::Apply(at(2, 1)), Event::Apply(at(3, 2))]);
@@ -112,6 +118,10 @@ fn a_change_of_something_else_is_none() {
     assert_eq!(feed(&mut watch, list([at(3, Some(7))])), []);
     let changes = feed(&mut watch, [Event::Apply(at(4, Some(8))), Event::Apply(at(5, None))]);
     assert_eq!(changes, became(&[("a", What::Updated), ("a", What::Updated)]));
+    // Whatever numbers they are.
+    let changes = feed(&mut watch, [Event::Apply(at(5, Some(0))), Event::Apply(at(5, Some(1)))]);
+    assert_eq!(changes, became(&[("a", What::Unchanged), ("a", What::Unchanged)]));
+    feed(&mut watch, [Event::Apply(at(5, Some(8)))]);
     // To concern somebody else is one, whatever else it looks like.
     let moved = at(6, Some(8)).concerning([key("owner")]);
     feed(&mut watch, [Event::Apply(at(6, Some(8)))]);
@@ -129,7 +139,7 @@ fn the_metadata_of_an_object_is_what_is_remembered() {
     object.metadata.name = Some("a".into());
     object.metadata.generation = Some(3);
     let sight = Sight::of(&object.metadata);
-    assert_eq!((sight.key, sight.generation), (ObjectKey::new(None, "a"), Some(3)));
+    assert_eq!((sight.key, sight.seen.generation), (ObjectKey::new(None, "a"), hash(&Some(3_i64))));
 }
 
 /// Everything that was said of each object, looked through from its beginning every time.
@@ -179,16 +189,18 @@ impl Model {
         let before = self.last(&now.key);
         let what = match before {
             None => [What::Created, What::Listed][usize::from(first)],
-            Some(before) if before.uid != now.uid => What::Created,
+            Some(before) if before.seen.uid != now.seen.uid => What::Created,
             Some(before)
-                if now.property.is_some()
-                    && before.property == now.property
-                    && before.targets == now.targets =>
+                if now.seen.property.is_some()
+                    && before.seen.property == now.seen.property
+                    && before.seen.targets == now.seen.targets =>
             {
                 return;
             }
-            Some(before) if before.generation != now.generation => What::NewGeneration,
-            Some(before) if before.resource_version != now.resource_version => What::Updated,
+            Some(before) if before.seen.generation != now.seen.generation => What::NewGeneration,
+            Some(before) if before.seen.resource_version != now.seen.resource_version => {
+                What::Updated
+            }
             Some(_) => What::Unchanged,
         };
         self.push(changes, what, &now.key, before.into_iter().chain([now]));
@@ -205,7 +217,7 @@ impl Model {
         key: &ObjectKey,
         sights: impl Iterator<Item = &'a Sight>,
     ) {
-        let targets: BTreeSet<_> = sights.flat_map(|sight| sight.targets.clone()).collect();
+        let targets: BTreeSet<_> = sights.flat_map(|sight| sight.seen.targets.clone()).collect();
         changes.push(Change { key: key.clone(), targets: targets.into_iter().collect(), what });
     }
 }
@@ -213,11 +225,10 @@ impl Model {
 fn any_sight() -> impl Strategy<Value = Sight> {
     let targets = prop::collection::vec(0..3u8, 0..3);
     (0..4u8, 0..2u8, 0..3u32, prop::option::of(0..2i64), prop::option::of(0..2u64), targets)
-        .prop_map(|(name, uid, version, generation, property, targets)| Sight {
-            generation,
-            property,
-            targets: targets.iter().map(|target| key(&target.to_string())).collect(),
-            ..sight(&name.to_string(), uid, version)
+        .prop_map(|(name, uid, version, generation, property, targets)| {
+            let meta = ObjectMeta { generation, ..meta(&name.to_string(), uid, version) };
+            let targets = targets.iter().map(|target| key(&target.to_string()));
+            Sight::of(&meta).property(property).concerning(targets)
         })
 }
 
@@ -314,7 +325,7 @@ proptest! {
 }
 
 fn concerning(cluster: &BTreeMap<u8, Sight>, target: &ObjectKey) -> Vec<Sight> {
-    cluster.values().filter(|sight| sight.targets.contains(target)).cloned().collect()
+    cluster.values().filter(|sight| sight.seen.targets.contains(target)).cloned().collect()
 }
 
 fn hear(
