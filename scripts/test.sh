@@ -17,7 +17,7 @@ tests() {
     sed -n 's/^test \(.*\) \.\.\. ignored\(.*\)/ignored test: \1\2/p' "$target/test.log" >>"$REQUEUE_NOT_RUN"
 }
 
-# The first time on a machine this takes minutes, in which all but the tests that need it go on.
+# The first time on a machine this takes minutes, in which the steps go on that measure no time.
 nice scripts/kube-server.sh >"$target/kube-server.path" 2>"$target/kube-server.log" &
 kube_server=$!
 trap 'kill "$kube_server" 2>/dev/null || true' EXIT
@@ -40,6 +40,11 @@ RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --no-deps --all-features
 # What needs one says so in the list of what did not run.
 step 'A browser'
 scripts/setup.sh browser || true
+
+# Beside it, tests would be held up.
+built=0
+wait "$kube_server" || built=$?
+trap - EXIT
 
 step 'Tests'
 # The tests that need an API server have a step of their own.
@@ -75,9 +80,6 @@ else
 fi
 
 step 'Kubernetes API server'
-built=0
-wait "$kube_server" || built=$?
-trap - EXIT
 if [ "$built" = 0 ]; then
     # Of the whole workspace, so that nothing is built once more, with fewer features.
     against=()
