@@ -14,7 +14,9 @@ fail() {
 packages() {
     [ "$(id -u)" = 0 ] || return 1
     if command -v apt-get >/dev/null; then
-        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@"
+        # Another may be at it, and a mirror away for a moment.
+        local apt=(apt-get -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
+        "${apt[@]}" update && DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$@"
     elif command -v dnf >/dev/null; then
         dnf install -q -y "$@"
     elif command -v apk >/dev/null; then
