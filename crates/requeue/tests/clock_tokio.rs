@@ -176,11 +176,19 @@ fn a_runtime_without_a_timer_driver_will_do() {
 }
 
 fn wakes_from_the_system_timer(clock: &TokioClock) {
-    for _ in 0..2 {
+    let (mut wait, mut times) = (MILLISECOND, 0);
+    while times < 2 {
         let (to, from) = channel();
-        let at = clock.now() + MILLISECOND;
+        let at = clock.now() + wait;
         let _alarm = clock.arm(at, &Tell::waker(&to));
-        assert_eq!(from.recv().unwrap().as_deref(), Some("requeue-timer"));
+        // What is due when it is armed wakes at once.
+        let was_early_enough = clock.now() < at;
+        let woken_by = from.recv().unwrap();
+        if was_early_enough {
+            assert_eq!(woken_by.as_deref(), Some("requeue-timer"));
+            times += 1;
+        }
+        wait *= 2;
     }
 }
 
