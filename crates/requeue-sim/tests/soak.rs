@@ -13,9 +13,10 @@ static COUNTING: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 #[test]
 fn memory_comes_back() -> Result<(), String> {
-    // The thread that waits for this one has come to rest by the end of the first.
+    // The thread that waits for this one comes to rest in the first, or one of the next. What leaks
+    // does so in all.
     let _ = hour(0, 1);
-    for hour in hour(1, 1)? {
+    for hour in hour(1, 1).or_else(|_| hour(1, 1)).or_else(|_| hour(1, 1))? {
         println!("{hour}");
     }
     println!("{}", crowd(1, Some(20), Duration::ZERO)?);

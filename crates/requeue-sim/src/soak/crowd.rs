@@ -82,11 +82,9 @@ pub fn crowd(seed: u64, rounds: Option<u64>, time: Duration) -> Result<Crowd, St
 
 /// What is held once the thread that keeps the time has put down the wakers it had in hand.
 fn settled(warm: Memory) -> Memory {
-    for _ in 0..10_000 {
-        if Memory::now().is_back(warm, LATE) {
-            break;
-        }
-        thread::yield_now();
+    let start = Instant::now();
+    while !Memory::now().is_back(warm, LATE) && start.elapsed() < Duration::from_secs(60) {
+        thread::sleep(Duration::from_millis(1));
     }
     Memory::now()
 }
