@@ -33,11 +33,10 @@ fn events_are_what_was_then_each_second_then_the_end() {
 
     queue.add(b"c".to_vec());
     served.site.end();
-    // There may be a tick or two on their way.
-    let mut rest = (0..5).map(|_| events.next().unwrap());
+    // There may be ticks on their way.
+    let mut rest = std::iter::from_fn(|| events.next());
     let (_, last) = rest.find(|(name, _)| name == "ended").expect("it is said");
     assert_eq!((&last["status"], &last["now"]["ready"]), (&json!("ended"), &json!(3)));
-    drop(rest);
     assert_eq!(events.next(), None);
 }
 
@@ -58,7 +57,7 @@ fn a_page_that_is_opened_later_has_what_was_before() {
         if adds.last() == Some(&json!(1)) {
             break adds;
         }
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(10));
     };
     assert_eq!(adds[0], json!(0));
 }

@@ -266,7 +266,7 @@ fn it_says_when_the_program_ends_and_comes_back_with_it() {
     served.queue.add(b"afresh".to_vec());
     page.wait_for(&format!("{said}.startsWith('Live again; it was started anew at ')"));
     page.wait_for(&format!("{SHOWN}.join() === 'afresh'"));
-    assert_eq!(page.eval(&count("ready")), json!("1"));
+    page.wait_for(&format!("{} === '1'", count("ready")));
 
     // Gone without a word.
     drop(served);
