@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// What nothing here takes as long as, unless it hangs.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Kills a program and all that it has started when it takes too long, so that whatever waits for
 /// them goes on; or when this is dropped, as a test has failed meanwhile.
