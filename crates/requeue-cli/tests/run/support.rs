@@ -171,6 +171,8 @@ pub(crate) struct Terminal {
     child: Child,
     keyboard: File,
     screen: Lines,
+    /// How much of that has been waited for.
+    shown: usize,
     limit: Option<Limit>,
 }
 
@@ -191,7 +193,7 @@ impl Terminal {
         }
         let child = on_it.spawn(pts).expect("the program is there");
         let limit = Some(Limit::of(&child));
-        Self { child, keyboard: keyboard.into(), screen: Lines::pieces(pty), limit }
+        Self { child, keyboard: keyboard.into(), screen: Lines::pieces(pty), shown: 0, limit }
     }
 
     /// Types.
@@ -199,10 +201,13 @@ impl Terminal {
         self.keyboard.write_all(text.as_bytes()).expect("the terminal is open");
     }
 
-    /// Waits for this to be shown.
+    /// Waits for this to be shown, in however many pieces.
     #[track_caller]
     pub(crate) fn wait_for(&mut self, part: &str) {
-        self.screen.wait_for(part);
+        while !String::from_utf8_lossy(&self.screen.seen[self.shown..]).contains(part) {
+            assert!(self.screen.next().is_some(), "{part:?} did not come");
+        }
+        self.shown = self.screen.seen.len();
     }
 
     /// All that was shown, and how the program ended.
