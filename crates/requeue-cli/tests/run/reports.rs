@@ -78,12 +78,13 @@ fn the_joblog_has_a_line_for_each_attempt() {
         assert!(fields[3].trim().parse::<f64>().unwrap() >= 0.0, "{fields:?}");
         assert!(fields[8].starts_with("sh -c 'cat >in; echo $1; case"), "{fields:?}");
     }
-    let ends: Vec<_> = lines
+    let mut ends: Vec<_> = lines
         .iter()
         .map(|fields| format!("{} {} {}", fields[6], fields[7], &fields[8][fields[8].len() - 1..]))
         .collect();
-    assert_eq!(ends[..3], ["0 0 a", "7 0 b", "0 9 c"]);
-    assert!(ends[3..].iter().all(|end| end.starts_with("0 0 ")), "{ends:?}");
+    // One that is tried again may go ahead of one that was not yet tried.
+    ends.sort();
+    assert_eq!(ends, ["0 0 a", "0 0 b", "0 0 c", "0 9 c", "7 0 b"]);
 }
 
 #[test]
