@@ -85,6 +85,33 @@ async fn an_object_is_kept_until_a_run_succeeds_and_no_longer_than_others_want()
 }
 
 #[tokio::test]
+async fn an_object_that_others_let_go_during_its_last_run_has_had_it() {
+    let Some(server) = Server::shared().await else { return };
+    let (maps, ns) = maps(server, "forced").await;
+    let dir = tempfile::tempdir().unwrap();
+    let go = dir.path().join("go").display().to_string();
+    let wait =
+        format!("[ \"$REQUEUE_EVENT\" = apply ] || while [ ! -e '{go}' ]; do sleep 0.05; done");
+    let script = format!("{SHOW}; {wait}");
+    let args = ["cm", "-n", &ns, "--finalizer", OURS, "-j1", "--min-interval", "0", "-c", &script];
+    let watching = Watching::start(server, "forced", &args);
+    create(&maps, "a", "").await;
+    watching.wait("apply", 1).await;
+    delete(&maps, "a").await;
+    watching.wait("delete", 1).await;
+    patch(&maps, "a", &json!({ "metadata": { "finalizers": null } })).await;
+    until("it is gone", async || finalizers(&maps, "a").await.is_none()).await;
+    std::fs::write(go, "").unwrap();
+    // One after the other, each after whatever was due before.
+    for name in ["b", "c"] {
+        create(&maps, name, "").await;
+        watching.wait(&format!("apply {ns}/{name}"), 1).await;
+    }
+    let log = watching.end().await;
+    assert!(log.contains(" 4 runs") && log.contains(" 0 failures"), "{log}");
+}
+
+#[tokio::test]
 async fn an_object_that_is_no_longer_selected_is_let_go() {
     let Some(server) = Server::shared().await else { return };
     let (maps, ns) = maps(server, "strayed").await;
