@@ -38,9 +38,15 @@ impl<K> Limits<K> {
         delay
     }
 
+    /// Whether there may be something to forget.
+    #[inline]
+    pub(super) fn forgets(&self) -> bool {
+        !self.idle.load(Ordering::Relaxed)
+    }
+
     #[inline]
     pub(crate) fn forget(&self, key: &K) {
-        if !self.idle.load(Ordering::Relaxed) {
+        if self.forgets() {
             self.forget_failures(key);
         }
     }

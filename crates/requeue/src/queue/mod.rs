@@ -226,8 +226,13 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     pub fn add_rate_limited(&self, key: K) -> Added {
         // A limiter that has counted would remember a key that the queue never had.
         let hash = self.hash(&key);
-        if self.shared.lock().is_ok_and(|state| state.core.refuses(&key, hash)) {
-            return Added::Refused;
+        {
+            let Ok(state) = self.shared.lock() else { return Added::Refused };
+            if state.core.refuses(&key, hash) {
+                return Added::Refused;
+            }
+            // While the limiter looks in its own table.
+            state.core.prefetch(hash);
         }
         let now = self.shared.clock.now();
         let delay = self.shared.limits.delay(&key, now);
@@ -342,8 +347,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// client-go's `Forget`. [`Item::succeed`] does this and ends the hand-out.
     pub fn forget(&self, key: &K) {
-        self.shared.limits.forget(key);
         let hash = self.hash(key);
+        if self.shared.limits.forgets() {
+            // What is read next is fetched while the limiter looks in its own table.
+            if let Ok(state) = self.shared.lock() {
+                state.core.prefetch(hash);
+            }
+            self.shared.limits.forget(key);
+        }
         let Ok(mut state) = self.shared.lock() else { return };
         let freed = state.core.forget(key, hash);
         self.shared.release(state);
