@@ -1,10 +1,11 @@
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
@@ -339,10 +340,14 @@ pub(crate) fn program() -> Option<PathBuf> {
 /// a client that tries again and again could get the very port that a killed server is to listen
 /// on again.
 fn free_ports<const N: usize>() -> [u16; N] {
+    // It takes seconds until a server listens on what it was given.
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let bound: [TcpListener; N] = std::array::from_fn(|_| {
         let free = (0..1000).find_map(|_| {
             let port = fastrand::u16(10_000..32_000);
-            TcpListener::bind(("127.0.0.1", port)).ok()
+            let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+            let bound = TcpListener::bind(("127.0.0.1", port)).ok();
+            bound.filter(|_| given.insert(port))
         });
         free.unwrap_or_else(|| panic!("no free port was found on 127.0.0.1"))
     });

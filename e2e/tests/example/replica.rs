@@ -78,8 +78,8 @@ async fn is_the_controller_when_told_so() {
     }
     let config = kube::Config::infer().await.expect("it was written");
     let election = leader::Config::new(&config.default_namespace, CONTROLLER)
-        .lease_duration(Duration::from_secs(5))
-        .renew_deadline(Duration::from_secs(4))
+        .lease_duration(Duration::from_secs(12))
+        .renew_deadline(Duration::from_secs(9))
         .retry_period(Duration::from_millis(500));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     println!("\nserving at {}", listener.local_addr().expect("an address"));

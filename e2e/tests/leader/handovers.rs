@@ -65,17 +65,18 @@ impl Fleet {
             until(std::slice::from_ref(other), Said::Standing, 0).await;
         }
         let start = now();
+        // It does no more once it is stopped, which is after that.
         let mut stopped = None;
         match fault {
             Fault::Kill => {
                 replica.node.kill().await;
-                stopped = Some(now());
+                stopped = Some(start);
             }
             Fault::Refuse => replica.proxy.down(),
             Fault::Silence => replica.proxy.freeze(),
             Fault::Freeze => {
                 replica.node.freeze();
-                stopped = Some(now());
+                stopped = Some(start);
             }
             Fault::Stop => assert!(replica.node.terminate().await.success()),
         }
@@ -99,6 +100,7 @@ impl Fleet {
                 late(replica, Said::Refused, claimed) + late(replica, Said::Accepted, claimed) >= 3
             })
             .await;
+            until(&leader, Said::End, 0).await;
             replica.node.kill().await;
         }
         self.report.replica(replica, stopped);

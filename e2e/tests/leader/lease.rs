@@ -1,5 +1,7 @@
 //! What an API server makes of the requests.
 
+use std::time::Duration;
+
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::Api;
@@ -11,7 +13,10 @@ use serde_json::json;
 use crate::replica::config;
 
 async fn term(server: &Server, namespace: &str) -> Term {
-    let config = config(namespace);
+    // No lease has to run out here, whatever the machine does.
+    let config = config(namespace)
+        .lease_duration(Duration::from_secs(60))
+        .renew_deadline(Duration::from_secs(40));
     let client = config.client(server.access().config().await).expect("a client");
     LeaderElector::new(client, config).expect("it is safe").acquire().await
 }

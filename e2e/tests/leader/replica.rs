@@ -3,6 +3,7 @@
 //! It says what it does on standard output, a line each, with the time by a clock that all
 //! processes of a machine share.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
@@ -43,7 +44,8 @@ pub(crate) enum Said {
     Begin,
     /// It has claimed the object: from here on the writes of others are late.
     Claimed,
-    /// It works no more.
+    /// It works no more. The time is when it was last seen to lead: on a machine that stands still it
+    /// may be late to say so, and the fence is there for what it does meanwhile.
     End,
     /// A write was accepted, or refused by the fence. The time is when it was sent.
     Accepted,
@@ -103,8 +105,8 @@ async fn is_a_replica_when_told_so() {
     });
     match elector.run_until(told_to_stop(), async |leadership| lead(leadership, maps).await).await {
         Ok(_) => {}
-        // What was begun goes on, until it is killed.
-        Err(RunError::Lost(_)) => std::future::pending().await,
+        // What was begun goes on, until it is killed or told to stop.
+        Err(RunError::Lost(_)) => told_to_stop().await,
         Err(other) => panic!("{other}"),
     }
 }
@@ -117,21 +119,38 @@ async fn told_to_stop() {
 }
 
 async fn lead(leadership: Leadership, maps: Api<ConfigMap>) {
-    struct Work;
+    /// When it was last seen to lead.
+    struct Work(Cell<Nanos>);
     impl Drop for Work {
         fn drop(&mut self) {
-            say(Said::End, now());
+            say(Said::End, self.0.get());
         }
     }
     assert!(leadership.is_leading());
-    say(Said::Begin, now());
-    let _work = Work;
+    let begun = now();
+    say(Said::Begin, begun);
+    let work = Work(Cell::new(begun));
+    let looking = async {
+        loop {
+            let at = now();
+            if leadership.is_leading() {
+                work.0.set(at);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
     let fence = leadership.fence();
-    claim(&fence, &maps).await;
-    say(Said::Claimed, now());
-    let writing = tokio::spawn(write_on(fence, maps));
-    leadership.stopping().await;
-    writing.await.expect("it ends when it is told to");
+    let working = async {
+        claim(&fence, &maps).await;
+        say(Said::Claimed, now());
+        let writing = tokio::spawn(write_on(fence, maps));
+        leadership.stopping().await;
+        writing.await.expect("it ends when it is told to");
+    };
+    tokio::select! {
+        () = looking => {}
+        () = working => {}
+    }
 }
 
 async fn claim(fence: &Fence, maps: &Api<ConfigMap>) {

@@ -43,7 +43,7 @@ async fn connections_are_cut_again_and_again_until_told_otherwise() {
     let proxied = through(server.access().through(&proxy).client().await, &direct);
     let first = create(&direct, "one").await;
 
-    let cutting = proxy.cut_every(Duration::from_millis(100));
+    let cutting = proxy.cut_every(Duration::from_millis(500));
     let mut ended = 0;
     until("three watches were cut", async || {
         if let Ok(mut watch) = watch(&proxied, &first).await {
