@@ -123,9 +123,10 @@ impl Runner {
     async fn unless_cut_off<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut level = self.level.subscribe();
         tokio::select! {
+            // A command that was told to end may have done so with 0, and is not to be believed.
             biased;
-            it = future => Some(it),
             _ = level.wait_for(|&level| level >= Level::Terminating) => None,
+            it = future => Some(it),
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use requeue_kube::ObjectKey;
 use requeue_kube::watch::{Change, LOW_PRIORITY, What};
+use tokio::sync::SetOnce;
 use tokio::time::MissedTickBehavior;
 
 use super::flags::{Initial, On};
@@ -22,6 +23,8 @@ pub(crate) struct Feed {
     initial: Initial,
     /// Another leads: nothing is added.
     stands_by: Mutex<bool>,
+    /// The first list is there.
+    pub(crate) is_listed: SetOnce<()>,
 }
 
 impl Feed {
@@ -32,7 +35,8 @@ impl Feed {
         stands_by: bool,
     ) -> Self {
         let (runner, objects) = (Arc::clone(runner), Arc::clone(objects));
-        Self { runner, objects, initial, stands_by: Mutex::new(stands_by) }
+        let (stands_by, is_listed) = (Mutex::new(stands_by), SetOnce::new());
+        Self { runner, objects, initial, stands_by, is_listed }
     }
 
     /// From now on it is ours to run for objects: first for those that there are.

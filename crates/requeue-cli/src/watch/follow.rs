@@ -60,8 +60,13 @@ impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
 pub(crate) async fn follow(source: Source<DynamicObject>, feed: Arc<Feed>, sights: Sights) {
     let mut watch = Watch::new();
     let changed = |event| {
+        let is_listed = matches!(event, Event::InitDone);
         for change in watch.event(event, |object| sights.of(object)) {
             feed.changed(&change);
+        }
+        if is_listed {
+            // Later lists change nothing about that.
+            let _ = feed.is_listed.set(());
         }
     };
     source.each(&feed.runner, changed).await;

@@ -1,5 +1,6 @@
 //! `--leader-election`: of several replicas, one runs commands.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -53,14 +54,23 @@ impl Candidate {
         mut over: oneshot::Receiver<()>,
     ) {
         let Self { elector, lease, grace } = self;
-        runner.output.say(&format!("standing by to lead, by the Lease {lease}")).await;
+        let standing = async {
+            runner.output.say(&format!("standing by to lead, by the Lease {lease}")).await;
+            // Who can't list is not to keep another from leading.
+            feed.is_listed.wait().await;
+            elector.acquire().await
+        };
         let term = tokio::select! {
             biased;
             _ = &mut over => return,
-            term = elector.acquire() => term,
+            term = standing => term,
         };
-        runner.output.say(&format!("leading, by the Lease {lease}")).await;
         feed.lead();
+        // Standard error may stand still: that holds up nothing else.
+        let telling = async {
+            runner.output.say(&format!("leading, by the Lease {lease}")).await;
+            std::future::pending::<Infallible>().await
+        };
         tokio::select! {
             biased;
             lost = term.lost() => {
@@ -77,6 +87,7 @@ impl Candidate {
                 tokio::join!(runner.output.say(&why), kill);
             }
             _ = &mut over => release(term, &runner, &lease).await,
+            never = telling => match never {},
         }
     }
 }

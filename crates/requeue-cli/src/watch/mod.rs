@@ -53,7 +53,8 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         let resource = access.listable(&resource, &params).await?;
         let related = Related::find(&access, &owns, &all_on).await?;
         let snapshots = Snapshots::find(&access, snapshot).await?;
-        let candidate = Candidate::new(&access, leader).await?;
+        // Who runs nothing is not to keep another from leading.
+        let candidate = Candidate::new(&access, leader).await?.filter(|_| !config.dry_run);
 
         let objects = Arc::new(Objects::new(&on, !config.dry_run));
         let keeper = finalizer.clone().filter(|_| !config.dry_run);

@@ -24,7 +24,9 @@ impl FromStr for Named {
         const WRONG: &str =
             "a name of letters, digits and -_. and a resource, as in maps=configmaps";
         let (name, resource) = text.split_once('=').ok_or(WRONG)?;
-        let is_good = is_within_alphanumerics(name, is_name_byte) && !resource.is_empty();
+        // A file's name has no more than 255 bytes.
+        let is_name = name.len() <= 200 && is_within_alphanumerics(name, is_name_byte);
+        let is_good = is_name && !resource.is_empty();
         let (name, resource) = (name.to_owned(), resource.to_owned());
         is_good.then_some(Self { name, resource }).ok_or(WRONG)
     }

@@ -47,8 +47,7 @@ pub(crate) enum State {
     Leaving,
     /// It is gone.
     Gone,
-    /// It is gone, or only no longer selected: when it was last seen it had the finalizer, and was
-    /// not being deleted.
+    /// It is gone, or only no longer selected, and may have the finalizer then.
     Strayed,
 }
 
@@ -122,7 +121,10 @@ impl Objects {
             known.remove(key);
             return;
         }
-        it.state = if it.state == State::Kept { State::Strayed } else { State::Gone };
+        it.state = match it.state {
+            State::Bare | State::Kept | State::Ending => State::Strayed,
+            _ => State::Gone,
+        };
         if it.ran != State::Ending {
             it.ran = State::There;
         }
@@ -170,12 +172,14 @@ impl Objects {
     pub(crate) fn begin(&self, key: &[u8]) -> Option<Begin> {
         let mut known = self.lock();
         let known = known.get_mut(key)?;
-        let event = match self.wish_for(known)? {
+        let wish = self.wish_for(known)?;
+        known.is_new = false;
+        let event = match wish {
             Wish::Keep => return Some(Begin::Keep(Arc::clone(&known.json))),
             Wish::Run(On::Apply) => "apply",
             Wish::Run(On::Delete) => "delete",
         };
-        (known.ran, known.is_new) = (known.state, false);
+        known.ran = known.state;
         // It is the name of an object, which is text.
         let key = String::from_utf8_lossy(key);
         let (namespace, name) = key.split_once('/').unwrap_or(("", &key));
@@ -247,6 +251,26 @@ mod tests {
 
     fn runs(objects: &Objects) -> bool {
         matches!(objects.begin(KEY), Some(Begin::Run(_)))
+    }
+
+    #[test]
+    fn what_is_new_waits_to_be_tried_again_where_it_could_not_be_kept() {
+        let objects = objects(&[State::Bare]);
+        objects.is_wanted_anew(KEY);
+        assert!(matches!(objects.begin(KEY), Some(Begin::Keep(_))));
+        assert!(!objects.is_new(KEY), "a failure is this run's own");
+    }
+
+    #[test]
+    fn what_leaves_the_selection_while_it_ends_is_let_go_after_its_run() {
+        for state in [State::Bare, State::Kept, State::Ending] {
+            let objects = objects(&[state]);
+            objects.gone(KEY);
+            assert!(runs(&objects));
+            assert!(matches!(objects.ran(KEY), Some((State::Strayed, _))), "{state:?}");
+            objects.settle(KEY);
+            assert_eq!(objects.ran(KEY), None);
+        }
     }
 
     #[test]

@@ -99,9 +99,10 @@ where
     /// and [store](Self::store) run, unless [told otherwise](Self::warmup), but nothing is queued.
     /// Then everything in the store is, with [low priority](crate::watch::LOW_PRIORITY).
     ///
-    /// Who is the leader no more has to be stopped by
-    /// [`graceful_shutdown_on`](Self::graceful_shutdown_on), which
-    /// [`leader_election`](Self::leader_election) does by itself.
+    /// Who has lost the lease has to drop the stream at once, as
+    /// [there](crate::leader#with-several-controllers);
+    /// [`leader_election`](Self::leader_election) cuts off what runs by itself.
+    /// [`graceful_shutdown_on`](Self::graceful_shutdown_on) is for an end while it leads.
     pub fn start_on(mut self, trigger: impl Future<Output = ()> + Send + 'static) -> Self {
         self.start.on = Some(trigger.boxed());
         self
@@ -109,7 +110,8 @@ where
 
     /// Runs while this process leads: of several replicas, one works, and the others stand by.
     ///
-    /// - It stands for election once its watches have listed, so that who can't list never leads;
+    /// - It stands for election once its watches have listed, so that who can't list never leads; or,
+    ///   without [`warmup`](Self::warmup), lists once it leads, and gives the lease back if it can't;
     ///   with [`start_on`](Self::start_on), not before that is ready, either. Until it leads it is in
     ///   standby, as there.
     /// - A [shutdown](Self::graceful_shutdown_on) finishes what runs while the lease is still renewed,

@@ -11,7 +11,7 @@ use super::get::forbid_in_runtime;
 use super::{Get, Item, Queue, Shared};
 use crate::Key;
 use crate::clock::Clock;
-use crate::sync::drop_quietly;
+use crate::sync::{drop_quietly, quietly};
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// [`Item::succeed`], then [`try_get`](Self::try_get), mostly under one hold of the lock and with
@@ -176,7 +176,8 @@ impl<'q, K: Key, S: BuildHasher> Future for SucceedAndGet<'q, K, S> {
 impl<K: Key, S: BuildHasher> Drop for SucceedAndGet<'_, K, S> {
     fn drop(&mut self) {
         if let Some(item) = self.item.take() {
-            item.succeed();
+            // May run while unwinding. An item that does not come to its end has failed.
+            quietly(|| item.succeed());
         }
     }
 }
