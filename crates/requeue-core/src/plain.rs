@@ -196,6 +196,22 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_goes_the_long_way_where_adds_are_held_to_backoffs() {
+        let cases = [
+            (EarlyAdd::Keep, true, true),
+            (EarlyAdd::Hold, false, true),
+            (EarlyAdd::Hold, true, false),
+        ];
+        for (early_add, failed, is_short) in cases {
+            let mut queue = Queue::new(Config { early_add, ..Config::default() });
+            let _ = queue.add(0, 0, Add::now(), Group::default(), NOW);
+            let add = if failed { Add::after(SECOND).failed() } else { Add::now() };
+            let added = queue.add_plain(1, 1, &add, Group::default(), NOW);
+            assert_eq!(added.is_ok(), is_short);
+        }
+    }
+
+    #[test]
     fn a_key_whose_priority_rises_while_it_is_ready_is_lifted() {
         for fair in [false, true] {
             let order = Order::Priority { oldest_every: 4 };

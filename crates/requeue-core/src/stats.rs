@@ -163,9 +163,9 @@ impl Tracker {
         worked
     }
 
+    /// The record in `from` is in `to`, below it, from now on.
     pub(crate) fn moved(&mut self, from: u32, to: u32, is_running: bool) {
         let stamp = self.stamps.get(from as usize).clone();
-        self.stamps.extend_to(to as usize + 1, &stamp);
         *self.stamps.get_mut(to as usize) = stamp;
         if is_running {
             self.running.moved(&mut Running(&mut self.stamps), from, to);

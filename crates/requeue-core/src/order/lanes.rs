@@ -138,11 +138,10 @@ impl Lanes {
         }
     }
 
-    /// The record in `from` is in `to` from now on.
+    /// The record in `from` is in `to`, below it, from now on.
     pub(crate) fn moved(&mut self, from: u32, to: u32) {
         let place = self.places.get(from as usize).clone();
         let (group, level, ready) = (place.group, place.level, place.ready);
-        self.places.extend_to(to as usize + 1, &place);
         *self.places.get_mut(to as usize) = place;
         if ready > 0 {
             let members = self.groups.get_mut(group);

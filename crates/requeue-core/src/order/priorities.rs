@@ -91,13 +91,12 @@ impl Priorities {
         self.remove(records, slot);
     }
 
-    /// The record in `from`, which is ready, is in `to` from now on.
+    /// The record in `from`, which is ready, is in `to`, below it, from now on.
     pub(crate) fn moved<K>(&mut self, records: &mut Slab<Record<K>>, from: u32, to: u32) {
         let place = self.ages.0.get(from as usize).clone();
         if let Some(list) = self.levels.list_mut(place.level) {
             list.moved(records, from, to);
         }
-        self.ages.0.extend_to(to as usize + 1, &place);
         *self.ages.0.get_mut(to as usize) = place;
         self.by_age.moved(&mut self.ages, from, to);
     }
