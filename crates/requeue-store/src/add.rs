@@ -1,0 +1,142 @@
+//! What can be asked of the queue, and what it answers.
+
+use std::time::Duration;
+
+/// What an add does to a key that waits for its time, or backs off after a failure. It is the
+/// queue's, the same for everybody who adds: whoever opens the queue first says which.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[non_exhaustive]
+pub enum EarlyAdd {
+    /// At most one run is pending: an add takes the place of a delayed one.
+    #[default]
+    Replace,
+    /// As [`Replace`](Self::Replace), but nothing runs before the backoff of a failure has passed.
+    Hold,
+}
+
+/// How a delayed add and the delay that a key already has become one. It acts on the delay alone:
+/// no merge takes a key back that is ready, but for [`Exactly`](Self::Exactly).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[non_exhaustive]
+pub enum Merge {
+    /// The earlier of the two, as client-go's `AddAfter`.
+    #[default]
+    Earliest,
+    /// The later of the two.
+    Latest,
+    /// This one: `cancel` and the add, in one step.
+    Exactly,
+}
+
+/// Which keys go first. Within one priority, those that have been ready longest.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
+#[non_exhaustive]
+pub enum Priority {
+    /// After all others.
+    Low,
+    /// Neither.
+    #[default]
+    Normal,
+    /// Before all others.
+    High,
+}
+
+/// An add with all that can be asked of it.
+///
+/// ```
+/// use std::time::Duration;
+/// use requeue_store::{Add, Merge, Priority};
+///
+/// let add = Add::after(Duration::from_secs(3)).merge(Merge::Latest).priority(Priority::High);
+/// assert_ne!(add, Add::now());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[must_use = "an add does nothing until it is given to a queue"]
+pub struct Add {
+    pub(crate) after: Duration,
+    pub(crate) merge: Merge,
+    pub(crate) priority: Priority,
+    pub(crate) reasons: u32,
+    pub(crate) revives: bool,
+}
+
+impl Add {
+    /// Now, with normal priority.
+    pub const fn now() -> Self {
+        Self::after(Duration::ZERO)
+    }
+
+    /// After `delay`, by the engine's clock; to the microsecond, rounded up.
+    pub const fn after(delay: Duration) -> Self {
+        let (merge, priority) = (Merge::Earliest, Priority::Normal);
+        Self { after: delay, merge, priority, reasons: 0, revives: false }
+    }
+
+    /// How this add and a delay the key already has become one; [`Merge::Earliest`] unless said.
+    pub const fn merge(self, merge: Merge) -> Self {
+        Self { merge, ..self }
+    }
+
+    /// The priority; [`Priority::Normal`] unless said. Of several adds the highest wins.
+    pub const fn priority(self, priority: Priority) -> Self {
+        Self { priority, ..self }
+    }
+
+    /// Bits that say why, for the run to see. Those of several adds are or-ed.
+    pub const fn reason(self, bits: u32) -> Self {
+        Self { reasons: self.reasons | bits, ..self }
+    }
+
+    /// A key that is parked comes back by this add. Without it, one stays where it is.
+    pub const fn revive(self) -> Self {
+        Self { revives: true, ..self }
+    }
+}
+
+/// What became of an add.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum Added {
+    /// The key has become ready (under [`EarlyAdd::Replace`] perhaps sooner than it was to), or has
+    /// begun to wait for its time.
+    New,
+    /// A run was pending already; the add has become part of it.
+    Coalesced,
+    /// The key is with a worker; it is handed out once more afterwards.
+    Dirty,
+    /// The key has failed and is backing off ([`EarlyAdd::Hold`]): it runs when that has passed.
+    Held,
+    /// The key is parked, and stays so: see [`Add::revive`].
+    Parked,
+}
+
+impl Added {
+    /// What the same add is answered once more.
+    pub(crate) const fn again(self) -> Self {
+        match self {
+            Self::New | Self::Dirty => Self::Coalesced,
+            Self::Coalesced | Self::Held | Self::Parked => self,
+        }
+    }
+}
+
+/// What a `cancel` took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub struct Cancelled {
+    /// The key was ready.
+    pub ready: bool,
+    /// The key had been added again while with a worker.
+    pub dirty: bool,
+    /// The key had a delayed add.
+    pub waiting: bool,
+    /// The key was parked.
+    pub parked: bool,
+}
+
+impl Cancelled {
+    /// Whether anything was taken.
+    #[must_use]
+    pub const fn any(self) -> bool {
+        self.ready || self.dirty || self.waiting || self.parked
+    }
+}

@@ -1,0 +1,53 @@
+//! Addresses of stores.
+
+use std::path::PathBuf;
+
+use crate::error::ConnectError;
+
+/// Where a store is.
+#[derive(Debug)]
+pub(crate) enum Address {
+    #[cfg(feature = "sqlite")]
+    Sqlite(PathBuf, crate::sqlite::Synchronous),
+}
+
+impl Address {
+    /// No error has a password in it.
+    pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
+        let Some((scheme, rest)) = url.split_once(':') else {
+            let said = format!("{url:?}: no address of a store, such as sqlite:FILE");
+            return Err(ConnectError::new(said));
+        };
+        match scheme {
+            "sqlite" => sqlite(rest),
+            other => Err(ConnectError::new(format!("{other}: no kind of store; there is sqlite"))),
+        }
+    }
+}
+
+#[cfg(not(feature = "sqlite"))]
+fn sqlite(_: &str) -> Result<Address, ConnectError> {
+    Err(ConnectError::new("sqlite: this program was built without it"))
+}
+
+#[cfg(feature = "sqlite")]
+fn sqlite(rest: &str) -> Result<Address, ConnectError> {
+    use crate::sqlite::Synchronous;
+
+    let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
+    if path.is_empty() {
+        return Err(ConnectError::new("sqlite: without the name of a file"));
+    }
+    let mut synchronous = Synchronous::default();
+    for option in options.split('&').filter(|option| !option.is_empty()) {
+        synchronous = match option {
+            "synchronous=normal" => Synchronous::Normal,
+            "synchronous=full" => Synchronous::Full,
+            _ => {
+                let said = format!("sqlite:{rest}: {option:?} is no option; synchronous=full is");
+                return Err(ConnectError::new(said));
+            }
+        };
+    }
+    Ok(Address::Sqlite(path.into(), synchronous))
+}

@@ -1,0 +1,402 @@
+//! Every engine against the model that the queue in memory is held to: random verbs at times that
+//! the test says, and after each all that can be seen of all keys.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use requeue_core as core;
+use requeue_sim::model::{self, Model, Ranking, Rules, Team};
+
+use crate::add::{Add, Added, EarlyAdd, Merge, Priority};
+use crate::engine::{
+    Ask, Asked, Backoff, BoxFuture, Claim, Delay, End, Engine, Failing, HandOut, How, Place,
+};
+use crate::inspect::State;
+use crate::key::Key;
+use crate::time::Micros;
+
+/// An engine whose clock is the test's.
+pub(crate) trait Rig {
+    fn engine(&self) -> Arc<dyn Engine>;
+
+    fn set_time(&self, now: Micros) -> BoxFuture<'_, ()>;
+}
+
+const KEYS: u32 = 6;
+const LEASE: Duration = Duration::from_micros(300);
+/// All failures wait the same, so that it need not be known how many the backoff has counted.
+const BACKOFF: Duration = Duration::from_micros(40);
+/// Where clocks begin: some time in 2001, so that no engine takes it for nothing.
+const BEGIN: Micros = 1_000_000_000_000_000;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// Different keys, in one batch.
+    Add(Vec<(u32, Add)>),
+    Claim(usize),
+    /// Of those that are held, the ones with these numbers, in one batch.
+    Finish(Vec<(usize, Ending)>),
+    /// Of those that are held no more.
+    FinishStale(usize),
+    Renew,
+    Cancel(u32),
+    Pass(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ending {
+    Succeed,
+    Later(Duration),
+    Fail(Duration),
+    BackOff,
+    PutBack,
+}
+
+fn delays() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        2 => Just(Duration::ZERO),
+        6 => (1u64..60).prop_map(Duration::from_micros),
+        1 => (1u64..1 << 40).prop_map(Duration::from_micros),
+    ]
+}
+
+fn adds() -> impl Strategy<Value = Add> {
+    let merge = prop_oneof![
+        6 => Just(Merge::Earliest),
+        2 => Just(Merge::Latest),
+        1 => Just(Merge::Exactly),
+    ];
+    let reasons = prop_oneof![Just(0u32), (0u32..32).prop_map(|bit| 1 << bit)];
+    (prop_oneof![3 => Just(Duration::ZERO), 2 => delays()], merge, reasons)
+        .prop_map(|(after, merge, reasons)| Add::after(after).merge(merge).reason(reasons))
+}
+
+fn endings() -> impl Strategy<Value = Ending> {
+    prop_oneof![
+        3 => Just(Ending::Succeed),
+        2 => delays().prop_map(Ending::Later),
+        2 => delays().prop_map(Ending::Fail),
+        3 => Just(Ending::BackOff),
+        1 => Just(Ending::PutBack),
+    ]
+}
+
+/// Sequences of verbs. The priority of a key is always the same: where it changes while the key is
+/// ready, engines order by age and the queue in memory by when it changed.
+pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
+    let batch = |of| prop::collection::vec(of, 1..4usize);
+    let add = batch((0..KEYS, adds()));
+    let step = prop_oneof![
+        8 => add.prop_map(|mut adds| {
+            adds.sort_by_key(|&(key, _)| key);
+            adds.dedup_by_key(|&mut (key, _)| key);
+            Step::Add(adds)
+        }),
+        6 => (1usize..4).prop_map(Step::Claim),
+        6 => prop::collection::vec((0usize..8, endings()), 1..4).prop_map(Step::Finish),
+        1 => (0usize..8).prop_map(Step::FinishStale),
+        1 => Just(Step::Renew),
+        1 => (0..KEYS).prop_map(Step::Cancel),
+        5 => (1u64..70).prop_map(Step::Pass),
+        1 => (200u64..400).prop_map(Step::Pass),
+    ];
+    prop::collection::vec(step, 1..most)
+}
+
+/// A hand-out that has not ended.
+#[derive(Clone, Debug)]
+struct Held {
+    out: HandOut,
+    of_model: u64,
+    lease_until: Micros,
+}
+
+struct Pair {
+    engine: Arc<dyn Engine>,
+    place: Place,
+    model: Model<u32>,
+    now: Micros,
+    held: Vec<Held>,
+    stale: Vec<HandOut>,
+    /// Until when the last failure of a key that the backoff has counted waits.
+    until: BTreeMap<u32, Micros>,
+    last_epoch: i64,
+}
+
+fn key(number: u32) -> Key {
+    // Bytes of all kinds.
+    Key::from(vec![b'k', 0, 0xff, b'\'', b'{', number as u8, b'}', b'\n'])
+}
+
+fn number(key: &Key) -> u32 {
+    u32::from(key[5])
+}
+
+fn priority(number: u32) -> Priority {
+    Priority::ALL[number as usize % 3]
+}
+
+/// All of `steps` on both sides, in a queue of its own.
+pub(crate) async fn check(rig: &dyn Rig, name: &str, early_add: EarlyAdd, steps: &[Step]) {
+    let engine = rig.engine();
+    let place = engine.open(name, early_add).await.expect("the queue opens");
+    let rules = Rules {
+        early_add: match early_add {
+            EarlyAdd::Replace => core::EarlyAdd::Replace,
+            EarlyAdd::Hold => core::EarlyAdd::Hold,
+        },
+        ranking: Ranking::Priority { oldest_every: u32::MAX },
+        fair: false,
+        limit: None,
+    };
+    let mut pair = Pair {
+        engine,
+        place,
+        model: Model::new(&rules),
+        now: BEGIN,
+        held: Vec::new(),
+        stale: Vec::new(),
+        until: BTreeMap::new(),
+        last_epoch: i64::MIN,
+    };
+    for step in steps {
+        // No two things happen at once, so that there is one order of age.
+        pair.now += 1;
+        if let Step::Pass(micros) = step {
+            pair.now += i64::try_from(*micros).expect("it is short");
+        }
+        rig.set_time(pair.now).await;
+        pair.step(step).await;
+        pair.compare().await;
+    }
+}
+
+impl Pair {
+    fn time(&self) -> core::Time {
+        time(self.now)
+    }
+
+    async fn step(&mut self, step: &Step) {
+        match step {
+            Step::Add(adds) => self.add(adds).await,
+            Step::Claim(max) => self.claim(*max).await,
+            Step::Finish(which) => self.finish(which).await,
+            Step::FinishStale(which) => {
+                let Some(out) = pick(&self.stale, *which).cloned() else { return };
+                let ends = vec![End { key: out.key, epoch: out.epoch, how: How::Succeed }];
+                assert_eq!(self.engine.finish(&self.place, ends).await.expect("stale"), [false]);
+            }
+            Step::Renew => {
+                let held = self.held.iter().map(|held| (held.out.key.clone(), held.out.epoch));
+                let renewed = self.engine.renew(&self.place, held.collect(), LEASE).await;
+                let now = self.now;
+                let expected: Vec<bool> =
+                    self.held.iter().map(|held| held.lease_until > now).collect();
+                assert_eq!(renewed.expect("renewed"), expected);
+                for held in self.held.iter_mut().filter(|held| held.lease_until > now) {
+                    held.lease_until = now + crate::time::micros(LEASE);
+                }
+            }
+            Step::Cancel(which) => {
+                let cancelled = self.engine.cancel(&self.place, &key(*which)).await;
+                let model = self.model.cancel(which).unwrap_or_default();
+                let cancelled = cancelled.expect("cancelled");
+                let found = (cancelled.ready, cancelled.dirty, cancelled.waiting);
+                assert_eq!(found, (model.ready, model.dirty, model.waiting), "what was cancelled");
+                assert!(!cancelled.parked);
+                self.until.remove(which);
+            }
+            Step::Pass(_) => _ = self.model.promote(self.time(), usize::MAX),
+        }
+    }
+
+    async fn add(&mut self, adds: &[(u32, Add)]) {
+        let asks = adds.iter().map(|&(which, add)| {
+            Ask { key: key(which), add: add.priority(priority(which)), adds: 1 }
+        });
+        let answers = self.engine.add(&self.place, asks.collect()).await.expect("added");
+        for (&(which, add), answer) in adds.iter().zip(answers) {
+            let merge = match add.merge {
+                Merge::Earliest => core::Merge::Earliest,
+                Merge::Latest => core::Merge::Latest,
+                Merge::Exactly => core::Merge::Exactly,
+            };
+            if merge == core::Merge::Exactly {
+                self.until.remove(&which);
+            }
+            let ask = model::Ask {
+                when: core::When::After(add.after),
+                merge,
+                priority: i32::try_from(priority(which).number()).expect("it is small"),
+                reasons: add.reasons,
+                failed: false,
+            };
+            let model = self.model.add(&which, TEAM, &ask, self.time());
+            let model = match model {
+                core::Added::New => Added::New,
+                core::Added::Coalesced => Added::Coalesced,
+                core::Added::Dirty => Added::Dirty,
+                core::Added::Held => Added::Held,
+                other => unreachable!("{other:?}"),
+            };
+            assert_eq!(answer, model, "the answer to an add of {which}");
+        }
+    }
+
+    async fn claim(&mut self, max: usize) {
+        let claim = Claim { max, oldest: 0, lease: LEASE, expired: failing() };
+        let claimed = self.engine.claim(&self.place, claim).await.expect("claimed");
+        let now = self.now;
+        self.held.sort_by_key(|held| held.lease_until);
+        let expired: Vec<Held> =
+            self.held.extract_if(.., |held| held.lease_until <= now).collect();
+        for held in expired {
+            let delay = self.back_off(number(&held.out.key));
+            self.end_of_model(held.of_model, core_how(Ending::Fail(delay)), held.out.asked);
+            self.stale.push(held.out);
+        }
+        for out in &claimed.items {
+            let model = self.model.get(self.time()).expect("the model has a key, too");
+            assert_eq!(number(&out.key), model.key, "which key");
+            assert!(out.epoch > self.last_epoch, "epochs rise");
+            self.last_epoch = out.epoch;
+            let (asked, failures) = (core_asked(out.asked), out.failures);
+            assert_eq!((asked, failures), (model.asked, model.failures), "what it was asked with");
+            assert_eq!(out.queued, model.queued, "how long {} was ready", model.key);
+            let lease_until = now + crate::time::micros(LEASE);
+            self.held.push(Held { out: out.clone(), of_model: model.epoch, lease_until });
+        }
+        if claimed.items.len() < max {
+            assert_eq!(self.model.get(self.time()), None, "a key that was not handed out");
+            let due = self.model.next_due().map(|due| due.since(self.time()));
+            let leases = self.held.iter().map(|held| {
+                Duration::from_micros((held.lease_until - now).try_into().expect("ahead"))
+            });
+            assert_eq!(claimed.next, due.into_iter().chain(leases).min(), "the next to come");
+        }
+    }
+
+    async fn finish(&mut self, which: &[(usize, Ending)]) {
+        let mut endings: Vec<(Held, Ending)> = Vec::new();
+        for &(which, ending) in which {
+            if !self.held.is_empty() {
+                let held = self.held.remove(which % self.held.len());
+                endings.push((held, ending));
+            }
+        }
+        let ends = endings.iter().map(|(held, ending)| {
+            let asked = held.out.asked;
+            let fail = |delay| How::Fail { delay, asked, error: "no".to_owned() };
+            let how = match *ending {
+                Ending::Succeed => How::Succeed,
+                Ending::Later(delay) => How::Later(delay, asked.priority),
+                Ending::Fail(delay) => fail(Delay::Exactly(delay, None)),
+                Ending::BackOff => fail(Delay::Backoff(failing())),
+                Ending::PutBack => How::PutBack(asked),
+            };
+            End { key: held.out.key.clone(), epoch: held.out.epoch, how }
+        });
+        let held = self.engine.finish(&self.place, ends.collect()).await.expect("finished");
+        for ((held, ending), was_held) in endings.into_iter().zip(held) {
+            assert_eq!(was_held, held.lease_until > self.now, "held: {held:?}");
+            if !was_held {
+                // The next claim says that it has failed.
+                self.held.push(held);
+                continue;
+            }
+            let which = number(&held.out.key);
+            let how = match ending {
+                Ending::BackOff => core_how(Ending::Fail(self.back_off(which))),
+                other => core_how(other),
+            };
+            if matches!(ending, Ending::Succeed | Ending::Later(_)) {
+                self.until.remove(&which);
+            }
+            self.end_of_model(held.of_model, how, held.out.asked);
+            self.stale.push(held.out);
+        }
+    }
+
+    fn end_of_model(&mut self, epoch: u64, how: requeue_sim::How, asked: Asked) {
+        let ended = self.model.finish(epoch, how, core_asked(asked), self.time());
+        assert!(ended.is_some(), "the model has it, too");
+    }
+
+    fn back_off(&mut self, which: u32) -> Duration {
+        let until = self.until.get(&which).copied().unwrap_or(0);
+        if self.now < until {
+            return Duration::from_micros((until - self.now).try_into().expect("ahead"));
+        }
+        self.until.insert(which, self.now + crate::time::micros(BACKOFF));
+        BACKOFF
+    }
+
+    async fn compare(&mut self) {
+        self.model.promote(self.time(), usize::MAX);
+        let page = self.engine.page(&self.place, None, None, 100).await.expect("a page");
+        assert!(page.is_sorted_by_key(|entry| entry.key.clone()), "by key");
+        let mut states = BTreeMap::<State, u64>::new();
+        for which in 0..KEYS {
+            let found = self.engine.look_up(&self.place, &key(which)).await.expect("looked up");
+            assert_eq!(found.as_ref(), page.iter().find(|entry| entry.key == key(which)));
+            let model = self.model.see(&which);
+            assert_eq!(found.is_some(), model.is_some(), "{which}: {found:?}, {model:?}");
+            let (Some(found), Some(model)) = (found, model) else { continue };
+            *states.entry(found.state).or_default() += 1;
+            let phase = match (found.state, found.dirty) {
+                (State::Waiting, _) => 0,
+                (State::Ready, _) => 1,
+                (State::Processing, false) => 2,
+                (State::Processing, true) => 3,
+                (State::Parked, _) => unreachable!("nothing is parked"),
+            };
+            let due = model.due.map(|due| due.since(self.time()));
+            let ours = (phase, found.due, found.failures, found.adds, found.reasons);
+            let models = (model.phase, due, model.failures, model.adds, model.reasons);
+            assert_eq!(ours, models, "key {which}: phase, due, failures, adds, reasons");
+            let held = self.held.iter().find(|held| held.out.key == found.key);
+            assert_eq!(found.epoch, held.map(|held| held.out.epoch), "the number of its hand-out");
+            let since = model.since.map(|since| self.time().since(since));
+            assert_eq!(Some(found.since), since, "key {which}, {found:?}: since when");
+        }
+        let counts = self.engine.counts(&self.place).await.expect("counted");
+        let state = |state| states.get(&state).copied().unwrap_or(0);
+        let found = (counts.ready, counts.waiting, counts.processing, counts.parked);
+        let all = (state(State::Ready), state(State::Waiting), state(State::Processing), 0);
+        assert_eq!(found, all, "ready, waiting, processing, parked");
+    }
+}
+
+const TEAM: Team = Team { id: 0, weight: 1 };
+
+fn time(now: Micros) -> core::Time {
+    core::Time::from_nanos(u64::try_from(now).expect("after 1970") * 1000)
+}
+
+fn failing() -> Failing {
+    Failing {
+        backoff: Backoff { base: BACKOFF, cap: BACKOFF, share: 1.0 },
+        max_failures: None,
+    }
+}
+
+fn core_asked(asked: Asked) -> core::Asked {
+    let priority = i32::try_from(asked.priority.number()).expect("it is small");
+    core::Asked { adds: asked.adds, reasons: asked.reasons, priority }
+}
+
+fn core_how(ending: Ending) -> requeue_sim::How {
+    match ending {
+        Ending::Succeed => requeue_sim::How::Succeed,
+        Ending::Later(delay) => requeue_sim::How::Later(delay),
+        Ending::Fail(delay) => requeue_sim::How::Fail(delay),
+        Ending::PutBack => requeue_sim::How::PutBack,
+        Ending::BackOff => unreachable!("it is a failure with a delay by now"),
+    }
+}
+
+fn pick<T>(list: &[T], which: usize) -> Option<&T> {
+    list.get(which % list.len().max(1))
+}

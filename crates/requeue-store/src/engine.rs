@@ -1,0 +1,170 @@
+//! What an engine does for a queue: verbs, each for a batch of keys at once.
+
+use std::fmt::Debug;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::add::{Add, Added, Cancelled, EarlyAdd, Priority};
+use crate::error::Fault;
+use crate::inspect::{Counts, Entry, State};
+use crate::key::Key;
+
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, Fault>>;
+
+/// A queue that has been opened, as its engine knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) id: i64,
+    pub(crate) name: String,
+    pub(crate) early_add: EarlyAdd,
+}
+
+/// An add of a key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Ask {
+    pub(crate) key: Key,
+    pub(crate) add: Add,
+    /// How many adds it stands for.
+    pub(crate) adds: u32,
+}
+
+/// What a run was asked with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) adds: u32,
+    pub(crate) reasons: u32,
+    pub(crate) priority: Priority,
+}
+
+/// How long a key waits after a failure: the n-th one in a row that counts, n from 0, min(base · 2ⁿ,
+/// cap), of which `share` says where between a half and the whole. A failure before the wait of the
+/// last one is over doesn't count, and gets the rest of it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Backoff {
+    pub(crate) base: Duration,
+    pub(crate) cap: Duration,
+    /// From 0 to 1.
+    pub(crate) share: f64,
+}
+
+/// A claim of the next keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    /// How many keys at most.
+    pub(crate) max: usize,
+    /// Of these, how many go to those that have been ready longest, whatever their priority.
+    pub(crate) oldest: usize,
+    pub(crate) lease: Duration,
+    /// For keys whose holders have let their lease run out.
+    pub(crate) expired: Failing,
+}
+
+/// What becomes of keys that fail.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failing {
+    pub(crate) backoff: Backoff,
+    /// After so many failures in a row a key is parked.
+    pub(crate) max_failures: Option<u32>,
+}
+
+/// A key that was handed out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct HandOut {
+    pub(crate) key: Key,
+    pub(crate) epoch: i64,
+    pub(crate) asked: Asked,
+    pub(crate) failures: u32,
+    /// How long it was ready; of a dirty key, from the add that made it so.
+    pub(crate) queued: Duration,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Claimed {
+    pub(crate) items: Vec<HandOut>,
+    /// If there were fewer than asked for: how long until the next one may be ready, or a lease run
+    /// out.
+    pub(crate) next: Option<Duration>,
+}
+
+/// The end of a hand-out.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    pub(crate) key: Key,
+    pub(crate) epoch: i64,
+    pub(crate) how: How,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum How {
+    /// Failures are forgotten.
+    Succeed,
+    /// As `Succeed`, and again after this long, with this priority.
+    Later(Duration, Priority),
+    /// A failure: again after a delay, or parked.
+    Fail { delay: Delay, asked: Asked, error: String },
+    /// As if the key had not been handed out.
+    PutBack(Asked),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Delay {
+    /// By the backoff; parked after too many.
+    Backoff(Failing),
+    /// This long, and the backoff grows no longer; parked after too many.
+    Exactly(Duration, Option<u32>),
+    /// Parked at once.
+    Park,
+}
+
+/// All in one batch happens, or nothing of it. No batch of adds has a key twice.
+pub(crate) trait Engine: Debug + Send + Sync {
+    /// Brings the schema up to this version.
+    fn migrate(&self) -> Answer<'_, ()>;
+
+    /// Opens the queue, and makes it if there is none. Its early adds are what its maker said.
+    fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place>;
+
+    /// An answer each.
+    fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>>;
+
+    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed>;
+
+    /// Of each, whether it was still its holder's.
+    fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>>;
+
+    /// Of each hand-out, whether it still is its holder's, who has it for so long again.
+    fn renew<'a>(
+        &'a self,
+        queue: &'a Place,
+        held: Vec<(Key, i64)>,
+        lease: Duration,
+    ) -> Answer<'a, Vec<bool>>;
+
+    fn cancel<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Cancelled>;
+
+    /// Makes a parked key ready, with its failures forgotten. Whether it was parked.
+    fn revive<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, bool>;
+
+    fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>>;
+
+    /// Up to `limit` keys in this state, or any, by key, from the one after `after`.
+    fn page<'a>(
+        &'a self,
+        queue: &'a Place,
+        state: Option<State>,
+        after: Option<&'a Key>,
+        limit: usize,
+    ) -> Answer<'a, Vec<Entry>>;
+
+    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, Counts>;
+
+    /// Changes when somebody may have made a key ready. It may change for nothing, and may miss one:
+    /// who waits polls besides.
+    fn wakes(&self, queue: &Place) -> watch::Receiver<u64>;
+
+    /// How many batches at once it is good for.
+    fn breadth(&self) -> usize;
+}

@@ -1,0 +1,136 @@
+//! Those who wait for keys, and the one task that claims for all of them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep};
+
+use crate::engine::{Claim, How};
+use crate::item::Item;
+use crate::lane::MOST;
+use crate::patience::Patience;
+use crate::queue::Shared;
+
+/// Who waits for keys, and for how many at most.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) max: usize,
+    pub(crate) reply: oneshot::Sender<Passed>,
+}
+
+/// Keys on their way to whom they were claimed for. Those that do not arrive are put back: nobody
+/// has failed.
+#[derive(Debug)]
+pub(crate) struct Passed(Vec<Item>);
+
+impl Passed {
+    pub(crate) fn take(mut self) -> Vec<Item> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for Passed {
+    fn drop(&mut self) {
+        for item in self.0.drain(..) {
+            let asked = item.asked();
+            item.end_unseen(How::PutBack(asked));
+        }
+    }
+}
+
+/// Claims for those who `come`, until the last handle of the queue is gone or it is shut down.
+pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceiver<Waiter>) {
+    let Some((mut wakes, mut ending)) = shared
+        .upgrade()
+        .map(|shared| (shared.engine.wakes(&shared.place), shared.ending.subscribe()))
+    else {
+        return;
+    };
+    let mut waiters: VecDeque<Waiter> = VecDeque::new();
+    let mut patience = Patience::new();
+    let mut hand_outs = 0u32;
+    loop {
+        waiters.retain(|waiter| !waiter.reply.is_closed());
+        while let Ok(waiter) = come.try_recv() {
+            waiters.push_back(waiter);
+        }
+        if waiters.is_empty() {
+            tokio::select! {
+                waiter = come.recv() => match waiter {
+                    Some(waiter) => waiters.push_back(waiter),
+                    None => return,
+                },
+                _ = ending.wait_for(|&ended| ended) => return,
+            }
+            continue;
+        }
+        if *ending.borrow() {
+            return;
+        }
+        let Some(strong) = shared.upgrade() else { return };
+        // What comes from now on may not be in what is claimed.
+        wakes.mark_unchanged();
+        let max = waiters.iter().map(|waiter| waiter.max).fold(0, usize::saturating_add);
+        let wait = match claim(&strong, max.min(MOST), &mut hand_outs).await {
+            Ok((mut items, next)) => {
+                patience = Patience::new();
+                let wait = items.is_empty().then_some(next);
+                while !items.is_empty()
+                    && let Some(waiter) = waiters.pop_front()
+                {
+                    let rest = items.split_off(waiter.max.min(items.len()));
+                    // One that has gone meanwhile gives them back by that.
+                    let _ = waiter.reply.send(Passed(items));
+                    items = rest;
+                }
+                wait
+            }
+            Err(error) => {
+                let queue = &strong.place.name;
+                tracing::warn!(queue, %error, "no keys can be claimed");
+                Some(Some(patience.wait()))
+            }
+        };
+        let poll = strong.options.poll.mul_f64(0.9 + fastrand::f64() / 5.0);
+        drop(strong);
+        let Some(next) = wait else { continue };
+        tokio::select! {
+            () = sleep(next.map_or(poll, |next| next.min(poll))) => {}
+            () = changed(&mut wakes) => {}
+            waiter = come.recv() => match waiter {
+                Some(waiter) => waiters.push_back(waiter),
+                None => return,
+            },
+            _ = ending.wait_for(|&ended| ended) => return,
+        }
+    }
+}
+
+/// Where nobody wakes any more, polling is left.
+async fn changed(wakes: &mut watch::Receiver<u64>) {
+    if wakes.changed().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+async fn claim(
+    shared: &Arc<Shared>,
+    max: usize,
+    hand_outs: &mut u32,
+) -> Result<(Vec<Item>, Option<Duration>), String> {
+    let options = &shared.options;
+    let every = options.oldest_every;
+    // So many of the next `max` hand-outs complete a round of `every`.
+    let upto = u64::from(*hand_outs) + max as u64;
+    let oldest = (upto / u64::from(every)) as usize;
+    let claim = Claim { max, oldest, lease: options.lease, expired: options.failing() };
+    let since = Instant::now();
+    let claimed = shared.engine.claim(&shared.place, claim).await;
+    let claimed = claimed.map_err(|fault| fault.source.to_string())?;
+    *hand_outs = ((u64::from(*hand_outs) + claimed.items.len() as u64) % u64::from(every)) as u32;
+    let items = claimed.items.into_iter();
+    let items = items.map(|out| Item::new(Arc::clone(shared), out, since)).collect();
+    Ok((items, claimed.next))
+}

@@ -1,0 +1,165 @@
+//! What is in a queue.
+
+use std::time::Duration;
+
+use crate::add::Priority;
+use crate::error::LookError;
+use crate::key::Key;
+use crate::queue::{Queue, Shared};
+
+/// What a key is in the middle of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+#[non_exhaustive]
+pub enum State {
+    /// To be handed out.
+    Ready,
+    /// Its time has not come.
+    Waiting,
+    /// With a worker, somewhere.
+    Processing,
+    /// Out of the way, after too many failures, until it is revived or cancelled.
+    Parked,
+}
+
+/// A key as it stands. Times are the engine's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The key.
+    pub key: Key,
+    /// What it is in the middle of.
+    pub state: State,
+    /// For how long; of one that is ready, since it was added.
+    pub since: Duration,
+    /// How long until the run that is pending is due; of a key with a worker, of the one after.
+    pub due: Option<Duration>,
+    /// Of a key with a worker: whether it was added again, and runs once more.
+    pub dirty: bool,
+    /// Of a key with a worker: the number of its hand-out.
+    pub epoch: Option<i64>,
+    /// Of a key with a worker: how long until its lease runs out, unless renewed.
+    pub lease: Option<Duration>,
+    /// Failures in a row.
+    pub failures: u32,
+    /// Its priority.
+    pub priority: Priority,
+    /// How many adds the run that is pending stands for.
+    pub adds: u32,
+    /// The reasons of these adds, or-ed.
+    pub reasons: u32,
+    /// What the last failure said.
+    pub error: Option<String>,
+}
+
+/// How many keys there are in each state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Counts {
+    /// To be handed out.
+    pub ready: u64,
+    /// Their time has not come.
+    pub waiting: u64,
+    /// With workers.
+    pub processing: u64,
+    /// Of those with workers, how many run once more.
+    pub dirty: u64,
+    /// Parked.
+    pub parked: u64,
+    /// For how long the oldest ready key has been.
+    pub oldest_ready: Duration,
+}
+
+impl Queue {
+    /// How many keys there are in each state. Goes through all of them.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't be reached.
+    pub async fn counts(&self) -> Result<Counts, LookError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let counted = engine.counts(place).await;
+        counted.map_err(|fault| LookError::of("the keys were not counted", fault))
+    }
+
+    /// The key as it stands, if it has a state.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't be reached.
+    pub async fn look_up(&self, key: impl Into<Key>) -> Result<Option<Entry>, LookError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let found = engine.look_up(place, &key.into()).await;
+        found.map_err(|fault| LookError::of("the key was not looked up", fault))
+    }
+
+    /// Up to `limit` keys in this state, or in any, in order: those after `after`. A key that is in
+    /// it throughout a walk over all pages is met once.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't be reached.
+    pub async fn snapshot(
+        &self,
+        state: Option<State>,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<Entry>, LookError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let page = engine.page(place, state, after, limit).await;
+        page.map_err(|fault| LookError::of("the keys were not looked at", fault))
+    }
+
+    /// Up to `limit` parked keys, in order: those after `after`.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't be reached.
+    pub async fn parked(
+        &self,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<Entry>, LookError> {
+        self.snapshot(Some(State::Parked), after, limit).await
+    }
+
+    /// Where the key stands, in a sentence.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't be reached.
+    pub async fn explain(&self, key: impl Into<Key>) -> Result<String, LookError> {
+        let key = key.into();
+        let found = self.look_up(&key).await?;
+        Ok(found.map_or_else(|| format!("{key}: nothing is to be done"), |entry| entry.explain()))
+    }
+}
+
+impl Entry {
+    /// Where the key stands, in a sentence.
+    #[must_use]
+    pub fn explain(&self) -> String {
+        let (key, since) = (&self.key, self.since);
+        let failed = match self.failures {
+            0 => String::new(),
+            1 => ", after a failure".to_owned(),
+            n => format!(", after {n} failures in a row"),
+        };
+        let why = self.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+        match (self.state, self.due) {
+            (State::Parked, _) => format!("{key}: parked since {since:?}{failed}{why}"),
+            (State::Processing, due) => {
+                let lease = self.lease.unwrap_or_default();
+                let then = match due {
+                    _ if self.dirty => ", and runs once more afterwards".to_owned(),
+                    Some(due) => format!(", and is due again in {due:?}"),
+                    None => String::new(),
+                };
+                format!("{key}: with a worker for {since:?}, its lease for {lease:?} more{then}")
+            }
+            (State::Waiting, due) => {
+                format!("{key}: waits {:?} more{failed}{why}", due.unwrap_or_default())
+            }
+            (State::Ready, _) => format!("{key}: ready for {since:?}{failed}{why}"),
+        }
+    }
+}

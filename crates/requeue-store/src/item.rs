@@ -1,0 +1,250 @@
+//! A key that was handed out.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::add::Priority;
+use crate::engine::{Asked, Delay, End, HandOut, How};
+use crate::error::FinishError;
+use crate::finishing::Finishing;
+use crate::key::Key;
+use crate::queue::Shared;
+
+/// A key with a worker: nobody else has it, on any machine, until this ends or its lease does.
+///
+/// The lease is renewed as long as the item is there. If it can't be, or was lost,
+/// [`lost`](Self::lost) says so, and nothing that this item does has any effect: what the worker
+/// writes elsewhere is to be fenced by [`epoch`](Self::epoch).
+///
+/// It ends by one of [`succeed`](Self::succeed), [`retry`](Self::retry),
+/// [`retry_after`](Self::retry_after), [`requeue_after`](Self::requeue_after),
+/// [`put_back`](Self::put_back) and [`park`](Self::park). **An item that is dropped unfinished has
+/// failed** and is retried with backoff.
+#[must_use = "an item that is dropped unfinished counts as failed"]
+pub struct Item {
+    /// `None` once it has ended.
+    shared: Option<Arc<Shared>>,
+    out: HandOut,
+    lost: CancellationToken,
+}
+
+impl Item {
+    /// The engine was asked for it at `since`.
+    pub(crate) fn new(shared: Arc<Shared>, out: HandOut, since: Instant) -> Self {
+        let lost = shared.leases.hold(out.key.clone(), out.epoch, since);
+        Self { shared: Some(shared), out, lost }
+    }
+
+    /// The key. The item derefs to it, too.
+    #[must_use]
+    pub const fn key(&self) -> &Key {
+        &self.out.key
+    }
+
+    /// Which attempt this is: 1, and one more for each failure in a row before.
+    #[must_use]
+    pub const fn attempt(&self) -> u32 {
+        self.out.failures.saturating_add(1)
+    }
+
+    /// How many adds this run stands for; at least 1.
+    #[must_use]
+    pub const fn adds(&self) -> u32 {
+        self.out.asked.adds
+    }
+
+    /// The reasons of those adds, or-ed.
+    #[must_use]
+    pub const fn reasons(&self) -> u32 {
+        self.out.asked.reasons
+    }
+
+    /// The highest priority of those adds.
+    #[must_use]
+    pub const fn priority(&self) -> Priority {
+        self.out.asked.priority
+    }
+
+    /// The priority with which the key comes back, if this hand-out brings it back.
+    pub const fn set_priority(&mut self, priority: Priority) {
+        self.out.asked.priority = priority;
+    }
+
+    /// The number of this hand-out: the fencing token. Of two hand-outs of a key the later has the
+    /// greater one, for ever, whatever happened between them.
+    #[must_use]
+    pub const fn epoch(&self) -> i64 {
+        self.out.epoch
+    }
+
+    /// How long the key was ready; if it was added while with a worker, from that add.
+    #[must_use]
+    pub const fn queued(&self) -> Duration {
+        self.out.queued
+    }
+
+    /// Until the lease is lost. Cancel safe.
+    pub async fn lost(&self) {
+        self.lost.cancelled().await;
+    }
+
+    /// Whether the lease is lost.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.lost.is_cancelled()
+    }
+
+    /// A token that is cancelled when the lease is lost.
+    #[must_use]
+    pub const fn token(&self) -> &CancellationToken {
+        &self.lost
+    }
+
+    /// Done, and its failures forgotten.
+    ///
+    /// As the other ways to end: it is sent off at once when first polled, and dropped after that
+    /// it still travels.
+    ///
+    /// # Errors
+    ///
+    /// If the lease was lost, or ended before the store could be reached.
+    pub async fn succeed(self) -> Result<(), FinishError> {
+        self.end(How::Succeed).await
+    }
+
+    /// Failed for this reason, and tried again with backoff; or parked, if the queue has a limit and
+    /// this was the last failure of it.
+    ///
+    /// # Errors
+    ///
+    /// As of [`succeed`](Self::succeed).
+    pub async fn retry(self, error: impl fmt::Display) -> Result<(), FinishError> {
+        let how = self.failure(Delay::Backoff(self.shared().options.failing()), &error);
+        self.end(how).await
+    }
+
+    /// Failed for this reason, and tried again after `delay`: counted as an attempt, but the backoff
+    /// grows no longer.
+    ///
+    /// # Errors
+    ///
+    /// As of [`succeed`](Self::succeed).
+    pub async fn retry_after(
+        self,
+        delay: Duration,
+        error: impl fmt::Display,
+    ) -> Result<(), FinishError> {
+        let most = self.shared().options.max_failures;
+        let how = self.failure(Delay::Exactly(delay, most), &error);
+        self.end(how).await
+    }
+
+    /// Failed for good: parked with this reason until it is revived. If it was added meanwhile, it
+    /// begins anew instead.
+    ///
+    /// # Errors
+    ///
+    /// As of [`succeed`](Self::succeed).
+    pub async fn park(self, error: impl fmt::Display) -> Result<(), FinishError> {
+        let how = self.failure(Delay::Park, &error);
+        self.end(how).await
+    }
+
+    /// Succeeded, and again after `delay`.
+    ///
+    /// # Errors
+    ///
+    /// As of [`succeed`](Self::succeed).
+    pub async fn requeue_after(self, delay: Duration) -> Result<(), FinishError> {
+        let how = How::Later(delay, self.out.asked.priority);
+        self.end(how).await
+    }
+
+    /// As if it had not been handed out: no failure, ready at once, behind those that are ready.
+    ///
+    /// # Errors
+    ///
+    /// As of [`succeed`](Self::succeed).
+    pub async fn put_back(self) -> Result<(), FinishError> {
+        let how = How::PutBack(self.out.asked);
+        self.end(how).await
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        match &self.shared {
+            Some(shared) => shared,
+            // Only the methods that take the item by value, and its drop, take it.
+            None => unreachable!("an item that has ended is gone"),
+        }
+    }
+
+    fn failure(&self, delay: Delay, error: &impl fmt::Display) -> How {
+        How::Fail { delay, asked: self.out.asked, error: error.to_string() }
+    }
+
+    async fn end(mut self, how: How) -> Result<(), FinishError> {
+        let (reply, answered) = oneshot::channel();
+        if let Some(shared) = self.shared.take() {
+            send(&shared, &self.out, how, Some(reply));
+        }
+        answered.await.unwrap_or_else(|_| {
+            Err(FinishError::Unreachable("the runtime of the queue has ended".into()))
+        })
+    }
+
+    /// Ends it, and nobody waits for that.
+    pub(crate) fn end_unseen(mut self, how: How) {
+        if let Some(shared) = self.shared.take() {
+            send(&shared, &self.out, how, None);
+        }
+    }
+
+    pub(crate) const fn asked(&self) -> Asked {
+        self.out.asked
+    }
+}
+
+fn send(
+    shared: &Shared,
+    out: &HandOut,
+    how: How,
+    reply: Option<oneshot::Sender<Result<(), FinishError>>>,
+) {
+    let deadline = shared.leases.release(out.epoch);
+    let end = End { key: out.key.clone(), epoch: out.epoch, how };
+    shared.finishing.put(Finishing { end, deadline, reply });
+}
+
+impl Drop for Item {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.take() {
+            let delay = Delay::Backoff(shared.options.failing());
+            let how = self.failure(delay, &"the worker ended without a word");
+            send(&shared, &self.out, how, None);
+        }
+    }
+}
+
+impl Deref for Item {
+    type Target = Key;
+
+    fn deref(&self) -> &Key {
+        &self.out.key
+    }
+}
+
+impl fmt::Debug for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Item")
+            .field("key", &self.out.key)
+            .field("attempt", &self.attempt())
+            .field("epoch", &self.out.epoch)
+            .finish_non_exhaustive()
+    }
+}

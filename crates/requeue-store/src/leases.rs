@@ -1,0 +1,139 @@
+//! The keys that this process holds: renewed together while they are held.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::{Engine, Place};
+use crate::key::Key;
+use crate::lane::MOST;
+
+/// A hand-out, by its number.
+#[derive(Debug)]
+struct Held {
+    key: Key,
+    /// Until when it is surely this process's: by its own clock, from before the engine was asked.
+    deadline: Instant,
+    lost: CancellationToken,
+}
+
+#[derive(Debug)]
+pub(crate) struct Leases {
+    lease: Duration,
+    held: Mutex<HashMap<i64, Held>>,
+    /// Something is held where nothing was.
+    begun: Notify,
+}
+
+impl Leases {
+    /// Renews in a task of its own, until this is dropped.
+    pub(crate) fn start(engine: Arc<dyn Engine>, place: Arc<Place>, lease: Duration) -> Arc<Self> {
+        let leases = Arc::new(Self { lease, held: Mutex::default(), begun: Notify::new() });
+        tokio::spawn(keep(Arc::downgrade(&leases), engine, place, lease));
+        leases
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<i64, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A key has been claimed; the engine was asked at `since`. The token is cancelled when it is
+    /// lost.
+    pub(crate) fn hold(&self, key: Key, epoch: i64, since: Instant) -> CancellationToken {
+        let lost = CancellationToken::new();
+        let held = Held { key, deadline: since + self.lease, lost: lost.clone() };
+        let mut all = self.lock();
+        all.insert(epoch, held);
+        let is_first = all.len() == 1;
+        drop(all);
+        if is_first {
+            self.begun.notify_one();
+        }
+        lost
+    }
+
+    /// The hand-out is being ended: until when that may be tried.
+    pub(crate) fn release(&self, epoch: i64) -> Instant {
+        self.lock().remove(&epoch).map_or_else(Instant::now, |held| held.deadline)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// What is lost by now, and when the next is.
+    fn expire(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let mut all = self.lock();
+        all.retain(|_, held| {
+            if held.deadline <= now {
+                held.lost.cancel();
+            }
+            held.deadline > now
+        });
+        all.values().map(|held| held.deadline).min()
+    }
+
+    fn all(&self) -> Vec<(Key, i64)> {
+        self.lock().iter().map(|(&epoch, held)| (held.key.clone(), epoch)).collect()
+    }
+
+    fn renewed(&self, held: &[(Key, i64)], answers: &[bool], since: Instant) {
+        let mut all = self.lock();
+        for ((_, epoch), &still) in held.iter().zip(answers) {
+            if still {
+                if let Some(held) = all.get_mut(epoch) {
+                    held.deadline = since + self.lease;
+                }
+            } else if let Some(held) = all.remove(epoch) {
+                held.lost.cancel();
+            }
+        }
+    }
+}
+
+async fn keep(leases: Weak<Leases>, engine: Arc<dyn Engine>, place: Arc<Place>, lease: Duration) {
+    let every = lease / 3;
+    let mut renewal = Instant::now() + every;
+    loop {
+        let Some(held) = leases.upgrade() else { return };
+        let next = held.expire();
+        let begun = next.is_none().then(|| Arc::clone(&held));
+        drop(held);
+        match (begun, next) {
+            (Some(held), _) => {
+                // Nothing to renew. It holds on to them for a while only, so that they can end.
+                tokio::select! {
+                    () = held.begun.notified() => renewal = Instant::now() + every,
+                    () = tokio::time::sleep(Duration::from_secs(1)) => {}
+                }
+                continue;
+            }
+            (None, Some(next)) => sleep_until(renewal.min(next)).await,
+            (None, None) => continue,
+        }
+        if Instant::now() < renewal {
+            continue;
+        }
+        renewal = Instant::now() + every;
+        let Some(held) = leases.upgrade().map(|leases| leases.all()) else { return };
+        for part in held.chunks(MOST) {
+            let since = Instant::now();
+            let asked = engine.renew(&place, part.to_vec(), lease);
+            match timeout_at(since + every, asked).await {
+                Ok(Ok(answers)) => {
+                    let Some(leases) = leases.upgrade() else { return };
+                    leases.renewed(part, &answers, since);
+                }
+                Ok(Err(fault)) => {
+                    tracing::warn!(queue = place.name, error = %fault.source, "leases not renewed");
+                }
+                Err(_) => tracing::warn!(queue = place.name, "leases not renewed: no answer"),
+            }
+        }
+    }
+}

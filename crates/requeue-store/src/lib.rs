@@ -1,0 +1,75 @@
+//! The [`requeue`](https://docs.rs/requeue) work queue, durable and shared: the same promises across
+//! processes and machines, on an engine that you run anyway.
+//!
+//! - **Coalesced, exclusive, never lost, delayed and retried**, as in memory: a key added ten times
+//!   before a worker takes it is handed out once; it is with one worker at a time, on whatever
+//!   machine; one that is added while it is worked on is handed out once more; failures back off.
+//! - **Durable**: an add that returned survives a crash of every process of yours, and of the engine
+//!   as far as that promises.
+//! - **Leased and fenced**: a worker that dies or is cut off loses its key when the lease ends, and
+//!   whatever it does after that has no effect here; [`Item::epoch`] makes the same true elsewhere.
+//! - **Parked**: a key that fails too often is put out of the way, with its last error, until it is
+//!   revived.
+//!
+//! ```
+//! use std::time::Duration;
+//! use requeue_store::Store;
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! let store = Store::connect(&url).await?;
+//! store.migrate().await?;
+//! let queue = store.queue("invoices").max_failures(5).open().await?;
+//!
+//! queue.add_all(["a-17", "a-18"]).await?;
+//! queue.add_after("a-19", Duration::from_secs(3600)).await?;
+//!
+//! let item = queue.get().await.expect("it is not shut down");
+//! match send_invoice(&item).await {
+//!     Ok(()) => item.succeed().await?,
+//!     Err(error) => item.retry(error).await?,
+//! }
+//! # async fn send_invoice(_: &[u8]) -> Result<(), std::io::Error> { Ok(()) }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Time
+//!
+//! All times are the engine's: a client whose clock is wrong adds, claims and loses as any other.
+//! How long a lease surely lasts is counted here, from before the engine was asked for it.
+
+mod add;
+mod adding;
+mod address;
+#[cfg(test)]
+mod conformance;
+mod engine;
+mod error;
+mod finishing;
+mod getting;
+mod inspect;
+mod item;
+mod key;
+mod lane;
+mod leases;
+mod options;
+mod patience;
+mod queue;
+mod row;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod store;
+mod time;
+
+pub use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge, Priority};
+pub use crate::error::{
+    AddError, ChangeError, ConnectError, FinishError, LookError, MigrateError, OpenError,
+};
+pub use crate::inspect::{Counts, Entry, State};
+pub use crate::item::Item;
+pub use crate::key::Key;
+pub use crate::queue::Queue;
+pub use crate::store::{Opening, Store};

@@ -1,0 +1,30 @@
+//! What a process says of a queue that it opens.
+
+use std::time::Duration;
+
+use crate::add::EarlyAdd;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) early_add: Option<EarlyAdd>,
+    pub(crate) lease: Duration,
+    pub(crate) backoff: (Duration, Duration),
+    pub(crate) max_failures: Option<u32>,
+    pub(crate) oldest_every: u32,
+    pub(crate) poll: Duration,
+    pub(crate) add_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            early_add: None,
+            lease: Duration::from_secs(30),
+            backoff: (Duration::from_millis(5), Duration::from_secs(300)),
+            max_failures: None,
+            oldest_every: 10,
+            poll: Duration::from_secs(1),
+            add_timeout: Duration::from_secs(30),
+        }
+    }
+}

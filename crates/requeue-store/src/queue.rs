@@ -1,0 +1,259 @@
+//! A queue in a store.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, timeout_at};
+
+use crate::add::{Add, Added, Cancelled, EarlyAdd};
+use crate::adding::{self, Adding};
+use crate::engine::{Ask, Engine, Place};
+use crate::error::{AddError, ChangeError, Fault};
+use crate::finishing::{self, Finishing};
+use crate::getting::{self, Waiter};
+use crate::item::Item;
+use crate::key::{Key, LONGEST};
+use crate::lane::{Lane, MOST};
+use crate::leases::Leases;
+use crate::options::Options;
+
+/// A queue that other processes, on this machine or others, have open, too.
+///
+/// Handles are cheap to clone; all of one [`open`](crate::Opening::open) share their tasks: one that
+/// claims keys for all who wait, and one that renews leases.
+#[derive(Clone)]
+pub struct Queue {
+    pub(crate) shared: Arc<Shared>,
+    getters: mpsc::UnboundedSender<Waiter>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) place: Arc<Place>,
+    pub(crate) options: Options,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) adding: Lane<Adding>,
+    pub(crate) finishing: Lane<Finishing>,
+    pub(crate) ending: watch::Sender<bool>,
+}
+
+impl Queue {
+    pub(crate) fn new(engine: Arc<dyn Engine>, place: Place, options: Options) -> Self {
+        let place = Arc::new(place);
+        let (breadth, lease) = (engine.breadth(), options.lease);
+        let adding = {
+            let (engine, place) = (Arc::clone(&engine), Arc::clone(&place));
+            let submit =
+                move |batch| adding::submit(Arc::clone(&engine), Arc::clone(&place), batch);
+            Lane::new(breadth, submit)
+        };
+        let finishing = {
+            let (engine, place) = (Arc::clone(&engine), Arc::clone(&place));
+            let submit =
+                move |batch| finishing::submit(Arc::clone(&engine), Arc::clone(&place), batch);
+            Lane::new(breadth, submit)
+        };
+        let leases = Leases::start(Arc::clone(&engine), Arc::clone(&place), lease);
+        let ending = watch::Sender::new(false);
+        let shared =
+            Arc::new(Shared { engine, place, options, leases, adding, finishing, ending });
+        let (getters, come) = mpsc::unbounded_channel();
+        tokio::spawn(getting::serve(Arc::downgrade(&shared), come));
+        Self { shared, getters }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.place.name
+    }
+
+    /// What adds do to a key that waits or has failed.
+    #[must_use]
+    pub fn early_add(&self) -> EarlyAdd {
+        self.shared.place.early_add
+    }
+
+    /// Adds a key, to be ready at once. When this returns, the add survives whatever the engine
+    /// promises to survive.
+    ///
+    /// Adds of one process that come together travel together. Dropped before it returns, the add
+    /// may have happened.
+    ///
+    /// # Errors
+    ///
+    /// If the key is longer than 2,048 bytes, or the store could not be reached in time, in which
+    /// case the error says whether the key may have been added.
+    pub async fn add(&self, key: impl Into<Key>) -> Result<Added, AddError> {
+        self.add_with(key, Add::now()).await
+    }
+
+    /// Adds a key, to be ready after `delay`.
+    ///
+    /// # Errors
+    ///
+    /// As of [`add`](Self::add).
+    pub async fn add_after(
+        &self,
+        key: impl Into<Key>,
+        delay: Duration,
+    ) -> Result<Added, AddError> {
+        self.add_with(key, Add::after(delay)).await
+    }
+
+    /// Adds a key with all that can be asked of it.
+    ///
+    /// # Errors
+    ///
+    /// As of [`add`](Self::add).
+    pub async fn add_with(&self, key: impl Into<Key>, add: Add) -> Result<Added, AddError> {
+        let key = checked(key.into())?;
+        let deadline = Instant::now() + self.shared.options.add_timeout;
+        let (reply, answered) = oneshot::channel();
+        self.shared.adding.put(Adding { key, add, deadline, reply });
+        match timeout_at(deadline, answered).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(late("the runtime of the queue has ended")),
+            Err(_) => Err(late("there was no answer in time")),
+        }
+    }
+
+    /// Adds all of them, to be ready at once. How many were not pending before.
+    ///
+    /// # Errors
+    ///
+    /// As of [`add`](Self::add); then some of the keys have been added, and to add all of them again
+    /// is harmless. With a key that is too long, none of its part of 256 are.
+    pub async fn add_all<K: Into<Key>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<usize, AddError> {
+        self.add_all_with(keys, Add::now()).await
+    }
+
+    /// Adds all of them with all that can be asked of them. How many were not pending before.
+    ///
+    /// # Errors
+    ///
+    /// As of [`add_all`](Self::add_all).
+    pub async fn add_all_with<K: Into<Key>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        add: Add,
+    ) -> Result<usize, AddError> {
+        let mut keys = keys.into_iter();
+        let mut new = 0;
+        loop {
+            let mut part: Vec<Key> =
+                keys.by_ref().take(MOST).map(|key| checked(key.into())).collect::<Result<_, _>>()?;
+            if part.is_empty() {
+                return Ok(new);
+            }
+            part.sort_unstable();
+            let asks = part.chunk_by(|a, b| a == b).map(|same| Ask {
+                key: same[0].clone(),
+                add,
+                adds: same.len().try_into().unwrap_or(u32::MAX),
+            });
+            let deadline = Instant::now() + self.shared.options.add_timeout;
+            let Shared { engine, place, .. } = &*self.shared;
+            let added = adding::add(&**engine, place, asks.collect(), deadline).await;
+            let added = added
+                .map_err(|(unsure, fault)| AddError::of("not all keys were added", unsure, fault))?;
+            new += added.iter().filter(|&&added| added == Added::New).count();
+        }
+    }
+
+    /// The next key, as soon as there is one; `None` once the queue is
+    /// [shut down](Self::shut_down) here. While the store can't be reached, it waits for that.
+    ///
+    /// Cancel safe: a key that was claimed for one who has gone is put back.
+    pub async fn get(&self) -> Option<Item> {
+        self.get_many(1).await.pop()
+    }
+
+    /// Up to `max` keys, as soon as there is one; none once the queue is shut down here, or with
+    /// a `max` of 0.
+    ///
+    /// Cancel safe, as [`get`](Self::get).
+    pub async fn get_many(&self, max: usize) -> Vec<Item> {
+        while max > 0 && !self.is_shut_down() {
+            let (reply, passed) = oneshot::channel();
+            if self.getters.send(Waiter { max, reply }).is_err() {
+                break;
+            }
+            if let Ok(passed) = passed.await {
+                return passed.take();
+            }
+        }
+        Vec::new()
+    }
+
+    /// Takes the key out of ready, waiting, dirty and parked, never out of a run, and forgets its
+    /// failures. Says what it took.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't be reached.
+    pub async fn cancel(&self, key: impl Into<Key>) -> Result<Cancelled, ChangeError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let cancelled = engine.cancel(place, &key.into()).await;
+        cancelled.map_err(|fault| ChangeError::of("the key was not cancelled", fault))
+    }
+
+    /// Makes a parked key ready, with its failures forgotten. Whether it was parked.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't be reached.
+    pub async fn revive(&self, key: impl Into<Key>) -> Result<bool, ChangeError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let revived = engine.revive(place, &key.into()).await;
+        revived.map_err(|fault| ChangeError::of("the key was not revived", fault))
+    }
+
+    /// Hands out no more here: those who wait get `None`. What is held here can still be ended, and
+    /// adds are taken: the queue is other processes', too.
+    pub fn shut_down(&self) {
+        self.shared.ending.send_replace(true);
+    }
+
+    /// Whether it is shut down here.
+    #[must_use]
+    pub fn is_shut_down(&self) -> bool {
+        *self.shared.ending.borrow()
+    }
+
+    /// How many keys this process holds.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.shared.leases.len()
+    }
+}
+
+fn checked(key: Key) -> Result<Key, AddError> {
+    if key.is_too_long() {
+        let (length, start) = (key.len(), Key::from(&key[..64]));
+        let said = format!("\"{start}...\": a key of {length} bytes; {LONGEST} are the most");
+        return Err(AddError::new(said));
+    }
+    Ok(key)
+}
+
+fn late(why: &str) -> AddError {
+    AddError::of("the key was not added", true, Fault::unsure(why))
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("place", &self.place).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,301 @@
+//! What is kept of a key, and what each verb does to it: the one place where that is said in Rust.
+//! The engines that do it by themselves, in SQL or Lua, are held to it.
+
+use std::time::Duration;
+
+use crate::add::{Added, Cancelled, EarlyAdd, Merge, Priority};
+use crate::engine::{Ask, Asked, Backoff, Delay, Failing, HandOut, How};
+use crate::inspect::{Entry, State};
+use crate::key::Key;
+use crate::time::{Micros, after, until};
+
+/// All that is known of a key. Of one without a state there is none.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Row {
+    /// When the run that is pending is due. One at most is: of a key with a worker, that after the
+    /// one under way.
+    pub(crate) at: Option<Micros>,
+    pub(crate) run: Option<Run>,
+    pub(crate) parked: bool,
+    /// In a row.
+    pub(crate) failures: u32,
+    /// How many of them the backoff has counted, and until when the last one waits.
+    pub(crate) steps: u32,
+    pub(crate) until: Micros,
+    /// [`EarlyAdd::Hold`]: nothing runs before.
+    pub(crate) not_before: Micros,
+    /// What the pending run is asked with; the priority stays when there is none.
+    pub(crate) asked: Asked,
+    /// Since when it is ready, dirty, waiting, with its worker, or parked.
+    pub(crate) since: Micros,
+    /// Of the last failure.
+    pub(crate) error: Option<String>,
+}
+
+/// A hand-out that has not ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Run {
+    pub(crate) epoch: i64,
+    pub(crate) lease_until: Micros,
+    pub(crate) since: Micros,
+    /// What it was asked with.
+    pub(crate) asked: Asked,
+}
+
+impl Row {
+    /// Whether the run that is pending is due.
+    fn is_dirty(&self, now: Micros) -> bool {
+        self.at.is_some_and(|at| at <= now)
+    }
+
+    /// Whether it may be handed out.
+    pub(crate) fn is_ready(&self, now: Micros) -> bool {
+        self.run.is_none() && self.is_dirty(now)
+    }
+
+    const fn is_nothing(&self) -> bool {
+        self.at.is_none() && self.run.is_none() && !self.parked
+    }
+
+    fn note(&mut self, more: Asked) {
+        let pending = self.at.is_some();
+        self.asked.priority =
+            if pending { self.asked.priority.max(more.priority) } else { more.priority };
+        self.asked.adds = self.asked.adds.saturating_add(more.adds);
+        self.asked.reasons |= more.reasons;
+    }
+
+    fn forget(&mut self) {
+        (self.failures, self.steps, self.until, self.not_before) = (0, 0, 0, 0);
+        self.error = None;
+    }
+
+    fn take_back(&mut self) {
+        self.forget();
+        (self.at, self.parked) = (None, false);
+        (self.asked.adds, self.asked.reasons) = (0, 0);
+    }
+
+    /// A run is wanted at `at`.
+    fn demand(&mut self, at: Micros, merge: Merge, now: Micros) -> Added {
+        if self.is_dirty(now) {
+            return Added::Coalesced;
+        }
+        let was = self.at;
+        if at <= now {
+            self.not_before = 0;
+            (self.at, self.since) = (Some(now), now);
+            return if self.run.is_some() { Added::Dirty } else { Added::New };
+        }
+        let Some(was) = was else {
+            (self.at, self.since) = (Some(at), now);
+            return Added::New;
+        };
+        self.at = Some(match merge {
+            Merge::Earliest => was.min(at),
+            Merge::Latest => was.max(at),
+            Merge::Exactly => at,
+        });
+        Added::Coalesced
+    }
+
+    /// What the add of `ask` does to what is known of its key.
+    pub(crate) fn add(row: Option<Self>, ask: &Ask, early_add: EarlyAdd, now: Micros) -> (Self, Added) {
+        let mut row = row.unwrap_or_default();
+        let add = ask.add;
+        if row.parked && !add.revives {
+            return (row, Added::Parked);
+        }
+        if row.parked || add.merge == Merge::Exactly {
+            row.take_back();
+        }
+        let asked = Asked { adds: ask.adds, reasons: add.reasons, priority: add.priority };
+        row.note(asked);
+        let wanted = after(now, add.after);
+        let held = early_add == EarlyAdd::Hold && !row.is_ready(now);
+        let at = if held { wanted.max(row.not_before) } else { wanted };
+        let added = row.demand(at, add.merge, now);
+        (row, if at > wanted { Added::Held } else { added })
+    }
+
+    /// Hands the key out, which is ready.
+    pub(crate) fn claim(&mut self, key: &Key, epoch: i64, lease: Duration, now: Micros) -> HandOut {
+        let asked = Asked { adds: self.asked.adds.max(1), ..self.asked };
+        let queued = until(self.since, now);
+        (self.asked.adds, self.asked.reasons) = (0, 0);
+        self.at = None;
+        self.not_before = 0;
+        self.run = Some(Run { epoch, lease_until: after(now, lease), since: now, asked });
+        HandOut { key: key.clone(), epoch, asked, failures: self.failures, queued }
+    }
+
+    /// Whether the hand-out with this number is its holder's still.
+    pub(crate) fn is_held(&self, epoch: i64, now: Micros) -> bool {
+        self.run.is_some_and(|run| run.epoch == epoch && run.lease_until > now)
+    }
+
+    /// Ends the hand-out. What is left of the key, if anything.
+    pub(crate) fn finish(mut self, how: How, early_add: EarlyAdd, now: Micros) -> Option<Self> {
+        let later = match how {
+            How::Succeed => {
+                self.forget();
+                None
+            }
+            How::Later(delay, priority) => {
+                self.forget();
+                Some((delay, priority))
+            }
+            How::Fail { delay, asked, error } => {
+                self.fail(delay, asked, error, early_add, now);
+                None
+            }
+            How::PutBack(asked) => {
+                self.note(asked);
+                self.demand(self.not_before.max(now), Merge::Earliest, now);
+                None
+            }
+        };
+        self.run = None;
+        if self.is_dirty(now) {
+            // It goes to the end, and was added when it was.
+            self.at = Some(now);
+        } else if self.at.is_some() {
+            self.since = now;
+        }
+        if let Some((delay, priority)) = later {
+            self.note(Asked { adds: 1, reasons: 0, priority });
+            self.demand(after(now, delay), Merge::Earliest, now);
+        }
+        (!self.is_nothing()).then_some(self)
+    }
+
+    /// The lease of the hand-out has run out.
+    pub(crate) fn expire(self, failing: Failing, early_add: EarlyAdd, now: Micros) -> Option<Self> {
+        let asked = self.run.map(|run| run.asked).unwrap_or_default();
+        let error = "the lease ran out".to_owned();
+        let delay = Delay::Backoff(failing);
+        self.finish(How::Fail { delay, asked, error }, early_add, now)
+    }
+
+    fn fail(&mut self, delay: Delay, asked: Asked, error: String, early_add: EarlyAdd, now: Micros) {
+        self.failures = self.failures.saturating_add(1);
+        self.error = Some(error);
+        self.note(asked);
+        let (delay, most) = match delay {
+            Delay::Backoff(failing) => {
+                (Some(self.back_off(failing.backoff, now)), failing.max_failures)
+            }
+            Delay::Exactly(delay, most) => (Some(delay), most),
+            Delay::Park => (None, None),
+        };
+        let Some(delay) = delay.filter(|_| most.is_none_or(|most| self.failures < most)) else {
+            if self.at.is_some() {
+                // Something else is wanted of it by now: it begins anew.
+                self.forget();
+            } else {
+                (self.parked, self.since) = (true, now);
+            }
+            return;
+        };
+        let mut at = after(now, delay);
+        if early_add == EarlyAdd::Hold {
+            self.not_before = self.not_before.max(at);
+            at = self.not_before;
+            if at > now && let Some(was) = self.at {
+                // One run for the failure and whatever was asked for meanwhile.
+                self.at = Some(was.max(at));
+            }
+        }
+        self.demand(at, Merge::Earliest, now);
+    }
+
+    fn back_off(&mut self, backoff: Backoff, now: Micros) -> Duration {
+        if now < self.until {
+            return until(now, self.until);
+        }
+        let expired = after(after(self.until, backoff.cap), backoff.cap) < now;
+        let steps = if expired { 0 } else { self.steps };
+        let most = doubled(backoff.base, steps).min(backoff.cap);
+        let delay = most.mul_f64(0.5 + backoff.share.clamp(0.0, 1.0) / 2.0);
+        self.steps = steps.saturating_add(1);
+        self.until = after(now, delay);
+        delay
+    }
+
+    pub(crate) fn cancel(mut self, now: Micros) -> (Option<Self>, Cancelled) {
+        let (pending, due, running) = (self.at.is_some(), self.is_dirty(now), self.run.is_some());
+        let cancelled = Cancelled {
+            ready: due && !running,
+            dirty: due && running,
+            waiting: pending && !due,
+            parked: self.parked,
+        };
+        self.take_back();
+        ((!self.is_nothing()).then_some(self), cancelled)
+    }
+
+    /// Whether it was parked.
+    pub(crate) fn revive(&mut self, now: Micros) -> bool {
+        if !self.parked {
+            return false;
+        }
+        let asked = self.asked;
+        self.take_back();
+        self.asked = asked;
+        (self.at, self.since) = (Some(now), now);
+        true
+    }
+
+    pub(crate) fn state(&self, now: Micros) -> State {
+        match (self.parked, self.run) {
+            (true, _) => State::Parked,
+            (false, Some(_)) => State::Processing,
+            (false, None) if self.is_dirty(now) => State::Ready,
+            (false, None) => State::Waiting,
+        }
+    }
+
+    pub(crate) fn seen(&self, key: Key, now: Micros) -> Entry {
+        let due = self.at.filter(|&at| at > now);
+        Entry {
+            key,
+            state: self.state(now),
+            dirty: self.run.is_some() && self.is_dirty(now),
+            since: until(self.run.map_or(self.since, |run| run.since), now),
+            due: due.map(|at| until(now, at)),
+            lease: self.run.map(|run| until(now, run.lease_until)),
+            epoch: self.run.map(|run| run.epoch),
+            failures: self.failures,
+            priority: self.asked.priority,
+            adds: self.asked.adds,
+            reasons: self.asked.reasons,
+            error: self.error.clone(),
+        }
+    }
+}
+
+/// base · 2ⁿ, or the longest there is.
+fn doubled(base: Duration, n: u32) -> Duration {
+    2u32.checked_pow(n).and_then(|factor| base.checked_mul(factor)).unwrap_or(Duration::MAX)
+}
+
+impl Priority {
+    pub(crate) const ALL: [Self; 3] = [Self::Low, Self::Normal, Self::High];
+
+    /// As engines keep it.
+    pub(crate) const fn number(self) -> i64 {
+        match self {
+            Self::Low => -1,
+            Self::Normal => 0,
+            Self::High => 1,
+        }
+    }
+
+    pub(crate) const fn of(number: i64) -> Self {
+        match number {
+            ..0 => Self::Low,
+            0 => Self::Normal,
+            _ => Self::High,
+        }
+    }
+}

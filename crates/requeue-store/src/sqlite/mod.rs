@@ -1,0 +1,148 @@
+//! A file, for all processes of one machine.
+
+mod rows;
+#[cfg(test)]
+mod tests;
+mod thread;
+mod verbs;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use self::thread::{Clock, Thread, Work};
+use crate::add::{Added, Cancelled, EarlyAdd};
+use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place};
+use crate::error::Fault;
+use crate::inspect::{Counts, Entry, State};
+use crate::key::Key;
+
+/// What survives when the power goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Synchronous {
+    /// All but the last commits.
+    #[default]
+    Normal,
+    /// All that was acknowledged.
+    Full,
+}
+
+#[derive(Debug)]
+pub(crate) struct Sqlite {
+    thread: Thread,
+    wakes: Mutex<HashMap<i64, watch::Sender<u64>>>,
+}
+
+impl Sqlite {
+    pub(crate) fn open(path: &Path, synchronous: Synchronous) -> Result<Self, Fault> {
+        Self::open_with(path, synchronous, Box::new(thread::system_now))
+    }
+
+    fn open_with(path: &Path, synchronous: Synchronous, clock: Clock) -> Result<Self, Fault> {
+        let thread = Thread::start(path, synchronous, clock)?;
+        Ok(Self { thread, wakes: Mutex::default() })
+    }
+
+    fn sender(&self, queue: i64) -> watch::Sender<u64> {
+        let mut wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
+        wakes.entry(queue).or_insert_with(|| watch::Sender::new(0)).clone()
+    }
+
+    /// Does `work`, and wakes who waits at the queue.
+    async fn change<T: Send + 'static>(
+        &self,
+        queue: &Place,
+        work: impl FnOnce(&Work<'_>, Arc<Place>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Fault> {
+        let place = Arc::new(queue.clone());
+        let done = self.thread.call(move |at| work(at, place)).await?;
+        self.sender(queue.id).send_modify(|wakes| *wakes += 1);
+        Ok(done)
+    }
+
+    async fn look<T: Send + 'static>(
+        &self,
+        queue: &Place,
+        work: impl FnOnce(&Work<'_>, Arc<Place>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Fault> {
+        let place = Arc::new(queue.clone());
+        self.thread.call(move |at| work(at, place)).await
+    }
+}
+
+impl Engine for Sqlite {
+    fn migrate(&self) -> Answer<'_, ()> {
+        Box::pin(self.thread.migrate())
+    }
+
+    fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place> {
+        let name = name.to_owned();
+        Box::pin(async move {
+            self.thread.check().await?;
+            self.thread.call(move |at| at.open(name, early_add)).await
+        })
+    }
+
+    fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
+        Box::pin(self.change(queue, move |at, queue| at.add(&queue, &asks)))
+    }
+
+    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
+        Box::pin(self.look(queue, move |at, queue| at.claim(&queue, &claim)))
+    }
+
+    fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
+        Box::pin(self.change(queue, move |at, queue| at.finish(&queue, ends)))
+    }
+
+    fn renew<'a>(
+        &'a self,
+        queue: &'a Place,
+        held: Vec<(Key, i64)>,
+        lease: Duration,
+    ) -> Answer<'a, Vec<bool>> {
+        Box::pin(self.look(queue, move |at, queue| at.renew(&queue, &held, lease)))
+    }
+
+    fn cancel<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Cancelled> {
+        let key = key.clone();
+        Box::pin(self.look(queue, move |at, queue| at.cancel(&queue, &key)))
+    }
+
+    fn revive<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, bool> {
+        let key = key.clone();
+        Box::pin(self.change(queue, move |at, queue| at.revive(&queue, &key)))
+    }
+
+    fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
+        let key = key.clone();
+        Box::pin(self.look(queue, move |at, queue| at.look_up(&queue, key)))
+    }
+
+    fn page<'a>(
+        &'a self,
+        queue: &'a Place,
+        state: Option<State>,
+        after: Option<&'a Key>,
+        limit: usize,
+    ) -> Answer<'a, Vec<Entry>> {
+        let after = after.cloned();
+        Box::pin(self.look(queue, move |at, queue| at.page(&queue, state, after, limit)))
+    }
+
+    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, Counts> {
+        Box::pin(self.look(queue, |at, queue| at.counts(&queue)))
+    }
+
+    fn wakes(&self, queue: &Place) -> watch::Receiver<u64> {
+        self.sender(queue.id).subscribe()
+    }
+
+    fn breadth(&self) -> usize {
+        // One writes at a time; a second batch is gathered meanwhile.
+        2
+    }
+}

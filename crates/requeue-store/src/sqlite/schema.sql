@@ -1,0 +1,42 @@
+-- Version 1.
+create table queues (
+    id integer primary key,
+    name text not null unique,
+    -- 0: an add takes the place of a delayed one; 1: and nothing runs before a backoff has passed.
+    early_add integer not null
+) strict;
+
+-- The numbers of hand-outs, which never go back.
+create table epochs (last integer not null) strict;
+insert into epochs values (0);
+
+-- A row for each key that has a state. Times are microseconds since 1970.
+create table keys (
+    queue integer not null,
+    key blob not null,
+    -- 0: ready or waiting; 1: with a worker; 2: parked.
+    state integer not null,
+    -- When the run that is pending is due.
+    at integer,
+    -- Of one with a worker: its hand-out, and what that was asked with.
+    epoch integer,
+    lease_until integer,
+    run_since integer,
+    run_priority integer,
+    run_adds integer,
+    run_reasons integer,
+    priority integer not null,
+    adds integer not null,
+    reasons integer not null,
+    failures integer not null,
+    steps integer not null,
+    until integer not null,
+    not_before integer not null,
+    since integer not null,
+    error text,
+    primary key (queue, key)
+) strict, without rowid;
+
+create index keys_ready on keys (queue, priority, at) where state = 0;
+create index keys_leases on keys (queue, lease_until) where state = 1;
+create index keys_parked on keys (queue, key) where state = 2;

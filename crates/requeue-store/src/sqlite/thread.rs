@@ -1,0 +1,246 @@
+//! The thread that has the connection. What comes while it is busy is one transaction: of what
+//! a commit costs, each verb then pays a part.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, SystemTime};
+
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+use tokio::sync::oneshot;
+
+use super::Synchronous;
+use crate::error::Fault;
+use crate::time::Micros;
+
+/// What a file of ours has as its `application_id`: "rque".
+const OURS: i32 = 0x7271_7565;
+const VERSION: i32 = 1;
+/// How many verbs one transaction takes at most.
+const MOST: usize = 256;
+/// How long another process may keep the file to itself.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the time is.
+pub(super) type Clock = Box<dyn Fn() -> Micros + Send>;
+
+/// Told whether what it did has been committed.
+type Told = Box<dyn FnOnce(Result<(), Fault>) + Send>;
+
+enum Job {
+    Verb(Box<dyn FnOnce(&Work<'_>) -> (bool, Told) + Send>),
+    Migrate(oneshot::Sender<Result<(), Fault>>),
+    Check(oneshot::Sender<Result<(), Fault>>),
+}
+
+/// A transaction, and its time.
+pub(super) struct Work<'c> {
+    pub(super) connection: &'c Connection,
+    pub(super) now: Micros,
+}
+
+#[derive(Debug)]
+pub(super) struct Thread {
+    jobs: Sender<Job>,
+}
+
+impl Thread {
+    pub(super) fn start(
+        path: &Path,
+        synchronous: Synchronous,
+        clock: Clock,
+    ) -> Result<Self, Fault> {
+        let connection = connect(path, synchronous).map_err(|error| fault(&error))?;
+        let (jobs, come) = channel();
+        let server = Server { connection, path: path.to_owned(), clock, now: 0 };
+        std::thread::Builder::new()
+            .name("requeue-sqlite".to_owned())
+            .spawn(move || server.serve(&come))
+            .map_err(Fault::absent)?;
+        Ok(Self { jobs })
+    }
+
+    /// Does `work` in a transaction. Cancel safe, but what was begun is done.
+    pub(super) async fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Fault> {
+        let (answer, answered) = oneshot::channel();
+        let verb = Box::new(move |at: &Work<'_>| {
+            let done = work(at);
+            let went_well = done.is_ok();
+            let told: Told = Box::new(move |committed| {
+                let done = committed.and_then(|()| done.map_err(|error| fault(&error)));
+                // Whoever asked may have gone.
+                let _ = answer.send(done);
+            });
+            (went_well, told)
+        });
+        self.ask(Job::Verb(verb), answered).await
+    }
+
+    pub(super) async fn migrate(&self) -> Result<(), Fault> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(Job::Migrate(answer), answered).await
+    }
+
+    /// Whether the file has this version's schema.
+    pub(super) async fn check(&self) -> Result<(), Fault> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(Job::Check(answer), answered).await
+    }
+
+    async fn ask<T>(
+        &self,
+        job: Job,
+        answered: oneshot::Receiver<Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let gone = || Fault::unsure("the thread of the database has ended");
+        self.jobs.send(job).map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
+    }
+}
+
+fn connect(path: &Path, synchronous: Synchronous) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(PATIENCE)?;
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    let synchronous = match synchronous {
+        Synchronous::Normal => "normal",
+        Synchronous::Full => "full",
+    };
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
+struct Server {
+    connection: Connection,
+    path: PathBuf,
+    clock: Clock,
+    now: Micros,
+}
+
+impl Server {
+    fn serve(mut self, come: &Receiver<Job>) {
+        let mut next = None;
+        while let Some(job) = next.take().or_else(|| come.recv().ok()) {
+            match job {
+                Job::Verb(verb) => {
+                    let mut verbs = vec![verb];
+                    while verbs.len() < MOST {
+                        match come.try_recv() {
+                            Ok(Job::Verb(verb)) => verbs.push(verb),
+                            Ok(other) => {
+                                next = Some(other);
+                                break;
+                            }
+                            Err(_) => break,
+                        }
+                    }
+                    self.commit(verbs);
+                }
+                Job::Migrate(answer) => _ = answer.send(self.migrate()),
+                Job::Check(answer) => _ = answer.send(self.check()),
+            }
+        }
+    }
+
+    fn commit(&mut self, verbs: Vec<Box<dyn FnOnce(&Work<'_>) -> (bool, Told) + Send>>) {
+        // It does not go back while this process runs.
+        self.now = self.now.max((self.clock)());
+        let now = self.now;
+        let mut told = Vec::with_capacity(verbs.len());
+        let committed = transact(&mut self.connection, |transaction| {
+            for verb in verbs {
+                let part = transaction.savepoint()?;
+                let (went_well, tell) = verb(&Work { connection: &part, now });
+                told.push(tell);
+                if went_well {
+                    part.commit()?;
+                }
+            }
+            Ok(())
+        });
+        let committed = committed.map_err(|error| error.to_string());
+        for tell in told {
+            tell(committed.clone().map_err(Fault::absent));
+        }
+    }
+
+    fn version(&self) -> rusqlite::Result<(i32, i32)> {
+        let pragma = |name| self.connection.pragma_query_value(None, name, |row| row.get(0));
+        Ok((pragma("application_id")?, pragma("user_version")?))
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        let path = self.path.display();
+        match self.version().map_err(|error| fault(&error))? {
+            (OURS, VERSION) => Ok(()),
+            (0, 0) => Err(Fault::refused(format!("{path}: there is no queue in it yet"))),
+            (OURS, version) => Err(Fault::refused(format!(
+                "{path}: its version is {version}, and this program's {VERSION}"
+            ))),
+            _ => Err(Fault::refused(format!("{path}: it belongs to another program"))),
+        }
+    }
+
+    fn migrate(&mut self) -> Result<(), Fault> {
+        let found = self.version().map_err(|error| fault(&error))?;
+        if found != (0, 0) {
+            return self.check();
+        }
+        let migrated = transact(&mut self.connection, |transaction| {
+            // Somebody else may have been quicker.
+            let ours: i32 = transaction.pragma_query_value(None, "application_id", |row| row.get(0))?;
+            if ours == OURS {
+                return Ok(true);
+            }
+            let tables = "select count(*) from sqlite_schema";
+            let tables: i64 = transaction.query_row(tables, [], |row| row.get(0))?;
+            if tables > 0 {
+                return Ok(false);
+            }
+            transaction.execute_batch(include_str!("schema.sql"))?;
+            transaction.pragma_update(None, "application_id", OURS)?;
+            transaction.pragma_update(None, "user_version", VERSION)?;
+            Ok(true)
+        });
+        if migrated.map_err(|error| fault(&error))? {
+            return self.check();
+        }
+        Err(Fault::refused(format!("{}: it belongs to another program", self.path.display())))
+    }
+}
+
+fn transact<T>(
+    connection: &mut Connection,
+    work: impl FnOnce(&mut Transaction<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
+    let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let done = work(&mut transaction)?;
+    transaction.commit()?;
+    Ok(done)
+}
+
+/// The time of this machine, which all processes that share a file have in common.
+pub(super) fn system_now() -> Micros {
+    let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    Micros::try_from(since.as_micros()).unwrap_or(Micros::MAX)
+}
+
+/// What does not commit has not happened.
+fn fault(error: &rusqlite::Error) -> Fault {
+    let said = error.to_string();
+    match error.sqlite_error_code() {
+        Some(
+            ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked
+            | ErrorCode::DiskFull
+            | ErrorCode::SystemIoFailure
+            | ErrorCode::OutOfMemory
+            | ErrorCode::OperationInterrupted
+            | ErrorCode::CannotOpen,
+        ) => Fault::absent(said),
+        _ => Fault::refused(said),
+    }
+}

@@ -1,0 +1,256 @@
+//! What each verb does, in a transaction.
+
+use std::time::Duration;
+
+use rusqlite::{OptionalExtension, Result, named_params, params};
+
+use super::rows::{COLUMNS, keep, load, read};
+use super::thread::Work;
+use crate::add::{Added, Cancelled, EarlyAdd, Priority};
+use crate::engine::{Ask, Claim, Claimed, End, HandOut, Place};
+use crate::inspect::{Counts, Entry, State};
+use crate::key::Key;
+use crate::row::Row;
+use crate::time::{Micros, after, until};
+
+/// How many leases that have run out one claim looks after.
+const EXPIRED: usize = 256;
+
+impl Work<'_> {
+    pub(super) fn open(&self, name: String, early_add: EarlyAdd) -> Result<Place> {
+        let number = match early_add {
+            EarlyAdd::Replace => 0,
+            EarlyAdd::Hold => 1,
+        };
+        let sql = "insert into queues (name, early_add) values (?1, ?2) on conflict do nothing";
+        self.connection.execute(sql, params![name, number])?;
+        let sql = "select id, early_add from queues where name = ?1";
+        let (id, number): (i64, i64) =
+            self.connection.query_row(sql, [&name], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let early_add = if number == 0 { EarlyAdd::Replace } else { EarlyAdd::Hold };
+        Ok(Place { id, name, early_add })
+    }
+
+    pub(super) fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>> {
+        let add = |ask: &Ask| {
+            let was = load(self.connection, queue.id, &ask.key)?;
+            let (row, added) = Row::add(was, ask, queue.early_add, self.now);
+            if added != Added::Parked {
+                keep(self.connection, queue.id, &ask.key, Some(&row))?;
+            }
+            Ok(added)
+        };
+        asks.iter().map(add).collect()
+    }
+
+    pub(super) fn claim(&self, queue: &Place, claim: &Claim) -> Result<Claimed> {
+        self.expire(queue, claim)?;
+        let mut items = Vec::new();
+        let oldest = claim.oldest.min(claim.max);
+        for (key, row) in self.oldest(queue, oldest)? {
+            items.push(self.hand_out(queue, &key, row, claim.lease)?);
+        }
+        for priority in Priority::ALL.into_iter().rev() {
+            for (key, row) in self.first(queue, priority, claim.max - items.len())? {
+                items.push(self.hand_out(queue, &key, row, claim.lease)?);
+            }
+        }
+        let next = if items.len() < claim.max { self.next(queue)? } else { None };
+        Ok(Claimed { items, next })
+    }
+
+    fn hand_out(
+        &self,
+        queue: &Place,
+        key: &Key,
+        mut row: Row,
+        lease: Duration,
+    ) -> Result<HandOut> {
+        let sql = "update epochs set last = last + 1 returning last";
+        let epoch = self.connection.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+        let out = row.claim(key, epoch, lease, self.now);
+        keep(self.connection, queue.id, key, Some(&row))?;
+        Ok(out)
+    }
+
+    /// Keys of a priority that are ready, those first that have been longest.
+    fn first(&self, queue: &Place, priority: Priority, limit: usize) -> Result<Vec<(Key, Row)>> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let sql = format!(
+            "select {COLUMNS} from keys where queue = :queue and state = 0 \
+             and priority = :priority and at <= :now order by at limit :limit"
+        );
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let found = statement.query_map(
+            named_params! {
+                ":queue": queue.id,
+                ":priority": priority.number(),
+                ":now": self.now,
+                ":limit": i64::try_from(limit).unwrap_or(i64::MAX),
+            },
+            read,
+        )?;
+        found.collect()
+    }
+
+    /// Keys that are ready, those first that have been longest, whatever their priority.
+    fn oldest(&self, queue: &Place, limit: usize) -> Result<Vec<(Key, Row)>> {
+        let mut found = Vec::new();
+        for priority in Priority::ALL {
+            found.extend(self.first(queue, priority, limit)?);
+        }
+        found.sort_by_key(|(_, row)| row.at);
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// Keys whose holders have let their lease run out have failed.
+    fn expire(&self, queue: &Place, claim: &Claim) -> Result<()> {
+        let sql = format!(
+            "select {COLUMNS} from keys where queue = ?1 and state = 1 and lease_until <= ?2 \
+             order by lease_until limit {EXPIRED}"
+        );
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let found: Vec<_> =
+            statement.query_map(params![queue.id, self.now], read)?.collect::<Result<_>>()?;
+        for (key, row) in found {
+            let row = row.expire(claim.expired, queue.early_add, self.now);
+            keep(self.connection, queue.id, &key, row.as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// How long until a key is due, or a lease runs out.
+    fn next(&self, queue: &Place) -> Result<Option<Duration>> {
+        let mut next: Option<Micros> = None;
+        let mut sooner = |at: Option<Micros>| next = next.into_iter().chain(at).min();
+        let sql = "select min(at) from keys where queue = ?1 and state = 0 and priority = ?2";
+        let mut due = self.connection.prepare_cached(sql)?;
+        for priority in Priority::ALL {
+            sooner(due.query_row(params![queue.id, priority.number()], |row| row.get(0))?);
+        }
+        let sql = "select min(lease_until) from keys where queue = ?1 and state = 1";
+        let mut leases = self.connection.prepare_cached(sql)?;
+        sooner(leases.query_row([queue.id], |row| row.get(0))?);
+        Ok(next.map(|at| until(self.now, at)))
+    }
+
+    pub(super) fn finish(&self, queue: &Place, ends: Vec<End>) -> Result<Vec<bool>> {
+        let finish = |End { key, epoch, how }: End| {
+            let row = load(self.connection, queue.id, &key)?;
+            let Some(row) = row.filter(|row| row.is_held(epoch, self.now)) else {
+                return Ok(false);
+            };
+            let row = row.finish(how, queue.early_add, self.now);
+            keep(self.connection, queue.id, &key, row.as_ref())?;
+            Ok(true)
+        };
+        ends.into_iter().map(finish).collect()
+    }
+
+    pub(super) fn renew(
+        &self,
+        queue: &Place,
+        held: &[(Key, i64)],
+        lease: Duration,
+    ) -> Result<Vec<bool>> {
+        let sql = "update keys set lease_until = :until where queue = :queue and key = :key \
+                   and state = 1 and epoch = :epoch and lease_until > :now";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let renew = |(key, epoch): &(Key, i64)| {
+            let changed = statement.execute(named_params! {
+                ":until": after(self.now, lease),
+                ":queue": queue.id,
+                ":key": &**key,
+                ":epoch": epoch,
+                ":now": self.now,
+            })?;
+            Ok(changed > 0)
+        };
+        held.iter().map(renew).collect()
+    }
+
+    pub(super) fn cancel(&self, queue: &Place, key: &Key) -> Result<Cancelled> {
+        let Some(row) = load(self.connection, queue.id, key)? else {
+            return Ok(Cancelled::default());
+        };
+        let (row, cancelled) = row.cancel(self.now);
+        keep(self.connection, queue.id, key, row.as_ref())?;
+        Ok(cancelled)
+    }
+
+    pub(super) fn revive(&self, queue: &Place, key: &Key) -> Result<bool> {
+        let Some(mut row) = load(self.connection, queue.id, key)? else { return Ok(false) };
+        let revived = row.revive(self.now);
+        if revived {
+            keep(self.connection, queue.id, key, Some(&row))?;
+        }
+        Ok(revived)
+    }
+
+    pub(super) fn look_up(&self, queue: &Place, key: Key) -> Result<Option<Entry>> {
+        let row = load(self.connection, queue.id, &key)?;
+        Ok(row.map(|row| row.seen(key, self.now)))
+    }
+
+    pub(super) fn page(
+        &self,
+        queue: &Place,
+        state: Option<State>,
+        after: Option<Key>,
+        limit: usize,
+    ) -> Result<Vec<Entry>> {
+        // Parked keys have an index of their own, since nobody looks for a few among millions.
+        let which = match state {
+            None => "",
+            Some(State::Ready) => "and state = 0 and at <= :now",
+            Some(State::Waiting) => "and state = 0 and at > :now",
+            Some(State::Processing) => "and state = 1",
+            Some(State::Parked) => "and state = 2",
+        };
+        let sql = format!(
+            "select {COLUMNS} from keys where queue = :queue and (:after is null or key > :after) \
+             and :now is not null {which} order by key limit :limit"
+        );
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let found = statement.query_map(
+            named_params! {
+                ":queue": queue.id,
+                ":after": after.as_deref(),
+                ":now": self.now,
+                ":limit": i64::try_from(limit).unwrap_or(i64::MAX),
+            },
+            read,
+        )?;
+        found.map(|row| row.map(|(key, row)| row.seen(key, self.now))).collect()
+    }
+
+    pub(super) fn counts(&self, queue: &Place) -> Result<Counts> {
+        let sql = "select count(*) filter (where state = 0 and at <= :now), \
+                   count(*) filter (where state = 0 and at > :now), \
+                   count(*) filter (where state = 1), \
+                   count(*) filter (where state = 1 and at <= :now), \
+                   count(*) filter (where state = 2), \
+                   min(since) filter (where state = 0 and at <= :now) \
+                   from keys where queue = :queue";
+        let found = self
+            .connection
+            .prepare_cached(sql)?
+            .query_row(named_params! { ":queue": queue.id, ":now": self.now }, |row| {
+                let oldest: Option<Micros> = row.get(5)?;
+                let number = |at| row.get::<_, i64>(at).map(|n| n.try_into().unwrap_or(0));
+                Ok(Counts {
+                    ready: number(0)?,
+                    waiting: number(1)?,
+                    processing: number(2)?,
+                    dirty: number(3)?,
+                    parked: number(4)?,
+                    oldest_ready: oldest.map_or(Duration::ZERO, |at| until(at, self.now)),
+                })
+            })
+            .optional()?;
+        Ok(found.unwrap_or_default())
+    }
+}

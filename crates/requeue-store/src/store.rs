@@ -1,0 +1,183 @@
+//! A store, and how its queues are opened.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::add::EarlyAdd;
+use crate::address::Address;
+use crate::engine::{Engine, Failing};
+use crate::error::{ConnectError, Kind, MigrateError, OpenError};
+use crate::options::Options;
+use crate::queue::Queue;
+
+/// Where queues are kept: a file, or servers.
+///
+/// ```
+/// use requeue_store::{Added, Store};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let file = dir.path().join("queues.db");
+/// # let url = format!("sqlite:{}", file.display());
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = Store::connect(&url).await?;
+/// store.migrate().await?;
+/// let queue = store.queue("mail").open().await?;
+///
+/// assert_eq!(queue.add("alice").await?, Added::New);
+/// let item = queue.get().await.expect("the queue is open");
+/// assert_eq!(item.as_str(), Some("alice"));
+/// item.succeed().await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Store {
+    engine: Arc<dyn Engine>,
+}
+
+impl Store {
+    /// Connects to the store at `url`: `sqlite:FILE`, made if it is not there, with
+    /// `?synchronous=full` so that what was acknowledged survives also when the power goes.
+    ///
+    /// # Errors
+    ///
+    /// If the address is none, or nothing is there. No password is in the message.
+    pub async fn connect(url: &str) -> Result<Self, ConnectError> {
+        let engine: Arc<dyn Engine> = match Address::parse(url)? {
+            #[cfg(feature = "sqlite")]
+            Address::Sqlite(path, synchronous) => {
+                let said = format!("sqlite:{}", path.display());
+                // It waits for the disk.
+                let opened = tokio::task::spawn_blocking(move || {
+                    crate::sqlite::Sqlite::open(&path, synchronous)
+                });
+                match opened.await {
+                    Ok(Ok(engine)) => Arc::new(engine),
+                    Ok(Err(fault)) => return Err(ConnectError::of(said, fault)),
+                    Err(error) => return Err(ConnectError::new(format!("{said}: {error}"))),
+                }
+            }
+        };
+        Ok(Self { engine })
+    }
+
+    /// Makes the schema, or brings it up to this version; harmless if there is nothing to do. It
+    /// takes more rights than the queues do.
+    ///
+    /// # Errors
+    ///
+    /// If the schema is of a later version, or what is there is not ours, or the engine can't be
+    /// reached.
+    pub async fn migrate(&self) -> Result<(), MigrateError> {
+        let migrated = self.engine.migrate().await;
+        migrated.map_err(|fault| MigrateError::of("the schema was not brought up to date", fault))
+    }
+
+    /// The queue with this name, to be [opened](Opening::open).
+    #[must_use]
+    pub fn queue(&self, name: impl Into<String>) -> Opening {
+        Opening { store: self.clone(), name: name.into(), options: Options::default() }
+    }
+}
+
+/// How a queue is opened. What is said here is this process's alone, but for
+/// [`early_add`](Self::early_add).
+#[must_use = "a queue is opened by `open`"]
+pub struct Opening {
+    store: Store,
+    name: String,
+    options: Options,
+}
+
+impl Opening {
+    /// What adds do to a key that waits or has failed; [`EarlyAdd::Replace`] unless said. It is the
+    /// queue's, for all processes: whoever opens it first decides.
+    pub fn early_add(mut self, early_add: EarlyAdd) -> Self {
+        self.options.early_add = Some(early_add);
+        self
+    }
+
+    /// For how long a key is its holder's unless renewed, which happens by itself as long as the
+    /// process lives and reaches the store; 30 s unless said, at least 1 ms.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.options.lease = lease.max(Duration::from_millis(1));
+        self
+    }
+
+    /// How long the first failure of a key waits at most, and any: 5 ms to 5 min unless said. Each
+    /// doubles the wait, of which at least a half is kept and the rest is drawn.
+    pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
+        self.options.backoff = (base, cap);
+        self
+    }
+
+    /// After so many failures in a row a key is parked; at least 1, and without this never.
+    pub fn max_failures(mut self, most: u32) -> Self {
+        self.options.max_failures = Some(most.max(1));
+        self
+    }
+
+    /// Of how many keys this process takes at least one is the key that has been ready longest,
+    /// whatever its priority; 10 unless said, at least 1, which is first in first out.
+    pub fn oldest_every(mut self, hand_outs: u32) -> Self {
+        self.options.oldest_every = hand_outs.max(1);
+        self
+    }
+
+    /// How often a queue that seems empty is looked at, since a message that a key is there may be
+    /// lost; 1 s unless said, and a little less or more each time.
+    pub fn poll(mut self, every: Duration) -> Self {
+        self.options.poll = every.max(Duration::from_millis(1));
+        self
+    }
+
+    /// How long an add waits for a store that can't be reached; 30 s unless said.
+    pub fn add_timeout(mut self, timeout: Duration) -> Self {
+        self.options.add_timeout = timeout;
+        self
+    }
+
+    /// Opens the queue, and makes it if there is none.
+    ///
+    /// # Errors
+    ///
+    /// If there is no schema of this version, the name is empty, longer than 200 bytes or has a NUL
+    /// in it, the queue has other early adds than those asked for, or the store can't be reached.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn open(self) -> Result<Queue, OpenError> {
+        let Self { store, name, options } = self;
+        let bad = |why: &str| OpenError::new(format!("the queue {name:?}: {why}"));
+        if name.is_empty() || name.len() > 200 || name.contains('\0') {
+            return Err(bad("a name has 1 to 200 bytes, and no NUL"));
+        }
+        let opened = store.engine.open(&name, options.early_add.unwrap_or_default()).await;
+        let place = opened.map_err(|fault| {
+            let retry = if fault.kind == Kind::Refused { "" } else { ", for now" };
+            OpenError::of(format!("the queue {name:?} can't be opened{retry}"), fault)
+        })?;
+        if let Some(wanted) = options.early_add.filter(|&wanted| wanted != place.early_add) {
+            let why = format!("its early adds are {:?}, not {wanted:?}", place.early_add);
+            return Err(bad(&why));
+        }
+        Ok(Queue::new(store.engine, place, options))
+    }
+}
+
+impl fmt::Debug for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opening").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Options {
+    pub(crate) fn failing(&self) -> Failing {
+        let (base, cap) = self.backoff;
+        let backoff = crate::engine::Backoff { base, cap, share: fastrand::f64() };
+        Failing { backoff, max_failures: self.max_failures }
+    }
+}
