@@ -1,6 +1,7 @@
 //! Every engine against the model that the queue in memory is held to: random verbs at times that
 //! the test says, and after each all that can be seen of all keys.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,6 +124,8 @@ struct Pair {
     /// Until when the last failure of a key that the backoff has counted waits.
     until: BTreeMap<u32, Micros>,
     last_epoch: i64,
+    /// Since when ready keys stand where they do; the others' are those of this step.
+    ready_at: BTreeMap<u32, Micros>,
 }
 
 fn key(number: u32) -> Key {
@@ -160,6 +163,7 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, early_add: EarlyAdd, steps:
         stale: Vec::new(),
         until: BTreeMap::new(),
         last_epoch: i64::MIN,
+        ready_at: BTreeMap::new(),
     };
     for step in steps {
         // No two things happen at once, so that there is one order of age.
@@ -168,6 +172,14 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, early_add: EarlyAdd, steps:
             pair.now += i64::try_from(*micros).expect("it is short");
         }
         rig.set_time(pair.now).await;
+        // Each key becomes ready when it is due, not when somebody looks.
+        while let Some(due) = pair.model.next_due().filter(|&due| due <= pair.time()) {
+            pair.model.promote(due, usize::MAX);
+            let due = i64::try_from(due.as_nanos() / 1000).expect("it has come");
+            for which in 0..KEYS {
+                pair.note_ready(which, due);
+            }
+        }
         pair.step(step).await;
         pair.compare().await;
     }
@@ -208,7 +220,7 @@ impl Pair {
                 assert!(!cancelled.parked);
                 self.until.remove(which);
             }
-            Step::Pass(_) => _ = self.model.promote(self.time(), usize::MAX),
+            Step::Pass(_) => {}
         }
     }
 
@@ -225,6 +237,7 @@ impl Pair {
             };
             if merge == core::Merge::Exactly {
                 self.until.remove(&which);
+                self.ready_at.remove(&which);
             }
             let ask = model::Ask {
                 when: core::When::After(add.after),
@@ -258,8 +271,15 @@ impl Pair {
             self.stale.push(held.out);
         }
         for out in &claimed.items {
-            let model = self.model.get(self.time()).expect("the model has a key, too");
-            assert_eq!(number(&out.key), model.key, "which key");
+            let which = number(&out.key);
+            let rank = |&which: &u32| {
+                let ready_at = self.ready_at.get(&which).copied().unwrap_or(now);
+                (Reverse(priority(which)), ready_at)
+            };
+            // What a batch made ready is of one age.
+            assert_eq!(Some(rank(&which)), self.model.by_age().map(rank).min(), "{which}");
+            self.ready_at.remove(&which);
+            let model = self.model.get_this(&which, self.time()).expect("it is ready there, too");
             assert!(out.epoch > self.last_epoch, "epochs rise");
             self.last_epoch = out.epoch;
             let (asked, failures) = (core_asked(out.asked), out.failures);
@@ -270,7 +290,10 @@ impl Pair {
         }
         if claimed.items.len() < max {
             assert_eq!(self.model.get(self.time()), None, "a key that was not handed out");
-            let due = self.model.next_due().map(|due| due.since(self.time()));
+            // What waits while it is with a worker is nothing to claim.
+            let waiting = (0..KEYS).filter_map(|which| self.model.see(&which));
+            let waiting = waiting.filter(|seen| seen.phase == 0).filter_map(|seen| seen.due);
+            let due = waiting.min().map(|due| due.since(self.time()));
             let leases = self.held.iter().map(|held| {
                 Duration::from_micros((held.lease_until - now).try_into().expect("ahead"))
             });
@@ -319,6 +342,14 @@ impl Pair {
         }
     }
 
+    fn note_ready(&mut self, which: u32, now: Micros) {
+        if self.model.see(&which).is_some_and(|model| model.phase == 1) {
+            self.ready_at.entry(which).or_insert(now);
+        } else {
+            self.ready_at.remove(&which);
+        }
+    }
+
     fn end_of_model(&mut self, epoch: u64, how: requeue_sim::How, asked: Asked) {
         let ended = self.model.finish(epoch, how, core_asked(asked), self.time());
         assert!(ended.is_some(), "the model has it, too");
@@ -334,11 +365,11 @@ impl Pair {
     }
 
     async fn compare(&mut self) {
-        self.model.promote(self.time(), usize::MAX);
         let page = self.engine.page(&self.place, None, None, 100).await.expect("a page");
         assert!(page.is_sorted_by_key(|entry| entry.key.clone()), "by key");
         let mut states = BTreeMap::<State, u64>::new();
         for which in 0..KEYS {
+            self.note_ready(which, self.now);
             let found = self.engine.look_up(&self.place, &key(which)).await.expect("looked up");
             assert_eq!(found.as_ref(), page.iter().find(|entry| entry.key == key(which)));
             let model = self.model.see(&which);
@@ -358,8 +389,8 @@ impl Pair {
             assert_eq!(ours, models, "key {which}: phase, due, failures, adds, reasons");
             let held = self.held.iter().find(|held| held.out.key == found.key);
             assert_eq!(found.epoch, held.map(|held| held.out.epoch), "the number of its hand-out");
-            let since = model.since.map(|since| self.time().since(since));
-            assert_eq!(Some(found.since), since, "key {which}, {found:?}: since when");
+            let since = model.since.filter(|_| phase > 0).map(|since| self.time().since(since));
+            assert_eq!(found.since, since, "key {which}, {found:?}: since when");
         }
         let counts = self.engine.counts(&self.place).await.expect("counted");
         let state = |state| states.get(&state).copied().unwrap_or(0);

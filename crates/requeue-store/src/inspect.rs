@@ -29,8 +29,9 @@ pub struct Entry {
     pub key: Key,
     /// What it is in the middle of.
     pub state: State,
-    /// For how long; of one that is ready, since it was added.
-    pub since: Duration,
+    /// For how long; of one that is ready, since it was added or became due. Of one that waits it is
+    /// not known.
+    pub since: Option<Duration>,
     /// How long until the run that is pending is due; of a key with a worker, of the one after.
     pub due: Option<Duration>,
     /// Of a key with a worker: whether it was added again, and runs once more.
@@ -138,7 +139,7 @@ impl Entry {
     /// Where the key stands, in a sentence.
     #[must_use]
     pub fn explain(&self) -> String {
-        let (key, since) = (&self.key, self.since);
+        let (key, since) = (&self.key, self.since.unwrap_or_default());
         let failed = match self.failures {
             0 => String::new(),
             1 => ", after a failure".to_owned(),

@@ -26,7 +26,8 @@ pub(crate) struct Row {
     pub(crate) not_before: Micros,
     /// What the pending run is asked with; the priority stays when there is none.
     pub(crate) asked: Asked,
-    /// Since when it is ready, dirty, waiting, with its worker, or parked.
+    /// Since when it is ready or parked; of one with a worker, dirty; of one that waits, when it
+    /// will be ready.
     pub(crate) since: Micros,
     /// Of the last failure.
     pub(crate) error: Option<String>,
@@ -81,22 +82,17 @@ impl Row {
         if self.is_dirty(now) {
             return Added::Coalesced;
         }
-        let was = self.at;
         if at <= now {
             self.not_before = 0;
             (self.at, self.since) = (Some(now), now);
             return if self.run.is_some() { Added::Dirty } else { Added::New };
         }
-        let Some(was) = was else {
-            (self.at, self.since) = (Some(at), now);
-            return Added::New;
+        let (at, added) = match self.at {
+            None => (at, Added::New),
+            Some(was) => (merged(was, at, merge), Added::Coalesced),
         };
-        self.at = Some(match merge {
-            Merge::Earliest => was.min(at),
-            Merge::Latest => was.max(at),
-            Merge::Exactly => at,
-        });
-        Added::Coalesced
+        (self.at, self.since) = (Some(at), at);
+        added
     }
 
     /// What the add of `ask` does to what is known of its key.
@@ -159,8 +155,6 @@ impl Row {
         if self.is_dirty(now) {
             // It goes to the end, and was added when it was.
             self.at = Some(now);
-        } else if self.at.is_some() {
-            self.since = now;
         }
         if let Some((delay, priority)) = later {
             self.note(Asked { adds: 1, reasons: 0, priority });
@@ -203,7 +197,8 @@ impl Row {
             at = self.not_before;
             if at > now && let Some(was) = self.at {
                 // One run for the failure and whatever was asked for meanwhile.
-                self.at = Some(was.max(at));
+                let at = was.max(at);
+                (self.at, self.since) = (Some(at), at);
             }
         }
         self.demand(at, Merge::Earliest, now);
@@ -261,7 +256,11 @@ impl Row {
             key,
             state: self.state(now),
             dirty: self.run.is_some() && self.is_dirty(now),
-            since: until(self.run.map_or(self.since, |run| run.since), now),
+            since: match self.run {
+                Some(run) => Some(until(run.since, now)),
+                None if self.since > now => None,
+                None => Some(until(self.since, now)),
+            },
             due: due.map(|at| until(now, at)),
             lease: self.run.map(|run| until(now, run.lease_until)),
             epoch: self.run.map(|run| run.epoch),
@@ -271,6 +270,14 @@ impl Row {
             reasons: self.asked.reasons,
             error: self.error.clone(),
         }
+    }
+}
+
+fn merged(was: Micros, at: Micros, merge: Merge) -> Micros {
+    match merge {
+        Merge::Earliest => was.min(at),
+        Merge::Latest => was.max(at),
+        Merge::Exactly => at,
     }
 }
 

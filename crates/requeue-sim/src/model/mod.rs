@@ -207,6 +207,19 @@ impl<K: Ord + Clone> Model<K> {
             return None;
         }
         let key = self.queue.pop()?;
+        self.hand_out(key, now)
+    }
+
+    /// Hands out this key, which is ready, whatever the order says.
+    pub fn get_this(&mut self, key: &K, now: Time) -> Option<Out<K>> {
+        self.promote(now, PROMOTE);
+        if self.paused || !self.queue.pop_this(key) {
+            return None;
+        }
+        self.hand_out(key.clone(), now)
+    }
+
+    fn hand_out(&mut self, key: K, now: Time) -> Option<Out<K>> {
         self.epoch += 1;
         self.tally.hand_outs += 1;
         self.dirty.remove(&key);

@@ -256,6 +256,18 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         Some(key)
     }
 
+    /// Hands out this key, whoever's turn it is. Whether it was ready.
+    pub fn pop_this(&mut self, key: &K) -> bool {
+        let Some(at) = self.keys.iter().position(|candidate| candidate.key == *key) else {
+            return false;
+        };
+        if let Some(candidate) = self.keys.remove(at) {
+            *self.in_work.entry(candidate.team.id).or_default() += 1;
+        }
+        self.see_to_turns();
+        true
+    }
+
     /// A worker has finished with a key of `team`.
     pub fn finish(&mut self, team: Team) {
         let n = self.in_work.entry(team.id).or_default();
