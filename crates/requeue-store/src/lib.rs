@@ -62,6 +62,8 @@ mod row;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod store;
+#[cfg(test)]
+mod tests;
 mod time;
 
 pub use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge, Priority};

@@ -1,0 +1,268 @@
+//! An engine in memory, whose time is tokio's, and which fails when it is told to.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::add::{Added, Cancelled, EarlyAdd, Priority};
+use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place};
+use crate::error::Fault;
+use crate::inspect::{Counts, Entry, State};
+use crate::key::Key;
+use crate::row::Row;
+use crate::time::{Micros, after, until};
+
+/// What happens to a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mishap {
+    /// Nothing is done.
+    Absent,
+    /// It is done, and nobody hears of it.
+    Unheard,
+    /// It is not done, and nobody hears of that.
+    Lost,
+    /// No answer ever comes, and nothing is done.
+    Silent,
+    Refused,
+}
+
+#[derive(Debug)]
+pub(super) struct Memory {
+    begin: Instant,
+    rows: Mutex<BTreeMap<Key, Row>>,
+    epoch: Mutex<i64>,
+    wakes: watch::Sender<u64>,
+    mishaps: Mutex<VecDeque<Mishap>>,
+    /// How many keys there were in each batch.
+    batches: Mutex<Vec<usize>>,
+    /// Held while an engine is slow.
+    pub(super) gate: tokio::sync::Mutex<()>,
+    /// Whether it tells who waits.
+    pub(super) tells: bool,
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Memory {
+    pub(super) fn new() -> Self {
+        Self {
+            begin: Instant::now(),
+            rows: Mutex::default(),
+            epoch: Mutex::new(0),
+            wakes: watch::Sender::new(0),
+            mishaps: Mutex::default(),
+            batches: Mutex::default(),
+            gate: tokio::sync::Mutex::default(),
+            tells: true,
+        }
+    }
+
+    /// These happen to the next verbs, one each.
+    pub(super) fn fail(&self, mishaps: impl IntoIterator<Item = Mishap>) {
+        lock(&self.mishaps).extend(mishaps);
+    }
+
+    pub(super) fn batches(&self) -> Vec<usize> {
+        std::mem::take(&mut lock(&self.batches))
+    }
+
+    pub(super) fn row(&self, key: &str) -> Option<Row> {
+        lock(&self.rows).get(&Key::from(key)).cloned()
+    }
+
+    fn now(&self) -> Micros {
+        after(1_000_000, self.begin.elapsed())
+    }
+
+    fn verb<'a, T: Send + 'a>(
+        &'a self,
+        keys: usize,
+        work: impl FnOnce(&mut BTreeMap<Key, Row>, Micros) -> T + Send + 'a,
+    ) -> Answer<'a, T> {
+        Box::pin(async move {
+            let _open = self.gate.lock().await;
+            let mishap = lock(&self.mishaps).pop_front();
+            match mishap {
+                None => lock(&self.batches).push(keys),
+                Some(Mishap::Unheard) => {}
+                Some(Mishap::Absent) => return Err(Fault::absent("nobody is there")),
+                Some(Mishap::Refused) => return Err(Fault::refused("it is not allowed")),
+                Some(Mishap::Lost) => return Err(Fault::unsure("the line is cut")),
+                Some(Mishap::Silent) => std::future::pending().await,
+            }
+            let done = work(&mut lock(&self.rows), self.now());
+            match mishap {
+                Some(_) => Err(Fault::unsure("the line is cut")),
+                None => Ok(done),
+            }
+        })
+    }
+
+    fn tell(&self) {
+        if self.tells {
+            self.wakes.send_modify(|wakes| *wakes += 1);
+        }
+    }
+}
+
+fn put(rows: &mut BTreeMap<Key, Row>, key: Key, row: Option<Row>) {
+    match row {
+        Some(row) => _ = rows.insert(key, row),
+        None => _ = rows.remove(&key),
+    }
+}
+
+impl Engine for Memory {
+    fn migrate(&self) -> Answer<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place> {
+        Box::pin(std::future::ready(Ok(Place { id: 1, name: name.to_owned(), early_add })))
+    }
+
+    fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
+        self.verb(asks.len(), move |rows, now| {
+            let add = |ask: Ask| {
+                let (row, added) = Row::add(rows.remove(&ask.key), &ask, queue.early_add, now);
+                rows.insert(ask.key, row);
+                added
+            };
+            let done = asks.into_iter().map(add).collect();
+            self.tell();
+            done
+        })
+    }
+
+    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
+        self.verb(claim.max, move |rows, now| {
+            let expired: Vec<Key> = rows
+                .iter()
+                .filter(|(_, row)| row.run.is_some_and(|run| run.lease_until <= now))
+                .map(|(key, _)| key.clone())
+                .collect();
+            for key in expired {
+                let row = rows.remove(&key);
+                let row = row.and_then(|row| row.expire(claim.expired, queue.early_add, now));
+                put(rows, key, row);
+            }
+            let mut items = Vec::new();
+            for n in 0..claim.max {
+                let ready = rows.iter().filter(|(_, row)| row.is_ready(now));
+                let next = ready.min_by_key(|(_, row)| match n < claim.oldest {
+                    true => (Priority::Low, row.at),
+                    false => (flipped(row.asked.priority), row.at),
+                });
+                let Some(key) = next.map(|(key, _)| key.clone()) else { break };
+                let mut epoch = lock(&self.epoch);
+                *epoch += 1;
+                if let Some(row) = rows.get_mut(&key) {
+                    items.push(row.claim(&key, *epoch, claim.lease, now));
+                }
+            }
+            let waiting = rows.values().filter(|row| row.run.is_none()).filter_map(|row| row.at);
+            let leases = rows.values().filter_map(|row| Some(row.run?.lease_until));
+            let next = waiting.chain(leases).min().map(|at| until(now, at));
+            Claimed { items, next }
+        })
+    }
+
+    fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
+        self.verb(ends.len(), move |rows, now| {
+            let finish = |end: End| {
+                let held = rows.get(&end.key).is_some_and(|row| row.is_held(end.epoch, now));
+                if held {
+                    let row = rows.remove(&end.key);
+                    let row = row.and_then(|row| row.finish(end.how, queue.early_add, now));
+                    put(rows, end.key, row);
+                }
+                held
+            };
+            let done = ends.into_iter().map(finish).collect();
+            self.tell();
+            done
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        _: &'a Place,
+        held: Vec<(Key, i64)>,
+        lease: Duration,
+    ) -> Answer<'a, Vec<bool>> {
+        self.verb(held.len(), move |rows, now| {
+            let renew = |(key, epoch): (Key, i64)| {
+                let row = rows.get_mut(&key).filter(|row| row.is_held(epoch, now));
+                let run = row.and_then(|row| row.run.as_mut());
+                run.map(|run| run.lease_until = after(now, lease)).is_some()
+            };
+            held.into_iter().map(renew).collect()
+        })
+    }
+
+    fn cancel<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, Cancelled> {
+        self.verb(1, move |rows, now| {
+            let Some(row) = rows.remove(key) else { return Cancelled::default() };
+            let (row, cancelled) = row.cancel(now);
+            put(rows, key.clone(), row);
+            cancelled
+        })
+    }
+
+    fn revive<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, bool> {
+        self.verb(1, move |rows, now| rows.get_mut(key).is_some_and(|row| row.revive(now)))
+    }
+
+    fn look_up<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
+        self.verb(1, move |rows, now| rows.get(key).map(|row| row.seen(key.clone(), now)))
+    }
+
+    fn page<'a>(
+        &'a self,
+        _: &'a Place,
+        state: Option<State>,
+        after: Option<&'a Key>,
+        limit: usize,
+    ) -> Answer<'a, Vec<Entry>> {
+        self.verb(limit, move |rows, now| {
+            let rows = rows.iter().filter(|(key, _)| after.is_none_or(|after| *key > after));
+            let rows = rows.filter(|(_, row)| state.is_none_or(|state| row.state(now) == state));
+            rows.map(|(key, row)| row.seen(key.clone(), now)).take(limit).collect()
+        })
+    }
+
+    fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, Counts> {
+        self.verb(0, move |rows, now| {
+            let count = |state| rows.values().filter(|row| row.state(now) == state).count() as u64;
+            Counts {
+                ready: count(State::Ready),
+                waiting: count(State::Waiting),
+                processing: count(State::Processing),
+                parked: count(State::Parked),
+                ..Counts::default()
+            }
+        })
+    }
+
+    fn wakes(&self, _: &Place) -> watch::Receiver<u64> {
+        self.wakes.subscribe()
+    }
+
+    fn breadth(&self) -> usize {
+        1
+    }
+}
+
+/// The highest first.
+const fn flipped(priority: Priority) -> Priority {
+    match priority {
+        Priority::Low => Priority::High,
+        Priority::Normal => Priority::Normal,
+        Priority::High => Priority::Low,
+    }
+}
