@@ -225,8 +225,10 @@ impl Pair {
     }
 
     async fn add(&mut self, adds: &[(u32, Add)]) {
-        let asks = adds.iter().map(|&(which, add)| {
-            Ask { key: key(which), add: add.priority(priority(which)), adds: 1 }
+        let asks = adds.iter().map(|&(which, add)| Ask {
+            key: key(which),
+            add: add.priority(priority(which)),
+            adds: 1,
         });
         let answers = self.engine.add(&self.place, asks.collect()).await.expect("added");
         for (&(which, add), answer) in adds.iter().zip(answers) {
@@ -263,8 +265,7 @@ impl Pair {
         let claimed = self.engine.claim(&self.place, claim).await.expect("claimed");
         let now = self.now;
         self.held.sort_by_key(|held| held.lease_until);
-        let expired: Vec<Held> =
-            self.held.extract_if(.., |held| held.lease_until <= now).collect();
+        let expired: Vec<Held> = self.held.extract_if(.., |held| held.lease_until <= now).collect();
         for held in expired {
             let delay = self.back_off(number(&held.out.key));
             self.end_of_model(held.of_model, core_how(Ending::Fail(delay)), held.out.asked);
@@ -407,10 +408,7 @@ fn time(now: Micros) -> core::Time {
 }
 
 fn failing() -> Failing {
-    Failing {
-        backoff: Backoff { base: BACKOFF, cap: BACKOFF, share: 1.0 },
-        max_failures: None,
-    }
+    Failing { backoff: Backoff { base: BACKOFF, cap: BACKOFF, share: 1.0 }, max_failures: None }
 }
 
 fn core_asked(asked: Asked) -> core::Asked {

@@ -27,11 +27,15 @@ pub(crate) async fn submit(engine: Arc<dyn Engine>, place: Arc<Place>, mut batch
         let fault = match timeout_at(deadline, engine.finish(&place, ends)).await {
             Ok(Ok(held)) => {
                 for (finishing, held) in batch.into_iter().zip(held) {
-                    answer(finishing, &place, match held {
-                        true => Ok(()),
-                        false if unsure => Err(FinishError::Unsure),
-                        false => Err(FinishError::Lost),
-                    });
+                    answer(
+                        finishing,
+                        &place,
+                        match held {
+                            true => Ok(()),
+                            false if unsure => Err(FinishError::Unsure),
+                            false => Err(FinishError::Lost),
+                        },
+                    );
                 }
                 return;
             }

@@ -115,11 +115,7 @@ impl Queue {
     /// # Errors
     ///
     /// If the store can't be reached.
-    pub async fn parked(
-        &self,
-        after: Option<&Key>,
-        limit: usize,
-    ) -> Result<Vec<Entry>, LookError> {
+    pub async fn parked(&self, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>, LookError> {
         self.snapshot(Some(State::Parked), after, limit).await
     }
 

@@ -57,8 +57,7 @@ impl Queue {
         };
         let leases = Leases::start(Arc::clone(&engine), Arc::clone(&place), lease);
         let ending = watch::Sender::new(false);
-        let shared =
-            Arc::new(Shared { engine, place, options, leases, adding, finishing, ending });
+        let shared = Arc::new(Shared { engine, place, options, leases, adding, finishing, ending });
         let (getters, come) = mpsc::unbounded_channel();
         tokio::spawn(getting::serve(Arc::downgrade(&shared), come));
         Self { shared, getters }
@@ -95,11 +94,7 @@ impl Queue {
     /// # Errors
     ///
     /// As of [`add`](Self::add).
-    pub async fn add_after(
-        &self,
-        key: impl Into<Key>,
-        delay: Duration,
-    ) -> Result<Added, AddError> {
+    pub async fn add_after(&self, key: impl Into<Key>, delay: Duration) -> Result<Added, AddError> {
         self.add_with(key, Add::after(delay)).await
     }
 
@@ -146,8 +141,11 @@ impl Queue {
         let mut keys = keys.into_iter();
         let mut new = 0;
         loop {
-            let mut part: Vec<Key> =
-                keys.by_ref().take(MOST).map(|key| checked(key.into())).collect::<Result<_, _>>()?;
+            let mut part: Vec<Key> = keys
+                .by_ref()
+                .take(MOST)
+                .map(|key| checked(key.into()))
+                .collect::<Result<_, _>>()?;
             if part.is_empty() {
                 return Ok(new);
             }
@@ -160,8 +158,9 @@ impl Queue {
             let deadline = Instant::now() + self.shared.options.add_timeout;
             let Shared { engine, place, .. } = &*self.shared;
             let added = adding::add(&**engine, place, asks.collect(), deadline).await;
-            let added = added
-                .map_err(|(unsure, fault)| AddError::of("not all keys were added", unsure, fault))?;
+            let added = added.map_err(|(unsure, fault)| {
+                AddError::of("not all keys were added", unsure, fault)
+            })?;
             new += added.iter().filter(|&&added| added == Added::New).count();
         }
     }

@@ -96,7 +96,12 @@ impl Row {
     }
 
     /// What the add of `ask` does to what is known of its key.
-    pub(crate) fn add(row: Option<Self>, ask: &Ask, early_add: EarlyAdd, now: Micros) -> (Self, Added) {
+    pub(crate) fn add(
+        row: Option<Self>,
+        ask: &Ask,
+        early_add: EarlyAdd,
+        now: Micros,
+    ) -> (Self, Added) {
         let mut row = row.unwrap_or_default();
         let add = ask.add;
         if row.parked && !add.revives {
@@ -171,7 +176,14 @@ impl Row {
         self.finish(How::Fail { delay, asked, error }, early_add, now)
     }
 
-    fn fail(&mut self, delay: Delay, asked: Asked, error: String, early_add: EarlyAdd, now: Micros) {
+    fn fail(
+        &mut self,
+        delay: Delay,
+        asked: Asked,
+        error: String,
+        early_add: EarlyAdd,
+        now: Micros,
+    ) {
         self.failures = self.failures.saturating_add(1);
         self.error = Some(error);
         self.note(asked);
@@ -195,7 +207,9 @@ impl Row {
         if early_add == EarlyAdd::Hold {
             self.not_before = self.not_before.max(at);
             at = self.not_before;
-            if at > now && let Some(was) = self.at {
+            if at > now
+                && let Some(was) = self.at
+            {
                 // One run for the failure and whatever was asked for meanwhile.
                 let at = was.max(at);
                 (self.at, self.since) = (Some(at), at);

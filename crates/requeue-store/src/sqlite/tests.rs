@@ -61,3 +61,154 @@ fn replaces_as_the_model_does() {
 fn holds_as_the_model_does() {
     conforms(EarlyAdd::Hold);
 }
+
+fn at(dir: &TempDir) -> std::path::PathBuf {
+    dir.path().join("q")
+}
+
+async fn store(path: &std::path::Path) -> crate::Store {
+    let url = format!("sqlite:{}", path.display());
+    let store = crate::Store::connect(&url).await.expect("it opens");
+    store.migrate().await.expect("the schema is there");
+    store
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_is_there_the_next_time() {
+    let dir = tempfile::tempdir().expect("a directory");
+    {
+        let queue = store(&at(&dir)).await.queue("q").open().await.expect("it opens");
+        queue.add_all(["a", "b"]).await.expect("added");
+        queue.add_with("c", crate::Add::now().reason(5)).await.expect("added");
+        queue.get().await.expect("a").park("no").await.expect("it is ours");
+    }
+    let queue = store(&at(&dir)).await.queue("q").open().await.expect("it opens");
+    let parked = queue.parked(None, 10).await.expect("a page");
+    assert_eq!(parked.iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>(), ["a"]);
+    let items = queue.get_many(10).await;
+    assert_eq!(items.iter().map(|item| item.to_string()).collect::<Vec<_>>(), ["b", "c"]);
+    assert_eq!(items[1].reasons(), 5);
+    // The numbers of hand-outs go on.
+    assert!(items.iter().all(|item| item.epoch() > 1));
+}
+
+#[tokio::test]
+async fn queues_of_one_file_know_nothing_of_each_other() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = store(&at(&dir)).await;
+    let [one, other] = ["one", "o'ther {x}"].map(|name| store.queue(name).open());
+    let (one, other) = (one.await.expect("it opens"), other.await.expect("it opens"));
+    one.add("a").await.expect("added");
+    assert_eq!(other.counts().await.expect("counted"), Counts::default());
+    assert_eq!(one.counts().await.expect("counted").ready, 1);
+}
+
+#[tokio::test]
+async fn two_processes_have_no_key_at_once_and_lose_none() {
+    const KEYS: usize = 40;
+    const ROUNDS: usize = 25;
+    let dir = tempfile::tempdir().expect("a directory");
+    let held = Arc::new(Mutex::new(std::collections::HashSet::new()));
+    let mut tasks = tokio::task::JoinSet::new();
+    // A connection each, as processes have.
+    for process in 0..4 {
+        let queue = store(&at(&dir)).await.queue("q").open().await.expect("it opens");
+        let held = Arc::clone(&held);
+        tasks.spawn(async move {
+            for round in 0..ROUNDS {
+                let keys = (0..KEYS).filter(|n| (n + round + process) % 3 == 0);
+                queue.add_all(keys.map(|n| n.to_string())).await.expect("added");
+                for item in queue.get_many(5).await {
+                    let key = item.key().clone();
+                    assert!(held.lock().expect("nobody panics").insert(key.clone()), "{key}");
+                    tokio::task::yield_now().await;
+                    assert!(held.lock().expect("nobody panics").remove(&key));
+                    item.succeed().await.expect("it is ours");
+                }
+            }
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.expect("no two have a key");
+    }
+    let queue = store(&at(&dir)).await.queue("q").open().await.expect("it opens");
+    while queue.counts().await.expect("counted").ready > 0 {
+        for item in queue.get_many(100).await {
+            item.succeed().await.expect("it is ours");
+        }
+    }
+    assert_eq!(queue.counts().await.expect("counted"), Counts::default(), "nothing is left behind");
+}
+
+#[tokio::test]
+async fn a_disk_that_is_full_loses_nothing_that_was_acknowledged() {
+    let fixture = Fixture::new().await;
+    let place = fixture.engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let limit = async |pages: i64| {
+        let set = move |at: &Work<'_>| at.connection.pragma_update(None, "max_page_count", pages);
+        fixture.engine.thread.call(set).await.expect("it is set");
+    };
+    limit(1).await; // As many as there are.
+    let ask = |n: u32| Ask { key: Key::from(vec![n as u8; 1000]), add: crate::Add::now(), adds: 1 };
+    let mut added = 0;
+    let fault = loop {
+        match fixture.engine.add(&place, vec![ask(added)]).await {
+            Ok(_) => added += 1,
+            Err(fault) => break fault,
+        }
+    };
+    assert_eq!(fault.kind, crate::error::Kind::Absent, "{}", fault.source);
+    let counted = fixture.engine.counts(&place).await.expect("counted");
+    assert_eq!(counted.ready, u64::from(added));
+    limit(1_000_000).await;
+    fixture.engine.add(&place, vec![ask(added)]).await.expect("there is room again");
+    assert_eq!(fixture.engine.counts(&place).await.expect("counted").ready, u64::from(added) + 1);
+}
+
+#[tokio::test]
+async fn a_file_of_another_program_stays_as_it_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let other = rusqlite::Connection::open(at(&dir)).expect("it opens");
+    other.execute_batch("create table keys (a)").expect("it is made");
+    let url = format!("sqlite:{}", at(&dir).display());
+    let error = crate::Store::connect(&url).await.expect_err("it is another's").to_string();
+    assert!(error.ends_with("q: it belongs to another program"), "{error}");
+    let tables = "select count(*) from sqlite_schema";
+    let tables: i64 = other.query_row(tables, [], |row| row.get(0)).expect("counted");
+    let journal: String =
+        other.pragma_query_value(None, "journal_mode", |row| row.get(0)).expect("it has one");
+    assert_eq!((tables, &*journal), (1, "delete"));
+
+    std::fs::write(at(&dir).with_extension("txt"), "no database at all, but text")
+        .expect("it is written");
+    let url = format!("sqlite:{}", at(&dir).with_extension("txt").display());
+    let error = crate::Store::connect(&url).await.expect_err("it is text").to_string();
+    assert!(error.contains("q.txt: file is not a database"), "{error}");
+}
+
+#[tokio::test]
+async fn a_queue_says_why_it_does_not_open() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let url = format!("sqlite:{}", at(&dir).display());
+    let bare = crate::Store::connect(&url).await.expect("it opens");
+    let error = bare.queue("q").open().await.expect_err("there is none").to_string();
+    assert!(error.ends_with("q: there is no queue in it yet"), "{error}");
+    let store = store(&at(&dir)).await;
+    store.queue("q").early_add(EarlyAdd::Hold).open().await.expect("it opens");
+    let opened = store.queue("q").open().await.expect("whatever it is");
+    assert_eq!(opened.early_add(), EarlyAdd::Hold);
+    let error = store.queue("q").early_add(EarlyAdd::Replace).open().await.expect_err("it holds");
+    assert_eq!(error.to_string(), "the queue \"q\": its early adds are Hold, not Replace");
+    for name in ["", "a\0b", &"x".repeat(201)] {
+        let error = store.queue(name).open().await.expect_err("no name").to_string();
+        assert!(error.ends_with("a name has 1 to 200 bytes, and no NUL"), "{error}");
+    }
+    for (url, said) in [
+        ("nowhere", "\"nowhere\": no address of a store, such as sqlite:FILE"),
+        ("mysql://me:secret@host/db", "mysql: no kind of store; there is sqlite"),
+        ("sqlite:", "sqlite: without the name of a file"),
+        ("sqlite:x?sync=no", "sqlite:x?sync=no: \"sync=no\" is no option; synchronous=full is"),
+    ] {
+        assert_eq!(crate::Store::connect(url).await.expect_err("no address").to_string(), said);
+    }
+}

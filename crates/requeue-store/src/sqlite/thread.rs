@@ -49,9 +49,10 @@ impl Thread {
         synchronous: Synchronous,
         clock: Clock,
     ) -> Result<Self, Fault> {
-        let connection = connect(path, synchronous).map_err(|error| fault(&error))?;
-        let (jobs, come) = channel();
+        let connection = Connection::open(path).map_err(|error| fault(&error))?;
         let server = Server { connection, path: path.to_owned(), clock, now: 0 };
+        server.begin(synchronous)?;
+        let (jobs, come) = channel();
         std::thread::Builder::new()
             .name("requeue-sqlite".to_owned())
             .spawn(move || server.serve(&come))
@@ -100,19 +101,6 @@ impl Thread {
     }
 }
 
-fn connect(path: &Path, synchronous: Synchronous) -> rusqlite::Result<Connection> {
-    let connection = Connection::open(path)?;
-    connection.busy_timeout(PATIENCE)?;
-    connection.pragma_update(None, "journal_mode", "wal")?;
-    let synchronous = match synchronous {
-        Synchronous::Normal => "normal",
-        Synchronous::Full => "full",
-    };
-    connection.pragma_update(None, "synchronous", synchronous)?;
-    connection.set_prepared_statement_cache_capacity(64);
-    Ok(connection)
-}
-
 struct Server {
     connection: Connection,
     path: PathBuf,
@@ -121,6 +109,32 @@ struct Server {
 }
 
 impl Server {
+    /// Sets the connection up. A file that is not ours is left as it is.
+    fn begin(&self, synchronous: Synchronous) -> Result<(), Fault> {
+        let set_up = || {
+            self.connection.busy_timeout(PATIENCE)?;
+            let found = self.found()?;
+            if found != Found::Foreign {
+                self.connection.pragma_update(None, "journal_mode", "wal")?;
+                let synchronous = match synchronous {
+                    Synchronous::Normal => "normal",
+                    Synchronous::Full => "full",
+                };
+                self.connection.pragma_update(None, "synchronous", synchronous)?;
+            }
+            self.connection.set_prepared_statement_cache_capacity(64);
+            Ok(found)
+        };
+        match set_up().map_err(|error| fault(&error))? {
+            Found::Foreign => Err(self.refuse("it belongs to another program")),
+            Found::Nothing | Found::Ours(_) => Ok(()),
+        }
+    }
+
+    fn refuse(&self, why: &str) -> Fault {
+        Fault::refused(format!("{}: {why}", self.path.display()))
+    }
+
     fn serve(mut self, come: &Receiver<Job>) {
         let mut next = None;
         while let Some(job) = next.take().or_else(|| come.recv().ok()) {
@@ -167,49 +181,56 @@ impl Server {
         }
     }
 
-    fn version(&self) -> rusqlite::Result<(i32, i32)> {
-        let pragma = |name| self.connection.pragma_query_value(None, name, |row| row.get(0));
-        Ok((pragma("application_id")?, pragma("user_version")?))
+    fn found(&self) -> rusqlite::Result<Found> {
+        found(&self.connection)
     }
 
     fn check(&self) -> Result<(), Fault> {
-        let path = self.path.display();
-        match self.version().map_err(|error| fault(&error))? {
-            (OURS, VERSION) => Ok(()),
-            (0, 0) => Err(Fault::refused(format!("{path}: there is no queue in it yet"))),
-            (OURS, version) => Err(Fault::refused(format!(
-                "{path}: its version is {version}, and this program's {VERSION}"
-            ))),
-            _ => Err(Fault::refused(format!("{path}: it belongs to another program"))),
+        match self.found().map_err(|error| fault(&error))? {
+            Found::Ours(VERSION) => Ok(()),
+            Found::Ours(version) => {
+                let said = format!("its version is {version}, and this program's {VERSION}");
+                Err(self.refuse(&said))
+            }
+            Found::Nothing => Err(self.refuse("there is no queue in it yet")),
+            Found::Foreign => Err(self.refuse("it belongs to another program")),
         }
     }
 
     fn migrate(&mut self) -> Result<(), Fault> {
-        let found = self.version().map_err(|error| fault(&error))?;
-        if found != (0, 0) {
-            return self.check();
-        }
         let migrated = transact(&mut self.connection, |transaction| {
-            // Somebody else may have been quicker.
-            let ours: i32 = transaction.pragma_query_value(None, "application_id", |row| row.get(0))?;
-            if ours == OURS {
-                return Ok(true);
+            // In the transaction: somebody else may have been quicker.
+            if found(transaction)? == Found::Nothing {
+                transaction.execute_batch(include_str!("schema.sql"))?;
+                transaction.pragma_update(None, "application_id", OURS)?;
+                transaction.pragma_update(None, "user_version", VERSION)?;
             }
-            let tables = "select count(*) from sqlite_schema";
-            let tables: i64 = transaction.query_row(tables, [], |row| row.get(0))?;
-            if tables > 0 {
-                return Ok(false);
-            }
-            transaction.execute_batch(include_str!("schema.sql"))?;
-            transaction.pragma_update(None, "application_id", OURS)?;
-            transaction.pragma_update(None, "user_version", VERSION)?;
-            Ok(true)
+            Ok(())
         });
-        if migrated.map_err(|error| fault(&error))? {
-            return self.check();
-        }
-        Err(Fault::refused(format!("{}: it belongs to another program", self.path.display())))
+        migrated.map_err(|error| fault(&error))?;
+        self.check()
     }
+}
+
+/// Whose a file is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    /// With the version of the schema.
+    Ours(i32),
+    Foreign,
+}
+
+fn found(connection: &Connection) -> rusqlite::Result<Found> {
+    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+    let (id, version) = (pragma("application_id")?, pragma("user_version")?);
+    let tables = "select count(*) from sqlite_schema";
+    let tables: i64 = connection.query_row(tables, [], |row| row.get(0))?;
+    Ok(match (id, version, tables) {
+        (OURS, version, _) => Found::Ours(version),
+        (0, 0, 0) => Found::Nothing,
+        _ => Found::Foreign,
+    })
 }
 
 fn transact<T>(

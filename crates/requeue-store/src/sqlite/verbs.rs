@@ -59,13 +59,7 @@ impl Work<'_> {
         Ok(Claimed { items, next })
     }
 
-    fn hand_out(
-        &self,
-        queue: &Place,
-        key: &Key,
-        mut row: Row,
-        lease: Duration,
-    ) -> Result<HandOut> {
+    fn hand_out(&self, queue: &Place, key: &Key, mut row: Row, lease: Duration) -> Result<HandOut> {
         let sql = "update epochs set last = last + 1 returning last";
         let epoch = self.connection.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
         let out = row.claim(key, epoch, lease, self.now);

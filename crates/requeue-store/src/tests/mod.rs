@@ -311,7 +311,10 @@ async fn an_add_says_whether_it_may_have_happened() {
     let error = queue.add("a").await.expect_err("it is not allowed");
     assert_eq!(error.to_string(), "the key was not added: it is not allowed");
     let error = queue.add(vec![b'x'; 5000]).await.expect_err("it is too long");
-    assert!(error.to_string().ends_with("...\": a key of 5000 bytes; 2048 are the most"), "{error}");
+    assert!(
+        error.to_string().ends_with("...\": a key of 5000 bytes; 2048 are the most"),
+        "{error}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
