@@ -32,13 +32,15 @@ pub struct Item {
     shared: Option<Arc<Shared>>,
     out: HandOut,
     lost: CancellationToken,
+    /// Of a handler, to be passed on.
+    pub(crate) error: Option<String>,
 }
 
 impl Item {
     /// The engine was asked for it at `since`.
     pub(crate) fn new(shared: Arc<Shared>, out: HandOut, since: Instant) -> Self {
         let lost = shared.leases.hold(out.key.clone(), out.epoch, since);
-        Self { shared: Some(shared), out, lost }
+        Self { shared: Some(shared), out, lost, error: None }
     }
 
     /// The key. The item derefs to it, too.

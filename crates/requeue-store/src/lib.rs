@@ -65,6 +65,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod time;
+mod work;
 
 pub use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge, Priority};
 pub use crate::error::{

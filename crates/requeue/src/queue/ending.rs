@@ -30,6 +30,14 @@ pub struct Drained<K> {
     pub dropped: Vec<K>,
 }
 
+impl<K> Drained<K> {
+    /// Finished if there are neither ready keys nor any with a worker.
+    #[must_use]
+    pub const fn new(ready: usize, processing: usize, dropped: Vec<K>) -> Self {
+        Self { finished: ready == 0 && processing == 0, ready, processing, dropped }
+    }
+}
+
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Refuses new keys from now on. What waits still ripens, and retries of known keys are
     /// honoured; `get` is `None` when nothing is left: no key ready, waiting or with a worker.

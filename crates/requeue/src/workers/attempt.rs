@@ -1,11 +1,8 @@
 //! One worker, and one attempt of it.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
-use std::hash::BuildHasher;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -13,24 +10,23 @@ use tracing::Instrument;
 
 use super::net::{self, Shown, caught};
 use super::outcome::{Next, Then};
+use super::source::{Outcome, WorkItem, WorkQueue};
 use super::{Action, Context, Error, Options};
 use crate::clock::{Clock, sleep_until};
 use crate::sync::{drop_quietly, quietly};
-use crate::{Item, Key, Queue};
 
-pub(super) struct Worker<K: Key, S, H> {
-    pub(super) queue: Queue<K, S>,
+pub(super) struct Worker<Q: WorkQueue, H> {
+    pub(super) queue: Q,
+    pub(super) clock: Arc<dyn Clock>,
     pub(super) handler: Arc<H>,
-    pub(super) options: Options<K>,
-    /// Cancelled when the drain timeout has passed.
+    pub(super) options: Options<Q::Key>,
     pub(super) stop: CancellationToken,
 }
 
-impl<K, S, H, F> Worker<K, S, H>
+impl<Q, H, F> Worker<Q, H>
 where
-    K: Key + fmt::Debug,
-    S: BuildHasher + Send + Sync + 'static,
-    H: Fn(K, Context) -> F + Send + Sync + 'static,
+    Q: WorkQueue,
+    H: Fn(Q::Key, Context) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Action, Error>> + Send + 'static,
 {
     /// Takes keys until there will be none, whatever panics.
@@ -42,7 +38,7 @@ where
                 Ok(true) => panics = 0,
                 Ok(false) => return,
                 Err(error) => {
-                    self.note_panic();
+                    self.queue.note_panic();
                     quietly(|| tracing::error!(%error, "a worker panicked"));
                     // The item, if there was one, has come back with backoff. If there was none, a
                     // key can't be taken, and is tried again: not all the time, though.
@@ -63,7 +59,7 @@ where
             biased;
             // Also while it waits for a key that is dirty with somebody who never ends.
             () = self.stop.cancelled() => return false,
-            item = self.queue.get_to_the_end() => item,
+            item = self.queue.next() => item,
         };
         let Some(mut item) = item else { return false };
         let context = Context {
@@ -72,6 +68,7 @@ where
             adds: item.adds(),
             reasons: item.reasons(),
             priority: item.priority(),
+            epoch: item.epoch(),
             token: self.stop.child_token(),
         };
         let key = item.key().clone();
@@ -80,23 +77,24 @@ where
             Some(span) => span(&key, &context),
             None => tracing::info_span!("attempt", key = ?Shown(&key), attempt = context.attempt),
         };
-        match self.attempt(key, context).instrument(span.clone()).await {
+        match self.attempt(item.lost(), key, context).instrument(span.clone()).await {
             Ended::Ok(action) => {
                 item.set_priority(action.priority.unwrap_or(item.priority()));
-                match action.then {
-                    Then::Done => item.succeed(),
-                    Then::After(delay) => item.requeue_after(delay),
-                    Then::PutBack => item.put_back(),
-                }
+                let outcome = match action.then {
+                    Then::Done => Outcome::Succeeded,
+                    Then::After(delay) => Outcome::Later(delay),
+                    Then::PutBack => Outcome::PutBack,
+                };
+                item.finish(outcome).await;
             }
             Ended::Failed(error) => {
                 span.in_scope(|| tracing::debug!(error = %Shown(&error), "attempt failed"));
-                self.fail(item, error);
+                self.fail(item, error).await;
             }
             Ended::Panicked(error) => {
-                self.note_panic();
+                self.queue.note_panic();
                 span.in_scope(|| tracing::error!(%error, "attempt panicked"));
-                self.fail(item, error);
+                self.fail(item, error).await;
             }
             // Dropped unfinished: failed, whatever its count.
             Ended::Stopped => drop(item),
@@ -107,8 +105,13 @@ where
         true
     }
 
-    async fn attempt(&self, key: K, context: Context) -> Ended {
-        let (clock, options) = (&self.queue.shared().clock, &self.options);
+    async fn attempt(
+        &self,
+        lost: impl Future<Output = ()>,
+        key: Q::Key,
+        context: Context,
+    ) -> Ended {
+        let (clock, options) = (&self.clock, &self.options);
         let token = context.token.clone();
         // The call itself may panic, before there is a future.
         let future = match caught(|| (self.handler)(key, context)) {
@@ -120,6 +123,7 @@ where
             biased;
             ended = poll_fn(|cx| net::poll(future.as_mut(), cx)) => return Ended::from(ended),
             () = self.stop.cancelled() => None,
+            () = lost => None,
             timeout = after(clock, options.timeout) => Some(timeout),
         };
         token.cancel();
@@ -139,25 +143,23 @@ where
         }
     }
 
-    fn fail(&self, mut item: Item<'static, K>, error: Error) {
+    async fn fail(&self, mut item: Q::Item, error: Error) {
         item.set_priority(error.priority.unwrap_or(item.priority()));
+        item.note_error(&error);
         let is_last = self.options.is_last(item.attempt());
-        match error.next {
-            Next::Backoff if !is_last => {
-                item.retry();
+        let outcome = match error.next {
+            Next::Backoff if !is_last => Outcome::Failed,
+            Next::After(delay) if !is_last => Outcome::FailedFor(delay),
+            _ => Outcome::GivenUp,
+        };
+        match &self.options.on_give_up {
+            Some(on_give_up) if outcome == Outcome::GivenUp => {
+                let key = item.key().clone();
+                quietly(|| on_give_up(key, error));
             }
-            Next::After(delay) if !is_last => item.retry_after(delay),
-            _ => {
-                if let Some(on_give_up) = &self.options.on_give_up {
-                    let key = item.key().clone();
-                    quietly(|| on_give_up(key, error));
-                } else {
-                    drop_quietly(error);
-                }
-                return item.give_up();
-            }
+            _ => drop_quietly(error),
         }
-        drop_quietly(error);
+        item.finish(outcome).await;
     }
 
     /// Waits after the worker has panicked, the longer the more often it has in a row.
@@ -165,12 +167,8 @@ where
         let delay = Duration::from_millis(5 << panics.min(8));
         tokio::select! {
             () = self.stop.cancelled() => {}
-            _ = after(&self.queue.shared().clock, Some(delay)) => {}
+            _ = after(&self.clock, Some(delay)) => {}
         }
-    }
-
-    fn note_panic(&self) {
-        self.queue.shared().panics.fetch_add(1, Ordering::Relaxed);
     }
 }
 

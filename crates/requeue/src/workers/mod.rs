@@ -3,21 +3,21 @@
 mod attempt;
 mod net;
 mod outcome;
+mod source;
 
 use std::fmt;
 use std::future::Future;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldhash::fast::RandomState;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::attempt::Worker;
 pub use self::outcome::{Action, Error};
+pub use self::source::{Outcome, WorkItem, WorkQueue};
+use crate::Drained;
 use crate::clock::sleep_until;
-use crate::{Drained, Key, Queue};
 
 type GiveUp<K> = Arc<dyn Fn(K, Error) + Send + Sync>;
 type Finished<K> = Arc<dyn Fn(K) + Send + Sync>;
@@ -49,10 +49,10 @@ type SpanOf<K> = Arc<dyn Fn(&K, &Context) -> tracing::Span + Send + Sync>;
 /// # });
 /// ```
 #[must_use = "workers do nothing before `run`"]
-pub struct Workers<K: Key, H, S = RandomState> {
-    queue: Queue<K, S>,
+pub struct Workers<Q: WorkQueue, H> {
+    queue: Q,
     handler: Arc<H>,
-    options: Options<K>,
+    options: Options<Q::Key>,
     concurrency: usize,
     drain_timeout: Option<Duration>,
 }
@@ -78,15 +78,14 @@ impl<K> Clone for Options<K> {
     }
 }
 
-impl<K, H, S, F> Workers<K, H, S>
+impl<Q, H, F> Workers<Q, H>
 where
-    K: Key + fmt::Debug,
-    S: BuildHasher + Send + Sync + 'static,
-    H: Fn(K, Context) -> F + Send + Sync + 'static,
+    Q: WorkQueue,
+    H: Fn(Q::Key, Context) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Action, Error>> + Send + 'static,
 {
     /// One worker, no limit to retries, no time-out.
-    pub fn new(queue: Queue<K, S>, handler: H) -> Self {
+    pub fn new(queue: Q, handler: H) -> Self {
         let options = Options {
             max_retries: None,
             timeout: None,
@@ -155,7 +154,7 @@ where
     /// It is called on the worker's task, before the hand-out ends: what takes long in it, or
     /// blocks, keeps the worker from its next key, and the runtime's thread from its other tasks.
     /// Send the key elsewhere for that. A panic in it is ignored.
-    pub fn on_give_up(mut self, f: impl Fn(K, Error) + Send + Sync + 'static) -> Self {
+    pub fn on_give_up(mut self, f: impl Fn(Q::Key, Error) + Send + Sync + 'static) -> Self {
         self.options.on_give_up = Some(Arc::new(f));
         self
     }
@@ -199,7 +198,7 @@ where
     /// workers.run().await;
     /// # });
     /// ```
-    pub fn on_finish(mut self, f: impl Fn(K) + Send + Sync + 'static) -> Self {
+    pub fn on_finish(mut self, f: impl Fn(Q::Key) + Send + Sync + 'static) -> Self {
         self.options.on_finish = Some(Arc::new(f));
         self
     }
@@ -208,7 +207,7 @@ where
     /// `key`, by its `Debug`, and `attempt`. A panic in it fails the attempt.
     pub fn span(
         mut self,
-        f: impl Fn(&K, &Context) -> tracing::Span + Send + Sync + 'static,
+        f: impl Fn(&Q::Key, &Context) -> tracing::Span + Send + Sync + 'static,
     ) -> Self {
         self.options.span = Some(Arc::new(f));
         self
@@ -224,7 +223,7 @@ where
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub async fn run(self) -> Drained<K> {
+    pub async fn run(self) -> Drained<Q::Key> {
         self.run_until(std::future::pending()).await
     }
 
@@ -239,12 +238,13 @@ where
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Drained<K> {
+    pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Drained<Q::Key> {
         let stop = CancellationToken::new();
         let mut workers = JoinSet::new();
         for _ in 0..self.concurrency {
             let worker = Worker {
                 queue: self.queue.clone(),
+                clock: self.queue.clock(),
                 handler: Arc::clone(&self.handler),
                 options: self.options.clone(),
                 stop: stop.clone(),
@@ -254,21 +254,17 @@ where
         tokio::select! {
             () = all(&mut workers) => {}
             () = shutdown => {
-                // It has what is dropped now, and leaves it to `take_dropped` when it goes: below,
-                // or with this future.
-                let _dropped = self.queue.shut_down_with_drain();
+                self.queue.shut_down();
                 self.drain(&mut workers, &stop).await;
             }
         }
-        let dropped = self.queue.take_dropped();
-        let (ready, processing) = (self.queue.len(), self.queue.processing());
-        Drained { finished: processing == 0 && ready == 0, ready, processing, dropped }
+        self.queue.left()
     }
 
     /// Lets the workers finish, then makes them.
     async fn drain(&self, workers: &mut JoinSet<()>, stop: &CancellationToken) {
         let Some(timeout) = self.drain_timeout else { return all(workers).await };
-        let clock = Arc::clone(&self.queue.shared().clock);
+        let clock = self.queue.clock();
         tokio::select! {
             () = all(workers) => return,
             () = sleep_until(&clock, clock.now() + timeout) => stop.cancel(),
@@ -283,7 +279,7 @@ async fn all(workers: &mut JoinSet<()>) {
     while workers.join_next().await.is_some() {}
 }
 
-impl<K: Key, H, S> fmt::Debug for Workers<K, H, S> {
+impl<Q: WorkQueue + fmt::Debug, H> fmt::Debug for Workers<Q, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Workers")
             .field("queue", &self.queue)
@@ -308,6 +304,7 @@ pub struct Context {
     adds: u32,
     reasons: u32,
     priority: i32,
+    epoch: u64,
     token: CancellationToken,
 }
 
@@ -361,8 +358,15 @@ impl Context {
         self.priority
     }
 
-    /// Is ready when the attempt is to stop: it has timed out, or the workers are shut down and
-    /// their drain timeout has passed. Who does not stop within the grace period is dropped.
+    /// The number of this hand-out: of two of a key, the later has the greater one. What is shared
+    /// between machines is fenced by it.
+    #[must_use]
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Is ready when the attempt is to stop: it has timed out, its key is lost to it, or the workers
+    /// are shut down and their drain timeout has passed. Who does not stop within the grace period is dropped.
     pub async fn cancelled(&self) {
         self.token.cancelled().await;
     }

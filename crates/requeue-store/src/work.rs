@@ -1,0 +1,132 @@
+//! Workers on a queue in a store: those of the queue in memory, unchanged.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use requeue::Drained;
+use requeue::clock::{Clock, TokioClock};
+use requeue::workers::{Error, Outcome, WorkItem, WorkQueue};
+
+use crate::add::Priority;
+use crate::error::FinishError;
+use crate::item::Item;
+use crate::key::Key;
+use crate::queue::Queue;
+
+/// So that [`requeue::workers::Workers`] run on it. A key that is given up is parked, with the error
+/// that said so; one whose lease is lost has its context cancelled, and what its handler says after
+/// that makes no difference.
+///
+/// ```
+/// use requeue::workers::{Action, Context, Error, Workers};
+/// use requeue_store::{Key, Store};
+///
+/// async fn send(key: Key, context: Context) -> Result<Action, Error> {
+///     // What is written elsewhere carries `context.epoch()`.
+///     # let _ = (key, context);
+///     Ok(Action::done())
+/// }
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = Store::connect(&url).await?;
+/// store.migrate().await?;
+/// let queue = store.queue("mail").open().await?;
+/// queue.add_all(["alice", "bob"]).await?;
+///
+/// let done = async {
+///     while queue.counts().await.is_ok_and(|counts| counts != Default::default()) {
+///         tokio::task::yield_now().await;
+///     }
+/// };
+/// let workers = Workers::new(queue.clone(), send).concurrency(2);
+/// assert!(workers.run_until(done).await.finished);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+impl WorkQueue for Queue {
+    type Key = Key;
+    type Item = Item;
+
+    fn next(&self) -> impl Future<Output = Option<Item>> + Send {
+        self.get()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(TokioClock::current())
+    }
+
+    fn shut_down(&self) {
+        Self::shut_down(self);
+    }
+
+    /// What this process holds. What is ready is the others', too, and is not counted.
+    fn left(&self) -> Drained<Key> {
+        Drained::new(0, self.held(), Vec::new())
+    }
+}
+
+impl WorkItem for Item {
+    type Key = Key;
+
+    fn key(&self) -> &Key {
+        Self::key(self)
+    }
+
+    fn attempt(&self) -> u32 {
+        Self::attempt(self)
+    }
+
+    fn adds(&self) -> u32 {
+        Self::adds(self)
+    }
+
+    fn reasons(&self) -> u32 {
+        Self::reasons(self)
+    }
+
+    /// -1, 0 or 1.
+    fn priority(&self) -> i32 {
+        Self::priority(self).number() as i32
+    }
+
+    /// Below 0 it is low, above high.
+    fn set_priority(&mut self, priority: i32) {
+        Self::set_priority(self, Priority::of(priority.into()));
+    }
+
+    fn epoch(&self) -> u64 {
+        // They begin at 1.
+        Self::epoch(self).unsigned_abs()
+    }
+
+    fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.token().clone().cancelled_owned()
+    }
+
+    fn note_error(&mut self, error: &Error) {
+        self.error = Some(error.to_string());
+    }
+
+    async fn finish(mut self, outcome: Outcome) {
+        let error = self.error.take().unwrap_or_else(|| "it failed".to_owned());
+        let key = self.key().clone();
+        let finished = match outcome {
+            Outcome::Succeeded => self.succeed().await,
+            Outcome::Later(delay) => self.requeue_after(delay).await,
+            Outcome::PutBack => self.put_back().await,
+            Outcome::Failed => self.retry(error).await,
+            Outcome::FailedFor(delay) => self.retry_after(delay, error).await,
+            Outcome::GivenUp => self.park(error).await,
+        };
+        if let Err(error) = finished {
+            tell(&key, &error);
+        }
+    }
+}
+
+fn tell(key: &dyn Display, error: &FinishError) {
+    tracing::warn!(%key, %error, "what a worker said of its key came to nothing");
+}

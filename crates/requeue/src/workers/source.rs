@@ -1,0 +1,165 @@
+//! What workers take keys from.
+
+use std::fmt;
+use std::future::{Future, pending, ready};
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::Error;
+use crate::clock::Clock;
+use crate::sync::drop_quietly;
+use crate::{Drained, Item, Key, Queue};
+
+/// A queue that [`Workers`](super::Workers) can work on: that of this crate, or one that keeps its
+/// keys elsewhere.
+pub trait WorkQueue: Clone + Send + Sync + 'static {
+    /// What is handed out.
+    type Key: Key + fmt::Debug;
+    /// A key with a worker.
+    type Item: WorkItem<Key = Self::Key>;
+
+    /// The next key, when there is one; `None` when there will be none any more.
+    fn next(&self) -> impl Future<Output = Option<Self::Item>> + Send;
+
+    /// By what time-outs go.
+    fn clock(&self) -> Arc<dyn Clock>;
+
+    /// No more keys are to be handed out, but for those that have to be.
+    fn shut_down(&self);
+
+    /// What has become of the keys.
+    fn left(&self) -> Drained<Self::Key>;
+
+    /// A handler has panicked.
+    fn note_panic(&self) {}
+}
+
+/// A key with a worker. Dropped unfinished, it has failed.
+pub trait WorkItem: Send + Sized + 'static {
+    /// What was handed out.
+    type Key;
+
+    /// The key.
+    fn key(&self) -> &Self::Key;
+
+    /// 1, and one more for each failure in a row before.
+    fn attempt(&self) -> u32;
+
+    /// How many adds this run stands for.
+    fn adds(&self) -> u32;
+
+    /// The reasons of those adds, or-ed.
+    fn reasons(&self) -> u32;
+
+    /// The highest priority of those adds.
+    fn priority(&self) -> i32;
+
+    /// The priority with which it comes back, if it does.
+    fn set_priority(&mut self, priority: i32);
+
+    /// The number of this hand-out.
+    fn epoch(&self) -> u64;
+
+    /// Until the key is this worker's no more, though the run has not ended; mostly for ever.
+    fn lost(&self) -> impl Future<Output = ()> + Send + use<Self> {
+        pending()
+    }
+
+    /// The run has failed with this; how it ends follows. What keeps reasons notes it.
+    fn note_error(&mut self, error: &Error) {
+        let _ = error;
+    }
+
+    /// Ends the run.
+    fn finish(self, outcome: Outcome) -> impl Future<Output = ()> + Send;
+}
+
+/// How a run has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// A success: failures are forgotten.
+    Succeeded,
+    /// A success, and again after this long.
+    Later(Duration),
+    /// As if the key had not been handed out.
+    PutBack,
+    /// A failure, to be retried with backoff.
+    Failed,
+    /// A failure, to be retried after this long.
+    FailedFor(Duration),
+    /// A failure after which it is not tried again.
+    GivenUp,
+}
+
+impl<K: Key + fmt::Debug, S: BuildHasher + Send + Sync + 'static> WorkQueue for Queue<K, S> {
+    type Key = K;
+    type Item = Item<'static, K>;
+
+    fn next(&self) -> impl Future<Output = Option<Self::Item>> + Send {
+        self.get_to_the_end()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.shared().clock)
+    }
+
+    fn shut_down(&self) {
+        // It has what is dropped now, and leaves it to `take_dropped` when it goes.
+        drop_quietly(self.shut_down_with_drain());
+    }
+
+    fn left(&self) -> Drained<K> {
+        let dropped = self.take_dropped();
+        Drained::new(self.len(), self.processing(), dropped)
+    }
+
+    fn note_panic(&self) {
+        self.shared().panics.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl<K: Key> WorkItem for Item<'static, K> {
+    type Key = K;
+
+    fn key(&self) -> &K {
+        Self::key(self)
+    }
+
+    fn attempt(&self) -> u32 {
+        Self::attempt(self)
+    }
+
+    fn adds(&self) -> u32 {
+        Self::adds(self)
+    }
+
+    fn reasons(&self) -> u32 {
+        Self::reasons(self)
+    }
+
+    fn priority(&self) -> i32 {
+        Self::priority(self)
+    }
+
+    fn set_priority(&mut self, priority: i32) {
+        Self::set_priority(self, priority);
+    }
+
+    fn epoch(&self) -> u64 {
+        Self::epoch(self)
+    }
+
+    fn finish(self, outcome: Outcome) -> impl Future<Output = ()> + Send {
+        match outcome {
+            Outcome::Succeeded => self.succeed(),
+            Outcome::Later(delay) => self.requeue_after(delay),
+            Outcome::PutBack => self.put_back(),
+            Outcome::Failed => _ = self.retry(),
+            Outcome::FailedFor(delay) => self.retry_after(delay),
+            Outcome::GivenUp => self.give_up(),
+        }
+        ready(())
+    }
+}
