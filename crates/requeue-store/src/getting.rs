@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::engine::{Claim, How};
 use crate::item::Item;
@@ -127,7 +127,9 @@ async fn claim(
     let oldest = (upto / u64::from(every)) as usize;
     let claim = Claim { max, oldest, lease: options.lease, expired: options.failing() };
     let since = Instant::now();
-    let claimed = shared.engine.claim(&shared.place, claim).await;
+    // What is answered later than that is another's by then.
+    let claimed = timeout(options.lease, shared.engine.claim(&shared.place, claim)).await;
+    let claimed = claimed.map_err(|_| "there was no answer in time".to_owned())?;
     let claimed = claimed.map_err(|fault| fault.source.to_string())?;
     *hand_outs = ((u64::from(*hand_outs) + claimed.items.len() as u64) % u64::from(every)) as u32;
     let items = claimed.items.into_iter();

@@ -16,6 +16,9 @@ use crate::finishing::Finishing;
 use crate::key::Key;
 use crate::queue::Shared;
 
+/// How much of an error is kept, in bytes.
+const LONGEST_ERROR: usize = 4096;
+
 /// A key with a worker: nobody else has it, on any machine, until this ends or its lease does.
 ///
 /// The lease is renewed as long as the item is there. If it can't be, or was lost,
@@ -120,8 +123,8 @@ impl Item {
         self.end(How::Succeed).await
     }
 
-    /// Failed for this reason, and tried again with backoff; or parked, if the queue has a limit and
-    /// this was the last failure of it.
+    /// Failed for this reason, of which the first 4 KiB are kept, and tried again with backoff; or
+    /// parked, if the queue has a limit and this was the last failure of it.
     ///
     /// # Errors
     ///
@@ -187,7 +190,9 @@ impl Item {
     }
 
     fn failure(&self, delay: Delay, error: &impl fmt::Display) -> How {
-        How::Fail { delay, asked: self.out.asked, error: error.to_string() }
+        let mut error = error.to_string();
+        error.truncate(error.floor_char_boundary(LONGEST_ERROR));
+        How::Fail { delay, asked: self.out.asked, error }
     }
 
     async fn end(mut self, how: How) -> Result<(), FinishError> {

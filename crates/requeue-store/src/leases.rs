@@ -25,15 +25,23 @@ struct Held {
 pub(crate) struct Leases {
     lease: Duration,
     held: Mutex<HashMap<i64, Held>>,
-    /// Something is held where nothing was.
-    begun: Notify,
+    /// Something is held where nothing was; or this is gone.
+    begun: Arc<Notify>,
+}
+
+impl Drop for Leases {
+    fn drop(&mut self) {
+        self.begun.notify_one();
+    }
 }
 
 impl Leases {
     /// Renews in a task of its own, until this is dropped.
     pub(crate) fn start(engine: Arc<dyn Engine>, place: Arc<Place>, lease: Duration) -> Arc<Self> {
-        let leases = Arc::new(Self { lease, held: Mutex::default(), begun: Notify::new() });
-        tokio::spawn(keep(Arc::downgrade(&leases), engine, place, lease));
+        let begun = Arc::new(Notify::new());
+        let leases = Self { lease, held: Mutex::default(), begun: Arc::clone(&begun) };
+        let leases = Arc::new(leases);
+        tokio::spawn(keep(Arc::downgrade(&leases), begun, engine, place));
         leases
     }
 
@@ -96,25 +104,25 @@ impl Leases {
     }
 }
 
-async fn keep(leases: Weak<Leases>, engine: Arc<dyn Engine>, place: Arc<Place>, lease: Duration) {
+async fn keep(
+    leases: Weak<Leases>,
+    begun: Arc<Notify>,
+    engine: Arc<dyn Engine>,
+    place: Arc<Place>,
+) {
+    let Some(lease) = leases.upgrade().map(|leases| leases.lease) else { return };
     let every = lease / 3;
     let mut renewal = Instant::now() + every;
     loop {
-        let Some(held) = leases.upgrade() else { return };
-        let next = held.expire();
-        let begun = next.is_none().then(|| Arc::clone(&held));
-        drop(held);
-        match (begun, next) {
-            (Some(held), _) => {
-                // Nothing to renew. It holds on to them for a while only, so that they can end.
-                tokio::select! {
-                    () = held.begun.notified() => renewal = Instant::now() + every,
-                    () = tokio::time::sleep(Duration::from_secs(1)) => {}
-                }
-                continue;
-            }
-            (None, Some(next)) => sleep_until(renewal.min(next)).await,
-            (None, None) => continue,
+        let Some(next) = leases.upgrade().map(|leases| leases.expire()) else { return };
+        let Some(next) = next else {
+            begun.notified().await;
+            renewal = Instant::now() + every;
+            continue;
+        };
+        tokio::select! {
+            () = sleep_until(renewal.min(next)) => {}
+            () = begun.notified() => continue,
         }
         if Instant::now() < renewal {
             continue;

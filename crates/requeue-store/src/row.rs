@@ -225,7 +225,9 @@ impl Row {
         let expired = after(after(self.until, backoff.cap), backoff.cap) < now;
         let steps = if expired { 0 } else { self.steps };
         let most = doubled(backoff.base, steps).min(backoff.cap);
-        let delay = most.mul_f64(0.5 + backoff.share.clamp(0.0, 1.0) / 2.0);
+        let half = most / 2;
+        let drawn = (most - half).mul_f64(backoff.share.clamp(0.0, 1.0));
+        let delay = half.saturating_add(drawn);
         self.steps = steps.saturating_add(1);
         self.until = after(now, delay);
         delay

@@ -358,6 +358,48 @@ async fn a_queue_that_is_shut_down_hands_out_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_claim_that_is_never_answered_is_made_again() {
+    let (engine, queue) = queue();
+    queue.add("a").await.expect("added");
+    engine.fail([Mishap::Silent, Mishap::Absent]);
+    assert_eq!(get(&queue).await.attempt(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_long_error_the_beginning_is_kept() {
+    let (engine, queue) = queue();
+    queue.add("a").await.expect("added");
+    get(&queue).await.retry("\u{20ac}".repeat(3000)).await.expect("it is ours");
+    let error = engine.row("a").and_then(|row| row.error).expect("it has one");
+    assert_eq!(error, "\u{20ac}".repeat(1365));
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_its_last_handle_its_tasks_end() {
+    let (engine, queue) = queue();
+    queue.add("a").await.expect("added");
+    let item = get(&queue).await;
+    drop(queue);
+    settle().await;
+    item.succeed().await.expect("it is ours");
+    settle().await;
+    assert_eq!(Arc::strong_count(&engine), 1);
+}
+
+#[test]
+fn no_backoff_is_too_long() {
+    let failing = crate::engine::Failing {
+        backoff: crate::engine::Backoff { base: Duration::MAX, cap: Duration::MAX, share: 1.0 },
+        max_failures: None,
+    };
+    let ask = crate::engine::Ask { key: "a".into(), add: Add::now(), adds: u32::MAX };
+    let (mut row, _) = crate::row::Row::add(None, &ask, EarlyAdd::Hold, 5);
+    let _ = row.claim(&ask.key, 1, SECOND, 5);
+    let row = row.expire(failing, EarlyAdd::Hold, 6).expect("it comes back");
+    assert_eq!(row.at, Some(crate::time::NEVER));
+}
+
+#[tokio::test(start_paused = true)]
 async fn it_says_where_a_key_stands() {
     let (_, queue) = queue();
     let explained = async |key: &str| queue.explain(key).await.expect("looked up");
