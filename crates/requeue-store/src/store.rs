@@ -76,7 +76,6 @@ impl Store {
     }
 
     /// The queue with this name, to be [opened](Opening::open).
-    #[must_use]
     pub fn queue(&self, name: impl Into<String>) -> Opening {
         Opening { store: self.clone(), name: name.into(), options: Options::default() }
     }

@@ -43,7 +43,7 @@ impl Rig for Fixture {
 fn conforms(early_add: EarlyAdd) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(150) };
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
     proptest!(config, |(steps in steps(80))| {
         runtime.block_on(async {
             let rig = Fixture::new().await;

@@ -26,8 +26,11 @@ pub(super) type Clock = Box<dyn Fn() -> Micros + Send>;
 /// Told whether what it did has been committed.
 type Told = Box<dyn FnOnce(Result<(), Fault>) + Send>;
 
+/// Whether it went well, and whom to tell.
+type Verb = Box<dyn FnOnce(&Work<'_>) -> (bool, Told) + Send>;
+
 enum Job {
-    Verb(Box<dyn FnOnce(&Work<'_>) -> (bool, Told) + Send>),
+    Verb(Verb),
     Migrate(oneshot::Sender<Result<(), Fault>>),
     Check(oneshot::Sender<Result<(), Fault>>),
 }
@@ -159,7 +162,7 @@ impl Server {
         }
     }
 
-    fn commit(&mut self, verbs: Vec<Box<dyn FnOnce(&Work<'_>) -> (bool, Told) + Send>>) {
+    fn commit(&mut self, verbs: Vec<Verb>) {
         // It does not go back while this process runs.
         self.now = self.now.max((self.clock)());
         let now = self.now;
