@@ -99,10 +99,10 @@ impl Item {
         self.lost.cancelled().await;
     }
 
-    /// Whether the lease is lost.
+    /// Whether the lease is lost. If not, no other has been handed the key before this was called.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.lost.is_cancelled()
+        !self.shared().leases.is_held(self.out.epoch)
     }
 
     /// A token that is cancelled when the lease is lost.

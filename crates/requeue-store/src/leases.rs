@@ -69,6 +69,12 @@ impl Leases {
         self.lock().remove(&epoch).map_or_else(Instant::now, |held| held.deadline)
     }
 
+    /// Whether the hand-out is surely this process's, now: also where the task that renews has been
+    /// kept from running.
+    pub(crate) fn is_held(&self, epoch: i64) -> bool {
+        self.lock().get(&epoch).is_some_and(|held| held.deadline > Instant::now())
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }

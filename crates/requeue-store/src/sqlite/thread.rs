@@ -163,14 +163,15 @@ impl Server {
     }
 
     fn commit(&mut self, verbs: Vec<Verb>) {
-        // It does not go back while this process runs.
-        self.now = self.now.max((self.clock)());
-        let now = self.now;
+        let (clock, latest) = (&self.clock, &mut self.now);
         let mut told = Vec::with_capacity(verbs.len());
         let committed = transact(&mut self.connection, |transaction| {
+            // What time it is when the file is ours: another may have had it for long. It does not
+            // go back while this process runs.
+            *latest = (*latest).max(clock());
             for verb in verbs {
                 let part = transaction.savepoint()?;
-                let (went_well, tell) = verb(&Work { connection: &part, now });
+                let (went_well, tell) = verb(&Work { connection: &part, now: *latest });
                 told.push(tell);
                 if went_well {
                     part.commit()?;

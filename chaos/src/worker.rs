@@ -1,0 +1,123 @@
+//! A process that adds keys, and works on them.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use requeue_store::{Add, FinishError, Item, Priority, Queue, Store};
+use tokio::task::JoinSet;
+
+use crate::event::{Event, Kind, Outcome, now};
+
+/// How many keys there are.
+const KEYS: u32 = 40;
+pub(crate) const LEASE: Duration = Duration::from_millis(500);
+
+pub(crate) type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+pub(crate) async fn open(url: &str) -> Result<Queue, Failed> {
+    let store = Store::connect(url).await?;
+    let queue = store
+        .queue("chaos")
+        .lease(LEASE)
+        .backoff(Duration::from_millis(1), Duration::from_millis(50))
+        .poll(Duration::from_millis(50))
+        .open()
+        .await?;
+    Ok(queue)
+}
+
+/// Adds and works until standard input ends; then works on until all is done. Says on standard
+/// output what it sees.
+pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
+    let queue = open(url).await?;
+    let ending = Arc::new(AtomicBool::new(false));
+    let mut tasks = JoinSet::new();
+    for n in 0..4 {
+        let (queue, ending) = (queue.clone(), Arc::clone(&ending));
+        tasks.spawn(handle(queue, ending, fastrand::Rng::with_seed(seed * 10 + n)));
+    }
+    for n in 4..6 {
+        let (queue, ending) = (queue.clone(), Arc::clone(&ending));
+        tasks.spawn(add(queue, ending, fastrand::Rng::with_seed(seed * 10 + n)));
+    }
+    // It ends when whoever started this has let it go.
+    tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()))
+        .await??;
+    ending.store(true, Ordering::SeqCst);
+    loop {
+        let counts = queue.counts().await?;
+        if counts.ready + counts.waiting + counts.processing == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    queue.shut_down();
+    while let Some(ended) = tasks.join_next().await {
+        ended?;
+    }
+    Ok(())
+}
+
+fn tell(key: u32, kind: Kind) {
+    let line = Event { process: 0, key, kind }.line() + "\n";
+    // One write, so that no line is another's.
+    let _ = std::io::stdout().lock().write_all(line.as_bytes());
+}
+
+async fn add(queue: Queue, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
+    while !ending.load(Ordering::SeqCst) {
+        let (key, begun) = (rng.u32(..KEYS), now());
+        let add = match rng.u8(..6) {
+            0 => Add::after(Duration::from_micros(rng.u64(..20_000))),
+            1 => Add::now().priority(Priority::High),
+            2 => Add::now().priority(Priority::Low),
+            _ => Add::now(),
+        };
+        // One that was not acknowledged may have happened or not.
+        if queue.add_with(key.to_string(), add).await.is_ok() {
+            tell(key, Kind::Added { begun });
+        }
+        tokio::time::sleep(Duration::from_micros(rng.u64(..3000))).await;
+    }
+}
+
+async fn handle(queue: Queue, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
+    while let Some(item) = queue.get().await {
+        let (epoch, at) = (item.epoch(), now());
+        let Some(key) = item.as_str().and_then(|key| key.parse().ok()) else { continue };
+        tell(key, Kind::Got { epoch, at });
+        for _ in 0..rng.u32(..4) {
+            tokio::time::sleep(Duration::from_micros(rng.u64(..3000))).await;
+            // The time comes first: what is still held afterwards was held then.
+            let at = now();
+            if !item.is_lost() {
+                tell(key, Kind::Wrote { epoch, at });
+            }
+        }
+        let begun = now();
+        let ended = end(item, ending.load(Ordering::SeqCst), &mut rng).await;
+        let outcome = match ended {
+            Ok(()) => Outcome::Held,
+            Err(FinishError::Lost) => Outcome::Lost,
+            Err(_) => Outcome::Unsure,
+        };
+        tell(key, Kind::Ended { epoch, begun, outcome });
+    }
+}
+
+async fn end(item: Item, is_over: bool, rng: &mut fastrand::Rng) -> Result<(), FinishError> {
+    match rng.u8(..20) {
+        _ if is_over => item.succeed().await,
+        0..3 => item.retry("it failed").await,
+        3 => item.retry_after(Duration::from_millis(rng.u64(..10)), "it failed").await,
+        4 | 5 => item.requeue_after(Duration::from_millis(rng.u64(..10))).await,
+        6 => item.put_back().await,
+        7 => {
+            drop(item);
+            Err(FinishError::Unsure)
+        }
+        _ => item.succeed().await,
+    }
+}
