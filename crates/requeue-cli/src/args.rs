@@ -17,9 +17,25 @@ use crate::serve::Address;
 use crate::signals::parse_signal;
 use crate::values::{Delimiter, Jobs, Retries, parse_duration, parse_size};
 
+// What `run --help` says of stores.
+#[cfg(feature = "store")]
+macro_rules! through {
+    () => {
+        "With --store sqlite:FILE keys are kept there until they are done, in the queue
+  --queue NAME [default]; --lease TIME [30s] is as for `requeue work`.\n"
+    };
+}
+
+#[cfg(not(feature = "store"))]
+macro_rules! through {
+    () => {
+        ""
+    };
+}
+
 /// Says it all on one screen of 80 columns, which a line for each flag would not. A test holds it to
 /// the flags.
-const HELP: &str = include_str!("help.txt");
+const HELP: &str = concat!(include_str!("help.txt"), through!());
 
 /// A work queue of keys: coalesced, exclusive, retried with backoff
 #[derive(Parser, Debug)]
@@ -36,6 +52,31 @@ pub(crate) enum Subcommand {
     /// Run a command per Kubernetes object that changes: a controller
     #[cfg(feature = "kube")]
     Watch(Box<crate::watch::Flags>),
+    /// Add keys to a queue in a store
+    #[cfg(feature = "store")]
+    Add(crate::store::AddFlags),
+    /// Run a command per key of a queue in a store, here and on other machines
+    #[cfg(feature = "store")]
+    Work(Box<crate::store::WorkFlags>),
+    /// Show how many keys of a queue in a store wait, run and are parked
+    #[cfg(feature = "store")]
+    Status(crate::store::StatusFlags),
+    /// List the keys that were given up, and why
+    #[cfg(feature = "store")]
+    Parked(crate::store::ParkedFlags),
+    /// Have keys that were given up run again
+    #[cfg(feature = "store")]
+    Revive(crate::store::ReviveFlags),
+    /// Take keys back: those that wait, not those that run
+    #[cfg(feature = "store")]
+    Cancel(crate::store::CancelFlags),
+    /// Look after a store
+    #[cfg(feature = "store")]
+    #[command(disable_help_subcommand = true)]
+    Store {
+        #[command(subcommand)]
+        command: crate::store::StoreCommand,
+    },
     /// Print what a shell completes a command line with
     Completions { shell: Shell },
     /// Write the manual pages to a directory
@@ -50,33 +91,8 @@ pub(crate) enum Subcommand {
     disable_help_flag = true
 )]
 pub(crate) struct Flags {
-    /// Read keys from FILE, not from standard input
-    #[arg(short, long, value_name = "FILE", help_heading = "Input")]
-    pub(crate) arg_file: Option<PathBuf>,
-
-    /// Keys end with NUL, not with a newline
-    #[arg(short = '0', long, overrides_with = "delimiter", help_heading = "Input")]
-    pub(crate) null: bool,
-
-    /// Keys end with C, a byte or \t, \x1e, \036
-    #[arg(short, long, value_name = "C", overrides_with = "null", help_heading = "Input")]
-    pub(crate) delimiter: Option<Delimiter>,
-
-    /// Keys are lines, or JSON objects, one a line [lines]
-    #[arg(
-        long,
-        value_enum,
-        value_name = "HOW",
-        default_value_t,
-        hide_possible_values = true,
-        hide_default_value = true
-    )]
-    #[arg(help_heading = "Input")]
-    pub(crate) input: Kind,
-
-    /// A longer record is bad input [1M]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Input")]
-    pub(crate) max_record: Option<usize>,
+    #[command(flatten)]
+    pub(crate) read: Read,
 
     /// Keys held at once; further ones wait [1000000]
     #[arg(long, value_name = "N", help_heading = "Input")]
@@ -85,6 +101,13 @@ pub(crate) struct Flags {
 
     #[command(flatten)]
     pub(crate) common: Common,
+
+    #[command(flatten)]
+    pub(crate) alone: Alone,
+
+    #[cfg(feature = "store")]
+    #[command(flatten)]
+    pub(crate) through: crate::store::Through,
 
     /// What a command reads: nothing, or its key [none]
     #[arg(
@@ -129,6 +152,38 @@ pub(crate) struct Flags {
     pub(crate) keep_order: bool,
 }
 
+// The flags that say how keys are read. No doc comment: it would be the command's text.
+#[derive(Args, Debug)]
+pub(crate) struct Read {
+    /// Read keys from FILE, not from standard input
+    #[arg(short, long, value_name = "FILE", help_heading = "Input")]
+    pub(crate) arg_file: Option<PathBuf>,
+
+    /// Keys end with NUL, not with a newline
+    #[arg(short = '0', long, overrides_with = "delimiter", help_heading = "Input")]
+    pub(crate) null: bool,
+
+    /// Keys end with C, a byte or \t, \x1e, \036
+    #[arg(short, long, value_name = "C", overrides_with = "null", help_heading = "Input")]
+    pub(crate) delimiter: Option<Delimiter>,
+
+    /// Keys are lines, or JSON objects, one a line [lines]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    #[arg(help_heading = "Input")]
+    pub(crate) input: Kind,
+
+    /// A longer record is bad input [1M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Input")]
+    pub(crate) max_record: Option<usize>,
+}
+
 // The flags that do not say where keys come from. No doc comment: it would be the command's text.
 #[derive(Args, Debug)]
 pub(crate) struct Common {
@@ -165,10 +220,6 @@ pub(crate) struct Common {
     #[arg(short = 't', long, help_heading = "Command")]
     pub(crate) verbose: bool,
 
-    /// Show the commands, and run none
-    #[arg(long, help_heading = "Command")]
-    pub(crate) dry_run: bool,
-
     /// Starts at most, of all keys: 10/s, 90/m, 100/h
     #[arg(long, value_name = "N", help_heading = "Pace")]
     pub(crate) rate: Option<Every>,
@@ -177,36 +228,6 @@ pub(crate) struct Common {
     #[arg(long, value_name = "N", help_heading = "Pace")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) burst: Option<u32>,
-
-    /// A key runs no sooner than so long after it came
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
-    pub(crate) delay: Option<Duration>,
-
-    /// The same, counted anew each time the key comes
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
-    pub(crate) debounce: Option<Duration>,
-
-    /// But no longer than this [10 x --debounce]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
-    pub(crate) debounce_max: Option<Duration>,
-
-    /// Least time from start to start of a key
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
-    pub(crate) min_interval: Option<Duration>,
-
-    /// fifo, priority, fair [fifo; with json priority]
-    #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
-    #[arg(help_heading = "Pace")]
-    pub(crate) order: Option<Order>,
-
-    /// A key's group: the first capture, or the match
-    #[arg(long, value_name = "REGEX", help_heading = "Pace")]
-    pub(crate) group_by: Option<String>,
-
-    /// Commands at once of a group
-    #[arg(long, value_name = "N", help_heading = "Pace")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) group_jobs: Option<u32>,
 
     /// Runs after the first, or inf; then it is given up [5]
     #[arg(long, value_name = "N", help_heading = "Failure")]
@@ -293,13 +314,51 @@ pub(crate) struct Common {
     #[arg(help_heading = "Output")]
     pub(crate) summary: Summary,
 
-    /// A live page of it at localhost:PORT, or ADDR:PORT
-    #[arg(long, value_name = "PORT", help_heading = "Output")]
-    pub(crate) serve: Option<Address>,
-
     /// This text
     #[arg(short, long, action = ArgAction::Help, help_heading = "Ending")]
     help: Option<bool>,
+}
+
+// The flags of a queue that is this process's own. No doc comment: it would be the command's text.
+#[derive(Args, Debug, Default)]
+pub(crate) struct Alone {
+    /// Show the commands, and run none
+    #[arg(long, help_heading = "Command")]
+    pub(crate) dry_run: bool,
+
+    /// A key runs no sooner than so long after it came
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
+    pub(crate) delay: Option<Duration>,
+
+    /// The same, counted anew each time the key comes
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
+    pub(crate) debounce: Option<Duration>,
+
+    /// But no longer than this [10 x --debounce]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
+    pub(crate) debounce_max: Option<Duration>,
+
+    /// Least time from start to start of a key
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
+    pub(crate) min_interval: Option<Duration>,
+
+    /// fifo, priority, fair [fifo; with json priority]
+    #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
+    #[arg(help_heading = "Pace")]
+    pub(crate) order: Option<Order>,
+
+    /// A key's group: the first capture, or the match
+    #[arg(long, value_name = "REGEX", help_heading = "Pace")]
+    pub(crate) group_by: Option<String>,
+
+    /// Commands at once of a group
+    #[arg(long, value_name = "N", help_heading = "Pace")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) group_jobs: Option<u32>,
+
+    /// A live page of it at localhost:PORT, or ADDR:PORT
+    #[arg(long, value_name = "PORT", help_heading = "Output")]
+    pub(crate) serve: Option<Address>,
 }
 
 /// Which of the keys that may start does.

@@ -6,7 +6,6 @@ use std::process::ExitStatus;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-use requeue::Item;
 use rustix::process::Signal;
 use tokio::process::Child;
 use tokio::sync::watch;
@@ -18,7 +17,9 @@ use crate::given::Given;
 use crate::groups::{self, Reaped};
 use crate::input::Key;
 use crate::joblog::Log;
+use crate::lent::{Job, Loan};
 use crate::output::Stream;
+use crate::retries::Past;
 use crate::run::Runner;
 use crate::signals::Level;
 use crate::spawn::{self, Run};
@@ -45,6 +46,8 @@ struct Finished {
     /// It was killed, as this had stopped it.
     starved: Option<Signal>,
     timed_out: bool,
+    /// Its key was lost to others: it was ended, or should have been.
+    lost: bool,
     /// Bytes that it was given to read.
     sent: u64,
     /// Bytes that it wrote, as far as they went through here.
@@ -59,33 +62,32 @@ impl Finished {
             Err(_) => (125, 0),
         };
         // GNU parallel's number: the command may have ended with 0 when it was told to.
-        let exit = if self.timed_out { -1 } else { exit };
+        let exit = if self.timed_out || self.lost { -1 } else { exit };
         Log { exit, signal, sent: self.sent, received: self.received }
     }
 }
 
 impl Runner {
-    pub(crate) async fn attempt(&self, item: Item<'static, Key>, slot: usize) {
-        let given = match self.unless_cut_off(self.given(&item)).await {
+    pub(crate) async fn attempt(&self, job: Job, slot: usize) {
+        let Job { item, loan } = &job;
+        let given = match self.unless_cut_off(self.given(&job)).await {
             Some(Ok(Some(given))) => given,
-            Some(Ok(None)) => return self.pass_over(item),
+            Some(Ok(None)) => return self.pass_over(job.item),
             Some(Err(why)) => {
-                let outcome = self.failure(&item, why).await;
-                return self.end(item, outcome).await;
+                let outcome = self.failure(item, why).await;
+                return self.end(job, outcome).await;
             }
-            None => return self.end(item, Outcome::Unfinished).await,
+            None => return self.end(job, Outcome::Unfinished).await,
         };
-        self.pace.started(&item);
-        let run = Run {
-            key: &item,
-            past: self.failing.past(&item),
-            adds: self.pace.adds(&item),
-            slot,
-            seq: self.seq.one_more(),
-            given: &given,
+        self.pace.started(item);
+        let (past, adds) = match loan {
+            Some(loan) => (Past { attempt: loan.attempt(), last_exit: None }, loan.adds()),
+            None => (self.failing.past(item), self.pace.adds(item)),
         };
+        let seq = self.seq.one_more();
+        let run = Run { key: item, past, adds, slot, seq, given: &given, loan: loan.as_deref() };
         let outcome = if self.config.dry_run {
-            let line = spawn::line(&self.config.template, &item) + "\n";
+            let line = spawn::line(&self.config.template, item) + "\n";
             self.output.write(Stream::Stdout, run.seq, line.into_bytes()).await;
             Outcome::Done
         } else {
@@ -93,30 +95,33 @@ impl Runner {
         };
         let outcome = match (outcome, &self.things) {
             (Outcome::Done, Some(things)) => {
-                match self.unless_cut_off(things.succeed(&item)).await {
+                match self.unless_cut_off(things.succeed(item)).await {
                     Some(Ok(())) => Outcome::Done,
-                    Some(Err(why)) => self.failure(&item, why).await,
+                    Some(Err(why)) => self.failure(item, why).await,
                     None => Outcome::Unfinished,
                 }
             }
             (outcome, _) => outcome,
         };
-        if matches!(outcome, Outcome::Done) {
-            self.tally.done.one_more();
-        }
-        self.end(item, outcome).await;
+        self.end(job, outcome).await;
     }
 
     /// What a run of the key is given; nothing if there is no need for one any more.
-    async fn given(&self, key: &Key) -> Result<Option<Given>, String> {
+    async fn given(&self, job: &Job) -> Result<Option<Given>, String> {
         if let Some(things) = &self.things {
-            return things.begin(key).await;
+            return things.begin(&job.item).await;
         }
+        let env = match &job.loan {
+            Some(loan) if loan.is_lost() => return Ok(None),
+            Some(loan) => vec![("REQUEUE_EPOCH", loan.epoch().to_string())],
+            None => Vec::new(),
+        };
+        let key = job.item.key();
         let stdin = match self.config.stdin {
             args::Stdin::None => None,
             args::Stdin::Key => Some(key[..].into()),
         };
-        Ok(Some(Given { stdin, ..Given::default() }))
+        Ok(Some(Given { env, stdin, ..Given::default() }))
     }
 
     /// What this comes to, unless it is cut off as commands are.
@@ -218,7 +223,8 @@ impl Runner {
     ) -> Finished {
         let group = groups::leader(&child);
         let limits = self.config.limits;
-        let mut watchdog = Watchdog::new(limits, &self.clock, &self.groups, run.slot, level);
+        let lost = run.loan.map(Loan::lost);
+        let mut watchdog = Watchdog::new(limits, &self.clock, &self.groups, run.slot, level, lost);
         let (mut out, mut err) = (self.sink(Stream::Stdout, run), self.sink(Stream::Stderr, run));
         let (exit, exited) = watch::channel(false);
         let (stdin, stdout, stderr) =
@@ -264,7 +270,8 @@ impl Runner {
                 () = self.killing(exited) => {}
             }
         }
-        Finished { status, starved, timed_out: watchdog.timed_out(), sent, received }
+        let lost = run.loan.is_some_and(Loan::is_lost);
+        Finished { status, starved, timed_out: watchdog.timed_out(), lost, sent, received }
     }
 
     fn sink(&self, stream: Stream, run: Run<'_>) -> Sink<'_> {
@@ -280,9 +287,9 @@ impl Runner {
     }
 
     async fn outcome(&self, run: Run<'_>, finished: Finished) -> Outcome {
-        let Finished { status, starved, timed_out, .. } = finished;
+        let Finished { status, starved, timed_out, lost, .. } = finished;
         let status = match status {
-            Ok(status) if status.success() && !timed_out => return Outcome::Done,
+            Ok(status) if status.success() && !timed_out && !lost => return Outcome::Done,
             Ok(status) => status,
             Err(error) => return Outcome::Failed { exit: 125, why: error.to_string() },
         };
@@ -294,6 +301,9 @@ impl Runner {
         let level = *self.level.borrow();
         if level >= Level::Terminating {
             return Outcome::Unfinished;
+        }
+        if lost {
+            return Outcome::Failed { exit, why: "it was lost to others".to_owned() };
         }
         if let Some(signal) = starved {
             let name = if signal == Signal::TTIN { "SIGTTIN" } else { "SIGTTOU" };

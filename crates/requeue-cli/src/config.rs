@@ -7,7 +7,7 @@ use std::time::Duration;
 use requeue::EarlyAdd;
 use rustix::process::Signal;
 
-use crate::args::{self, AtEof, Common, Flags, Output, Stdin, Summary};
+use crate::args::{self, Alone, AtEof, Common, Flags, Output, Read, Stdin, Summary};
 use crate::codes::Codes;
 use crate::command;
 use crate::exit::Refusal;
@@ -67,6 +67,32 @@ pub(crate) struct Own {
     pub(crate) unfinished: Option<PathBuf>,
 }
 
+impl Read {
+    /// Where keys come from, and how.
+    pub(crate) fn check(self) -> Result<(Source, Format), Refusal> {
+        if self.input == Kind::Json && self.delimiter.is_some_and(|Delimiter(it)| it >= b' ') {
+            return Err(Refusal::usage(
+                "--delimiter: with --input json only what no object has in it: a control \
+                 character, as \\t, \\0 or \\x1e",
+            ));
+        }
+        let source = match self.arg_file {
+            Some(file) if file.as_os_str() != "-" => Source::File(file),
+            _ => Source::Stdin { terminal: std::io::stdin().is_terminal() },
+        };
+        let format = Format {
+            kind: self.input,
+            delimiter: match self.delimiter {
+                _ if self.null => b'\0',
+                Some(Delimiter(byte)) => byte,
+                None => b'\n',
+            },
+            max_record: self.max_record.unwrap_or(1 << 20),
+        };
+        Ok((source, format))
+    }
+}
+
 impl Config {
     /// Of `requeue run`, and where its keys come from.
     pub(crate) fn check(flags: Flags) -> Result<(Source, Self), Refusal> {
@@ -76,39 +102,22 @@ impl Config {
                 "-n, -L, -X, -k: one key per command: it is the unit of retry and exclusion",
             ));
         }
-        if flags.input == Kind::Json && flags.delimiter.is_some_and(|Delimiter(it)| it >= b' ') {
-            return Err(Refusal::usage(
-                "--delimiter: with --input json only what no object has in it: a control \
-                 character, as \\t, \\0 or \\x1e",
-            ));
-        }
-        let source = match flags.arg_file {
-            Some(file) if file.as_os_str() != "-" => Source::File(file),
-            _ => Source::Stdin { terminal: std::io::stdin().is_terminal() },
-        };
+        let (source, format) = flags.read.check()?;
         let own = Own {
             name: "run",
-            has_priorities: flags.input == Kind::Json,
-            format: Format {
-                kind: flags.input,
-                delimiter: match flags.delimiter {
-                    _ if flags.null => b'\0',
-                    Some(Delimiter(byte)) => byte,
-                    None => b'\n',
-                },
-                max_record: flags.max_record.unwrap_or(1 << 20),
-            },
+            has_priorities: format.kind == Kind::Json,
+            format,
             max_keys: flags.max_keys.unwrap_or(1_000_000) as usize,
             stdin: flags.stdin,
             at_eof: flags.at_eof,
             unfinished: flags.unfinished,
         };
-        Ok((source, Self::of(flags.common, own)?))
+        Ok((source, Self::of(flags.common, flags.alone, own)?))
     }
 
     /// Of the flags that all subcommands have that run commands.
-    pub(crate) fn of(common: Common, own: Own) -> Result<Self, Refusal> {
-        let pacing = Pacing::check(&common, own.has_priorities)?;
+    pub(crate) fn of(common: Common, alone: Alone, own: Own) -> Result<Self, Refusal> {
+        let pacing = Pacing::check(&common, &alone, own.has_priorities)?;
         let template = match (common.shell, common.command) {
             (Some(script), command) if command.is_empty() => {
                 Template::script(script, common.mark.as_deref())?
@@ -165,13 +174,13 @@ impl Config {
             },
             stdin: own.stdin,
             verbose: common.verbose,
-            dry_run: common.dry_run,
+            dry_run: alone.dry_run,
             output,
             tag,
             joblog: common.joblog,
             progress: Progress::choose(common.progress, output, std::io::stderr().is_terminal()),
             summary: common.summary,
-            serve: common.serve,
+            serve: alone.serve,
         })
     }
 }

@@ -14,6 +14,7 @@ use crate::args;
 use crate::attempt::Outcome;
 use crate::command::escaped;
 use crate::input::Key;
+use crate::lent::Job;
 use crate::letters::{Death, Pending, Rest};
 use crate::retries::Verdict;
 use crate::run::Runner;
@@ -21,10 +22,15 @@ use crate::signals::Level;
 
 impl Runner {
     /// Tells the queue how a run came out.
-    pub(crate) async fn end(&self, item: Item<'static, Key>, outcome: Outcome) {
+    pub(crate) async fn end(&self, job: Job, outcome: Outcome) {
+        let Job { item, loan } = job;
+        if let Some(loan) = loan {
+            return self.give_back(item, loan, outcome).await;
+        }
         match outcome {
             Outcome::Unfinished => item.put_back(),
             Outcome::Done => {
+                self.tally.done.one_more();
                 self.failing.forget(&item);
                 self.pace.succeed(item);
                 self.look_whether_to_halt().await;
@@ -70,9 +76,16 @@ impl Runner {
         }
         let death = Death { attempts, exit, why, priority: item.priority() };
         let buried = self.letters.bury(&item, death);
-        let key = escaped(&item);
+        let key = item.key().clone();
         // Its failures are forgotten: if it was added meanwhile, it runs afresh.
         self.pace.give_up(item);
+        self.mourn(&key, death, buried).await;
+    }
+
+    /// Says that a key was given up.
+    pub(crate) async fn mourn(&self, key: &Key, death: Death<'_>, buried: io::Result<()>) {
+        let Death { attempts, why, .. } = death;
+        let key = escaped(key);
         let s = if attempts == 1 { "" } else { "s" };
         self.output.say(&format!("{key}: given up after {attempts} attempt{s}: {why}")).await;
         if let Err(error) = buried {
@@ -88,7 +101,7 @@ impl Runner {
         *self.level.borrow() != Level::Running
     }
 
-    async fn look_whether_to_halt(&self) {
+    pub(crate) async fn look_whether_to_halt(&self) {
         let Some(halt) = self.config.halt else { return };
         let (done, given_up) = (self.tally.done.get(), self.tally.given_up.get());
         if halt.is_reached(done, given_up) && !self.tally.halted.swap(true, Ordering::Relaxed) {
@@ -113,16 +126,18 @@ impl Runner {
     /// Once nothing runs any more: counts and writes down the keys that had not run. Takes a second
     /// where there are a million.
     pub(crate) async fn leave_the_rest(&self, unread: oneshot::Receiver<Option<Rest>>) {
-        let rest = match self.letters.has_unfinished() {
-            // The reader has ended, or is about to.
-            true => unread.await.ok().flatten(),
-            false => None,
-        };
+        // The reader has ended, or is about to. It may have read what a store has yet to be given.
+        let waits = self.letters.has_unfinished() || self.loans.is_some();
+        let rest = if waits { unread.await.ok().flatten() } else { None };
+        if let Some(loans) = &self.loans {
+            loans.give_back().await;
+        }
         let left = tokio::task::block_in_place(|| {
             let pending = if self.letters.tells() { self.pending() } else { HashMap::new() };
             let keys = self.queue.shut_down();
             self.tally.unfinished.add(keys.len());
-            self.letters.leave(&keys, &pending, rest)
+            let is_kept = self.loans.is_some();
+            self.letters.leave(if is_kept { &[] } else { &keys }, &pending, rest)
         });
         if let Err(error) = left {
             self.tally.failed.store(true, Ordering::Relaxed);

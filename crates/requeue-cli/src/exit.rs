@@ -1,6 +1,6 @@
 //! How the program ends.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 /// The exit codes, as `--help` lists them.
@@ -56,6 +56,15 @@ impl Refusal {
 
     pub(crate) fn failure(message: impl Into<String>) -> Self {
         Self { exit: Exit::Failure, message: message.into() }
+    }
+}
+
+/// Writes to standard output, as long as somebody reads it: whether that is so.
+pub(crate) fn print(bytes: &[u8]) -> Result<bool, Refusal> {
+    match std::io::stdout().write_all(bytes) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Refusal::failure(format!("standard output: {error}"))),
     }
 }
 

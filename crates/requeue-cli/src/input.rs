@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io::{self, BufRead, ErrorKind};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::time::Duration;
 
 use requeue::Merge;
@@ -64,7 +64,10 @@ pub(crate) enum Why {
     Nul,
     Empty,
     /// How long the key was.
-    KeyTooLong(u64),
+    KeyTooLong {
+        bytes: u64,
+        most: usize,
+    },
     RecordTooLong {
         bytes: u64,
         most: usize,
@@ -75,17 +78,22 @@ pub(crate) enum Why {
 
 impl fmt::Display for Bad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "record {}: ", self.number)?;
-        match &self.why {
-            Why::Nul => f.write_str("no key: it has a NUL byte, which no argument can have"),
-            Why::Empty => f.write_str("no key: it is empty"),
-            Why::KeyTooLong(bytes) => {
-                write!(f, "no key: it has {bytes} bytes, an argument can have {LONGEST}")
+        write!(f, "record {}: {}", self.number, self.why)
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nul => f.write_str("no key: it has a NUL byte, which no argument can have"),
+            Self::Empty => f.write_str("no key: it is empty"),
+            Self::KeyTooLong { bytes, most } => {
+                write!(f, "no key: it has {bytes} bytes, more than one can have ({most})")
             }
-            Why::RecordTooLong { bytes, most } => {
+            Self::RecordTooLong { bytes, most } => {
                 write!(f, "it has {bytes} bytes, more than --max-record allows ({most})")
             }
-            Why::Json(why) => f.write_str(why),
+            Self::Json(why) => f.write_str(why),
         }
     }
 }
@@ -102,7 +110,7 @@ impl Format {
             return Err(Why::Empty);
         }
         if key.len() > LONGEST {
-            return Err(Why::KeyTooLong(key.len() as u64));
+            return Err(Why::KeyTooLong { bytes: key.len() as u64, most: LONGEST });
         }
         if key.contains(&b'\0') {
             return Err(Why::Nul);
@@ -120,7 +128,7 @@ impl Format {
 
     fn too_long(self, bytes: u64) -> Why {
         match self.kind {
-            Kind::Lines if self.max_record >= LONGEST => Why::KeyTooLong(bytes),
+            Kind::Lines if self.max_record >= LONGEST => Why::KeyTooLong { bytes, most: LONGEST },
             Kind::Lines | Kind::Json => Why::RecordTooLong { bytes, most: self.max_record },
         }
     }
@@ -141,6 +149,13 @@ pub(crate) struct Records<R> {
     number: u64,
     record: Vec<u8>,
     has_ended: bool,
+}
+
+impl<R: Read> Records<BufReader<R>> {
+    /// Whether the next record is here already: it need not be waited for.
+    pub(crate) fn has_next(&self) -> bool {
+        self.from.buffer().contains(&self.format.delimiter)
+    }
 }
 
 impl<R: BufRead> Records<R> {
@@ -205,8 +220,6 @@ impl<R: BufRead> Records<R> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufReader, Read};
-
     use super::*;
 
     const LINES: Format = Format { kind: Kind::Lines, delimiter: b'\n', max_record: 1 << 20 };
@@ -248,7 +261,10 @@ mod tests {
                 Ok(b"a".to_vec()),
                 Err(Bad { number: 3, why: Why::Nul }),
                 Ok(long),
-                Err(Bad { number: 5, why: Why::KeyTooLong(LONGEST as u64 + 1) }),
+                Err(Bad {
+                    number: 5,
+                    why: Why::KeyTooLong { bytes: LONGEST as u64 + 1, most: LONGEST }
+                }),
                 Ok(b"d".to_vec()),
             ]
         );
@@ -291,7 +307,7 @@ mod tests {
         let mut records = Records::new(BufReader::new(endless), LINES);
         assert!(matches!(
             records.next(),
-            Ok(Some(Err(Bad { number: 1, why: Why::KeyTooLong(length) }))) if length == 1 << 26
+            Ok(Some(Err(Bad { number: 1, why: Why::KeyTooLong { bytes: length, .. } }))) if length == 1 << 26
         ));
         assert!(records.record.capacity() < 1 << 20);
     }

@@ -18,6 +18,7 @@ mod heed;
 mod input;
 mod joblog;
 mod json;
+mod lent;
 mod letters;
 mod output;
 mod pace;
@@ -35,6 +36,8 @@ mod signals;
 mod source;
 mod spawn;
 mod standstill;
+#[cfg(feature = "store")]
+mod store;
 mod summary;
 mod template;
 mod timeout;
@@ -58,11 +61,27 @@ pub fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     let ended = match command {
+        #[cfg(feature = "store")]
+        Subcommand::Run(flags) if flags.through.store.is_some() => store::run(*flags),
         Subcommand::Run(flags) => {
             Config::check(*flags).and_then(|(source, config)| run::run(&source, config))
         }
         #[cfg(feature = "kube")]
         Subcommand::Watch(flags) => watch::run(*flags),
+        #[cfg(feature = "store")]
+        Subcommand::Add(flags) => store::add(flags),
+        #[cfg(feature = "store")]
+        Subcommand::Work(flags) => store::work(*flags),
+        #[cfg(feature = "store")]
+        Subcommand::Status(flags) => store::status(&flags),
+        #[cfg(feature = "store")]
+        Subcommand::Parked(flags) => store::parked(&flags),
+        #[cfg(feature = "store")]
+        Subcommand::Revive(flags) => store::revive(&flags),
+        #[cfg(feature = "store")]
+        Subcommand::Cancel(flags) => store::cancel(&flags),
+        #[cfg(feature = "store")]
+        Subcommand::Store { command } => store::command(&command),
         Subcommand::Completions { shell } => pages::completions(shell),
         Subcommand::Man { dir } => pages::man(&dir),
     };

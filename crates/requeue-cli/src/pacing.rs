@@ -6,7 +6,7 @@ use regex::bytes::Regex;
 use requeue::metrics::Metrics;
 use requeue::{BuildError, EarlyAdd, Group, Order, Queue};
 
-use crate::args::{self, Common};
+use crate::args::{self, Alone, Common};
 use crate::exit::Refusal;
 use crate::input::Key;
 use crate::pace::{Debounce, Times};
@@ -29,12 +29,16 @@ pub(crate) struct Pacing {
 const OLDEST_EVERY: u32 = 10;
 
 impl Pacing {
-    pub(crate) fn check(flags: &Common, has_priorities: bool) -> Result<Self, Refusal> {
+    pub(crate) fn check(
+        common: &Common,
+        flags: &Alone,
+        has_priorities: bool,
+    ) -> Result<Self, Refusal> {
         let needs = |is_given, flag, other| match is_given {
             true => Err(Refusal::usage(format!("{flag} needs {other}"))),
             false => Ok(()),
         };
-        needs(flags.burst.is_some() && flags.rate.is_none(), "--burst", "--rate")?;
+        needs(common.burst.is_some() && common.rate.is_none(), "--burst", "--rate")?;
         let without_debounce = flags.debounce.is_none();
         needs(flags.debounce_max.is_some() && without_debounce, "--debounce-max", "--debounce")?;
         let without_groups = flags.group_by.is_none();
@@ -66,7 +70,7 @@ impl Pacing {
                 debounce: debounce.filter(|debounce| !debounce.quiet.is_zero()),
                 min_interval: some(flags.min_interval),
             },
-            rate: flags.rate.map(|every| (every, flags.burst.unwrap_or(1))),
+            rate: common.rate.map(|every| (every, common.burst.unwrap_or(1))),
             // Where there are priorities, they are meant.
             order: flags.order.unwrap_or(match has_priorities {
                 false => args::Order::Fifo,

@@ -1,7 +1,7 @@
 //! Shell completions and manual pages.
 
 use std::fs;
-use std::io::{self, ErrorKind, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use roff::{Roff, bold, roman};
 
 use crate::args::Cli;
 use crate::command::escaped;
-use crate::exit::{Ended, Exit, Refusal};
+use crate::exit::{Ended, Exit, Refusal, print};
 
 const ABOUT: &str = "\
 Reads keys, one a line, and runs a command for each: a file that has changed, a customer's id, the \
@@ -54,6 +54,34 @@ const EXITS_WATCH: [(&str, &str); 1] =
 const EXAMPLES_WATCH: [&str; 2] = [
     "requeue watch configmaps -n default -- ./apply {}",
     "requeue watch namespaces --on apply -c 'kubectl label namespace \"$1\" seen=true'",
+];
+
+/// Of `requeue work`.
+#[cfg(feature = "store")]
+const ABOUT_WORK: &str = "\
+Takes keys from a queue in a store, and runs a command for each. As many of these may do so as one \
+likes, on one machine for a file, on many for a server: no two run one key at once. `requeue add` adds \
+keys. What becomes of a key is as for `requeue run`, but that one which is given up is parked: `requeue \
+parked` shows it and why, `requeue revive` has it run again.
+
+A key is its worker's for the time of a lease, which is renewed while the worker lives. Where it dies, \
+or is cut off, the lease ends: that is a failure of the key, and another worker takes it. One that \
+finds that it has lost a key ends the command; what it writes before that can be refused by its \
+REQUEUE_EPOCH.";
+
+#[cfg(feature = "store")]
+const ENVIRONMENT_STORE: [(&str, &str); 1] = [(
+    "REQUEUE_EPOCH",
+    "with a store, the number of this run of the key: a later one has a greater one, for ever",
+)];
+
+#[cfg(not(feature = "store"))]
+const ENVIRONMENT_STORE: [(&str, &str); 0] = [];
+
+#[cfg(feature = "store")]
+const EXAMPLES_WORK: [&str; 2] = [
+    "requeue work --store sqlite:jobs.db --queue mail -j8 --timeout 1m -- ./send {}",
+    "requeue add --store sqlite:jobs.db --queue mail --after 1h alice bob",
 ];
 
 const ENVIRONMENT: [(&str, &str); 6] = [
@@ -99,12 +127,8 @@ pub(crate) fn completions(shell: Shell) -> Result<Ended, Refusal> {
     let mut script = Vec::new();
     let mut requeue = without_hidden(&Cli::command());
     clap_complete::generate(shell, &mut requeue, "requeue", &mut script);
-    match io::stdout().write_all(&script) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Refusal::failure(format!("standard output: {error}")))
-        }
-        _ => Ok(Ended::Exit(Exit::Done)),
-    }
+    print(&script)?;
+    Ok(Ended::Exit(Exit::Done))
 }
 
 /// Without the flags that are known only to say why they can't be had: nobody should be offered
@@ -136,33 +160,46 @@ pub(crate) fn man(dir: &Path) -> Result<Ended, Refusal> {
 
 fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
-    for command in command.get_subcommands().chain([&command]) {
-        let command = command.clone();
-        let (command, sections) = match command.get_name() {
-            "run" => (command.long_about(ABOUT), Some(run_sections())),
-            "watch" => (command.long_about(ABOUT_WATCH), Some(watch_sections())),
-            _ => (command, None),
-        };
-        let man = Man::new(command).source(concat!("requeue ", env!("CARGO_PKG_VERSION")));
-        let mut page = Vec::new();
-        if let Some(sections) = sections {
-            man.render_title(&mut page)?;
-            man.render_name_section(&mut page)?;
-            man.render_synopsis_section(&mut page)?;
-            man.render_description_section(&mut page)?;
-            man.render_options_section(&mut page)?;
-            sections.to_writer(&mut page)?;
-        } else {
-            man.render(&mut page)?;
-        }
-        fs::write(dir.join(man.get_filename()), page)?;
+    for command in command.get_subcommands() {
+        write_pages(command.clone(), dir)?;
     }
-    Ok(())
+    let (command, sections) = match command.get_name() {
+        "run" => (command.long_about(ABOUT), Some(run_sections())),
+        "watch" => (command.long_about(ABOUT_WATCH), Some(watch_sections())),
+        #[cfg(feature = "store")]
+        "work" => (command.long_about(ABOUT_WORK), Some(work_sections())),
+        _ => (command, None),
+    };
+    let man = Man::new(command).source(concat!("requeue ", env!("CARGO_PKG_VERSION")));
+    let mut page = Vec::new();
+    if let Some(sections) = sections {
+        man.render_title(&mut page)?;
+        man.render_name_section(&mut page)?;
+        man.render_synopsis_section(&mut page)?;
+        man.render_description_section(&mut page)?;
+        man.render_options_section(&mut page)?;
+        sections.to_writer(&mut page)?;
+    } else {
+        man.render(&mut page)?;
+    }
+    fs::write(dir.join(man.get_filename()), page)
 }
 
 /// What is no flag.
 fn run_sections() -> Roff {
-    sections(&ENVIRONMENT, &EXITS, &EXAMPLES)
+    let environment = [&ENVIRONMENT[..], &ENVIRONMENT_STORE].concat();
+    sections(&environment, &EXITS, &EXAMPLES)
+}
+
+#[cfg(feature = "store")]
+fn work_sections() -> Roff {
+    let mut environment = [&ENVIRONMENT[..], &ENVIRONMENT_STORE].concat();
+    // Another machine may have been told of it.
+    environment.retain(|(name, _)| *name != "REQUEUE_LAST_EXIT");
+    let mut exits = EXITS.to_vec();
+    // Nothing is read.
+    exits.retain(|(code, _)| *code != "3");
+    sections(&environment, &exits, &EXAMPLES_WORK)
 }
 
 fn watch_sections() -> Roff {

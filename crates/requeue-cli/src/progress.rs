@@ -63,10 +63,12 @@ impl Runner {
         let rate = meter.rate(tally.started, Instant::now(), done + failed);
         let (ready, waiting) = (queue.len(), queue.waiting());
         let running = queue.processing();
-        let mut line = format!(
-            "{ready} ready, {waiting} waiting, {running} running, {done} done, {failed} failed, \
-             {rate:.1}/s"
-        );
+        let mut line = match self.loans {
+            None => format!("{ready} ready, {waiting} waiting, "),
+            // Those are elsewhere.
+            Some(_) => String::new(),
+        };
+        line += &format!("{running} running, {done} done, {failed} failed, {rate:.1}/s");
         if let Some((key, since)) = self.groups.longest() {
             line += &format!(", {} for {}", escaped(&key), shown(since));
         }

@@ -2,29 +2,81 @@
 
 use std::io::BufReader;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use requeue::{Added, Merge};
+use tokio::sync::oneshot;
 
 use crate::args::AtEof;
-use crate::input::{Bad, Change, Records};
+use crate::exit::Refusal;
+use crate::input::{Bad, Change, Records, Why};
 use crate::letters::Rest;
 use crate::rate::Rate;
-use crate::run::Runner;
+use crate::run::{Runner, Unread};
 use crate::signals::Level;
 use crate::source::Input;
 
+/// Where what is read goes.
+pub(crate) trait Sink: Send {
+    /// Does what a record asks for; `false` if it is too late for that.
+    fn take(&mut self, change: Change<'_>) -> Result<bool, Why>;
+
+    /// All that was taken has to be there: more may be long in coming.
+    fn settle(&mut self);
+}
+
+/// The queue here.
+pub(crate) struct Here {
+    runner: Arc<Runner>,
+    /// No fewer keys than are held: only the thread that reads adds some.
+    held: usize,
+}
+
+impl Here {
+    pub(crate) fn new(runner: &Arc<Runner>) -> Self {
+        Self { runner: Arc::clone(runner), held: 0 }
+    }
+}
+
+impl Sink for Here {
+    fn take(&mut self, change: Change<'_>) -> Result<bool, Why> {
+        Ok(self.runner.take(change, &mut self.held))
+    }
+
+    /// It is.
+    fn settle(&mut self) {}
+}
+
+/// Starts the thread. What is left of the input comes when it ends.
+pub(crate) fn spawn(
+    runner: &Arc<Runner>,
+    input: Input,
+    mut sink: impl Sink + 'static,
+) -> Result<Unread, Refusal> {
+    let (rest, unread) = oneshot::channel();
+    let runner = Arc::clone(runner);
+    std::thread::Builder::new()
+        .name("reader".to_owned())
+        .spawn(move || {
+            // Nobody waits for it where it would be lost.
+            let _ = rest.send(read(&runner, input, &mut sink));
+        })
+        .map_err(|error| Refusal::failure(error.to_string()))?;
+    Ok(unread)
+}
+
 /// Reads to the end, and closes the queue; or until the run is stopped. Then says what is left.
-pub(crate) fn read(runner: &Runner, input: Input) -> Option<Rest> {
+fn read(runner: &Runner, input: Input, sink: &mut dyn Sink) -> Option<Rest> {
     let _close = Close(runner);
     let format = runner.config.format;
     if input.is_terminal() {
         runner.output.say_blocking("reading keys from the terminal, one a line; Ctrl-D ends them");
     }
     let mut records = Records::new(BufReader::with_capacity(64 << 10, input), format);
-    // No fewer keys than are held: only this thread adds some.
-    let mut held = 0;
     loop {
+        if !records.has_next() {
+            sink.settle();
+        }
         let is_record = match records.next() {
             Ok(Some(Ok(_))) => true,
             Ok(Some(Err(bad))) => {
@@ -48,8 +100,8 @@ pub(crate) fn read(runner: &Runner, input: Input) -> Option<Rest> {
             return None;
         }
         if is_record {
-            let taken = match format.parse(records.last()) {
-                Ok(change) => runner.take(change, &mut held),
+            let taken = match format.parse(records.last()).and_then(|change| sink.take(change)) {
+                Ok(taken) => taken,
                 Err(why) => {
                     runner.complain_of(&Bad { number: records.number(), why });
                     true
@@ -126,7 +178,10 @@ struct Close<'a>(&'a Runner);
 
 impl Drop for Close<'_> {
     fn drop(&mut self) {
-        self.0.queue.close();
+        match &self.0.loans {
+            None => self.0.queue.close(),
+            Some(loans) => loans.lender.close(),
+        }
         self.0.rate.iter().for_each(Rate::changed);
     }
 }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use requeue::Queue;
 use requeue::metrics::Metrics;
-use requeue::{Item, Queue};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -18,11 +18,12 @@ use crate::given::Things;
 use crate::groups::Groups;
 use crate::input::Key;
 use crate::joblog::Joblog;
+use crate::lent::{Job, Lender, Loans};
 use crate::letters::{Identity, Letters, Rest, identity};
 use crate::output::{Closed, Output, Stream};
 use crate::pace::Pace;
 use crate::rate::Rate;
-use crate::reader::{self, Room};
+use crate::reader::{self, Here, Room};
 use crate::retries::Failing;
 use crate::serve::Listener;
 use crate::signals::{Level, Signals};
@@ -35,20 +36,8 @@ pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
     let (input, stopper) = Input::open(source, config.unfinished.is_some())?;
     let files = Files::open(&config, identity(input.metadata()))?;
     block_on(async {
-        let parts = Parts { config, files, stopper: Some(stopper), things: None };
-        go(parts, |runner| {
-            let (rest, unread) = oneshot::channel();
-            let runner = Arc::clone(runner);
-            std::thread::Builder::new()
-                .name("reader".to_owned())
-                .spawn(move || {
-                    // Nobody waits for it where it would be lost.
-                    let _ = rest.send(reader::read(&runner, input));
-                })
-                .map_err(|error| Refusal::failure(error.to_string()))?;
-            Ok(unread)
-        })
-        .await
+        let parts = Parts { config, files, stopper: Some(stopper), things: None, lender: None };
+        go(parts, |runner| reader::spawn(runner, input, Here::new(runner))).await
     })
 }
 
@@ -89,6 +78,7 @@ pub(crate) struct Parts {
     /// Dropped when no more is to be read.
     pub(crate) stopper: Option<PipeWriter>,
     pub(crate) things: Option<Arc<dyn Things>>,
+    pub(crate) lender: Option<Arc<dyn Lender>>,
 }
 
 /// What will be left of the input.
@@ -134,6 +124,7 @@ pub(crate) struct Runner {
     pub(crate) joblog: Option<Joblog>,
     pub(crate) letters: Letters,
     pub(crate) things: Option<Arc<dyn Things>>,
+    pub(crate) loans: Option<Loans>,
     pub(crate) pace: Pace,
     pub(crate) rate: Option<Rate>,
     /// Runs that were about to start, a number for each.
@@ -148,7 +139,7 @@ pub(crate) struct Runner {
 
 impl Runner {
     fn new(parts: Parts, metrics: Option<&Metrics>) -> Result<Self, Refusal> {
-        let Parts { config, files, stopper, things } = parts;
+        let Parts { config, files, stopper, things, lender } = parts;
         // A seed of this process's own.
         let seed = std::hash::RandomState::new().build_hasher().finish();
         let failing = Failing::new(config.retries, config.base_delay, config.max_delay, seed);
@@ -167,6 +158,7 @@ impl Runner {
             failing,
             letters: files.letters,
             things,
+            loans: lender.map(Loans::new),
             stopper: Mutex::new(stopper),
             seq: Count::default(),
             level: watch::Sender::default(),
@@ -192,8 +184,14 @@ impl Runner {
         }
     }
 
+    /// Until the commands have been killed, and a second has passed: nobody may be reading or
+    /// answering, and somebody wants this to end.
+    pub(crate) async fn killed(&self) {
+        let _ = self.level.subscribe().wait_for(|&level| level == Level::Killing).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+
     async fn say_goodbye(&self, unread: Unread) {
-        let mut level = self.level.subscribe();
         let last_words = async {
             self.leave_the_rest(unread).await;
             self.output.clear_progress().await;
@@ -214,11 +212,7 @@ impl Runner {
         };
         tokio::select! {
             () = last_words => {}
-            // Nobody may be reading, and somebody wants this to end.
-            () = async {
-                let _ = level.wait_for(|&level| level == Level::Killing).await;
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            } => {}
+            () = self.killed() => {}
         }
     }
 
@@ -229,16 +223,16 @@ impl Runner {
             let mut next = None;
             let mut level = self.level.subscribe();
             loop {
-                let item = tokio::select! {
+                let job = tokio::select! {
                     biased;
                     _ = level.wait_for(|&level| level != Level::Running) => break,
-                    item = self.next() => item,
+                    job = self.next() => job,
                 };
-                let Some(item) = item else { break };
+                let Some(job) = job else { break };
                 if next.is_none() && slot < self.config.jobs {
                     next = Some(Arc::clone(&self).start(slot + 1));
                 }
-                self.attempt(item, slot).await;
+                self.attempt(job, slot).await;
                 self.room.changed();
                 self.rate.iter().for_each(Rate::changed);
             }
@@ -251,19 +245,23 @@ impl Runner {
     }
 
     /// The next key that may start, when one may.
-    async fn next(&self) -> Option<Item<'static, Key>> {
+    async fn next(&self) -> Option<Job> {
         loop {
             // First the turn, then a key: what waits for its turn is in the queue, and coalesced.
             let turn = match &self.rate {
                 Some(rate) => Some(rate.turn(&self.queue).await?),
                 None => None,
             };
+            if let Some(loans) = &self.loans {
+                loans.borrow_into(&self.queue).await?;
+            }
             let item = self.queue.get_owned().await?;
             if let Some(item) = self.pace.start(item) {
+                let loan = self.loans.as_ref().and_then(|loans| loans.of(&item));
                 if let Some(turn) = turn {
                     turn.take(self.queue.now());
                 }
-                return Some(item);
+                return Some(Job { item, loan });
             }
         }
     }

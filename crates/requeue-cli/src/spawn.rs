@@ -14,6 +14,7 @@ use crate::command;
 use crate::config::Config;
 use crate::given::Given;
 use crate::input::{self, Key};
+use crate::lent::Loan;
 use crate::retries::Past;
 use crate::template::Template;
 
@@ -26,6 +27,7 @@ pub(crate) struct Run<'a> {
     pub(crate) slot: usize,
     pub(crate) seq: u64,
     pub(crate) given: &'a Given,
+    pub(crate) loan: Option<&'a dyn Loan>,
 }
 
 /// The command for a key, in a process group of its own.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 use tokio::sync::watch;
 
+use crate::given::Later;
 use crate::groups::{self, Groups};
 use crate::signals::Level;
 use crate::standstill::Standstill;
@@ -30,6 +31,8 @@ pub(crate) struct Watchdog<'a> {
     groups: &'a Groups,
     slot: usize,
     level: watch::Receiver<Level>,
+    /// Until its key is lost to others.
+    lost: Later<'a, ()>,
     phase: Phase,
     /// When the next phase begins by itself.
     timer: Pin<Box<dyn Future<Output = ()> + Send + 'a>>,
@@ -52,13 +55,15 @@ impl<'a> Watchdog<'a> {
         groups: &'a Groups,
         slot: usize,
         level: watch::Receiver<Level>,
+        lost: Option<Later<'a, ()>>,
     ) -> Self {
+        let lost = lost.unwrap_or_else(|| Box::pin(pending()));
         let timer: Pin<Box<dyn Future<Output = ()> + Send>> = match limits.timeout {
             Some(timeout) => Box::pin(clock.sleep(timeout)),
             None => Box::pin(pending()),
         };
         let (phase, timed_out, left) = (Phase::Running, false, None);
-        Self { limits, clock, groups, slot, level, phase, timer, timed_out, left }
+        Self { limits, clock, groups, slot, level, lost, phase, timer, timed_out, left }
     }
 
     /// Sends signals as they become due, until it has killed. Can be dropped and called again.
@@ -76,6 +81,10 @@ impl<'a> Watchdog<'a> {
                     }
                     Phase::Ending | Phase::Killed => self.kill(),
                 },
+                () = &mut self.lost => {
+                    self.lost = Box::pin(pending());
+                    self.end(Signal::TERM);
+                }
                 Ok(()) = self.level.changed() => {
                     let level = *self.level.borrow_and_update();
                     match level {

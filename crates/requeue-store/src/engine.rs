@@ -85,7 +85,7 @@ pub(crate) struct HandOut {
 pub(crate) struct Claimed {
     pub(crate) items: Vec<HandOut>,
     /// If there were fewer than asked for: how long until the next one may be ready, or a lease run
-    /// out.
+    /// out; nothing if no key is ready, waiting or with a worker.
     pub(crate) next: Option<Duration>,
 }
 

@@ -77,7 +77,7 @@ macro_rules! error {
 }
 
 error! {
-    /// A store can't be reached, or its address is none.
+    /// A store can't be reached, or its address is none: then it has no source.
     ConnectError
 }
 error! {
@@ -85,8 +85,8 @@ error! {
     MigrateError
 }
 error! {
-    /// A queue can't be opened: there is no schema, or one of another version; its name is none; or
-    /// somebody has opened it with other early adds.
+    /// A queue can't be opened: there is no schema, or one of another version; or, without a source,
+    /// its name is none, or somebody has opened it with other early adds.
     OpenError
 }
 error! {

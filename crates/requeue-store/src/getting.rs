@@ -11,7 +11,7 @@ use crate::engine::{Claim, How};
 use crate::item::Item;
 use crate::lane::MOST;
 use crate::patience::Patience;
-use crate::queue::Shared;
+use crate::queue::{Ending, Shared};
 
 /// Who waits for keys, and for how many at most.
 #[derive(Debug)]
@@ -62,13 +62,17 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
                     Some(waiter) => waiters.push_back(waiter),
                     None => return,
                 },
-                _ = ending.wait_for(|&ended| ended) => return,
+                _ = ending.wait_for(|&ending| ending == Ending::Now) => return,
             }
             continue;
         }
-        if *ending.borrow() {
-            return;
-        }
+        // Before the claim, so that what was added before this was asked for is in that.
+        let now = *ending.borrow_and_update();
+        let may_end = match now {
+            Ending::No => false,
+            Ending::WhenIdle => true,
+            Ending::Now => return,
+        };
         let Some(strong) = shared.upgrade() else { return };
         // What comes from now on may not be in what is claimed.
         wakes.mark_unchanged();
@@ -76,6 +80,10 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
         let wait = match claim(&strong, max.min(MOST), &mut hand_outs).await {
             Ok((mut items, next)) => {
                 patience = Patience::new();
+                if may_end && items.is_empty() && next.is_none() {
+                    strong.ending.send_replace(Ending::Now);
+                    return;
+                }
                 let wait = items.is_empty().then_some(next);
                 while !items.is_empty()
                     && let Some(waiter) = waiters.pop_front()
@@ -103,7 +111,9 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
                 Some(waiter) => waiters.push_back(waiter),
                 None => return,
             },
-            _ = ending.wait_for(|&ended| ended) => return,
+            changed = ending.changed() => if changed.is_err() {
+                return;
+            },
         }
     }
 }

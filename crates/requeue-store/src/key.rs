@@ -4,9 +4,6 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// How long a key may be, in bytes: what an index of PostgreSQL takes.
-pub(crate) const LONGEST: usize = 2048;
-
 /// What is coalesced: the name of a thing that may need work. Bytes, up to 2,048 of them; text
 /// mostly.
 ///
@@ -23,6 +20,9 @@ pub(crate) const LONGEST: usize = 2048;
 pub struct Key(Arc<[u8]>);
 
 impl Key {
+    /// How long a key may be, in bytes: what an index of PostgreSQL takes.
+    pub const LONGEST: usize = 2048;
+
     /// The key, if it is text in UTF-8.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
@@ -30,7 +30,7 @@ impl Key {
     }
 
     pub(crate) fn is_too_long(&self) -> bool {
-        self.0.len() > LONGEST
+        self.0.len() > Self::LONGEST
     }
 }
 

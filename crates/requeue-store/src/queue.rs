@@ -14,7 +14,7 @@ use crate::error::{AddError, ChangeError, Fault};
 use crate::finishing::{self, Finishing};
 use crate::getting::{self, Waiter};
 use crate::item::Item;
-use crate::key::{Key, LONGEST};
+use crate::key::Key;
 use crate::lane::{Lane, MOST};
 use crate::leases::Leases;
 use crate::options::Options;
@@ -36,7 +36,15 @@ pub(crate) struct Shared {
     pub(crate) leases: Arc<Leases>,
     pub(crate) adding: Lane<Adding>,
     pub(crate) finishing: Lane<Finishing>,
-    pub(crate) ending: watch::Sender<bool>,
+    pub(crate) ending: watch::Sender<Ending>,
+}
+
+/// Whether no more is handed out here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    No,
+    WhenIdle,
+    Now,
 }
 
 impl Queue {
@@ -56,7 +64,7 @@ impl Queue {
             Lane::new(breadth, submit)
         };
         let leases = Leases::start(Arc::clone(&engine), Arc::clone(&place), lease);
-        let ending = watch::Sender::new(false);
+        let ending = watch::Sender::new(Ending::No);
         let shared = Arc::new(Shared { engine, place, options, leases, adding, finishing, ending });
         let (getters, come) = mpsc::unbounded_channel();
         tokio::spawn(getting::serve(Arc::downgrade(&shared), come));
@@ -216,13 +224,46 @@ impl Queue {
     /// Hands out no more here: those who wait get `None`. What is held here can still be ended, and
     /// adds are taken: the queue is other processes', too.
     pub fn shut_down(&self) {
-        self.shared.ending.send_replace(true);
+        self.shared.ending.send_replace(Ending::Now);
+    }
+
+    /// [Shuts down](Self::shut_down) here once nothing is left to do: no key is ready, waiting or
+    /// with a worker, be it of this process or another. Parked keys don't count. That is found out
+    /// by those who wait for keys: without any it does not come to that.
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add_all(["alice", "bob"]).await?;
+    /// queue.shut_down_when_idle();
+    ///
+    /// while let Some(item) = queue.get().await {
+    ///     item.succeed().await?;
+    /// }
+    /// assert!(queue.is_shut_down());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn shut_down_when_idle(&self) {
+        self.shared.ending.send_if_modified(|ending| {
+            let is_open = *ending == Ending::No;
+            if is_open {
+                *ending = Ending::WhenIdle;
+            }
+            is_open
+        });
     }
 
     /// Whether it is shut down here.
     #[must_use]
     pub fn is_shut_down(&self) -> bool {
-        *self.shared.ending.borrow()
+        *self.shared.ending.borrow() == Ending::Now
     }
 
     /// How many keys this process holds.
@@ -235,7 +276,8 @@ impl Queue {
 fn checked(key: Key) -> Result<Key, AddError> {
     if key.is_too_long() {
         let (length, start) = (key.len(), Key::from(&key[..64]));
-        let said = format!("\"{start}...\": a key of {length} bytes; {LONGEST} are the most");
+        let said =
+            format!("\"{start}...\": a key of {length} bytes; {} are the most", Key::LONGEST);
         return Err(AddError::new(said));
     }
     Ok(key)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::add::EarlyAdd;
 use crate::address::Address;
 use crate::engine::{Engine, Failing};
-use crate::error::{ConnectError, Kind, MigrateError, OpenError};
+use crate::error::{ConnectError, Fault, Kind, MigrateError, OpenError};
 use crate::options::Options;
 use crate::queue::Queue;
 
@@ -56,7 +56,7 @@ impl Store {
                 match opened.await {
                     Ok(Ok(engine)) => Arc::new(engine),
                     Ok(Err(fault)) => return Err(ConnectError::of(said, fault)),
-                    Err(error) => return Err(ConnectError::new(format!("{said}: {error}"))),
+                    Err(error) => return Err(ConnectError::of(said, Fault::absent(error))),
                 }
             }
         };

@@ -7,7 +7,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 
 use super::names::{LeaseName, Named, Selected, parse_finalizer};
-use crate::args::Common;
+use crate::args::{Alone, Common};
 use crate::values::parse_duration;
 
 /// As `run`'s: a test holds it to the flags.
@@ -83,6 +83,9 @@ pub(crate) struct Flags {
 
     #[command(flatten)]
     pub(crate) common: Common,
+
+    #[command(flatten)]
+    pub(crate) alone: Alone,
 }
 
 // No doc comment: it would be the command's text.

@@ -31,7 +31,7 @@ use self::objects::Objects;
 use self::related::Related;
 use self::snapshots::Snapshots;
 use self::watched::Watched;
-use crate::args::{self, AtEof, Common, Stdin};
+use crate::args::{self, Alone, AtEof, Common, Stdin};
 use crate::command::escaped;
 use crate::config::{Config, Own};
 use crate::exit::{Ended, Refusal};
@@ -43,8 +43,8 @@ use crate::values::Retries;
 pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     check(&flags)?;
     let Flags { resource, selector, field_selector, access, on, initial, changed, .. } = flags;
-    let Flags { resync, finalizer, owns, all_on, snapshot, leader, common, .. } = flags;
-    let config = config(common)?;
+    let Flags { resync, finalizer, owns, all_on, snapshot, leader, common, alone, .. } = flags;
+    let config = config(common, alone)?;
     let files = Files::open(&config, None)?;
     run::block_on(async {
         let access = Arc::new(Access::new(&access).await?);
@@ -66,7 +66,8 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         };
         let (is_over, over) = oneshot::channel();
         let mut leading = None;
-        let parts = Parts { config, files, stopper: None, things: Some(Arc::new(watched)) };
+        let parts =
+            Parts { config, files, stopper: None, things: Some(Arc::new(watched)), lender: None };
         let ended = run::go(parts, |runner| {
             let feed = Arc::new(Feed::new(runner, &objects, initial, candidate.is_some()));
             related.follow(&access, &feed, &resource);
@@ -131,13 +132,13 @@ fn check(flags: &Flags) -> Result<(), Refusal> {
 }
 
 /// What a controller wants, where nothing else is asked for.
-fn config(mut common: Common) -> Result<Config, Refusal> {
+fn config(mut common: Common, mut alone: Alone) -> Result<Config, Refusal> {
     common.retries.get_or_insert(Retries(None));
     common.early_add.get_or_insert(args::EarlyAdd::Hold);
-    common.min_interval.get_or_insert(Duration::from_secs(1));
-    if common.order == Some(args::Order::Fair) || common.group_jobs.is_some() {
+    alone.min_interval.get_or_insert(Duration::from_secs(1));
+    if alone.order == Some(args::Order::Fair) || alone.group_jobs.is_some() {
         // The namespace. The cluster's own have none, and are one group.
-        common.group_by.get_or_insert_with(|| "^([^/]*)/".to_owned());
+        alone.group_by.get_or_insert_with(|| "^([^/]*)/".to_owned());
     }
     let own = Own {
         name: "watch",
@@ -150,5 +151,5 @@ fn config(mut common: Common) -> Result<Config, Refusal> {
         at_eof: AtEof::Finish,
         unfinished: None,
     };
-    Config::of(common, own)
+    Config::of(common, alone, own)
 }

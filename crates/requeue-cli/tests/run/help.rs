@@ -50,6 +50,18 @@ fn so_is_that_of_watch() {
 }
 
 #[test]
+fn so_is_that_of_work() {
+    let help = end(Command::new(env!("CARGO_BIN_EXE_requeue")).args(["work", "--help"]), "");
+    assert_eq!((help.code(), help.stderr.as_str()), (Some(0), ""));
+    let text = help.text();
+    assert!(text.lines().count() <= 52, "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    for part in ["Queue: ", "--until-empty", "REQUEUE_KEY", "_EPOCH"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
 fn the_program_has_a_version_and_needs_a_subcommand() {
     let requeue = || Command::new(env!("CARGO_BIN_EXE_requeue"));
     let version = end(requeue().arg("--version"), "");

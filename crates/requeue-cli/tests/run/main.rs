@@ -15,6 +15,8 @@ mod pages;
 mod reports;
 mod serve;
 mod signals;
+mod store;
+mod store_faults;
 mod streams;
 mod support;
 mod terminal;

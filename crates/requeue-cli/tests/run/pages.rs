@@ -67,7 +67,25 @@ fn there_is_a_manual_page_for_each_command() {
     for part in ["--changed", "REQUEUE_EVENT", "REQUEUE_LAST_EXIT", "SIGUSR1", "requeue watch"] {
         assert!(page.contains(part), "{part}: {page}");
     }
-    for command in ["run", "watch", "completions", "man"] {
+    let page = read("requeue-work.1").replace("\\-", "-");
+    for part in ["--until-empty", "REQUEUE_EPOCH", "SIGUSR1", "requeue work", "parked"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert!(read("requeue-store.1").contains("requeue\\-store\\-init(1)"));
+    assert!(read("requeue-store-init.1").contains("store"));
+    for command in [
+        "run",
+        "watch",
+        "work",
+        "add",
+        "status",
+        "parked",
+        "revive",
+        "cancel",
+        "store",
+        "completions",
+        "man",
+    ] {
         assert!(read("requeue.1").contains(&format!("requeue\\-{command}(1)")), "{command}");
         assert!(read(&format!("requeue-{command}.1")).contains("requeue"));
     }

@@ -1,0 +1,302 @@
+//! Adding to a queue in a store, many keys at once.
+
+use std::ffi::OsString;
+use std::io::{BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use requeue_store::{Add, Added, Key, Merge, Priority, Queue};
+use serde::Serialize;
+use tokio::runtime::Handle;
+
+use super::early_add;
+use super::flags::{self, AddFlags};
+use super::lending::priority;
+use crate::args::Summary;
+use crate::command::escaped;
+use crate::exit::{Ended, Exit, Refusal, complain};
+use crate::input::{Ask, Bad, Change, Format, Records, Why};
+use crate::reader::Sink;
+use crate::run::{Runner, block_on};
+use crate::signals::Level;
+use crate::source::{Input, Source};
+use crate::summary::shown;
+
+/// How many keys wait to be added together, at most.
+const PART: usize = 256;
+
+/// What is asked of keys that do not say it themselves.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unsaid {
+    after: Duration,
+    priority: Priority,
+    revives: bool,
+}
+
+/// Adds keys, in parts. All in a part have been added, or not, when it is settled.
+struct Adder {
+    queue: Queue,
+    unsaid: Unsaid,
+    part: Vec<(Key, Add)>,
+    counts: Counts,
+}
+
+/// What has become of keys.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Counts {
+    adds: usize,
+    /// Of these, those that became part of a run that was pending already.
+    coalesced: usize,
+    /// Those that were not added, as they had been given up before.
+    parked: usize,
+    cancelled: usize,
+    bad_input: usize,
+}
+
+enum Refused {
+    NoKey(Why),
+    /// By the store.
+    Failed(String),
+}
+
+impl Adder {
+    fn new(queue: Queue, unsaid: Unsaid) -> Self {
+        Self { queue, unsaid, part: Vec::with_capacity(PART), counts: Counts::default() }
+    }
+
+    async fn take(&mut self, change: Change<'_>) -> Result<(), Refused> {
+        let (Change::Add(key, _) | Change::Cancel(key)) = &change;
+        if key.len() > Key::LONGEST {
+            let (bytes, most) = (key.len() as u64, Key::LONGEST);
+            return Err(Refused::NoKey(Why::KeyTooLong { bytes, most }));
+        }
+        match change {
+            Change::Add(key, ask) => {
+                let (key, add) = (Key::from(&*key), self.add_of(ask));
+                // Within a part nothing comes before anything else.
+                let differs = |other: &(Key, Add)| other.0 == key && other.1 != add;
+                if self.part.len() == PART || self.part.iter().any(differs) {
+                    self.settle().await?;
+                }
+                self.part.push((key, add));
+            }
+            Change::Cancel(key) => {
+                self.settle().await?;
+                let cancelled = self.queue.cancel(&*key).await;
+                let cancelled = cancelled.map_err(|error| Refused::Failed(error.to_string()))?;
+                self.counts.cancelled += usize::from(cancelled.any());
+            }
+        }
+        Ok(())
+    }
+
+    fn add_of(&self, ask: Ask) -> Add {
+        let merge = match ask.merge {
+            requeue::Merge::Latest => Merge::Latest,
+            requeue::Merge::Exactly => Merge::Exactly,
+            _ => Merge::Earliest,
+        };
+        let priority =
+            if ask.priority == 0 { self.unsaid.priority } else { priority(ask.priority) };
+        let add = Add::after(ask.after.unwrap_or(self.unsaid.after)).merge(merge);
+        let add = add.priority(priority);
+        if self.unsaid.revives { add.revive() } else { add }
+    }
+
+    /// All that was taken is added.
+    async fn settle(&mut self) -> Result<(), Refused> {
+        let part = std::mem::take(&mut self.part);
+        let queue = &self.queue;
+        let adds = part.into_iter().map(|(key, add)| queue.add_with(key, add));
+        let mut failed = None;
+        for added in join_all(adds).await {
+            match added {
+                Ok(Added::New | Added::Dirty) => self.counts.adds += 1,
+                Ok(Added::Parked) => self.counts.parked += 1,
+                Ok(_) => {
+                    self.counts.adds += 1;
+                    self.counts.coalesced += 1;
+                }
+                Err(error) => failed = Some(error.to_string()),
+            }
+        }
+        failed.map_or(Ok(()), |why| Err(Refused::Failed(why)))
+    }
+}
+
+/// What `requeue run` reads, on its way to a store.
+pub(crate) struct Reading {
+    runner: Arc<Runner>,
+    adder: Adder,
+    runtime: Handle,
+}
+
+impl Reading {
+    /// Needs a runtime.
+    pub(crate) fn new(runner: &Arc<Runner>, queue: Queue) -> Self {
+        // As in memory, a key that has been given up begins anew when it comes again.
+        let unsaid = Unsaid { revives: true, ..Unsaid::default() };
+        let (runner, adder) = (Arc::clone(runner), Adder::new(queue, unsaid));
+        Self { runner, adder, runtime: Handle::current() }
+    }
+
+    /// Counts what was done, and stops the run if the store takes no more.
+    fn count(&mut self, done: Result<(), Refused>) -> Result<(), Why> {
+        let tally = &self.runner.tally;
+        let counts = std::mem::take(&mut self.adder.counts);
+        tally.adds.add(counts.adds);
+        tally.coalesced.add(counts.coalesced);
+        tally.cancelled.add(counts.cancelled);
+        match done {
+            Ok(()) => Ok(()),
+            Err(Refused::NoKey(why)) => Err(why),
+            Err(Refused::Failed(why)) => {
+                tally.failed.store(true, Ordering::Relaxed);
+                self.runner.output.say_blocking(&why);
+                self.runner.stop(Level::Stopping);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Sink for Reading {
+    fn take(&mut self, change: Change<'_>) -> Result<bool, Why> {
+        if self.runner.is_stopping() {
+            self.settle();
+            return Ok(false);
+        }
+        let taken = self.runtime.block_on(self.adder.take(change));
+        self.count(taken)?;
+        Ok(!self.runner.is_stopping())
+    }
+
+    fn settle(&mut self) {
+        let settled = self.runtime.block_on(self.adder.settle());
+        // What is no key was not taken.
+        let _ = self.count(settled);
+    }
+}
+
+/// `requeue add`.
+pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
+    let AddFlags { keys, place, after, priority, revive, early_add: when_early, .. } = flags;
+    let AddFlags { read, summary, .. } = flags;
+    let started = Instant::now();
+    let early_add = early_add(when_early)?;
+    let (source, format) = read.check()?;
+    let unsaid =
+        Unsaid { after: after.unwrap_or_default(), priority: priority.into(), revives: revive };
+    block_on(async {
+        let queue = place.to_change(early_add, |opening| opening).await?;
+        let mut adder = Adder::new(queue, unsaid);
+        let added = match keys.is_empty() {
+            true => adder.add_read(&source, format).await,
+            false => adder.add_named(&keys, format).await,
+        };
+        adder.counts.say(summary, started.elapsed());
+        match added {
+            Err(why) => Err(Refusal::failure(why)),
+            Ok(()) if adder.counts.bad_input > 0 => Ok(Ended::Exit(Exit::BadInput)),
+            Ok(()) => Ok(Ended::Exit(Exit::Done)),
+        }
+    })
+}
+
+impl Adder {
+    async fn add_named(&mut self, keys: &[OsString], format: Format) -> Result<(), String> {
+        for key in keys {
+            let change = format.parse(key.as_bytes());
+            self.add(change, || escaped(key.as_bytes())).await?;
+        }
+        self.settle().await.map_err(Refused::why)
+    }
+
+    async fn add_read(&mut self, source: &Source, format: Format) -> Result<(), String> {
+        // Nobody stops it but a signal, which ends the process.
+        let (input, _stopper) = Input::open(source, false).map_err(|refusal| refusal.message)?;
+        if input.is_terminal() {
+            complain("reading keys from the terminal, one a line; Ctrl-D ends them");
+        }
+        let mut records = Records::new(BufReader::with_capacity(64 << 10, input), format);
+        loop {
+            if !records.has_next() {
+                self.settle().await.map_err(Refused::why)?;
+            }
+            let (number, change) = match records.next() {
+                Ok(Some(Ok(_))) => (records.number(), format.parse(records.last())),
+                Ok(Some(Err(Bad { number, why }))) => (number, Err(why)),
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(format!("the input can't be read: {error}")),
+            };
+            self.add(change, || format!("record {number}")).await?;
+        }
+    }
+
+    async fn add(
+        &mut self,
+        change: Result<Change<'_>, Why>,
+        which: impl FnOnce() -> String,
+    ) -> Result<(), String> {
+        let taken = match change {
+            Ok(change) => self.take(change).await,
+            Err(why) => Err(Refused::NoKey(why)),
+        };
+        match taken {
+            Err(Refused::NoKey(why)) => {
+                self.counts.bad_input += 1;
+                complain(&format!("{}: {why}", which()));
+                Ok(())
+            }
+            taken => taken.map_err(Refused::why),
+        }
+    }
+}
+
+impl Refused {
+    fn why(self) -> String {
+        match self {
+            Self::NoKey(why) => why.to_string(),
+            Self::Failed(why) => why,
+        }
+    }
+}
+
+impl Counts {
+    fn say(&self, how: Summary, elapsed: Duration) {
+        match how {
+            Summary::Text => {
+                let mut text = format!("{} adds, {} coalesced", self.adds, self.coalesced);
+                for (count, what) in [
+                    (self.parked, "given up before"),
+                    (self.cancelled, "cancelled"),
+                    (self.bad_input, "bad records"),
+                ] {
+                    if count > 0 {
+                        text += &format!(", {count} {what}");
+                    }
+                }
+                complain(&format!("{text} in {}", shown(elapsed)));
+            }
+            Summary::Json => {
+                // Numbers under names can't fail, and if standard error is closed, nobody is left to be told.
+                let json = serde_json::to_string(self).unwrap_or_default();
+                let _ = writeln!(std::io::stderr(), "{json}");
+            }
+            Summary::None => {}
+        }
+    }
+}
+
+impl From<flags::Priority> for Priority {
+    fn from(priority: flags::Priority) -> Self {
+        match priority {
+            flags::Priority::Low => Self::Low,
+            flags::Priority::Normal => Self::Normal,
+            flags::Priority::High => Self::High,
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The command lines of what works on a queue in a store.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::args::{self, Common, Read, Stdin, Summary};
+use crate::values::parse_duration;
+
+/// As `run`'s: a test holds it to the flags.
+const HELP: &str = include_str!("help.txt");
+
+// No doc comment, here and below: it would be the command's text.
+#[derive(Args, Debug)]
+pub(crate) struct Place {
+    /// Where the queue is: sqlite:FILE
+    #[arg(long, value_name = "URL", help_heading = "Queue")]
+    pub(crate) store: String,
+
+    /// Its name there
+    #[arg(long, value_name = "NAME", default_value = "default", help_heading = "Queue")]
+    pub(crate) queue: String,
+}
+
+// What `run` has of it. What only a queue in memory can do is said at the flag that refuses it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Through {
+    /// Keep the keys there until they are done: sqlite:FILE
+    #[arg(long, value_name = "URL", help_heading = "Input")]
+    #[arg(conflicts_with_all = ["max_keys", "dry_run", "delay", "debounce", "debounce_max"])]
+    #[arg(conflicts_with_all = ["min_interval", "order", "group_by", "group_jobs", "serve"])]
+    pub(crate) store: Option<String>,
+
+    /// In the queue of this name [default]
+    #[arg(long, value_name = "NAME", default_value = "default", hide_default_value = true)]
+    #[arg(requires = "store", help_heading = "Input")]
+    pub(crate) queue: String,
+
+    /// Others take a key so long after this process has died [30s]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30s")]
+    #[arg(hide_default_value = true, requires = "store", help_heading = "Input")]
+    pub(crate) lease: Duration,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    help_template = HELP,
+    override_usage = "requeue work --store URL [OPTIONS] [--] COMMAND [ARG]...\n       \
+                      requeue work --store URL [OPTIONS] -c SCRIPT",
+    disable_help_flag = true
+)]
+pub(crate) struct WorkFlags {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    /// Others take a key so long after this process has died [30s]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30s")]
+    #[arg(hide_default_value = true, help_heading = "Queue")]
+    pub(crate) lease: Duration,
+
+    #[command(flatten)]
+    pub(crate) common: Common,
+
+    /// What a command reads: nothing, or its key [none]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "none|key",
+        default_value_t,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    #[arg(help_heading = "Command")]
+    pub(crate) stdin: Stdin,
+
+    /// End once no key is ready, waiting or running anywhere
+    #[arg(long, help_heading = "Ending")]
+    pub(crate) until_empty: bool,
+}
+
+/// Adds keys to a queue in a store: those named, or else those read from standard input. A key that
+/// waits already is added to what waits; one that runs is run once more afterwards.
+#[derive(Args, Debug)]
+pub(crate) struct AddFlags {
+    /// The keys; without any they are read
+    #[arg(value_name = "KEY", conflicts_with_all = ["arg_file", "null", "delimiter", "max_record"])]
+    pub(crate) keys: Vec<OsString>,
+
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    /// Run none sooner than TIME from now
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Adds")]
+    pub(crate) after: Option<Duration>,
+
+    /// Which go first
+    #[arg(long, value_enum, value_name = "HOW", default_value_t, help_heading = "Adds")]
+    pub(crate) priority: Priority,
+
+    /// Keys that were given up come back, too
+    #[arg(long, help_heading = "Adds")]
+    pub(crate) revive: bool,
+
+    /// A key comes that waits to be retried: replace, hold
+    ///
+    /// It runs now, or waits. That is the queue's, and said when it is first used [replace].
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        hide_possible_values = true,
+        help_heading = "Adds"
+    )]
+    pub(crate) early_add: Option<args::EarlyAdd>,
+
+    #[command(flatten)]
+    pub(crate) read: Read,
+
+    /// Last on standard error: text, json, none
+    #[arg(long, value_enum, value_name = "HOW", default_value_t, help_heading = "Output")]
+    pub(crate) summary: Summary,
+}
+
+/// In what order keys go.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Priority {
+    Low,
+    #[default]
+    Normal,
+    High,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StatusFlags {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    /// As a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Lists the keys that were given up, a line each: the key, how often it was tried, since when it is
+/// parked, and what the last failure was.
+#[derive(Args, Debug)]
+pub(crate) struct ParkedFlags {
+    #[command(flatten)]
+    pub(crate) place: Place,
+
+    /// As JSON objects, which `requeue add --input json` reads
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ReviveFlags {
+    /// Which
+    #[arg(value_name = "KEY", required_unless_present = "all", conflicts_with = "all")]
+    pub(crate) keys: Vec<OsString>,
+
+    /// All of them
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CancelFlags {
+    /// Which
+    #[arg(value_name = "KEY", required = true)]
+    pub(crate) keys: Vec<OsString>,
+
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+#[derive(clap::Subcommand, Debug)]
+pub(crate) enum StoreCommand {
+    /// Make the tables, or bring them up to this version
+    ///
+    /// A file is made and brought up to date by whatever adds to it or works on it; other stores by
+    /// this alone, which takes more rights than the rest.
+    Init {
+        /// Where: sqlite:FILE
+        #[arg(long, value_name = "URL")]
+        store: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::tests::the_help_has_every_flag_of;
+
+    #[test]
+    fn the_help_has_every_flag_and_no_other() {
+        the_help_has_every_flag_of("work", HELP);
+    }
+}

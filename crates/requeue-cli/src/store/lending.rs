@@ -1,0 +1,75 @@
+//! Keys of a queue in a store, as they are lent for runs.
+
+use requeue_store::{Item, Priority, Queue};
+
+use crate::given::Later;
+use crate::lent::{Back, Lender, Loan};
+
+impl Lender for Queue {
+    fn next(&self) -> Later<'_, Option<Box<dyn Loan>>> {
+        Box::pin(async { self.get().await.map(|item| Box::new(item) as _) })
+    }
+
+    fn close(&self) {
+        self.shut_down_when_idle();
+    }
+}
+
+impl Loan for Item {
+    fn key(&self) -> &[u8] {
+        self.key()
+    }
+
+    fn attempt(&self) -> u32 {
+        self.attempt()
+    }
+
+    fn priority(&self) -> i32 {
+        number(self.priority())
+    }
+
+    fn adds(&self) -> u32 {
+        self.adds()
+    }
+
+    fn epoch(&self) -> i64 {
+        self.epoch()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost()
+    }
+
+    fn lost(&self) -> Later<'_, ()> {
+        Box::pin(self.lost())
+    }
+
+    fn end(self: Box<Self>, how: Back) -> Later<'static, Result<(), String>> {
+        Box::pin(async move {
+            let ended = match how {
+                Back::Done => self.succeed().await,
+                Back::AsItWas => self.put_back().await,
+                Back::Failed(why) => self.retry(why).await,
+                Back::GivenUp(why) => self.park(why).await,
+            };
+            ended.map_err(|error| error.to_string())
+        })
+    }
+}
+
+/// A priority as `--input json` has it: any number below or above zero.
+pub(super) const fn number(priority: Priority) -> i32 {
+    match priority {
+        Priority::Low => -1,
+        Priority::High => 1,
+        _ => 0,
+    }
+}
+
+pub(super) const fn priority(number: i32) -> Priority {
+    match number {
+        ..0 => Priority::Low,
+        0 => Priority::Normal,
+        1.. => Priority::High,
+    }
+}

@@ -1,0 +1,156 @@
+//! Queues in a store: durable, and shared with other processes and machines.
+
+mod adder;
+mod flags;
+mod lending;
+mod look;
+
+use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use requeue_store::{EarlyAdd, Opening, Queue, Store};
+use tokio::sync::oneshot;
+
+pub(crate) use self::adder::add;
+pub(crate) use self::flags::{
+    AddFlags, CancelFlags, ParkedFlags, Place, ReviveFlags, StatusFlags, StoreCommand, Through,
+    WorkFlags,
+};
+pub(crate) use self::look::{cancel, parked, revive, status};
+
+use self::adder::Reading;
+use crate::args::{self, Alone, AtEof, Flags};
+use crate::config::{Config, Own};
+use crate::exit::{Ended, Exit, Refusal};
+use crate::input::{Format, Kind};
+use crate::letters::identity;
+use crate::reader;
+use crate::run::{self, Files, Parts, block_on};
+use crate::source::Input;
+
+/// `requeue run --store`: what is read goes through a store.
+pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
+    let Through { store, queue, lease } = flags.through.clone();
+    let place = Place { store: store.unwrap_or_default(), queue };
+    let early_add = early_add(flags.common.early_add)?;
+    let (source, config) = Config::check(flags)?;
+    let (input, stopper) = Input::open(&source, config.unfinished.is_some())?;
+    let files = Files::open(&config, identity(input.metadata()))?;
+    block_on(async {
+        let queue = place.to_work_on(lease, early_add, &config).await?;
+        let lender = Some(Arc::new(queue.clone()) as _);
+        let parts = Parts { config, files, stopper: Some(stopper), things: None, lender };
+        let read = |runner: &_| reader::spawn(runner, input, Reading::new(runner, queue));
+        run::go(parts, read).await
+    })
+}
+
+/// `requeue work`.
+pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
+    let WorkFlags { place, lease, common, stdin, until_empty } = flags;
+    let early_add = early_add(common.early_add)?;
+    let own = Own {
+        name: "work",
+        has_priorities: false,
+        // For what is written: nothing is read.
+        format: Format { kind: Kind::Lines, delimiter: b'\n', max_record: usize::MAX },
+        max_keys: usize::MAX,
+        stdin,
+        at_eof: AtEof::Finish,
+        unfinished: None,
+    };
+    let config = Config::of(common, Alone::default(), own)?;
+    let files = Files::open(&config, None)?;
+    block_on(async {
+        let queue = place.to_work_on(lease, early_add, &config).await?;
+        if until_empty {
+            queue.shut_down_when_idle();
+        }
+        let lender = Some(Arc::new(queue) as _);
+        let parts = Parts { config, files, stopper: None, things: None, lender };
+        // Nothing is left of an input, as there is none.
+        run::go(parts, |_| Ok(oneshot::channel().1)).await
+    })
+}
+
+/// `requeue store`.
+pub(crate) fn command(command: &StoreCommand) -> Result<Ended, Refusal> {
+    let StoreCommand::Init { store } = command;
+    block_on(async {
+        let store = Store::connect(store).await.map_err(refusal)?;
+        store.migrate().await.map_err(refusal)?;
+        Ok(Ended::Exit(Exit::Done))
+    })
+}
+
+impl Place {
+    /// The queue, for one who works on it as `config` has it.
+    async fn to_work_on(
+        &self,
+        lease: Duration,
+        early_add: Option<EarlyAdd>,
+        config: &Config,
+    ) -> Result<Queue, Refusal> {
+        self.to_change(early_add, |opening| {
+            let opening = opening.lease(lease).backoff(config.base_delay, config.max_delay);
+            match config.retries {
+                Some(retries) => opening.max_failures(retries.saturating_add(1)),
+                None => opening,
+            }
+        })
+        .await
+    }
+
+    /// The queue, which is made if there is none, and so is a file that it is in.
+    async fn to_change(
+        &self,
+        early_add: Option<EarlyAdd>,
+        how: impl FnOnce(Opening) -> Opening,
+    ) -> Result<Queue, Refusal> {
+        let store = Store::connect(&self.store).await.map_err(refusal)?;
+        if file(&self.store).is_some() {
+            store.migrate().await.map_err(refusal)?;
+        }
+        let mut opening = how(store.queue(&self.queue));
+        if let Some(early_add) = early_add {
+            opening = opening.early_add(early_add);
+        }
+        opening.open().await.map_err(refusal)
+    }
+
+    /// The queue, where its store is there already.
+    async fn to_look_at(&self) -> Result<Queue, Refusal> {
+        if file(&self.store).is_some_and(|path| !path.exists()) {
+            return Err(Refusal::failure(format!("{}: there is no such file", self.store)));
+        }
+        let store = Store::connect(&self.store).await.map_err(refusal)?;
+        store.queue(&self.queue).open().await.map_err(refusal)
+    }
+}
+
+/// The file that a store is.
+fn file(url: &str) -> Option<&Path> {
+    let rest = url.strip_prefix("sqlite:")?;
+    Some(Path::new(rest.split_once('?').map_or(rest, |(path, _)| path)))
+}
+
+/// What was asked for makes no sense, or else the store has said why not.
+fn refusal(error: impl Error) -> Refusal {
+    match error.source() {
+        None => Refusal::usage(error.to_string()),
+        Some(_) => Refusal::failure(error.to_string()),
+    }
+}
+
+fn early_add(flag: Option<args::EarlyAdd>) -> Result<Option<EarlyAdd>, Refusal> {
+    match flag {
+        None => Ok(None),
+        Some(args::EarlyAdd::Replace) => Ok(Some(EarlyAdd::Replace)),
+        Some(args::EarlyAdd::Hold) => Ok(Some(EarlyAdd::Hold)),
+        Some(args::EarlyAdd::Keep) => {
+            Err(Refusal::usage("--early-add keep: a store has replace and hold"))
+        }
+    }
+}

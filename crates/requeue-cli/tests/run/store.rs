@@ -1,0 +1,319 @@
+//! Queues in a store: adding to them, working on them, and looking at them.
+
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::support::{Ended, Gate, Live, directory, end, until};
+
+const STORE: [&str; 2] = ["--store", "sqlite:jobs.db"];
+
+/// `requeue` with this subcommand and its arguments, on the store of the directory.
+pub(crate) fn requeue(dir: &Path, subcommand: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.arg(subcommand).args(STORE).args(args).env("LC_ALL", "C").current_dir(dir);
+    command
+}
+
+pub(crate) fn call(dir: &Path, subcommand: &str, args: &[&str]) -> Ended {
+    end(&mut requeue(dir, subcommand, args), "")
+}
+
+pub(crate) fn add(dir: &Path, args: &[&str]) -> Ended {
+    let ended = call(dir, "add", args);
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    ended
+}
+
+/// Works until nothing is left.
+pub(crate) fn work(dir: &Path, args: &[&str]) -> Ended {
+    call(dir, "work", &[&["--until-empty", "--base-delay", "10ms"], args].concat())
+}
+
+/// What the store has: ready, waiting, processing and parked.
+pub(crate) fn status(dir: &Path) -> [u64; 4] {
+    let ended = call(dir, "status", &["--json"]);
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    let status: serde_json::Value = serde_json::from_str(&ended.text()).expect("it is JSON");
+    ["ready", "waiting", "processing", "parked"].map(|state| status[state].as_u64().expect(state))
+}
+
+#[test]
+fn what_is_added_is_worked_on() {
+    let dir = directory("store_added");
+    let ended = add(&dir, &["a", "b", "a"]);
+    assert!(ended.stderr.contains("3 adds, 1 coalesced in "), "{}", ended.stderr);
+    assert_eq!(status(&dir), [2, 0, 0, 0]);
+    let text = call(&dir, "status", &[]).text();
+    assert!(text.starts_with("ready       2, for ") && text.ends_with("parked      0\n"), "{text}");
+    let script = "echo $1 $REQUEUE_KEY $REQUEUE_ATTEMPT $REQUEUE_ADDS";
+    let ended = work(&dir, &["-j1", "-c", script]);
+    assert_eq!((ended.code(), ended.sorted()), (Some(0), vec!["a a 1 2".into(), "b b 1 1".into()]));
+    assert_eq!((ended.count("runs"), status(&dir)), (2, [0; 4]));
+}
+
+#[test]
+fn keys_are_read_in_the_formats_of_run() {
+    let dir = directory("store_read");
+    let read = |args: &[&str], input: &[u8]| {
+        let ended = end(&mut requeue(&dir, "add", args), input);
+        let last = ended.stderr.lines().last().unwrap_or_default().to_owned();
+        (ended.code(), last)
+    };
+    let (code, said) = read(&[], b"a\nb\n\na");
+    assert_eq!(code, Some(0));
+    assert!(said.contains("3 adds, 1 coalesced in "), "{said}");
+    let records = [
+        r#"{"key":"low","priority":-3}"#,
+        r#"{"key":"high","priority":7}"#,
+        r#"{"key":"late","after":"1h"}"#,
+        r#"{"key":"a","op":"cancel"}"#,
+        r#"{"key":"b","priority":1,"merge":"exactly"}"#,
+        r#"{"key_base64":"/w=="}"#,
+        "nonsense",
+    ];
+    let (code, said) = read(&["--input", "json"], records.join("\n").as_bytes());
+    assert_eq!(code, Some(3));
+    assert!(said.contains("5 adds, 0 coalesced, 1 cancelled, 1 bad records in "), "{said}");
+    assert_eq!(status(&dir), [4, 1, 0, 0]);
+    assert_eq!(call(&dir, "cancel", &["late"]).code(), Some(0));
+    let ended = work(&dir, &["-j1", "-c", "printf '%s\\n' \"$1\""]);
+    assert_eq!(ended.stdout, b"high\nb\n\xff\nlow\n", "{}", ended.text());
+
+    let (code, said) = read(&["-0", "--summary", "json"], b"x\ny\0z");
+    assert_eq!(code, Some(0));
+    let counts: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((counts["adds"].as_u64(), counts["parked"].as_u64()), (Some(2), Some(0)));
+}
+
+#[test]
+fn what_is_said_of_all_keys_holds_for_those_that_say_nothing() {
+    let dir = directory("store_unsaid");
+    add(&dir, &["--priority", "low", "last"]);
+    add(&dir, &["normal"]);
+    add(&dir, &["--priority", "high", "first"]);
+    add(&dir, &["--after", "1h", "late"]);
+    assert_eq!(status(&dir), [3, 1, 0, 0]);
+    // It waits for what waits, and is told when that is gone.
+    let mut live = Live::spawn(&mut requeue(&dir, "work", &["--until-empty", "-j1", "echo"]));
+    live.wait_for("last");
+    until(|| status(&dir) == [0, 1, 0, 0]);
+    assert_eq!(call(&dir, "cancel", &["late"]).code(), Some(0));
+    let ended = live.end();
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "first\nnormal\nlast\n"));
+}
+
+#[test]
+fn a_key_may_have_any_bytes_but_nul_and_not_too_many() {
+    let dir = directory("store_hostile");
+    let long = vec![b'l'; 2048];
+    let keys: [&[u8]; 8] = [
+        b"it's \"quoted\" $(touch x) `y` {} *",
+        b" leading and trailing ",
+        b"two\nlines\r",
+        b"\xff\xfe\x01",
+        b"-rf",
+        b"';drop table keys;--",
+        "größe".as_bytes(),
+        &long,
+    ];
+    let mut input = keys.join(&b'\0');
+    input.extend([&b"\0"[..], &[b'x'; 2049], b"\0last"].concat());
+    let ended = end(&mut requeue(&dir, "add", &["-0"]), &input);
+    assert_eq!(ended.code(), Some(3));
+    let said = "record 9: no key: it has 2049 bytes, more than one can have (2048)";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    assert!(ended.stderr.contains("9 adds, 0 coalesced, 1 bad records in "), "{}", ended.stderr);
+    let named = call(&dir, "add", &["ok", &"y".repeat(2049), ""]);
+    assert_eq!(named.code(), Some(3));
+    assert!(named.stderr.contains("\"...: no key: it has 2049 bytes"), "{}", named.stderr);
+    assert!(named.stderr.contains("\"\": no key: it is empty"), "{}", named.stderr);
+
+    let ended = work(&dir, &["-j1", "-c", "printf '%s\\0\\n' \"$1\""]);
+    let mut ran: Vec<_> = ended.stdout.split_inclusive(|&byte| byte == b'\0').collect();
+    // Behind each comes a newline, which is not its own.
+    assert_eq!(ran.pop(), Some(&b"\n"[..]));
+    ran = ran.iter().enumerate().map(|(n, key)| &key[usize::from(n > 0)..key.len() - 1]).collect();
+    ran.sort_unstable();
+    let mut added = [&keys[..], &[b"last", b"ok"]].concat();
+    added.sort_unstable();
+    assert_eq!((ran, status(&dir)), (added, [0; 4]));
+    assert!(!dir.join("x").exists());
+}
+
+#[test]
+fn what_fails_is_tried_again_and_parked_in_the_end() {
+    let dir = directory("store_parked");
+    add(&dir, &["good", "bad\tkey", "fatal"]);
+    let script =
+        "echo \"$1 $REQUEUE_ATTEMPT\"; case $1 in good) ;; fatal) exit 9;; *) exit 3; esac";
+    let args = ["-j1", "--retries", "2", "--fatal", "9", "--dead-letter", "dead", "-c", script];
+    let ended = work(&dir, &args);
+    assert_eq!(ended.code(), Some(1));
+    assert_eq!(ended.sorted(), ["bad\tkey 1", "bad\tkey 2", "bad\tkey 3", "fatal 1", "good 1"]);
+    assert_eq!((ended.count("failures"), ended.count("given up")), (4, 2), "{}", ended.stderr);
+    let said = "\"bad\\tkey\": given up after 3 attempts: exit status: 3";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    let dead = std::fs::read_to_string(dir.join("dead")).unwrap();
+    assert_eq!(dead, "fatal\nbad\tkey\n");
+
+    let parked = call(&dir, "parked", &[]).text();
+    let lines: Vec<Vec<_>> = parked.lines().map(|line| line.split('\t').collect()).collect();
+    let told: Vec<_> = lines.iter().map(|line| (line[0], line[1], line[3])).collect();
+    let wanted = [("bad\\tkey", "3", "exit status: 3"), ("fatal", "1", "exit status: 9")];
+    assert_eq!(told, wanted, "{parked}");
+
+    // An add alone does not bring it back.
+    let ended = add(&dir, &["fatal"]);
+    assert!(
+        ended.stderr.contains("0 adds, 0 coalesced, 1 given up before in "),
+        "{}",
+        ended.stderr
+    );
+    assert_eq!(status(&dir), [0, 0, 0, 2]);
+    let json = call(&dir, "parked", &["--json"]);
+    let ended = end(&mut requeue(&dir, "add", &["--revive", "--input", "json"]), &json.stdout);
+    assert!(ended.stderr.contains("2 adds, 0 coalesced in "), "{}", ended.stderr);
+    let ended = work(&dir, &["-j1", "-c", "echo \"$1 $REQUEUE_ATTEMPT\""]);
+    assert_eq!(ended.sorted(), ["bad\tkey 1", "fatal 1"]);
+    assert_eq!(status(&dir), [0; 4]);
+}
+
+#[test]
+fn parked_keys_are_revived_and_cancelled_by_name_or_all() {
+    let dir = directory("store_revived");
+    let many: Vec<String> = (0..300).map(|n| n.to_string()).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    add(&dir, &many);
+    assert_eq!(work(&dir, &["--retries", "0", "false"]).code(), Some(1));
+    assert_eq!(status(&dir), [0, 0, 0, 300]);
+
+    let ended = call(&dir, "revive", &["7", "8", "nobody"]);
+    assert_eq!(ended.code(), Some(1));
+    assert!(ended.stderr.contains("\"nobody\": was not parked"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("2 revived"), "{}", ended.stderr);
+    assert_eq!(call(&dir, "cancel", &["7", "9"]).code(), Some(0));
+    assert_eq!(status(&dir), [1, 0, 0, 297]);
+    let ended = call(&dir, "cancel", &["nobody"]);
+    assert_eq!(ended.code(), Some(1));
+    assert!(ended.stderr.contains("\"nobody\": was neither"), "{}", ended.stderr);
+    let ended = call(&dir, "revive", &["--all"]);
+    assert!(ended.stderr.contains("297 revived"), "{}", ended.stderr);
+    assert_eq!(status(&dir), [298, 0, 0, 0]);
+    assert_eq!(call(&dir, "revive", &[]).code(), Some(2));
+    assert_eq!(call(&dir, "revive", &["--all", "k"]).code(), Some(2));
+}
+
+#[test]
+fn what_another_process_adds_is_worked_on_at_once() {
+    let dir = directory("store_while_working");
+    let mut gate = Gate::new(&dir);
+    let script = "echo up $1 $REQUEUE_EPOCH; read _ <gate; echo done $1";
+    let mut live = Live::spawn(&mut requeue(&dir, "work", &["-j1", "-c", script]));
+    add(&dir, &["k"]);
+    live.wait_for("up k 1");
+    // Once more, however often it comes.
+    add(&dir, &["k"]);
+    let ended = add(&dir, &["k"]);
+    assert!(ended.stderr.contains("1 adds, 1 coalesced in "), "{}", ended.stderr);
+    assert_eq!(status(&dir), [0, 0, 1, 0]);
+    assert!(call(&dir, "status", &[]).text().contains("processing  1, 1 to run once more"));
+    gate.open(2);
+    live.wait_for("up k 2");
+    live.wait_for("done k");
+    until(|| status(&dir) == [0; 4]);
+    live.signal(Signal::TERM);
+    let ended = live.end();
+    assert_eq!((ended.count("runs"), ended.count("failures")), (2, 0), "{}", ended.stderr);
+}
+
+#[test]
+fn queues_in_a_store_are_apart() {
+    let dir = directory("store_queues");
+    add(&dir, &["--queue", "one", "a"]);
+    add(&dir, &["--queue", "two", "b"]);
+    let text = |queue| work(&dir, &["--queue", queue, "echo"]).text();
+    assert_eq!((text("two"), text("one"), text("three")), ("b\n".into(), "a\n".into(), "".into()));
+}
+
+#[test]
+fn the_epoch_of_a_key_only_rises() {
+    let dir = directory("store_epoch");
+    let mut last = 0;
+    for _ in 0..3 {
+        add(&dir, &["k"]);
+        let script = "echo $REQUEUE_EPOCH; [ $REQUEUE_ATTEMPT = 2 ]";
+        for epoch in work(&dir, &["-c", script]).text().lines() {
+            let epoch: u64 = epoch.parse().unwrap();
+            assert!(epoch > last, "{epoch} after {last}");
+            last = epoch;
+        }
+    }
+    assert!(last >= 6, "{last}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let dir = directory("store_refused");
+    std::fs::write(dir.join("text"), "no database, but long enough to be looked at").unwrap();
+    let with = |store: &str, subcommand: &str, args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        command.args([subcommand, "--store", store]).args(args).current_dir(&dir);
+        let ended = end(&mut command, "");
+        assert_eq!(ended.text(), "");
+        (ended.code().unwrap(), ended.stderr)
+    };
+    let name = "n".repeat(201);
+    for (store, args, code, part) in [
+        ("nowhere", &["k"][..], 2, "no address of a store, such as sqlite:FILE"),
+        ("floppy:jobs", &["k"], 2, "floppy: no kind of store"),
+        ("sqlite:", &["k"], 2, "without the name of a file"),
+        ("sqlite:a?mode=x", &["k"], 2, "mode=x"),
+        ("sqlite:jobs.db", &["--queue", "", "k"], 2, "a name has 1 to 200 bytes"),
+        ("sqlite:jobs.db", &["--queue", &name, "k"], 2, "a name has 1 to 200 bytes"),
+        ("sqlite:jobs.db", &["--early-add", "keep", "k"], 2, "a store has replace and hold"),
+        ("sqlite:text", &["k"], 125, "file is not a database"),
+        ("sqlite:no/such/dir", &["k"], 125, "no/such/dir"),
+    ] {
+        let (ended, said) = with(store, "add", args);
+        assert_eq!(ended, code, "{store} {args:?}: {said}");
+        assert!(said.contains(part), "{store} {args:?}: {said}");
+    }
+    let work = with("sqlite:text", "work", &["echo"]);
+    assert_eq!(work.0, 125, "{}", work.1);
+    // What only looks makes nothing.
+    for subcommand in ["status", "parked"] {
+        let (code, said) = with("sqlite:absent.db", subcommand, &[]);
+        assert_eq!(code, 125);
+        assert!(said.contains("there is no such file"), "{said}");
+    }
+    assert!(!dir.join("absent.db").exists());
+    // The queue's early adds are those of whoever was first.
+    assert_eq!(with("sqlite:jobs.db", "add", &["--early-add", "hold", "k"]).0, 0);
+    let (code, said) = with("sqlite:jobs.db", "work", &["--early-add", "replace", "true"]);
+    assert_eq!(code, 2);
+    assert!(said.contains("its early adds are Hold"), "{said}");
+    // A queue in a store has no groups, and so on.
+    for args in [&["--delay", "1s"][..], &["--group-by", "x"], &["--dry-run"], &["--serve", "0"]] {
+        let (code, said) = with("sqlite:jobs.db", "run", &[args, &["echo"]].concat());
+        assert_eq!(code, 2);
+        assert!(said.contains("cannot be used with"), "{said}");
+        assert_eq!(with("sqlite:jobs.db", "work", &[args, &["echo"]].concat()).0, 2);
+    }
+}
+
+#[test]
+fn a_store_can_be_made_beforehand() {
+    let dir = directory("store_init");
+    let init = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        end(command.args(["store", "init"]).args(STORE).current_dir(&dir), "")
+    };
+    for _ in 0..2 {
+        assert_eq!(init().code(), Some(0));
+    }
+    assert_eq!(status(&dir), [0; 4]);
+    let ended = call(&dir, "parked", &[]);
+    assert_eq!((ended.code(), ended.text() + &ended.stderr), (Some(0), String::new()));
+}

@@ -1,0 +1,190 @@
+//! Queues in a store when processes end, die, stand still and meet.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+
+use rustix::process::Signal;
+
+use crate::store::{add, call, requeue, status, work};
+use crate::support::{Gate, Live, directory, end, until};
+
+/// A lease that is over soon, but not for a machine that stands still for a moment.
+const SOON: [&str; 4] = ["--lease", "2s", "--base-delay", "10ms"];
+
+#[test]
+fn a_run_that_is_killed_goes_on_where_it_was() {
+    let dir = directory("store_killed");
+    let mut gate = Gate::new(&dir);
+    let keys: Vec<String> = (0..40).map(|n| format!("k{n}")).collect();
+    // The fifth command waits, and so all that come after it.
+    let script = "[ $REQUEUE_SEQ -le 4 ] || { echo up; read _ <gate; }; echo $1 >>done";
+    let args = [&SOON[..], &["-j1", "-c", script]].concat();
+    let mut live = Live::spawn(&mut requeue(&dir, "run", &args));
+    live.send(&(keys.join("\n") + "\n"));
+    live.wait_for("up");
+    until(|| status(&dir) == [35, 0, 1, 0]);
+    // Its standard input is open yet.
+    live.signal(Signal::KILL);
+    // What it had started goes on alone.
+    gate.open(1);
+    assert_eq!(live.end().status.signal(), Some(Signal::KILL.as_raw()));
+
+    let script = "echo $REQUEUE_ATTEMPT $1; echo $1 >>done";
+    let ended = end(&mut requeue(&dir, "run", &[&SOON[..], &["-c", script]].concat()), "new\n");
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    // The one that was under way has failed by that.
+    assert_eq!(ended.text().lines().filter(|line| line.starts_with("2 ")).count(), 1);
+    let mut runs = BTreeMap::<String, u32>::new();
+    for key in fs::read_to_string(dir.join("done")).unwrap().lines() {
+        *runs.entry(key.to_owned()).or_default() += 1;
+    }
+    // Each has run, and again only the one.
+    assert_eq!((runs.len(), runs.values().sum::<u32>()), (keys.len() + 1, 42), "{runs:?}");
+    assert_eq!((ended.count("runs"), status(&dir)), (37, [0; 4]), "{}", ended.stderr);
+}
+
+#[test]
+fn a_run_through_a_store_ends_and_fails_as_any_other() {
+    let dir = directory("store_run");
+    let script = "echo $1 $REQUEUE_ATTEMPT; [ $1 != bad ]";
+    let args = ["-j1", "--retries", "1", "--base-delay", "10ms", "-c", script];
+    let run = |input: &str| end(&mut requeue(&dir, "run", &args), input);
+    let ended = run("a\nbad\na\n\nb\n");
+    assert_eq!(ended.code(), Some(1));
+    assert_eq!(ended.sorted(), ["a 1", "b 1", "bad 1", "bad 2"]);
+    assert_eq!((ended.count("adds"), ended.count("given up")), (4, 1), "{}", ended.stderr);
+    assert_eq!(status(&dir), [0, 0, 0, 1]);
+    // It comes again, and begins anew.
+    let ended = run("bad\n");
+    assert_eq!((ended.code(), ended.sorted()), (Some(1), vec!["bad 1".into(), "bad 2".into()]));
+    assert_eq!(end(&mut requeue(&dir, "run", &["true"]), "a\0b\nc\n").code(), Some(3));
+
+    let ended = end(&mut requeue(&dir, "run", &["--at-eof", "abandon", "-j1", "true"]), "a\nb");
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    let [ready, _, processing, _] = status(&dir);
+    assert_eq!((ready + ended.count("runs"), processing), (2, 0), "{}", ended.stderr);
+}
+
+#[test]
+fn two_who_work_never_run_a_key_at_once() {
+    let dir = directory("store_two");
+    let mut gate = Gate::new(&dir);
+    let script = "mkdir \"at-$1\" || echo overlap; \
+                  case $1 in first*) echo up; read _ <gate;; esac; rmdir \"at-$1\"; echo $1";
+    let args = ["-j1", "-c", script];
+    let mut both = [(); 2].map(|()| Live::spawn(&mut requeue(&dir, "work", &args)));
+    add(&dir, &["first-1", "first-2"]);
+    // Each has one.
+    both.iter_mut().for_each(|live| live.wait_for("up"));
+    gate.open(2);
+    for _ in 0..20 {
+        add(&dir, &["a", "b", "c"]);
+    }
+    until(|| status(&dir) == [0; 4]);
+    both.iter().for_each(|live| live.signal(Signal::TERM));
+    let ended = both.map(Live::end);
+    let all: String = ended.iter().map(|ended| ended.text() + &ended.stderr).collect();
+    assert!(!all.contains("overlap") && !all.contains("File exists"), "{all}");
+    for key in ["a", "b", "c"] {
+        assert!(all.lines().any(|line| line == key), "{key}: {all}");
+    }
+    assert!(ended.iter().all(|ended| ended.count("failures") == 0), "{all}");
+}
+
+#[test]
+fn a_command_whose_key_is_lost_is_ended_and_not_believed() {
+    let dir = directory("store_lost");
+    let _gate = Gate::new(&dir);
+    add(&dir, &["k"]);
+    // It ends with 0 when it is told to end.
+    let script = "trap 'echo ending; exit 0' TERM; echo up $REQUEUE_EPOCH; cat gate & wait; wait";
+    let json = ["--summary", "json", "--joblog", "joblog", "-j1", "-c", script];
+    let mut frozen = Live::spawn(&mut requeue(&dir, "work", &[&SOON[..], &json].concat()));
+    frozen.wait_for("up 1");
+    frozen.stop();
+    // Another takes the key once the lease is over.
+    let ended = work(&dir, &["-c", "echo $REQUEUE_EPOCH $REQUEUE_ATTEMPT"]);
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "2 2\n"), "{}", ended.stderr);
+    frozen.signal(Signal::CONT);
+    frozen.wait_for("ending");
+    frozen.wait_for_message("\"k\": the lease has run out");
+    frozen.signal(Signal::TERM);
+    let ended = frozen.end();
+    let summary: serde_json::Value =
+        serde_json::from_str(ended.stderr.lines().last().unwrap()).unwrap();
+    let count = |what: &str| summary[what].as_u64().unwrap();
+    assert_eq!((count("runs"), count("done"), count("failures")), (1, 0, 1));
+    let joblog = fs::read_to_string(dir.join("joblog")).unwrap();
+    assert_eq!(joblog.lines().nth(1).unwrap().split('\t').nth(6), Some("-1"), "{joblog}");
+    assert_eq!(status(&dir), [0; 4]);
+}
+
+#[test]
+fn the_first_signal_drains_and_the_second_puts_back() {
+    let dir = directory("store_signals");
+    let mut gate = Gate::new(&dir);
+    // What is added together has no order.
+    for key in ["a", "b", "c"] {
+        add(&dir, &[key]);
+    }
+    let script = "echo up $1 $REQUEUE_ATTEMPT; read _ <gate; echo done $1";
+    let mut live = Live::spawn(&mut requeue(&dir, "work", &["-j1", "-c", script]));
+    live.wait_for("up a 1");
+    live.signal(Signal::TERM);
+    live.wait_for_message("nothing more is started");
+    gate.open(1);
+    let ended = live.end();
+    assert_eq!(ended.status.signal(), Some(Signal::TERM.as_raw()), "{}", ended.stderr);
+    assert_eq!(ended.text(), "up a 1\ndone a\n");
+    assert_eq!(status(&dir), [2, 0, 0, 0]);
+
+    let mut live = Live::spawn(&mut requeue(&dir, "work", &["-j1", "-c", script]));
+    live.wait_for("up b 1");
+    live.signal(Signal::TERM);
+    live.wait_for_message("nothing more is started");
+    live.signal(Signal::INT);
+    let ended = live.end();
+    assert_eq!(ended.status.signal(), Some(Signal::TERM.as_raw()), "{}", ended.stderr);
+    assert_eq!((ended.count("failures"), ended.count("unfinished")), (0, 1), "{}", ended.stderr);
+    assert_eq!(status(&dir), [2, 0, 0, 0]);
+    // Nobody has failed, so that it is the first attempt still.
+    let ended = work(&dir, &["-c", "echo $1 $REQUEUE_ATTEMPT"]);
+    assert_eq!(ended.sorted(), ["b 1", "c 1"]);
+}
+
+#[test]
+fn input_that_was_read_is_in_the_store_when_a_run_is_ended() {
+    let dir = directory("store_ended");
+    let mut gate = Gate::new(&dir);
+    let script = "echo up; read _ <gate";
+    let args = ["-j1", "--unfinished", "rest", "-c", script];
+    let mut live = Live::spawn(&mut requeue(&dir, "run", &args));
+    live.send("a\nb\nc\n");
+    live.wait_for("up");
+    until(|| status(&dir) == [2, 0, 1, 0]);
+    live.signal(Signal::TERM);
+    live.wait_for_message("nothing more is started");
+    gate.open(1);
+    let ended = live.end();
+    assert_eq!(ended.status.signal(), Some(Signal::TERM.as_raw()), "{}", ended.stderr);
+    assert_eq!(status(&dir), [2, 0, 0, 0]);
+    // The store has them, and they are not to be read again.
+    assert_eq!(fs::read_to_string(dir.join("rest")).unwrap(), "");
+}
+
+#[test]
+fn a_halt_and_a_rate_are_of_the_process() {
+    let dir = directory("store_halt");
+    add(&dir, &["a", "b", "c"]);
+    let args = ["-j1", "--rate", "1000/s", "--halt", "soon,done=2", "true"];
+    let ended = call(&dir, "work", &args);
+    assert_eq!((ended.code(), ended.count("runs")), (Some(4), 2), "{}", ended.stderr);
+    assert_eq!(status(&dir), [1, 0, 0, 0]);
+    let ended =
+        work(&dir, &["--rate", "1000/s", "--progress", "always", "--stdin", "key", "-c", "cat"]);
+    assert_eq!((ended.code(), ended.count("runs")), (Some(0), 1), "{}", ended.stderr);
+    assert_eq!(ended.text().trim_end().len(), 1, "{}", ended.text());
+    let progress = ended.stderr.lines().next().unwrap();
+    assert!(progress.contains("requeue: 0 running, 0 done, 0 failed, "), "{progress}");
+}
