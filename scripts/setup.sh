@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing to build and test; with `deny` or `mutants`, cargo-deny or
-# cargo-mutants too, with `browser`, Chromium, with `valgrind`, that.
+# cargo-mutants too, with `browser`, Chromium, with `postgresql` and `valgrind`, those.
 # Does nothing, quickly, when all is there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -53,6 +53,24 @@ if [ "${1-}" = browser ] && ! has_browser; then
     # Without a font there is nothing to lay out.
     packages chromium fonts-dejavu-core || packages chromium dejavu-sans-fonts ||
         packages chromium font-dejavu || fail 'There is no Chromium here, for the tests of the page.'
+fi
+
+# Where Debian has them, and the tests look.
+has_postgresql() {
+    command -v initdb >/dev/null && return 0
+    local program
+    for program in /usr/lib/postgresql/*/bin/initdb; do [ ! -x "$program" ] || return 0; done
+    return 1
+}
+
+if [ "${1-}" = postgresql ] && ! has_postgresql; then
+    if command -v apt-get >/dev/null; then
+        # Tests start servers of their own: the package is to start none.
+        packages postgresql-common &&
+            sed -i 's/^#\?create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf || true
+    fi
+    packages postgresql || packages postgresql-server ||
+        fail 'There is no PostgreSQL here, for the tests of requeue-store.'
 fi
 
 if [ "${1-}" = valgrind ] && ! command -v valgrind >/dev/null; then

@@ -31,7 +31,7 @@ cargo fmt --all --check
 step 'Lints'
 cargo clippy --workspace --all-targets -- -D warnings
 cargo clippy -p requeue --no-default-features --all-targets -- -D warnings
-cargo clippy -p requeue --all-features --all-targets -- -D warnings
+cargo clippy -p requeue -p requeue-store --all-features --all-targets -- -D warnings
 
 step 'Documentation'
 # The program has the name of the library, so that only one of the two can have a page.
@@ -40,6 +40,9 @@ RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --no-deps --all-features
 # What needs one says so in the list of what did not run.
 step 'A browser'
 scripts/setup.sh browser || true
+
+step 'A PostgreSQL server'
+scripts/setup.sh postgresql || true
 
 # Beside it, tests would be held up.
 built=0

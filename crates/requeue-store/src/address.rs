@@ -1,5 +1,6 @@
 //! Addresses of stores.
 
+#[cfg(feature = "sqlite")]
 use std::path::PathBuf;
 
 use crate::error::ConnectError;
@@ -9,6 +10,8 @@ use crate::error::ConnectError;
 pub(crate) enum Address {
     #[cfg(feature = "sqlite")]
     Sqlite(PathBuf, crate::sqlite::Synchronous),
+    #[cfg(feature = "postgres")]
+    Postgres(Box<crate::postgres::Address>),
 }
 
 impl Address {
@@ -20,7 +23,10 @@ impl Address {
         };
         match scheme {
             "sqlite" => sqlite(rest),
-            other => Err(ConnectError::new(format!("{other}: no kind of store; there is sqlite"))),
+            "postgres" | "postgresql" => postgres(url),
+            other => Err(ConnectError::new(format!(
+                "{other}: no kind of store; there are sqlite and postgres"
+            ))),
         }
     }
 }
@@ -50,4 +56,14 @@ fn sqlite(rest: &str) -> Result<Address, ConnectError> {
         };
     }
     Ok(Address::Sqlite(path.into(), synchronous))
+}
+
+#[cfg(not(feature = "postgres"))]
+fn postgres(_: &str) -> Result<Address, ConnectError> {
+    Err(ConnectError::new("postgres: this program was built without it"))
+}
+
+#[cfg(feature = "postgres")]
+fn postgres(url: &str) -> Result<Address, ConnectError> {
+    crate::postgres::Address::parse(url).map(Box::new).map(Address::Postgres)
 }

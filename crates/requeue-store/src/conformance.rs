@@ -13,6 +13,7 @@ use requeue_sim::model::{self, Model, Ranking, Rules, Team};
 use crate::add::{Add, Added, EarlyAdd, Merge, Priority};
 use crate::engine::{
     Ask, Asked, Backoff, BoxFuture, Claim, Delay, End, Engine, Failing, HandOut, How, Place,
+    Renewed,
 };
 use crate::inspect::State;
 use crate::key::Key;
@@ -204,10 +205,11 @@ impl Pair {
                 let held = self.held.iter().map(|held| (held.out.key.clone(), held.out.epoch));
                 let renewed = self.engine.renew(&self.place, held.collect(), LEASE).await;
                 let now = self.now;
-                let expected: Vec<bool> =
-                    self.held.iter().map(|held| held.lease_until > now).collect();
+                let lasts = |held: &Held| held.lease_until > now;
+                let renewed_or_lost = |held| if lasts(held) { Renewed::Yes } else { Renewed::Lost };
+                let expected: Vec<Renewed> = self.held.iter().map(renewed_or_lost).collect();
                 assert_eq!(renewed.expect("renewed"), expected);
-                for held in self.held.iter_mut().filter(|held| held.lease_until > now) {
+                for held in self.held.iter_mut().filter(|held| lasts(held)) {
                     held.lease_until = now + crate::time::micros(LEASE);
                 }
             }

@@ -119,6 +119,19 @@ pub(crate) enum Delay {
     Park,
 }
 
+/// What became of a lease that was to be renewed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Renewed {
+    /// The key is its holder's for so long again.
+    Yes,
+    /// It is its holder's no more.
+    Lost,
+    /// It is as it was: somebody is changing the key. To wait for them, who may take long, would be
+    /// to lose the others.
+    #[allow(dead_code, reason = "not every engine has it")]
+    Busy,
+}
+
 /// All in one batch happens, or nothing of it. No batch of adds has a key twice.
 pub(crate) trait Engine: Debug + Send + Sync {
     /// Brings the schema up to this version.
@@ -135,13 +148,13 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Of each, whether it was still its holder's.
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>>;
 
-    /// Of each hand-out, whether it still is its holder's, who has it for so long again.
+    /// Has each hand-out that still is its holder's be that for so long again.
     fn renew<'a>(
         &'a self,
         queue: &'a Place,
         held: Vec<(Key, i64)>,
         lease: Duration,
-    ) -> Answer<'a, Vec<bool>>;
+    ) -> Answer<'a, Vec<Renewed>>;
 
     fn cancel<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Cancelled>;
 

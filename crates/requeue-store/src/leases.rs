@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::{Engine, Place};
+use crate::engine::{Engine, Place, Renewed};
 use crate::key::Key;
 use crate::lane::MOST;
 
@@ -96,15 +96,21 @@ impl Leases {
         self.lock().iter().map(|(&epoch, held)| (held.key.clone(), epoch)).collect()
     }
 
-    fn renewed(&self, held: &[(Key, i64)], answers: &[bool], since: Instant) {
+    fn renewed(&self, held: &[(Key, i64)], answers: &[Renewed], since: Instant) {
         let mut all = self.lock();
-        for ((_, epoch), &still) in held.iter().zip(answers) {
-            if still {
-                if let Some(held) = all.get_mut(epoch) {
-                    held.deadline = since + self.lease;
+        for ((_, epoch), renewed) in held.iter().zip(answers) {
+            match renewed {
+                Renewed::Yes => {
+                    if let Some(held) = all.get_mut(epoch) {
+                        held.deadline = since + self.lease;
+                    }
                 }
-            } else if let Some(held) = all.remove(epoch) {
-                held.lost.cancel();
+                Renewed::Lost => {
+                    if let Some(held) = all.remove(epoch) {
+                        held.lost.cancel();
+                    }
+                }
+                Renewed::Busy => {}
             }
         }
     }

@@ -57,6 +57,8 @@ mod lane;
 mod leases;
 mod options;
 mod patience;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod queue;
 mod row;
 #[cfg(feature = "sqlite")]

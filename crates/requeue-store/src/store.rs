@@ -39,7 +39,8 @@ pub struct Store {
 
 impl Store {
     /// Connects to the store at `url`: `sqlite:FILE`, made if it is not there, with
-    /// `?synchronous=full` so that what was acknowledged survives also when the power goes.
+    /// `?synchronous=full` so that what was acknowledged survives also when the power goes; or
+    /// `postgres://USER@HOST/DATABASE`, with the feature `postgres`.
     ///
     /// # Errors
     ///
@@ -58,6 +59,10 @@ impl Store {
                     Ok(Err(fault)) => return Err(ConnectError::of(said, fault)),
                     Err(error) => return Err(ConnectError::of(said, Fault::absent(error))),
                 }
+            }
+            #[cfg(feature = "postgres")]
+            Address::Postgres(address) => {
+                Arc::new(crate::postgres::Postgres::connect(*address).await?)
             }
         };
         Ok(Self { engine })

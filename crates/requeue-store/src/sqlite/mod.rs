@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use self::thread::{Clock, Thread, Work};
 use crate::add::{Added, Cancelled, EarlyAdd};
-use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place};
+use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place, Renewed};
 use crate::error::Fault;
 use crate::inspect::{Counts, Entry, State};
 use crate::key::Key;
@@ -103,7 +103,7 @@ impl Engine for Sqlite {
         queue: &'a Place,
         held: Vec<(Key, i64)>,
         lease: Duration,
-    ) -> Answer<'a, Vec<bool>> {
+    ) -> Answer<'a, Vec<Renewed>> {
         Box::pin(self.look(queue, move |at, queue| at.renew(&queue, &held, lease)))
     }
 

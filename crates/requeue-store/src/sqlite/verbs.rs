@@ -7,7 +7,7 @@ use rusqlite::{OptionalExtension, Result, named_params, params};
 use super::rows::{COLUMNS, keep, load, read};
 use super::thread::Work;
 use crate::add::{Added, Cancelled, EarlyAdd, Priority};
-use crate::engine::{Ask, Claim, Claimed, End, HandOut, Place};
+use crate::engine::{Ask, Claim, Claimed, End, HandOut, Place, Renewed};
 use crate::inspect::{Counts, Entry, State};
 use crate::key::Key;
 use crate::row::Row;
@@ -149,7 +149,7 @@ impl Work<'_> {
         queue: &Place,
         held: &[(Key, i64)],
         lease: Duration,
-    ) -> Result<Vec<bool>> {
+    ) -> Result<Vec<Renewed>> {
         let sql = "update keys set lease_until = :until where queue = :queue and key = :key \
                    and state = 1 and epoch = :epoch and lease_until > :now";
         let mut statement = self.connection.prepare_cached(sql)?;
@@ -161,7 +161,7 @@ impl Work<'_> {
                 ":epoch": epoch,
                 ":now": self.now,
             })?;
-            Ok(changed > 0)
+            Ok(if changed > 0 { Renewed::Yes } else { Renewed::Lost })
         };
         held.iter().map(renew).collect()
     }

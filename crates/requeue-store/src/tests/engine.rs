@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::add::{Added, Cancelled, EarlyAdd, Priority};
-use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place};
+use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place, Renewed};
 use crate::error::Fault;
 use crate::inspect::{Counts, Entry, State};
 use crate::key::Key;
@@ -194,12 +194,13 @@ impl Engine for Memory {
         _: &'a Place,
         held: Vec<(Key, i64)>,
         lease: Duration,
-    ) -> Answer<'a, Vec<bool>> {
+    ) -> Answer<'a, Vec<Renewed>> {
         self.verb(held.len(), move |rows, now| {
             let renew = |(key, epoch): (Key, i64)| {
                 let row = rows.get_mut(&key).filter(|row| row.is_held(epoch, now));
                 let run = row.and_then(|row| row.run.as_mut());
-                run.map(|run| run.lease_until = after(now, lease)).is_some()
+                let renewed = run.map(|run| run.lease_until = after(now, lease));
+                if renewed.is_some() { Renewed::Yes } else { Renewed::Lost }
             };
             held.into_iter().map(renew).collect()
         })

@@ -1,0 +1,133 @@
+//! Who is told that a key may be ready: by a connection of its own that listens.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use futures_util::future::poll_fn;
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+use tokio_postgres::{AsyncMessage, Client};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::address::Address;
+use crate::patience::Patience;
+
+/// A task, which ends with this.
+#[derive(Debug)]
+pub(super) struct Listener {
+    told: Arc<Told>,
+    task: Mutex<Option<Task>>,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    /// Of each queue.
+    senders: Mutex<HashMap<i64, watch::Sender<u64>>>,
+    /// There is another queue.
+    more: Notify,
+}
+
+#[derive(Debug)]
+struct Task(AbortHandle);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Listener {
+    pub(super) fn new() -> Self {
+        Self { told: Arc::default(), task: Mutex::default() }
+    }
+
+    /// Listens from now on for what becomes ready in the queue.
+    pub(super) fn wakes(
+        &self,
+        queue: i64,
+        address: &Address,
+        tls: &MakeRustlsConnect,
+    ) -> watch::Receiver<u64> {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if task.as_ref().is_none_or(|task| task.0.is_finished()) {
+            let told = Arc::downgrade(&self.told);
+            let listening = listen(told, address.clone(), tls.clone());
+            *task = Some(Task(tokio::spawn(listening).abort_handle()));
+        }
+        drop(task);
+        let receiver =
+            self.told.lock().entry(queue).or_insert_with(|| watch::Sender::new(0)).subscribe();
+        self.told.more.notify_one();
+        receiver
+    }
+}
+
+impl Told {
+    fn lock(&self) -> MutexGuard<'_, HashMap<i64, watch::Sender<u64>>> {
+        self.senders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, queue: i64) {
+        if let Some(sender) = self.lock().get(&queue) {
+            sender.send_modify(|wakes| *wakes += 1);
+        }
+    }
+}
+
+async fn listen(told: Weak<Told>, address: Address, tls: MakeRustlsConnect) {
+    let mut patience = Patience::new();
+    while told.strong_count() > 0 {
+        match address.config.connect(tls.clone()).await {
+            Ok((client, mut connection)) => {
+                patience = Patience::new();
+                let heard = told.clone();
+                let driven = tokio::spawn(async move {
+                    while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
+                        match message {
+                            Ok(AsyncMessage::Notification(note)) => {
+                                let queue = note.channel().strip_prefix("requeue_");
+                                let queue = queue.and_then(|queue| queue.parse().ok());
+                                if let (Some(queue), Some(told)) = (queue, heard.upgrade()) {
+                                    told.tell(queue);
+                                }
+                            }
+                            Ok(_) => {}
+                            Err(error) => {
+                                tracing::warn!(%error, "the connection that listens has ended");
+                                return;
+                            }
+                        }
+                    }
+                });
+                let _driver = Task(driven.abort_handle());
+                tokio::select! {
+                    () = ask(&told, &client) => {}
+                    _ = driven => {}
+                }
+            }
+            Err(error) => tracing::warn!(%error, "no connection to listen by"),
+        }
+        sleep(patience.wait()).await;
+    }
+}
+
+/// Asks to be told of each queue, until the connection ends.
+async fn ask(told: &Weak<Told>, client: &Client) {
+    let mut asked = HashSet::new();
+    loop {
+        let Some(strong) = told.upgrade() else { return };
+        let mut new: Vec<i64> =
+            strong.lock().keys().filter(|&queue| !asked.contains(queue)).copied().collect();
+        new.sort_unstable();
+        for queue in new {
+            if client.batch_execute(&format!("listen requeue_{queue}")).await.is_err() {
+                return;
+            }
+            asked.insert(queue);
+            // Nobody was told of what came before.
+            strong.tell(queue);
+        }
+        strong.more.notified().await;
+    }
+}

@@ -1,0 +1,264 @@
+//! Queues in PostgreSQL, 14 or later: what there is to know of it. There is nothing here to call.
+//!
+//! # The address
+//!
+//! `postgres://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE&…`, as `libpq` has it; what is special in
+//! a part is written `%40` for `@`, and a directory of Unix sockets `%2Frun%2Fpostgresql`. Several
+//! hosts, between commas, are tried in order, and `target_session_attrs=read-write` takes the one
+//! that may be written to.
+//!
+//! - The password may also come from `PGPASSWORD`, or from the file `passfile=FILE`, `PGPASSFILE` or
+//!   `~/.pgpass`, which nobody else may be able to read. No error and no log has it.
+//! - `sslmode=prefer`, which is so unless said, `require` and `disable`; with `verify-ca` the
+//!   server's certificate is by an authority that is trusted, and with `verify-full` it is also its
+//!   host's. Trusted are those in `sslrootcert=FILE`, or those that the system trusts; by these,
+//!   `verify-ca` is `verify-full`.
+//! - `connections=N`: so many at most, 12 unless said, and two besides, for leases and to be told
+//!   of keys. The server sets what else a session is, by role or database; but for durable commits,
+//!   which there are always, and the isolation level.
+//!
+//! # What is sure
+//!
+//! An add or a claim that was answered has been committed, as surely as the server keeps what it
+//! has committed. The end of a hand-out is committed without waiting for the disk: a crash of the
+//! server, not of its clients, may undo those of its last moment, which is as if their leases had
+//! run out.
+//!
+//! # Adds in a transaction of one's own
+//!
+//! `requeue.add` and `requeue.add_many` add keys in whatever transaction they are called in, from
+//! whatever language: what is rolled back was never added, and workers are woken when it is
+//! committed. The queue has to be there, by somebody who opened it, or by `requeue.open`.
+//!
+//! ```sql
+//! select requeue.open('mail');                       -- requeue.open('mail', true): EarlyAdd::Hold
+//! select requeue.add('mail', 'alice');               -- new, coalesced, dirty, held or parked
+//! select requeue.add('mail', 'bob', '10 min', merge => 'latest', priority => 'high',
+//!                    reasons => 5, revive => true);
+//! select requeue.add_many('mail', array['carol', 'dave']);         -- how many are new
+//! ```
+//!
+//! Until that transaction ends, the keys that it has added are locked: other adds of them wait, and
+//! so do the ends of their hand-outs, while leases can't be renewed. So keep it shorter than a lease.
+//! Two transactions that add the same keys one by one in different orders deadlock, as two that
+//! update rows do; `add_many` has one order.
+//!
+//! A trigger feeds a queue with what happens to a table:
+//!
+//! ```sql
+#![doc = include_str!("trigger.sql")]
+//! ```
+//!
+//! # Roles
+//!
+//! [`Store::migrate`](crate::Store::migrate) makes all that there is, in the schema `requeue`, and
+//! takes the right to create one in the database. The role that did owns it; others need no more
+//! than this:
+//!
+//! ```sql
+#![doc = include_str!("roles.sql")]
+//! ```
+//!
+//! # Growing
+//!
+//! A queue's row per key is written three times: added, taken, ended. Autovacuum has to be on, and
+//! is set to come often for this table. A transaction that stays open for hours, anywhere in the
+//! database, keeps what has ended from being cleared away; claims look no further back than they
+//! must, so that it costs space before it costs time.
+
+mod address;
+mod faults;
+mod listening;
+mod passwords;
+mod schema;
+mod sessions;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod verbs;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+pub(crate) use self::address::Address;
+use self::listening::Listener;
+use self::sessions::Sessions;
+use self::verbs::Lows;
+use crate::add::{Added, Cancelled, EarlyAdd};
+use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place, Renewed};
+use crate::error::{ConnectError, Fault};
+use crate::inspect::{Counts, Entry, State};
+use crate::key::Key;
+use crate::time::Micros;
+
+/// How often a claim looks at all there is, at most.
+const WHOLE: Duration = Duration::from_secs(1);
+/// How often who adds is told that somebody waits, as long as that is so.
+const WAITING: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(crate) struct Postgres {
+    address: Address,
+    tls: Tls,
+    sessions: Sessions,
+    /// Leases are renewed even while all others wait for locks.
+    renewals: Sessions,
+    listener: Listener,
+    claims: Mutex<HashMap<i64, Claims>>,
+    whole: Duration,
+}
+
+/// It has no `Debug`.
+struct Tls(MakeRustlsConnect);
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+/// What is known for the next claim of a queue.
+#[derive(Clone, Copy, Debug)]
+struct Claims {
+    lows: Lows,
+    /// When one looks at all there is: that takes longer the more was handed out while
+    /// a transaction is open elsewhere.
+    whole_at: Instant,
+    /// When to say again that somebody waits.
+    waiting_at: Instant,
+}
+
+impl Postgres {
+    pub(crate) async fn connect(address: Address) -> Result<Self, ConnectError> {
+        let engine = Self::new(address, WHOLE)?;
+        match engine.sessions.session().await {
+            Ok(session) => session.end(),
+            Err(fault) => return Err(ConnectError::of(engine.address.shown(), fault)),
+        }
+        Ok(engine)
+    }
+
+    fn new(address: Address, whole: Duration) -> Result<Self, ConnectError> {
+        let tls = tls::connector(&address.trust)?;
+        let sessions = Sessions::new(&address, tls.clone(), address.connections);
+        let renewals = Sessions::new(&address, tls.clone(), 1);
+        let listener = Listener::new();
+        let claims = Mutex::default();
+        Ok(Self { address, tls: Tls(tls), sessions, renewals, listener, claims, whole })
+    }
+
+    fn claims(&self) -> MutexGuard<'_, HashMap<i64, Claims>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn claim_once(&self, queue: &Place, claim: &Claim) -> Result<Claimed, Fault> {
+        let began = Instant::now();
+        let first = Claims { lows: [Micros::MIN; 4], whole_at: began, waiting_at: began };
+        let known = *self.claims().entry(queue.id).or_insert(first);
+        let is_whole = self.whole.is_zero() || known.whole_at <= began;
+        let lows = if is_whole { [Micros::MIN; 4] } else { known.lows };
+        let (claimed, lows) = self.sessions.claim(queue, claim, &lows).await?;
+        if let Some(known) = self.claims().get_mut(&queue.id) {
+            known.lows = lows;
+            if is_whole {
+                // A twentieth of the time at most goes into it.
+                let took = began.elapsed();
+                known.whole_at = began + took + self.whole.max(took * 20);
+            }
+        }
+        Ok(claimed)
+    }
+
+    /// Whether it has to be said that somebody waits.
+    fn has_to_wait(&self, queue: &Place) -> bool {
+        let now = Instant::now();
+        let mut claims = self.claims();
+        claims.get_mut(&queue.id).is_some_and(|known| {
+            let due = known.waiting_at <= now;
+            if due {
+                known.waiting_at = now + WAITING;
+            }
+            due
+        })
+    }
+}
+
+impl Engine for Postgres {
+    fn migrate(&self) -> Answer<'_, ()> {
+        Box::pin(schema::migrate(&self.sessions))
+    }
+
+    fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place> {
+        Box::pin(async move {
+            schema::check(&self.sessions).await?;
+            self.sessions.open(name, early_add).await
+        })
+    }
+
+    fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
+        Box::pin(async move { self.sessions.add(queue, &asks).await })
+    }
+
+    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
+        Box::pin(async move {
+            let claimed = self.claim_once(queue, &claim).await?;
+            if !claimed.items.is_empty() || !self.has_to_wait(queue) {
+                return Ok(claimed);
+            }
+            self.sessions.wait(queue).await?;
+            // Nobody was told of what came before.
+            self.claim_once(queue, &claim).await
+        })
+    }
+
+    fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
+        Box::pin(async move { self.sessions.finish(queue, &ends).await })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        queue: &'a Place,
+        held: Vec<(Key, i64)>,
+        lease: Duration,
+    ) -> Answer<'a, Vec<Renewed>> {
+        Box::pin(async move { self.renewals.renew(queue, &held, lease).await })
+    }
+
+    fn cancel<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Cancelled> {
+        Box::pin(self.sessions.cancel(queue, key))
+    }
+
+    fn revive<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, bool> {
+        Box::pin(self.sessions.revive(queue, key))
+    }
+
+    fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
+        Box::pin(self.sessions.look_up(queue, key))
+    }
+
+    fn page<'a>(
+        &'a self,
+        queue: &'a Place,
+        state: Option<State>,
+        after: Option<&'a Key>,
+        limit: usize,
+    ) -> Answer<'a, Vec<Entry>> {
+        Box::pin(self.sessions.page(queue, state, after, limit))
+    }
+
+    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, Counts> {
+        Box::pin(self.sessions.counts(queue))
+    }
+
+    fn wakes(&self, queue: &Place) -> watch::Receiver<u64> {
+        self.listener.wakes(queue.id, &self.address, &self.tls.0)
+    }
+
+    fn breadth(&self) -> usize {
+        4
+    }
+}

@@ -1,0 +1,103 @@
+//! Passwords that are not in the address: from `PGPASSWORD`, or a file as `libpq` reads it.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tokio_postgres::Config;
+use tokio_postgres::config::Host;
+
+pub(super) fn find(config: &Config, passfile: Option<PathBuf>) -> Option<String> {
+    if passfile.is_none()
+        && let Some(password) = env::var("PGPASSWORD").ok().filter(|given| !given.is_empty())
+    {
+        return Some(password);
+    }
+    let file = passfile
+        .or_else(|| env::var_os("PGPASSFILE").map(PathBuf::from))
+        .or_else(|| env::home_dir().map(|home| home.join(".pgpass")))?;
+    let text = read(&file)?;
+    let host = match config.get_hosts().first() {
+        Some(Host::Tcp(host)) => host.clone(),
+        _ => "localhost".to_owned(),
+    };
+    let port = config.get_ports().first().unwrap_or(&5432).to_string();
+    let user =
+        config.get_user().map_or_else(|| env::var("USER").unwrap_or_default(), str::to_owned);
+    let database = config.get_dbname().unwrap_or(&user);
+    look_up(&text, [&host, &port, database, &user])
+}
+
+/// The file, if nobody else may read it.
+fn read(file: &Path) -> Option<String> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+
+        if fs::metadata(file).ok()?.permissions().mode() & 0o077 != 0 {
+            tracing::warn!(file = %file.display(), "others may read it: no password is taken from it");
+            return None;
+        }
+    }
+    fs::read_to_string(file).ok()
+}
+
+/// The password of the first line whose host, port, database and user are these.
+fn look_up(text: &str, wanted: [&str; 4]) -> Option<String> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.map(fields).find_map(|fields| {
+        let (password, found) = fields.split_last()?;
+        let fits = found.len() == wanted.len()
+            && found.iter().zip(wanted).all(|(found, wanted)| found == "*" || found == wanted);
+        fits.then(|| password.clone())
+    })
+}
+
+/// What is between colons; `\:` is one of a field, and `\\` a backslash.
+fn fields(line: &str) -> Vec<String> {
+    let mut fields = vec![String::new()];
+    let mut chars = line.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            // All that is left is the password's.
+            ':' if fields.len() < 5 => fields.push(String::new()),
+            '\\' => fields.last_mut().into_iter().for_each(|field| field.extend(chars.next())),
+            c => fields.last_mut().into_iter().for_each(|field| field.push(c)),
+        }
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_that_fits_has_the_password() {
+        let text = "# host:port:database:user:password\n\
+                    db:5432:shop:ann:one\n\
+                    db:*:*:a\\:b:two\\:\\\\:2\n\
+                    *:*:*:ann:three\n\
+                    short:line\n";
+        let find = |host, port, database, user| look_up(text, [host, port, database, user]);
+        assert_eq!(find("db", "5432", "shop", "ann").as_deref(), Some("one"));
+        assert_eq!(find("db", "5433", "shop", "ann").as_deref(), Some("three"));
+        assert_eq!(find("db", "1", "x", "a:b").as_deref(), Some("two:\\:2"));
+        assert_eq!(find("db", "5432", "shop", "bob"), None);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_others_may_read_has_none() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("pgpass");
+        fs::write(&file, "*:*:*:*:secret").expect("it is written");
+        let allow = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode));
+        allow(0o640).expect("it is ours");
+        assert_eq!(read(&file), None);
+        allow(0o600).expect("it is ours");
+        assert_eq!(read(&file).as_deref(), Some("*:*:*:*:secret"));
+    }
+}

@@ -1,0 +1,141 @@
+-- What each verb does to a row, as `row.rs` says it.
+
+-- The one clock.
+create function requeue.now() returns bigint language sql volatile
+    return (extract(epoch from clock_timestamp()) * 1000000)::bigint;
+
+create function requeue.later(at bigint, micros bigint) returns bigint language sql immutable
+    return case when micros > 9223372036854775807 - at then 9223372036854775807 else at + micros end;
+
+create function requeue.noted(
+    k requeue.keys, in_priority smallint, in_adds integer, in_reasons integer
+) returns requeue.keys
+language plpgsql as $$
+begin
+    k.priority := case when k.at is null then in_priority else greatest(k.priority, in_priority) end;
+    k.adds := least(k.adds::bigint + in_adds, 2147483647);
+    k.reasons := k.reasons | in_reasons;
+    return k;
+end $$;
+
+create function requeue.demanded(k requeue.keys, wanted bigint, t bigint) returns requeue.keys
+language plpgsql as $$
+begin
+    if k.at <= t then
+        return k;
+    end if;
+    if wanted <= t then
+        k.not_before := 0;
+        k.at := t;
+    else
+        k.at := least(k.at, wanted);
+    end if;
+    k.since := k.at;
+    return k;
+end $$;
+
+create function requeue.forgotten(k requeue.keys) returns requeue.keys
+language plpgsql as $$
+begin
+    k.failures := 0;
+    k.steps := 0;
+    k.until := 0;
+    k.not_before := 0;
+    k.error := null;
+    return k;
+end $$;
+
+-- The key after the end of its hand-out. `how`: 0 it succeeded, 1 and again later, 2 to 4 it failed,
+-- with backoff, with a delay, for good; 5 it was put back.
+create function requeue.ended(
+    k requeue.keys, t bigint, hold boolean, how smallint, delay bigint, in_priority smallint,
+    in_adds integer, in_reasons integer, in_error text, base bigint, cap bigint,
+    share double precision, most integer
+) returns requeue.keys
+language plpgsql as $$
+declare
+    wait bigint;
+    wanted bigint;
+begin
+    if how < 2 then
+        k := requeue.forgotten(k);
+    elsif how = 5 then
+        k := requeue.noted(k, in_priority, in_adds, in_reasons);
+        k := requeue.demanded(k, greatest(k.not_before, t), t);
+    else
+        k.failures := least(k.failures::bigint + 1, 2147483647);
+        k.error := in_error;
+        k := requeue.noted(k, in_priority, in_adds, in_reasons);
+        if how = 3 then
+            wait := delay;
+        elsif how = 2 and t < k.until then
+            -- A failure before the last one's wait is over doesn't count.
+            wait := k.until - t;
+        elsif how = 2 then
+            if requeue.later(requeue.later(k.until, cap), cap) < t then
+                k.steps := 0;
+            end if;
+            -- A double's worth of microseconds is not all that a bigint takes.
+            wait := least(9e18, ceil(
+                least(base * power(2::double precision, least(k.steps, 64)), cap)
+                * (0.5 + share / 2)));
+            k.steps := least(k.steps::bigint + 1, 2147483647);
+            k.until := requeue.later(t, wait);
+        end if;
+        if wait is null or k.failures >= most then
+            if k.at is null then
+                k.state := 2;
+                k.since := t;
+            else
+                -- Something else is wanted of it by now: it begins anew.
+                k := requeue.forgotten(k);
+            end if;
+        else
+            wanted := requeue.later(t, wait);
+            if hold then
+                k.not_before := greatest(k.not_before, wanted);
+                wanted := k.not_before;
+                if wanted > t and k.at is not null then
+                    k.at := greatest(k.at, wanted);
+                    k.since := k.at;
+                end if;
+            end if;
+            k := requeue.demanded(k, wanted, t);
+        end if;
+    end if;
+    if k.state = 1 then
+        k.state := 0;
+    end if;
+    k.epoch := null;
+    k.lease_until := null;
+    k.run_since := null;
+    k.run_adds := null;
+    k.run_reasons := null;
+    k.run_priority := null;
+    if k.at <= t then
+        -- It goes to the end, and was added when it was.
+        k.at := t;
+    end if;
+    if how = 1 then
+        k := requeue.noted(k, in_priority, 1, 0);
+        k := requeue.demanded(k, requeue.later(t, delay), t);
+    end if;
+    return k;
+end $$;
+
+-- Keeps what is known of a key that is locked; nothing of one of which there is none.
+create function requeue.keep(k requeue.keys) returns void
+language plpgsql as $$
+begin
+    if k.state = 0 and k.at is null then
+        delete from requeue.keys x where x.queue = k.queue and x.key = k.key;
+    else
+        update requeue.keys x set state = k.state, priority = k.priority, at = k.at,
+            since = k.since, until = k.until, not_before = k.not_before, adds = k.adds,
+            reasons = k.reasons, failures = k.failures, steps = k.steps, epoch = k.epoch,
+            lease_until = k.lease_until, run_since = k.run_since, run_adds = k.run_adds,
+            run_reasons = k.run_reasons, run_priority = k.run_priority, error = k.error
+        where x.queue = k.queue and x.key = k.key;
+    end if;
+end $$;
+

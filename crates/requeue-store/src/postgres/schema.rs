@@ -1,0 +1,81 @@
+//! The schema, and its version.
+
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+use super::faults;
+use super::sessions::{Sessions, run};
+use crate::error::Fault;
+
+const VERSION: i32 = 1;
+/// What this program was tested with begins here.
+const OLDEST_SERVER: i32 = 140_000;
+/// One migrates at a time. The number is "requeue" in bytes.
+const LOCK: &str = "select pg_advisory_xact_lock(32199685320308069)";
+
+const SCHEMA: &str = concat!(
+    include_str!("schema.sql"),
+    include_str!("rows.sql"),
+    include_str!("verbs.sql"),
+    include_str!("public.sql"),
+);
+
+/// Whether the schema has this version.
+pub(super) async fn check(sessions: &Sessions) -> Result<(), Fault> {
+    let session = sessions.session().await?;
+    let found = version(session.client()).await;
+    session.end();
+    match found? {
+        Some(version) => is_current(version),
+        None => Err(Fault::refused("there is no schema `requeue` in the database yet")),
+    }
+}
+
+fn is_current(version: i32) -> Result<(), Fault> {
+    if version == VERSION {
+        return Ok(());
+    }
+    let said = format!("the version of the schema is {version}, and this program's {VERSION}");
+    Err(Fault::refused(said))
+}
+
+/// The version of the schema, if there is one.
+async fn version(client: &Client) -> Result<Option<i32>, Fault> {
+    let there = "select from pg_catalog.pg_namespace where nspname = 'requeue'";
+    let there = client.query_opt(there, &[]).await.map_err(|error| faults::of_statement(&error))?;
+    if there.is_none() {
+        return Ok(None);
+    }
+    match client.query_one("select version from requeue.version", &[]).await {
+        Ok(row) => Ok(Some(row.get(0))),
+        Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => {
+            Err(Fault::refused("the schema `requeue` of the database belongs to another program"))
+        }
+        Err(error) => Err(faults::of_statement(&error)),
+    }
+}
+
+pub(super) async fn migrate(sessions: &Sessions) -> Result<(), Fault> {
+    let session = sessions.session().await?;
+    let client = session.client();
+    if let Some(version) = version(client).await? {
+        session.end();
+        return is_current(version);
+    }
+    let row = client.query_one("select current_setting('server_version_num')::integer", &[]).await;
+    let server: i32 = row.map_err(|error| faults::of_statement(&error))?.get(0);
+    if server < OLDEST_SERVER {
+        let said = format!("a server of version {} is too old; 14 is the oldest", server / 10_000);
+        return Err(Fault::refused(said));
+    }
+    // If this ends early, the session is closed, and with it the transaction.
+    run(client, &format!("begin; set local lock_timeout = 0; {LOCK}")).await?;
+    match version(client).await? {
+        // Somebody else has been quicker.
+        Some(version) => is_current(version)?,
+        None => run(client, SCHEMA).await?,
+    }
+    run(client, "commit").await?;
+    session.end();
+    Ok(())
+}

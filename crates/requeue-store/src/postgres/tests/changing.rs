@@ -1,0 +1,248 @@
+//! Several who change the same keys at the same time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio_postgres::Client;
+
+use super::*;
+use crate::add::Add;
+use crate::engine::{Asked, Backoff, Delay, Failing, HandOut, How};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn failing() -> Failing {
+    let (base, cap) = (Duration::from_micros(1), Duration::from_micros(1));
+    Failing { backoff: Backoff { base, cap, share: 0.0 }, max_failures: None }
+}
+
+fn claim(max: usize, lease: Duration) -> Claim {
+    Claim { max, oldest: max / 10, lease, expired: failing() }
+}
+
+fn asks<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<Ask> {
+    keys.into_iter().map(|key| Ask { key: key.into(), add: Add::now(), adds: 1 }).collect()
+}
+
+fn end(out: &HandOut, how: How) -> Vec<End> {
+    vec![End { key: out.key.clone(), epoch: out.epoch, how }]
+}
+
+async fn one(engine: &Postgres, queue: &Place) -> HandOut {
+    let claimed = engine.claim(queue, claim(1, MINUTE)).await.expect("claimed");
+    claimed.items.into_iter().next().expect("one is ready")
+}
+
+/// A client that begins a transaction, and its connection.
+async fn other(url: &str) -> Client {
+    let config: tokio_postgres::Config = url.parse().expect("it is an address");
+    let (client, connection) = config.connect(tokio_postgres::NoTls).await.expect("it is there");
+    tokio::spawn(connection);
+    client
+}
+
+/// Until a statement whose text begins so waits for a lock.
+async fn waits(client: &Client, statement: &str) {
+    let sql = "select exists (select from pg_stat_activity where wait_event_type = 'Lock' \
+               and datname = current_database() and query like $1 || '%')";
+    loop {
+        if client.query_one(sql, &[&statement]).await.expect("it is told").get(0) {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
+    const WORKERS: usize = 4;
+    const ROUNDS: usize = 250;
+    const KEYS: usize = 25;
+    let Some(server) = Server::shared() else { return };
+    let (engine, _) = engine(server, WHOLE).await;
+    let engine = Arc::new(engine);
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    // Who has a key, and how often it was added and handed out.
+    let holders: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
+    let dirty: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
+    let number = |key: &Key| key.as_str().and_then(|key| key.parse::<usize>().ok());
+    let work = |worker: usize| {
+        let (engine, queue) = (Arc::clone(&engine), queue.clone());
+        let (holders, dirty) = (Arc::clone(&holders), Arc::clone(&dirty));
+        async move {
+            let mut random = fastrand::Rng::with_seed(worker as u64);
+            let mut last: HashMap<Key, i64> = HashMap::new();
+            for _ in 0..ROUNDS {
+                let mut keys: Vec<usize> = (0..KEYS).filter(|_| random.u8(..) < 80).collect();
+                // Each has an order of its own.
+                random.shuffle(&mut keys);
+                let adds = keys.iter().map(|n| Ask {
+                    key: n.to_string().into(),
+                    add: Add::after(Duration::from_micros(random.u64(0..3) * 100)),
+                    adds: 1,
+                });
+                engine.add(&queue, adds.collect()).await.expect("added");
+                keys.iter().for_each(|&n| dirty[n].store(1, Ordering::SeqCst));
+                let claimed = engine.claim(&queue, claim(8, MINUTE)).await.expect("claimed");
+                let mut ends = Vec::new();
+                for out in claimed.items {
+                    let n = number(&out.key).expect("a key of these");
+                    assert_eq!(holders[n].swap(worker + 1, Ordering::SeqCst), 0, "key {n}");
+                    assert!(last.insert(out.key.clone(), out.epoch) < Some(out.epoch));
+                    dirty[n].store(0, Ordering::SeqCst);
+                    let how = match random.u8(0..4) {
+                        0 => How::PutBack(Asked::default()),
+                        1 => How::Fail {
+                            delay: Delay::Backoff(failing()),
+                            asked: out.asked,
+                            error: "no".to_owned(),
+                        },
+                        _ => How::Succeed,
+                    };
+                    ends.push(End { key: out.key, epoch: out.epoch, how });
+                }
+                let held: Vec<_> = ends.iter().map(|end| (end.key.clone(), end.epoch)).collect();
+                engine.renew(&queue, held, MINUTE).await.expect("renewed");
+                random.shuffle(&mut ends);
+                ends.iter().for_each(|end| {
+                    let n = number(&end.key).expect("a key of these");
+                    assert_eq!(holders[n].swap(0, Ordering::SeqCst), worker + 1, "key {n}");
+                });
+                let expected = vec![true; ends.len()];
+                assert_eq!(engine.finish(&queue, ends).await.expect("finished"), expected);
+            }
+        }
+    };
+    let workers: Vec<_> = (0..WORKERS).map(|worker| tokio::spawn(work(worker))).collect();
+    for worker in workers {
+        worker.await.expect("it went well");
+    }
+    // Whatever was added after it was last handed out is there.
+    loop {
+        let claimed = engine.claim(&queue, claim(100, MINUTE)).await.expect("claimed");
+        for out in &claimed.items {
+            dirty[number(&out.key).expect("a key")].store(0, Ordering::SeqCst);
+            let ended = engine.finish(&queue, end(out, How::Succeed)).await;
+            assert_eq!(ended.expect("finished"), [true]);
+        }
+        if claimed.items.is_empty() && claimed.next.is_none() {
+            break;
+        }
+    }
+    assert!(dirty.iter().all(|dirty| dirty.load(Ordering::SeqCst) == 0), "{dirty:?}");
+    assert_eq!(engine.counts(&queue).await.expect("counted"), Counts::default());
+}
+
+#[tokio::test]
+async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, WHOLE).await;
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let (adder, onlooker) = (other(&url).await, other(&url).await);
+    for how in [How::Succeed, How::Later(MINUTE, crate::add::Priority::Normal)] {
+        engine.add(&queue, asks(["a", "b"])).await.expect("added");
+        let (a, b) = (one(&engine, &queue).await, one(&engine, &queue).await);
+        adder.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
+        let ends = [end(&a, how), end(&b, How::Succeed)].concat();
+        let finishing = engine.finish(&queue, ends);
+        let committing = async {
+            waits(&onlooker, "select requeue.finish").await;
+            adder.batch_execute("commit").await.expect("committed");
+        };
+        let (finished, ()) = tokio::join!(finishing, committing);
+        assert_eq!(finished.expect("finished"), [true, true]);
+        let again = one(&engine, &queue).await;
+        assert_eq!((&again.key, again.asked.adds > 0), (&a.key, true));
+        assert!(again.epoch > b.epoch);
+        assert_eq!(engine.finish(&queue, end(&again, How::Succeed)).await.expect("ok"), [true]);
+        assert_eq!(engine.counts(&queue).await.expect("counted"), Counts::default());
+    }
+}
+
+#[tokio::test]
+async fn an_add_that_is_rolled_back_leaves_nothing() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, WHOLE).await;
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let adder = other(&url).await;
+    adder.batch_execute("begin; select requeue.add('q', 'new')").await.expect("added");
+    adder.batch_execute("rollback").await.expect("rolled back");
+    assert_eq!(engine.counts(&queue).await.expect("counted"), Counts::default());
+
+    engine.add(&queue, asks(["a"])).await.expect("added");
+    let a = one(&engine, &queue).await;
+    adder.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
+    // Seen by nobody else, and in nobody's way.
+    let seen = engine.look_up(&queue, &a.key).await.expect("looked up").expect("it is there");
+    assert!(!seen.dirty);
+    adder.batch_execute("rollback").await.expect("rolled back");
+    assert_eq!(engine.finish(&queue, end(&a, How::Succeed)).await.expect("finished"), [true]);
+    assert_eq!(engine.counts(&queue).await.expect("counted"), Counts::default());
+}
+
+#[tokio::test]
+async fn a_key_that_somebody_has_locked_holds_up_no_lease_and_no_claim() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, WHOLE).await;
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let adder = other(&url).await;
+    engine.add(&queue, asks(["a", "b", "c", "d"])).await.expect("added");
+    let claimed = engine.claim(&queue, claim(2, MINUTE)).await.expect("claimed").items;
+    let mut held: Vec<_> = claimed.into_iter().map(|out| (out.key, out.epoch)).collect();
+    adder
+        .batch_execute("begin; select requeue.add('q', 'a'); select requeue.add('q', 'c')")
+        .await
+        .expect("added");
+    held.push((Key::from("nobody's"), 1));
+    let renewed = engine.renew(&queue, held.clone(), MINUTE).await.expect("renewed");
+    assert_eq!(renewed, [Renewed::Busy, Renewed::Yes, Renewed::Lost]);
+    let claimed = engine.claim(&queue, claim(2, MINUTE)).await.expect("claimed");
+    assert_eq!(claimed.items.iter().map(|out| &*out.key).collect::<Vec<_>>(), [b"d"]);
+    // What may become free soon is looked for soon.
+    assert!(claimed.next.is_some_and(|next| next < Duration::from_secs(1)));
+    adder.batch_execute("commit").await.expect("committed");
+    let renewed = engine.renew(&queue, held, MINUTE).await.expect("renewed");
+    assert_eq!(renewed, [Renewed::Yes, Renewed::Yes, Renewed::Lost]);
+    assert_eq!(&*one(&engine, &queue).await.key, b"c");
+}
+
+#[tokio::test]
+async fn batches_in_different_orders_do_not_deadlock() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, WHOLE).await;
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let (adder, onlooker) = (other(&url).await, other(&url).await);
+    adder.batch_execute("begin; select requeue.add('q', 'b')").await.expect("added");
+    // Both wait at `b`, and neither has what the other needs before that.
+    let (one, other) = (engine.add(&queue, asks(["c", "b", "a"])), async {
+        waits(&onlooker, "select requeue.add_all").await;
+        let adding = engine.add(&queue, asks(["a", "b", "c"]));
+        let committing = async { adder.batch_execute("commit").await.expect("committed") };
+        tokio::join!(adding, committing).0
+    });
+    let (one, other) = tokio::join!(one, other);
+    assert_eq!(one.expect("added"), [Added::New, Added::Coalesced, Added::New]);
+    assert_eq!(other.expect("added"), [Added::Coalesced; 3]);
+    let sql = "select deadlocks from pg_stat_database where datname = current_database()";
+    assert_eq!(onlooker.query_one(sql, &[]).await.expect("told").get::<_, i64>(0), 0);
+}
+
+#[tokio::test]
+async fn what_waits_for_a_lock_ends_when_nobody_waits_for_it() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, WHOLE).await;
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let (adder, onlooker) = (other(&url).await, other(&url).await);
+    adder.batch_execute("begin; select requeue.add('q', 'b')").await.expect("added");
+    {
+        let adding = engine.add(&queue, asks(["a", "b"]));
+        tokio::select! {
+            _ = adding => panic!("`b` is locked"),
+            () = waits(&onlooker, "select requeue.add_all") => {}
+        }
+    }
+    // The connection went with it: `a` is free, while `b` is still locked.
+    assert_eq!(engine.add(&queue, asks(["a"])).await.expect("added"), [Added::New]);
+    adder.batch_execute("rollback").await.expect("rolled back");
+}

@@ -1,0 +1,170 @@
+//! Getting in, and back in.
+
+use super::*;
+use crate::error::Kind;
+use crate::store::Store;
+
+async fn said(url: &str) -> String {
+    match Store::connect(url).await {
+        Ok(_) => "nothing".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[tokio::test]
+async fn a_store_is_found_at_its_address() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.database();
+    let store = Store::connect(&url).await.expect("it is there");
+    let error = store.queue("q").open().await.expect_err("there is no schema").to_string();
+    assert!(error.contains("there is no schema `requeue` in the database yet"), "{error}");
+    // Several at once make one schema.
+    let (one, other) = tokio::join!(store.migrate(), store.migrate());
+    one.and(other).expect("the schema is made");
+    let queue = store.queue("o'ther {x}").early_add(EarlyAdd::Hold).open().await.expect("it opens");
+    let error = store.queue("o'ther {x}").early_add(EarlyAdd::Replace).open().await;
+    assert!(error.expect_err("it holds").to_string().contains("are Hold, not Replace"));
+    assert_eq!(queue.add("a").await.expect("added"), Added::New);
+    let item = queue.get().await.expect("it is open");
+    item.retry("with a \0 in it").await.expect("it is ours");
+    let entry = queue.look_up("a").await.expect("looked up").expect("it is there");
+    assert_eq!(entry.error.as_deref(), Some("with a \u{fffd} in it"));
+
+    let database = url.rsplit_once('/').expect("an address").1;
+    server.psql(database, "update requeue.version set version = 7");
+    let error = store.queue("q").open().await.expect_err("it is another's").to_string();
+    assert!(error.contains("the version of the schema is 7, and this program's 1"), "{error}");
+    assert!(store.migrate().await.is_err());
+    server.psql(database, "drop schema requeue cascade; create schema requeue");
+    let error = store.migrate().await.expect_err("it is another's").to_string();
+    assert!(error.contains("belongs to another program"), "{error}");
+}
+
+#[tokio::test]
+async fn no_password_is_in_what_is_said() {
+    let Some(server) = Server::shared() else { return };
+    let right = Server::PASSWORD;
+    let coded: String = right.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let tcp = |host: &str, password: &str, options: &str| {
+        let credentials = format!("postgres:{password}");
+        format!("{}{options}", server.tcp_url(host, &credentials, "postgres"))
+    };
+    assert_eq!(said(&tcp("127.0.0.1", &coded, "")).await, "nothing");
+    let cases = [
+        (tcp("127.0.0.1", "wr0ng", ""), "password authentication failed"),
+        (tcp("localhost", "wr0ng", "?sslmode=require"), "password authentication failed"),
+        (tcp("127.0.0.1", "wr0ng@x", ""), "a @ in a user's name or password is written %40"),
+        (tcp("127.0.0.1", "wr0ng", "?wr0ng=1"), "the address can't be read"),
+        (tcp("127.0.0.1", "wr0ng", "?connections=0"), "connections=N: N is 1 or more"),
+        (tcp("nowhere.invalid", "wr0ng", ""), "nowhere.invalid"),
+        (server.tcp_url("127.0.0.1", "postgres", "postgres"), "password"),
+        (server.url("postgres", "n0where"), "does not exist"),
+    ];
+    for (url, expected) in cases {
+        let said = said(&url).await;
+        assert!(said.contains(expected), "{url}: {said}");
+        assert!(!said.contains("wr0ng"), "{said}");
+        if let Ok(address) = Address::parse(&url) {
+            assert!(!format!("{address:?}{}", address.shown()).contains("wr0ng"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_password_comes_from_a_file() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let Some(server) = Server::shared() else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("pass word");
+    let password = Server::PASSWORD.replace('\\', "\\\\").replace(':', "\\:");
+    std::fs::write(&file, format!("127.0.0.1:{}:*:postgres:{password}\n", server.port()))
+        .and_then(|()| std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)))
+        .expect("it is written");
+    let url = server.tcp_url("127.0.0.1", "postgres", "postgres");
+    let file = file.display().to_string().replace(' ', "%20");
+    assert_eq!(said(&format!("{url}?passfile={file}")).await, "nothing");
+}
+
+#[tokio::test]
+async fn a_server_is_who_it_is_asked_to_be() {
+    let Some(server) = Server::shared() else { return };
+    let coded: String = Server::PASSWORD.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let url = |host| server.tcp_url(host, &format!("postgres:{coded}"), "postgres");
+    let certificate = server.certificate();
+    // The server's directory is nobody else's business.
+    let dir = tempfile::tempdir().expect("a directory");
+    let roots = dir.path().join("roots.pem");
+    let Ok(_) = std::fs::copy(&certificate, &roots) else { panic!("{}", certificate.display()) };
+    let empty = dir.path().join("empty.pem");
+    std::fs::write(&empty, "").expect("it is written");
+    let roots = roots.display();
+    for (url, expected) in [
+        (format!("{}?sslmode=disable", url("127.0.0.1")), "nothing"),
+        (format!("{}?sslmode=require", url("127.0.0.1")), "nothing"),
+        (format!("{}?sslmode=verify-full&sslrootcert={roots}", url("localhost")), "nothing"),
+        (format!("{}?sslmode=verify-ca&sslrootcert={roots}", url("127.0.0.1")), "nothing"),
+        (format!("{}?sslmode=require&sslrootcert={roots}", url("127.0.0.1")), "nothing"),
+        (format!("{}?sslmode=verify-full&sslrootcert={roots}", url("127.0.0.1")), "certificate"),
+        (format!("{}?sslmode=verify-full", url("localhost")), "certificate"),
+        (format!("{}?sslmode=verify-ca", url("localhost")), "certificate"),
+        (format!("{}?sslmode=verify-ca&sslrootcert=/nowhere", url("localhost")), "/nowhere"),
+        (
+            format!("{}?sslmode=verify-ca&sslrootcert={}", url("localhost"), empty.display()),
+            "there is no certificate in it",
+        ),
+        (format!("{}?sslmode=bogus", url("localhost")), "the address can't be read"),
+    ] {
+        let said = said(&url).await;
+        assert!(said.contains(expected), "{url}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_goes_comes_back() {
+    let Some(server) = Server::start() else { return };
+    let url = server.database();
+    let address = Address::parse(&url).expect("an address");
+    let engine = Postgres::connect(address).await.expect("it is there");
+    engine.migrate().await.expect("the schema is made");
+    let place = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let store = Store::connect(&url).await.expect("it is there");
+    let queue = store.queue("q").open().await.expect("it opens");
+    queue.add("held").await.expect("added");
+    let item = queue.get().await.expect("it is open");
+
+    for kill in [false, true] {
+        let getting = tokio::spawn({
+            let queue = queue.clone();
+            async move { queue.get().await }
+        });
+        if kill {
+            server.kill()
+        } else {
+            server.stop()
+        }
+        let asks = vec![Ask { key: "b".into(), add: crate::Add::now(), adds: 1 }];
+        // The connection may not know yet that it has ended; the next one can't be made.
+        let first = engine.add(&place, asks.clone()).await.expect_err("it is not there");
+        assert_ne!(first.kind, Kind::Refused, "{}", first.source);
+        let second = engine.add(&place, asks).await.expect_err("it is not there");
+        assert_eq!(second.kind, Kind::Absent, "{}", second.source);
+        // One that waits, and one that is told to wait no longer than this.
+        let adding = tokio::spawn({
+            let queue = queue.clone();
+            async move { queue.add("a").await }
+        });
+        let hasty = store.queue("q").add_timeout(Duration::from_millis(1)).open().await;
+        assert!(hasty.is_err());
+        server.restart();
+        adding.await.expect("it goes well").expect("added");
+        let got = getting.await.expect("it goes well").expect("it is open");
+        assert_eq!(got.as_str(), Some("a"));
+        got.succeed().await.expect("it is ours");
+        // That is sure once something else is.
+        queue.add("b").await.expect("added");
+        queue.cancel("b").await.expect("cancelled");
+    }
+    item.succeed().await.expect("the lease lasted all the while");
+    assert_eq!(queue.counts().await.expect("counted"), Counts::default());
+}

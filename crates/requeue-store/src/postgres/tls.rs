@@ -1,0 +1,127 @@
+//! Whose certificates are believed.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_platform_verifier::Verifier;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::error::ConnectError;
+
+/// Who a server has to be. The authorities are those of a file, or those that the system trusts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Trust {
+    /// It encrypts, and may be anybody: `sslmode=require`.
+    Anybody,
+    /// Somebody whom an authority has vouched for: `sslmode=verify-ca`.
+    Authority(Option<PathBuf>),
+    /// And the one that was asked for: `sslmode=verify-full`.
+    Name(Option<PathBuf>),
+}
+
+pub(super) fn connector(trust: &Trust) -> Result<MakeRustlsConnect, ConnectError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let bad = |error: rustls::Error| ConnectError::new(format!("postgres: TLS: {error}"));
+    let verifier: Arc<dyn ServerCertVerifier> = match trust {
+        Trust::Anybody => Arc::new(Lenient { roots: None, provider: Arc::clone(&provider) }),
+        Trust::Authority(Some(file)) => {
+            Arc::new(Lenient { roots: Some(roots(file)?), provider: Arc::clone(&provider) })
+        }
+        Trust::Name(Some(file)) => {
+            let roots = Arc::new(roots(file)?);
+            let builder = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider));
+            builder.build().map_err(|error| {
+                ConnectError::new(format!("sslrootcert: {}: {error}", file.display()))
+            })?
+        }
+        // To whoever is vouched for by an authority of the whole world, the name is all.
+        Trust::Authority(None) | Trust::Name(None) => {
+            Arc::new(Verifier::new(Arc::clone(&provider)).map_err(bad)?)
+        }
+    };
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(bad)?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    Ok(MakeRustlsConnect::new(config))
+}
+
+fn roots(file: &Path) -> Result<RootCertStore, ConnectError> {
+    let bad =
+        |error: String| ConnectError::new(format!("sslrootcert: {}: {error}", file.display()));
+    let mut roots = RootCertStore::empty();
+    let found = CertificateDer::pem_file_iter(file).map_err(|error| bad(error.to_string()))?;
+    for certificate in found {
+        let certificate = certificate.map_err(|error| bad(error.to_string()))?;
+        roots.add(certificate).map_err(|error| bad(error.to_string()))?;
+    }
+    if roots.is_empty() {
+        return Err(bad("there is no certificate in it".to_owned()));
+    }
+    Ok(roots)
+}
+
+/// Believes whoever has the key to a certificate that one of `roots` vouches for, or to any, under
+/// whatever name.
+#[derive(Debug)]
+struct Lenient {
+    roots: Option<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Lenient {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if let Some(roots) = &self.roots {
+            let algorithms = self.provider.signature_verification_algorithms.all;
+            let certificate = ParsedCertificate::try_from(certificate)?;
+            verify_server_cert_signed_by_trust_anchor(
+                &certificate,
+                roots,
+                others,
+                now,
+                algorithms,
+            )?;
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,361 @@
+//! The verbs: a function of the schema each, for a batch at once.
+
+use std::time::Duration;
+
+use tokio_postgres::Row as SqlRow;
+use tokio_postgres::types::ToSql;
+
+use super::sessions::Sessions;
+use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge, Priority};
+use crate::engine::{
+    Ask, Asked, Backoff, Claim, Claimed, Delay, End, Failing, HandOut, How, Place, Renewed,
+};
+use crate::error::Fault;
+use crate::inspect::{Counts, Entry, State};
+use crate::key::Key;
+use crate::row::{Row, Run};
+use crate::time::{Micros, micros, until};
+
+/// Below which times a claim looks for nothing: of ready keys by priority, the low first, and of
+/// leases.
+pub(super) type Lows = [Micros; 4];
+
+const COLUMNS: &str = "k.key, k.state, k.at, k.epoch, k.lease_until, k.run_since, k.run_priority, \
+     k.run_adds, k.run_reasons, k.priority, k.adds, k.reasons, k.failures, k.steps, k.until, \
+     k.not_before, k.since, k.error";
+
+impl Sessions {
+    pub(super) async fn open(&self, name: &str, early_add: EarlyAdd) -> Result<Place, Fault> {
+        let sql = "select id, holds from requeue.open($1, $2)";
+        let row = self.row(sql, &[&name, &is_hold(early_add)]).await?;
+        let (id, holds): (i32, bool) = (row.get(0), row.get(1));
+        let early_add = if holds { EarlyAdd::Hold } else { EarlyAdd::Replace };
+        Ok(Place { id: id.into(), name: name.to_owned(), early_add })
+    }
+
+    pub(super) async fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>, Fault> {
+        // Answers come in the order of the keys.
+        let mut order: Vec<usize> = (0..asks.len()).collect();
+        order.sort_unstable_by_key(|&n| &asks[n].key);
+        let of = |n: &usize| &asks[*n];
+        let asked = order.iter().map(of);
+        let keys: Vec<&[u8]> = asked.clone().map(|ask| &*ask.key).collect();
+        let afters: Vec<i64> = asked.clone().map(|ask| micros(ask.add.after)).collect();
+        let hows: Vec<i16> = asked.clone().map(|ask| how_to_add(ask.add)).collect();
+        let priorities: Vec<i16> = asked.clone().map(|ask| band(ask.add.priority)).collect();
+        let reasons: Vec<i32> = asked.clone().map(|ask| ask.add.reasons.cast_signed()).collect();
+        let adds: Vec<i32> = asked.map(|ask| count(ask.adds)).collect();
+        let sql = "select requeue.add_all($1, $2, $3, $4, $5, $6, $7)";
+        let id = number(queue);
+        let row =
+            self.row(sql, &[&id, &keys, &afters, &hows, &priorities, &reasons, &adds]).await?;
+        let answers: Vec<i16> = row.get(0);
+        let mut added = vec![Added::Coalesced; asks.len()];
+        for (n, answer) in order.into_iter().zip(answers) {
+            added[n] = match answer {
+                0 => Added::New,
+                1 => Added::Coalesced,
+                2 => Added::Dirty,
+                3 => Added::Held,
+                _ => Added::Parked,
+            };
+        }
+        Ok(added)
+    }
+
+    /// With it, how low the next claim has to look.
+    pub(super) async fn claim(
+        &self,
+        queue: &Place,
+        claim: &Claim,
+        lows: &Lows,
+    ) -> Result<(Claimed, Lows), Fault> {
+        let sql = "select key, epoch, priority, adds, reasons, failures, queued, lows \
+                   from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+        let max = i32::try_from(claim.max).unwrap_or(i32::MAX);
+        let oldest = i32::try_from(claim.oldest).unwrap_or(i32::MAX).min(max);
+        let (base, cap, share, most) = failing(&claim.expired);
+        let (id, hold, lease) = (number(queue), is_hold(queue.early_add), micros(claim.lease));
+        let lows = &lows[..];
+        let params: [&(dyn ToSql + Sync); 10] =
+            [&id, &hold, &max, &oldest, &lease, &base, &cap, &share, &most, &lows];
+        let mut rows = self.rows(sql, &params).await?;
+        let Some(last) = rows.pop() else {
+            return Err(Fault::refused("the server answered with nothing"));
+        };
+        let next: Option<i64> = last.get(6);
+        let found: Vec<i64> = last.get(7);
+        let items = rows.iter().map(|row| HandOut {
+            key: row.get::<_, &[u8]>(0).into(),
+            epoch: row.get(1),
+            asked: asked(row, 2),
+            failures: unsigned(row.get(5)),
+            queued: until(0, row.get(6)),
+        });
+        let claimed = Claimed { items: items.collect(), next: next.map(|next| until(0, next)) };
+        Ok((claimed, found.try_into().unwrap_or([Micros::MIN; 4])))
+    }
+
+    /// Says to who adds that somebody waits for keys, for some seconds.
+    pub(super) async fn wait(&self, queue: &Place) -> Result<(), Fault> {
+        self.row("select requeue.wait($1)", &[&number(queue)]).await.map(drop)
+    }
+
+    pub(super) async fn finish(&self, queue: &Place, ends: &[End]) -> Result<Vec<bool>, Fault> {
+        let keys: Vec<&[u8]> = ends.iter().map(|end| &*end.key).collect();
+        let epochs: Vec<i64> = ends.iter().map(|end| end.epoch).collect();
+        let hows: Vec<i16> = ends.iter().map(|end| how_to_end(&end.how)).collect();
+        let mut rest = Rest::default();
+        // Of those that succeed there is no more to say.
+        if hows.iter().any(|&how| how != 0) {
+            ends.iter().for_each(|end| rest.push(&end.how));
+        }
+        let sql =
+            "select requeue.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
+        let (id, hold) = (number(queue), is_hold(queue.early_add));
+        let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts } = &rest;
+        let of_all: [&(dyn ToSql + Sync); 5] = [&id, &hold, &keys, &epochs, &hows];
+        let of_others: [&(dyn ToSql + Sync); 9] =
+            [delays, priorities, adds, reasons, errors, bases, caps, shares, mosts];
+        let row = self.row(sql, &[&of_all[..], &of_others[..]].concat()).await?;
+        let mut held = vec![false; ends.len()];
+        for n in numbers(&row, 0) {
+            held[n] = true;
+        }
+        Ok(held)
+    }
+
+    pub(super) async fn renew(
+        &self,
+        queue: &Place,
+        held: &[(Key, i64)],
+        lease: Duration,
+    ) -> Result<Vec<Renewed>, Fault> {
+        let keys: Vec<&[u8]> = held.iter().map(|(key, _)| &**key).collect();
+        let epochs: Vec<i64> = held.iter().map(|&(_, epoch)| epoch).collect();
+        let sql = "select renewed, busy from requeue.renew($1, $2, $3, $4)";
+        let row = self.row(sql, &[&number(queue), &keys, &epochs, &micros(lease)]).await?;
+        let mut renewed = vec![Renewed::Lost; held.len()];
+        numbers(&row, 0).into_iter().for_each(|n| renewed[n] = Renewed::Yes);
+        numbers(&row, 1).into_iter().for_each(|n| renewed[n] = Renewed::Busy);
+        Ok(renewed)
+    }
+
+    pub(super) async fn cancel(&self, queue: &Place, key: &Key) -> Result<Cancelled, Fault> {
+        let sql = "select ready, dirty, waiting, parked from requeue.cancel($1, $2)";
+        let row = self.row(sql, &[&number(queue), &&**key]).await?;
+        Ok(Cancelled {
+            ready: row.get(0),
+            dirty: row.get(1),
+            waiting: row.get(2),
+            parked: row.get(3),
+        })
+    }
+
+    pub(super) async fn revive(&self, queue: &Place, key: &Key) -> Result<bool, Fault> {
+        let row = self.row("select requeue.revive($1, $2)", &[&number(queue), &&**key]).await?;
+        Ok(row.get(0))
+    }
+
+    pub(super) async fn look_up(&self, queue: &Place, key: &Key) -> Result<Option<Entry>, Fault> {
+        let sql = format!(
+            "select {COLUMNS}, n.t from requeue.keys k cross join (select requeue.now() as t) n \
+             where k.queue = $1 and k.key = $2"
+        );
+        let rows = self.rows(&sql, &[&number(queue), &&**key]).await?;
+        Ok(rows.first().map(seen))
+    }
+
+    pub(super) async fn page(
+        &self,
+        queue: &Place,
+        state: Option<State>,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> Result<Vec<Entry>, Fault> {
+        let which = match state {
+            None => "",
+            Some(State::Ready) => "and k.state = 0 and k.at <= n.t",
+            Some(State::Waiting) => "and k.state = 0 and k.at > n.t",
+            Some(State::Processing) => "and k.state = 1",
+            Some(State::Parked) => "and k.state = 2",
+        };
+        let after_this = if after.is_some() { "k.key > $3" } else { "$3::bytea is null" };
+        let sql = format!(
+            "select {COLUMNS}, n.t from requeue.keys k cross join (select requeue.now() as t) n \
+             where k.queue = $1 and {after_this} {which} order by k.key limit $2"
+        );
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let after = after.map(|after| &**after);
+        let rows = self.rows(&sql, &[&number(queue), &limit, &after]).await?;
+        Ok(rows.iter().map(seen).collect())
+    }
+
+    pub(super) async fn counts(&self, queue: &Place) -> Result<Counts, Fault> {
+        let sql = "select count(*) filter (where k.state = 0 and k.at <= n.t), \
+                   count(*) filter (where k.state = 0 and k.at > n.t), \
+                   count(*) filter (where k.state = 1), \
+                   count(*) filter (where k.state = 1 and k.at <= n.t), \
+                   count(*) filter (where k.state = 2), \
+                   max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t) \
+                   from requeue.keys k cross join (select requeue.now() as t) n \
+                   where k.queue = $1";
+        let row = self.row(sql, &[&number(queue)]).await?;
+        let count = |at: usize| row.get::<_, i64>(at).try_into().unwrap_or(0);
+        let oldest: Option<i64> = row.get(5);
+        Ok(Counts {
+            ready: count(0),
+            waiting: count(1),
+            processing: count(2),
+            dirty: count(3),
+            parked: count(4),
+            oldest_ready: until(0, oldest.unwrap_or(0)),
+        })
+    }
+}
+
+/// What there is to say of an end besides how.
+#[derive(Default)]
+struct Rest<'a> {
+    delays: Vec<Option<i64>>,
+    priorities: Vec<i16>,
+    adds: Vec<i32>,
+    reasons: Vec<i32>,
+    errors: Vec<Option<std::borrow::Cow<'a, str>>>,
+    bases: Vec<Option<i64>>,
+    caps: Vec<Option<i64>>,
+    shares: Vec<Option<f64>>,
+    mosts: Vec<Option<i32>>,
+}
+
+impl<'a> Rest<'a> {
+    fn push(&mut self, how: &'a How) {
+        let none = (None, None, None, None);
+        let (delay, asked, error, (base, cap, share, most)) = match how {
+            How::Succeed => (None, Asked::default(), None, none),
+            How::Later(delay, priority) => {
+                let asked = Asked { priority: *priority, ..Asked::default() };
+                (Some(micros(*delay)), asked, None, none)
+            }
+            How::PutBack(asked) => (None, *asked, None, none),
+            How::Fail { delay, asked, error } => {
+                let (delay, failing) = match delay {
+                    Delay::Backoff(how) => {
+                        let (base, cap, share, most) = failing(how);
+                        (None, (Some(base), Some(cap), Some(share), most))
+                    }
+                    Delay::Exactly(delay, most) => {
+                        (Some(micros(*delay)), (None, None, None, most.map(count)))
+                    }
+                    Delay::Park => (None, none),
+                };
+                (delay, *asked, Some(error), failing)
+            }
+        };
+        self.delays.push(delay);
+        self.priorities.push(band(asked.priority));
+        self.adds.push(count(asked.adds));
+        self.reasons.push(asked.reasons.cast_signed());
+        self.errors.push(error.map(|error| text(error)));
+        self.bases.push(base);
+        self.caps.push(cap);
+        self.shares.push(share);
+        self.mosts.push(most);
+    }
+}
+
+const fn is_hold(early_add: EarlyAdd) -> bool {
+    matches!(early_add, EarlyAdd::Hold)
+}
+
+fn number(queue: &Place) -> i32 {
+    // It came from one.
+    queue.id.try_into().unwrap_or(0)
+}
+
+fn how_to_add(add: Add) -> i16 {
+    let merge = match add.merge {
+        Merge::Earliest => 0,
+        Merge::Latest => 1,
+        Merge::Exactly => 2,
+    };
+    if add.revives { merge + 4 } else { merge }
+}
+
+const fn how_to_end(how: &How) -> i16 {
+    match how {
+        How::Succeed => 0,
+        How::Later(..) => 1,
+        How::Fail { delay: Delay::Backoff(_), .. } => 2,
+        How::Fail { delay: Delay::Exactly(..), .. } => 3,
+        How::Fail { delay: Delay::Park, .. } => 4,
+        How::PutBack(_) => 5,
+    }
+}
+
+fn failing(failing: &Failing) -> (i64, i64, f64, Option<i32>) {
+    let Backoff { base, cap, share } = failing.backoff;
+    (micros(base), micros(cap), share.clamp(0.0, 1.0), failing.max_failures.map(count))
+}
+
+fn band(priority: Priority) -> i16 {
+    match priority {
+        Priority::Low => -1,
+        Priority::Normal => 0,
+        Priority::High => 1,
+    }
+}
+
+/// As the server counts: to 2³¹ - 1, and there it stays.
+fn count(number: u32) -> i32 {
+    number.try_into().unwrap_or(i32::MAX)
+}
+
+fn unsigned(count: i32) -> u32 {
+    count.try_into().unwrap_or(0)
+}
+
+/// No text of the server's has a NUL in it.
+fn text(text: &str) -> std::borrow::Cow<'_, str> {
+    if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
+}
+
+/// Numbers in the batch, which the server counts from 1.
+fn numbers(row: &SqlRow, column: usize) -> Vec<usize> {
+    let numbers: Vec<i32> = row.get(column);
+    numbers.into_iter().filter_map(|n| usize::try_from(n).ok()?.checked_sub(1)).collect()
+}
+
+/// Priority, adds and reasons, from this column on.
+fn asked(row: &SqlRow, first: usize) -> Asked {
+    Asked {
+        priority: Priority::of(row.get::<_, i16>(first).into()),
+        adds: unsigned(row.get(first + 1)),
+        reasons: row.get::<_, i32>(first + 2).cast_unsigned(),
+    }
+}
+
+/// What a row of [`COLUMNS`] and the time says of its key.
+fn seen(row: &SqlRow) -> Entry {
+    let state: i16 = row.get(1);
+    // A row has all of it, or nothing.
+    let run = row.get::<_, Option<i64>>(3).map(|epoch| Run {
+        epoch,
+        lease_until: row.get(4),
+        since: row.get(5),
+        asked: asked(row, 6),
+    });
+    let kept = Row {
+        at: row.get(2),
+        run,
+        parked: state == 2,
+        asked: asked(row, 9),
+        failures: unsigned(row.get(12)),
+        steps: unsigned(row.get(13)),
+        until: row.get(14),
+        not_before: row.get(15),
+        since: row.get(16),
+        error: row.get(17),
+    };
+    kept.seen(row.get::<_, &[u8]>(0).into(), row.get(18))
+}

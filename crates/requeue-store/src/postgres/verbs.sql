@@ -1,0 +1,373 @@
+-- The verbs, for a batch each. They lock in the order of keys, since batches in several orders
+-- deadlock. `ctid`s are of rows that are locked: those stay where they are.
+
+-- Somebody waits for a key of the queue.
+create function requeue.wait(in_queue integer) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    t bigint := requeue.now();
+begin
+    update requeue.queues set waited_until = t + 10000000
+    where id = in_queue and waited_until < t + 5000000;
+end $$;
+
+create function requeue.wake(in_queue integer) returns void
+language plpgsql as $$
+begin
+    perform pg_notify('requeue_' || in_queue, '');
+end $$;
+
+-- Adds them. `in_hows`: 0, 1, 2 for the earliest, latest, exactly; and 4 to revive. Answers in the
+-- order of the keys: 0 to 4 for new, coalesced, dirty, held, parked.
+create function requeue.add_all(
+    in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
+    in_priorities smallint[], in_reasons integer[], in_adds integer[]
+) returns smallint[]
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    t bigint := requeue.now();
+    place requeue.queues;
+    answers smallint[];
+    is_due boolean;
+begin
+    select * into place from requeue.queues q where q.id = in_queue;
+    if not found then
+        raise exception 'there is no queue with the number %', in_queue
+            using errcode = 'undefined_object';
+    end if;
+    with asked as (
+        select a.* from unnest(in_keys, in_afters, in_hows, in_priorities, in_reasons, in_adds)
+            as a (key, after, how, priority, reasons, adds)
+    ), added as (
+        insert into requeue.keys as k
+            (queue, key, state, at, since, priority, reasons, adds, said)
+        select in_queue, a.key, 0, requeue.later(t, a.after), requeue.later(t, a.after),
+            a.priority, a.reasons, a.adds, 8 + a.how
+        from asked a order by a.key
+        on conflict (queue, key) do update set
+            (state, at, since, priority, adds, reasons, failures, steps, until, not_before, error,
+             said) = (
+                select o.state, case when w.is_due then o.at else w.merged end,
+                    case when w.is_due then k.since else w.merged end,
+                    case
+                        when o.at is null then excluded.priority
+                        else greatest(k.priority, excluded.priority)
+                    end,
+                    least(o.adds::bigint + excluded.adds, 2147483647)::integer,
+                    o.reasons | excluded.reasons,
+                    case when o.anew then 0 else k.failures end,
+                    case when o.anew then 0 else k.steps end,
+                    case when o.anew then 0 else k.until end,
+                    case when not w.is_due and w.at <= t then 0 else o.not_before end,
+                    case when o.anew then null else k.error end,
+                    case
+                        when w.at > excluded.at then 3
+                        when w.is_due then 1
+                        when w.at <= t then case o.state when 1 then 2 else 0 end
+                        when o.at is null then 0
+                        else 1
+                    end
+                from (
+                    -- What is left of it: nothing, where it begins anew.
+                    select b.anew,
+                        case k.state when 2 then 0 else k.state end as state,
+                        case when b.anew then null else k.at end as at,
+                        case when b.anew then 0 else k.adds end as adds,
+                        case when b.anew then 0 else k.reasons end as reasons,
+                        case when b.anew then 0 else k.not_before end as not_before
+                    from (select k.state = 2 or excluded.said & 3 = 2 as anew) b
+                ) o, lateral (
+                    -- When it is wanted now.
+                    select coalesce(o.at <= t, false) as is_due,
+                        case
+                            when place.hold and not coalesce(o.state = 0 and o.at <= t, false)
+                                then greatest(excluded.at, o.not_before)
+                            else excluded.at
+                        end as at
+                ) v, lateral (
+                    select v.is_due, v.at, case
+                        when v.at <= t then t
+                        when o.at is null then v.at
+                        when excluded.said & 3 = 1 then greatest(o.at, v.at)
+                        else least(o.at, v.at)
+                    end as merged
+                ) w
+            )
+        where k.state <> 2 or excluded.said >= 12
+        returning k.key, k.state, k.at, k.said
+    )
+    select array_agg(case when a.said >= 8 then 0 else coalesce(a.said, 4) end order by i.key),
+        bool_or(a.state = 0 and a.at <= t + 1000000 and (a.said <> 1 or a.at > t))
+    into answers, is_due
+    from asked i left join added a using (key);
+    if is_due and place.waited_until > t then
+        perform requeue.wake(in_queue);
+    end if;
+    return coalesce(answers, '{}');
+end $$;
+
+-- Hands out keys, after those whose leases have run out have failed.
+--
+-- Nothing is looked for below `in_lows`, of the low, the normal, the high priority and of leases:
+-- there is an index's worth of what was handed out before, and as long as a transaction is open
+-- elsewhere, each claim would walk through that. They come back, for the next claim, with the last
+-- row, which is no key; its `queued` is how long until the next key may be ready.
+create function requeue.claim(
+    in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
+    in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[]
+) returns table (
+    key bytea, epoch bigint, priority smallint, adds integer, reasons integer, failures integer,
+    queued bigint, lows bigint[]
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+    t bigint := requeue.now();
+    -- What was added by a transaction as old as this is found none the less.
+    slack constant bigint := 200000;
+    most_expired constant integer := 256;
+    k requeue.keys;
+    expired integer := 0;
+    eldest tid[] := '{}';
+    taken tid[];
+    here tid[];
+    until_at bigint;
+    wanted integer;
+    next_at bigint;
+    next_lease bigint;
+begin
+    lows := in_lows;
+    for k in
+        select * from requeue.keys x
+        where x.queue = in_queue and x.state = 1 and x.lease_until <= t and x.lease_until >= lows[4]
+        order by x.lease_until limit most_expired for update skip locked
+    loop
+        expired := expired + 1;
+        perform requeue.keep(requeue.ended(k, t, in_hold, 2::smallint, null, k.run_priority,
+            k.run_adds, k.run_reasons, 'the lease ran out', in_base, in_cap, in_share, in_most));
+    end loop;
+    if expired < most_expired then
+        lows[4] := t - slack;
+    end if;
+
+    if in_oldest > 0 then
+        -- Looked for without locks: of three times as many as are wanted, most are not.
+        select array_agg(o.id) into here from (
+            select b.id from (
+                (select x.ctid as id, x.at from requeue.keys x
+                 where x.queue = in_queue and x.state = 0 and x.priority = -1
+                     and x.at <= t and x.at >= lows[1] order by x.at limit in_oldest)
+                union all
+                (select x.ctid, x.at from requeue.keys x
+                 where x.queue = in_queue and x.state = 0 and x.priority = 0
+                     and x.at <= t and x.at >= lows[2] order by x.at limit in_oldest)
+                union all
+                (select x.ctid, x.at from requeue.keys x
+                 where x.queue = in_queue and x.state = 0 and x.priority = 1
+                     and x.at <= t and x.at >= lows[3] order by x.at limit in_oldest)
+            ) b order by b.at limit in_oldest
+        ) o;
+        select coalesce(array_agg(o.id), '{}') into eldest from (
+            select x.ctid as id from unnest(here) as p (id) join requeue.keys x on x.ctid = p.id
+            where x.queue = in_queue and x.state = 0 and x.at <= t
+            order by x.at for update of x skip locked
+        ) o;
+    end if;
+    taken := eldest;
+    for band in reverse 3 .. 1 loop
+        wanted := in_max - cardinality(taken);
+        exit when wanted = 0;
+        select array_agg(o.id), max(o.at) into here, until_at from (
+            select x.ctid as id, x.at from requeue.keys x
+            where x.queue = in_queue and x.state = 0 and x.priority = band - 2
+                and x.at <= t and x.at >= lows[band] and x.ctid <> all (eldest)
+            order by x.at limit wanted for update skip locked
+        ) o;
+        taken := taken || here;
+        lows[band] := case when cardinality(here) = wanted then until_at else t end - slack;
+    end loop;
+
+    return query
+    update requeue.keys x set state = 1, at = null, not_before = 0, adds = 0, reasons = 0,
+        epoch = nextval('requeue.epochs'), lease_until = requeue.later(t, in_lease), run_since = t,
+        run_adds = greatest(x.adds, 1), run_reasons = x.reasons, run_priority = x.priority
+    from unnest(taken) with ordinality as p (id, n)
+    where x.ctid = p.id
+    returning x.key, x.epoch, x.run_priority, x.run_adds, x.run_reasons, x.failures,
+        greatest(t - x.since, 0), null::bigint[];
+
+    if cardinality(taken) < in_max then
+        select min(o.at) into next_at from (
+            (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
+                 and x.priority = -1 and x.at >= lows[1] order by x.at limit 1)
+            union all
+            (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
+                 and x.priority = 0 and x.at >= lows[2] order by x.at limit 1)
+            union all
+            (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
+                 and x.priority = 1 and x.at >= lows[3] order by x.at limit 1)
+        ) o;
+        -- Of the leases of a minute only a claim goes through the index that does through all.
+        if in_lows[4] = -9223372036854775808 then
+            select min(x.lease_until) into next_lease from requeue.keys x
+            where x.queue = in_queue and x.state = 1 and x.lease_until > t;
+        end if;
+        -- What is ready is locked by somebody: soon it will be seen whether it still is.
+        queued := least(case when next_at <= t then 20000 else next_at - t end, next_lease - t);
+    else
+        queued := null;
+    end if;
+    key := null;
+    return next;
+end $$;
+
+-- Ends hand-outs. The numbers of those in the batch that were still their holders'.
+create function requeue.finish(
+    in_queue integer, in_hold boolean, in_keys bytea[], in_epochs bigint[], in_hows smallint[],
+    in_delays bigint[], in_priorities smallint[], in_adds integer[], in_reasons integer[],
+    in_errors text[], in_bases bigint[], in_caps bigint[], in_shares double precision[],
+    in_mosts integer[]
+) returns integer[]
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+    t bigint := requeue.now();
+    k requeue.keys;
+    held integer[];
+    gone tid[];
+    again tid[];
+    others integer[];
+    n integer;
+    first_at bigint;
+begin
+    -- One that a crash of the server undoes is a lease that runs out.
+    perform set_config('synchronous_commit', 'off', true);
+    -- Locked first, and changed by another statement: that sees what an add has done that was under
+    -- way when this began. (No `state = 1`: it would go by the index of leases.)
+    select array_agg(f.n),
+        array_agg(f.id) filter (where f.how = 0 and f.at is null),
+        array_agg(f.id) filter (where f.how = 0 and f.at is not null),
+        array_agg(f.n) filter (where f.how <> 0)
+    into held, gone, again, others
+    from (
+        select e.n::integer, e.how, x.ctid as id, x.at
+        from unnest(in_keys, in_epochs, in_hows) with ordinality as e (key, epoch, how, n)
+        join requeue.keys x on x.queue = in_queue and x.key = e.key
+        where x.epoch = e.epoch and x.lease_until > t
+        order by e.key for update of x
+    ) f;
+    if gone is not null then
+        delete from requeue.keys x where x.ctid = any (gone);
+    end if;
+    if again is not null then
+        with ended as (
+            update requeue.keys x set state = 0, at = greatest(x.at, t), failures = 0,
+                steps = 0, until = 0, not_before = 0, error = null, epoch = null,
+                lease_until = null, run_since = null, run_adds = null, run_reasons = null,
+                run_priority = null
+            where x.ctid = any (again)
+            returning x.at
+        )
+        select min(e.at) into first_at from ended e;
+    end if;
+    if others is not null then
+        foreach n in array others loop
+            select * into k from requeue.keys x where x.queue = in_queue and x.key = in_keys[n];
+            k := requeue.ended(k, t, in_hold, in_hows[n], in_delays[n], in_priorities[n],
+                in_adds[n], in_reasons[n], in_errors[n], in_bases[n], in_caps[n], in_shares[n],
+                in_mosts[n]);
+            perform requeue.keep(k);
+            first_at := least(first_at, case when k.state = 0 then k.at end);
+        end loop;
+    end if;
+    if first_at <= t + 1000000
+        and exists (select from requeue.queues q where q.id = in_queue and q.waited_until > t)
+    then
+        perform requeue.wake(in_queue);
+    end if;
+    return coalesce(held, '{}');
+end $$;
+
+-- The numbers of those in the batch that are their holders' for so long again; and of those that
+-- are, but somebody has locked, such as with an add that has not committed: to wait for that
+-- would be to lose all the others.
+create function requeue.renew(
+    in_queue integer, in_keys bytea[], in_epochs bigint[], in_lease bigint,
+    out renewed integer[], out busy integer[]
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+    t bigint := requeue.now();
+    ids tid[];
+begin
+    select coalesce(array_agg(f.n), '{}'), array_agg(f.id) into renewed, ids from (
+        select e.n::integer, x.ctid as id
+        from unnest(in_keys, in_epochs) with ordinality as e (key, epoch, n)
+        join requeue.keys x on x.queue = in_queue and x.key = e.key
+        where x.epoch = e.epoch and x.lease_until > t
+        order by e.key for update of x skip locked
+    ) f;
+    update requeue.keys x set lease_until = requeue.later(t, in_lease) where x.ctid = any (ids);
+    busy := '{}';
+    if cardinality(renewed) < cardinality(in_keys) then
+        select coalesce(array_agg(e.n::integer), '{}') into busy
+        from unnest(in_keys, in_epochs) with ordinality as e (key, epoch, n)
+        join requeue.keys x on x.queue = in_queue and x.key = e.key
+        where x.epoch = e.epoch and x.lease_until > t and e.n <> all (renewed);
+    end if;
+end $$;
+
+create function requeue.cancel(
+    in_queue integer, in_key bytea,
+    out ready boolean, out dirty boolean, out waiting boolean, out parked boolean
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+    k requeue.keys;
+    t bigint;
+begin
+    select * into k from requeue.keys x where x.queue = in_queue and x.key = in_key for update;
+    t := requeue.now();
+    ready := coalesce(k.state = 0 and k.at <= t, false);
+    dirty := coalesce(k.state = 1 and k.at <= t, false);
+    waiting := coalesce(k.at > t, false);
+    parked := coalesce(k.state = 2, false);
+    if k.key is not null then
+        k := requeue.forgotten(k);
+        k.at := null;
+        k.adds := 0;
+        k.reasons := 0;
+        k.state := case k.state when 1 then 1 else 0 end;
+        perform requeue.keep(k);
+    end if;
+end $$;
+
+-- Whether the key was parked, which is ready now.
+create function requeue.revive(in_queue integer, in_key bytea) returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+    k requeue.keys;
+    t bigint;
+begin
+    select * into k from requeue.keys x
+    where x.queue = in_queue and x.key = in_key and x.state = 2 for update;
+    if k.key is null then
+        return false;
+    end if;
+    t := requeue.now();
+    k := requeue.forgotten(k);
+    k.state := 0;
+    k.at := t;
+    k.since := t;
+    perform requeue.keep(k);
+    perform requeue.wake(in_queue);
+    return true;
+end $$;
+

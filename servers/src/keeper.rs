@@ -1,0 +1,137 @@
+//! What starts and stops a server, and sees to it that it is gone when the test is.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+/// A shell that obeys, and cleans up when nobody gives it orders any more.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    dir: PathBuf,
+    shell: Mutex<Shell>,
+}
+
+#[derive(Debug)]
+struct Shell {
+    process: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+/// Whom servers run as where the tests are root's: many refuse to be that.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nobody(Option<(u32, u32)>);
+
+impl Nobody {
+    fn of(dir: &Path) -> Self {
+        let owner =
+            fs::metadata(dir).unwrap_or_else(|err| panic!("{}: {err}", dir.display())).uid();
+        if owner != 0 {
+            return Self(None);
+        }
+        let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let nobody = users.lines().find_map(|line| line.strip_prefix("nobody:"));
+        let mut fields = nobody.unwrap_or_default().split(':').skip(1);
+        let mut number = || fields.next()?.parse().ok();
+        match (number(), number()) {
+            (Some(user), Some(group)) => Self(Some((user, group))),
+            _ => panic!("there is no user `nobody` for a server to run as"),
+        }
+    }
+}
+
+impl Keeper {
+    /// `prepare` fills the directory; `script` defines what it obeys, with the directory and `args`
+    /// as its arguments.
+    pub(crate) fn new(script: &str, args: &[&str], prepare: impl FnOnce(&Path)) -> Self {
+        let dir = match tempfile::Builder::new().prefix("requeue-").tempdir() {
+            Ok(dir) => dir.keep(),
+            Err(err) => panic!("a directory for a server: {err}"),
+        };
+        let Nobody(nobody) = Nobody::of(&dir);
+        prepare(&dir);
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("{script}\n{}", include_str!("keeper.sh")));
+        command.arg("keeper").arg(&dir).args(args).current_dir(&dir);
+        // Whatever signal ends the tests, this ends by itself.
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if let Some((user, group)) = nobody {
+            give(&dir, user, group);
+            command.uid(user).gid(group);
+        }
+        let mut process = command.spawn().unwrap_or_else(|err| panic!("sh: {err}"));
+        let orders = process.stdin.take();
+        let Some(answers) = process.stdout.take().map(BufReader::new) else {
+            unreachable!("it is a pipe");
+        };
+        Self { dir, shell: Mutex::new(Shell { process, orders, answers }) }
+    }
+
+    /// # Panics
+    /// When it can't be done, with all there is to read about it.
+    pub(crate) fn order(&self, order: &str) {
+        let mut shell = self.shell.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = shell.orders.as_mut().map(|orders| writeln!(orders, "{order}"));
+        let mut answer = String::new();
+        let read = shell.answers.read_line(&mut answer);
+        drop(shell);
+        if !matches!((&written, &read), (Some(Ok(())), Ok(_))) || answer != "done\n" {
+            let logs = ["keeper.log", "server.log"].map(|name| {
+                let log = fs::read_to_string(self.dir.join(name)).unwrap_or_default();
+                format!("\n-- {name}\n{log}")
+            });
+            panic!("a server was to be {order}, and was not: {}", logs.concat());
+        }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let shell = self.shell.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop(shell.orders.take());
+        let _ = shell.process.wait();
+    }
+}
+
+/// The directory and its files belong to the server, and nobody else may read them.
+fn give(dir: &Path, user: u32, group: u32) {
+    let give = |path: &Path, mode| {
+        chown(path, Some(user), Some(group))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))
+    };
+    let given = fs::read_dir(dir).and_then(|files| {
+        files.into_iter().try_for_each(|file| give(&file?.path(), 0o600))?;
+        give(dir, 0o700)
+    });
+    given.unwrap_or_else(|err| panic!("{}: {err}", dir.display()));
+}
+
+/// A port that nobody listens on. It is below those that systems give to whoever connects: there,
+/// somebody could get it while the server is away.
+pub(crate) fn free_port() -> u16 {
+    let free = (0..1000).find_map(|_| {
+        let port = fastrand::u16(10_000..32_000);
+        TcpListener::bind(("127.0.0.1", port)).ok().map(|_| port)
+    });
+    free.unwrap_or_else(|| panic!("no free port was found on 127.0.0.1"))
+}
+
+/// Says in the list of what did not run that the test of this thread did not, and why.
+pub(crate) fn did_not_run(why: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    eprintln!("{test}: {why}");
+    if let Some(list) = std::env::var_os("REQUEUE_NOT_RUN") {
+        let opened = fs::OpenOptions::new().append(true).create(true).open(&list);
+        let written = opened.and_then(|mut list| writeln!(list, "{test}: {why}"));
+        written.unwrap_or_else(|err| panic!("{}: {err}", list.display()));
+    }
+}

@@ -1,0 +1,6 @@
+//! Real servers for tests, started as an unprivileged user on this machine, and gone after them.
+
+mod keeper;
+mod postgres;
+
+pub use crate::postgres::Postgres;

@@ -1,0 +1,157 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::keeper::{Keeper, did_not_run, free_port};
+
+/// A PostgreSQL server, which is killed when this is dropped, or when the process dies that has it.
+///
+/// It listens on a Unix socket, where everybody may come in as anybody, and on loopback with TLS,
+/// where the superuser `postgres` has a [password](Self::PASSWORD). What it writes does not survive
+/// its machine.
+#[derive(Debug)]
+pub struct Postgres {
+    keeper: Keeper,
+    programs: PathBuf,
+    port: u16,
+    databases: AtomicU32,
+}
+
+impl Postgres {
+    /// The superuser's.
+    pub const PASSWORD: &str = "s3cret+/@:?&=";
+
+    /// Starts one; `None` where there is none to start, which is then said in the list that
+    /// `REQUEUE_NOT_RUN` names.
+    ///
+    /// # Panics
+    /// When it does not start, with its log.
+    pub fn start() -> Option<Self> {
+        let Some(programs) = programs() else {
+            did_not_run("there is no PostgreSQL server here");
+            return None;
+        };
+        let port = free_port();
+        let args = [&*programs.to_string_lossy(), &port.to_string()];
+        let keeper = Keeper::new(include_str!("postgres.sh"), &args, |dir| {
+            let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
+            let certificate = certificate.unwrap_or_else(|err| panic!("a certificate: {err}"));
+            write(&dir.join("password"), Self::PASSWORD);
+            write(&dir.join("server.crt"), &certificate.cert.pem());
+            write(&dir.join("server.key"), &certificate.signing_key.serialize_pem());
+        });
+        keeper.order("made");
+        keeper.order("started");
+        Some(Self { keeper, programs, port, databases: AtomicU32::new(0) })
+    }
+
+    /// The one that all tests of a program share, who leave it running.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start) does.
+    pub fn shared() -> Option<&'static Self> {
+        static SHARED: OnceLock<Option<Postgres>> = OnceLock::new();
+        let mut first = false;
+        let shared = SHARED.get_or_init(|| {
+            first = true;
+            Self::start()
+        });
+        if shared.is_none() && !first {
+            did_not_run("there is no PostgreSQL server here");
+        }
+        shared.as_ref()
+    }
+
+    /// The address of a new database.
+    ///
+    /// # Panics
+    /// When it can't be made.
+    pub fn database(&self) -> String {
+        let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        self.psql("postgres", &format!("create database {name}"));
+        self.url("postgres", &name)
+    }
+
+    /// By the Unix socket, as this user.
+    pub fn url(&self, user: &str, database: &str) -> String {
+        let dir = self.keeper.dir().to_string_lossy().replace('/', "%2F");
+        format!("postgres://{user}@{dir}:{}/{database}", self.port)
+    }
+
+    /// By TCP, where one needs a password, and gets TLS. The server's certificate is `localhost`'s.
+    pub fn tcp_url(&self, host: &str, credentials: &str, database: &str) -> String {
+        format!("postgresql://{credentials}@{host}:{}/{database}", self.port)
+    }
+
+    /// What vouches for its certificate.
+    pub fn certificate(&self) -> PathBuf {
+        self.keeper.dir().join("server.crt")
+    }
+
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Runs SQL in the database, as the superuser, and returns what it prints: rows, columns between
+    /// `|`.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn psql(&self, database: &str, sql: &str) -> String {
+        let mut command = Command::new(self.programs.join("psql"));
+        command.arg("-h").arg(self.keeper.dir()).args(["-p", &self.port.to_string()]);
+        command.args(["-U", "postgres", "-XqAt", "-v", "ON_ERROR_STOP=1", "-c", sql, database]);
+        let done = command.output().unwrap_or_else(|err| panic!("psql: {err}"));
+        assert!(done.status.success(), "{sql}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8_lossy(&done.stdout).trim_end().to_owned()
+    }
+
+    /// Lets it end in order; who is connected loses that.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub fn stop(&self) {
+        self.keeper.order("stopped");
+    }
+
+    /// Has it die at once.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn kill(&self) {
+        self.keeper.order("killed");
+    }
+
+    /// Starts it again.
+    ///
+    /// # Panics
+    /// When it does not start, with its log.
+    pub fn restart(&self) {
+        self.keeper.order("started");
+    }
+}
+
+fn write(path: &Path, text: &str) {
+    fs::write(path, text).unwrap_or_else(|err| panic!("{}: {err}", path.display()));
+}
+
+/// Where its programs are: in the path, or where Debian has the newest.
+fn programs() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut versions: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin")))
+        })
+        .collect();
+    versions.sort();
+    let newest = versions.into_iter().rev().map(|(_, dir)| dir);
+    newest.chain(std::env::split_paths(&path)).find(|dir| {
+        ["initdb", "pg_ctl", "postgres", "psql"].iter().all(|name| dir.join(name).is_file())
+    })
+}
