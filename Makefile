@@ -11,7 +11,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check e2e e2e-full conformance loom sim soak fuzz planted mutants instructions bench bench-kube deny advisories
+.PHONY: help run test check e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-kube deny advisories
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,10 @@ sim: ## The queue with workers, clocks and limiters that fail, SEEDS=n times
 soak: ## Memory comes back: an hour by a clock that is moved, SECONDS=n of threads and tasks, from the seed FIRST
 	@scripts/setup.sh
 	cargo run -p requeue-sim --bin soak -- $(or $(SECONDS),60) $(or $(FIRST),0)
+
+chaos: ## Stores under processes that are killed and frozen, for SECONDS=n each, from the seed FIRST
+	@scripts/setup.sh
+	@scripts/chaos.sh $(or $(SECONDS),120) $(FIRST)
 
 fuzz: ## Each fuzz target under libFuzzer for a minute, or SECONDS=n; needs a nightly toolchain
 	@scripts/setup.sh

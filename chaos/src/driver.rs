@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use requeue_store::{Counts, Store};
 
-use crate::check::{Frozen, Tally, examine};
+use crate::check::{Tally, Violation, examine};
 use crate::event::{Event, now};
 use crate::worker::{Failed, LEASE, open};
 
@@ -150,7 +150,6 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
             let longest = 3 * LEASE.as_millis() as u64;
             tokio::time::sleep(Duration::from_millis(rng.u64(50..longest))).await;
             process.signal(Signal::SIGCONT)?;
-            // What it had begun when it stood still may be over a while after.
             frozen.push(Frozen { process: number, from, to: now() });
             freezes += 1;
         }
@@ -164,7 +163,34 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
         events.extend(ended);
     }
     let left = queue.counts().await?;
-    let (violations, tally) = examine(&events, &frozen);
-    let violations = violations.iter().map(|violation| format!("{violation:?}")).collect();
+    let (violations, tally) = examine(&events);
+    let violations =
+        violations.iter().map(|violation| describe(violation, &events, &frozen)).collect();
     Ok(Report { violations, left, tally, kills, freezes })
+}
+
+/// A time in which a process stood still.
+struct Frozen {
+    process: u32,
+    from: u64,
+    to: u64,
+}
+
+/// With all that was said of the hand-outs that it is about.
+fn describe(violation: &Violation, events: &[Event], frozen: &[Frozen]) -> String {
+    let (key, first, last) = violation.about();
+    let about = |event: &&Event| {
+        let epoch = event.kind.epoch();
+        event.key == key && epoch.is_some_and(|epoch| (first..=last).contains(&epoch))
+    };
+    let events: Vec<&Event> = events.iter().filter(about).collect();
+    let processes: Vec<u32> = events.iter().map(|event| event.process).collect();
+    let mut said = format!("{violation:?}");
+    for event in events {
+        said += &format!("\n  process {}: {}", event.process, event.line());
+    }
+    for Frozen { process, from, to } in frozen.iter().filter(|f| processes.contains(&f.process)) {
+        said += &format!("\n  process {process}: frozen from {from} to {to}");
+    }
+    said
 }

@@ -29,8 +29,8 @@ pub(crate) enum Kind {
     Added { begun: u64 },
     /// It got the key.
     Got { epoch: i64, at: u64 },
-    /// It has the key, as far as it knows, and writes something.
-    Wrote { epoch: i64, at: u64 },
+    /// It had the key, as far as it knew, at one time, and wrote something that landed at another.
+    Wrote { epoch: i64, at: u64, landed: u64 },
     /// It has ended its run.
     Ended { epoch: i64, begun: u64, outcome: Outcome },
 }
@@ -46,13 +46,24 @@ pub(crate) enum Outcome {
     Unsure,
 }
 
+impl Kind {
+    pub(crate) const fn epoch(&self) -> Option<i64> {
+        match *self {
+            Self::Added { .. } => None,
+            Self::Got { epoch, .. } | Self::Wrote { epoch, .. } | Self::Ended { epoch, .. } => {
+                Some(epoch)
+            }
+        }
+    }
+}
+
 impl Event {
     pub(crate) fn line(&self) -> String {
         let key = self.key;
         match self.kind {
             Kind::Added { begun } => format!("added {key} {begun}"),
             Kind::Got { epoch, at } => format!("got {key} {epoch} {at}"),
-            Kind::Wrote { epoch, at } => format!("wrote {key} {epoch} {at}"),
+            Kind::Wrote { epoch, at, landed } => format!("wrote {key} {epoch} {at} {landed}"),
             Kind::Ended { epoch, begun, outcome } => {
                 let outcome = match outcome {
                     Outcome::Held => "held",
@@ -75,7 +86,10 @@ impl Event {
         let kind = match what {
             "added" => Kind::Added { begun: next(&mut words)? },
             "got" => Kind::Got { epoch: next(&mut words)?, at: next(&mut words)? },
-            "wrote" => Kind::Wrote { epoch: next(&mut words)?, at: next(&mut words)? },
+            "wrote" => {
+                let (epoch, at) = (next(&mut words)?, next(&mut words)?);
+                Kind::Wrote { epoch, at, landed: next(&mut words)? }
+            }
             "ended" => {
                 let (epoch, begun) = (next(&mut words)?, next(&mut words)?);
                 let outcome = match words.next()? {

@@ -93,7 +93,9 @@ async fn handle(queue: Queue, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
             // The time comes first: what is still held afterwards was held then.
             let at = now();
             if !item.is_lost() {
-                tell(key, Kind::Wrote { epoch, at });
+                // On its way to wherever it is written.
+                tokio::task::yield_now().await;
+                tell(key, Kind::Wrote { epoch, at, landed: now() });
             }
         }
         let begun = now();
