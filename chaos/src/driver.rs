@@ -15,8 +15,7 @@ use crate::event::{Event, now};
 use crate::worker::{Failed, LEASE, open};
 
 /// What is to happen.
-#[derive(Clone, Debug)]
-pub struct Plan {
+pub struct Plan<'a> {
     /// Which store.
     pub url: String,
     /// This program, to be started as `PROGRAM worker URL SEED`.
@@ -27,6 +26,8 @@ pub struct Plan {
     pub length: Duration,
     /// Where what is drawn begins.
     pub seed: u64,
+    /// Has the server die, and comes back when it is there again.
+    pub strike: Option<&'a dyn Fn()>,
 }
 
 /// What has happened.
@@ -39,16 +40,17 @@ pub struct Report {
     pub(crate) tally: Tally,
     pub(crate) kills: u32,
     pub(crate) freezes: u32,
+    pub(crate) strikes: u32,
 }
 
 impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Tally { adds, hand_outs, late_writes, lost } = self.tally;
-        let (kills, freezes) = (self.kills, self.freezes);
+        let (kills, freezes, strikes) = (self.kills, self.freezes, self.strikes);
         write!(
             f,
             "{adds} adds, {hand_outs} hand-outs, {kills} processes killed, {freezes} frozen, \
-             {lost} ends refused, {late_writes} late writes for a fence to refuse, {} violations",
+             the server killed {strikes} times, {lost} ends refused, {late_writes} late writes for a fence to refuse, {} violations",
             self.violations.len()
         )
     }
@@ -83,7 +85,7 @@ impl Drop for Process {
 }
 
 impl Process {
-    fn start(plan: &Plan, number: u32) -> Result<Self, Failed> {
+    fn start(plan: &Plan<'_>, number: u32) -> Result<Self, Failed> {
         let seed = plan.seed.wrapping_mul(1000).wrapping_add(number.into());
         let mut child = Command::new(&plan.program)
             .args(["worker", &plan.url, &seed.to_string()])
@@ -117,13 +119,13 @@ impl Process {
 }
 
 /// Runs all of it to its end.
-pub async fn run(plan: &Plan) -> Result<Report, Failed> {
+pub async fn run(plan: &Plan<'_>) -> Result<Report, Failed> {
     let store = Store::connect(&plan.url).await?;
     store.migrate().await?;
     let queue = open(&plan.url).await?;
     let mut rng = fastrand::Rng::with_seed(plan.seed);
     let (mut events, mut frozen) = (Vec::new(), Vec::new());
-    let (mut kills, mut freezes, mut number) = (0, 0, 0);
+    let (mut kills, mut freezes, mut strikes, mut number) = (0, 0, 0, 0);
     let mut start = || {
         number += 1;
         Process::start(plan, number).map(|process| (number, process))
@@ -136,7 +138,10 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
     while begin.elapsed() < plan.length {
         tokio::time::sleep(Duration::from_millis(rng.u64(50..400))).await;
         let which = rng.usize(..processes.len());
-        if rng.bool() {
+        if let Some(strike) = plan.strike.filter(|_| rng.u8(..4) == 0) {
+            strike();
+            strikes += 1;
+        } else if rng.bool() {
             let (_, process) = processes.swap_remove(which);
             process.signal(Signal::SIGKILL)?;
             events.extend(process.end()?);
@@ -166,7 +171,7 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
     let (violations, tally) = examine(&events);
     let violations =
         violations.iter().map(|violation| describe(violation, &events, &frozen)).collect();
-    Ok(Report { violations, left, tally, kills, freezes })
+    Ok(Report { violations, left, tally, kills, freezes, strikes })
 }
 
 /// A time in which a process stood still.

@@ -8,7 +8,8 @@ use nix::time::{ClockId, clock_gettime};
 pub(crate) fn now() -> u64 {
     // There is such a clock on every system that the program runs on.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or_else(|error| panic!("{error}"));
-    u64::try_from(now.tv_sec()).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec()).unwrap_or(0)
+    u64::try_from(now.tv_sec()).unwrap_or(0) * 1_000_000_000
+        + u64::try_from(now.tv_nsec()).unwrap_or(0)
 }
 
 /// Something that a process saw.

@@ -1,5 +1,5 @@
 //! Processes that add keys to one queue of a store and work on them, while they are killed and
-//! frozen; what each says it saw; and whether all that together is a history that the store promises.
+//! frozen, and the server is killed; what each says it saw; and whether all that together is a history that the store promises.
 //!
 //! What is shared is time, as the machine counts it, and the store. Nobody asks the store what
 //! happened: who has a key is what its holders say.

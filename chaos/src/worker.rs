@@ -31,7 +31,16 @@ pub(crate) async fn open(url: &str) -> Result<Queue, Failed> {
 /// Adds and works until standard input ends; then works on until all is done. Says on standard
 /// output what it sees.
 pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
-    let queue = open(url).await?;
+    // The server may be dead just now.
+    let mut opened = open(url).await;
+    for _ in 0..100 {
+        if opened.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        opened = open(url).await;
+    }
+    let queue = opened?;
     let ending = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
     for n in 0..4 {
