@@ -85,7 +85,8 @@ pub(crate) struct HandOut {
 pub(crate) struct Claimed {
     pub(crate) items: Vec<HandOut>,
     /// If there were fewer than asked for: how long until the next one may be ready, or a lease run
-    /// out; nothing if no key is ready, waiting or with a worker.
+    /// out, as far as the engine knows without looking for long. Always something while a key is ready
+    /// or waits.
     pub(crate) next: Option<Duration>,
 }
 

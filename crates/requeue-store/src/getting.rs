@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::engine::{Claim, How};
+use crate::inspect::Counts;
 use crate::item::Item;
 use crate::lane::MOST;
 use crate::patience::Patience;
@@ -80,7 +81,7 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
         let wait = match claim(&strong, max.min(MOST), &mut hand_outs).await {
             Ok((mut items, next)) => {
                 patience = Patience::new();
-                if may_end && items.is_empty() && next.is_none() {
+                if may_end && items.is_empty() && next.is_none() && is_idle(&strong).await {
                     strong.ending.send_replace(Ending::Now);
                     return;
                 }
@@ -123,6 +124,12 @@ async fn changed(wakes: &mut watch::Receiver<u64>) {
     if wakes.changed().await.is_err() {
         std::future::pending().await
     }
+}
+
+/// Whether nothing is left to do, anywhere.
+async fn is_idle(shared: &Shared) -> bool {
+    let counted = timeout(shared.options.lease, shared.engine.counts(&shared.place)).await;
+    matches!(counted, Ok(Ok(Counts { ready: 0, waiting: 0, processing: 0, .. })))
 }
 
 async fn claim(

@@ -42,6 +42,8 @@ pub(super) struct Memory {
     pub(super) gate: tokio::sync::Mutex<()>,
     /// Whether it tells who waits.
     pub(super) tells: bool,
+    /// Whether a claim says when the next lease runs out.
+    pub(super) knows_leases: bool,
 }
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -59,6 +61,7 @@ impl Memory {
             batches: Mutex::default(),
             gate: tokio::sync::Mutex::default(),
             tells: true,
+            knows_leases: true,
         }
     }
 
@@ -167,6 +170,7 @@ impl Engine for Memory {
             }
             let waiting = rows.values().filter(|row| row.run.is_none()).filter_map(|row| row.at);
             let leases = rows.values().filter_map(|row| Some(row.run?.lease_until));
+            let leases = leases.filter(|_| self.knows_leases);
             let next = waiting.chain(leases).min().map(|at| until(now, at));
             Claimed { items, next }
         })

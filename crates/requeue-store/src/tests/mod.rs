@@ -417,3 +417,24 @@ async fn it_says_where_a_key_stands() {
     get(&queue).await.park("no such thing").await.expect("it is ours");
     assert_eq!(explained("a").await, "a: parked since 0ns, after a failure: no such thing");
 }
+
+#[tokio::test(start_paused = true)]
+async fn it_is_not_idle_while_another_works() {
+    let mut engine = Memory::new();
+    // As an engine that does not know when leases run out.
+    engine.knows_leases = false;
+    let (engine, queue) = queue_with(engine, Options::default());
+    queue.add("a").await.expect("added");
+    let item = get(&queue).await;
+    queue.shut_down_when_idle();
+    let getter = {
+        let queue = queue.clone();
+        tokio::spawn(async move { queue.get().await })
+    };
+    tokio::time::advance(SECOND).await;
+    settle().await;
+    assert!(!queue.is_shut_down());
+    item.succeed().await.expect("it is ours");
+    assert!(getter.await.expect("it ends").is_none());
+    assert!(engine.row("a").is_none());
+}
