@@ -21,8 +21,8 @@ use crate::values::{Delimiter, Jobs, Retries, parse_duration, parse_size};
 #[cfg(feature = "store")]
 macro_rules! through {
     () => {
-        "With --store sqlite:FILE keys are kept there until they are done, in the queue
-  --queue NAME [default]; --lease TIME [30s] is as for `requeue work`.\n"
+        "With --store URL keys are kept there until they are done, in the queue
+  --queue NAME [default]; that and --lease TIME are as for `requeue work`.\n"
     };
 }
 

@@ -4,6 +4,7 @@ mod adder;
 mod flags;
 mod lending;
 mod look;
+mod warnings;
 
 use std::error::Error;
 use std::path::Path;
@@ -42,8 +43,11 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         let queue = place.to_work_on(lease, early_add, &config).await?;
         let lender = Some(Arc::new(queue.clone()) as _);
         let parts = Parts { config, files, stopper: Some(stopper), things: None, lender };
-        let read = |runner: &_| reader::spawn(runner, input, Reading::new(runner, queue));
-        run::go(parts, read).await
+        run::go(parts, |runner| {
+            warnings::show(runner);
+            reader::spawn(runner, input, Reading::new(runner, queue))
+        })
+        .await
     })
 }
 
@@ -70,8 +74,12 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
         }
         let lender = Some(Arc::new(queue) as _);
         let parts = Parts { config, files, stopper: None, things: None, lender };
-        // Nothing is left of an input, as there is none.
-        run::go(parts, |_| Ok(oneshot::channel().1)).await
+        run::go(parts, |runner| {
+            warnings::show(runner);
+            // Nothing is left of an input, as there is none.
+            Ok(oneshot::channel().1)
+        })
+        .await
     })
 }
 

@@ -17,6 +17,7 @@ mod serve;
 mod signals;
 mod store;
 mod store_faults;
+mod store_server;
 mod streams;
 mod support;
 mod terminal;
