@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing to build and test; with `deny` or `mutants`, cargo-deny or
-# cargo-mutants too, with `browser`, Chromium, with `postgresql` and `valgrind`, those.
+# cargo-mutants too, with `browser`, Chromium, with `postgresql`, `redis` and `valgrind`,
+# those.
 # Does nothing, quickly, when all is there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -71,6 +72,13 @@ if [ "${1-}" = postgresql ] && ! has_postgresql; then
     fi
     packages postgresql || packages postgresql-server ||
         fail 'There is no PostgreSQL here, for the tests of requeue-store.'
+fi
+
+# Tests start servers of their own; Debian's package starts one where it is installed on a system that
+# runs services.
+if [ "${1-}" = redis ] && ! command -v redis-server >/dev/null && ! command -v valkey-server >/dev/null; then
+    packages redis-server || packages valkey || packages redis ||
+        fail 'There is no Redis here, for the tests of requeue-store.'
 fi
 
 if [ "${1-}" = valgrind ] && ! command -v valgrind >/dev/null; then

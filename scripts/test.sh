@@ -44,6 +44,9 @@ scripts/setup.sh browser || true
 step 'A PostgreSQL server'
 scripts/setup.sh postgresql || true
 
+step 'A Redis server'
+scripts/setup.sh redis || true
+
 # Beside it, tests would be held up.
 built=0
 wait "$kube_server" || built=$?

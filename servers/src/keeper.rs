@@ -75,6 +75,11 @@ impl Keeper {
     /// # Panics
     /// When it can't be done, with all there is to read about it.
     pub(crate) fn order(&self, order: &str) {
+        self.try_order(order).unwrap_or_else(|why| panic!("{why}"));
+    }
+
+    /// If it can't be done, all there is to read about it.
+    pub(crate) fn try_order(&self, order: &str) -> Result<(), String> {
         let mut shell = self.shell.lock().unwrap_or_else(PoisonError::into_inner);
         let written = shell.orders.as_mut().map(|orders| writeln!(orders, "{order}"));
         let mut answer = String::new();
@@ -85,8 +90,9 @@ impl Keeper {
                 let log = fs::read_to_string(self.dir.join(name)).unwrap_or_default();
                 format!("\n-- {name}\n{log}")
             });
-            panic!("a server was to be {order}, and was not: {}", logs.concat());
+            return Err(format!("a server was to be {order}, and was not: {}", logs.concat()));
         }
+        Ok(())
     }
 
     pub(crate) fn dir(&self) -> &Path {

@@ -2,5 +2,7 @@
 
 mod keeper;
 mod postgres;
+mod redis;
 
 pub use crate::postgres::Postgres;
+pub use crate::redis::{Redis, RedisCluster};

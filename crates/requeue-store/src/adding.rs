@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::add::{Add, Added};
-use crate::engine::{Ask, Engine, Place};
+use crate::engine::{Ask, Engine, Place, by_shard};
 use crate::error::{AddError, Fault, Kind};
 use crate::key::Key;
 use crate::patience::Patience;
@@ -74,7 +75,39 @@ fn answer(answers: Result<Vec<Added>, (bool, Fault)>, replies: Vec<Vec<Reply>>) 
     }
 }
 
-/// Adds them, as often as it takes until `deadline`. With an error, whether an earlier try may have
+/// Adds them, in any order of the answers. With an error, whether some may have been added.
+pub(crate) async fn add_all(
+    engine: &Arc<dyn Engine>,
+    place: &Arc<Place>,
+    asks: Vec<Ask>,
+    deadline: Instant,
+) -> Result<Vec<Added>, (bool, Fault)> {
+    let mut parts = by_shard(&**engine, place, asks, |ask| &ask.key);
+    if parts.len() == 1 {
+        return add(&**engine, place, parts.remove(0), deadline).await;
+    }
+    let mut adding: JoinSet<_> = parts
+        .into_iter()
+        .map(|part| {
+            let (engine, place) = (Arc::clone(engine), Arc::clone(place));
+            async move { add(&*engine, &place, part, deadline).await }
+        })
+        .collect();
+    let (mut all, mut failed) = (Vec::new(), None);
+    while let Some(added) = adding.join_next().await {
+        match added {
+            Ok(Ok(added)) => all.extend(added),
+            Ok(Err(fault)) => failed = Some(fault),
+            Err(error) => failed = Some((true, Fault::unsure(error))),
+        }
+    }
+    match failed {
+        Some((unsure, fault)) => Err((unsure || !all.is_empty(), fault)),
+        None => Ok(all),
+    }
+}
+
+/// Adds them, which are of one shard, as often as it takes until `deadline`. With an error, whether an earlier try may have
 /// added them.
 pub(crate) async fn add(
     engine: &dyn Engine,

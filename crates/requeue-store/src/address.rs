@@ -12,6 +12,8 @@ pub(crate) enum Address {
     Sqlite(PathBuf, crate::sqlite::Synchronous),
     #[cfg(feature = "postgres")]
     Postgres(Box<crate::postgres::Address>),
+    #[cfg(feature = "redis")]
+    Redis(crate::redis::Options),
 }
 
 impl Address {
@@ -24,8 +26,9 @@ impl Address {
         match scheme {
             "sqlite" => sqlite(rest),
             "postgres" | "postgresql" => postgres(url),
+            "redis" | "rediss" => redis(scheme, rest),
             other => Err(ConnectError::new(format!(
-                "{other}: no kind of store; there are sqlite and postgres"
+                "{other}: no kind of store; there are sqlite, postgres and redis"
             ))),
         }
     }
@@ -66,4 +69,14 @@ fn postgres(_: &str) -> Result<Address, ConnectError> {
 #[cfg(feature = "postgres")]
 fn postgres(url: &str) -> Result<Address, ConnectError> {
     crate::postgres::Address::parse(url).map(Box::new).map(Address::Postgres)
+}
+
+#[cfg(not(feature = "redis"))]
+fn redis(scheme: &str, _: &str) -> Result<Address, ConnectError> {
+    Err(ConnectError::new(format!("{scheme}: this program was built without it")))
+}
+
+#[cfg(feature = "redis")]
+fn redis(scheme: &str, rest: &str) -> Result<Address, ConnectError> {
+    crate::redis::Options::parse(scheme, rest).map(Address::Redis).map_err(ConnectError::new)
 }

@@ -13,7 +13,7 @@ use requeue_sim::model::{self, Model, Ranking, Rules, Team};
 use crate::add::{Add, Added, EarlyAdd, Merge, Priority};
 use crate::engine::{
     Ask, Asked, Backoff, BoxFuture, Claim, Delay, End, Engine, Failing, HandOut, How, Place,
-    Renewed,
+    Renewed, by_shard,
 };
 use crate::inspect::State;
 use crate::key::Key;
@@ -24,6 +24,11 @@ pub(crate) trait Rig {
     fn engine(&self) -> Arc<dyn Engine>;
 
     fn set_time(&self, now: Micros) -> BoxFuture<'_, ()>;
+
+    /// Whether the queue has one shard alone, and with that one order.
+    fn is_ordered(&self) -> bool {
+        true
+    }
 }
 
 const KEYS: u32 = 6;
@@ -120,11 +125,13 @@ struct Pair {
     place: Place,
     model: Model<u32>,
     now: Micros,
+    is_ordered: bool,
     held: Vec<Held>,
     stale: Vec<HandOut>,
     /// Until when the last failure of a key that the backoff has counted waits.
     until: BTreeMap<u32, Micros>,
-    last_epoch: i64,
+    /// Of each key.
+    last_epoch: BTreeMap<u32, i64>,
     /// Since when ready keys stand where they do; the others' are those of this step.
     ready_at: BTreeMap<u32, Micros>,
 }
@@ -160,10 +167,11 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, early_add: EarlyAdd, steps:
         place,
         model: Model::new(&rules),
         now: BEGIN,
+        is_ordered: rig.is_ordered(),
         held: Vec::new(),
         stale: Vec::new(),
         until: BTreeMap::new(),
-        last_epoch: i64::MIN,
+        last_epoch: BTreeMap::new(),
         ready_at: BTreeMap::new(),
     };
     for step in steps {
@@ -202,13 +210,17 @@ impl Pair {
                 assert_eq!(self.engine.finish(&self.place, ends).await.expect("stale"), [false]);
             }
             Step::Renew => {
-                let held = self.held.iter().map(|held| (held.out.key.clone(), held.out.epoch));
-                let renewed = self.engine.renew(&self.place, held.collect(), LEASE).await;
                 let now = self.now;
                 let lasts = |held: &Held| held.lease_until > now;
-                let renewed_or_lost = |held| if lasts(held) { Renewed::Yes } else { Renewed::Lost };
-                let expected: Vec<Renewed> = self.held.iter().map(renewed_or_lost).collect();
-                assert_eq!(renewed.expect("renewed"), expected);
+                let renewed_or_lost =
+                    |held: &Held| if lasts(held) { Renewed::Yes } else { Renewed::Lost };
+                let all = self.held.clone();
+                for part in by_shard(&*self.engine, &self.place, all, |held| &held.out.key) {
+                    let held = part.iter().map(|held| (held.out.key.clone(), held.out.epoch));
+                    let renewed = self.engine.renew(&self.place, held.collect(), LEASE).await;
+                    let expected: Vec<Renewed> = part.iter().map(renewed_or_lost).collect();
+                    assert_eq!(renewed.expect("renewed"), expected);
+                }
                 for held in self.held.iter_mut().filter(|held| lasts(held)) {
                     held.lease_until = now + crate::time::micros(LEASE);
                 }
@@ -232,8 +244,14 @@ impl Pair {
             add: add.priority(priority(which)),
             adds: 1,
         });
-        let answers = self.engine.add(&self.place, asks.collect()).await.expect("added");
-        for (&(which, add), answer) in adds.iter().zip(answers) {
+        let mut answers = Vec::new();
+        for part in by_shard(&*self.engine, &self.place, asks.collect(), |ask| &ask.key) {
+            let added = self.engine.add(&self.place, part.clone()).await.expect("added");
+            answers.extend(part.into_iter().map(|ask| number(&ask.key)).zip(added));
+        }
+        assert_eq!(answers.len(), adds.len());
+        for (which, answer) in answers {
+            let add = adds.iter().find(|add| add.0 == which).expect("it was asked for").1;
             let merge = match add.merge {
                 Merge::Earliest => core::Merge::Earliest,
                 Merge::Latest => core::Merge::Latest,
@@ -263,6 +281,8 @@ impl Pair {
     }
 
     async fn claim(&mut self, max: usize) {
+        // A shard that is not asked does not see whose leases have run out.
+        let max = if self.is_ordered { max } else { 2 * KEYS as usize };
         let claim = Claim { max, oldest: 0, lease: LEASE, expired: failing() };
         let claimed = self.engine.claim(&self.place, claim).await.expect("claimed");
         let now = self.now;
@@ -280,11 +300,18 @@ impl Pair {
                 (Reverse(priority(which)), ready_at)
             };
             // What a batch made ready is of one age.
-            assert_eq!(Some(rank(&which)), self.model.by_age().map(rank).min(), "{which}");
+            let first = self.model.by_age().map(rank).min();
+            assert!(!self.is_ordered || Some(rank(&which)) == first, "{which}");
             self.ready_at.remove(&which);
             let model = self.model.get_this(&which, self.time()).expect("it is ready there, too");
-            assert!(out.epoch > self.last_epoch, "epochs rise");
-            self.last_epoch = out.epoch;
+            let last = self.last_epoch.values().copied();
+            let last = last.chain(self.held.iter().map(|held| held.out.epoch));
+            let is_new = last.clone().all(|last| out.epoch != last);
+            assert!(is_new, "no two have a number");
+            let before =
+                if self.is_ordered { last.max() } else { self.last_epoch.get(&which).copied() };
+            assert!(before.is_none_or(|before| out.epoch > before), "epochs rise");
+            self.last_epoch.insert(which, out.epoch);
             let (asked, failures) = (core_asked(out.asked), out.failures);
             assert_eq!((asked, failures), (model.asked, model.failures), "what it was asked with");
             assert_eq!(out.queued, model.queued, "how long {} was ready", model.key);
@@ -300,7 +327,10 @@ impl Pair {
             let leases = self.held.iter().map(|held| {
                 Duration::from_micros((held.lease_until - now).try_into().expect("ahead"))
             });
-            assert_eq!(claimed.next, due.into_iter().chain(leases).min(), "the next to come");
+            let next = due.into_iter().chain(leases).min();
+            // Of several shards, one that gave all that was asked of it has not said.
+            let is_said = self.is_ordered || claimed.items.is_empty();
+            assert!(!is_said || claimed.next == next, "the next to come: {next:?}, {claimed:?}");
         }
     }
 
@@ -312,6 +342,12 @@ impl Pair {
                 endings.push((held, ending));
             }
         }
+        for part in by_shard(&*self.engine, &self.place, endings, |(held, _)| &held.out.key) {
+            self.finish_of_shard(part).await;
+        }
+    }
+
+    async fn finish_of_shard(&mut self, endings: Vec<(Held, Ending)>) {
         let ends = endings.iter().map(|(held, ending)| {
             let asked = held.out.asked;
             let fail = |delay| How::Fail { delay, asked, error: "no".to_owned() };

@@ -133,13 +133,24 @@ pub(crate) enum Renewed {
     Busy,
 }
 
-/// All in one batch happens, or nothing of it. No batch of adds has a key twice.
+/// All in one batch happens, or nothing of it. No batch of adds has a key twice; those of adds, ends
+/// and renewals are of one [shard](Self::shard).
 pub(crate) trait Engine: Debug + Send + Sync {
     /// Brings the schema up to this version.
     fn migrate(&self) -> Answer<'_, ()>;
 
     /// Opens the queue, and makes it if there is none. Its early adds are what its maker said.
     fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place>;
+
+    /// How many parts the queue has. What goes well in one may fail in another.
+    fn shards(&self, _queue: &Place) -> usize {
+        1
+    }
+
+    /// Which of them has the key.
+    fn shard(&self, _queue: &Place, _key: &Key) -> usize {
+        0
+    }
 
     /// An answer each.
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>>;
@@ -181,4 +192,19 @@ pub(crate) trait Engine: Debug + Send + Sync {
 
     /// How many batches at once it is good for.
     fn breadth(&self) -> usize;
+}
+
+/// The parts of a batch that are of one shard each.
+pub(crate) fn by_shard<T>(
+    engine: &dyn Engine,
+    queue: &Place,
+    batch: Vec<T>,
+    key: impl Fn(&T) -> &Key,
+) -> Vec<Vec<T>> {
+    let mut parts: Vec<Vec<T>> = (0..engine.shards(queue)).map(|_| Vec::new()).collect();
+    for what in batch {
+        parts[engine.shard(queue, key(&what))].push(what);
+    }
+    parts.retain(|part| !part.is_empty());
+    parts
 }

@@ -225,7 +225,8 @@ fn send(
 ) {
     let deadline = shared.leases.release(out.epoch);
     let end = End { key: out.key.clone(), epoch: out.epoch, how };
-    shared.finishing.put(Finishing { end, deadline, reply });
+    let shard = shared.engine.shard(&shared.place, &out.key);
+    shared.finishing.put(shard, Finishing { end, deadline, reply });
 }
 
 impl Drop for Item {

@@ -9,19 +9,31 @@ use tokio::sync::{Semaphore, mpsc};
 /// How much one batch takes at most.
 pub(crate) const MOST: usize = 256;
 
-/// Where callers put what they want.
+/// Where callers put what they want: a lane for each shard, since one that does not answer is to hold
+/// up no other.
 #[derive(Debug)]
-pub(crate) struct Lane<T> {
-    sender: mpsc::UnboundedSender<T>,
+pub(crate) struct Lanes<T> {
+    senders: Vec<mpsc::UnboundedSender<T>>,
 }
 
-impl<T: Send + 'static> Lane<T> {
-    /// `submit` gets batches, `breadth` of them at once. It ends with the lane, when all has been
-    /// submitted.
+impl<T: Send + 'static> Lanes<T> {
+    /// `submit` gets batches, each of one shard, `breadth` of them at once in each. It ends with the
+    /// lanes, when all has been submitted.
     pub(crate) fn new<F>(
+        shards: usize,
+        breadth: usize,
+        submit: impl Fn(Vec<T>) -> F + Clone + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        Self { senders: (0..shards).map(|_| Self::lane(breadth, submit.clone())).collect() }
+    }
+
+    fn lane<F>(
         breadth: usize,
         submit: impl Fn(Vec<T>) -> F + Send + Sync + 'static,
-    ) -> Self
+    ) -> mpsc::UnboundedSender<T>
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -42,11 +54,11 @@ impl<T: Send + 'static> Lane<T> {
                 });
             }
         });
-        Self { sender }
+        sender
     }
 
-    pub(crate) fn put(&self, what: T) {
+    pub(crate) fn put(&self, shard: usize, what: T) {
         // The task ends with the sender, or with its runtime; then nobody hears of `what`.
-        let _ = self.sender.send(what);
+        let _ = self.senders[shard].send(what);
     }
 }

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::{Engine, Place, Renewed};
+use crate::engine::{Engine, Place, Renewed, by_shard};
 use crate::key::Key;
 use crate::lane::MOST;
 
@@ -141,19 +142,39 @@ async fn keep(
         }
         renewal = Instant::now() + every;
         let Some(held) = leases.upgrade().map(|leases| leases.all()) else { return };
-        for part in held.chunks(MOST) {
-            let since = Instant::now();
-            let asked = engine.renew(&place, part.to_vec(), lease);
-            match timeout_at(since + every, asked).await {
-                Ok(Ok(answers)) => {
-                    let Some(leases) = leases.upgrade() else { return };
-                    leases.renewed(part, &answers, since);
-                }
-                Ok(Err(fault)) => {
-                    tracing::warn!(queue = place.name, error = %fault.source, "leases not renewed");
-                }
-                Err(_) => tracing::warn!(queue = place.name, "leases not renewed: no answer"),
+        let since = Instant::now();
+        let mut parts = JoinSet::new();
+        for part in by_shard(&*engine, &place, held, |(key, _)| key) {
+            let part = renew(leases.clone(), Arc::clone(&engine), Arc::clone(&place), part, since);
+            parts.spawn(timeout_at(since + every, part));
+        }
+        // One that does not answer holds up no other.
+        while let Some(renewed) = parts.join_next().await {
+            if !matches!(renewed, Ok(Ok(()))) {
+                tracing::warn!(queue = place.name, "leases not renewed: no answer");
             }
         }
+    }
+}
+
+async fn renew(
+    leases: Weak<Leases>,
+    engine: Arc<dyn Engine>,
+    place: Arc<Place>,
+    held: Vec<(Key, i64)>,
+    mut since: Instant,
+) {
+    for part in held.chunks(MOST) {
+        let Some(lease) = leases.upgrade().map(|leases| leases.lease) else { return };
+        match engine.renew(&place, part.to_vec(), lease).await {
+            Ok(answers) => {
+                let Some(leases) = leases.upgrade() else { return };
+                leases.renewed(part, &answers, since);
+            }
+            Err(fault) => {
+                tracing::warn!(queue = place.name, error = %fault.source, "leases not renewed");
+            }
+        }
+        since = Instant::now();
     }
 }

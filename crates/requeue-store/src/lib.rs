@@ -60,6 +60,8 @@ mod patience;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod queue;
+#[cfg(feature = "redis")]
+mod redis;
 mod row;
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -15,7 +15,7 @@ use crate::finishing::{self, Finishing};
 use crate::getting::{self, Waiter};
 use crate::item::Item;
 use crate::key::Key;
-use crate::lane::{Lane, MOST};
+use crate::lane::{Lanes, MOST};
 use crate::leases::Leases;
 use crate::options::Options;
 
@@ -34,8 +34,8 @@ pub(crate) struct Shared {
     pub(crate) place: Arc<Place>,
     pub(crate) options: Options,
     pub(crate) leases: Arc<Leases>,
-    pub(crate) adding: Lane<Adding>,
-    pub(crate) finishing: Lane<Finishing>,
+    pub(crate) adding: Lanes<Adding>,
+    pub(crate) finishing: Lanes<Finishing>,
     pub(crate) ending: watch::Sender<Ending>,
 }
 
@@ -50,18 +50,18 @@ pub(crate) enum Ending {
 impl Queue {
     pub(crate) fn new(engine: Arc<dyn Engine>, place: Place, options: Options) -> Self {
         let place = Arc::new(place);
-        let (breadth, lease) = (engine.breadth(), options.lease);
+        let (shards, breadth, lease) = (engine.shards(&place), engine.breadth(), options.lease);
         let adding = {
             let (engine, place) = (Arc::clone(&engine), Arc::clone(&place));
             let submit =
                 move |batch| adding::submit(Arc::clone(&engine), Arc::clone(&place), batch);
-            Lane::new(breadth, submit)
+            Lanes::new(shards, breadth, submit)
         };
         let finishing = {
             let (engine, place) = (Arc::clone(&engine), Arc::clone(&place));
             let submit =
                 move |batch| finishing::submit(Arc::clone(&engine), Arc::clone(&place), batch);
-            Lane::new(breadth, submit)
+            Lanes::new(shards, breadth, submit)
         };
         let leases = Leases::start(Arc::clone(&engine), Arc::clone(&place), lease);
         let ending = watch::Sender::new(Ending::No);
@@ -115,7 +115,8 @@ impl Queue {
         let key = checked(key.into())?;
         let deadline = Instant::now() + self.shared.options.add_timeout;
         let (reply, answered) = oneshot::channel();
-        self.shared.adding.put(Adding { key, add, deadline, reply });
+        let Shared { engine, place, adding, .. } = &*self.shared;
+        adding.put(engine.shard(place, &key), Adding { key, add, deadline, reply });
         match timeout_at(deadline, answered).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(late("the runtime of the queue has ended")),
@@ -165,7 +166,8 @@ impl Queue {
             });
             let deadline = Instant::now() + self.shared.options.add_timeout;
             let Shared { engine, place, .. } = &*self.shared;
-            let added = adding::add(&**engine, place, asks.collect(), deadline).await;
+            let asks = asks.collect();
+            let added = adding::add_all(engine, place, asks, deadline).await;
             let added = added.map_err(|(unsure, fault)| {
                 AddError::of("not all keys were added", unsure, fault)
             })?;

@@ -40,7 +40,9 @@ pub struct Store {
 impl Store {
     /// Connects to the store at `url`: `sqlite:FILE`, made if it is not there, with
     /// `?synchronous=full` so that what was acknowledged survives also when the power goes; or
-    /// `postgres://USER@HOST/DATABASE`, with the feature `postgres`.
+    /// `postgres://USER@HOST/DATABASE`, with the feature `postgres`; or `redis://HOST` or
+    /// `rediss://HOST`, with the feature `redis`, one node or any of a cluster, with
+    /// `?wait=N` so that what was acknowledged is on N replicas, and `shards=N` for queues to be made.
     ///
     /// # Errors
     ///
@@ -63,6 +65,11 @@ impl Store {
             #[cfg(feature = "postgres")]
             Address::Postgres(address) => {
                 Arc::new(crate::postgres::Postgres::connect(*address).await?)
+            }
+            #[cfg(feature = "redis")]
+            Address::Redis(options) => {
+                let connected = crate::redis::Redis::connect(options).await;
+                Arc::new(connected.map_err(|fault| ConnectError::of("redis", fault))?)
             }
         };
         Ok(Self { engine })

@@ -205,7 +205,10 @@ async fn a_queue_says_why_it_does_not_open() {
     }
     for (url, said) in [
         ("nowhere", "\"nowhere\": no address of a store, such as sqlite:FILE"),
-        ("mysql://me:secret@host/db", "mysql: no kind of store; there are sqlite and postgres"),
+        (
+            "mysql://me:secret@host/db",
+            "mysql: no kind of store; there are sqlite, postgres and redis",
+        ),
         ("sqlite:", "sqlite: without the name of a file"),
         ("sqlite:x?sync=no", "sqlite:x?sync=no: \"sync=no\" is no option; synchronous=full is"),
     ] {

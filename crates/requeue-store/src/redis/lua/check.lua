@@ -1,0 +1,32 @@
+-- Whether what is there is ours, and whether we may do what the other scripts do: none of them is to
+-- fail in the middle.
+for i, key in ipairs(KEYS) do
+  local found = redis.call('TYPE', key).ok
+  local ours = i == 1 and 'hash' or i == 8 and 'string' or i == 9 and 'list' or 'zset'
+  if found ~= 'none' and found ~= ours then
+    return redis.error_reply('WRONGTYPE ' .. key .. ' is another program\'s: a ' .. found)
+  end
+end
+-- No key is as long as this.
+local none = string.rep(' ', 4096)
+now()
+redis.call('HMGET', ROWS, none)
+redis.call('HGET', ROWS, none)
+redis.call('HSCAN', ROWS, 0)
+redis.call('ZSCAN', PARKED, 0)
+redis.call('ZCARD', PARKED)
+redis.call('ZCOUNT', PARKED, 0, 0)
+redis.call('ZRANGEBYSCORE', PARKED, 0, 0)
+redis.call('GET', EPOCH)
+first(PARKED)
+-- Nothing of what follows stays.
+redis.call('ZREM', AGAIN, none)
+redis.call('HDEL', ROWS, none)
+redis.call('ZADD', AGAIN, 0, none)
+redis.call('ZREM', AGAIN, none)
+redis.call('HSET', ROWS, none, cmsgpack.pack({ 0, 0 }))
+redis.call('HDEL', ROWS, none)
+redis.call('SET', EPOCH, redis.call('GET', EPOCH) or 0)
+redis.call('LLEN', WAKE)
+redis.call('LPUSH', WAKE, 1)
+redis.call('LTRIM', WAKE, 0, 0)

@@ -1,0 +1,75 @@
+-- ARGV: how many at most, how many of them oldest first, the lease, whether early adds are held, and
+-- how those fail whose leases have run out. Answers how long until the next may be ready, -1 if that is
+-- not known or never; and of each key: itself, epoch, adds, reasons, priority, failures, how long it was ready.
+local at, max, oldest = now(), tonumber(ARGV[1]), tonumber(ARGV[2])
+local lease_until, hold = after(at, tonumber(ARGV[3])), ARGV[4] == '1'
+
+local expired = redis.call('ZRANGEBYSCORE', LEASES, '-inf', at, 'LIMIT', 0, 256)
+if #expired > 0 then
+  local failing = parsed(ARGV[5], ENDS)
+  load(expired)
+  for _, key in ipairs(expired) do
+    local row = rows[key]
+    local how = setmetatable({
+      adds = row.run_adds, reasons = row.run_reasons, priority = row.run_priority,
+    }, { __index = failing })
+    rows[key] = finish(row, how, 'the lease ran out', hold, at)
+  end
+  keep(expired, at)
+end
+
+local ready, heads = {}, { 1, 1, 1 }
+for band, set in ipairs(BANDS) do
+  ready[band] = redis.call('ZRANGEBYSCORE', set, '-inf', at, 'WITHSCORES', 'LIMIT', 0, max)
+end
+local keys = {}
+for n = 1, max do
+  local best
+  for band = 3, 1, -1 do
+    local score = tonumber(ready[band][heads[band] + 1])
+    if score and (not best or n <= oldest and score < tonumber(ready[best][heads[best] + 1])) then
+      best = band
+    end
+  end
+  if not best then
+    break
+  end
+  keys[n] = ready[best][heads[best]]
+  heads[best] = heads[best] + 2
+end
+
+local answer = { -1 }
+if #keys > 0 then
+  -- They rise by themselves, and by the clock where the last one was lost.
+  local epoch = tonumber(redis.call('GET', EPOCH) or 0)
+  load(keys)
+  for i, key in ipairs(keys) do
+    local row = rows[key]
+    epoch = math.max(epoch + 1, at)
+    row.epoch, row.lease_until, row.run_since = epoch, lease_until, at
+    row.run_adds, row.run_reasons = math.max(row.adds, 1), row.reasons
+    row.run_priority = row.priority
+    row.at, row.not_before, row.adds, row.reasons = 0, 0, 0, 0
+    for _, what in ipairs({
+      key, epoch, row.run_adds, row.run_reasons, row.run_priority, row.failures,
+      math.max(at - row.since, 0),
+    }) do
+      answer[#answer + 1] = what
+    end
+  end
+  redis.call('SET', EPOCH, epoch)
+  keep(keys, at)
+end
+local due = next_due()
+if #keys == max then
+  if due <= at then
+    -- For another one.
+    wake()
+  end
+else
+  local next = math.min(due, first(LEASES))
+  if next < NEVER then
+    answer[1] = math.max(next - at, 0)
+  end
+end
+return answer

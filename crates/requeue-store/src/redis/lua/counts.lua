@@ -1,0 +1,16 @@
+-- How many are ready, waiting, with workers, dirty, parked, and how long the one that is next in line
+-- has been ready.
+local at = now()
+local ready, all, since = 0, 0, NEVER
+for _, set in ipairs(BANDS) do
+  ready = ready + redis.call('ZCOUNT', set, '-inf', at)
+  all = all + redis.call('ZCARD', set)
+  local head = redis.call('ZRANGEBYSCORE', set, '-inf', at, 'LIMIT', 0, 1)[1]
+  if head then
+    since = math.min(since, cmsgpack.unpack(redis.call('HGET', ROWS, head))[2])
+  end
+end
+return {
+  ready, all - ready, redis.call('ZCARD', LEASES), redis.call('ZCOUNT', AGAIN, '-inf', at),
+  redis.call('ZCARD', PARKED), math.max(at - since, 0),
+}

@@ -1,0 +1,5 @@
+-- What is said of a queue, once and for all. ARGV: whether its early adds are held, its shards.
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  redis.call('HSET', KEYS[1], 'early_add', ARGV[1], 'shards', ARGV[2])
+end
+return redis.call('HMGET', KEYS[1], 'early_add', 'shards')

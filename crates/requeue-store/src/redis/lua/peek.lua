@@ -1,0 +1,8 @@
+-- How many keys a claim would find, and how long until there may be one; -1 if never.
+local at = now()
+local due = redis.call('ZCOUNT', LEASES, '-inf', at)
+for _, set in ipairs(BANDS) do
+  due = due + redis.call('ZCOUNT', set, '-inf', at)
+end
+local next = math.min(next_due(), first(LEASES))
+return { due, next < NEVER and math.max(next - at, 0) or -1 }

@@ -1,0 +1,19 @@
+-- ARGV: the lease; then of each key and epoch. A digit each: whether it still is its holder's.
+local at = now()
+local lease_until = after(at, tonumber(ARGV[1]))
+local keys, changed, answers = {}, {}, {}
+for i = 2, #ARGV, 2 do
+  keys[#keys + 1] = ARGV[i]
+end
+load(keys)
+for i, key in ipairs(keys) do
+  local row = rows[key]
+  answers[i] = 0
+  if is_held(row, tonumber(ARGV[2 * i + 1]), at) then
+    row.lease_until = lease_until
+    changed[#changed + 1] = key
+    answers[i] = 1
+  end
+end
+keep(changed, at)
+return table.concat(answers)

@@ -1,0 +1,23 @@
+-- The keys of a shard, and what several scripts do with them.
+local ROWS, BANDS = KEYS[1], { KEYS[2], KEYS[3], KEYS[4] }
+local LEASES, AGAIN, PARKED, EPOCH, WAKE = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+-- No time that comes: as far as a double counts.
+local NEVER = 9007199254740991
+
+-- The least time in a sorted set.
+local function first(set)
+  local found = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')
+  return tonumber(found[2] or NEVER)
+end
+
+-- When the next key is due.
+local function next_due()
+  return math.min(first(BANDS[1]), first(BANDS[2]), first(BANDS[3]))
+end
+
+-- Wakes one who waits. One token is enough: whoever takes it and leaves keys behind puts another.
+local function wake()
+  if redis.call('LLEN', WAKE) == 0 then
+    redis.call('LPUSH', WAKE, 1)
+  end
+end

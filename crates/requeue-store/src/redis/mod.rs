@@ -1,0 +1,526 @@
+//! Redis or Valkey: one node, or a cluster.
+//!
+//! Each verb is a script, so that it happens as a whole, at one time of the server's, on one shard. A
+//! queue has one shard on one node and several on a cluster, and each key is in one of them for good.
+//! Of a shard there is a hash with a row for each key that has a state, sorted sets that say which keys
+//! are due, held or parked, the number of the last hand-out, and a list with a token for who waits.
+//!
+//! # What a failover loses
+//!
+//! Replicas follow later. When a master dies, what it had acknowledged and they had not got yet is
+//! lost: adds of about the last second at worst, unless `wait=N` had them on N replicas first; finishes,
+//! so that a key is handed out again after its lease; and claims, so that a key may be handed out again
+//! while its holder still works on it. That one's number is older then, so nothing it does has an effect
+//! here, nor elsewhere where numbers are compared. Numbers rise all the same, whatever was lost: each is
+//! at least the time of its server in microseconds, so clocks of servers that replace each other are to
+//! be together to within the time that a failover takes.
+//!
+//! # Least rights
+//!
+//! For queues, keys `requeue:*` and the commands `evalsha`, `script|load`, `blpop`, `get`, `set`, `time`,
+//! `exists`, `type`, `hset`, `hdel`, `hget`, `hmget`, `hscan`, `zadd`, `zrem`, `zrange`, `zrangebyscore`,
+//! `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`; on a cluster `cluster|slots`, too, and for `wait=N` `wait`.
+//! `migrate` needs no more.
+
+mod faults;
+mod names;
+mod nodes;
+mod options;
+mod scripts;
+#[cfg(test)]
+mod tests;
+mod values;
+mod waking;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::{Cmd, Value, cmd};
+use tokio::sync::watch;
+
+use self::faults::garbled;
+use self::names::Shard;
+use self::nodes::Nodes;
+pub(crate) use self::options::Options;
+use self::scripts::{CLOCK, Script, Scripts};
+use self::values::Values;
+use self::waking::Waiting;
+use crate::add::{Added, Cancelled, EarlyAdd};
+use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, HandOut, Place, Renewed};
+use crate::error::Fault;
+use crate::inspect::{Counts, Entry, State};
+use crate::key::Key;
+use crate::time::{Micros, micros};
+
+/// Of what is kept.
+const VERSION: &str = "1";
+/// How many shards a queue has on a cluster, unless said.
+const SHARDS: u16 = 16;
+/// How long replicas may take to get what `wait` says that they must.
+const WAIT: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct Redis {
+    /// Where it was looked for.
+    address: String,
+    nodes: Arc<Nodes>,
+    scripts: Arc<Scripts>,
+    /// How many replicas are to have what is acknowledged.
+    wait: u32,
+    shards: u16,
+    /// By their names.
+    queues: Mutex<HashMap<String, Arc<Vec<Shard>>>>,
+    /// By the numbers of their places.
+    waiting: Mutex<HashMap<i64, Arc<Waiting>>>,
+    places: AtomicI64,
+    /// With which shard claims begin.
+    turn: AtomicUsize,
+}
+
+impl Redis {
+    pub(crate) async fn connect(options: Options) -> Result<Self, Fault> {
+        Self::connect_with(options, CLOCK).await
+    }
+
+    /// `clock` is a function `now` in Lua.
+    async fn connect_with(options: Options, clock: &str) -> Result<Self, Fault> {
+        // The driver has none of its own; another one that the program has chosen stays.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let Options { seeds, wait, shards } = options;
+        let addresses: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
+        let nodes = Nodes::find(&seeds, if wait > 0 { 4 } else { 1 }).await?;
+        let shards = shards.unwrap_or(if nodes.is_cluster() { SHARDS } else { 1 });
+        Ok(Self {
+            address: addresses.join(","),
+            nodes: Arc::new(nodes),
+            scripts: Arc::new(Scripts::new(clock)),
+            wait,
+            shards,
+            queues: Mutex::default(),
+            waiting: Mutex::default(),
+            places: AtomicI64::new(0),
+            turn: AtomicUsize::new(0),
+        })
+    }
+
+    fn shards_of(&self, queue: &Place) -> Result<Arc<Vec<Shard>>, Fault> {
+        let shards = lock(&self.queues).get(&queue.name).map(Arc::clone);
+        shards.ok_or_else(|| Fault::refused("the queue has not been opened"))
+    }
+
+    /// The shards of the queue, and which of them has the key.
+    fn find(&self, queue: &Place, key: &Key) -> Result<(Arc<Vec<Shard>>, usize), Fault> {
+        let shards = self.shards_of(queue)?;
+        let number = names::shard_of(key, shards.len());
+        Ok((shards, number))
+    }
+
+    async fn run(&self, shard: &Shard, script: &Script, command: &Cmd) -> Result<Value, Fault> {
+        let mut answers = self.nodes.send(shard.slot, &[command], Some(script)).await?;
+        answers.pop().ok_or_else(garbled)
+    }
+
+    /// The same, and how many replicas have it.
+    async fn run_and_wait(
+        &self,
+        shard: &Shard,
+        script: &Script,
+        command: &Cmd,
+    ) -> Result<(Value, u32), Fault> {
+        if self.wait == 0 {
+            return Ok((self.run(shard, script, command).await?, 0));
+        }
+        let mut wait = cmd("WAIT");
+        wait.arg(self.wait).arg(WAIT.as_millis() as u64);
+        let mut answers = self.nodes.send(shard.slot, &[command, &wait], Some(script)).await?;
+        let replicas = answers.pop().ok_or_else(garbled).and_then(values::number)?;
+        let replicas = replicas.try_into().map_err(|_| garbled())?;
+        Ok((answers.pop().ok_or_else(garbled)?, replicas))
+    }
+
+    async fn version(&self) -> Result<Option<String>, Fault> {
+        let mut get = cmd("GET");
+        get.arg(names::SCHEMA);
+        let mut found = self.nodes.send(names::slot(names::SCHEMA), &[&get], None).await?;
+        match found.pop() {
+            Some(Value::Nil) => Ok(None),
+            Some(Value::BulkString(version)) => {
+                Ok(Some(String::from_utf8_lossy(&version).into_owned()))
+            }
+            _ => Err(garbled()),
+        }
+    }
+
+    async fn check(&self) -> Result<(), Fault> {
+        let refuse = |why: &str| Err(Fault::refused(format!("{}: {why}", self.address)));
+        match self.version().await?.as_deref() {
+            Some(VERSION) => Ok(()),
+            None => refuse("there is no queue in it yet"),
+            Some(other) => {
+                refuse(&format!("its version is {other:?}, and this program's {VERSION}"))
+            }
+        }
+    }
+
+    async fn migrated(&self) -> Result<(), Fault> {
+        let mut set = cmd("SET");
+        set.arg(names::SCHEMA).arg(VERSION).arg("NX");
+        self.nodes.send(names::slot(names::SCHEMA), &[&set], None).await?;
+        self.check().await
+    }
+
+    async fn opened(&self, name: &str, early_add: EarlyAdd) -> Result<Place, Fault> {
+        self.check().await?;
+        let (key, slot) = names::queue(name);
+        let mut open = self.scripts.open.with(&[key]);
+        open.arg(u8::from(early_add == EarlyAdd::Hold)).arg(self.shards);
+        let answer = self.nodes.send(slot, &[&open], Some(&self.scripts.open)).await?;
+        let mut said = answer.into_iter().next().ok_or_else(garbled).and_then(Values::of)?;
+        let (held, count) = (said.number::<u8>()?, said.number::<u16>()?);
+        let early_add = if held == 1 { EarlyAdd::Hold } else { EarlyAdd::Replace };
+        if !(1..=names::MOST).contains(&count) {
+            return Err(Fault::refused(format!("{}: {count} shards are too many", self.address)));
+        }
+        let shards = Arc::new(names::shards(name, count));
+        for shard in &*shards {
+            self.run(shard, &self.scripts.check, &self.scripts.check.on(shard)).await?;
+        }
+        lock(&self.queues).entry(name.to_owned()).or_insert(shards);
+        let id = self.places.fetch_add(1, Ordering::Relaxed);
+        Ok(Place { id, name: name.to_owned(), early_add })
+    }
+
+    async fn claim_of(
+        &self,
+        queue: &Place,
+        shards: &[Shard],
+        number: usize,
+        claim: Claim,
+    ) -> Result<Claimed, Fault> {
+        let Claim { max, oldest, lease, expired } = claim;
+        let mut command = self.scripts.claim.on(&shards[number]);
+        command.arg(max).arg(oldest).arg(micros(lease)).arg(held(queue));
+        command.arg(values::expired(&expired));
+        let ran = self.run_and_wait(&shards[number], &self.scripts.claim, &command).await;
+        let (answer, replicas) = ran?;
+        let mut claimed = values::claimed(answer)?;
+        if !claimed.items.is_empty() && replicas < self.wait {
+            tracing::debug!(queue = queue.name, replicas, "claims that few replicas have");
+        }
+        for item in &mut claimed.items {
+            item.epoch = epoch_of(item.epoch, number, shards.len());
+        }
+        Ok(claimed)
+    }
+
+    /// How many keys the shard has to claim, and how long until there may be one.
+    async fn peek(&self, shard: &Shard) -> Result<(usize, Option<Duration>), Fault> {
+        let command = self.scripts.peek.on(shard);
+        let mut found = Values::of(self.run(shard, &self.scripts.peek, &command).await?)?;
+        Ok((found.number::<u32>()? as usize, found.until()?))
+    }
+
+    /// Claims of one shard; and if that has too few, of those others that have some.
+    async fn claimed(&self, queue: &Place, begin: usize, claim: Claim) -> Result<Claimed, Fault> {
+        let shards = self.shards_of(queue)?;
+        let count = shards.len();
+        let mut all = Gathered::default();
+        all.take(self.claim_of(queue, &shards, begin % count, claim).await);
+        if count == 1 || all.items.len() >= claim.max {
+            return all.end();
+        }
+        let others: Vec<usize> = (1..count).map(|n| (begin + n) % count).collect();
+        let peeked = join_all(others.iter().map(|&number| self.peek(&shards[number]))).await;
+        let (mut left, mut oldest) = (claim.max - all.items.len(), claim.oldest);
+        oldest = oldest.saturating_sub(all.items.len());
+        let mut claims = Vec::new();
+        for (&number, peeked) in others.iter().zip(peeked) {
+            let due = match peeked {
+                Ok((due, next)) if due == 0 || left == 0 => {
+                    all.take(Ok(Claimed { items: Vec::new(), next }));
+                    continue;
+                }
+                Ok((due, _)) => due.min(left),
+                Err(fault) => {
+                    all.take(Err(fault));
+                    continue;
+                }
+            };
+            let part = Claim { max: due, oldest: oldest.min(due), ..claim };
+            claims.push(self.claim_of(queue, &shards, number, part));
+            left -= due;
+            oldest -= part.oldest;
+        }
+        for claimed in join_all(claims).await {
+            all.take(claimed);
+        }
+        all.end()
+    }
+
+    /// Up to `limit` keys of a shard in this state, or any, those after `after`.
+    async fn walk(
+        &self,
+        shards: &[Shard],
+        number: usize,
+        state: Option<State>,
+        after: Option<&Key>,
+        limit: usize,
+        found: &mut BTreeMap<Key, Entry>,
+    ) -> Result<(), Fault> {
+        let which = match state {
+            None | Some(State::Ready | State::Waiting) => "all",
+            Some(State::Processing) => "leases",
+            Some(State::Parked) => "parked",
+        };
+        let mut cursor = b"0".to_vec();
+        loop {
+            let mut command = self.scripts.walk.on(&shards[number]);
+            command.arg(which).arg(&cursor);
+            let walked = self.run(&shards[number], &self.scripts.walk, &command).await?;
+            let mut walked = Values::of(walked)?;
+            cursor = walked.bytes()?;
+            let now: Micros = walked.number()?;
+            while !walked.is_empty() {
+                let epoch = |epoch| epoch_of(epoch, number, shards.len());
+                let (key, row) = values::entry(&mut walked, epoch)?;
+                let wanted = state.is_none_or(|state| row.state(now) == state);
+                if wanted && after.is_none_or(|after| key > *after) {
+                    found.insert(key.clone(), row.seen(key, now));
+                }
+                if found.len() > limit {
+                    found.pop_last();
+                }
+            }
+            if cursor == b"0" {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// What several shards say.
+#[derive(Default)]
+struct Gathered {
+    items: Vec<HandOut>,
+    next: Option<Duration>,
+    answered: bool,
+    fault: Option<Fault>,
+}
+
+impl Gathered {
+    fn take(&mut self, claimed: Result<Claimed, Fault>) {
+        match claimed {
+            Ok(Claimed { items, next }) => {
+                self.items.extend(items);
+                self.next = self.next.into_iter().chain(next).min();
+                self.answered = true;
+            }
+            Err(fault) => self.fault = Some(fault),
+        }
+    }
+
+    /// One that does not answer holds up nobody else.
+    fn end(self) -> Result<Claimed, Fault> {
+        let Self { items, next, answered, fault } = self;
+        match fault {
+            Some(fault) if !answered => return Err(fault),
+            Some(fault) => tracing::warn!(error = %fault.source, "a shard is left out"),
+            None => {}
+        }
+        Ok(Claimed { items, next })
+    }
+}
+
+/// Of a shard's number of a hand-out, the queue's: no two shards have the same.
+fn epoch_of(epoch: i64, number: usize, count: usize) -> i64 {
+    // A queue has 256 shards at most.
+    epoch.saturating_mul(count as i64).saturating_add(number as i64)
+}
+
+fn held(queue: &Place) -> u8 {
+    u8::from(queue.early_add == EarlyAdd::Hold)
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine for Redis {
+    fn migrate(&self) -> Answer<'_, ()> {
+        Box::pin(self.migrated())
+    }
+
+    fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place> {
+        Box::pin(self.opened(name, early_add))
+    }
+
+    fn shards(&self, queue: &Place) -> usize {
+        self.shards_of(queue).map_or(1, |shards| shards.len())
+    }
+
+    fn shard(&self, queue: &Place, key: &Key) -> usize {
+        self.find(queue, key).map_or(0, |(_, number)| number)
+    }
+
+    fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
+        Box::pin(async move {
+            let Some(first) = asks.first() else { return Ok(Vec::new()) };
+            let (shards, number) = self.find(queue, &first.key)?;
+            let mut command = self.scripts.add.on(&shards[number]);
+            command.arg(held(queue));
+            asks.iter().for_each(|ask| values::ask(&mut command, ask));
+            let ran = self.run_and_wait(&shards[number], &self.scripts.add, &command).await;
+            let (answer, replicas) = ran?;
+            if replicas < self.wait {
+                let wanted = self.wait;
+                return Err(Fault::unsure(format!("{replicas} of {wanted} replicas have it")));
+            }
+            values::digits(answer, asks.len())?.into_iter().map(values::added).collect()
+        })
+    }
+
+    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
+        Box::pin(async move {
+            let waiting = lock(&self.waiting).get(&queue.id).map(Arc::clone);
+            let woken = waiting.as_ref().and_then(|waiting| waiting.shard());
+            let begin = woken.unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed));
+            let claimed = self.claimed(queue, begin, claim).await?;
+            if let Some(waiting) = waiting {
+                waiting.want(claimed.items.is_empty());
+            }
+            Ok(claimed)
+        })
+    }
+
+    fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
+        Box::pin(async move {
+            let Some(first) = ends.first() else { return Ok(Vec::new()) };
+            let (shards, number) = self.find(queue, &first.key)?;
+            let mut command = self.scripts.finish.on(&shards[number]);
+            command.arg(held(queue));
+            for end in &ends {
+                values::end(&mut command, end, end.epoch / shards.len() as i64);
+            }
+            let answer = self.run(&shards[number], &self.scripts.finish, &command).await?;
+            let digits = values::digits(answer, ends.len())?;
+            Ok(digits.into_iter().map(|digit| digit == b'1').collect())
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        queue: &'a Place,
+        held: Vec<(Key, i64)>,
+        lease: Duration,
+    ) -> Answer<'a, Vec<Renewed>> {
+        Box::pin(async move {
+            let Some((first, _)) = held.first() else { return Ok(Vec::new()) };
+            let (shards, number) = self.find(queue, first)?;
+            let mut command = self.scripts.renew.on(&shards[number]);
+            command.arg(micros(lease));
+            for (key, epoch) in &held {
+                command.arg(&**key).arg(epoch / shards.len() as i64);
+            }
+            let answer = self.run(&shards[number], &self.scripts.renew, &command).await?;
+            let renewed = |digit| if digit == b'1' { Renewed::Yes } else { Renewed::Lost };
+            Ok(values::digits(answer, held.len())?.into_iter().map(renewed).collect())
+        })
+    }
+
+    fn cancel<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Cancelled> {
+        Box::pin(async move {
+            let (shards, number) = self.find(queue, key)?;
+            let mut command = self.scripts.cancel.on(&shards[number]);
+            command.arg(&**key);
+            let answer = self.run(&shards[number], &self.scripts.cancel, &command).await?;
+            values::cancelled(answer)
+        })
+    }
+
+    fn revive<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let (shards, number) = self.find(queue, key)?;
+            let mut command = self.scripts.revive.on(&shards[number]);
+            command.arg(&**key);
+            let answer = self.run(&shards[number], &self.scripts.revive, &command).await?;
+            Ok(values::number(answer)? == 1)
+        })
+    }
+
+    fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
+        Box::pin(async move {
+            let (shards, number) = self.find(queue, key)?;
+            let mut command = self.scripts.look_up.on(&shards[number]);
+            command.arg(&**key);
+            let answer = self.run(&shards[number], &self.scripts.look_up, &command).await?;
+            let mut answer = Values::of(answer)?;
+            let now = answer.number()?;
+            match answer.value()? {
+                Value::Nil => Ok(None),
+                row => {
+                    let row = values::row(row, |epoch| epoch_of(epoch, number, shards.len()))?;
+                    Ok(Some(row.seen(key.clone(), now)))
+                }
+            }
+        })
+    }
+
+    fn page<'a>(
+        &'a self,
+        queue: &'a Place,
+        state: Option<State>,
+        after: Option<&'a Key>,
+        limit: usize,
+    ) -> Answer<'a, Vec<Entry>> {
+        Box::pin(async move {
+            let shards = self.shards_of(queue)?;
+            let mut found = BTreeMap::new();
+            for number in 0..shards.len() {
+                self.walk(&shards, number, state, after, limit, &mut found).await?;
+            }
+            Ok(found.into_values().collect())
+        })
+    }
+
+    fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, Counts> {
+        Box::pin(async move {
+            let shards = self.shards_of(queue)?;
+            let commands: Vec<_> =
+                shards.iter().map(|shard| self.scripts.counts.on(shard)).collect();
+            let ran = shards.iter().zip(&commands).map(async |(shard, command)| {
+                let answer = self.run(shard, &self.scripts.counts, command).await?;
+                values::counts(answer)
+            });
+            join_all(ran).await.into_iter().try_fold(Counts::default(), |all, counts| {
+                let counts = counts?;
+                Ok(Counts {
+                    ready: all.ready + counts.ready,
+                    waiting: all.waiting + counts.waiting,
+                    processing: all.processing + counts.processing,
+                    dirty: all.dirty + counts.dirty,
+                    parked: all.parked + counts.parked,
+                    oldest_ready: all.oldest_ready.max(counts.oldest_ready),
+                })
+            })
+        })
+    }
+
+    fn wakes(&self, queue: &Place) -> watch::Receiver<u64> {
+        let waiting = Arc::new(Waiting::new());
+        let woken = waiting.subscribe();
+        if let Ok(shards) = self.shards_of(queue) {
+            waiting.begin(&self.nodes, &self.scripts, &shards);
+        }
+        let mut all = lock(&self.waiting);
+        all.retain(|_, waiting| !waiting.is_over());
+        all.insert(queue.id, waiting);
+        woken
+    }
+
+    fn breadth(&self) -> usize {
+        if self.nodes.is_cluster() { 8 } else { 2 }
+    }
+}

@@ -1,0 +1,99 @@
+//! What the keys of a queue are called, and on which shard a key of its is.
+
+use std::fmt::Write;
+
+use crc16::{State, XMODEM};
+
+use crate::key::Key;
+
+/// How many parts a cluster has to give to its nodes.
+const SLOTS: u16 = 16384;
+/// How many shards a queue may have.
+pub(super) const MOST: u16 = 256;
+
+/// The version of what is kept, for all queues.
+pub(super) const SCHEMA: &str = "requeue:schema";
+
+/// A part of a queue: what a script works on, and what a node of a cluster has as a whole.
+#[derive(Debug)]
+pub(super) struct Shard {
+    pub(super) slot: u16,
+    /// In the order in which the scripts know them.
+    pub(super) keys: [String; 9],
+}
+
+impl Shard {
+    pub(super) fn wake(&self) -> &str {
+        &self.keys[8]
+    }
+}
+
+/// All of a queue. The slots of a cluster are dealt to them evenly.
+pub(super) fn shards(queue: &str, count: u16) -> Vec<Shard> {
+    let queue = encoded(queue);
+    let shard = |number: u16| {
+        let slots = SLOTS / count;
+        let mut tags = (0u32..).map(|draw| format!("{queue}/{number}.{draw}"));
+        // Each draw has one chance in `count`.
+        let tag = tags.find(|tag| (slot(tag) / slots).min(count - 1) == number);
+        let tag = tag.unwrap_or_else(|| queue.clone());
+        let parts = ["rows", "low", "normal", "high", "leases", "again", "parked", "epoch", "wake"];
+        let keys = parts.map(|part| format!("requeue:{{{tag}}}:{part}"));
+        Shard { slot: slot(&tag), keys }
+    };
+    (0..count).map(shard).collect()
+}
+
+/// The shard of a key.
+pub(super) fn shard_of(key: &Key, count: usize) -> usize {
+    usize::from(State::<XMODEM>::calculate(key)) % count
+}
+
+/// What is said of a queue as a whole, and its slot.
+pub(super) fn queue(queue: &str) -> (String, u16) {
+    let tag = encoded(queue);
+    (format!("requeue:{{{tag}}}:queue"), slot(&tag))
+}
+
+/// The slot of all keys with this between braces in their name, or of the key that is this.
+pub(super) fn slot(tag: &str) -> u16 {
+    State::<XMODEM>::calculate(tag.as_bytes()) % SLOTS
+}
+
+/// Whatever a queue is called, nothing that means something in the names of keys.
+fn encoded(name: &str) -> String {
+    name.bytes().fold(String::with_capacity(name.len()), |mut encoded, byte| {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' => {
+                encoded.push(char::from(byte));
+            }
+            // Writing to a string can't fail.
+            _ => _ = write!(encoded, "%{byte:02X}"),
+        }
+        encoded
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_harmless_and_differ() {
+        let (key, _) = queue("a{b} c/\u{1}ä%");
+        assert_eq!(key, "requeue:{a%7Bb%7D%20c%2F%01%C3%A4%25}:queue");
+        assert_eq!(slot("foo"), 12182, "as `CLUSTER KEYSLOT foo` says");
+    }
+
+    #[test]
+    fn shards_share_the_slots_evenly() {
+        for count in [1, 3, 16, 256] {
+            let shards = shards("orders", count);
+            assert_eq!(shards.len(), usize::from(count));
+            for (number, shard) in shards.iter().enumerate() {
+                let part = (shard.slot / (SLOTS / count)).min(count - 1);
+                assert_eq!(usize::from(part), number, "of {count}");
+            }
+        }
+    }
+}

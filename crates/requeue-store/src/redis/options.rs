@@ -1,0 +1,98 @@
+//! Addresses: `redis://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]…][/DB][?OPTION&…]`, and `rediss://`.
+
+use redis::{ConnectionInfo, IntoConnectionInfo};
+
+use super::names;
+
+#[derive(Debug)]
+pub(crate) struct Options {
+    /// Where to look for the server, or the cluster.
+    pub(super) seeds: Vec<ConnectionInfo>,
+    /// How many replicas are to have what is acknowledged.
+    pub(super) wait: u32,
+    /// Of queues that are made.
+    pub(super) shards: Option<u16>,
+}
+
+impl Options {
+    /// `rest` is what follows the scheme and its colon. No error has a password in it.
+    pub(crate) fn parse(scheme: &str, rest: &str) -> Result<Self, String> {
+        let bad = |why: &str| format!("{scheme}: {why}");
+        let rest = rest.strip_prefix("//").ok_or_else(|| bad("an address begins with //"))?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, db) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, hosts) = match authority.rsplit_once('@') {
+            Some((user, hosts)) => (format!("{user}@"), hosts),
+            None => (String::new(), authority),
+        };
+        if hosts.is_empty() {
+            return Err(bad("without the name of a host"));
+        }
+        let seed = |host: &str| {
+            let url = format!("{scheme}://{user}{host}/{db}");
+            url.into_connection_info().map_err(|error| {
+                let why = error.to_string();
+                bad(&format!("{host:?} and {db:?} are no host and database: {why}"))
+            })
+        };
+        let seeds = hosts.split(',').map(seed).collect::<Result<_, _>>()?;
+        let mut options = Self { seeds, wait: 0, shards: None };
+        for option in query.split('&').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let read = match name {
+                "wait" => value.parse().map(|wait| options.wait = wait).is_ok(),
+                "shards" => {
+                    options.shards = value.parse().ok();
+                    options.shards.is_some_and(|shards| (1..=names::MOST).contains(&shards))
+                }
+                _ => return Err(bad(&format!("{name:?} is no option; wait and shards are"))),
+            };
+            if !read {
+                let most = names::MOST;
+                let why =
+                    format!("{option:?}: a number of replicas, or of shards from 1 to {most}");
+                return Err(bad(&why));
+            }
+        }
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_say_where_and_how() {
+        let options =
+            Options::parse("redis", "//me:s%40@a,b:7000/3?wait=1&shards=4").expect("good");
+        let addresses: Vec<_> = options.seeds.iter().map(|seed| seed.addr().to_string()).collect();
+        assert_eq!(addresses, ["a:6379", "b:7000"]);
+        let settings = options.seeds[1].redis_settings();
+        assert_eq!((settings.username(), settings.password()), (Some("me"), Some("s@")));
+        assert_eq!((settings.db(), options.wait, options.shards), (3, 1, Some(4)));
+        let options = Options::parse("redis", "//[::1]:7").expect("good");
+        assert_eq!(options.seeds[0].addr().to_string(), "::1:7");
+    }
+
+    #[test]
+    fn bad_ones_are_told_without_the_password() {
+        for (rest, said) in [
+            ("host", "redis: an address begins with //"),
+            ("//me:secret@", "redis: without the name of a host"),
+            (
+                "//me:secret@h?wait=x",
+                "redis: \"wait=x\": a number of replicas, or of shards from 1 to 256",
+            ),
+            (
+                "//h?shards=0",
+                "redis: \"shards=0\": a number of replicas, or of shards from 1 to 256",
+            ),
+            ("//h?speed=9", "redis: \"speed\" is no option; wait and shards are"),
+        ] {
+            assert_eq!(Options::parse("redis", rest).expect_err("bad"), said);
+        }
+        let error = Options::parse("redis", "//me:secret@h:port/x").expect_err("bad");
+        assert!(!error.contains("secret"), "{error}");
+    }
+}

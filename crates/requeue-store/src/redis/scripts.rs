@@ -1,0 +1,82 @@
+//! The scripts that the verbs are, each for keys of one shard.
+
+use redis::{Cmd, Script as Hashed, cmd};
+
+use super::names::Shard;
+
+#[derive(Debug)]
+pub(super) struct Script {
+    text: String,
+    hash: String,
+}
+
+impl Script {
+    fn new(parts: &[&str]) -> Self {
+        let text = parts.join("\n");
+        let hash = Hashed::new(&text).get_hash().to_owned();
+        Self { text, hash }
+    }
+
+    /// To be given its arguments.
+    pub(super) fn on(&self, shard: &Shard) -> Cmd {
+        self.with(&shard.keys)
+    }
+
+    pub(super) fn with(&self, keys: &[String]) -> Cmd {
+        let mut command = cmd("EVALSHA");
+        command.arg(&self.hash).arg(keys.len()).arg(keys);
+        command
+    }
+
+    /// Makes it known to a server.
+    pub(super) fn load(&self) -> Cmd {
+        let mut command = cmd("SCRIPT");
+        command.arg("LOAD").arg(&self.text);
+        command
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Scripts {
+    pub(super) open: Script,
+    pub(super) check: Script,
+    pub(super) add: Script,
+    pub(super) claim: Script,
+    pub(super) peek: Script,
+    pub(super) finish: Script,
+    pub(super) renew: Script,
+    pub(super) cancel: Script,
+    pub(super) revive: Script,
+    pub(super) look_up: Script,
+    pub(super) walk: Script,
+    pub(super) counts: Script,
+    pub(super) wake: Script,
+}
+
+/// The server's.
+pub(super) const CLOCK: &str = include_str!("lua/clock.lua");
+
+impl Scripts {
+    /// `clock` is a function `now` in Lua.
+    pub(super) fn new(clock: &str) -> Self {
+        let shard = include_str!("lua/shard.lua");
+        let rows = include_str!("lua/rows.lua");
+        let verb = |text| Script::new(&[clock, shard, rows, text]);
+        let look = |text| Script::new(&[clock, shard, text]);
+        Self {
+            open: Script::new(&[include_str!("lua/open.lua")]),
+            check: look(include_str!("lua/check.lua")),
+            add: verb(include_str!("lua/add.lua")),
+            claim: verb(include_str!("lua/claim.lua")),
+            peek: look(include_str!("lua/peek.lua")),
+            finish: verb(include_str!("lua/finish.lua")),
+            renew: verb(include_str!("lua/renew.lua")),
+            cancel: verb(include_str!("lua/cancel.lua")),
+            revive: verb(include_str!("lua/revive.lua")),
+            look_up: look(include_str!("lua/look_up.lua")),
+            walk: look(include_str!("lua/walk.lua")),
+            counts: look(include_str!("lua/counts.lua")),
+            wake: look("wake()"),
+        }
+    }
+}

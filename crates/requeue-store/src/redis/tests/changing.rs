@@ -1,0 +1,237 @@
+//! What the verbs do among several who use a queue, and with whatever it is given.
+
+use std::collections::HashSet;
+
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::{Add, Queue};
+
+/// Who polls so seldom is woken, or waits longer than a test may take.
+const NEVER: Duration = Duration::from_secs(3600);
+
+async fn open(url: &str, name: &str) -> Queue {
+    store(url).await.queue(name).poll(NEVER).open().await.expect("it opens")
+}
+
+/// Each of `tasks` has a connection of its own, as processes have.
+async fn work(url: &str, name: &str, tasks: usize, rounds: usize) {
+    const KEYS: usize = 60;
+    let held = Arc::new(Mutex::new(HashMap::new()));
+    let last = Arc::new(Mutex::new(HashMap::new()));
+    let mut all = JoinSet::new();
+    for task in 0..tasks {
+        let queue = open(url, name).await;
+        let (held, last) = (Arc::clone(&held), Arc::clone(&last));
+        all.spawn(async move {
+            for round in 0..rounds {
+                let keys = (0..KEYS).filter(|n| (n + round + task) % 12 == 0);
+                queue.add_all(keys.map(|n| n.to_string())).await.expect("added");
+                for item in queue.get_many(5).await {
+                    let key = item.key().clone();
+                    let other = lock(&held).insert(key.clone(), item.epoch());
+                    assert_eq!(other, None, "{key} is with two at once");
+                    let before = lock(&last).insert(key.clone(), item.epoch());
+                    assert!(before < Some(item.epoch()), "{key}: numbers rise");
+                    tokio::task::yield_now().await;
+                    lock(&held).remove(&key);
+                    match round % 7 {
+                        0 => item.retry("once more").await.expect("it is ours"),
+                        1 => item.put_back().await.expect("it is ours"),
+                        _ => item.succeed().await.expect("it is ours"),
+                    }
+                }
+            }
+        });
+    }
+    while let Some(ended) = all.join_next().await {
+        ended.expect("no two have a key");
+    }
+    let queue = open(url, name).await;
+    // What was added last is handed out still.
+    while queue.counts().await.expect("counted") != Counts::default() {
+        for item in queue.get_many(100).await {
+            item.succeed().await.expect("it is ours");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_two_have_a_key_at_once_and_none_is_lost() {
+    let Some(server) = Server::shared() else { return };
+    work(&server.url(""), &name("shared"), 4, 150).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_cluster_no_two_have_a_key_at_once_and_none_is_lost() {
+    let Some(cluster) = Cluster::shared() else { return };
+    work(&cluster.url(), &name("shared"), 4, 60).await;
+}
+
+async fn wakes(url: &str) {
+    let name = name("waking");
+    let (one, other) = (open(url, &name).await, open(url, &name).await);
+    let adding = open(url, &name).await;
+    let get = |queue: &Queue| {
+        let queue = queue.clone();
+        tokio::spawn(async move { queue.get().await.expect("it is not shut down") })
+    };
+    let (first, second) = (get(&one), get(&other));
+    // Both are to be woken, by one message or two.
+    adding.add_all(["a", "b"]).await.expect("added");
+    let items = [first.await.expect("woken"), second.await.expect("woken")];
+    let found: HashSet<_> = items.iter().map(|item| item.to_string()).collect();
+    assert_eq!(found, HashSet::from(["a".to_owned(), "b".to_owned()]));
+    // One that was added again while it was worked on, one that failed, and one that is due later.
+    adding.add("a").await.expect("added");
+    let third = get(&one);
+    for item in items {
+        item.succeed().await.expect("it is ours");
+    }
+    let item = third.await.expect("woken");
+    assert_eq!(item.as_str(), Some("a"));
+    let fourth = get(&other);
+    item.retry_after(Duration::from_millis(20), "no").await.expect("it is ours");
+    let item = fourth.await.expect("woken");
+    assert_eq!((item.as_str(), item.attempt()), (Some("a"), 2));
+    item.succeed().await.expect("it is ours");
+    let fifth = get(&one);
+    adding.add_after("c", NEVER).await.expect("added");
+    adding.add_after("c", Duration::from_millis(30)).await.expect("added");
+    let item = fifth.await.expect("woken");
+    assert_eq!(item.as_str(), Some("c"));
+    item.park("no more").await.expect("it is ours");
+    let sixth = get(&other);
+    assert!(adding.revive("c").await.expect("asked"));
+    sixth.await.expect("woken").succeed().await.expect("it is ours");
+}
+
+#[tokio::test]
+async fn who_waits_is_woken() {
+    let Some(server) = Server::shared() else { return };
+    wakes(&server.url("")).await;
+}
+
+#[tokio::test]
+async fn who_waits_for_a_cluster_is_woken() {
+    let Some(cluster) = Cluster::shared() else { return };
+    wakes(&cluster.url()).await;
+}
+
+#[tokio::test]
+async fn who_is_busy_takes_no_message_from_who_waits() {
+    let Some(server) = Server::shared() else { return };
+    let name = name("busy");
+    let busy = open(&server.url(""), &name).await;
+    // It waits, is served, and waits no more.
+    for n in 0..3 {
+        let got = tokio::spawn({
+            let busy = busy.clone();
+            async move { busy.get().await.expect("it is not shut down") }
+        });
+        busy.add(n.to_string()).await.expect("added");
+        got.await.expect("woken").succeed().await.expect("it is ours");
+    }
+    let idle = open(&server.url(""), &name).await;
+    for n in 0..20 {
+        let got = tokio::spawn({
+            let idle = idle.clone();
+            async move { idle.get().await.expect("it is not shut down") }
+        });
+        busy.add(n.to_string()).await.expect("added");
+        got.await.expect("woken").succeed().await.expect("it is ours");
+    }
+}
+
+#[tokio::test]
+async fn keys_and_names_may_be_anything() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.url("");
+    let keys: Vec<Vec<u8>> = vec![
+        vec![],
+        vec![0],
+        b"{".to_vec(),
+        b"}{a}".to_vec(),
+        b"a b\r\n$3\r\n".to_vec(),
+        vec![0xff, 0xfe, 0],
+        b"1e3".to_vec(),
+        vec![b'x'; 2048],
+    ];
+    let names = ["{}", "}", "a b", "a/0.0", "a", "*", "'\"\\", "ä\u{1}"].map(|odd| {
+        // Of this run alone.
+        format!("{odd}{}", name(""))
+    });
+    let mut queues = Vec::new();
+    for (at, name) in names.iter().enumerate() {
+        let queue = open(&url, name).await;
+        queue.add_all(keys[..=at].to_vec()).await.expect("added");
+        queues.push(queue);
+    }
+    for (at, queue) in queues.iter().enumerate() {
+        let mut wanted = keys[..=at].to_vec();
+        wanted.sort();
+        let found = queue.snapshot(None, None, 100).await.expect("a page");
+        assert_eq!(found.iter().map(|entry| entry.key.to_vec()).collect::<Vec<_>>(), wanted);
+        for item in queue.get_many(100).await {
+            item.succeed().await.expect("it is ours");
+        }
+        assert_eq!(queue.counts().await.expect("counted"), Counts::default());
+    }
+}
+
+#[tokio::test]
+async fn many_keys_are_walked_page_by_page() {
+    let Some(server) = Server::shared() else { return };
+    let queue = open(&server.url(""), &name("pages")).await;
+    let keys: Vec<String> = (0..2000).map(|n| format!("{n:04}")).collect();
+    queue.add_all(keys.clone()).await.expect("added");
+    let mut items = queue.get_many(20).await;
+    items.pop().expect("there is one").park("bad").await.expect("it is ours");
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = queue.snapshot(None, after.as_ref(), 300).await.expect("a page");
+        let Some(last) = page.last() else { break };
+        after = Some(last.key.clone());
+        found.extend(page.into_iter().map(|entry| entry.key.to_string()));
+    }
+    assert_eq!(found, keys);
+    for (state, count) in
+        [(State::Processing, 19), (State::Parked, 1), (State::Waiting, 0), (State::Ready, 1980)]
+    {
+        let page = queue.snapshot(Some(state), None, 5000).await.expect("a page");
+        assert_eq!(page.len(), count, "{state:?}");
+        assert!(page.iter().all(|entry| entry.state == state));
+    }
+    let counts = queue.counts().await.expect("counted");
+    assert_eq!((counts.ready, counts.processing, counts.parked), (1980, 19, 1));
+}
+
+#[tokio::test]
+async fn a_key_that_ends_leaves_nothing_and_its_numbers_rise() {
+    let Some(server) = Server::start() else { return };
+    let url = server.url("");
+    let queue = open(&url, "q").await;
+    let mut last = 0;
+    for round in 0..4 {
+        queue.add_with("a", Add::now().reason(3)).await.expect("added");
+        let item = queue.get().await.expect("it is there");
+        assert!(item.epoch() > last);
+        last = item.epoch();
+        item.succeed().await.expect("it is ours");
+        match round {
+            0 => {
+                let left = server.cli(&["keys", "*"]);
+                let mut left: Vec<_> = left.lines().collect();
+                left.sort_unstable();
+                let kept = ["requeue:schema", "requeue:{q/0.0}:epoch", "requeue:{q}:queue"];
+                assert_eq!(left.iter().filter(|key| !key.ends_with(":wake")).count(), kept.len());
+                assert!(kept.iter().all(|key| left.contains(key)), "{left:?}");
+            }
+            // As a failover may.
+            1 => _ = server.cli(&["del", "requeue:{q/0.0}:epoch"]),
+            // As an operator may.
+            2 => _ = server.cli(&["script", "flush"]),
+            _ => {}
+        }
+    }
+}

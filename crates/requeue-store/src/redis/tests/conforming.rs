@@ -1,0 +1,91 @@
+//! The verbs do what the model does.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::conformance::{Rig, check, steps};
+use crate::engine::BoxFuture;
+
+/// Time stands in a key beside each shard's.
+const CLOCK: &str =
+    "local function now() return tonumber(redis.call('GET', KEYS[1] .. ':now') or 1) end";
+
+struct Fixture {
+    engine: Arc<Redis>,
+    shards: u16,
+}
+
+impl Fixture {
+    async fn new(url: &str, shards: u16) -> Self {
+        let mut options = options(url);
+        options.shards = Some(shards);
+        let engine = Redis::connect_with(options, CLOCK).await.expect("it is there");
+        engine.migrate().await.expect("the schema is made");
+        Self { engine: Arc::new(engine), shards }
+    }
+}
+
+impl Rig for Fixture {
+    fn engine(&self) -> Arc<dyn Engine> {
+        Arc::clone(&self.engine) as _
+    }
+
+    fn set_time(&self, now: i64) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let queues: Vec<_> = lock(&self.engine.queues).values().map(Arc::clone).collect();
+            for shard in queues.iter().flat_map(|shards| &**shards) {
+                let mut set = cmd("SET");
+                set.arg(format!("{}:now", shard.keys[0])).arg(now);
+                self.engine.nodes.send(shard.slot, &[&set], None).await.expect("the time is set");
+            }
+        })
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.shards == 1
+    }
+}
+
+fn conforms(url: &str, shards: u16, early_add: EarlyAdd) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(20);
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    proptest!(config, |(steps in steps(60))| {
+        runtime.block_on(async {
+            let rig = Fixture::new(url, shards).await;
+            check(&rig, &name("conforming"), early_add, &steps).await;
+        });
+    });
+}
+
+#[test]
+fn replaces_as_the_model_does() {
+    let Some(server) = Server::shared() else { return };
+    conforms(&server.url(""), 1, EarlyAdd::Replace);
+}
+
+#[test]
+fn holds_as_the_model_does() {
+    let Some(server) = Server::shared() else { return };
+    conforms(&server.url(""), 1, EarlyAdd::Hold);
+}
+
+#[test]
+fn several_shards_are_one_queue() {
+    let Some(server) = Server::shared() else { return };
+    conforms(&server.url(""), 3, EarlyAdd::Hold);
+}
+
+#[test]
+fn a_cluster_replaces_as_the_model_does() {
+    let Some(cluster) = Cluster::shared() else { return };
+    conforms(&cluster.url(), 1, EarlyAdd::Replace);
+    conforms(&cluster.url(), 4, EarlyAdd::Replace);
+}
+
+#[test]
+fn a_cluster_holds_as_the_model_does() {
+    let Some(cluster) = Cluster::shared() else { return };
+    conforms(&cluster.url(), 1, EarlyAdd::Hold);
+}

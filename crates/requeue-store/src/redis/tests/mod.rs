@@ -1,0 +1,28 @@
+//! On real servers.
+
+mod changing;
+mod conforming;
+mod faults;
+
+use std::sync::atomic::{AtomicU32, Ordering as Atomic};
+
+use requeue_servers::{Redis as Server, RedisCluster as Cluster};
+
+use super::*;
+
+/// A name that no other test has.
+fn name(what: &str) -> String {
+    static NAMES: AtomicU32 = AtomicU32::new(0);
+    format!("{what}-{}", NAMES.fetch_add(1, Atomic::Relaxed))
+}
+
+fn options(url: &str) -> Options {
+    let (scheme, rest) = url.split_once(':').expect("it is an address");
+    Options::parse(scheme, rest).expect("it is an address")
+}
+
+async fn store(url: &str) -> crate::Store {
+    let store = crate::Store::connect(url).await.expect("it is there");
+    store.migrate().await.expect("the schema is made");
+    store
+}

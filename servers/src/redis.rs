@@ -1,0 +1,267 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::keeper::{Keeper, did_not_run, free_port};
+
+const MISSING: &str = "there is no Redis server here";
+
+/// A Redis or Valkey server, which is killed when this is dropped, or when the process dies that has
+/// it. It listens on loopback, with and without TLS, where everybody may come in. What it has written
+/// survives it, though not its machine.
+#[derive(Debug)]
+pub struct Redis {
+    keeper: Keeper,
+    cli: PathBuf,
+    port: u16,
+    tls_port: u16,
+    cluster_port: u16,
+}
+
+impl Redis {
+    /// Starts one; `None` where there is none to start, which is then said in the list that
+    /// `REQUEUE_NOT_RUN` names.
+    ///
+    /// # Panics
+    /// When it does not start, with its log.
+    pub fn start() -> Option<Self> {
+        let found = programs();
+        if found.is_none() {
+            did_not_run(MISSING);
+        }
+        found.map(|programs| Self::start_with(&programs, false))
+    }
+
+    fn start_with((program, cli): &(PathBuf, PathBuf), in_cluster: bool) -> Self {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let [port, tls_port, cluster_port] = [(); 3].map(|()| free_port());
+            let cluster_port = if in_cluster { cluster_port } else { 0 };
+            let paths = [program, cli].map(|path| path.to_string_lossy());
+            let ports = [port, tls_port, cluster_port].map(|port| port.to_string());
+            let args = [&*paths[0], &*paths[1], &*ports[0], &*ports[1], &*ports[2]];
+            let keeper = Keeper::new(include_str!("redis.sh"), &args, |dir| {
+                let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
+                let certificate = certificate.unwrap_or_else(|err| panic!("a certificate: {err}"));
+                write(&dir.join("server.crt"), &certificate.cert.pem());
+                write(&dir.join("server.key"), &certificate.signing_key.serialize_pem());
+            });
+            match keeper.try_order("started") {
+                Ok(()) => return Self { keeper, cli: cli.clone(), port, tls_port, cluster_port },
+                // Somebody may have been quicker to take a port.
+                Err(why) => assert!(tries < 3, "{why}"),
+            }
+        }
+    }
+
+    /// The one that all tests of a program share, who leave it running.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start) does.
+    pub fn shared() -> Option<&'static Self> {
+        static SHARED: OnceLock<Option<Redis>> = OnceLock::new();
+        shared(&SHARED, Self::start)
+    }
+
+    /// Its address, for whoever has these credentials, if any: `USER:PASSWORD@`.
+    pub fn url(&self, credentials: &str) -> String {
+        format!("redis://{credentials}127.0.0.1:{}", self.port)
+    }
+
+    /// The same, with TLS. The server's certificate is `localhost`'s.
+    pub fn tls_url(&self, host: &str) -> String {
+        format!("rediss://{host}:{}", self.tls_port)
+    }
+
+    /// What vouches for its certificate.
+    pub fn certificate(&self) -> PathBuf {
+        self.keeper.dir().join("server.crt")
+    }
+
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Runs a command, and returns what it prints.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn cli(&self, command: &[&str]) -> String {
+        let mut cli = Command::new(&self.cli);
+        cli.args(["-e", "-p", &self.port.to_string()]).args(command);
+        let done = cli.output().unwrap_or_else(|err| panic!("redis-cli: {err}"));
+        let printed = String::from_utf8_lossy(&done.stdout).trim_end().to_owned();
+        assert!(done.status.success(), "{command:?}: {printed}");
+        printed
+    }
+
+    /// Has it die at once.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn kill(&self) {
+        self.keeper.order("killed");
+    }
+
+    /// Starts it again.
+    ///
+    /// # Panics
+    /// When it does not start, with its log.
+    pub fn restart(&self) {
+        self.keeper.order("started");
+    }
+
+    /// Has it stand still.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn freeze(&self) {
+        self.keeper.order("frozen");
+    }
+
+    /// Has it go on.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn thaw(&self) {
+        self.keeper.order("thawed");
+    }
+}
+
+/// Three masters, each with a replica, who share the slots evenly. They fail over when told to, and
+/// otherwise after five seconds.
+#[derive(Debug)]
+pub struct RedisCluster {
+    nodes: Vec<Redis>,
+}
+
+/// How many masters there are.
+const MASTERS: usize = 3;
+const SLOTS: usize = 16384;
+
+impl RedisCluster {
+    /// As [`Redis::start`].
+    ///
+    /// # Panics
+    /// When it does not start, or its nodes don't find each other.
+    pub fn start() -> Option<Self> {
+        let Some(programs) = programs() else {
+            did_not_run(MISSING);
+            return None;
+        };
+        let nodes: Vec<_> = (0..2 * MASTERS).map(|_| Redis::start_with(&programs, true)).collect();
+        let cluster = Self { nodes };
+        cluster.join();
+        Some(cluster)
+    }
+
+    /// The one that all tests of a program share, who leave it running.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start) does.
+    pub fn shared() -> Option<&'static Self> {
+        static SHARED: OnceLock<Option<RedisCluster>> = OnceLock::new();
+        shared(&SHARED, Self::start)
+    }
+
+    fn join(&self) {
+        for (number, node) in self.nodes.iter().enumerate() {
+            let epoch = (number + 1).to_string();
+            node.cli(&["cluster", "set-config-epoch", &epoch]);
+            if number < MASTERS {
+                let first = (SLOTS * number).div_ceil(MASTERS).to_string();
+                let last = ((SLOTS * (number + 1)).div_ceil(MASTERS) - 1).to_string();
+                node.cli(&["cluster", "addslotsrange", &first, &last]);
+            }
+            let (port, cluster_port) = (node.port.to_string(), node.cluster_port.to_string());
+            self.nodes[0].cli(&["cluster", "meet", "127.0.0.1", &port, &cluster_port]);
+        }
+        let masters = self.nodes[..MASTERS].iter().map(|node| node.cli(&["cluster", "myid"]));
+        for (master, replica) in masters.zip(&self.nodes[MASTERS..]) {
+            let knows = || replica.cli(&["cluster", "nodes"]).contains(&master);
+            until("the nodes meet", knows);
+            replica.cli(&["cluster", "replicate", &master]);
+        }
+        until("the cluster is complete", || {
+            self.nodes.iter().all(|node| {
+                let (info, nodes) =
+                    (node.cli(&["cluster", "info"]), node.cli(&["cluster", "nodes"]));
+                info.contains("cluster_state:ok")
+                    && nodes.matches("slave").count() == MASTERS
+                    && !nodes.contains("handshake")
+            }) && self.nodes[MASTERS..].iter().all(Self::is_replica_of_somebody)
+        });
+    }
+
+    fn is_replica_of_somebody(node: &Redis) -> bool {
+        node.cli(&["info", "replication"]).contains("master_link_status:up")
+    }
+
+    /// Its address, by all of its nodes.
+    pub fn url(&self) -> String {
+        let hosts = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port));
+        format!("redis://{}", hosts.collect::<Vec<_>>().join(","))
+    }
+
+    /// All of its nodes: three masters at first, then the replica of each.
+    pub fn nodes(&self) -> &[Redis] {
+        &self.nodes
+    }
+
+    /// Kills a master, and has its replica take its place.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn fail_over(&self, master: usize) {
+        self.nodes[master].kill();
+        let replica = &self.nodes[master + MASTERS];
+        until("the replica sees that its master is gone", || {
+            replica.cli(&["info", "replication"]).contains("master_link_status:down")
+        });
+        replica.cli(&["cluster", "failover", "takeover"]);
+        until("the replica is a master", || {
+            replica.cli(&["info", "replication"]).contains("role:master")
+        });
+    }
+}
+
+fn shared<T>(cell: &'static OnceLock<Option<T>>, start: fn() -> Option<T>) -> Option<&'static T> {
+    let mut first = false;
+    let shared = cell.get_or_init(|| {
+        first = true;
+        start()
+    });
+    if shared.is_none() && !first {
+        did_not_run(MISSING);
+    }
+    shared.as_ref()
+}
+
+/// Waits for what comes in its own time.
+fn until(what: &str, is: impl Fn() -> bool) {
+    for _ in 0..1200 {
+        if is() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("{what}: not within a minute");
+}
+
+fn write(path: &Path, text: &str) {
+    fs::write(path, text).unwrap_or_else(|err| panic!("{}: {err}", path.display()));
+}
+
+/// The server and its command line, in the path.
+fn programs() -> Option<(PathBuf, PathBuf)> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let find = |name: String| {
+        std::env::split_paths(&path).map(|dir| dir.join(&name)).find(|program| program.is_file())
+    };
+    ["redis", "valkey"]
+        .iter()
+        .find_map(|name| Some((find(format!("{name}-server"))?, find(format!("{name}-cli"))?)))
+}
