@@ -170,9 +170,11 @@ begin
             ) b order by b.at limit in_oldest
         ) o;
         select coalesce(array_agg(o.id), '{}') into eldest from (
-            select x.ctid as id from unnest(here) as p (id) join requeue.keys x on x.ctid = p.id
-            where x.queue = in_queue and x.state = 0 and x.at <= t
-            order by x.at for update of x skip locked
+            -- (`+ 0`: it would go by the index of all that is ready.)
+            select x.ctid as id from requeue.keys x
+            where x.ctid = any (here) and x.queue + 0 = in_queue and x.state + 0 = 0
+                and x.at + 0 <= t
+            order by x.at for update skip locked
         ) o;
     end if;
     taken := eldest;
@@ -246,18 +248,24 @@ begin
     -- One that a crash of the server undoes is a lease that runs out.
     perform set_config('synchronous_commit', 'off', true);
     -- Locked first, and changed by another statement: that sees what an add has done that was under
-    -- way when this began. (No `state = 1`: it would go by the index of leases.)
+    -- way when this began. (One key after the other, and no `state = 1`: a plan that was made while
+    -- the table was small would go through all of it, or by the index of leases.)
     select array_agg(f.n),
         array_agg(f.id) filter (where f.how = 0 and f.at is null),
         array_agg(f.id) filter (where f.how = 0 and f.at is not null),
         array_agg(f.n) filter (where f.how <> 0)
     into held, gone, again, others
     from (
-        select e.n::integer, e.how, x.ctid as id, x.at
-        from unnest(in_keys, in_epochs, in_hows) with ordinality as e (key, epoch, how, n)
-        join requeue.keys x on x.queue = in_queue and x.key = e.key
-        where x.epoch = e.epoch and x.lease_until > t
-        order by e.key for update of x
+        select e.n::integer, e.how, h.id, h.at
+        from (
+            select * from unnest(in_keys, in_epochs, in_hows) with ordinality
+                as b (key, epoch, how, n)
+            order by b.key
+        ) e, lateral (
+            select x.ctid as id, x.at from requeue.keys x
+            where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch and x.lease_until > t
+            for update
+        ) h
     ) f;
     if gone is not null then
         delete from requeue.keys x where x.ctid = any (gone);
@@ -306,19 +314,26 @@ declare
     ids tid[];
 begin
     select coalesce(array_agg(f.n), '{}'), array_agg(f.id) into renewed, ids from (
-        select e.n::integer, x.ctid as id
-        from unnest(in_keys, in_epochs) with ordinality as e (key, epoch, n)
-        join requeue.keys x on x.queue = in_queue and x.key = e.key
-        where x.epoch = e.epoch and x.lease_until > t
-        order by e.key for update of x skip locked
+        select e.n::integer, h.id
+        from (
+            select * from unnest(in_keys, in_epochs) with ordinality as b (key, epoch, n)
+            order by b.key
+        ) e, lateral (
+            select x.ctid as id from requeue.keys x
+            where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch and x.lease_until > t
+            for update skip locked
+        ) h
     ) f;
     update requeue.keys x set lease_until = requeue.later(t, in_lease) where x.ctid = any (ids);
     busy := '{}';
     if cardinality(renewed) < cardinality(in_keys) then
         select coalesce(array_agg(e.n::integer), '{}') into busy
-        from unnest(in_keys, in_epochs) with ordinality as e (key, epoch, n)
-        join requeue.keys x on x.queue = in_queue and x.key = e.key
-        where x.epoch = e.epoch and x.lease_until > t and e.n <> all (renewed);
+        from unnest(in_keys, in_epochs) with ordinality as e (key, epoch, n), lateral (
+            select from requeue.keys x
+            where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch and x.lease_until > t
+            limit 1
+        ) h
+        where e.n <> all (renewed);
     end if;
 end $$;
 

@@ -12,42 +12,43 @@ use crate::engine::{Asked, Backoff, Delay, Failing, HandOut, How};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn failing() -> Failing {
+pub(super) fn failing() -> Failing {
     let (base, cap) = (Duration::from_micros(1), Duration::from_micros(1));
     Failing { backoff: Backoff { base, cap, share: 0.0 }, max_failures: None }
 }
 
-fn claim(max: usize, lease: Duration) -> Claim {
+pub(super) fn claim(max: usize, lease: Duration) -> Claim {
     Claim { max, oldest: max / 10, lease, expired: failing() }
 }
 
-fn asks<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<Ask> {
+pub(super) fn asks<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<Ask> {
     keys.into_iter().map(|key| Ask { key: key.into(), add: Add::now(), adds: 1 }).collect()
 }
 
-fn end(out: &HandOut, how: How) -> Vec<End> {
+pub(super) fn end(out: &HandOut, how: How) -> Vec<End> {
     vec![End { key: out.key.clone(), epoch: out.epoch, how }]
 }
 
-async fn one(engine: &Postgres, queue: &Place) -> HandOut {
+pub(super) async fn one(engine: &Postgres, queue: &Place) -> HandOut {
     let claimed = engine.claim(queue, claim(1, MINUTE)).await.expect("claimed");
     claimed.items.into_iter().next().expect("one is ready")
 }
 
 /// A client that begins a transaction, and its connection.
-async fn other(url: &str) -> Client {
+pub(super) async fn other(url: &str) -> Client {
     let config: tokio_postgres::Config = url.parse().expect("it is an address");
     let (client, connection) = config.connect(tokio_postgres::NoTls).await.expect("it is there");
     tokio::spawn(connection);
     client
 }
 
-/// Until a statement whose text begins so waits for a lock.
-async fn waits(client: &Client, statement: &str) {
-    let sql = "select exists (select from pg_stat_activity where wait_event_type = 'Lock' \
-               and datname = current_database() and query like $1 || '%')";
+/// Until so many statements whose text begins so wait for locks.
+async fn wait_for(statements: i64, client: &Client, statement: &str) {
+    let sql = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' \
+               and datname = current_database() and query like $1 || '%'";
     loop {
-        if client.query_one(sql, &[&statement]).await.expect("it is told").get(0) {
+        let found: i64 = client.query_one(sql, &[&statement]).await.expect("it is told").get(0);
+        if found >= statements {
             return;
         }
         tokio::task::yield_now().await;
@@ -147,7 +148,7 @@ async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
         let ends = [end(&a, how), end(&b, How::Succeed)].concat();
         let finishing = engine.finish(&queue, ends);
         let committing = async {
-            waits(&onlooker, "select requeue.finish").await;
+            wait_for(1, &onlooker, "select requeue.finish").await;
             adder.batch_execute("commit").await.expect("committed");
         };
         let (finished, ()) = tokio::join!(finishing, committing);
@@ -215,14 +216,23 @@ async fn batches_in_different_orders_do_not_deadlock() {
     let (adder, onlooker) = (other(&url).await, other(&url).await);
     adder.batch_execute("begin; select requeue.add('q', 'b')").await.expect("added");
     // Both wait at `b`, and neither has what the other needs before that.
-    let (one, other) = (engine.add(&queue, asks(["c", "b", "a"])), async {
-        waits(&onlooker, "select requeue.add_all").await;
+    let backwards = format!(
+        "select requeue.add_all({}, array['c', 'b', 'a']::bytea[], '{{0, 0, 0}}', '{{0, 0, 0}}', \
+         '{{0, 0, 0}}', '{{0, 0, 0}}', '{{1, 1, 1}}')",
+        queue.id
+    );
+    let other = other(&url).await;
+    let (one, other) = tokio::join!(other.query_one(&backwards, &[]), async {
+        wait_for(1, &onlooker, "select requeue.add_all").await;
         let adding = engine.add(&queue, asks(["a", "b", "c"]));
-        let committing = async { adder.batch_execute("commit").await.expect("committed") };
+        let committing = async {
+            wait_for(2, &onlooker, "select requeue.add_all").await;
+            adder.batch_execute("commit").await.expect("committed");
+        };
         tokio::join!(adding, committing).0
     });
-    let (one, other) = tokio::join!(one, other);
-    assert_eq!(one.expect("added"), [Added::New, Added::Coalesced, Added::New]);
+    let one: Vec<i16> = one.expect("added").get(0);
+    assert_eq!(one, [0, 1, 0]);
     assert_eq!(other.expect("added"), [Added::Coalesced; 3]);
     let sql = "select deadlocks from pg_stat_database where datname = current_database()";
     assert_eq!(onlooker.query_one(sql, &[]).await.expect("told").get::<_, i64>(0), 0);
@@ -239,7 +249,7 @@ async fn what_waits_for_a_lock_ends_when_nobody_waits_for_it() {
         let adding = engine.add(&queue, asks(["a", "b"]));
         tokio::select! {
             _ = adding => panic!("`b` is locked"),
-            () = waits(&onlooker, "select requeue.add_all") => {}
+            () = wait_for(1, &onlooker, "select requeue.add_all") => {}
         }
     }
     // The connection went with it: `a` is free, while `b` is still locked.

@@ -4,6 +4,7 @@ mod changing;
 mod conforming;
 mod connecting;
 mod sql;
+mod waking;
 
 use requeue_servers::Postgres as Server;
 

@@ -1,0 +1,181 @@
+//! Who is told that a key is ready, and how far claims look for one.
+
+use tokio::time::timeout;
+
+use super::changing::{asks, claim, end, failing, one, other};
+use super::*;
+use crate::engine::{Delay, How};
+
+/// What is not a matter of time is there long before.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn told(wakes: &mut watch::Receiver<u64>) {
+    timeout(PATIENCE, wakes.changed()).await.expect("in time").expect("it listens");
+    wakes.mark_unchanged();
+}
+
+/// An empty claim, so that whoever adds knows that somebody waits.
+async fn wait(engine: &Postgres, queue: &Place) {
+    let claimed = engine.claim(queue, claim(1, PATIENCE)).await.expect("claimed");
+    assert_eq!(claimed.items, []);
+}
+
+#[tokio::test]
+async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, WHOLE).await;
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let another = engine.open("another", EarlyAdd::Replace).await.expect("it opens");
+    let mut wakes = engine.wakes(&queue);
+    // That it listens from now on.
+    told(&mut wakes).await;
+    let adder = other(&url).await;
+    let run = async |sql: &str| adder.batch_execute(sql).await.expect(sql);
+    // Nobody waits; then somebody does.
+    run("select requeue.add('q', 'a')").await;
+    let a = one(&engine, &queue).await;
+    wait(&engine, &queue).await;
+    wait(&engine, &another).await;
+    run("begin; select requeue.add('q', 'b')").await;
+    run("select requeue.add('q', 'c', '1 hour')").await;
+    run("select requeue.add('another', 'd')").await;
+    run("select requeue.add('q', 'a')").await;
+    // What comes after has come when this has, since they come in order.
+    let mut others = engine.wakes(&another);
+    told(&mut others).await;
+    let mut heard = async |wakes: &watch::Receiver<u64>| {
+        run(&format!("notify requeue_{}", another.id)).await;
+        told(&mut others).await;
+        *wakes.borrow()
+    };
+    let before = *wakes.borrow();
+    run("rollback").await;
+    assert_eq!(heard(&wakes).await, before);
+    run("begin; select requeue.add('q', 'b')").await;
+    run("commit").await;
+    told(&mut wakes).await;
+    let before = *wakes.borrow();
+    // It is ready already; it is with its worker; it is ready in an hour.
+    for nothing in ["'q', 'b'", "'q', 'a'", "'q', 'c', '1 hour'"] {
+        run(&format!("select requeue.add({nothing})")).await;
+    }
+    assert_eq!(heard(&wakes).await, before);
+    // Dirty, so that its end makes it ready; and its failure soon.
+    for how in [
+        How::Succeed,
+        How::Fail { delay: Delay::Backoff(failing()), asked: a.asked, error: "no".to_owned() },
+    ] {
+        let a = engine.look_up(&queue, &a.key).await.expect("looked up").expect("it is there");
+        let a = if a.state == State::Ready {
+            loop {
+                let out = one(&engine, &queue).await;
+                if out.key == a.key {
+                    break out.epoch;
+                }
+            }
+        } else {
+            a.epoch.expect("it is with a worker")
+        };
+        let ends = vec![End { key: "a".into(), epoch: a, how }];
+        assert_eq!(engine.finish(&queue, ends).await.expect("finished"), [true]);
+        told(&mut wakes).await;
+    }
+}
+
+#[tokio::test]
+async fn who_listens_does_so_again_when_the_server_is_back() {
+    let Some(server) = Server::start() else { return };
+    let (engine, _) = engine(&server, WHOLE).await;
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let mut wakes = engine.wakes(&queue);
+    told(&mut wakes).await;
+    wait(&engine, &queue).await;
+    server.stop();
+    server.restart();
+    told(&mut wakes).await;
+    engine.add(&queue, asks(["a"])).await.expect("added");
+    told(&mut wakes).await;
+    drop(engine);
+    // Its task has ended: nobody will tell.
+    let ended = async { while wakes.changed().await.is_ok() {} };
+    timeout(PATIENCE, ended).await.expect("in time");
+}
+
+#[tokio::test]
+async fn a_claim_looks_no_further_back_than_it_must() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, Duration::from_secs(3600)).await;
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    engine.add(&queue, asks(["a"])).await.expect("added");
+    let a = one(&engine, &queue).await;
+    // As if it came from a transaction that was open for ten seconds.
+    let adder = other(&url).await;
+    let late = "select requeue.add('q', 'b'); update requeue.keys set at = at - 10000000 \
+                where key = 'b'";
+    adder.batch_execute(late).await.expect("added");
+    wait(&engine, &queue).await;
+    engine.add(&queue, asks(["c"])).await.expect("added");
+    assert_eq!(&*one(&engine, &queue).await.key, b"c");
+    // The first claim of a process looks at all there is.
+    let second = Postgres::new(Address::parse(&url).expect("an address"), WHOLE).expect("plain");
+    assert_eq!(&*one(&second, &queue).await.key, b"b");
+    assert_eq!(engine.finish(&queue, end(&a, How::Succeed)).await.expect("ok"), [true]);
+}
+
+#[tokio::test]
+async fn a_verb_reads_no_more_than_it_changes() {
+    let Some(server) = Server::shared() else { return };
+    let (_engine, url) = engine(server, WHOLE).await;
+    let client = other(&url).await;
+    let run = async |sql: &str| client.batch_execute(sql).await.expect(sql);
+    let low = "(-9223372036854775808)::bigint";
+    let of_this = |max: u32| {
+        format!(
+            "requeue.claim(1, false, {max}, 3, 60000000, 1, 1, 0, null, array[{low}, {low}, {low}, {low}])"
+        )
+    };
+    let take = format!(
+        "create temp table held as select key, epoch from {} c where key is not null",
+        of_this(30)
+    );
+    let renew = "select requeue.renew(1, array_agg(key), array_agg(epoch), 60000000) from held";
+    let finish = |how: u8| {
+        format!(
+            "select requeue.finish(1, false, array_agg(key), array_agg(epoch), \
+             array_fill({how}::smallint, array[10]), array_fill(0::bigint, array[10]), \
+             array_fill(0::smallint, array[10]), array_fill(0, array[10]), \
+             array_fill(0, array[10]), array_fill('no'::text, array[10]), \
+             array_fill(1::bigint, array[10]), array_fill(1::bigint, array[10]), \
+             array_fill(0::float8, array[10]), array_fill(null::integer, array[10])) \
+             from (select * from held order by epoch offset {} limit 10) h",
+            how * 10
+        )
+    };
+    let verbs = [
+        take,
+        renew.to_owned(),
+        finish(0),
+        finish(1),
+        finish(2),
+        "select requeue.add_many('q', array(select n::text from generate_series(1, 30) n))".into(),
+        "select requeue.cancel(1, '40'), requeue.revive(1, '41')".to_owned(),
+        format!("select count(*) from {}", of_this(30)),
+    ];
+    run("select requeue.open('q')").await;
+    // Planned while there is nothing, as plans are of who was there first.
+    for verb in &verbs {
+        run(verb).await;
+    }
+    let many = "drop table held; \
+                select requeue.add_many('q', array(select n::text from generate_series(1, 5000) n))";
+    run(many).await;
+    for verb in &verbs {
+        run("begin").await;
+        run(verb).await;
+        let read = "select (seq_tup_read + idx_tup_fetch)::bigint from pg_stat_xact_user_tables \
+                    where relid = 'requeue.keys'::regclass";
+        let read: i64 = client.query_one(read, &[]).await.expect("told").get(0);
+        run("commit").await;
+        assert!((1..=400).contains(&read), "{read} rows for 30: {verb}");
+    }
+}
