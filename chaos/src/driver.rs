@@ -14,6 +14,9 @@ use crate::check::{Tally, Violation, examine};
 use crate::event::{Event, now};
 use crate::worker::{Failed, LEASE, open};
 
+/// How long it may take until all is done, when nothing happens any more.
+const LONGEST_END: Duration = Duration::from_secs(60);
+
 /// What is to happen.
 pub struct Plan<'a> {
     /// Which store.
@@ -116,6 +119,18 @@ impl Process {
         self.child.wait()?;
         Ok(self.said.recv()?)
     }
+
+    /// Whether it has ended by then.
+    async fn ends_by(&mut self, deadline: Instant) -> Result<bool, Failed> {
+        while self.child.try_wait()?.is_none() {
+            if Instant::now() > deadline {
+                self.child.kill()?;
+                return Ok(false);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(true)
+    }
 }
 
 /// Runs all of it to its end.
@@ -163,14 +178,18 @@ pub async fn run(plan: &Plan<'_>) -> Result<Report, Failed> {
         // Nobody adds any more, and all work on until nothing is left.
         drop(process.child.stdin.take());
     }
-    for (_, process) in processes {
-        let ended = tokio::task::spawn_blocking(move || process.end()).await??;
-        events.extend(ended);
+    let deadline = Instant::now() + LONGEST_END;
+    let mut hung = Vec::new();
+    for (number, mut process) in processes {
+        if !process.ends_by(deadline).await? {
+            hung.push(format!("process {number} still had something to do after {LONGEST_END:?}"));
+        }
+        events.extend(process.end()?);
     }
     let left = queue.counts().await?;
     let (violations, tally) = examine(&events);
-    let violations =
-        violations.iter().map(|violation| describe(violation, &events, &frozen)).collect();
+    let told = violations.iter().map(|violation| describe(violation, &events, &frozen));
+    let violations = hung.into_iter().chain(told).collect();
     Ok(Report { violations, left, tally, kills, freezes, strikes })
 }
 
