@@ -211,20 +211,39 @@ impl RedisCluster {
         &self.nodes
     }
 
-    /// Kills a master, and has its replica take its place.
+    /// Has the replica of a master that was killed take its place.
     ///
     /// # Panics
     /// When it does not.
-    pub fn fail_over(&self, master: usize) {
-        self.nodes[master].kill();
+    pub fn take_over(&self, master: usize) {
         let replica = &self.nodes[master + MASTERS];
-        until("the replica sees that its master is gone", || {
-            replica.cli(&["info", "replication"]).contains("master_link_status:down")
-        });
+        let says = |word: &str| replica.cli(&["info", "replication"]).contains(word);
+        until("the replica sees that its master is gone", || says("master_link_status:down"));
         replica.cli(&["cluster", "failover", "takeover"]);
-        until("the replica is a master", || {
-            replica.cli(&["info", "replication"]).contains("role:master")
+        until("the replica is a master", || says("role:master"));
+    }
+
+    /// Gives a slot of one master to another.
+    ///
+    /// # Panics
+    /// When it does not take it.
+    pub fn give_slot(&self, slot: u16, from: usize, to: usize) {
+        let slot = slot.to_string();
+        let ids = [from, to].map(|master| self.nodes[master].cli(&["cluster", "myid"]));
+        let (from, to) = (&self.nodes[from], &self.nodes[to]);
+        to.cli(&["cluster", "setslot", &slot, "importing", &ids[0]]);
+        from.cli(&["cluster", "setslot", &slot, "migrating", &ids[1]]);
+        let port = to.port.to_string();
+        until("the slot is empty", || {
+            let keys = from.cli(&["cluster", "getkeysinslot", &slot, "100"]);
+            for key in keys.lines() {
+                from.cli(&["migrate", "127.0.0.1", &port, key, "0", "5000"]);
+            }
+            keys.is_empty()
         });
+        for node in [to, from] {
+            node.cli(&["cluster", "setslot", &slot, "node", &ids[1]]);
+        }
     }
 }
 

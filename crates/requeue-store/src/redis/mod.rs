@@ -22,6 +22,7 @@
 //! `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`; on a cluster `cluster|slots`, too, and for `wait=N` `wait`.
 //! `migrate` needs no more.
 
+mod claiming;
 mod faults;
 mod names;
 mod nodes;
@@ -31,6 +32,7 @@ mod scripts;
 mod tests;
 mod values;
 mod waking;
+mod walking;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -49,11 +51,11 @@ use self::scripts::{CLOCK, Script, Scripts};
 use self::values::Values;
 use self::waking::Waiting;
 use crate::add::{Added, Cancelled, EarlyAdd};
-use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, HandOut, Place, Renewed};
+use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place, Renewed};
 use crate::error::Fault;
 use crate::inspect::{Counts, Entry, State};
 use crate::key::Key;
-use crate::time::{Micros, micros};
+use crate::time::micros;
 
 /// Of what is kept.
 const VERSION: &str = "1";
@@ -187,150 +189,14 @@ impl Redis {
         let shards = Arc::new(names::shards(name, count));
         for shard in &*shards {
             self.run(shard, &self.scripts.check, &self.scripts.check.on(shard)).await?;
+            if self.wait > 0 {
+                // Whether it may be asked for at all.
+                self.nodes.send(shard.slot, &[cmd("WAIT").arg(0).arg(1)], None).await?;
+            }
         }
         lock(&self.queues).entry(name.to_owned()).or_insert(shards);
         let id = self.places.fetch_add(1, Ordering::Relaxed);
         Ok(Place { id, name: name.to_owned(), early_add })
-    }
-
-    async fn claim_of(
-        &self,
-        queue: &Place,
-        shards: &[Shard],
-        number: usize,
-        claim: Claim,
-    ) -> Result<Claimed, Fault> {
-        let Claim { max, oldest, lease, expired } = claim;
-        let mut command = self.scripts.claim.on(&shards[number]);
-        command.arg(max).arg(oldest).arg(micros(lease)).arg(held(queue));
-        command.arg(values::expired(&expired));
-        let ran = self.run_and_wait(&shards[number], &self.scripts.claim, &command).await;
-        let (answer, replicas) = ran?;
-        let mut claimed = values::claimed(answer)?;
-        if !claimed.items.is_empty() && replicas < self.wait {
-            tracing::debug!(queue = queue.name, replicas, "claims that few replicas have");
-        }
-        for item in &mut claimed.items {
-            item.epoch = epoch_of(item.epoch, number, shards.len());
-        }
-        Ok(claimed)
-    }
-
-    /// How many keys the shard has to claim, and how long until there may be one.
-    async fn peek(&self, shard: &Shard) -> Result<(usize, Option<Duration>), Fault> {
-        let command = self.scripts.peek.on(shard);
-        let mut found = Values::of(self.run(shard, &self.scripts.peek, &command).await?)?;
-        Ok((found.number::<u32>()? as usize, found.until()?))
-    }
-
-    /// Claims of one shard; and if that has too few, of those others that have some.
-    async fn claimed(&self, queue: &Place, begin: usize, claim: Claim) -> Result<Claimed, Fault> {
-        let shards = self.shards_of(queue)?;
-        let count = shards.len();
-        let mut all = Gathered::default();
-        all.take(self.claim_of(queue, &shards, begin % count, claim).await);
-        if count == 1 || all.items.len() >= claim.max {
-            return all.end();
-        }
-        let others: Vec<usize> = (1..count).map(|n| (begin + n) % count).collect();
-        let peeked = join_all(others.iter().map(|&number| self.peek(&shards[number]))).await;
-        let (mut left, mut oldest) = (claim.max - all.items.len(), claim.oldest);
-        oldest = oldest.saturating_sub(all.items.len());
-        let mut claims = Vec::new();
-        for (&number, peeked) in others.iter().zip(peeked) {
-            let due = match peeked {
-                Ok((due, next)) if due == 0 || left == 0 => {
-                    all.take(Ok(Claimed { items: Vec::new(), next }));
-                    continue;
-                }
-                Ok((due, _)) => due.min(left),
-                Err(fault) => {
-                    all.take(Err(fault));
-                    continue;
-                }
-            };
-            let part = Claim { max: due, oldest: oldest.min(due), ..claim };
-            claims.push(self.claim_of(queue, &shards, number, part));
-            left -= due;
-            oldest -= part.oldest;
-        }
-        for claimed in join_all(claims).await {
-            all.take(claimed);
-        }
-        all.end()
-    }
-
-    /// Up to `limit` keys of a shard in this state, or any, those after `after`.
-    async fn walk(
-        &self,
-        shards: &[Shard],
-        number: usize,
-        state: Option<State>,
-        after: Option<&Key>,
-        limit: usize,
-        found: &mut BTreeMap<Key, Entry>,
-    ) -> Result<(), Fault> {
-        let which = match state {
-            None | Some(State::Ready | State::Waiting) => "all",
-            Some(State::Processing) => "leases",
-            Some(State::Parked) => "parked",
-        };
-        let mut cursor = b"0".to_vec();
-        loop {
-            let mut command = self.scripts.walk.on(&shards[number]);
-            command.arg(which).arg(&cursor);
-            let walked = self.run(&shards[number], &self.scripts.walk, &command).await?;
-            let mut walked = Values::of(walked)?;
-            cursor = walked.bytes()?;
-            let now: Micros = walked.number()?;
-            while !walked.is_empty() {
-                let epoch = |epoch| epoch_of(epoch, number, shards.len());
-                let (key, row) = values::entry(&mut walked, epoch)?;
-                let wanted = state.is_none_or(|state| row.state(now) == state);
-                if wanted && after.is_none_or(|after| key > *after) {
-                    found.insert(key.clone(), row.seen(key, now));
-                }
-                if found.len() > limit {
-                    found.pop_last();
-                }
-            }
-            if cursor == b"0" {
-                return Ok(());
-            }
-        }
-    }
-}
-
-/// What several shards say.
-#[derive(Default)]
-struct Gathered {
-    items: Vec<HandOut>,
-    next: Option<Duration>,
-    answered: bool,
-    fault: Option<Fault>,
-}
-
-impl Gathered {
-    fn take(&mut self, claimed: Result<Claimed, Fault>) {
-        match claimed {
-            Ok(Claimed { items, next }) => {
-                self.items.extend(items);
-                self.next = self.next.into_iter().chain(next).min();
-                self.answered = true;
-            }
-            Err(fault) => self.fault = Some(fault),
-        }
-    }
-
-    /// One that does not answer holds up nobody else.
-    fn end(self) -> Result<Claimed, Fault> {
-        let Self { items, next, answered, fault } = self;
-        match fault {
-            Some(fault) if !answered => return Err(fault),
-            Some(fault) => tracing::warn!(error = %fault.source, "a shard is left out"),
-            None => {}
-        }
-        Ok(Claimed { items, next })
     }
 }
 

@@ -1,8 +1,10 @@
 //! What the keys of a queue are called, and on which shard a key of its is.
 
 use std::fmt::Write;
+use std::sync::Mutex;
 
 use crc16::{State, XMODEM};
+use tokio::time::Instant;
 
 use crate::key::Key;
 
@@ -20,6 +22,8 @@ pub(super) struct Shard {
     pub(super) slot: u16,
     /// In the order in which the scripts know them.
     pub(super) keys: [String; 9],
+    /// Since when it has not answered one who claims; nothing is claimed there before it has.
+    pub(super) silent: Mutex<Option<Instant>>,
 }
 
 impl Shard {
@@ -39,7 +43,7 @@ pub(super) fn shards(queue: &str, count: u16) -> Vec<Shard> {
         let tag = tag.unwrap_or_else(|| queue.clone());
         let parts = ["rows", "low", "normal", "high", "leases", "again", "parked", "epoch", "wake"];
         let keys = parts.map(|part| format!("requeue:{{{tag}}}:{part}"));
-        Shard { slot: slot(&tag), keys }
+        Shard { slot: slot(&tag), keys, silent: Mutex::default() }
     };
     (0..count).map(shard).collect()
 }

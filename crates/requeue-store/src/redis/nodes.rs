@@ -82,19 +82,30 @@ impl Node {
         }
     }
 
-    /// The answer to each of them, which go out together.
+    /// The answers to all of them, which go out together; an error, if that is the first one's.
+    /// `ahead`: the slot is on its way to this server.
     async fn send(
         &self,
         connection: &mut MultiplexedConnection,
         commands: &[&Cmd],
+        ahead: bool,
     ) -> RedisResult<Vec<Value>> {
-        if let [command] = commands {
-            return Ok(vec![connection.send_packed_command(command).await?.extract_error()?]);
+        let mut answers = match commands {
+            [command] if !ahead => vec![connection.send_packed_command(command).await?],
+            _ => {
+                let mut all = pipe();
+                if ahead {
+                    all.cmd("ASKING");
+                }
+                commands.iter().for_each(|&command| _ = all.add_command(command.clone()));
+                let skipped = usize::from(ahead);
+                connection.send_packed_commands(&all, skipped, commands.len()).await?
+            }
+        };
+        if let Some(first) = answers.first_mut() {
+            *first = std::mem::replace(first, Value::Nil).extract_error()?;
         }
-        let mut all = pipe();
-        commands.iter().for_each(|&command| _ = all.add_command(command.clone()));
-        let answers = connection.send_packed_commands(&all, 0, commands.len()).await?;
-        answers.into_iter().map(Value::extract_error).collect()
+        Ok(answers)
     }
 }
 
@@ -196,7 +207,7 @@ impl Nodes {
 
     async fn ask_one(&self, node: &Node, command: &Cmd) -> Result<Value, Fault> {
         let mut connection = node.connection().await?;
-        match node.send(&mut connection, &[command]).await {
+        match node.send(&mut connection, &[command], false).await {
             Ok(mut answers) => answers.pop().ok_or_else(garbled),
             Err(error) => {
                 if !is_answer(&error) {
@@ -258,16 +269,15 @@ impl Nodes {
     }
 
     /// What the server that has the slot answers to each of them, of which the first runs `script`, if
-    /// one is named.
+    /// one is named. An error is that of the first.
     pub(super) async fn send(
         &self,
         slot: u16,
         commands: &[&Cmd],
         script: Option<&Script>,
     ) -> Result<Vec<Value>, Fault> {
-        let asking = cmd("ASKING");
         let mut node = self.holder(slot).await?;
-        let mut moving = false;
+        let mut ahead = false;
         let mut fault = Fault::absent(format!("no server takes slot {slot}"));
         for _ in 0..HOPS {
             let mut connection = match node.connection().await {
@@ -278,20 +288,15 @@ impl Nodes {
                     if Arc::ptr_eq(&next, &node) {
                         return Err(fault);
                     }
-                    node = next;
+                    (node, ahead) = (next, false);
                     continue;
                 }
             };
-            let mut all = commands.to_vec();
-            if moving {
-                all.insert(0, &asking);
-            }
-            let error = match node.send(&mut connection, &all).await {
-                Ok(answers) => return Ok(answers.into_iter().skip(usize::from(moving)).collect()),
+            let error = match node.send(&mut connection, commands, ahead).await {
+                Ok(answers) => return Ok(answers),
                 Err(error) => error,
             };
             fault = failed(&node.address, &error);
-            moving = false;
             match (error.code(), error.redirect_node(), script) {
                 (Some("NOSCRIPT"), _, Some(script)) => {
                     self.ask_one(&node, &script.load()).await?;
@@ -299,9 +304,9 @@ impl Nodes {
                 (Some(code), Some((address, _)), _) => {
                     let Some((host, port)) = address.rsplit_once(':') else { return Err(fault) };
                     let Ok(port) = port.parse() else { return Err(fault) };
-                    moving = code == "ASK";
+                    ahead = code == "ASK";
                     node = self.node_at(&node, host, port);
-                    if !moving {
+                    if !ahead {
                         // For whatever comes next; this one knows where to go.
                         let _ = self.look().await;
                     }

@@ -1,6 +1,10 @@
 //! Addresses: `redis://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]…][/DB][?OPTION&…]`, and `rediss://`.
+//! A password that is not in the address is that in `REDISCLI_AUTH`, as `redis-cli` has it.
 
-use redis::{ConnectionInfo, IntoConnectionInfo};
+use std::env;
+use std::fs;
+
+use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 
 use super::names;
 
@@ -37,6 +41,9 @@ impl Options {
         };
         let seeds = hosts.split(',').map(seed).collect::<Result<_, _>>()?;
         let mut options = Self { seeds, wait: 0, shards: None };
+        if let Ok(password) = env::var("REDISCLI_AUTH") {
+            options.seeds = options.seeds.into_iter().map(|seed| with(seed, &password)).collect();
+        }
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             let read = match name {
@@ -45,7 +52,11 @@ impl Options {
                     options.shards = value.parse().ok();
                     options.shards.is_some_and(|shards| (1..=names::MOST).contains(&shards))
                 }
-                _ => return Err(bad(&format!("{name:?} is no option; wait and shards are"))),
+                "ca" => {
+                    options.trust(value).map_err(|why| bad(&format!("{value:?}: {why}")))?;
+                    true
+                }
+                _ => return Err(bad(&format!("{name:?} is no option; ca, wait and shards are"))),
             };
             if !read {
                 let most = names::MOST;
@@ -55,6 +66,27 @@ impl Options {
             }
         }
         Ok(options)
+    }
+
+    /// Whom to believe that a server is who it says, rather than whom the system believes.
+    fn trust(&mut self, file: &str) -> Result<(), String> {
+        let certificates = fs::read(file).map_err(|error| error.to_string())?;
+        for seed in &mut self.seeds {
+            let certificates =
+                TlsCertificates { client_tls: None, root_cert: Some(certificates.clone()) };
+            let client = Client::build_with_tls(seed.clone(), certificates);
+            *seed = client.map_err(|error| error.to_string())?.get_connection_info().clone();
+        }
+        Ok(())
+    }
+}
+
+/// With a password, if it has none.
+fn with(seed: ConnectionInfo, password: &str) -> ConnectionInfo {
+    let settings = seed.redis_settings().clone();
+    match settings.password() {
+        Some(_) => seed,
+        None => seed.set_redis_settings(settings.set_password(password)),
     }
 }
 
@@ -88,7 +120,7 @@ mod tests {
                 "//h?shards=0",
                 "redis: \"shards=0\": a number of replicas, or of shards from 1 to 256",
             ),
-            ("//h?speed=9", "redis: \"speed\" is no option; wait and shards are"),
+            ("//h?speed=9", "redis: \"speed\" is no option; ca, wait and shards are"),
         ] {
             assert_eq!(Options::parse("redis", rest).expect_err("bad"), said);
         }

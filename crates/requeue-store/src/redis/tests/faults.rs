@@ -136,56 +136,147 @@ async fn what_replicas_do_not_confirm_may_or_may_not_be() {
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 1);
 }
 
-/// Adds while a master dies. All that was acknowledged, and all that was handed out after.
-async fn failed_over(url: &str, cluster: &Cluster) -> (Vec<String>, Vec<String>) {
-    let queue = open(url, "q").await;
-    let before: Vec<String> = (0..300).map(|n| format!("before-{n:03}")).collect();
-    queue.add_all(before.clone()).await.expect("added");
-    let adding = tokio::spawn({
-        let queue = queue.clone();
-        async move {
-            let mut added = Vec::new();
-            for n in 0..2000 {
-                let key = format!("during-{n:04}");
-                if queue.add(key.clone()).await.is_ok() {
-                    added.push(key);
-                }
-            }
-            added
+fn numbered(what: &str, count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("{what}-{n:04}")).collect()
+}
+
+/// Adds them one after the other, beside whatever happens.
+fn add_beside(queue: &Queue, keys: Vec<String>) -> tokio::task::JoinHandle<()> {
+    let queue = queue.clone();
+    tokio::spawn(async move {
+        for key in keys {
+            queue.add(key).await.expect("the engine goes on by itself");
         }
-    });
-    tokio::task::block_in_place(|| {
-        cluster.fail_over(0);
-        // It comes back as the replica of its replica, who has none otherwise.
-        cluster.nodes()[0].restart();
-    });
-    let mut added = adding.await.expect("it ends");
-    assert_eq!(added.len(), 2000, "the engine goes on by itself");
-    added.extend(before);
-    added.sort();
-    (added, drained(&queue).await)
+    })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_replicas_have_survives_a_failover() {
     let Some(cluster) = Cluster::start() else { return };
-    let (added, found) = failed_over(&format!("{}?wait=1", cluster.url()), &cluster).await;
-    assert_eq!(found, added);
+    let queue = open(&format!("{}?wait=1", cluster.url()), "q").await;
+    let (before, during) = (numbered("before", 300), numbered("during", 1000));
+    queue.add_all(before.clone()).await.expect("added");
+    let adding = add_beside(&queue, during.clone());
+    tokio::task::block_in_place(|| {
+        cluster.nodes()[0].kill();
+        cluster.take_over(0);
+        // It comes back as the replica of its replica, who has none otherwise.
+        cluster.nodes()[0].restart();
+    });
+    adding.await.expect("it ends");
+    assert_eq!(drained(&queue).await, [before, during].concat());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_loses_what_its_replica_had_not_got_and_no_more() {
+    let Some(cluster) = Cluster::start() else { return };
+    let queue = open(&cluster.url(), "q").await;
+    let (first, last) = (numbered("first", 200), numbered("last", 200));
+    queue.add_all(first.clone()).await.expect("added");
+    let replica = &cluster.nodes()[3];
+    tokio::task::block_in_place(|| {
+        assert_eq!(cluster.nodes()[0].cli(&["wait", "1", "5000"]), "1");
+        replica.freeze();
+        cluster.nodes()[0].cli(&["client", "kill", "type", "replica"]);
+    });
+    // Of a third of the shards, only the master hears of this.
+    let mut held = Vec::new();
+    while held.len() < first.len() {
+        held.extend(queue.get_many(256).await);
+    }
+    queue.add_all(last.clone()).await.expect("added");
+    tokio::task::block_in_place(|| {
+        cluster.nodes()[0].kill();
+        replica.thaw();
+        cluster.take_over(0);
+    });
+    let (mut again, mut numbers) = (Vec::new(), HashMap::new());
+    for item in held {
+        let (key, number) = (item.to_string(), item.epoch());
+        match item.succeed().await {
+            Ok(()) => {}
+            Err(crate::FinishError::Lost | crate::FinishError::Unsure) => {
+                numbers.insert(key.clone(), number);
+                again.push(key);
+            }
+            Err(other) => panic!("{key}: {other}"),
+        }
+    }
+    assert!(again.len() > 20 && again.len() < 120, "a third: {}", again.len());
+    // Those come once more, with a higher number; the others have ended, and stay so.
+    let mut found = Vec::new();
+    while queue.counts().await.expect("counted") != Counts::default() {
+        for item in queue.get_many(256).await {
+            let key = item.to_string();
+            assert!(numbers.get(&key).is_none_or(|&number| number < item.epoch()), "{key}");
+            found.push(key);
+            item.succeed().await.expect("it is ours");
+        }
+    }
+    let (mut redone, kept): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|key| key.starts_with("first"));
+    redone.sort();
+    again.sort();
+    assert_eq!(redone, again);
+    assert!(kept.len() > 80 && kept.len() < 180, "two thirds: {}", kept.len());
+    assert!(kept.iter().all(|key| last.contains(key)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shard_that_is_given_to_another_node_goes_on_there() {
+    let Some(cluster) = Cluster::start() else { return };
+    let engine = Redis::connect(options(&format!("{}?shards=4", cluster.url()))).await;
+    let engine = Arc::new(engine.expect("it is there"));
+    engine.migrate().await.expect("the schema is made");
+    let place = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let slot = engine.shards_of(&place).expect("it is open")[0].slot;
+    let queue = Queue::new(engine, place, crate::options::Options::default());
+    let (before, during) = (numbered("before", 300), numbered("during", 1000));
+    queue.add_all(before.clone()).await.expect("added");
+    let adding = add_beside(&queue, during.clone());
+    tokio::task::block_in_place(|| {
+        cluster.give_slot(slot, 0, 1);
+        cluster.give_slot(slot, 1, 2);
+    });
+    adding.await.expect("it ends");
+    assert_eq!(drained(&queue).await, [before, during].concat());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shard_that_does_not_answer_holds_up_no_other() {
     let Some(cluster) = Cluster::start() else { return };
     let queue = open(&cluster.url(), "q").await;
-    let keys: Vec<String> = (0..100).map(|n| n.to_string()).collect();
-    queue.add_all(keys.clone()).await.expect("added");
-    cluster.nodes()[1].kill();
-    let mut items = Vec::new();
+    queue.add_all(numbered("key", 100)).await.expect("added");
+    tokio::task::block_in_place(|| cluster.nodes()[1].freeze());
     // A third is away.
-    while items.len() < 40 {
+    let mut items = Vec::new();
+    while items.len() < 50 {
         items.extend(queue.get_many(10).await);
     }
     for item in items {
         item.succeed().await.expect("it is ours");
+    }
+    tokio::task::block_in_place(|| cluster.nodes()[1].thaw());
+    while queue.counts().await.expect("counted") != Counts::default() {
+        for item in queue.get_many(256).await {
+            item.succeed().await.expect("it is ours");
+        }
+    }
+}
+
+#[tokio::test]
+async fn with_tls_a_server_is_believed_if_its_certificate_is() {
+    let Some(server) = Server::shared() else { return };
+    let certificate = server.certificate();
+    let url = format!("{}?ca={}", server.tls_url("localhost"), certificate.display());
+    let queue = open(&url, &name("tls")).await;
+    queue.add("a").await.expect("added");
+    assert_eq!(drained(&queue).await, ["a"]);
+    for url in [
+        server.tls_url("localhost"),
+        format!("{}?ca={}", server.tls_url("127.0.0.1"), certificate.display()),
+    ] {
+        let error = Store::connect(&url).await.expect_err(&url).to_string();
+        assert!(error.contains("certificate"), "{error}");
     }
 }

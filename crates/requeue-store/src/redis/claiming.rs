@@ -1,0 +1,148 @@
+//! Claims of a queue with several shards.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, timeout};
+
+use super::names::Shard;
+use super::values::{self, Values};
+use super::{Redis, epoch_of, held, lock};
+use crate::engine::{Claim, Claimed, HandOut, Place};
+use crate::error::Fault;
+use crate::time::micros;
+
+/// How long a claim may take. What is answered later is lost until its lease ends.
+const CLAIMING: Duration = Duration::from_secs(3);
+/// How long it may take to hear what there is to claim.
+const PEEKING: Duration = Duration::from_secs(1);
+/// How long a shard that did not answer is left alone.
+const RESTING: Duration = Duration::from_secs(2);
+
+impl Redis {
+    async fn claim_of(
+        &self,
+        queue: &Place,
+        shards: &[Shard],
+        number: usize,
+        claim: Claim,
+    ) -> Result<Claimed, Fault> {
+        let Claim { max, oldest, lease, expired } = claim;
+        let mut command = self.scripts.claim.on(&shards[number]);
+        command.arg(max).arg(oldest).arg(micros(lease)).arg(held(queue));
+        command.arg(values::expired(&expired));
+        let run = self.run_and_wait(&shards[number], &self.scripts.claim, &command);
+        let (answer, replicas) = in_time(CLAIMING, &shards[number], run).await?;
+        let mut claimed = values::claimed(answer)?;
+        if !claimed.items.is_empty() && replicas < self.wait {
+            tracing::debug!(queue = queue.name, replicas, "claims that few replicas have");
+        }
+        for item in &mut claimed.items {
+            item.epoch = epoch_of(item.epoch, number, shards.len());
+        }
+        Ok(claimed)
+    }
+
+    /// How many keys the shard has to claim, and how long until there may be one.
+    async fn peek(&self, shard: &Shard) -> Result<(usize, Option<Duration>), Fault> {
+        let command = self.scripts.peek.on(shard);
+        let run = self.run(shard, &self.scripts.peek, &command);
+        let mut found = Values::of(in_time(PEEKING, shard, run).await?)?;
+        Ok((found.number::<u32>()? as usize, found.until()?))
+    }
+
+    /// Claims of one shard; and if that has too few, of those others that have some. Where one does
+    /// not answer, the others are not held up by it: it is asked now and then whether it is back.
+    pub(super) async fn claimed(
+        &self,
+        queue: &Place,
+        begin: usize,
+        claim: Claim,
+    ) -> Result<Claimed, Fault> {
+        let shards = self.shards_of(queue)?;
+        let count = shards.len();
+        let mut others: Vec<usize> = (0..count).map(|n| (begin + n) % count).collect();
+        let well = others.iter().position(|&number| lock(&shards[number].silent).is_none());
+        let mut all = Gathered::default();
+        if let Some(first) = well {
+            let first = others.remove(first);
+            all.take(self.claim_of(queue, &shards, first, claim).await);
+            if others.is_empty() || all.items.len() >= claim.max {
+                return all.end();
+            }
+            others.retain(|&number| {
+                lock(&shards[number].silent).is_none_or(|since| since.elapsed() > RESTING)
+            });
+        }
+        let peeked = join_all(others.iter().map(|&number| self.peek(&shards[number]))).await;
+        let (mut left, mut oldest) = (claim.max - all.items.len(), claim.oldest);
+        oldest = oldest.saturating_sub(all.items.len());
+        let mut claims = Vec::new();
+        for (&number, peeked) in others.iter().zip(peeked) {
+            let due = match peeked {
+                Ok((due, next)) if due == 0 || left == 0 => {
+                    all.take(Ok(Claimed { items: Vec::new(), next }));
+                    continue;
+                }
+                Ok((due, _)) => due.min(left),
+                Err(fault) => {
+                    all.take(Err(fault));
+                    continue;
+                }
+            };
+            let part = Claim { max: due, oldest: oldest.min(due), ..claim };
+            claims.push(self.claim_of(queue, &shards, number, part));
+            left -= due;
+            oldest -= part.oldest;
+        }
+        for claimed in join_all(claims).await {
+            all.take(claimed);
+        }
+        all.end()
+    }
+}
+
+/// What several shards say.
+#[derive(Default)]
+struct Gathered {
+    items: Vec<HandOut>,
+    next: Option<Duration>,
+    answered: bool,
+    fault: Option<Fault>,
+}
+
+impl Gathered {
+    fn take(&mut self, claimed: Result<Claimed, Fault>) {
+        match claimed {
+            Ok(Claimed { items, next }) => {
+                self.items.extend(items);
+                self.next = self.next.into_iter().chain(next).min();
+                self.answered = true;
+            }
+            Err(fault) => self.fault = Some(fault),
+        }
+    }
+
+    /// One that does not answer holds up nobody else.
+    fn end(self) -> Result<Claimed, Fault> {
+        let Self { items, next, answered, fault } = self;
+        match fault {
+            Some(fault) if !answered => return Err(fault),
+            Some(fault) => tracing::warn!(error = %fault.source, "a shard is left out"),
+            None => {}
+        }
+        Ok(Claimed { items, next })
+    }
+}
+
+/// What comes in time; and whether anything does is noted.
+async fn in_time<T>(
+    limit: Duration,
+    shard: &Shard,
+    ran: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    let ran = timeout(limit, ran).await;
+    let ran = ran.unwrap_or_else(|_| Err(Fault::unsure("there was no answer in time")));
+    *lock(&shard.silent) = ran.is_err().then(Instant::now);
+    ran
+}
