@@ -325,11 +325,11 @@ impl Engine for Redis {
             let mut answer = Values::of(answer)?;
             let now = answer.number()?;
             match answer.value()? {
-                Value::Nil => Ok(None),
-                row => {
-                    let row = values::row(row, |epoch| epoch_of(epoch, number, shards.len()))?;
-                    Ok(Some(row.seen(key.clone(), now)))
+                Value::BulkString(packed) => {
+                    let epoch = |epoch| epoch_of(epoch, number, shards.len());
+                    Ok(Some(values::row(&packed, epoch)?.seen(key.clone(), now)))
                 }
+                _ => Ok(None),
             }
         })
     }

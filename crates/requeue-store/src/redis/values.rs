@@ -11,7 +11,7 @@ use crate::error::Fault;
 use crate::inspect::Counts;
 use crate::key::Key;
 use crate::row::{Row, Run};
-use crate::time::{Micros, micros};
+use crate::time::micros;
 
 /// Of `most`, when nothing parks a key by itself.
 const NEVER_PARKED: u64 = 1 << 33;
@@ -96,18 +96,13 @@ impl Values {
         number(self.value()?).and_then(|number| number.try_into().map_err(|_| garbled()))
     }
 
-    /// A number that need not be there.
-    fn rest<T: TryFrom<i64> + Default>(&mut self) -> Result<T, Fault> {
-        if self.is_empty() { Ok(T::default()) } else { self.number() }
-    }
-
     /// How long it is, or less than nothing for never.
     pub(super) fn until(&mut self) -> Result<Option<Duration>, Fault> {
         Ok(u64::try_from(self.number::<i64>()?).ok().map(Duration::from_micros))
     }
 
     fn priority(&mut self) -> Result<Priority, Fault> {
-        self.rest().map(Priority::of)
+        self.number().map(Priority::of)
     }
 }
 
@@ -173,35 +168,57 @@ pub(super) fn claimed(value: Value) -> Result<Claimed, Fault> {
     Ok(Claimed { items, next })
 }
 
-/// A key's, in the order in which the scripts keep it; what is nothing at the end is left out.
-/// `epoch` makes the queue's of the shard's.
-pub(super) fn row(value: Value, epoch: impl Fn(i64) -> i64) -> Result<Row, Fault> {
-    let mut values = Values::of(value)?;
-    let [at, since]: [Micros; 2] = [values.number()?, values.number()?];
-    let asked =
-        Asked { adds: values.rest()?, reasons: values.rest()?, priority: values.priority()? };
-    let [number, lease_until, run_since]: [i64; 3] =
-        [values.rest()?, values.rest()?, values.rest()?];
-    let run_asked =
-        Asked { adds: values.rest()?, reasons: values.rest()?, priority: values.priority()? };
-    let run = Run { epoch: epoch(number), lease_until, since: run_since, asked: run_asked };
-    let (failures, steps) = (values.rest()?, values.rest()?);
-    let (until, not_before) = (values.rest()?, values.rest()?);
-    let parked = values.rest::<i64>()? == 1;
-    let error = if values.is_empty() { Vec::new() } else { values.bytes()? };
-    let error = String::from_utf8_lossy(&error).into_owned();
-    Ok(Row {
-        at: (at > 0).then_some(at),
-        run: (number > 0).then_some(run),
-        parked,
-        failures,
-        steps,
-        until,
-        not_before,
-        asked,
-        since,
-        error: (failures > 0).then_some(error),
-    })
+/// What rows.lua has packed: a part for what is pending; and perhaps one for the hand-out, and one for
+/// failures, with the error. `epoch` makes the queue's of the shard's.
+pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, Fault> {
+    let mut fields = Fields(packed);
+    let mut row = Row { at: some(fields.number()?), since: fields.number()?, ..Row::default() };
+    row.asked = fields.asked()?;
+    if fields.0.is_empty() {
+        return Ok(row);
+    }
+    let (number, lease_until, since) = (fields.number()?, fields.number()?, fields.number()?);
+    let asked = fields.asked()?;
+    row.run = some(number).map(|number| Run { epoch: epoch(number), lease_until, since, asked });
+    if fields.0.is_empty() {
+        return Ok(row);
+    }
+    (row.failures, row.steps) = (fields.small()?, fields.small()?);
+    (row.until, row.not_before) = (fields.number()?, fields.number()?);
+    row.parked = fields.bytes()? == [1];
+    row.error = (row.failures > 0).then(|| String::from_utf8_lossy(fields.0).into_owned());
+    Ok(row)
+}
+
+/// Nothing is 0 there.
+fn some(number: i64) -> Option<i64> {
+    Some(number).filter(|&number| number > 0)
+}
+
+/// What is left of a row.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or_else(garbled)?;
+        self.0 = rest;
+        Ok(*bytes)
+    }
+
+    /// A whole one, for all that Lua has.
+    fn number(&mut self) -> Result<i64, Fault> {
+        Ok(f64::from_be_bytes(self.bytes()?) as i64)
+    }
+
+    fn small(&mut self) -> Result<u32, Fault> {
+        Ok(u32::from_be_bytes(self.bytes()?))
+    }
+
+    fn asked(&mut self) -> Result<Asked, Fault> {
+        let (adds, reasons) = (self.small()?, self.small()?);
+        let priority = Priority::of(i8::from_be_bytes(self.bytes()?).into());
+        Ok(Asked { adds, reasons, priority })
+    }
 }
 
 pub(super) fn counts(value: Value) -> Result<Counts, Fault> {
@@ -219,5 +236,5 @@ pub(super) fn counts(value: Value) -> Result<Counts, Fault> {
 /// A key and its row, of an answer that has many.
 pub(super) fn entry(values: &mut Values, epoch: impl Fn(i64) -> i64) -> Result<(Key, Row), Fault> {
     let key = values.bytes()?.into();
-    Ok((key, row(values.value()?, epoch)?))
+    Ok((key, row(&values.bytes()?, epoch)?))
 }

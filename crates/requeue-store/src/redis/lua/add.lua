@@ -2,14 +2,10 @@
 -- became of it.
 local ASKS = { 'delay', 'merge', 'adds', 'reasons', 'priority', 'revives' }
 local at, hold = now(), ARGV[1] == '1'
-local keys, changed, answers = {}, {}, {}
-for i = 2, #ARGV, 2 do
-  keys[#keys + 1] = ARGV[i]
-end
-load(keys)
+local keys, changed, answers = keys_given(2), {}, {}
 for i, key in ipairs(keys) do
   local ask = parsed(ARGV[2 * i + 1], ASKS)
-  local row = rows[key] or nothing()
+  local row = rows[key] or new()
   if row.parked == 1 and ask.revives == 0 then
     answers[i] = 4
   else

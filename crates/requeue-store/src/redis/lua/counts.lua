@@ -7,7 +7,7 @@ for _, set in ipairs(BANDS) do
   all = all + redis.call('ZCARD', set)
   local head = redis.call('ZRANGEBYSCORE', set, '-inf', at, 'LIMIT', 0, 1)[1]
   if head then
-    since = math.min(since, cmsgpack.unpack(redis.call('HGET', ROWS, head))[2])
+    since = math.min(since, (struct.unpack('>d', redis.call('HGET', ROWS, head), 9)))
   end
 end
 return {

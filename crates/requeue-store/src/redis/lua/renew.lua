@@ -1,11 +1,7 @@
 -- ARGV: the lease; then of each key and epoch. A digit each: whether it still is its holder's.
 local at = now()
 local lease_until = after(at, tonumber(ARGV[1]))
-local keys, changed, answers = {}, {}, {}
-for i = 2, #ARGV, 2 do
-  keys[#keys + 1] = ARGV[i]
-end
-load(keys)
+local keys, changed, answers = keys_given(2), {}, {}
 for i, key in ipairs(keys) do
   local row = rows[key]
   answers[i] = 0

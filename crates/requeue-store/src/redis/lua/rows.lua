@@ -2,111 +2,145 @@
 -- Times are microseconds since 1970, and 0 is none. Verbs change rows here; `keep` writes them at the
 -- end, so that a script that fails has changed nothing.
 
--- The rows at hand, by key, false where there is none; and where they stand: in which sorted set with
--- what score, and of those with a worker, when they are to run again.
-local rows, sets, scores, again = {}, {}, {}, {}
+-- What a row is where nothing else is said.
+local NOTHING = { __index = {
+  at = 0, since = 0, adds = 0, reasons = 0, priority = 0,
+  epoch = 0, lease_until = 0, run_since = 0, run_adds = 0, run_reasons = 0, run_priority = 0,
+  failures = 0, steps = 0, backing_off = 0, not_before = 0, parked = 0, error = '',
+} }
+-- How a row is kept: one that is pending, one with a worker, and one that has failed, after which
+-- comes the error. values.rs reads the same.
+local PENDING = '>ddI4I4b'
+local RUNNING = PENDING .. 'dddI4I4b'
+local FAILED = RUNNING .. 'I4I4ddb'
+local RUNNING_SIZE, FAILED_SIZE = struct.size(RUNNING), struct.size(FAILED)
+
+-- The rows at hand, by key.
+local rows = {}
 
 local function unpacked(packed)
-  local f = cmsgpack.unpack(packed)
-  return {
-    at = f[1], since = f[2], adds = f[3] or 0, reasons = f[4] or 0, priority = f[5] or 0,
-    epoch = f[6] or 0, lease_until = f[7] or 0, run_since = f[8] or 0,
-    run_adds = f[9] or 0, run_reasons = f[10] or 0, run_priority = f[11] or 0,
-    failures = f[12] or 0, steps = f[13] or 0, backing_off = f[14] or 0, not_before = f[15] or 0,
-    parked = f[16] or 0, error = f[17] or '',
-  }
-end
-
--- In the same order, without what is nothing at the end.
-local function packed(row)
-  local f = {
-    row.at, row.since, row.adds, row.reasons, row.priority,
-    row.epoch, row.lease_until, row.run_since,
-    row.run_adds, row.run_reasons, row.run_priority,
-    row.failures, row.steps, row.backing_off, row.not_before,
-    row.parked, row.error,
-  }
-  local last = #f
-  while f[last] == 0 or f[last] == '' do
-    f[last] = nil
-    last = last - 1
+  local row
+  if #packed < RUNNING_SIZE then
+    local at, since, adds, reasons, priority = struct.unpack(PENDING, packed)
+    row = { at = at, since = since, adds = adds, reasons = reasons, priority = priority }
+  else
+    local at, since, adds, reasons, priority, epoch, lease_until, run_since, run_adds, run_reasons,
+      run_priority = struct.unpack(RUNNING, packed)
+    row = {
+      at = at, since = since, adds = adds, reasons = reasons, priority = priority,
+      epoch = epoch, lease_until = lease_until, run_since = run_since,
+      run_adds = run_adds, run_reasons = run_reasons, run_priority = run_priority,
+    }
+    if #packed >= FAILED_SIZE then
+      row.failures, row.steps, row.backing_off, row.not_before, row.parked =
+        struct.unpack('>I4I4ddb', packed, RUNNING_SIZE + 1)
+      row.error = string.sub(packed, FAILED_SIZE + 1)
+    end
   end
-  return cmsgpack.pack(f)
+  return setmetatable(row, NOTHING)
 end
 
-local function nothing()
-  return unpacked(cmsgpack.pack({ 0, 0 }))
+local function has_failed(row)
+  return row.failures > 0 or row.steps > 0 or row.not_before > 0 or row.parked == 1
 end
 
+local function packed(row)
+  if has_failed(row) then
+    return struct.pack(
+      FAILED, row.at, row.since, row.adds, row.reasons, row.priority,
+      row.epoch, row.lease_until, row.run_since,
+      row.run_adds, row.run_reasons, row.run_priority,
+      row.failures, row.steps, row.backing_off, row.not_before, row.parked
+    ) .. row.error
+  elseif row.epoch > 0 then
+    return struct.pack(
+      RUNNING, row.at, row.since, row.adds, row.reasons, row.priority,
+      row.epoch, row.lease_until, row.run_since,
+      row.run_adds, row.run_reasons, row.run_priority
+    )
+  end
+  return struct.pack(PENDING, row.at, row.since, row.adds, row.reasons, row.priority)
+end
+
+-- In which sorted set the key stands, and where; none if nothing is to be kept of it.
 local function place(row)
   if row.parked == 1 then
     return PARKED, row.since
   elseif row.epoch > 0 then
     return LEASES, row.lease_until
+  elseif row.at > 0 then
+    return BANDS[row.priority + 2], row.at
   end
-  return BANDS[row.priority + 2], row.at
 end
 
+-- Of a key with a worker: when it is to run again.
 local function runs_again(row)
   return row.epoch > 0 and row.at > 0 and row.at or nil
 end
 
 local function load(keys)
   local found = redis.call('HMGET', ROWS, unpack(keys))
-  for i, key in ipairs(keys) do
-    local row = found[i] and unpacked(found[i])
-    rows[key], sets[key], scores[key], again[key] = row, nil, nil, nil
+  for i = 1, #keys do
+    local row = found[i] and unpacked(found[i]) or nil
+    rows[keys[i]] = row
     if row then
-      sets[key], scores[key] = place(row)
-      again[key] = runs_again(row)
+      row.was_in, row.was_at = place(row)
+      row.was_again = runs_again(row)
     end
   end
 end
 
+-- The row of a key of which there was none.
+local function new()
+  return setmetatable({ at = 0, since = 0, adds = 0, reasons = 0, priority = 0 }, NOTHING)
+end
+
+local function append(lists, set, what)
+  local list = lists[set]
+  if not list then
+    list = {}
+    lists[set] = list
+  end
+  list[#list + 1] = what
+end
+
 -- Writes the rows of these keys, and wakes one who waits if one is ready, or due before all others.
 local function keep(keys, now)
-  local written, gone, put, taken, done = {}, {}, {}, {}, {}
+  local written, gone, put, taken = {}, {}, {}, {}
   local soonest = NEVER
-  local function add(lists, set, what)
-    local list = lists[set]
-    if not list then
-      list = {}
-      lists[set] = list
-    end
-    list[#list + 1] = what
-  end
-  for _, key in ipairs(keys) do
-    local row, was = rows[key], sets[key]
-    local set, score, more
-    if done[key] then
-      set, score, was = nil, nil, nil
-    elseif row then
-      set, score = place(row)
-      more = runs_again(row)
+  for i = 1, #keys do
+    local key = keys[i]
+    local row = rows[key]
+    local set, at = place(row)
+    local was_in = row.was_in
+    if row.is_kept then
+      -- It is in there twice.
+    elseif set then
       written[#written + 1] = key
       written[#written + 1] = packed(row)
-    elseif was then
+      if was_in ~= set or row.was_at ~= at then
+        append(put, set, at)
+        append(put, set, key)
+        if set ~= LEASES and set ~= PARKED then
+          soonest = math.min(soonest, at)
+        end
+      end
+    elseif was_in then
       gone[#gone + 1] = key
     end
-    if was and was ~= set then
-      add(taken, was, key)
-    end
-    if set and (was ~= set or scores[key] ~= score) then
-      add(put, set, score)
-      add(put, set, key)
-      if set ~= LEASES and set ~= PARKED then
-        soonest = math.min(soonest, score)
+    if not row.is_kept then
+      if was_in and was_in ~= set then
+        append(taken, was_in, key)
+      end
+      local again = runs_again(row)
+      if again and again ~= row.was_again then
+        append(put, AGAIN, again)
+        append(put, AGAIN, key)
+      elseif row.was_again and not again then
+        append(taken, AGAIN, key)
       end
     end
-    if not done[key] and again[key] ~= more then
-      if more then
-        add(put, AGAIN, more)
-        add(put, AGAIN, key)
-      else
-        add(taken, AGAIN, key)
-      end
-    end
-    done[key] = true
+    row.is_kept = true
   end
   local wakes = soonest <= now or soonest < NEVER and soonest < next_due()
   if #written > 0 then
@@ -135,11 +169,6 @@ local function is_dirty(row, now)
   return row.at > 0 and row.at <= now
 end
 
--- What is left of the row, if anything.
-local function rest(row)
-  return (row.at > 0 or row.epoch > 0 or row.parked == 1) and row
-end
-
 local MOST = 4294967295
 
 local function note(row, asked)
@@ -153,12 +182,17 @@ local function note(row, asked)
 end
 
 local function forget(row)
-  row.failures, row.steps, row.backing_off, row.not_before, row.error = 0, 0, 0, 0, ''
+  if has_failed(row) then
+    row.failures, row.steps, row.backing_off, row.not_before, row.error = 0, 0, 0, 0, ''
+  end
 end
 
 local function take_back(row)
   forget(row)
-  row.at, row.parked, row.adds, row.reasons = 0, 0, 0, 0
+  row.at, row.adds, row.reasons = 0, 0, 0
+  if row.parked == 1 then
+    row.parked = 0
+  end
 end
 
 -- A run is wanted at `at`. The answers are those of Added: 0 New, 1 Coalesced, 2 Dirty.
@@ -166,7 +200,10 @@ local function demand(row, at, merge, now)
   if is_dirty(row, now) then
     return 1
   elseif at <= now then
-    row.not_before, row.at, row.since = 0, now, now
+    if row.not_before > 0 then
+      row.not_before = 0
+    end
+    row.at, row.since = now, now
     return row.epoch > 0 and 2 or 0
   end
   local answer = 0
@@ -227,7 +264,7 @@ local function fail(row, how, error, hold, now)
   demand(row, at, 'earliest', now)
 end
 
--- Ends the hand-out. What is left of the key, if anything.
+-- Ends the hand-out.
 local function finish(row, how, error, hold, now)
   if how.what == 'succeed' or how.what == 'later' then
     forget(row)
@@ -247,7 +284,6 @@ local function finish(row, how, error, hold, now)
     note(row, how)
     demand(row, after(now, how.delay), 'earliest', now)
   end
-  return rest(row)
 end
 
 -- Whether the hand-out with this number is its holder's still.
@@ -269,6 +305,16 @@ local function parsed(spec, names)
     specs[spec] = found
   end
   return found
+end
+
+-- Every so many-th argument, from the second on: the keys.
+local function keys_given(step)
+  local keys = {}
+  for i = 2, #ARGV, step do
+    keys[#keys + 1] = ARGV[i]
+  end
+  load(keys)
+  return keys
 end
 
 local ENDS = { 'what', 'adds', 'reasons', 'priority', 'most', 'delay', 'cap', 'share' }

@@ -1,7 +1,7 @@
 -- Some of the keys in this walk over all, those with workers, or those parked, and what is kept of
 -- them. ARGV: which, and where the last step ended. Where this one ends, the time, and the keys.
 local which, cursor = ARGV[1], ARGV[2]
-local found, keys, packed
+local found
 if which == 'all' then
   found = redis.call('HSCAN', ROWS, cursor, 'COUNT', 500)
 else
@@ -15,7 +15,7 @@ for i = 1, #found[2], 2 do
   end
   if row then
     answer[#answer + 1] = key
-    answer[#answer + 1] = cmsgpack.unpack(row)
+    answer[#answer + 1] = row
   end
 end
 return answer

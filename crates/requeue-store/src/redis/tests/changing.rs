@@ -235,3 +235,17 @@ async fn a_key_that_ends_leaves_nothing_and_its_numbers_rise() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_queue_whose_rows_were_removed_is_empty_and_goes_on() {
+    let Some(server) = Server::start() else { return };
+    let queue = open(&server.url(""), "q").await;
+    queue.add_all(["a", "b", "c"]).await.expect("added");
+    let item = queue.get().await.expect("it is there");
+    server.cli(&["del", "requeue:{q/0.0}:rows"]);
+    assert!(matches!(item.succeed().await, Err(crate::FinishError::Lost)));
+    let claim = queue.get_many(10);
+    queue.add("d").await.expect("added");
+    let items = claim.await;
+    assert_eq!(items.iter().map(|item| item.to_string()).collect::<Vec<_>>(), ["d"]);
+}
