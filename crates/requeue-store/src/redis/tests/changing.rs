@@ -118,29 +118,49 @@ async fn who_waits_for_a_cluster_is_woken() {
     wakes(&cluster.url()).await;
 }
 
+/// Until so many wait for a message.
+async fn waiting(server: &Server, count: usize) {
+    let wanted = format!("blocked_clients:{count}\r\n");
+    while !server.cli(&["info", "clients"]).contains(&wanted) {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn get(queue: &Queue) -> tokio::task::JoinHandle<String> {
+    let queue = queue.clone();
+    tokio::spawn(async move {
+        let item = queue.get().await.expect("it is not shut down");
+        let key = item.to_string();
+        item.succeed().await.expect("it is ours");
+        key
+    })
+}
+
+#[tokio::test]
+async fn who_takes_a_message_and_leaves_keys_behind_passes_it_on() {
+    let Some(server) = Server::start() else { return };
+    let (one, other) = (open(&server.url(""), "q").await, open(&server.url(""), "q").await);
+    let gets = [get(&one), get(&other)];
+    waiting(&server, 2).await;
+    one.add_all(["a", "b"]).await.expect("added");
+    for got in gets {
+        got.await.expect("woken");
+    }
+}
+
 #[tokio::test]
 async fn who_is_busy_takes_no_message_from_who_waits() {
-    let Some(server) = Server::shared() else { return };
-    let name = name("busy");
-    let busy = open(&server.url(""), &name).await;
-    // It waits, is served, and waits no more.
-    for n in 0..3 {
-        let got = tokio::spawn({
-            let busy = busy.clone();
-            async move { busy.get().await.expect("it is not shut down") }
-        });
-        busy.add(n.to_string()).await.expect("added");
-        got.await.expect("woken").succeed().await.expect("it is ours");
-    }
-    let idle = open(&server.url(""), &name).await;
-    for n in 0..20 {
-        let got = tokio::spawn({
-            let idle = idle.clone();
-            async move { idle.get().await.expect("it is not shut down") }
-        });
-        busy.add(n.to_string()).await.expect("added");
-        got.await.expect("woken").succeed().await.expect("it is ours");
-    }
+    let Some(server) = Server::start() else { return };
+    let (busy, idle) = (open(&server.url(""), "q").await, open(&server.url(""), "q").await);
+    let got = get(&busy);
+    waiting(&server, 1).await;
+    // No message says that its time has come; the one who waited for messages waits for them still.
+    busy.add_after("a", Duration::from_millis(50)).await.expect("added");
+    assert_eq!(got.await.expect("it is due"), "a");
+    let got = get(&idle);
+    waiting(&server, 2).await;
+    busy.add("b").await.expect("added");
+    assert_eq!(got.await.expect("woken"), "b");
 }
 
 #[tokio::test]
