@@ -99,7 +99,7 @@ where
     }
 
     /// How many keys are worked on at once: 1 unless said, and 1 if 0 is said. To hand out nothing,
-    /// [`pause`](Queue::pause) the queue.
+    /// [`pause`](crate::Queue::pause) the queue.
     pub fn concurrency(mut self, workers: usize) -> Self {
         self.concurrency = workers.max(1);
         self
@@ -161,7 +161,7 @@ where
 
     /// Is told of each key whose attempt has ended, after the queue has been: a key that has failed
     /// is backing off by then. This is the moment to look whether what has failed is what there is
-    /// to do still: if not, [`forget`](Queue::forget) and [`add`](Queue::add) the key. Before it, a
+    /// to do still: if not, [`forget`](crate::Queue::forget) and [`add`](crate::Queue::add) the key. Before it, a
     /// key that is added again is with its worker, and the add becomes part of the retry.
     ///
     /// It is called on the worker's task, as [`on_give_up`](Self::on_give_up) is. By then the key
@@ -218,7 +218,7 @@ where
     /// # Cancel safety
     ///
     /// A future that is dropped aborts its workers. The keys they had come back with backoff; what
-    /// the report would have said of others, [`take_dropped`](Queue::take_dropped) does.
+    /// the report would have said of others, [`take_dropped`](crate::Queue::take_dropped) does.
     ///
     /// # Panics
     ///
