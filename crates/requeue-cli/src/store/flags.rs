@@ -14,7 +14,7 @@ const HELP: &str = include_str!("help.txt");
 // No doc comment, here and below: it would be the command's text.
 #[derive(Args, Debug)]
 pub(crate) struct Place {
-    /// Where the queue is: sqlite:FILE or postgres://HOST/DATABASE
+    /// Where the queue is: sqlite:FILE, postgres://HOST/DATABASE, redis://HOST
     #[arg(long, value_name = "URL", help_heading = "Queue")]
     pub(crate) store: String,
 
@@ -26,7 +26,7 @@ pub(crate) struct Place {
 // What `run` has of it. What only a queue in memory can do is said at the flag that refuses it.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Through {
-    /// Keep the keys there until they are done: sqlite:FILE or postgres://HOST/DATABASE
+    /// Keep the keys there until they are done: sqlite:FILE, postgres://HOST/DATABASE, redis://HOST
     #[arg(long, value_name = "URL", help_heading = "Input")]
     #[arg(conflicts_with_all = ["max_keys", "dry_run", "delay", "debounce", "debounce_max"])]
     #[arg(conflicts_with_all = ["min_interval", "order", "group_by", "group_jobs", "serve"])]
@@ -184,7 +184,7 @@ pub(crate) enum StoreCommand {
     /// A file is made and brought up to date by whatever adds to it or works on it; other stores by
     /// this alone, which takes more rights than the rest.
     Init {
-        /// Where: sqlite:FILE or postgres://HOST/DATABASE
+        /// Where: sqlite:FILE, postgres://HOST/DATABASE, redis://HOST
         #[arg(long, value_name = "URL")]
         store: String,
     },
