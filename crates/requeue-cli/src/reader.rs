@@ -72,7 +72,19 @@ fn read(runner: &Runner, input: Input, sink: &mut dyn Sink) -> Option<Rest> {
     if input.is_terminal() {
         runner.output.say_blocking("reading keys from the terminal, one a line; Ctrl-D ends them");
     }
-    let mut records = Records::new(BufReader::with_capacity(64 << 10, input), format);
+    let records = Records::new(BufReader::with_capacity(64 << 10, input), format);
+    let rest = read_records(runner, records, sink);
+    // However it has ended: what came before is taken in before the queue is closed.
+    sink.settle();
+    rest
+}
+
+fn read_records(
+    runner: &Runner,
+    mut records: Records<BufReader<Input>>,
+    sink: &mut dyn Sink,
+) -> Option<Rest> {
+    let format = runner.config.format;
     loop {
         if !records.has_next() {
             sink.settle();
@@ -84,6 +96,8 @@ fn read(runner: &Runner, input: Input, sink: &mut dyn Sink) -> Option<Rest> {
                 false
             }
             Ok(None) => {
+                // Blank records may have come since.
+                sink.settle();
                 if !records.from.get_ref().is_cut() {
                     runner.end_of_input();
                 }

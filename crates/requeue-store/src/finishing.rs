@@ -48,7 +48,10 @@ pub(crate) async fn submit(engine: Arc<dyn Engine>, place: Arc<Place>, mut batch
         let refused = fault.kind == Kind::Refused;
         let over = |finishing: &mut Finishing| refused || finishing.deadline <= again;
         for finishing in batch.extract_if(.., over) {
-            let error = FinishError::Unreachable(fault.source.to_string().into());
+            let error = match unsure {
+                true => FinishError::Unsure,
+                false => FinishError::Unreachable(fault.source.to_string().into()),
+            };
             answer(finishing, &place, Err(error));
         }
         if !batch.is_empty() {

@@ -223,7 +223,13 @@ fn send(
     how: How,
     reply: Option<oneshot::Sender<Result<(), FinishError>>>,
 ) {
-    let deadline = shared.leases.release(out.epoch);
+    let Some(deadline) = shared.leases.release(out.epoch) else {
+        if let Some(reply) = reply {
+            // Who asked may have gone.
+            let _ = reply.send(Err(FinishError::Lost));
+        }
+        return;
+    };
     let end = End { key: out.key.clone(), epoch: out.epoch, how };
     let shard = shared.engine.shard(&shared.place, &out.key);
     shared.finishing.put(shard, Finishing { end, deadline, reply });

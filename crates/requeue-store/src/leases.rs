@@ -65,9 +65,10 @@ impl Leases {
         lost
     }
 
-    /// The hand-out is being ended: until when that may be tried.
-    pub(crate) fn release(&self, epoch: i64) -> Instant {
-        self.lock().remove(&epoch).map_or_else(Instant::now, |held| held.deadline)
+    /// The hand-out is being ended: until when that may be tried; `None` if it is lost.
+    pub(crate) fn release(&self, epoch: i64) -> Option<Instant> {
+        let deadline = self.lock().remove(&epoch)?.deadline;
+        (deadline > Instant::now()).then_some(deadline)
     }
 
     /// Whether the hand-out is surely this process's, now: also where the task that renews has been
@@ -148,10 +149,19 @@ async fn keep(
             let part = renew(leases.clone(), Arc::clone(&engine), Arc::clone(&place), part, since);
             parts.spawn(timeout_at(since + every, part));
         }
-        // One that does not answer holds up no other.
-        while let Some(renewed) = parts.join_next().await {
-            if !matches!(renewed, Ok(Ok(()))) {
-                tracing::warn!(queue = place.name, "leases not renewed: no answer");
+        // One that does not answer holds up no other; nor does it keep anybody from hearing of a
+        // loss in time.
+        loop {
+            let next = leases.upgrade().and_then(|leases| leases.expire());
+            tokio::select! {
+                renewed = parts.join_next() => match renewed {
+                    None => break,
+                    Some(Ok(Ok(()))) => {}
+                    Some(_) => {
+                        tracing::warn!(queue = place.name, "leases not renewed: no answer");
+                    }
+                },
+                () = sleep_until(next.unwrap_or(renewal)) => {}
             }
         }
     }

@@ -11,6 +11,9 @@ use crate::error::{ConnectError, Fault, Kind, MigrateError, OpenError};
 use crate::options::Options;
 use crate::queue::Queue;
 
+/// What is longer is as good as for ever, and no clock runs over by it.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// Where queues are kept: a file, or servers.
 ///
 /// ```
@@ -111,9 +114,10 @@ impl Opening {
     }
 
     /// For how long a key is its holder's unless renewed, which happens by itself as long as the
-    /// process lives and reaches the store; 30 s unless said, at least 1 ms.
+    /// process lives and reaches the store; 30 s unless said, at least 1 ms and at
+    /// most a year.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.options.lease = lease.max(Duration::from_millis(1));
+        self.options.lease = lease.clamp(Duration::from_millis(1), LONGEST);
         self
     }
 
@@ -140,13 +144,13 @@ impl Opening {
     /// How often a queue that seems empty is looked at, since a message that a key is there may be
     /// lost; 1 s unless said, and a little less or more each time.
     pub fn poll(mut self, every: Duration) -> Self {
-        self.options.poll = every.max(Duration::from_millis(1));
+        self.options.poll = every.clamp(Duration::from_millis(1), LONGEST);
         self
     }
 
     /// How long an add waits for a store that can't be reached; 30 s unless said.
     pub fn add_timeout(mut self, timeout: Duration) -> Self {
-        self.options.add_timeout = timeout;
+        self.options.add_timeout = timeout.min(LONGEST);
         self
     }
 

@@ -222,6 +222,17 @@ impl Adder {
             complain("reading keys from the terminal, one a line; Ctrl-D ends them");
         }
         let mut records = Records::new(BufReader::with_capacity(64 << 10, input), format);
+        let read = self.add_records(&mut records, format).await;
+        // However the input has ended: what came before is added.
+        self.settle().await.map_err(Refused::why)?;
+        read
+    }
+
+    async fn add_records(
+        &mut self,
+        records: &mut Records<BufReader<Input>>,
+        format: Format,
+    ) -> Result<(), String> {
         loop {
             if !records.has_next() {
                 self.settle().await.map_err(Refused::why)?;

@@ -54,6 +54,17 @@ fn what_is_added_is_worked_on() {
 }
 
 #[test]
+fn an_input_that_ends_in_blank_records_loses_none_before_them() {
+    let dir = directory("store_blank");
+    for (input, ready) in [("a\n\n", 1), ("b\n\n\n", 2), ("c\nd\n\n", 4)] {
+        let ended = end(&mut requeue(&dir, "add", &[]), input);
+        assert_eq!((ended.code(), status(&dir)), (Some(0), [ready, 0, 0, 0]), "{}", ended.stderr);
+    }
+    let ended = end(&mut requeue(&dir, "run", &["-c", "echo $1"]), "e\n\n");
+    assert_eq!((ended.code(), ended.sorted().len(), status(&dir)), (Some(0), 5, [0; 4]));
+}
+
+#[test]
 fn keys_are_read_in_the_formats_of_run() {
     let dir = directory("store_read");
     let read = |args: &[&str], input: &[u8]| {

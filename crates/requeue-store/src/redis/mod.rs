@@ -253,11 +253,13 @@ impl Engine for Redis {
             let waiting = lock(&self.waiting).get(&queue.id).map(Arc::clone);
             let woken = waiting.as_ref().and_then(|waiting| waiting.shard());
             let begin = woken.unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed));
-            let claimed = self.claimed(queue, begin, claim).await?;
+            let claimed = self.claimed(queue, begin, claim).await;
             if let Some(waiting) = waiting {
-                waiting.want(claimed.items.is_empty());
+                // Also where it can't be claimed: who waits for tokens is not held to be quick, and
+                // finds out who serves the shard by now.
+                waiting.want(claimed.as_ref().map_or(true, |claimed| claimed.items.is_empty()));
             }
-            Ok(claimed)
+            claimed
         })
     }
 

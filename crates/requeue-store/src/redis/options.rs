@@ -29,6 +29,11 @@ impl Options {
             Some((user, hosts)) => (format!("{user}@"), hosts),
             None => (String::new(), authority),
         };
+        if db.contains('@') || query.contains('@') {
+            return Err(bad(
+                "what is special in a name or password is written %2F for / and %3F for ?",
+            ));
+        }
         if hosts.is_empty() {
             return Err(bad("without the name of a host"));
         }
@@ -123,6 +128,10 @@ mod tests {
             ("//h?speed=9", "redis: \"speed\" is no option; ca, wait and shards are"),
         ] {
             assert_eq!(Options::parse("redis", rest).expect_err("bad"), said);
+        }
+        for rest in ["//me:sec/ret@h", "//me:sec?ret@h", "//me:a/sec@h/1"] {
+            let error = Options::parse("redis", rest).expect_err("bad");
+            assert!(!error.contains("sec") && error.contains("%2F"), "{error}");
         }
         let error = Options::parse("redis", "//me:secret@h:port/x").expect_err("bad");
         assert!(!error.contains("secret"), "{error}");

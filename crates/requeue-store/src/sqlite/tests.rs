@@ -215,3 +215,45 @@ async fn a_queue_says_why_it_does_not_open() {
         assert_eq!(crate::Store::connect(url).await.expect_err("no address").to_string(), said);
     }
 }
+
+#[tokio::test]
+async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing_ever() {
+    let fixture = Fixture::new().await;
+    let place = fixture.engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let ask = |key: &str| Ask { key: key.into(), add: crate::Add::now(), adds: 1 };
+    let busy = |at: &Work<'_>| at.connection.busy_timeout(Duration::ZERO);
+    fixture.engine.thread.call(busy).await.expect("it is set");
+    let other = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("it opens");
+    other.execute_batch("begin immediate").expect("it is free");
+    let fault = fixture.engine.add(&place, vec![ask("a")]).await.expect_err("it is taken");
+    assert_eq!(fault.kind, crate::error::Kind::Absent, "{}", fault.source);
+    assert!(fault.source.to_string().contains("locked"), "{}", fault.source);
+    other.execute_batch("rollback").expect("it was ours");
+
+    fixture.engine.add(&place, vec![ask("b")]).await.expect("added");
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    // The thread is busy until then.
+    let mut blocked = Box::pin(fixture.engine.thread.call(move |_| Ok(gone.recv().is_ok())));
+    std::future::poll_fn(|cx| {
+        assert!(blocked.as_mut().poll(cx).is_pending());
+        std::task::Poll::Ready(())
+    })
+    .await;
+    let failing = crate::engine::Failing {
+        backoff: crate::engine::Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 },
+        max_failures: None,
+    };
+    let lease = Duration::from_secs(30);
+    let claim = Claim { max: 10, oldest: 0, lease, expired: failing };
+    {
+        let mut claimed = fixture.engine.claim(&place, claim);
+        std::future::poll_fn(|cx| {
+            assert!(claimed.as_mut().poll(cx).is_pending());
+            std::task::Poll::Ready(())
+        })
+        .await;
+    }
+    go.send(()).expect("it waits");
+    assert!(blocked.await.expect("it was let go"));
+    assert_eq!(fixture.engine.counts(&place).await.expect("counted").ready, 1);
+}

@@ -26,8 +26,8 @@ pub(super) type Clock = Box<dyn Fn() -> Micros + Send>;
 /// Told whether what it did has been committed.
 type Told = Box<dyn FnOnce(Result<(), Fault>) + Send>;
 
-/// Whether it went well, and whom to tell.
-type Verb = Box<dyn FnOnce(&Work<'_>) -> (bool, Told) + Send>;
+/// Does what it is for, in a transaction if there is one. Whether it went well, and whom to tell.
+type Verb = Box<dyn FnOnce(Option<&Work<'_>>) -> (bool, Told) + Send>;
 
 enum Job {
     Verb(Verb),
@@ -69,11 +69,15 @@ impl Thread {
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Fault> {
         let (answer, answered) = oneshot::channel();
-        let verb = Box::new(move |at: &Work<'_>| {
-            let done = work(at);
-            let went_well = done.is_ok();
+        let verb = Box::new(move |at: Option<&Work<'_>>| {
+            // For who has gone nothing is begun: a claim would hold keys that nobody knows of.
+            let done = at.filter(|_| !answer.is_closed()).map(work);
+            let went_well = done.as_ref().is_none_or(Result::is_ok);
             let told: Told = Box::new(move |committed| {
-                let done = committed.and_then(|()| done.map_err(|error| fault(&error)));
+                let done = committed.and_then(|()| match done {
+                    Some(done) => done.map_err(|error| fault(&error)),
+                    None => Err(Fault::absent("nobody waited for it any more")),
+                });
                 // Whoever asked may have gone.
                 let _ = answer.send(done);
             });
@@ -165,13 +169,15 @@ impl Server {
     fn commit(&mut self, verbs: Vec<Verb>) {
         let (clock, latest) = (&self.clock, &mut self.now);
         let mut told = Vec::with_capacity(verbs.len());
+        let mut verbs = verbs.into_iter();
         let committed = transact(&mut self.connection, |transaction| {
             // What time it is when the file is ours: another may have had it for long. It does not
             // go back while this process runs.
             *latest = (*latest).max(clock());
-            for verb in verbs {
+            while !verbs.as_slice().is_empty() {
                 let part = transaction.savepoint()?;
-                let (went_well, tell) = verb(&Work { connection: &part, now: *latest });
+                let Some(verb) = verbs.next() else { break };
+                let (went_well, tell) = verb(Some(&Work { connection: &part, now: *latest }));
                 told.push(tell);
                 if went_well {
                     part.commit()?;
@@ -179,9 +185,11 @@ impl Server {
             }
             Ok(())
         });
-        let committed = committed.map_err(|error| error.to_string());
+        // Those that it did not come to are told, too.
+        told.extend(verbs.map(|verb| verb(None).1));
         for tell in told {
-            tell(committed.clone().map_err(Fault::absent));
+            // What does not commit has not happened.
+            tell(committed.as_ref().copied().map_err(|error| Fault::absent(error.to_string())));
         }
     }
 

@@ -438,3 +438,42 @@ async fn it_is_not_idle_while_another_works() {
     assert!(getter.await.expect("it ends").is_none());
     assert!(engine.row("a").is_none());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_hangs_keeps_nobody_from_hearing_of_the_loss() {
+    let (engine, queue) = queue();
+    queue.add("a").await.expect("added");
+    queue.add("b").await.expect("added");
+    // Something is held before, so that renewals are at other times than this lease's end.
+    let first = get(&queue).await;
+    tokio::time::advance(Duration::from_secs(3)).await;
+    let start = Instant::now();
+    let item = get(&queue).await;
+    let gate = engine.gate.lock().await;
+    item.lost().await;
+    assert_eq!(start.elapsed().as_secs(), 30);
+    drop(gate);
+    assert!(matches!(item.succeed().await, Err(FinishError::Lost)));
+    assert!(first.is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_may_have_happened_is_not_said_to_have_failed() {
+    let (engine, queue) = queue();
+    queue.add("a").await.expect("added");
+    let item = get(&queue).await;
+    engine.fail([Mishap::Unheard].into_iter().chain(std::iter::repeat_n(Mishap::Absent, 1000)));
+    assert!(matches!(item.succeed().await, Err(FinishError::Unsure)));
+}
+
+#[tokio::test]
+async fn no_time_is_too_long() {
+    let store = crate::Store::connect("sqlite::memory:").await.expect("it opens");
+    store.migrate().await.expect("the schema is made");
+    let (most, opening) = (Duration::MAX, store.queue("q"));
+    let queue = opening.lease(most).poll(most).add_timeout(most).backoff(most, most);
+    let queue = queue.open().await.expect("it opens");
+    queue.add_after("later", most).await.expect("added");
+    queue.add("a").await.expect("added");
+    get(&queue).await.retry_after(most, "no").await.expect("it is ours");
+}
