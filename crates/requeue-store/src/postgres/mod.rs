@@ -39,7 +39,7 @@
 //! ```
 //!
 //! Until that transaction ends, the keys that it has added are locked: other adds of them wait, and
-//! so do the ends of their hand-outs, while leases can't be renewed. So keep it shorter than a lease.
+//! so do the ends of their hand-outs, while leases can't be renewed. So keep it to a few seconds.
 //! Two transactions that add the same keys one by one in different orders deadlock, as two that
 //! update rows do; `add_many` has one order.
 //!
