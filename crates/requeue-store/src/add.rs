@@ -41,6 +41,38 @@ pub enum Priority {
     High,
 }
 
+impl Priority {
+    pub(crate) const ALL: [Self; 3] = [Self::Low, Self::Normal, Self::High];
+
+    /// -1, 0 or 1, as engines keep it, and as a queue in memory may have it.
+    #[must_use]
+    pub const fn number(self) -> i8 {
+        match self {
+            Self::Low => -1,
+            Self::Normal => 0,
+            Self::High => 1,
+        }
+    }
+
+    /// Of any number: low below zero, high above.
+    ///
+    /// ```
+    /// use requeue_store::Priority;
+    ///
+    /// let priorities = [-7, 0, 1].map(Priority::of);
+    /// assert_eq!(priorities, [Priority::Low, Priority::Normal, Priority::High]);
+    /// assert_eq!(priorities.map(Priority::number), [-1, 0, 1]);
+    /// ```
+    #[must_use]
+    pub const fn of(number: i32) -> Self {
+        match number {
+            ..0 => Self::Low,
+            0 => Self::Normal,
+            1.. => Self::High,
+        }
+    }
+}
+
 /// An add with all that can be asked of it.
 ///
 /// ```

@@ -264,7 +264,7 @@ impl Pair {
             let ask = model::Ask {
                 when: core::When::After(add.after),
                 merge,
-                priority: i32::try_from(priority(which).number()).expect("it is small"),
+                priority: priority(which).number().into(),
                 reasons: add.reasons,
                 failed: false,
             };
@@ -450,7 +450,7 @@ fn failing() -> Failing {
 }
 
 fn core_asked(asked: Asked) -> core::Asked {
-    let priority = i32::try_from(asked.priority.number()).expect("it is small");
+    let priority = asked.priority.number().into();
     core::Asked { adds: asked.adds, reasons: asked.reasons, priority }
 }
 

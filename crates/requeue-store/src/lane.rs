@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, mpsc};
 
+use crate::engine::{Engine, Place};
+
 /// How much one batch takes at most.
 pub(crate) const MOST: usize = 256;
 
@@ -17,28 +19,30 @@ pub(crate) struct Lanes<T> {
 }
 
 impl<T: Send + 'static> Lanes<T> {
-    /// `submit` gets batches, each of one shard, `breadth` of them at once in each. It ends with the
-    /// lanes, when all has been submitted.
+    /// `submit` gets batches, each of one shard, as many at once in each as the engine is good for. It
+    /// ends with the lanes, when all has been submitted.
     pub(crate) fn new<F>(
-        shards: usize,
-        breadth: usize,
-        submit: impl Fn(Vec<T>) -> F + Clone + Send + Sync + 'static,
+        engine: &Arc<dyn Engine>,
+        place: &Arc<Place>,
+        submit: fn(Arc<dyn Engine>, Arc<Place>, Vec<T>) -> F,
     ) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        Self { senders: (0..shards).map(|_| Self::lane(breadth, submit.clone())).collect() }
+        let lane = |_| Self::lane(Arc::clone(engine), Arc::clone(place), submit);
+        Self { senders: (0..engine.shards(place)).map(lane).collect() }
     }
 
     fn lane<F>(
-        breadth: usize,
-        submit: impl Fn(Vec<T>) -> F + Send + Sync + 'static,
+        engine: Arc<dyn Engine>,
+        place: Arc<Place>,
+        submit: fn(Arc<dyn Engine>, Arc<Place>, Vec<T>) -> F,
     ) -> mpsc::UnboundedSender<T>
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let (sender, mut come) = mpsc::unbounded_channel();
-        let turns = Arc::new(Semaphore::new(breadth));
+        let turns = Arc::new(Semaphore::new(engine.breadth()));
         tokio::spawn(async move {
             loop {
                 // It is never closed.
@@ -47,7 +51,7 @@ impl<T: Send + 'static> Lanes<T> {
                 if come.recv_many(&mut batch, MOST).await == 0 {
                     return;
                 }
-                let submitted = submit(batch);
+                let submitted = submit(Arc::clone(&engine), Arc::clone(&place), batch);
                 tokio::spawn(async move {
                     submitted.await;
                     drop(turn);

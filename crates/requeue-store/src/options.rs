@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::add::EarlyAdd;
+use crate::engine::{Backoff, Failing};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -26,5 +27,14 @@ impl Default for Options {
             poll: Duration::from_secs(1),
             add_timeout: Duration::from_secs(30),
         }
+    }
+}
+
+impl Options {
+    /// What becomes of a key that fails now.
+    pub(crate) fn failing(&self) -> Failing {
+        let (base, cap) = self.backoff;
+        let backoff = Backoff { base, cap, share: fastrand::f64() };
+        Failing { backoff, max_failures: self.max_failures }
     }
 }

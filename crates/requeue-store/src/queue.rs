@@ -50,20 +50,9 @@ pub(crate) enum Ending {
 impl Queue {
     pub(crate) fn new(engine: Arc<dyn Engine>, place: Place, options: Options) -> Self {
         let place = Arc::new(place);
-        let (shards, breadth, lease) = (engine.shards(&place), engine.breadth(), options.lease);
-        let adding = {
-            let (engine, place) = (Arc::clone(&engine), Arc::clone(&place));
-            let submit =
-                move |batch| adding::submit(Arc::clone(&engine), Arc::clone(&place), batch);
-            Lanes::new(shards, breadth, submit)
-        };
-        let finishing = {
-            let (engine, place) = (Arc::clone(&engine), Arc::clone(&place));
-            let submit =
-                move |batch| finishing::submit(Arc::clone(&engine), Arc::clone(&place), batch);
-            Lanes::new(shards, breadth, submit)
-        };
-        let leases = Leases::start(Arc::clone(&engine), Arc::clone(&place), lease);
+        let adding = Lanes::new(&engine, &place, adding::submit);
+        let finishing = Lanes::new(&engine, &place, finishing::submit);
+        let leases = Leases::start(Arc::clone(&engine), Arc::clone(&place), options.lease);
         let ending = watch::Sender::new(Ending::No);
         let shared = Arc::new(Shared { engine, place, options, leases, adding, finishing, ending });
         let (getters, come) = mpsc::unbounded_channel();

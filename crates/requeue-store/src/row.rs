@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::add::{Added, Cancelled, EarlyAdd, Merge, Priority};
+use crate::add::{Added, Cancelled, EarlyAdd, Merge};
 use crate::engine::{Ask, Asked, Backoff, Delay, Failing, HandOut, How};
 use crate::inspect::{Entry, State};
 use crate::key::Key;
@@ -300,25 +300,4 @@ fn merged(was: Micros, at: Micros, merge: Merge) -> Micros {
 /// base · 2ⁿ, or the longest there is.
 fn doubled(base: Duration, n: u32) -> Duration {
     2u32.checked_pow(n).and_then(|factor| base.checked_mul(factor)).unwrap_or(Duration::MAX)
-}
-
-impl Priority {
-    pub(crate) const ALL: [Self; 3] = [Self::Low, Self::Normal, Self::High];
-
-    /// As engines keep it.
-    pub(crate) const fn number(self) -> i64 {
-        match self {
-            Self::Low => -1,
-            Self::Normal => 0,
-            Self::High => 1,
-        }
-    }
-
-    pub(crate) const fn of(number: i64) -> Self {
-        match number {
-            ..0 => Self::Low,
-            0 => Self::Normal,
-            _ => Self::High,
-        }
-    }
 }

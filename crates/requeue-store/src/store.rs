@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::add::EarlyAdd;
 use crate::address::Address;
-use crate::engine::{Engine, Failing};
+use crate::engine::Engine;
 use crate::error::{ConnectError, Fault, Kind, MigrateError, OpenError};
 use crate::options::Options;
 use crate::queue::Queue;
@@ -186,13 +186,5 @@ impl Opening {
 impl fmt::Debug for Opening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Opening").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-impl Options {
-    pub(crate) fn failing(&self) -> Failing {
-        let (base, cap) = self.backoff;
-        let backoff = crate::engine::Backoff { base, cap, share: fastrand::f64() };
-        Failing { backoff, max_failures: self.max_failures }
     }
 }

@@ -89,12 +89,12 @@ impl WorkItem for Item {
 
     /// -1, 0 or 1.
     fn priority(&self) -> i32 {
-        Self::priority(self).number() as i32
+        Self::priority(self).number().into()
     }
 
     /// Below 0 it is low, above high.
     fn set_priority(&mut self, priority: i32) {
-        Self::set_priority(self, Priority::of(priority.into()));
+        Self::set_priority(self, Priority::of(priority));
     }
 
     fn epoch(&self) -> u64 {

@@ -14,7 +14,6 @@ use tokio::runtime::Handle;
 
 use super::early_add;
 use super::flags::{self, AddFlags};
-use super::lending::priority;
 use crate::args::Summary;
 use crate::command::escaped;
 use crate::exit::{Ended, Exit, Refusal, complain};
@@ -100,7 +99,7 @@ impl Adder {
             _ => Merge::Earliest,
         };
         let priority =
-            if ask.priority == 0 { self.unsaid.priority } else { priority(ask.priority) };
+            if ask.priority == 0 { self.unsaid.priority } else { Priority::of(ask.priority) };
         let add = Add::after(ask.after.unwrap_or(self.unsaid.after)).merge(merge);
         let add = add.priority(priority);
         if self.unsaid.revives { add.revive() } else { add }

@@ -1,6 +1,6 @@
 //! Keys of a queue in a store, as they are lent for runs.
 
-use requeue_store::{Item, Priority, Queue};
+use requeue_store::{Item, Queue};
 
 use crate::given::Later;
 use crate::lent::{Back, Lender, Loan};
@@ -25,7 +25,7 @@ impl Loan for Item {
     }
 
     fn priority(&self) -> i32 {
-        number(self.priority())
+        self.priority().number().into()
     }
 
     fn adds(&self) -> u32 {
@@ -54,22 +54,5 @@ impl Loan for Item {
             };
             ended.map_err(|error| error.to_string())
         })
-    }
-}
-
-/// A priority as `--input json` has it: any number below or above zero.
-pub(super) const fn number(priority: Priority) -> i32 {
-    match priority {
-        Priority::Low => -1,
-        Priority::High => 1,
-        _ => 0,
-    }
-}
-
-pub(super) const fn priority(number: i32) -> Priority {
-    match number {
-        ..0 => Priority::Low,
-        0 => Priority::Normal,
-        1.. => Priority::High,
     }
 }

@@ -8,7 +8,6 @@ use requeue_store::{ChangeError, Counts, Entry, Key, Queue};
 use serde::Serialize;
 
 use super::flags::{CancelFlags, ParkedFlags, ReviveFlags, StatusFlags};
-use super::lending::number;
 use super::refusal;
 use crate::command;
 use crate::exit::{Ended, Exit, Refusal, complain, print};
@@ -82,7 +81,7 @@ fn line(entry: &Entry, as_json: bool) -> Vec<u8> {
     let why = entry.error.as_deref().unwrap_or_default();
     let mut line = if as_json {
         let mut written = Written::of(&entry.key);
-        written.priority = number(entry.priority);
+        written.priority = entry.priority.number().into();
         written.attempts = Some(entry.failures);
         written.why = Some(why);
         written.given_up_at = at;

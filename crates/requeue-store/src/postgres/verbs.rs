@@ -42,7 +42,8 @@ impl Sessions {
         let keys: Vec<&[u8]> = asked.clone().map(|ask| &*ask.key).collect();
         let afters: Vec<i64> = asked.clone().map(|ask| micros(ask.add.after)).collect();
         let hows: Vec<i16> = asked.clone().map(|ask| how_to_add(ask.add)).collect();
-        let priorities: Vec<i16> = asked.clone().map(|ask| band(ask.add.priority)).collect();
+        let priorities: Vec<i16> =
+            asked.clone().map(|ask| ask.add.priority.number().into()).collect();
         let reasons: Vec<i32> = asked.clone().map(|ask| ask.add.reasons.cast_signed()).collect();
         let adds: Vec<i32> = asked.map(|ask| count(ask.adds)).collect();
         let sql = "select requeue.add_all($1, $2, $3, $4, $5, $6, $7)";
@@ -253,7 +254,7 @@ impl<'a> Rest<'a> {
             }
         };
         self.delays.push(delay);
-        self.priorities.push(band(asked.priority));
+        self.priorities.push(asked.priority.number().into());
         self.adds.push(count(asked.adds));
         self.reasons.push(asked.reasons.cast_signed());
         self.errors.push(error.map(|error| text(error)));
@@ -296,14 +297,6 @@ const fn how_to_end(how: &How) -> i16 {
 fn failing(failing: &Failing) -> (i64, i64, f64, Option<i32>) {
     let Backoff { base, cap, share } = failing.backoff;
     (micros(base), micros(cap), share.clamp(0.0, 1.0), failing.max_failures.map(count))
-}
-
-fn band(priority: Priority) -> i16 {
-    match priority {
-        Priority::Low => -1,
-        Priority::Normal => 0,
-        Priority::High => 1,
-    }
 }
 
 /// As the server counts: to 2³¹ - 1, and there it stays.

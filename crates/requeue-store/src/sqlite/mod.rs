@@ -8,7 +8,7 @@ mod verbs;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -55,10 +55,9 @@ impl Sqlite {
     async fn change<T: Send + 'static>(
         &self,
         queue: &Place,
-        work: impl FnOnce(&Work<'_>, Arc<Place>) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Fault> {
-        let place = Arc::new(queue.clone());
-        let done = self.thread.call(move |at| work(at, place)).await?;
+        let done = self.look(queue, work).await?;
         self.sender(queue.id).send_modify(|wakes| *wakes += 1);
         Ok(done)
     }
@@ -66,9 +65,9 @@ impl Sqlite {
     async fn look<T: Send + 'static>(
         &self,
         queue: &Place,
-        work: impl FnOnce(&Work<'_>, Arc<Place>) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Fault> {
-        let place = Arc::new(queue.clone());
+        let place = queue.clone();
         self.thread.call(move |at| work(at, place)).await
     }
 }

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::conformance::{Rig, check, steps};
 use crate::engine::BoxFuture;
+use crate::tests::polled;
 
 struct Fixture {
     engine: Arc<Sqlite>,
@@ -234,25 +235,14 @@ async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing
     let (go, gone) = std::sync::mpsc::channel::<()>();
     // The thread is busy until then.
     let mut blocked = Box::pin(fixture.engine.thread.call(move |_| Ok(gone.recv().is_ok())));
-    std::future::poll_fn(|cx| {
-        assert!(blocked.as_mut().poll(cx).is_pending());
-        std::task::Poll::Ready(())
-    })
-    .await;
+    assert!(polled(&mut blocked).await.is_pending());
     let failing = crate::engine::Failing {
         backoff: crate::engine::Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 },
         max_failures: None,
     };
     let lease = Duration::from_secs(30);
     let claim = Claim { max: 10, oldest: 0, lease, expired: failing };
-    {
-        let mut claimed = fixture.engine.claim(&place, claim);
-        std::future::poll_fn(|cx| {
-            assert!(claimed.as_mut().poll(cx).is_pending());
-            std::task::Poll::Ready(())
-        })
-        .await;
-    }
+    assert!(polled(&mut fixture.engine.claim(&place, claim)).await.is_pending());
     go.send(()).expect("it waits");
     assert!(blocked.await.expect("it was let go"));
     assert_eq!(fixture.engine.counts(&place).await.expect("counted").ready, 1);

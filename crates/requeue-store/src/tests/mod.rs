@@ -3,7 +3,10 @@
 
 mod engine;
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -143,7 +146,7 @@ async fn a_key_for_one_who_has_gone_is_put_back_and_has_not_failed() {
     // The same if it has been claimed by then.
     item.succeed().await.expect("it is ours");
     let mut getter = Box::pin(queue.get());
-    assert!(futures_poll(&mut getter).await.is_none());
+    assert!(polled(&mut getter).await.is_pending());
     queue.add("b").await.expect("added");
     settle().await;
     drop(getter);
@@ -153,14 +156,8 @@ async fn a_key_for_one_who_has_gone_is_put_back_and_has_not_failed() {
 }
 
 /// One poll.
-async fn futures_poll<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
-    std::future::poll_fn(|cx| {
-        std::task::Poll::Ready(match std::pin::Pin::new(&mut *future).poll(cx) {
-            std::task::Poll::Ready(done) => Some(done),
-            std::task::Poll::Pending => None,
-        })
-    })
-    .await
+pub(crate) async fn polled<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Poll<T> {
+    poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx))).await
 }
 
 #[tokio::test(start_paused = true)]
