@@ -1,16 +1,15 @@
-use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client, Config};
+use requeue_servers::{did_not_run, free_ports};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -326,33 +325,6 @@ pub(crate) fn program() -> Option<PathBuf> {
         Some(program) => return Some(program.into()),
         None => "REQUEUE_KUBE_SERVER does not name an API server; `make e2e` has one",
     };
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    eprintln!("{test}: {why}");
-    if let Some(list) = std::env::var_os("REQUEUE_NOT_RUN") {
-        let opened = fs::OpenOptions::new().append(true).create(true).open(&list);
-        let written = opened.and_then(|mut list| writeln!(list, "{test}: {why}"));
-        written.unwrap_or_else(|err| panic!("{}: {err}", list.display()));
-    }
+    did_not_run(why);
     None
-}
-
-/// Ports that nobody listens on. They are below those that systems give to whoever connects: there,
-/// a client that tries again and again could get the very port that a killed server is to listen
-/// on again.
-fn free_ports<const N: usize>() -> [u16; N] {
-    // It takes seconds until a server listens on what it was given.
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    let bound: [TcpListener; N] = std::array::from_fn(|_| {
-        let free = (0..1000).find_map(|_| {
-            let port = fastrand::u16(10_000..32_000);
-            let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-            let bound = TcpListener::bind(("127.0.0.1", port)).ok();
-            bound.filter(|_| given.insert(port))
-        });
-        free.unwrap_or_else(|| panic!("no free port was found on 127.0.0.1"))
-    });
-    bound.map(|listener| match listener.local_addr() {
-        Ok(address) => address.port(),
-        Err(err) => panic!("the port that was bound: {err}"),
-    })
 }

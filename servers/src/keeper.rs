@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -121,23 +120,6 @@ fn give(dir: &Path, user: u32, group: u32) {
     given.unwrap_or_else(|err| panic!("{}: {err}", dir.display()));
 }
 
-/// A port that nobody listens on. It is below those that systems give to whoever connects: there,
-/// somebody could get it while the server is away.
-pub(crate) fn free_port() -> u16 {
-    let free = (0..1000).find_map(|_| {
-        let port = fastrand::u16(10_000..32_000);
-        TcpListener::bind(("127.0.0.1", port)).ok().map(|_| port)
-    });
-    free.unwrap_or_else(|| panic!("no free port was found on 127.0.0.1"))
-}
-
-/// Says in the list of what did not run that the test of this thread did not, and why.
-pub(crate) fn did_not_run(why: &str) {
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    eprintln!("{test}: {why}");
-    if let Some(list) = std::env::var_os("REQUEUE_NOT_RUN") {
-        let opened = fs::OpenOptions::new().append(true).create(true).open(&list);
-        let written = opened.and_then(|mut list| writeln!(list, "{test}: {why}"));
-        written.unwrap_or_else(|err| panic!("{}: {err}", list.display()));
-    }
+pub(crate) fn write(path: &Path, text: &str) {
+    fs::write(path, text).unwrap_or_else(|err| panic!("{}: {err}", path.display()));
 }

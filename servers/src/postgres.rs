@@ -1,10 +1,13 @@
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::keeper::{Keeper, did_not_run, free_port};
+use crate::keeper::{Keeper, write};
+use crate::local::{did_not_run, free_ports, shared};
+
+const MISSING: &str = "there is no PostgreSQL server here";
 
 /// A PostgreSQL server, which is killed when this is dropped, or when the process dies that has it.
 ///
@@ -30,10 +33,10 @@ impl Postgres {
     /// When it does not start, with its log.
     pub fn start() -> Option<Self> {
         let Some(programs) = programs() else {
-            did_not_run("there is no PostgreSQL server here");
+            did_not_run(MISSING);
             return None;
         };
-        let port = free_port();
+        let [port] = free_ports();
         let args = [&*programs.to_string_lossy(), &port.to_string()];
         let keeper = Keeper::new(include_str!("postgres.sh"), &args, |dir| {
             let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
@@ -53,15 +56,7 @@ impl Postgres {
     /// As [`start`](Self::start) does.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Postgres>> = OnceLock::new();
-        let mut first = false;
-        let shared = SHARED.get_or_init(|| {
-            first = true;
-            Self::start()
-        });
-        if shared.is_none() && !first {
-            did_not_run("there is no PostgreSQL server here");
-        }
-        shared.as_ref()
+        shared(&SHARED, Self::start, MISSING)
     }
 
     /// The address of a new database.
@@ -132,10 +127,6 @@ impl Postgres {
     pub fn restart(&self) {
         self.keeper.order("started");
     }
-}
-
-fn write(path: &Path, text: &str) {
-    fs::write(path, text).unwrap_or_else(|err| panic!("{}: {err}", path.display()));
 }
 
 /// Where its programs are: in the path, or where Debian has the newest.

@@ -1,9 +1,9 @@
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::keeper::{Keeper, did_not_run, free_port};
+use crate::keeper::{Keeper, write};
+use crate::local::{did_not_run, free_ports, shared};
 
 const MISSING: &str = "there is no Redis server here";
 
@@ -37,7 +37,7 @@ impl Redis {
         let mut tries = 0;
         loop {
             tries += 1;
-            let [port, tls_port, cluster_port] = [(); 3].map(|()| free_port());
+            let [port, tls_port, cluster_port] = free_ports();
             let cluster_port = if in_cluster { cluster_port } else { 0 };
             let paths = [program, cli].map(|path| path.to_string_lossy());
             let ports = [port, tls_port, cluster_port].map(|port| port.to_string());
@@ -62,7 +62,7 @@ impl Redis {
     /// As [`start`](Self::start) does.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Redis>> = OnceLock::new();
-        shared(&SHARED, Self::start)
+        shared(&SHARED, Self::start, MISSING)
     }
 
     /// Its address, for whoever has these credentials, if any: `USER:PASSWORD@`.
@@ -164,7 +164,7 @@ impl RedisCluster {
     /// As [`start`](Self::start) does.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<RedisCluster>> = OnceLock::new();
-        shared(&SHARED, Self::start)
+        shared(&SHARED, Self::start, MISSING)
     }
 
     fn join(&self) {
@@ -247,18 +247,6 @@ impl RedisCluster {
     }
 }
 
-fn shared<T>(cell: &'static OnceLock<Option<T>>, start: fn() -> Option<T>) -> Option<&'static T> {
-    let mut first = false;
-    let shared = cell.get_or_init(|| {
-        first = true;
-        start()
-    });
-    if shared.is_none() && !first {
-        did_not_run(MISSING);
-    }
-    shared.as_ref()
-}
-
 /// Waits for what comes in its own time.
 fn until(what: &str, is: impl Fn() -> bool) {
     for _ in 0..1200 {
@@ -268,10 +256,6 @@ fn until(what: &str, is: impl Fn() -> bool) {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     panic!("{what}: not within a minute");
-}
-
-fn write(path: &Path, text: &str) {
-    fs::write(path, text).unwrap_or_else(|err| panic!("{}: {err}", path.display()));
 }
 
 /// The server and its command line, in the path.
