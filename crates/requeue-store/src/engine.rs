@@ -142,6 +142,9 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Opens the queue, and makes it if there is none. Its early adds are what its maker said.
     fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place>;
 
+    /// Opens the queue, if there is one.
+    fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>>;
+
     /// How many parts the queue has. What goes well in one may fail in another.
     fn shards(&self, _queue: &Place) -> usize {
         1

@@ -85,8 +85,9 @@ error! {
     MigrateError
 }
 error! {
-    /// A queue can't be opened: there is no schema, or one of another version; or, without a source,
-    /// its name is none, or somebody has opened it with other early adds.
+    /// A queue can't be opened: there is no schema, or one of another version; there is
+    /// [no such queue](Self::is_missing), and none was to be made; or, without a source, its name is
+    /// none, or somebody has opened it with other early adds.
     OpenError
 }
 error! {
@@ -96,6 +97,29 @@ error! {
 error! {
     /// A key can't be cancelled or revived: the engine can't be reached.
     ChangeError
+}
+
+#[derive(Debug)]
+struct Missing;
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the store has none of that name")
+    }
+}
+
+impl Error for Missing {}
+
+impl OpenError {
+    pub(crate) fn missing(queue: &str) -> Self {
+        Self { said: format!("the queue {queue:?}"), source: Some(Box::new(Missing)) }
+    }
+
+    /// Whether it is for that alone that there is no such queue, where none was to be made.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        self.source.as_ref().is_some_and(|source| source.is::<Missing>())
+    }
 }
 
 /// A key was not added, as far as is known.

@@ -7,6 +7,8 @@ use crate::engine::{Backoff, Failing};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
+    /// Whether no queue is made.
+    pub(crate) existing: bool,
     pub(crate) early_add: Option<EarlyAdd>,
     pub(crate) lease: Duration,
     pub(crate) backoff: (Duration, Duration),
@@ -19,6 +21,7 @@ pub(crate) struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            existing: false,
             early_add: None,
             lease: Duration::from_secs(30),
             backoff: (Duration::from_millis(5), Duration::from_secs(300)),

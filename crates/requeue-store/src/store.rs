@@ -113,6 +113,27 @@ impl Opening {
         self
     }
 
+    /// Only if there is one: none is made. For whoever looks at a queue, or after it.
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let error = store.queue("mial").existing().open().await.expect_err("it is called mail");
+    /// assert!(error.is_missing());
+    /// assert_eq!(error.to_string(), "the queue \"mial\": the store has none of that name");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn existing(mut self) -> Self {
+        self.options.existing = true;
+        self
+    }
+
     /// For how long a key is its holder's unless renewed, which happens by itself as long as the
     /// process lives and reaches the store; 30 s unless said, at least 1 ms and at
     /// most a year.
@@ -154,11 +175,13 @@ impl Opening {
         self
     }
 
-    /// Opens the queue, and makes it if there is none.
+    /// Opens the queue, and makes it if there is none, unless it is to be an
+    /// [existing](Self::existing) one.
     ///
     /// # Errors
     ///
-    /// If there is no schema of this version, the name is empty, longer than 200 bytes or has a NUL
+    /// If there is no such queue and none is to be made, which is [told apart](OpenError::is_missing);
+    /// if there is no schema of this version, the name is empty, longer than 200 bytes or has a NUL
     /// in it, the queue has other early adds than those asked for, or the store can't be reached.
     ///
     /// # Panics
@@ -170,11 +193,18 @@ impl Opening {
         if name.is_empty() || name.len() > 200 || name.contains('\0') {
             return Err(bad("a name has 1 to 200 bytes, and no NUL"));
         }
-        let opened = store.engine.open(&name, options.early_add.unwrap_or_default()).await;
-        let place = opened.map_err(|fault| {
+        let opened = match options.existing {
+            true => store.engine.find(&name).await,
+            false => {
+                let early_add = options.early_add.unwrap_or_default();
+                store.engine.open(&name, early_add).await.map(Some)
+            }
+        };
+        let opened = opened.map_err(|fault| {
             let retry = if fault.kind == Kind::Refused { "" } else { ", for now" };
             OpenError::of(format!("the queue {name:?} can't be opened{retry}"), fault)
         })?;
+        let Some(place) = opened else { return Err(OpenError::missing(&name)) };
         if let Some(wanted) = options.early_add.filter(|&wanted| wanted != place.early_add) {
             let why = format!("its early adds are {:?}, not {wanted:?}", place.early_add);
             return Err(bad(&why));

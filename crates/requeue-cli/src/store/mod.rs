@@ -128,13 +128,13 @@ impl Place {
         opening.open().await.map_err(refusal)
     }
 
-    /// The queue, where its store is there already.
+    /// The queue, which is there already.
     async fn to_look_at(&self) -> Result<Queue, Refusal> {
         if file(&self.store).is_some_and(|path| !path.exists()) {
             return Err(Refusal::failure(format!("{}: there is no such file", self.store)));
         }
         let store = Store::connect(&self.store).await.map_err(refusal)?;
-        store.queue(&self.queue).open().await.map_err(refusal)
+        store.queue(&self.queue).existing().open().await.map_err(refusal)
     }
 }
 

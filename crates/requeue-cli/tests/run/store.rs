@@ -300,9 +300,20 @@ fn what_makes_no_sense_is_refused() {
         assert!(said.contains("there is no such file"), "{said}");
     }
     assert!(!dir.join("absent.db").exists());
+    add(&dir, &["k"]);
+    for (subcommand, key) in
+        [("status", &[][..]), ("parked", &[]), ("cancel", &["k"]), ("revive", &["k"])]
+    {
+        let (code, said) =
+            with("sqlite:jobs.db", subcommand, &[&["--queue", "typo"], key].concat());
+        assert_eq!(code, 125);
+        assert_eq!(said, "requeue: the queue \"typo\": the store has none of that name\n");
+    }
+    let hold = ["--queue", "typo", "--early-add", "hold", "k"];
+    assert_eq!(with("sqlite:jobs.db", "add", &hold).0, 0);
     // The queue's early adds are those of whoever was first.
-    assert_eq!(with("sqlite:jobs.db", "add", &["--early-add", "hold", "k"]).0, 0);
-    let (code, said) = with("sqlite:jobs.db", "work", &["--early-add", "replace", "true"]);
+    let replace = ["--queue", "typo", "--early-add", "replace", "true"];
+    let (code, said) = with("sqlite:jobs.db", "work", &replace);
     assert_eq!(code, 2);
     assert!(said.contains("its early adds are Hold"), "{said}");
     // A queue in a store has no groups, and so on.
@@ -324,7 +335,10 @@ fn a_store_can_be_made_beforehand() {
     for _ in 0..2 {
         assert_eq!(init().code(), Some(0));
     }
-    assert_eq!(status(&dir), [0; 4]);
+    let ended = call(&dir, "status", &[]);
+    let said = "requeue: the queue \"default\": the store has none of that name\n";
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(125), said));
+    add(&dir, &["k"]);
     let ended = call(&dir, "parked", &[]);
     assert_eq!((ended.code(), ended.text() + &ended.stderr), (Some(0), String::new()));
 }

@@ -199,6 +199,13 @@ impl Engine for Postgres {
         })
     }
 
+    fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
+        Box::pin(async move {
+            schema::check(&self.sessions).await?;
+            self.sessions.find(name).await
+        })
+    }
+
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
         Box::pin(async move { self.sessions.add(queue, &asks).await })
     }

@@ -28,9 +28,13 @@ impl Sessions {
     pub(super) async fn open(&self, name: &str, early_add: EarlyAdd) -> Result<Place, Fault> {
         let sql = "select id, holds from requeue.open($1, $2)";
         let row = self.row(sql, &[&name, &is_hold(early_add)]).await?;
-        let (id, holds): (i32, bool) = (row.get(0), row.get(1));
-        let early_add = if holds { EarlyAdd::Hold } else { EarlyAdd::Replace };
-        Ok(Place { id: id.into(), name: name.to_owned(), early_add })
+        Ok(place(name, &row))
+    }
+
+    pub(super) async fn find(&self, name: &str) -> Result<Option<Place>, Fault> {
+        let sql = "select id, hold from requeue.queues where name = $1";
+        let rows = self.rows(sql, &[&name]).await?;
+        Ok(rows.first().map(|row| place(name, row)))
     }
 
     pub(super) async fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>, Fault> {
@@ -263,6 +267,12 @@ impl<'a> Rest<'a> {
         self.shares.push(share);
         self.mosts.push(most);
     }
+}
+
+/// A queue's number, and whether its adds are held back.
+fn place(name: &str, row: &SqlRow) -> Place {
+    let early_add = if row.get(1) { EarlyAdd::Hold } else { EarlyAdd::Replace };
+    Place { id: row.get::<_, i32>(0).into(), name: name.to_owned(), early_add }
 }
 
 const fn is_hold(early_add: EarlyAdd) -> bool {

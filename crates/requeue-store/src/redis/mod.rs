@@ -174,13 +174,24 @@ impl Redis {
         self.check().await
     }
 
-    async fn opened(&self, name: &str, early_add: EarlyAdd) -> Result<Place, Fault> {
+    /// The queue, which is made with these early adds, if any are said.
+    async fn opened(
+        &self,
+        name: &str,
+        early_add: Option<EarlyAdd>,
+    ) -> Result<Option<Place>, Fault> {
         self.check().await?;
         let (key, slot) = names::queue(name);
         let mut open = self.scripts.open.with(&[key]);
-        open.arg(u8::from(early_add == EarlyAdd::Hold)).arg(self.shards);
-        let answer = self.nodes.send(slot, &[&open], Some(&self.scripts.open)).await?;
-        let mut said = answer.into_iter().next().ok_or_else(garbled).and_then(Values::of)?;
+        if let Some(early_add) = early_add {
+            open.arg(u8::from(early_add == EarlyAdd::Hold)).arg(self.shards);
+        }
+        let mut answer = self.nodes.send(slot, &[&open], Some(&self.scripts.open)).await?;
+        let answer = answer.pop().ok_or_else(garbled)?;
+        if matches!(&answer, Value::Array(said) if said.first() == Some(&Value::Nil)) {
+            return Ok(None);
+        }
+        let mut said = Values::of(answer)?;
         let (held, count) = (said.number::<u8>()?, said.number::<u16>()?);
         let early_add = if held == 1 { EarlyAdd::Hold } else { EarlyAdd::Replace };
         if !(1..=names::MOST).contains(&count) {
@@ -196,7 +207,7 @@ impl Redis {
         }
         lock(&self.queues).entry(name.to_owned()).or_insert(shards);
         let id = self.places.fetch_add(1, Ordering::Relaxed);
-        Ok(Place { id, name: name.to_owned(), early_add })
+        Ok(Some(Place { id, name: name.to_owned(), early_add }))
     }
 }
 
@@ -220,7 +231,11 @@ impl Engine for Redis {
     }
 
     fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place> {
-        Box::pin(self.opened(name, early_add))
+        Box::pin(async move { self.opened(name, Some(early_add)).await?.ok_or_else(garbled) })
+    }
+
+    fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
+        Box::pin(self.opened(name, None))
     }
 
     fn shards(&self, queue: &Place) -> usize {

@@ -81,7 +81,15 @@ impl Engine for Sqlite {
         let name = name.to_owned();
         Box::pin(async move {
             self.thread.check().await?;
-            self.thread.call(move |at| at.open(name, early_add)).await
+            self.thread.call(move |at| at.open(&name, early_add)).await
+        })
+    }
+
+    fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
+        let name = name.to_owned();
+        Box::pin(async move {
+            self.thread.check().await?;
+            self.thread.call(move |at| at.find(&name)).await
         })
     }
 

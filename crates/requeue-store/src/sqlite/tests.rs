@@ -200,6 +200,10 @@ async fn a_queue_says_why_it_does_not_open() {
     assert_eq!(opened.early_add(), EarlyAdd::Hold);
     let error = store.queue("q").early_add(EarlyAdd::Replace).open().await.expect_err("it holds");
     assert_eq!(error.to_string(), "the queue \"q\": its early adds are Hold, not Replace");
+    let error = store.queue("r").existing().open().await.expect_err("there is none");
+    assert!(error.is_missing(), "{error}");
+    let opened = store.queue("q").existing().open().await.expect("it is there");
+    assert_eq!(opened.early_add(), EarlyAdd::Hold);
     for name in ["", "a\0b", &"x".repeat(201)] {
         let error = store.queue(name).open().await.expect_err("no name").to_string();
         assert!(error.ends_with("a name has 1 to 200 bytes, and no NUL"), "{error}");

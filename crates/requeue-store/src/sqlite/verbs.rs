@@ -17,18 +17,23 @@ use crate::time::{Micros, after, until};
 const EXPIRED: usize = 256;
 
 impl Work<'_> {
-    pub(super) fn open(&self, name: String, early_add: EarlyAdd) -> Result<Place> {
+    pub(super) fn open(&self, name: &str, early_add: EarlyAdd) -> Result<Place> {
         let number = match early_add {
             EarlyAdd::Replace => 0,
             EarlyAdd::Hold => 1,
         };
         let sql = "insert into queues (name, early_add) values (?1, ?2) on conflict do nothing";
         self.connection.execute(sql, params![name, number])?;
+        self.find(name)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
+    }
+
+    pub(super) fn find(&self, name: &str) -> Result<Option<Place>> {
         let sql = "select id, early_add from queues where name = ?1";
-        let (id, number): (i64, i64) =
-            self.connection.query_row(sql, [&name], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let early_add = if number == 0 { EarlyAdd::Replace } else { EarlyAdd::Hold };
-        Ok(Place { id, name, early_add })
+        let place = |row: &rusqlite::Row<'_>| {
+            let early_add = if row.get(1)? { EarlyAdd::Hold } else { EarlyAdd::Replace };
+            Ok(Place { id: row.get(0)?, name: name.to_owned(), early_add })
+        };
+        self.connection.query_row(sql, [name], place).optional()
     }
 
     pub(super) fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>> {

@@ -129,6 +129,10 @@ impl Engine for Memory {
         Box::pin(std::future::ready(Ok(Place { id: 1, name: name.to_owned(), early_add })))
     }
 
+    fn find<'a>(&'a self, _: &'a str) -> Answer<'a, Option<Place>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
         self.verb(asks.len(), move |rows, now| {
             let add = |ask: Ask| {

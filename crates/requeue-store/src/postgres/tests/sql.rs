@@ -26,7 +26,9 @@ async fn anybody_adds_by_sql() {
     let store = store(&url).await;
     let sql = |sql: &str| server.psql(name(&url), sql);
     assert_eq!(sql("select holds from requeue.open('q', true)"), "t");
-    let queue = store.queue("q").open().await.expect("it opens");
+    let error = store.queue("r").existing().open().await.expect_err("there is none");
+    assert!(error.is_missing(), "{error}");
+    let queue = store.queue("q").existing().open().await.expect("it is there");
     assert_eq!(queue.early_add(), EarlyAdd::Hold);
     assert_eq!(sql("select requeue.add('q', 'a'), requeue.add('q', 'a')"), "new|coalesced");
     assert_eq!(sql("select requeue.add('q', '\\xff00'::bytea)"), "new");

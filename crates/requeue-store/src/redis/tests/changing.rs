@@ -269,3 +269,16 @@ async fn a_queue_whose_rows_were_removed_is_empty_and_goes_on() {
     let items = claim.await;
     assert_eq!(items.iter().map(|item| item.to_string()).collect::<Vec<_>>(), ["d"]);
 }
+
+#[tokio::test]
+async fn who_only_looks_makes_no_queue() {
+    let Some(server) = Server::shared() else { return };
+    let (store, name) = (store(&server.url("")).await, name("looked-for"));
+    for _ in 0..2 {
+        let error = store.queue(&name).existing().open().await.expect_err("there is none");
+        assert!(error.is_missing(), "{error}");
+    }
+    store.queue(&name).early_add(EarlyAdd::Hold).open().await.expect("it is made");
+    let opened = store.queue(&name).existing().open().await.expect("it is there");
+    assert_eq!(opened.early_add(), EarlyAdd::Hold);
+}
