@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, timeout};
 
 use super::names::Shard;
+use super::node::Line;
 use super::values::{self, Values};
 use super::{Redis, epoch_of, held, lock};
 use crate::engine::{Claim, Claimed, HandOut, Place};
@@ -14,6 +15,9 @@ use crate::time::micros;
 
 /// How long a claim may take. What is answered later is lost until its lease ends.
 const CLAIMING: Duration = Duration::from_secs(3);
+/// How long replicas may take to get a claim that `wait` says they should. It is made all the same,
+/// and others wait behind it.
+const WAIT: Duration = Duration::from_millis(200);
 /// How long it may take to hear what there is to claim.
 const PEEKING: Duration = Duration::from_secs(1);
 /// How long a shard that did not answer is left alone.
@@ -31,7 +35,8 @@ impl Redis {
         let mut command = self.scripts.claim.on(&shards[number]);
         command.arg(max).arg(oldest).arg(micros(lease)).arg(held(queue));
         command.arg(values::expired(&expired));
-        let run = self.run_and_wait(&shards[number], &self.scripts.claim, &command);
+        let line = (Line::WaitingClaims, WAIT);
+        let run = self.run_and_wait(&shards[number], &self.scripts.claim, &command, line);
         let (answer, replicas) = in_time(CLAIMING, &shards[number], run).await?;
         let mut claimed = values::claimed(answer)?;
         if !claimed.items.is_empty() && replicas < self.wait {

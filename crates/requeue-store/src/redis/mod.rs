@@ -19,12 +19,15 @@
 //!
 //! For queues, keys `requeue:*` and the commands `evalsha`, `script|load`, `blpop`, `get`, `set`, `time`,
 //! `exists`, `type`, `hset`, `hdel`, `hget`, `hmget`, `hscan`, `zadd`, `zrem`, `zrange`, `zrangebyscore`,
-//! `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`; on a cluster `cluster|slots`, too, and for `wait=N` `wait`.
+//! `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`; on a cluster `cluster|slots` and
+//! `cluster|info`, too, and for `wait=N` `wait`.
 //! `migrate` needs no more.
 
 mod claiming;
 mod faults;
+mod map;
 mod names;
+mod node;
 mod nodes;
 mod options;
 mod scripts;
@@ -45,6 +48,7 @@ use tokio::sync::watch;
 
 use self::faults::garbled;
 use self::names::Shard;
+use self::node::Line;
 use self::nodes::Nodes;
 pub(crate) use self::options::Options;
 use self::scripts::{CLOCK, Script, Scripts};
@@ -61,7 +65,7 @@ use crate::time::micros;
 const VERSION: &str = "1";
 /// How many shards a queue has on a cluster, unless said.
 const SHARDS: u16 = 16;
-/// How long replicas may take to get what `wait` says that they must.
+/// How long replicas may take to get the adds that `wait` says they must.
 const WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -93,11 +97,11 @@ impl Redis {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let Options { seeds, wait, shards } = options;
         let addresses: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
-        let nodes = Nodes::find(&seeds, if wait > 0 { 4 } else { 1 }).await?;
+        let nodes = Nodes::find(&seeds).await?;
         let shards = shards.unwrap_or(if nodes.is_cluster() { SHARDS } else { 1 });
         Ok(Self {
             address: addresses.join(","),
-            nodes: Arc::new(nodes),
+            nodes,
             scripts: Arc::new(Scripts::new(clock)),
             wait,
             shards,
@@ -121,23 +125,24 @@ impl Redis {
     }
 
     async fn run(&self, shard: &Shard, script: &Script, command: &Cmd) -> Result<Value, Fault> {
-        let mut answers = self.nodes.send(shard.slot, &[command], Some(script)).await?;
-        answers.pop().ok_or_else(garbled)
+        self.nodes.run(shard.slot, command, Some(script)).await
     }
 
-    /// The same, and how many replicas have it.
+    /// The same, and how many replicas have it after this long at most.
     async fn run_and_wait(
         &self,
         shard: &Shard,
         script: &Script,
         command: &Cmd,
+        (line, limit): (Line, Duration),
     ) -> Result<(Value, u32), Fault> {
         if self.wait == 0 {
             return Ok((self.run(shard, script, command).await?, 0));
         }
         let mut wait = cmd("WAIT");
-        wait.arg(self.wait).arg(WAIT.as_millis() as u64);
-        let mut answers = self.nodes.send(shard.slot, &[command, &wait], Some(script)).await?;
+        wait.arg(self.wait).arg(limit.as_millis() as u64);
+        let commands = [command, &wait];
+        let mut answers = self.nodes.send(shard.slot, line, &commands, Some(script)).await?;
         let replicas = answers.pop().ok_or_else(garbled).and_then(values::number)?;
         let replicas = replicas.try_into().map_err(|_| garbled())?;
         Ok((answers.pop().ok_or_else(garbled)?, replicas))
@@ -146,12 +151,9 @@ impl Redis {
     async fn version(&self) -> Result<Option<String>, Fault> {
         let mut get = cmd("GET");
         get.arg(names::SCHEMA);
-        let mut found = self.nodes.send(names::slot(names::SCHEMA), &[&get], None).await?;
-        match found.pop() {
-            Some(Value::Nil) => Ok(None),
-            Some(Value::BulkString(version)) => {
-                Ok(Some(String::from_utf8_lossy(&version).into_owned()))
-            }
+        match self.nodes.run(names::slot(names::SCHEMA), &get, None).await? {
+            Value::Nil => Ok(None),
+            Value::BulkString(version) => Ok(Some(String::from_utf8_lossy(&version).into_owned())),
             _ => Err(garbled()),
         }
     }
@@ -170,7 +172,7 @@ impl Redis {
     async fn migrated(&self) -> Result<(), Fault> {
         let mut set = cmd("SET");
         set.arg(names::SCHEMA).arg(VERSION).arg("NX");
-        self.nodes.send(names::slot(names::SCHEMA), &[&set], None).await?;
+        self.nodes.run(names::slot(names::SCHEMA), &set, None).await?;
         self.check().await
     }
 
@@ -186,8 +188,7 @@ impl Redis {
         if let Some(early_add) = early_add {
             open.arg(u8::from(early_add == EarlyAdd::Hold)).arg(self.shards);
         }
-        let mut answer = self.nodes.send(slot, &[&open], Some(&self.scripts.open)).await?;
-        let answer = answer.pop().ok_or_else(garbled)?;
+        let answer = self.nodes.run(slot, &open, Some(&self.scripts.open)).await?;
         if matches!(&answer, Value::Array(said) if said.first() == Some(&Value::Nil)) {
             return Ok(None);
         }
@@ -202,7 +203,7 @@ impl Redis {
             self.run(shard, &self.scripts.check, &self.scripts.check.on(shard)).await?;
             if self.wait > 0 {
                 // Whether it may be asked for at all.
-                self.nodes.send(shard.slot, &[cmd("WAIT").arg(0).arg(1)], None).await?;
+                self.nodes.run(shard.slot, cmd("WAIT").arg(0).arg(1), None).await?;
             }
         }
         lock(&self.queues).entry(name.to_owned()).or_insert(shards);
@@ -253,7 +254,8 @@ impl Engine for Redis {
             let mut command = self.scripts.add.on(&shards[number]);
             command.arg(held(queue));
             asks.iter().for_each(|ask| values::ask(&mut command, ask));
-            let ran = self.run_and_wait(&shards[number], &self.scripts.add, &command).await;
+            let line = (Line::WaitingAdds, WAIT);
+            let ran = self.run_and_wait(&shards[number], &self.scripts.add, &command, line).await;
             let (answer, replicas) = ran?;
             if replicas < self.wait {
                 let wanted = self.wait;

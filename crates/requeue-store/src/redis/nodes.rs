@@ -5,123 +5,34 @@
 //! once more only if the server said that it did nothing.
 
 use std::collections::HashMap;
-use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, RedisError, RedisResult,
-    Value, cmd, pipe,
-};
-use tokio::time::Instant;
+use redis::{Cmd, ConnectionAddr, ConnectionInfo, Value};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout};
 
-use super::faults::{failed, garbled, unconnected};
+use super::faults::{failed, garbled};
+use super::lock;
+use super::map::{self, Map};
+use super::node::{Line, Node};
 use super::scripts::Script;
 use crate::error::{Fault, Kind};
 
-/// How long a connection may take to be made.
-const CONNECTING: Duration = Duration::from_secs(3);
-/// How long an answer may take.
-const ANSWERING: Duration = Duration::from_secs(10);
 /// How often a cluster is asked at most who has what.
 const ASKING: Duration = Duration::from_millis(100);
+/// How long a server may take to say who has what, before the others are believed.
+const SAYING: Duration = Duration::from_secs(1);
+/// How many servers are asked at once who has what: one may be cut off from the others.
+const ASKED: usize = 5;
 /// How often a command is sent on to another server before it is left for later.
 const HOPS: usize = 6;
-
-/// A server, and a connection to it if there is one.
-pub(super) struct Node {
-    info: ConnectionInfo,
-    address: String,
-    /// All verbs go over these in turn.
-    connections: Vec<tokio::sync::Mutex<Option<MultiplexedConnection>>>,
-    turn: AtomicUsize,
-}
-
-impl fmt::Debug for Node {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Node({})", self.address)
-    }
-}
-
-impl Node {
-    fn new(info: ConnectionInfo, connections: usize) -> Self {
-        let address = info.addr().to_string();
-        let connections = (0..connections).map(|_| tokio::sync::Mutex::default()).collect();
-        Self { info, address, connections, turn: AtomicUsize::new(0) }
-    }
-
-    /// A connection of its own, whose answers may take this long.
-    async fn connect(&self, answering: Duration) -> Result<MultiplexedConnection, Fault> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECTING))
-            .set_response_timeout(Some(answering));
-        let connected = async {
-            let client = Client::open(self.info.clone())?;
-            client.get_multiplexed_async_connection_with_config(&config).await
-        };
-        connected.await.map_err(|error| unconnected(&self.address, &error))
-    }
-
-    /// One that others use, too.
-    async fn connection(&self) -> Result<MultiplexedConnection, Fault> {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.connections.len();
-        let mut connection = self.connections[turn].lock().await;
-        if let Some(connection) = &*connection {
-            return Ok(connection.clone());
-        }
-        let new = self.connect(ANSWERING).await?;
-        Ok(connection.insert(new).clone())
-    }
-
-    /// What is under way on its connections may still be answered; what comes goes over new ones.
-    async fn disconnect(&self) {
-        for connection in &self.connections {
-            *connection.lock().await = None;
-        }
-    }
-
-    /// The answers to all of them, which go out together; an error, if that is the first one's.
-    /// `ahead`: the slot is on its way to this server.
-    async fn send(
-        &self,
-        connection: &mut MultiplexedConnection,
-        commands: &[&Cmd],
-        ahead: bool,
-    ) -> RedisResult<Vec<Value>> {
-        let mut answers = match commands {
-            [command] if !ahead => vec![connection.send_packed_command(command).await?],
-            _ => {
-                let mut all = pipe();
-                if ahead {
-                    all.cmd("ASKING");
-                }
-                commands.iter().for_each(|&command| _ = all.add_command(command.clone()));
-                let skipped = usize::from(ahead);
-                connection.send_packed_commands(&all, skipped, commands.len()).await?
-            }
-        };
-        if let Some(first) = answers.first_mut() {
-            *first = std::mem::replace(first, Value::Nil).extract_error()?;
-        }
-        Ok(answers)
-    }
-}
-
-/// Who has what.
-#[derive(Debug, Default)]
-struct Map {
-    /// By the last of their slots, in order.
-    ranges: Vec<(u16, Arc<Node>)>,
-    is_cluster: bool,
-}
 
 #[derive(Debug)]
 pub(super) struct Nodes {
     seeds: Vec<Arc<Node>>,
-    /// To each.
-    connections: usize,
     /// All that have been heard of, by their addresses.
     known: Mutex<HashMap<String, Arc<Node>>>,
     map: Mutex<Arc<Map>>,
@@ -131,17 +42,15 @@ pub(super) struct Nodes {
 
 impl Nodes {
     /// Looks for them.
-    pub(super) async fn find(seeds: &[ConnectionInfo], connections: usize) -> Result<Self, Fault> {
-        let seeds = seeds.iter().map(|info| Arc::new(Node::new(info.clone(), connections)));
-        let seeds: Vec<_> = seeds.collect();
+    pub(super) async fn find(seeds: &[ConnectionInfo]) -> Result<Arc<Self>, Fault> {
+        let seeds: Vec<_> = seeds.iter().map(|info| Arc::new(Node::new(info.clone()))).collect();
         let known = seeds.iter().map(|node| (node.address.clone(), Arc::clone(node))).collect();
-        let nodes = Self {
+        let nodes = Arc::new(Self {
             seeds,
-            connections,
             known: Mutex::new(known),
             map: Mutex::default(),
             asked: tokio::sync::Mutex::default(),
-        };
+        });
         nodes.look().await?;
         Ok(nodes)
     }
@@ -150,112 +59,95 @@ impl Nodes {
         lock(&self.map).is_cluster
     }
 
-    /// Asks who has what, unless that was done a moment ago.
-    async fn look(&self) -> Result<(), Fault> {
+    /// Asks who has what, unless that was done a moment ago; in a task of its own, since whoever waits
+    /// for it may give up.
+    async fn look(self: &Arc<Self>) -> Result<(), Fault> {
+        let nodes = Arc::clone(self);
+        let looked = tokio::spawn(async move { nodes.look_now().await });
+        looked.await.unwrap_or_else(|error| Err(Fault::absent(error)))
+    }
+
+    async fn look_now(&self) -> Result<(), Fault> {
         let mut asked = self.asked.lock().await;
         if asked.is_some_and(|asked| asked.elapsed() < ASKING) {
             return Ok(());
         }
-        let others: Vec<_> = lock(&self.known).values().cloned().collect();
+        // Those who have not answered last know least.
+        let mut nodes = self.seeds.clone();
+        let is_seed = |node: &Arc<Node>| self.seeds.iter().any(|seed| Arc::ptr_eq(seed, node));
+        nodes.extend(lock(&self.known).values().filter(|node| !is_seed(node)).cloned());
+        nodes.sort_by_key(|node| node.is_silent());
+        let mut best: Option<Map> = None;
         let mut fault = Fault::absent("there is no server");
-        for node in self.seeds.iter().chain(&others) {
-            match self.ask(node).await {
-                Ok(map) => {
-                    *lock(&self.map) = Arc::new(map);
-                    *asked = Some(Instant::now());
-                    return Ok(());
+        for some in nodes.chunks(ASKED) {
+            for said in join_all(some.iter().map(|node| self.seen_by(node))).await {
+                match said {
+                    Ok(map) if best.as_ref().is_none_or(|best| map.is_better_than(best)) => {
+                        best = Some(map);
+                    }
+                    Ok(_) => {}
+                    Err(other) => fault = other,
                 }
-                Err(other) => fault = other,
+            }
+            if best.as_ref().is_some_and(|map| map.is_whole) {
+                break;
             }
         }
-        // Nothing was to happen.
-        let kind = if fault.kind == Kind::Unsure { Kind::Absent } else { fault.kind };
-        Err(Fault { kind, ..fault })
-    }
-
-    async fn ask(&self, node: &Arc<Node>) -> Result<Map, Fault> {
-        let hello = self.ask_one(node, &cmd("HELLO")).await?;
-        let Value::Array(words) = hello else { return Err(garbled()) };
-        let says = |name: &str, what: &str| {
-            words.chunks(2).any(|pair| matches!(pair, [a, b] if text(a) == name && text(b) == what))
-        };
-        let is_cluster = says("mode", "cluster");
-        if !is_cluster {
-            if says("role", "replica") {
-                return Err(Fault::absent(format!("{}: it is a replica, for now", node.address)));
+        *asked = Some(Instant::now());
+        match best {
+            Some(map) => {
+                *lock(&self.map) = Arc::new(map);
+                Ok(())
             }
-            return Ok(Map { ranges: vec![(u16::MAX, Arc::clone(node))], is_cluster });
-        }
-        let mut slots = cmd("CLUSTER");
-        slots.arg("SLOTS");
-        let Value::Array(parts) = self.ask_one(node, &slots).await? else { return Err(garbled()) };
-        let mut ranges = Vec::new();
-        for part in parts {
-            let Value::Array(part) = part else { return Err(garbled()) };
-            let [_, Value::Int(last), Value::Array(master), ..] = &part[..] else {
-                return Err(garbled());
-            };
-            let [host, Value::Int(port), ..] = &master[..] else { return Err(garbled()) };
-            let (Ok(last), Ok(port)) = (u16::try_from(*last), u16::try_from(*port)) else {
-                return Err(garbled());
-            };
-            ranges.push((last, self.node_at(node, &text(host), port)));
-        }
-        ranges.sort_by_key(|&(last, _)| last);
-        Ok(Map { ranges, is_cluster })
-    }
-
-    async fn ask_one(&self, node: &Node, command: &Cmd) -> Result<Value, Fault> {
-        let mut connection = node.connection().await?;
-        match node.send(&mut connection, &[command], false).await {
-            Ok(mut answers) => answers.pop().ok_or_else(garbled),
-            Err(error) => {
-                if !is_answer(&error) {
-                    node.disconnect().await;
-                }
-                Err(failed(&node.address, &error))
-            }
+            // Nothing was to happen.
+            None if fault.kind == Kind::Unsure => Err(Fault { kind: Kind::Absent, ..fault }),
+            None => Err(fault),
         }
     }
 
-    /// The server at an address that `from` has named; without a host, at its own.
-    fn node_at(&self, from: &Node, host: &str, port: u16) -> Arc<Node> {
-        let own = match from.info.addr() {
-            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),
-            _ => String::new(),
-        };
-        let host = if matches!(host, "" | "?") { own } else { host.to_owned() };
-        let addr = match from.info.addr() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                let (insecure, tls_params) = (*insecure, tls_params.clone());
-                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-            }
-            _ => ConnectionAddr::Tcp(host, port),
-        };
+    async fn seen_by(&self, node: &Arc<Node>) -> Result<Map, Fault> {
+        let said = timeout(SAYING, Map::of(node, |address| self.node_at(node, address))).await;
+        said.unwrap_or_else(|_| {
+            node.note_silence();
+            Err(Fault::absent(format!("{}: there was no answer in time", node.address)))
+        })
+    }
+
+    /// The server at this address, which `from` has named.
+    fn node_at(&self, from: &Node, address: ConnectionAddr) -> Arc<Node> {
         let mut known = lock(&self.known);
-        let node = known.entry(addr.to_string());
-        let new = || Node::new(from.info.clone().set_addr(addr), self.connections);
-        Arc::clone(node.or_insert_with(|| Arc::new(new())))
+        let node = known.entry(address.to_string());
+        let info = || from.info.clone().set_addr(address);
+        Arc::clone(node.or_insert_with(|| Arc::new(Node::new(info()))))
     }
 
     /// Who has the slot, as far as is known.
-    async fn holder(&self, slot: u16) -> Result<Arc<Node>, Fault> {
-        let holder = |map: &Map| {
-            let at = map.ranges.partition_point(|&(last, _)| last < slot);
-            map.ranges.get(at).map(|(_, node)| Arc::clone(node))
-        };
-        let map = Arc::clone(&lock(&self.map));
-        if let Some(node) = holder(&map) {
+    async fn holder(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>, Fault> {
+        let holder = || lock(&self.map).holder(slot);
+        if let Some(node) = holder() {
             return Ok(node);
         }
         self.look().await?;
-        let map = Arc::clone(&lock(&self.map));
-        holder(&map).ok_or_else(|| Fault::absent(format!("no server has slot {slot}")))
+        holder().ok_or_else(|| Fault::absent(format!("no server has slot {slot}")))
+    }
+
+    /// Somebody has given up on a server. Whether it is there still, and who has its place if not, is
+    /// found out by nobody who could give up on that.
+    fn doubt(self: &Arc<Self>, node: &Arc<Node>, wire: usize) {
+        // Without a runtime, nobody asks for anything any more.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (nodes, node) = (Arc::clone(self), Arc::clone(node));
+        runtime.spawn(async move {
+            if node.is_there(wire).await == Some(false) {
+                node.disconnect();
+                let _ = nodes.look().await;
+            }
+        });
     }
 
     /// A connection of its own to the server that has the slot, whose answers may take this long.
     pub(super) async fn dedicated(
-        &self,
+        self: &Arc<Self>,
         slot: u16,
         answering: Duration,
     ) -> Result<MultiplexedConnection, Fault> {
@@ -263,16 +155,30 @@ impl Nodes {
         let connected = node.connect(answering).await;
         if connected.is_err() {
             // Another may have it by now. What is known then is the next one's concern.
+            node.note_silence();
             let _ = self.look().await;
         }
         connected
     }
 
+    /// What the server that has the slot answers to a command that it answers at once, and that runs
+    /// `script`, if one is named.
+    pub(super) async fn run(
+        self: &Arc<Self>,
+        slot: u16,
+        command: &Cmd,
+        script: Option<&Script>,
+    ) -> Result<Value, Fault> {
+        let mut answers = self.send(slot, Line::Quick, &[command], script).await?;
+        answers.pop().ok_or_else(garbled)
+    }
+
     /// What the server that has the slot answers to each of them, of which the first runs `script`, if
     /// one is named. An error is that of the first.
     pub(super) async fn send(
-        &self,
+        self: &Arc<Self>,
         slot: u16,
+        line: Line,
         commands: &[&Cmd],
         script: Option<&Script>,
     ) -> Result<Vec<Value>, Fault> {
@@ -280,9 +186,19 @@ impl Nodes {
         let mut ahead = false;
         let mut fault = Fault::absent(format!("no server takes slot {slot}"));
         for _ in 0..HOPS {
-            let mut connection = match node.connection().await {
-                Ok(connection) => connection,
+            let wire = node.wire(line);
+            let mut patient = Patient { nodes: self, node: &node, wire, gives_up: true };
+            let sent = match node.connection(wire).await {
+                Ok(mut connection) => Ok(node.send(&mut connection, commands, ahead).await),
+                Err(fault) => Err(fault),
+            };
+            patient.gives_up = false;
+            drop(patient);
+            let error = match sent {
+                Ok(Ok(answers)) => return Ok(answers),
+                Ok(Err(error)) => error,
                 Err(fault) => {
+                    node.note_silence();
                     let _ = self.look().await;
                     let next = self.holder(slot).await?;
                     if Arc::ptr_eq(&next, &node) {
@@ -292,20 +208,14 @@ impl Nodes {
                     continue;
                 }
             };
-            let error = match node.send(&mut connection, commands, ahead).await {
-                Ok(answers) => return Ok(answers),
-                Err(error) => error,
-            };
             fault = failed(&node.address, &error);
             match (error.code(), error.redirect_node(), script) {
-                (Some("NOSCRIPT"), _, Some(script)) => {
-                    self.ask_one(&node, &script.load()).await?;
-                }
+                (Some("NOSCRIPT"), _, Some(script)) => _ = node.ask([&script.load()]).await?,
                 (Some(code), Some((address, _)), _) => {
                     let Some((host, port)) = address.rsplit_once(':') else { return Err(fault) };
                     let Ok(port) = port.parse() else { return Err(fault) };
                     ahead = code == "ASK";
-                    node = self.node_at(&node, host, port);
+                    node = self.node_at(&node, map::address(&node, host, port));
                     if !ahead {
                         // For whatever comes next; this one knows where to go.
                         let _ = self.look().await;
@@ -314,7 +224,7 @@ impl Nodes {
                 (code, ..) => {
                     // Masters that have become replicas, and connections that have broken.
                     if code.is_none() || matches!(code, Some("READONLY" | "CLUSTERDOWN")) {
-                        node.disconnect().await;
+                        node.disconnect();
                         let _ = self.look().await;
                     }
                     return Err(fault);
@@ -325,18 +235,18 @@ impl Nodes {
     }
 }
 
-fn is_answer(error: &RedisError) -> bool {
-    error.code().is_some()
+/// One who waits for an answer. Whoever goes before there is one has given up on the server.
+struct Patient<'a> {
+    nodes: &'a Arc<Nodes>,
+    node: &'a Arc<Node>,
+    wire: usize,
+    gives_up: bool,
 }
 
-fn text(value: &Value) -> String {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Value::SimpleString(text) => text.clone(),
-        _ => String::new(),
+impl Drop for Patient<'_> {
+    fn drop(&mut self) {
+        if self.gives_up {
+            self.nodes.doubt(self.node, self.wire);
+        }
     }
-}
-
-fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    what.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -77,7 +77,7 @@ impl Waiting {
         }
     }
 
-    async fn take(&self, number: usize, nodes: &Nodes, scripts: &Scripts, shard: &Shard) {
+    async fn take(&self, number: usize, nodes: &Arc<Nodes>, scripts: &Scripts, shard: &Shard) {
         let mut wanted = self.wanted.subscribe();
         let mut connection = None;
         let mut patience = Patience::new();
@@ -95,7 +95,7 @@ impl Waiting {
                     } else {
                         // For another one. If it is lost, they poll.
                         let wake = scripts.wake.on(shard);
-                        let _ = nodes.send(shard.slot, &[&wake], Some(&scripts.wake)).await;
+                        let _ = nodes.run(shard.slot, &wake, Some(&scripts.wake)).await;
                     }
                 }
                 Err(error) => {
@@ -110,7 +110,7 @@ impl Waiting {
     async fn token(
         &self,
         connection: &mut Option<MultiplexedConnection>,
-        nodes: &Nodes,
+        nodes: &Arc<Nodes>,
         shard: &Shard,
     ) -> Result<bool, String> {
         let open = match connection {

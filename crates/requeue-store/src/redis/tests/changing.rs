@@ -118,14 +118,6 @@ async fn who_waits_for_a_cluster_is_woken() {
     wakes(&cluster.url()).await;
 }
 
-/// Until so many wait for a message.
-async fn waiting(server: &Server, count: usize) {
-    let wanted = format!("blocked_clients:{count}\r\n");
-    while !server.cli(&["info", "clients"]).contains(&wanted) {
-        tokio::task::yield_now().await;
-    }
-}
-
 fn get(queue: &Queue) -> tokio::task::JoinHandle<String> {
     let queue = queue.clone();
     tokio::spawn(async move {

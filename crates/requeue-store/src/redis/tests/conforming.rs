@@ -36,7 +36,7 @@ impl Rig for Fixture {
             for shard in queues.iter().flat_map(|shards| &**shards) {
                 let mut set = cmd("SET");
                 set.arg(format!("{}:now", shard.keys[0])).arg(now);
-                self.engine.nodes.send(shard.slot, &[&set], None).await.expect("the time is set");
+                self.engine.nodes.run(shard.slot, &set, None).await.expect("the time is set");
             }
         })
     }

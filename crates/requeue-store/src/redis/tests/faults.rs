@@ -56,9 +56,9 @@ async fn who_is_not_let_in_hears_why_without_the_password() {
 }
 
 /// As the page of the engine says.
-const RIGHTS: &str = "on >s3cret ~requeue:* +evalsha +script|load +blpop +get +set +time +exists \
+pub(super) const RIGHTS: &str = "on >s3cret ~requeue:* +evalsha +script|load +blpop +get +set +time +exists \
     +type +hset +hdel +hget +hmget +hscan +zadd +zrem +zrange +zrangebyscore +zcount +zcard +zscan \
-    +llen +lpush +ltrim +wait +cluster|slots";
+    +llen +lpush +ltrim +wait +cluster|slots +cluster|info";
 
 #[tokio::test]
 async fn the_rights_that_are_documented_are_enough_and_needed() {
@@ -78,7 +78,7 @@ async fn the_rights_that_are_documented_are_enough_and_needed() {
     assert_eq!(drained(&queue).await, ["a", "b"]);
     // Who lacks one of them can't open the queue, so that no script ends in the middle.
     let needed = RIGHTS.split_whitespace().filter(|right| right.starts_with('+'));
-    let elsewhere = ["+blpop", "+wait", "+cluster|slots", "+script|load"];
+    let elsewhere = ["+blpop", "+wait", "+cluster|slots", "+cluster|info", "+script|load"];
     for (at, right) in needed.filter(|right| !elsewhere.contains(right)).enumerate() {
         let url = user(&format!("poor{at}"), &RIGHTS.replacen(right, "", 1));
         let opened = Store::connect(&url).await.expect("it is let in").queue("q").open().await;

@@ -3,6 +3,7 @@
 mod changing;
 mod conforming;
 mod faults;
+mod nodes;
 
 use std::sync::atomic::{AtomicU32, Ordering as Atomic};
 
@@ -21,8 +22,24 @@ fn options(url: &str) -> Options {
     Options::parse(scheme, rest).expect("it is an address")
 }
 
+/// Waits for what comes in its own time.
+fn until(what: &str, is: impl Fn() -> bool) {
+    let limit = std::time::Instant::now() + Duration::from_secs(120);
+    while !is() {
+        assert!(std::time::Instant::now() < limit, "{what}: not within two minutes");
+    }
+}
+
 async fn store(url: &str) -> crate::Store {
     let store = crate::Store::connect(url).await.expect("it is there");
     store.migrate().await.expect("the schema is made");
     store
+}
+
+/// Until so many wait for a message, or for replicas.
+async fn waiting(server: &Server, count: usize) {
+    let wanted = format!("blocked_clients:{count}\r\n");
+    while !server.cli(&["info", "clients"]).contains(&wanted) {
+        tokio::task::yield_now().await;
+    }
 }

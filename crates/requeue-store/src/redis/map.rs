@@ -1,0 +1,103 @@
+//! Which server has what, as one of them sees it.
+
+use std::sync::Arc;
+
+use redis::{ConnectionAddr, Value, cmd};
+
+use super::faults::garbled;
+use super::node::Node;
+use crate::error::Fault;
+
+#[derive(Debug, Default)]
+pub(super) struct Map {
+    /// By the last of their slots, in order.
+    ranges: Vec<(u16, Arc<Node>)>,
+    pub(super) is_cluster: bool,
+    /// Whether its cluster is complete; a master that was cut off from it knows that after a while.
+    pub(super) is_whole: bool,
+    /// How many masters have been chosen in its cluster, as far as it knows.
+    epoch: u64,
+}
+
+impl Map {
+    /// As this server has it; `known` is who is at an address that it names.
+    pub(super) async fn of(
+        node: &Arc<Node>,
+        known: impl Fn(ConnectionAddr) -> Arc<Node>,
+    ) -> Result<Self, Fault> {
+        let [hello] = node.ask([&cmd("HELLO")]).await?;
+        let Value::Array(words) = hello else { return Err(garbled()) };
+        let says = |name: &str, what: &str| {
+            words.chunks(2).any(|pair| matches!(pair, [a, b] if text(a) == name && text(b) == what))
+        };
+        if !says("mode", "cluster") {
+            if says("role", "replica") {
+                return Err(Fault::absent(format!("{}: it is a replica, for now", node.address)));
+            }
+            let ranges = vec![(u16::MAX, Arc::clone(node))];
+            return Ok(Self { ranges, is_cluster: false, is_whole: true, epoch: 0 });
+        }
+        let (mut slots, mut info) = (cmd("CLUSTER"), cmd("CLUSTER"));
+        let [slots, info] = node.ask([slots.arg("SLOTS"), info.arg("INFO")]).await?;
+        let info = text(&info);
+        let said = |name: &str| {
+            let mut lines = info.lines().filter_map(|line| line.split_once(':'));
+            lines.find(|&(said, _)| said == name).map(|(_, value)| value)
+        };
+        let epoch = said("cluster_current_epoch").and_then(|epoch| epoch.parse().ok());
+        let Value::Array(parts) = slots else { return Err(garbled()) };
+        let mut ranges = Vec::new();
+        for part in parts {
+            let Value::Array(part) = part else { return Err(garbled()) };
+            let [_, Value::Int(last), Value::Array(master), ..] = &part[..] else {
+                return Err(garbled());
+            };
+            let [host, Value::Int(port), ..] = &master[..] else { return Err(garbled()) };
+            let (Ok(last), Ok(port)) = (u16::try_from(*last), u16::try_from(*port)) else {
+                return Err(garbled());
+            };
+            ranges.push((last, known(address(node, &text(host), port))));
+        }
+        ranges.sort_by_key(|&(last, _)| last);
+        Ok(Self {
+            ranges,
+            is_cluster: true,
+            is_whole: said("cluster_state") == Some("ok"),
+            epoch: epoch.ok_or_else(garbled)?,
+        })
+    }
+
+    /// Whether this is to be believed rather than the other.
+    pub(super) fn is_better_than(&self, other: &Self) -> bool {
+        (self.is_whole, self.epoch) > (other.is_whole, other.epoch)
+    }
+
+    pub(super) fn holder(&self, slot: u16) -> Option<Arc<Node>> {
+        let at = self.ranges.partition_point(|&(last, _)| last < slot);
+        self.ranges.get(at).map(|(_, node)| Arc::clone(node))
+    }
+}
+
+/// That of a server that `from` has named; without a host, at its own.
+pub(super) fn address(from: &Node, host: &str, port: u16) -> ConnectionAddr {
+    let own = match from.info.addr() {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),
+        _ => String::new(),
+    };
+    let host = if matches!(host, "" | "?") { own } else { host.to_owned() };
+    match from.info.addr() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            let (insecure, tls_params) = (*insecure, tls_params.clone());
+            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) => text.clone(),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,144 @@
+//! Which servers are asked and believed when some hang, are cut off, or wait for others.
+
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::faults::RIGHTS;
+use super::*;
+use crate::engine::{Backoff, Failing, How};
+
+/// A queue of this server or cluster, and an engine that works on it.
+async fn engine(url: &str, name: &str) -> (Redis, Place) {
+    let engine = Redis::connect(options(url)).await.expect("it is there");
+    engine.migrate().await.expect("the schema is made");
+    let place = engine.open(name, EarlyAdd::Replace).await.expect("it opens");
+    (engine, place)
+}
+
+fn asking(key: &str) -> Vec<Ask> {
+    vec![Ask { key: Key::from(key), add: crate::Add::now(), adds: 1 }]
+}
+
+/// Up to one key.
+const ONE: Claim = Claim {
+    max: 1,
+    oldest: 0,
+    lease: Duration::from_secs(30),
+    expired: Failing {
+        backoff: Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 },
+        max_failures: None,
+    },
+};
+
+/// Who gives up on a hung server, again and again, sees to it that its replica is found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_the_place_of_a_server_that_hangs_is_found_by_those_who_give_up() {
+    let Some(cluster) = Cluster::start() else { return };
+    let engines = [
+        engine(&format!("{}?shards=1", cluster.url()), "q").await,
+        engine(&cluster.url(), "q").await,
+    ];
+    let (engine, place) = &engines[0];
+    engine.add(place, asking("a")).await.expect("added");
+    let (nodes, hung) = (cluster.nodes(), engine.shards_of(place).expect("it is open")[0].slot);
+    let hung = usize::from(hung) * 3 / 16384;
+    tokio::task::block_in_place(|| {
+        assert_eq!(nodes[hung].cli(&["wait", "1", "60000"]), "1");
+        nodes[hung].freeze();
+        nodes[hung + 3].cli(&["cluster", "failover", "takeover"]);
+    });
+    let claims = async {
+        let (engine, place) = &engines[0];
+        loop {
+            if let Ok(claimed) = engine.claim(place, ONE).await {
+                break claimed.items.len();
+            }
+        }
+    };
+    let adds = async {
+        let (engine, place) = &engines[1];
+        let brief = Duration::from_millis(200);
+        while !matches!(timeout(brief, engine.add(place, asking("b"))).await, Ok(Ok(_))) {}
+    };
+    let found = timeout(Duration::from_secs(120), async { tokio::join!(claims, adds) }).await;
+    assert_eq!(found.expect("in time").0, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_was_cut_off_is_not_believed() {
+    let Some(cluster) = Cluster::start() else { return };
+    let nodes = cluster.nodes();
+    tokio::task::block_in_place(|| {
+        // It knows nobody any more, and goes on alone.
+        nodes[0].cli(&["config", "set", "cluster-require-full-coverage", "no"]);
+        for other in &nodes[1..] {
+            nodes[0].cli(&["cluster", "forget", &other.cli(&["cluster", "myid"])]);
+        }
+        nodes[3].cli(&["cluster", "failover", "takeover"]);
+        let new = format!(":{}@", nodes[3].port());
+        let has_slots = |line: &str| line.contains(&new) && line.contains(" 0-");
+        for node in &nodes[1..] {
+            until("they hear of it", || node.cli(&["cluster", "nodes"]).lines().any(has_slots));
+        }
+    });
+    // The old one is the first to be asked.
+    let (engine, place) = engine(&cluster.url(), "q").await;
+    let keys: Vec<Ask> = (0..64).flat_map(|n| asking(&n.to_string())).collect();
+    for part in crate::engine::by_shard(&engine, &place, keys, |ask| &ask.key) {
+        engine.add(&place, part).await.expect("added");
+    }
+    assert_eq!(engine.counts(&place).await.expect("counted").ready, 64);
+    let count = |node: &Server| node.cli(&["dbsize"]).parse::<u32>().expect("a number");
+    tokio::task::block_in_place(|| {
+        assert_eq!(count(&nodes[0]), 0, "it was given nothing");
+        assert!(nodes[1..4].iter().all(|node| count(node) > 0));
+    });
+}
+
+#[tokio::test]
+async fn renewals_and_ends_are_not_held_up_by_adds_that_wait_for_replicas() {
+    let Some(server) = Server::start() else { return };
+    let (engine, place) = engine(&format!("{}?wait=1", server.url("")), "q").await;
+    engine.add(&place, asking("held")).await.expect_err("it has no replica");
+    let held = engine.claim(&place, ONE).await.expect("claimed").items.remove(0);
+    let engine = Arc::new(engine);
+    let mut adds = JoinSet::new();
+    for n in 0..80 {
+        let (engine, place) = (Arc::clone(&engine), place.clone());
+        adds.spawn(async move { engine.add(&place, asking(&n.to_string())).await });
+    }
+    // Each takes a second, and there are four connections for them.
+    waiting(&server, 4).await;
+    let (keys, lease) = (vec![(held.key.clone(), held.epoch)], Duration::from_secs(30));
+    assert_eq!(engine.renew(&place, keys, lease).await.expect("answered"), [Renewed::Yes]);
+    let end = End { key: held.key, epoch: held.epoch, how: How::Succeed };
+    assert_eq!(engine.finish(&place, vec![end]).await.expect("answered"), [true]);
+    // A claim that replicas don't have is one all the same.
+    let claimed = engine.claim(&place, ONE).await.expect("answered");
+    assert_eq!(claimed.items.len(), 1);
+    let mut answered = 0;
+    while adds.try_join_next().is_some() {
+        answered += 1;
+    }
+    assert!(answered < 40, "{answered} adds were answered before");
+}
+
+#[tokio::test]
+async fn the_rights_that_are_documented_are_enough_for_a_cluster_and_needed() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let user = |name: &str, rights: &str| {
+        for node in cluster.nodes() {
+            let rights: Vec<_> = rights.split_whitespace().collect();
+            node.cli(&[&["acl", "setuser", name], &rights[..]].concat());
+        }
+        cluster.url().replacen("://", &format!("://{name}:s3cret@"), 1)
+    };
+    let (engine, place) = engine(&user("worker", RIGHTS), &name("rights")).await;
+    engine.add(&place, asking("a")).await.expect("added");
+    assert_eq!(engine.claim(&place, ONE).await.expect("claimed").items.len(), 1);
+    for right in ["+cluster|slots", "+cluster|info"] {
+        let url = user("poor", &format!("reset {}", RIGHTS.replacen(right, "", 1)));
+        let fault = Redis::connect(options(&url)).await.expect_err(right);
+        assert_eq!(fault.kind, crate::error::Kind::Refused, "{}", fault.source);
+    }
+}
