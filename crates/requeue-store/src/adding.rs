@@ -11,6 +11,7 @@ use crate::add::{Add, Added};
 use crate::engine::{Ask, Engine, Place, by_shard};
 use crate::error::{AddError, Fault, Kind};
 use crate::key::Key;
+use crate::lane::{Tried, Wish};
 use crate::patience::Patience;
 
 pub(crate) type Reply = oneshot::Sender<Result<Added, AddError>>;
@@ -18,61 +19,111 @@ pub(crate) type Reply = oneshot::Sender<Result<Added, AddError>>;
 /// An add that somebody waits for.
 #[derive(Debug)]
 pub(crate) struct Adding {
-    pub(crate) key: Key,
-    pub(crate) add: Add,
-    pub(crate) deadline: Instant,
-    pub(crate) reply: Reply,
+    ask: Ask,
+    /// Whether it may have happened already.
+    unsure: bool,
+    deadline: Instant,
+    reply: Reply,
 }
 
-/// Adds them, and answers. Of a key that is in there in several ways, one way after the other.
-pub(crate) async fn submit(engine: Arc<dyn Engine>, place: Arc<Place>, mut batch: Vec<Adding>) {
-    while !batch.is_empty() {
-        let mut asks: Vec<Ask> = Vec::with_capacity(batch.len());
-        let mut replies: Vec<Vec<Reply>> = Vec::with_capacity(batch.len());
-        let mut found: HashMap<Key, usize> = HashMap::with_capacity(batch.len());
-        let mut left = Vec::new();
-        let mut deadline = None;
-        for adding in batch {
-            deadline = deadline.max(Some(adding.deadline));
-            match found.get(&adding.key) {
-                None => {
-                    found.insert(adding.key.clone(), asks.len());
-                    asks.push(Ask { key: adding.key, add: adding.add, adds: 1 });
-                    replies.push(vec![adding.reply]);
-                }
-                Some(&at) if asks[at].add == adding.add => {
-                    asks[at].adds = asks[at].adds.saturating_add(1);
-                    replies[at].push(adding.reply);
-                }
-                Some(_) => left.push(adding),
-            }
-        }
-        // There is one: the batch is not empty.
-        let Some(deadline) = deadline else { return };
-        answer(add(&*engine, &place, asks, deadline).await, replies);
-        batch = left;
+impl Adding {
+    pub(crate) fn new(key: Key, add: Add, deadline: Instant, reply: Reply) -> Self {
+        Self { ask: Ask { key, add, adds: 1 }, unsure: false, deadline, reply }
+    }
+
+    /// Who asked may have gone.
+    fn answer(self, answer: Result<Added, (bool, Fault)>) {
+        let answer = answer.map_err(|(unsure, fault)| {
+            AddError::of("the key was not added", unsure || self.unsure, fault)
+        });
+        let _ = self.reply.send(answer);
     }
 }
 
-fn answer(answers: Result<Vec<Added>, (bool, Fault)>, replies: Vec<Vec<Reply>>) {
-    match answers {
-        Ok(answers) => {
-            for (mut added, replies) in answers.into_iter().zip(replies) {
-                for reply in replies {
-                    // Who asked may have gone.
-                    let _ = reply.send(Ok(added));
+impl Wish for Adding {
+    fn key(&self) -> &Key {
+        &self.ask.key
+    }
+
+    /// Adds them, and answers. Of a key that is in there in several ways, one way after the other.
+    async fn submit(
+        engine: Arc<dyn Engine>,
+        place: Arc<Place>,
+        mut batch: Vec<Self>,
+        tried: Tried,
+    ) -> Vec<Self> {
+        let mut locked = Vec::new();
+        while !batch.is_empty() {
+            let mut asks: Vec<Ask> = Vec::with_capacity(batch.len());
+            // Those that each stands for.
+            let mut askers: Vec<Vec<Self>> = Vec::with_capacity(batch.len());
+            let mut found: HashMap<Key, usize> = HashMap::with_capacity(batch.len());
+            let mut left = Vec::new();
+            let mut deadline = None;
+            for adding in batch {
+                deadline = deadline.max(Some(adding.deadline));
+                match found.get(&adding.ask.key) {
+                    None => {
+                        found.insert(adding.ask.key.clone(), asks.len());
+                        asks.push(adding.ask.clone());
+                        askers.push(vec![adding]);
+                    }
+                    Some(&at) if asks[at].add == adding.ask.add => {
+                        asks[at].adds = asks[at].adds.saturating_add(1);
+                        askers[at].push(adding);
+                    }
+                    Some(_) => left.push(adding),
+                }
+            }
+            // There is one: the batch is not empty.
+            let Some(deadline) = deadline else { break };
+            let added = add_free(&*engine, &place, asks, deadline, tried).await;
+            locked.extend(answer(added, askers));
+            batch = left;
+        }
+        // Who is told in time is told more.
+        let now = Instant::now() + crate::aside::LAST;
+        for adding in locked.extract_if(.., |adding: &mut Self| adding.deadline <= now) {
+            adding.answer(Err((false, is_locked())));
+        }
+        locked.retain(|adding| !adding.reply.is_closed());
+        locked
+    }
+}
+
+fn is_locked() -> Fault {
+    Fault::absent("somebody has the key locked")
+}
+
+/// Those that are left.
+fn answer(added: Result<Free, (bool, Fault)>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
+    let mut left = Vec::new();
+    match added {
+        Ok(Free { answers, unsure }) => {
+            for (added, askers) in answers.into_iter().zip(askers) {
+                let Some(mut added) = added else {
+                    left.extend(
+                        askers
+                            .into_iter()
+                            .map(|adding| Adding { unsure: adding.unsure || unsure, ..adding }),
+                    );
+                    continue;
+                };
+                for adding in askers {
+                    adding.answer(Ok(added));
                     added = added.again();
                 }
             }
         }
         Err((unsure, fault)) => {
             let said = fault.source.to_string();
-            for reply in replies.into_iter().flatten() {
+            for adding in askers.into_iter().flatten() {
                 let fault = Fault { kind: fault.kind, source: said.clone().into() };
-                let _ = reply.send(Err(AddError::of("the key was not added", unsure, fault)));
+                adding.answer(Err((unsure, fault)));
             }
         }
     }
+    left
 }
 
 /// Adds them, in any order of the answers. With an error, whether some may have been added.
@@ -107,19 +158,67 @@ pub(crate) async fn add_all(
     }
 }
 
-/// Adds them, which are of one shard, as often as it takes until `deadline`. With an error, whether an earlier try may have
-/// added them.
-pub(crate) async fn add(
+/// Adds them, which are of one shard, in any order of the answers, those that are locked as soon as
+/// they are not. With an error, whether some may have been added.
+async fn add(
+    engine: &dyn Engine,
+    place: &Place,
+    mut asks: Vec<Ask>,
+    deadline: Instant,
+) -> Result<Vec<Added>, (bool, Fault)> {
+    let mut patience = Patience::up_to(crate::aside::LAST);
+    let (mut all, mut unsure, mut tried) = (Vec::with_capacity(asks.len()), false, Tried::No);
+    loop {
+        let added = add_free(engine, place, asks.clone(), deadline, tried).await;
+        let free = added.map_err(|(maybe, fault)| (unsure || maybe || !all.is_empty(), fault))?;
+        unsure |= free.unsure;
+        let mut answers = free.answers.iter();
+        asks.retain(|_| answers.next().is_some_and(Option::is_none));
+        all.extend(free.answers.into_iter().flatten());
+        if asks.is_empty() {
+            return Ok(all);
+        }
+        let wait = patience.wait();
+        if Instant::now() + wait >= deadline {
+            return Err((unsure || !all.is_empty(), is_locked()));
+        }
+        sleep(wait).await;
+        tried = Tried::InVain;
+    }
+}
+
+/// What became of adds, of which those of locked keys have no answer.
+struct Free {
+    answers: Vec<Option<Added>>,
+    /// Whether an earlier try may have added them none the less.
+    unsure: bool,
+}
+
+/// Adds them, which are of one shard, as often as it takes until `deadline`. With an error, whether
+/// an earlier try may have added them.
+async fn add_free(
     engine: &dyn Engine,
     place: &Place,
     asks: Vec<Ask>,
     deadline: Instant,
-) -> Result<Vec<Added>, (bool, Fault)> {
+    mut tried: Tried,
+) -> Result<Free, (bool, Fault)> {
     let mut patience = Patience::new();
     let mut unsure = false;
     loop {
-        let fault = match timeout_at(deadline, engine.add(place, asks.clone())).await {
-            Ok(Ok(answers)) => return Ok(answers),
+        let asks = asks.clone();
+        let added = async {
+            match tried {
+                Tried::No => Ok(engine.add(place, asks).await?.into_iter().map(Some).collect()),
+                Tried::InVain => engine.add_free(place, asks).await,
+            }
+        };
+        let fault = match timeout_at(deadline, added).await {
+            Ok(Ok(answers)) => return Ok(Free { answers, unsure }),
+            Ok(Err(fault)) if fault.kind == Kind::Locked && tried == Tried::No => {
+                tried = Tried::InVain;
+                continue;
+            }
             Ok(Err(fault)) => fault,
             Err(_) => Fault::unsure("there was no answer in time"),
         };

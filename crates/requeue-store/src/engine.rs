@@ -127,8 +127,7 @@ pub(crate) enum Renewed {
     Yes,
     /// It is its holder's no more.
     Lost,
-    /// It is as it was: somebody is changing the key. To wait for them, who may take long, would be
-    /// to lose the others.
+    /// It is as it was: somebody is about to change that.
     #[allow(dead_code, reason = "not every engine has it")]
     Busy,
 }
@@ -158,10 +157,26 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// An answer each.
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>>;
 
+    /// The same for those keys alone that nobody has [locked](crate::error::Kind::Locked); for the
+    /// others, `None`.
+    fn add_free<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Option<Added>>> {
+        Box::pin(async move { Ok(self.add(queue, asks).await?.into_iter().map(Some).collect()) })
+    }
+
     fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed>;
 
     /// Of each, whether it was still its holder's.
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>>;
+
+    /// The same for those keys alone that nobody has [locked](crate::error::Kind::Locked); for the
+    /// others, `None`.
+    fn finish_free<'a>(
+        &'a self,
+        queue: &'a Place,
+        ends: Vec<End>,
+    ) -> Answer<'a, Vec<Option<bool>>> {
+        Box::pin(async move { Ok(self.finish(queue, ends).await?.into_iter().map(Some).collect()) })
+    }
 
     /// Has each hand-out that still is its holder's be that for so long again.
     fn renew<'a>(

@@ -18,6 +18,9 @@ pub(crate) enum Kind {
     Absent,
     /// It may have happened. It may go well another time.
     Unsure,
+    /// Nothing has happened: somebody has a key locked, for who knows how long.
+    #[allow(dead_code, reason = "not every engine has it")]
+    Locked,
     /// Nothing has happened, and nothing will.
     Refused,
 }

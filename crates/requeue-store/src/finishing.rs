@@ -7,68 +7,124 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::engine::{End, Engine, Place};
 use crate::error::{Fault, FinishError, Kind};
+use crate::key::Key;
+use crate::lane::{Tried, Wish};
+use crate::leases::Ending;
 use crate::patience::Patience;
+
+pub(crate) type Reply = oneshot::Sender<Result<(), FinishError>>;
 
 /// The end of a hand-out.
 #[derive(Debug)]
 pub(crate) struct Finishing {
-    pub(crate) end: End,
-    /// The end of the lease: after that it can have no effect.
-    pub(crate) deadline: Instant,
-    pub(crate) reply: Option<oneshot::Sender<Result<(), FinishError>>>,
+    end: End,
+    /// After it, the end can have no effect.
+    lease: Ending,
+    /// Whether it may have happened already.
+    unsure: bool,
+    reply: Option<Reply>,
 }
 
-/// Ends them, as often as it takes while their leases last, and answers.
-pub(crate) async fn submit(engine: Arc<dyn Engine>, place: Arc<Place>, mut batch: Vec<Finishing>) {
-    let mut patience = Patience::new();
-    let mut unsure = false;
-    while let Some(deadline) = batch.iter().map(|finishing| finishing.deadline).max() {
-        let ends = batch.iter().map(|finishing| finishing.end.clone()).collect();
-        let fault = match timeout_at(deadline, engine.finish(&place, ends)).await {
-            Ok(Ok(held)) => {
-                for (finishing, held) in batch.into_iter().zip(held) {
-                    answer(
-                        finishing,
-                        &place,
-                        match held {
-                            true => Ok(()),
-                            false if unsure => Err(FinishError::Unsure),
-                            false => Err(FinishError::Lost),
-                        },
-                    );
+impl Finishing {
+    pub(crate) const fn new(end: End, lease: Ending, reply: Option<Reply>) -> Self {
+        Self { end, lease, unsure: false, reply }
+    }
+
+    /// Whether it was ended, by the holder's word.
+    fn answer(self, place: &Place, ended: Result<(), FinishError>) {
+        let Self { end, lease, reply, .. } = self;
+        // It is not held here any more when that is said.
+        drop(lease);
+        match reply {
+            // Who asked may have gone.
+            Some(reply) => _ = reply.send(ended),
+            None => {
+                if let Err(error) = ended {
+                    let (queue, key) = (&place.name, &end.key);
+                    tracing::warn!(queue, %key, %error, "a hand-out was not ended");
                 }
-                return;
             }
-            Ok(Err(fault)) => fault,
-            Err(_) => Fault::unsure("there was no answer in time"),
-        };
-        unsure |= fault.kind == Kind::Unsure;
-        let wait = patience.wait();
-        let again = Instant::now() + wait;
-        let refused = fault.kind == Kind::Refused;
-        let over = |finishing: &mut Finishing| refused || finishing.deadline <= again;
-        for finishing in batch.extract_if(.., over) {
-            let error = match unsure {
-                true => FinishError::Unsure,
-                false => FinishError::Unreachable(fault.source.to_string().into()),
-            };
-            answer(finishing, &place, Err(error));
         }
-        if !batch.is_empty() {
-            sleep(wait).await;
+    }
+
+    /// It will not be tried again.
+    fn give_up(self, place: &Place, fault: Option<&Fault>) {
+        let error = match fault {
+            _ if self.unsure => FinishError::Unsure,
+            Some(fault) => FinishError::Unreachable(fault.source.to_string().into()),
+            None => FinishError::Lost,
+        };
+        self.answer(place, Err(error));
+    }
+}
+
+impl Wish for Finishing {
+    fn key(&self) -> &Key {
+        &self.end.key
+    }
+
+    /// Ends them, as often as it takes while their leases last, and answers.
+    async fn submit(
+        engine: Arc<dyn Engine>,
+        place: Arc<Place>,
+        mut batch: Vec<Self>,
+        mut tried: Tried,
+    ) -> Vec<Self> {
+        let mut patience = Patience::new();
+        let mut fault = None;
+        loop {
+            for lost in batch.extract_if(.., |finishing| finishing.lease.deadline().is_none()) {
+                lost.give_up(&place, fault.as_ref());
+            }
+            let deadlines = batch.iter().filter_map(|finishing| finishing.lease.deadline());
+            let Some(deadline) = deadlines.max() else { return batch };
+            let ends = batch.iter().map(|finishing| finishing.end.clone()).collect();
+            let finished = async {
+                match tried {
+                    Tried::No => {
+                        let held = engine.finish(&place, ends).await?;
+                        Ok(held.into_iter().map(Some).collect::<Vec<_>>())
+                    }
+                    Tried::InVain => engine.finish_free(&place, ends).await,
+                }
+            };
+            let why = match timeout_at(deadline, finished).await {
+                Ok(Ok(held)) => return answer(&place, batch, held),
+                Ok(Err(why)) if why.kind == Kind::Locked && tried == Tried::No => {
+                    tried = Tried::InVain;
+                    continue;
+                }
+                Ok(Err(why)) => why,
+                Err(_) => Fault::unsure("there was no answer in time"),
+            };
+            let is_unsure = why.kind == Kind::Unsure;
+            batch.iter_mut().for_each(|finishing| finishing.unsure |= is_unsure);
+            let wait = patience.wait();
+            let again = Instant::now() + wait;
+            let is_refused = why.kind == Kind::Refused;
+            let over = |finishing: &mut Self| {
+                is_refused || finishing.lease.deadline().is_none_or(|deadline| deadline <= again)
+            };
+            for finishing in batch.extract_if(.., over) {
+                finishing.give_up(&place, Some(&why));
+            }
+            fault = Some(why);
+            if !batch.is_empty() {
+                sleep(wait).await;
+            }
         }
     }
 }
 
-fn answer(finishing: Finishing, place: &Place, ended: Result<(), FinishError>) {
-    match finishing.reply {
-        // Who asked may have gone.
-        Some(reply) => _ = reply.send(ended),
-        None => {
-            if let Err(error) = ended {
-                let (queue, key) = (&place.name, &finishing.end.key);
-                tracing::warn!(queue, %key, %error, "a hand-out was not ended");
-            }
+/// Those that are left.
+fn answer(place: &Place, batch: Vec<Finishing>, held: Vec<Option<bool>>) -> Vec<Finishing> {
+    let mut left = Vec::new();
+    for (finishing, held) in batch.into_iter().zip(held) {
+        match held {
+            None => left.push(finishing),
+            Some(true) => finishing.answer(place, Ok(())),
+            Some(false) => finishing.give_up(place, None),
         }
     }
+    left
 }

@@ -223,7 +223,7 @@ fn send(
     how: How,
     reply: Option<oneshot::Sender<Result<(), FinishError>>>,
 ) {
-    let Some(deadline) = shared.leases.release(out.epoch) else {
+    let Some(lease) = shared.leases.release(out.epoch) else {
         if let Some(reply) = reply {
             // Who asked may have gone.
             let _ = reply.send(Err(FinishError::Lost));
@@ -232,7 +232,7 @@ fn send(
     };
     let end = End { key: out.key.clone(), epoch: out.epoch, how };
     let shard = shared.engine.shard(&shared.place, &out.key);
-    shared.finishing.put(shard, Finishing { end, deadline, reply });
+    shared.finishing.put(shard, Finishing::new(end, lease, reply));
 }
 
 impl Drop for Item {

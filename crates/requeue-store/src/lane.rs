@@ -6,42 +6,67 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, mpsc};
 
+use crate::aside::Aside;
 use crate::engine::{Engine, Place};
+use crate::key::Key;
 
 /// How much one batch takes at most.
 pub(crate) const MOST: usize = 256;
 
+/// What callers want of a key.
+pub(crate) trait Wish: Sized + Send + 'static {
+    fn key(&self) -> &Key;
+
+    /// Does what it can of a batch of one shard. What is left is of keys that somebody has locked.
+    fn submit(
+        engine: Arc<dyn Engine>,
+        place: Arc<Place>,
+        batch: Vec<Self>,
+        tried: Tried,
+    ) -> impl Future<Output = Vec<Self>> + Send;
+}
+
+/// Whether keys of a batch are known to be locked, so that it is not waited for them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tried {
+    No,
+    InVain,
+}
+
 /// Where callers put what they want: a lane for each shard, since one that does not answer is to hold
 /// up no other.
 #[derive(Debug)]
-pub(crate) struct Lanes<T> {
-    senders: Vec<mpsc::UnboundedSender<T>>,
+pub(crate) struct Lanes<T>(Vec<Lane<T>>);
+
+#[derive(Debug)]
+struct Lane<T> {
+    sender: mpsc::UnboundedSender<T>,
+    /// What is of keys that somebody has locked.
+    aside: Arc<Aside<T>>,
 }
 
-impl<T: Send + 'static> Lanes<T> {
-    /// `submit` gets batches, each of one shard, as many at once in each as the engine is good for. It
-    /// ends with the lanes, when all has been submitted.
-    pub(crate) fn new<F>(
-        engine: &Arc<dyn Engine>,
-        place: &Arc<Place>,
-        submit: fn(Arc<dyn Engine>, Arc<Place>, Vec<T>) -> F,
-    ) -> Self
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let lane = |_| Self::lane(Arc::clone(engine), Arc::clone(place), submit);
-        Self { senders: (0..engine.shards(place)).map(lane).collect() }
+impl<T: Wish> Lanes<T> {
+    /// As many batches at once in each lane as the engine is good for. It ends with this, when all
+    /// has been submitted.
+    pub(crate) fn new(engine: &Arc<dyn Engine>, place: &Arc<Place>) -> Self {
+        let lane = |_| Lane::new(Arc::clone(engine), Arc::clone(place));
+        Self((0..engine.shards(place)).map(lane).collect())
     }
 
-    fn lane<F>(
-        engine: Arc<dyn Engine>,
-        place: Arc<Place>,
-        submit: fn(Arc<dyn Engine>, Arc<Place>, Vec<T>) -> F,
-    ) -> mpsc::UnboundedSender<T>
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
+    pub(crate) fn put(&self, shard: usize, what: T) {
+        let Lane { sender, aside } = &self.0[shard];
+        if let Some(what) = aside.join(what) {
+            // The task ends with the sender, or with its runtime; then nobody hears of `what`.
+            let _ = sender.send(what);
+        }
+    }
+}
+
+impl<T: Wish> Lane<T> {
+    fn new(engine: Arc<dyn Engine>, place: Arc<Place>) -> Self {
         let (sender, mut come) = mpsc::unbounded_channel();
+        let aside = Arc::new(Aside::new());
+        let beside = Arc::clone(&aside);
         let turns = Arc::new(Semaphore::new(engine.breadth()));
         tokio::spawn(async move {
             loop {
@@ -51,18 +76,16 @@ impl<T: Send + 'static> Lanes<T> {
                 if come.recv_many(&mut batch, MOST).await == 0 {
                     return;
                 }
-                let submitted = submit(Arc::clone(&engine), Arc::clone(&place), batch);
+                let (engine, place) = (Arc::clone(&engine), Arc::clone(&place));
+                let aside = Arc::clone(&beside);
                 tokio::spawn(async move {
-                    submitted.await;
+                    let (again, of) = (Arc::clone(&engine), Arc::clone(&place));
+                    let left = T::submit(engine, place, batch, Tried::No).await;
                     drop(turn);
+                    aside.put(left, again, of);
                 });
             }
         });
-        sender
-    }
-
-    pub(crate) fn put(&self, shard: usize, what: T) {
-        // The task ends with the sender, or with its runtime; then nobody hears of `what`.
-        let _ = self.senders[shard].send(what);
+        Self { sender, aside }
     }
 }

@@ -20,6 +20,16 @@ struct Held {
     /// Until when it is surely this process's: by its own clock, from before the engine was asked.
     deadline: Instant,
     lost: CancellationToken,
+    /// Its worker has done its part: what is left is to tell the engine, which may take long.
+    is_ending: bool,
+}
+
+impl Held {
+    fn lose(&self) {
+        if !self.is_ending {
+            self.lost.cancel();
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -28,6 +38,27 @@ pub(crate) struct Leases {
     held: Mutex<HashMap<i64, Held>>,
     /// Something is held where nothing was; or this is gone.
     begun: Arc<Notify>,
+}
+
+/// A hand-out that is being ended. Its lease is renewed until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    leases: Arc<Leases>,
+    epoch: i64,
+}
+
+impl Ending {
+    /// Until when it may be tried, as far as is known now; `None` if the lease is lost.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let deadline = self.leases.lock().get(&self.epoch)?.deadline;
+        (deadline > Instant::now()).then_some(deadline)
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.leases.lock().remove(&self.epoch);
+    }
 }
 
 impl Drop for Leases {
@@ -54,7 +85,8 @@ impl Leases {
     /// lost.
     pub(crate) fn hold(&self, key: Key, epoch: i64, since: Instant) -> CancellationToken {
         let lost = CancellationToken::new();
-        let held = Held { key, deadline: since + self.lease, lost: lost.clone() };
+        let deadline = since + self.lease;
+        let held = Held { key, deadline, lost: lost.clone(), is_ending: false };
         let mut all = self.lock();
         all.insert(epoch, held);
         let is_first = all.len() == 1;
@@ -65,10 +97,11 @@ impl Leases {
         lost
     }
 
-    /// The hand-out is being ended: until when that may be tried; `None` if it is lost.
-    pub(crate) fn release(&self, epoch: i64) -> Option<Instant> {
-        let deadline = self.lock().remove(&epoch)?.deadline;
-        (deadline > Instant::now()).then_some(deadline)
+    /// The hand-out is being ended; `None` if it is lost.
+    pub(crate) fn release(self: &Arc<Self>, epoch: i64) -> Option<Ending> {
+        self.lock().get_mut(&epoch)?.is_ending = true;
+        let ending = Ending { leases: Arc::clone(self), epoch };
+        ending.deadline().is_some().then_some(ending)
     }
 
     /// Whether the hand-out is surely this process's, now: also where the task that renews has been
@@ -78,7 +111,7 @@ impl Leases {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().values().filter(|held| !held.is_ending).count()
     }
 
     /// What is lost by now, and when the next is.
@@ -87,7 +120,7 @@ impl Leases {
         let mut all = self.lock();
         all.retain(|_, held| {
             if held.deadline <= now {
-                held.lost.cancel();
+                held.lose();
             }
             held.deadline > now
         });
@@ -109,7 +142,7 @@ impl Leases {
                 }
                 Renewed::Lost => {
                     if let Some(held) = all.remove(epoch) {
-                        held.lost.cancel();
+                        held.lose();
                     }
                 }
                 Renewed::Busy => {}

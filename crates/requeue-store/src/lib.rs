@@ -44,6 +44,7 @@
 mod add;
 mod adding;
 mod address;
+mod aside;
 #[cfg(test)]
 mod conformance;
 mod engine;

@@ -11,7 +11,7 @@ use crate::add::{Add, Added, Cancelled, EarlyAdd};
 use crate::adding::{self, Adding};
 use crate::engine::{Ask, Engine, Place};
 use crate::error::{AddError, ChangeError, Fault};
-use crate::finishing::{self, Finishing};
+use crate::finishing::Finishing;
 use crate::getting::{self, Waiter};
 use crate::item::Item;
 use crate::key::Key;
@@ -50,8 +50,7 @@ pub(crate) enum Ending {
 impl Queue {
     pub(crate) fn new(engine: Arc<dyn Engine>, place: Place, options: Options) -> Self {
         let place = Arc::new(place);
-        let adding = Lanes::new(&engine, &place, adding::submit);
-        let finishing = Lanes::new(&engine, &place, finishing::submit);
+        let (adding, finishing) = (Lanes::new(&engine, &place), Lanes::new(&engine, &place));
         let leases = Leases::start(Arc::clone(&engine), Arc::clone(&place), options.lease);
         let ending = watch::Sender::new(Ending::No);
         let shared = Arc::new(Shared { engine, place, options, leases, adding, finishing, ending });
@@ -105,7 +104,7 @@ impl Queue {
         let deadline = Instant::now() + self.shared.options.add_timeout;
         let (reply, answered) = oneshot::channel();
         let Shared { engine, place, adding, .. } = &*self.shared;
-        adding.put(engine.shard(place, &key), Adding { key, add, deadline, reply });
+        adding.put(engine.shard(place, &key), Adding::new(key, add, deadline, reply));
         match timeout_at(deadline, answered).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(late("the runtime of the queue has ended")),

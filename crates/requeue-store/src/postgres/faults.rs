@@ -54,9 +54,9 @@ fn kind(error: &Error) -> Kind {
         SqlState::ADMIN_SHUTDOWN
         | SqlState::CANNOT_CONNECT_NOW
         | SqlState::QUERY_CANCELED
-        | SqlState::LOCK_NOT_AVAILABLE
         | SqlState::READ_ONLY_SQL_TRANSACTION
         | SqlState::IO_ERROR => Kind::Absent,
+        SqlState::LOCK_NOT_AVAILABLE => Kind::Locked,
         // At once, perhaps between its commit and its answer.
         SqlState::CRASH_SHUTDOWN => Kind::Unsure,
         ref code => match &code.code()[..2] {

@@ -38,9 +38,9 @@
 //! select requeue.add_many('mail', array['carol', 'dave']);         -- how many are new
 //! ```
 //!
-//! Until that transaction ends, the keys that it has added are locked: other adds of them wait, and
-//! so do the ends of their hand-outs, while leases can't be renewed. So keep it to a few seconds.
-//! Two transactions that add the same keys one by one in different orders deadlock, as two that
+//! Until that transaction ends, the keys that it has added are locked: they are handed out to nobody,
+//! and who adds one or ends its hand-out waits, for up to 250 ms more than the transaction does.
+//! Others don't, whatever they came with, and leases are renewed. Two transactions that add the same keys one by one in different orders deadlock, as two that
 //! update rows do; `add_many` has one order.
 //!
 //! A trigger feeds a queue with what happens to a table:
@@ -210,6 +210,10 @@ impl Engine for Postgres {
         Box::pin(async move { self.sessions.add(queue, &asks).await })
     }
 
+    fn add_free<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Option<Added>>> {
+        Box::pin(async move { self.sessions.add_free(queue, &asks).await })
+    }
+
     fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
         Box::pin(async move {
             let claimed = self.claim_once(queue, &claim).await?;
@@ -224,6 +228,14 @@ impl Engine for Postgres {
 
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
         Box::pin(async move { self.sessions.finish(queue, &ends).await })
+    }
+
+    fn finish_free<'a>(
+        &'a self,
+        queue: &'a Place,
+        ends: Vec<End>,
+    ) -> Answer<'a, Vec<Option<bool>>> {
+        Box::pin(async move { self.sessions.finish_free(queue, &ends).await })
     }
 
     fn renew<'a>(

@@ -2,7 +2,8 @@
 
 -- The number of a queue, which is made if there is none, and whether its adds are held back.
 create function requeue.open(name text, hold boolean default false, out id integer, out holds boolean)
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 begin
     select q.id, q.hold into open.id, open.holds from requeue.queues q where q.name = open.name;
     if not found then

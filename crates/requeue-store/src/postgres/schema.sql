@@ -45,6 +45,13 @@ create table requeue.keys (
     primary key (queue, key)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
+-- Leases that are renewed while somebody else has the key locked, such as with an add that has not
+-- committed: until when, if that is later than what the key's row says.
+create table requeue.renewals (
+    epoch bigint primary key,
+    lease_until bigint not null
+);
+
 create index keys_ready on requeue.keys (queue, priority, at) where state = 0;
 create index keys_leases on requeue.keys (queue, lease_until) where state = 1;
 create index keys_parked on requeue.keys (queue, key) where state = 2;

@@ -14,12 +14,13 @@ use super::address::Address;
 use super::faults;
 use crate::error::Fault;
 
-/// How a session has to be, whatever its role or database say. What waits for a lock gives up, so
-/// that what it has locked itself is free again; what nobody waits for any more ends.
+/// How a session has to be, whatever its role or database say. What waits for a lock gives up soon,
+/// so that others of its batch go on, and what it has locked itself is free again; what nobody waits
+/// for any more ends.
 const SETTINGS: &str = "\
     set default_transaction_isolation = 'read committed';
     set default_transaction_read_only = off;
-    set lock_timeout = '5s';
+    set lock_timeout = '100ms';
     set client_min_messages = warning;
     select set_config('synchronous_commit', 'on', false)
         where current_setting('synchronous_commit') = 'off';

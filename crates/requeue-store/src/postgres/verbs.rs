@@ -38,6 +38,27 @@ impl Sessions {
     }
 
     pub(super) async fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>, Fault> {
+        let sql = "select requeue.add_all($1, $2, $3, $4, $5, $6, $7)";
+        let added = self.added(sql, queue, asks).await?;
+        let all: Option<Vec<Added>> = added.into_iter().collect();
+        all.ok_or_else(|| Fault::refused("the server answered with nothing"))
+    }
+
+    /// `None` for those that somebody has locked.
+    pub(super) async fn add_free(
+        &self,
+        queue: &Place,
+        asks: &[Ask],
+    ) -> Result<Vec<Option<Added>>, Fault> {
+        self.added("select requeue.add_free($1, $2, $3, $4, $5, $6, $7)", queue, asks).await
+    }
+
+    async fn added(
+        &self,
+        sql: &str,
+        queue: &Place,
+        asks: &[Ask],
+    ) -> Result<Vec<Option<Added>>, Fault> {
         // Answers come in the order of the keys.
         let mut order: Vec<usize> = (0..asks.len()).collect();
         order.sort_unstable_by_key(|&n| &asks[n].key);
@@ -50,19 +71,19 @@ impl Sessions {
             asked.clone().map(|ask| ask.add.priority.number().into()).collect();
         let reasons: Vec<i32> = asked.clone().map(|ask| ask.add.reasons.cast_signed()).collect();
         let adds: Vec<i32> = asked.map(|ask| count(ask.adds)).collect();
-        let sql = "select requeue.add_all($1, $2, $3, $4, $5, $6, $7)";
         let id = number(queue);
         let row =
             self.row(sql, &[&id, &keys, &afters, &hows, &priorities, &reasons, &adds]).await?;
         let answers: Vec<i16> = row.get(0);
-        let mut added = vec![Added::Coalesced; asks.len()];
+        let mut added = vec![None; asks.len()];
         for (n, answer) in order.into_iter().zip(answers) {
             added[n] = match answer {
-                0 => Added::New,
-                1 => Added::Coalesced,
-                2 => Added::Dirty,
-                3 => Added::Held,
-                _ => Added::Parked,
+                0 => Some(Added::New),
+                1 => Some(Added::Coalesced),
+                2 => Some(Added::Dirty),
+                3 => Some(Added::Held),
+                4 => Some(Added::Parked),
+                _ => None,
             };
         }
         Ok(added)
@@ -107,6 +128,30 @@ impl Sessions {
     }
 
     pub(super) async fn finish(&self, queue: &Place, ends: &[End]) -> Result<Vec<bool>, Fault> {
+        let sql = "select requeue.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, \
+                   $14)";
+        let row = self.finished(sql, queue, ends).await?;
+        let mut held = vec![false; ends.len()];
+        numbers(&row, 0).into_iter().for_each(|n| held[n] = true);
+        Ok(held)
+    }
+
+    /// `None` for those that somebody has locked.
+    pub(super) async fn finish_free(
+        &self,
+        queue: &Place,
+        ends: &[End],
+    ) -> Result<Vec<Option<bool>>, Fault> {
+        let sql = "select held, locked from requeue.finish_free($1, $2, $3, $4, $5, $6, $7, $8, \
+                   $9, $10, $11, $12, $13, $14)";
+        let row = self.finished(sql, queue, ends).await?;
+        let mut held = vec![Some(false); ends.len()];
+        numbers(&row, 0).into_iter().for_each(|n| held[n] = Some(true));
+        numbers(&row, 1).into_iter().for_each(|n| held[n] = None);
+        Ok(held)
+    }
+
+    async fn finished(&self, sql: &str, queue: &Place, ends: &[End]) -> Result<SqlRow, Fault> {
         let keys: Vec<&[u8]> = ends.iter().map(|end| &*end.key).collect();
         let epochs: Vec<i64> = ends.iter().map(|end| end.epoch).collect();
         let hows: Vec<i16> = ends.iter().map(|end| how_to_end(&end.how)).collect();
@@ -115,19 +160,12 @@ impl Sessions {
         if hows.iter().any(|&how| how != 0) {
             ends.iter().for_each(|end| rest.push(&end.how));
         }
-        let sql =
-            "select requeue.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
         let (id, hold) = (number(queue), is_hold(queue.early_add));
         let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts } = &rest;
         let of_all: [&(dyn ToSql + Sync); 5] = [&id, &hold, &keys, &epochs, &hows];
         let of_others: [&(dyn ToSql + Sync); 9] =
             [delays, priorities, adds, reasons, errors, bases, caps, shares, mosts];
-        let row = self.row(sql, &[&of_all[..], &of_others[..]].concat()).await?;
-        let mut held = vec![false; ends.len()];
-        for n in numbers(&row, 0) {
-            held[n] = true;
-        }
-        Ok(held)
+        self.row(sql, &[&of_all[..], &of_others[..]].concat()).await
     }
 
     pub(super) async fn renew(

@@ -3,7 +3,8 @@
 
 -- Somebody waits for a key of the queue.
 create function requeue.wait(in_queue integer) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
     t bigint := requeue.now();
 begin
@@ -106,6 +107,14 @@ begin
     return coalesce(answers, '{}');
 end $$;
 
+-- What two who are about to decide on a lease can't have both, until they have committed.
+create function requeue.decides(epoch bigint) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+    -- The first number is "rque" in bytes.
+    return pg_try_advisory_xact_lock(1920036197, (epoch % 2147483647)::integer);
+end $$;
+
 -- Hands out keys, after those whose leases have run out have failed.
 --
 -- Nothing is looked for below `in_lows`, of the low, the normal, the high priority and of leases:
@@ -129,6 +138,7 @@ declare
     slack constant bigint := 200000;
     most_expired constant integer := 256;
     k requeue.keys;
+    renewed_until bigint;
     expired integer := 0;
     eldest tid[] := '{}';
     taken tid[];
@@ -145,6 +155,14 @@ begin
         order by x.lease_until limit most_expired for update skip locked
     loop
         expired := expired + 1;
+        continue when not requeue.decides(k.epoch);
+        select r.lease_until into renewed_until from requeue.renewals r
+        where r.epoch = k.epoch and r.lease_until > t;
+        if found then
+            update requeue.keys x set lease_until = renewed_until
+            where x.queue = k.queue and x.key = k.key;
+            continue;
+        end if;
         perform requeue.keep(requeue.ended(k, t, in_hold, 2::smallint, null, k.run_priority,
             k.run_adds, k.run_reasons, 'the lease ran out', in_base, in_cap, in_share, in_most));
     end loop;
@@ -213,6 +231,10 @@ begin
         ) o;
         -- Of the leases of a minute only a claim goes through the index that does through all.
         if in_lows[4] = -9223372036854775808 then
+            delete from requeue.renewals x where x.ctid = any (array(
+                select r.ctid from requeue.renewals r where r.lease_until <= t
+                for update skip locked
+            ));
             select min(x.lease_until) into next_lease from requeue.keys x
             where x.queue = in_queue and x.state = 1 and x.lease_until > t;
         end if;
@@ -263,7 +285,10 @@ begin
             order by b.key
         ) e, lateral (
             select x.ctid as id, x.at from requeue.keys x
-            where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch and x.lease_until > t
+            where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch
+                and (x.lease_until > t or exists (
+                    select from requeue.renewals r where r.epoch = x.epoch and r.lease_until > t
+                ))
             for update
         ) h
     ) f;
@@ -299,9 +324,9 @@ begin
     return coalesce(held, '{}');
 end $$;
 
--- The numbers of those in the batch that are their holders' for so long again; and of those that
--- are, but somebody has locked, such as with an add that has not committed: to wait for that
--- would be to lose all the others.
+-- The numbers of those in the batch that are their holders' for so long again; and of those of which
+-- somebody is deciding that just now. To wait for a key that somebody has locked would be to lose all
+-- the others: what is renewed of such a one stands beside it, in `renewals`.
 create function requeue.renew(
     in_queue integer, in_keys bytea[], in_epochs bigint[], in_lease bigint,
     out renewed integer[], out busy integer[]
@@ -312,6 +337,7 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as
 declare
     t bigint := requeue.now();
     ids tid[];
+    n integer;
 begin
     select coalesce(array_agg(f.n), '{}'), array_agg(f.id) into renewed, ids from (
         select e.n::integer, h.id
@@ -320,21 +346,35 @@ begin
             order by b.key
         ) e, lateral (
             select x.ctid as id from requeue.keys x
-            where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch and x.lease_until > t
+            where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch
+                and (x.lease_until > t or exists (
+                    select from requeue.renewals r where r.epoch = x.epoch and r.lease_until > t
+                ))
             for update skip locked
         ) h
     ) f;
     update requeue.keys x set lease_until = requeue.later(t, in_lease) where x.ctid = any (ids);
     busy := '{}';
-    if cardinality(renewed) < cardinality(in_keys) then
-        select coalesce(array_agg(e.n::integer), '{}') into busy
-        from unnest(in_keys, in_epochs) with ordinality as e (key, epoch, n), lateral (
-            select from requeue.keys x
-            where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch and x.lease_until > t
-            limit 1
-        ) h
-        where e.n <> all (renewed);
-    end if;
+    for n in
+        select e.n from generate_subscripts(in_epochs, 1) e (n) where e.n <> all (renewed)
+    loop
+        if not requeue.decides(in_epochs[n]) then
+            busy := busy || n;
+            continue;
+        end if;
+        -- Whoever has it locked may have taken it away by now; nobody does any more.
+        perform from requeue.keys x
+        where x.queue = in_queue and x.key = in_keys[n] and x.epoch = in_epochs[n]
+            and (x.lease_until > t or exists (
+                select from requeue.renewals r where r.epoch = x.epoch and r.lease_until > t
+            ));
+        if found then
+            insert into requeue.renewals as r (epoch, lease_until)
+            values (in_epochs[n], requeue.later(t, in_lease))
+            on conflict (epoch) do update set lease_until = excluded.lease_until;
+            renewed := renewed || n;
+        end if;
+    end loop;
 end $$;
 
 create function requeue.cancel(
@@ -342,7 +382,7 @@ create function requeue.cancel(
     out ready boolean, out dirty boolean, out waiting boolean, out parked boolean
 )
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' set enable_seqscan = off as $$
 declare
     k requeue.keys;
     t bigint;
@@ -366,7 +406,7 @@ end $$;
 -- Whether the key was parked, which is ready now.
 create function requeue.revive(in_queue integer, in_key bytea) returns boolean
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' set enable_seqscan = off as $$
 declare
     k requeue.keys;
     t bigint;

@@ -1,6 +1,6 @@
 //! An engine in memory, whose time is tokio's, and which fails when it is told to.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::add::{Added, Cancelled, EarlyAdd, Priority};
 use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place, Renewed};
-use crate::error::Fault;
+use crate::error::{Fault, Kind};
 use crate::inspect::{Counts, Entry, State};
 use crate::key::Key;
 use crate::row::Row;
@@ -38,6 +38,8 @@ pub(super) struct Memory {
     mishaps: Mutex<VecDeque<Mishap>>,
     /// How many keys there were in each batch.
     batches: Mutex<Vec<usize>>,
+    /// Keys that somebody has locked. Their leases are renewed all the same.
+    locked: Mutex<BTreeSet<Key>>,
     /// Held while an engine is slow.
     pub(super) gate: tokio::sync::Mutex<()>,
     /// Whether it tells who waits.
@@ -59,6 +61,7 @@ impl Memory {
             wakes: watch::Sender::new(0),
             mishaps: Mutex::default(),
             batches: Mutex::default(),
+            locked: Mutex::default(),
             gate: tokio::sync::Mutex::default(),
             tells: true,
             knows_leases: true,
@@ -76,6 +79,33 @@ impl Memory {
 
     pub(super) fn row(&self, key: &str) -> Option<Row> {
         lock(&self.rows).get(&Key::from(key)).cloned()
+    }
+
+    pub(super) fn set_locked(&self, key: &str, is_locked: bool) {
+        let mut locked = lock(&self.locked);
+        if is_locked {
+            locked.insert(key.into())
+        } else {
+            locked.remove(&Key::from(key))
+        };
+    }
+
+    fn is_locked(&self, key: &Key) -> bool {
+        lock(&self.locked).contains(key)
+    }
+
+    /// `verb` of those that are free; the others have no answer.
+    async fn of_free<'a, W, T>(
+        &self,
+        wishes: Vec<W>,
+        key: fn(&W) -> &Key,
+        verb: impl Fn(Vec<W>) -> Answer<'a, Vec<T>>,
+    ) -> Result<Vec<Option<T>>, Fault> {
+        let is_free: Vec<bool> = wishes.iter().map(|wish| !self.is_locked(key(wish))).collect();
+        let free = wishes.into_iter().filter(|wish| !self.is_locked(key(wish))).collect();
+        let mut answers = verb(free).await?.into_iter();
+        let answer = |is_free| if is_free { answers.next() } else { None };
+        Ok(is_free.into_iter().map(answer).collect())
     }
 
     fn now(&self) -> Micros {
@@ -113,6 +143,10 @@ impl Memory {
     }
 }
 
+fn locked() -> Fault {
+    Fault { kind: Kind::Locked, source: "somebody has it".into() }
+}
+
 fn put(rows: &mut BTreeMap<Key, Row>, key: Key, row: Option<Row>) {
     match row {
         Some(row) => _ = rows.insert(key, row),
@@ -134,6 +168,9 @@ impl Engine for Memory {
     }
 
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
+        if asks.iter().any(|ask| self.is_locked(&ask.key)) {
+            return Box::pin(std::future::ready(Err(locked())));
+        }
         self.verb(asks.len(), move |rows, now| {
             let add = |ask: Ask| {
                 let (row, added) = Row::add(rows.remove(&ask.key), &ask, queue.early_add, now);
@@ -144,6 +181,10 @@ impl Engine for Memory {
             self.tell();
             done
         })
+    }
+
+    fn add_free<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Option<Added>>> {
+        Box::pin(self.of_free(asks, |ask| &ask.key, |asks| self.add(queue, asks)))
     }
 
     fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
@@ -181,6 +222,9 @@ impl Engine for Memory {
     }
 
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
+        if ends.iter().any(|end| self.is_locked(&end.key)) {
+            return Box::pin(std::future::ready(Err(locked())));
+        }
         self.verb(ends.len(), move |rows, now| {
             let finish = |end: End| {
                 let held = rows.get(&end.key).is_some_and(|row| row.is_held(end.epoch, now));
@@ -195,6 +239,14 @@ impl Engine for Memory {
             self.tell();
             done
         })
+    }
+
+    fn finish_free<'a>(
+        &'a self,
+        queue: &'a Place,
+        ends: Vec<End>,
+    ) -> Answer<'a, Vec<Option<bool>>> {
+        Box::pin(self.of_free(ends, |end| &end.key, |ends| self.finish(queue, ends)))
     }
 
     fn renew<'a>(

@@ -9,6 +9,7 @@ use tokio_postgres::Client;
 use super::*;
 use crate::add::Add;
 use crate::engine::{Asked, Backoff, Delay, Failing, HandOut, How};
+use crate::error::Kind;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -55,6 +56,16 @@ async fn wait_for(statements: i64, client: &Client, statement: &str) {
     }
 }
 
+/// As often as it takes, since nothing waits for long for what another has locked.
+async fn patient<'a, T>(verb: impl Fn() -> Answer<'a, T>) -> Result<T, Fault> {
+    loop {
+        match verb().await {
+            Err(fault) if fault.kind == Kind::Locked => {}
+            done => return done,
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
     const WORKERS: usize = 4;
@@ -83,7 +94,8 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
                     add: Add::after(Duration::from_micros(random.u64(0..3) * 100)),
                     adds: 1,
                 });
-                engine.add(&queue, adds.collect()).await.expect("added");
+                let adds: Vec<Ask> = adds.collect();
+                patient(|| engine.add(&queue, adds.clone())).await.expect("added");
                 keys.iter().for_each(|&n| dirty[n].store(1, Ordering::SeqCst));
                 let claimed = engine.claim(&queue, claim(8, MINUTE)).await.expect("claimed");
                 let mut ends = Vec::new();
@@ -111,7 +123,8 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
                     assert_eq!(holders[n].swap(0, Ordering::SeqCst), worker + 1, "key {n}");
                 });
                 let expected = vec![true; ends.len()];
-                assert_eq!(engine.finish(&queue, ends).await.expect("finished"), expected);
+                let finished = patient(|| engine.finish(&queue, ends.clone())).await;
+                assert_eq!(finished.expect("finished"), expected);
             }
         }
     };
@@ -146,7 +159,7 @@ async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
         let (a, b) = (one(&engine, &queue).await, one(&engine, &queue).await);
         adder.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
         let ends = [end(&a, how), end(&b, How::Succeed)].concat();
-        let finishing = engine.finish(&queue, ends);
+        let finishing = patient(|| engine.finish(&queue, ends.clone()));
         let committing = async {
             wait_for(1, &onlooker, "select requeue.finish").await;
             adder.batch_execute("commit").await.expect("committed");
@@ -197,7 +210,7 @@ async fn a_key_that_somebody_has_locked_holds_up_no_lease_and_no_claim() {
         .expect("added");
     held.push((Key::from("nobody's"), 1));
     let renewed = engine.renew(&queue, held.clone(), MINUTE).await.expect("renewed");
-    assert_eq!(renewed, [Renewed::Busy, Renewed::Yes, Renewed::Lost]);
+    assert_eq!(renewed, [Renewed::Yes, Renewed::Yes, Renewed::Lost]);
     let claimed = engine.claim(&queue, claim(2, MINUTE)).await.expect("claimed");
     assert_eq!(claimed.items.iter().map(|out| &*out.key).collect::<Vec<_>>(), [b"d"]);
     // What may become free soon is looked for soon.
@@ -224,7 +237,7 @@ async fn batches_in_different_orders_do_not_deadlock() {
     let other = other(&url).await;
     let (one, other) = tokio::join!(other.query_one(&backwards, &[]), async {
         wait_for(1, &onlooker, "select requeue.add_all").await;
-        let adding = engine.add(&queue, asks(["a", "b", "c"]));
+        let adding = patient(|| engine.add(&queue, asks(["a", "b", "c"])));
         let committing = async {
             wait_for(2, &onlooker, "select requeue.add_all").await;
             adder.batch_execute("commit").await.expect("committed");
@@ -246,7 +259,7 @@ async fn what_waits_for_a_lock_ends_when_nobody_waits_for_it() {
     let (adder, onlooker) = (other(&url).await, other(&url).await);
     adder.batch_execute("begin; select requeue.add('q', 'b')").await.expect("added");
     {
-        let adding = engine.add(&queue, asks(["a", "b"]));
+        let adding = patient(|| engine.add(&queue, asks(["a", "b"])));
         tokio::select! {
             _ = adding => panic!("`b` is locked"),
             () = wait_for(1, &onlooker, "select requeue.add_all") => {}
@@ -255,4 +268,112 @@ async fn what_waits_for_a_lock_ends_when_nobody_waits_for_it() {
     // The connection went with it: `a` is free, while `b` is still locked.
     assert_eq!(engine.add(&queue, asks(["a"])).await.expect("added"), [Added::New]);
     adder.batch_execute("rollback").await.expect("rolled back");
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
+    const SECOND: i64 = 1_000_000;
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, Duration::ZERO).await;
+    stop_time(&engine).await;
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let adder = other(&url).await;
+    let run = async |sql: &str| adder.batch_execute(sql).await.expect(sql);
+    let claimed = async || {
+        let claimed = engine.claim(&queue, claim(9, MINUTE)).await.expect("claimed");
+        claimed.items.into_iter().map(|out| out.key.to_string()).collect::<Vec<_>>()
+    };
+    engine.add(&queue, asks(["a", "b"])).await.expect("added");
+    let (a, b) = (one(&engine, &queue).await, one(&engine, &queue).await);
+    let renewed = async || {
+        let held = vec![(a.key.clone(), a.epoch), (b.key.clone(), b.epoch)];
+        engine.renew(&queue, held, MINUTE).await.expect("renewed")
+    };
+    run("begin; select requeue.add('q', 'a')").await;
+    for seconds in [50, 100, 150] {
+        set_time(&engine, seconds * SECOND).await;
+        assert_eq!(renewed().await, [Renewed::Yes, Renewed::Yes]);
+    }
+    run("commit").await;
+    // Its row says that it is over, which is not so.
+    set_time(&engine, 205 * SECOND).await;
+    assert_eq!(claimed().await, [""; 0]);
+    assert_eq!(renewed().await, [Renewed::Yes, Renewed::Yes]);
+
+    // The same where the first to come is who ends it.
+    run("begin; select requeue.add('q', 'a'), requeue.add('q', 'b')").await;
+    set_time(&engine, 260 * SECOND).await;
+    assert_eq!(renewed().await, [Renewed::Yes, Renewed::Yes]);
+    run("commit").await;
+    set_time(&engine, 300 * SECOND).await;
+    assert_eq!(engine.finish(&queue, end(&a, How::Succeed)).await.expect("finished"), [true]);
+
+    // Who does not renew has lost it.
+    set_time(&engine, 330 * SECOND).await;
+    let mut taken = claimed().await;
+    taken.sort();
+    assert_eq!(taken, ["a", "b"]);
+    assert_eq!(renewed().await, [Renewed::Lost, Renewed::Lost]);
+    let ends = [end(&a, How::Succeed), end(&b, How::Succeed)].concat();
+    assert_eq!(engine.finish(&queue, ends).await.expect("finished"), [false, false]);
+    let left = "select count(*) from requeue.renewals";
+    assert_eq!(engine.sessions.row(left, &[]).await.expect("counted").get::<_, i64>(0), 0);
+}
+
+#[tokio::test]
+async fn what_is_locked_is_told_apart_from_what_is_not() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, WHOLE).await;
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let adder = other(&url).await;
+    let names: Vec<String> = (0..20).map(|n| format!("{n:02}")).collect();
+    let all = || asks(names.iter().map(String::as_str));
+    engine.add(&queue, all()).await.expect("added");
+    let held = engine.claim(&queue, claim(20, MINUTE)).await.expect("claimed").items;
+    let locking = "begin; select requeue.add_many('q', '{03, 04, 17}')";
+    adder.batch_execute(locking).await.expect("added");
+    let mut adding = all();
+    adding.reverse();
+    let added = engine.add_free(&queue, adding).await.expect("added");
+    for (n, added) in added.iter().rev().enumerate() {
+        let free = (![3, 4, 17].contains(&n)).then_some(Added::Dirty);
+        assert_eq!(*added, free, "{n}");
+    }
+    let ends: Vec<End> = held.iter().flat_map(|out| end(out, How::Succeed)).collect();
+    let stale = [end(&HandOut { epoch: 0, ..held[0].clone() }, How::Succeed), ends].concat();
+    let finished = engine.finish_free(&queue, stale).await.expect("finished");
+    assert_eq!(finished[0], Some(false));
+    for (out, finished) in held.iter().zip(&finished[1..]) {
+        let is_free = ![&b"03"[..], b"04", b"17"].contains(&&*out.key);
+        assert_eq!(*finished, is_free.then_some(true), "{}", out.key);
+    }
+    adder.batch_execute("rollback").await.expect("rolled back");
+}
+
+#[tokio::test]
+async fn a_transaction_that_stays_open_holds_up_its_keys_alone() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.database();
+    let store = crate::Store::connect(&url).await.expect("it is there");
+    store.migrate().await.expect("the schema is made");
+    let queue = store.queue("q").open().await.expect("it opens");
+    queue.add_all(["a", "b"]).await.expect("added");
+    let [a, b] = queue.get_many(2).await.try_into().expect("two are ready");
+    let adder = other(&url).await;
+    let adding = "begin; select requeue.add('q', 'a'), requeue.add('q', 'new')";
+    adder.batch_execute(adding).await.expect("added");
+    let add = |key: &'static str| {
+        let queue = queue.clone();
+        tokio::spawn(async move { queue.add(key).await })
+    };
+    let (new, other) = (add("new"), add("other"));
+    let (a, b) = (tokio::spawn(a.succeed()), tokio::spawn(b.succeed()));
+    assert_eq!(other.await.expect("it ends").expect("added"), Added::New);
+    b.await.expect("it ends").expect("it is ours");
+    assert!(!new.is_finished() && !a.is_finished());
+    adder.batch_execute("commit").await.expect("committed");
+    assert_eq!(new.await.expect("it ends").expect("added"), Added::Coalesced);
+    a.await.expect("it ends").expect("it is ours");
+    let counts = queue.counts().await.expect("counted");
+    assert_eq!((counts.ready, counts.processing), (3, 0), "a, new and other");
 }

@@ -9,12 +9,6 @@ use super::*;
 use crate::conformance::{Rig, check, steps};
 use crate::engine::BoxFuture;
 
-/// Time stands in a table.
-const CLOCK: &str = "create table clock (now bigint not null); \
-     insert into clock values (0); \
-     create or replace function requeue.now() returns bigint language sql volatile \
-     return (select now from public.clock)";
-
 struct Fixture {
     engine: Arc<Postgres>,
 }
@@ -23,9 +17,7 @@ impl Fixture {
     async fn new(server: &Server) -> Self {
         // Each claim looks at all there is, and so says exactly when the next key is due.
         let (engine, _) = engine(server, Duration::ZERO).await;
-        let session = engine.sessions.session().await.expect("it is there");
-        sessions::run(session.client(), CLOCK).await.expect("the clock is made");
-        session.end();
+        stop_time(&engine).await;
         Self { engine: Arc::new(engine) }
     }
 }
@@ -36,10 +28,7 @@ impl Rig for Fixture {
     }
 
     fn set_time(&self, now: i64) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            let set = "update public.clock set now = $1 returning 1";
-            self.engine.sessions.row(set, &[&now]).await.expect("the time is set");
-        })
+        Box::pin(set_time(&self.engine, now))
     }
 }
 

@@ -18,3 +18,20 @@ async fn engine(server: &Server, whole: Duration) -> (Postgres, String) {
     engine.migrate().await.expect("the schema is made");
     (engine, url)
 }
+
+/// Time stands in a table, until it is [set](set_time).
+const CLOCK: &str = "create table clock (now bigint not null); \
+     insert into clock values (0); \
+     create or replace function requeue.now() returns bigint language sql volatile \
+     return (select now from public.clock)";
+
+async fn stop_time(engine: &Postgres) {
+    let session = engine.sessions.session().await.expect("it is there");
+    sessions::run(session.client(), CLOCK).await.expect("the clock is made");
+    session.end();
+}
+
+async fn set_time(engine: &Postgres, now: i64) {
+    let set = "update public.clock set now = $1 returning 1";
+    engine.sessions.row(set, &[&now]).await.expect("the time is set");
+}

@@ -1,0 +1,96 @@
+//! What waits for keys that somebody has locked, out of the way of the others.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::engine::{Engine, Place};
+use crate::key::Key;
+use crate::lane::{MOST, Tried, Wish};
+use crate::patience::Patience;
+
+/// How long a key that is locked is left alone, at most.
+pub(crate) const LAST: Duration = Duration::from_millis(250);
+
+/// By key, so that what comes later waits here as well: with the others it would hold them up. A
+/// task tries them all again and again, as long as there are some.
+#[derive(Debug)]
+pub(crate) struct Aside<T>(Mutex<BTreeMap<Key, Vec<T>>>);
+
+impl<T: Wish> Aside<T> {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::default())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Vec<T>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes it, if its key is locked as far as is known.
+    pub(crate) fn join(&self, what: T) -> Option<T> {
+        match self.lock().get_mut(what.key()) {
+            Some(waiting) => {
+                waiting.push(what);
+                None
+            }
+            None => Some(what),
+        }
+    }
+
+    /// Needs a runtime.
+    pub(crate) fn put(self: Arc<Self>, left: Vec<T>, engine: Arc<dyn Engine>, place: Arc<Place>) {
+        if left.is_empty() {
+            return;
+        }
+        let mut all = self.lock();
+        let is_first = all.is_empty();
+        for what in left {
+            all.entry(what.key().clone()).or_default().push(what);
+        }
+        drop(all);
+        if is_first {
+            tokio::spawn(self.serve(engine, place));
+        }
+    }
+
+    async fn serve(self: Arc<Self>, engine: Arc<dyn Engine>, place: Arc<Place>) {
+        let mut patience = Patience::up_to(LAST);
+        loop {
+            sleep(patience.wait()).await;
+            let keys: Vec<Key> = self.lock().keys().cloned().collect();
+            let mut freed = false;
+            for keys in keys.chunks(MOST) {
+                let batch = self.take(keys);
+                let (engine, place) = (Arc::clone(&engine), Arc::clone(&place));
+                let left = T::submit(engine, place, batch, Tried::InVain).await;
+                freed |= self.put_back(keys, left);
+            }
+            if self.lock().is_empty() {
+                return;
+            }
+            if freed {
+                patience = Patience::up_to(LAST);
+            }
+        }
+    }
+
+    /// What waits for these keys. They stay: what comes meanwhile is not to go first.
+    fn take(&self, keys: &[Key]) -> Vec<T> {
+        let mut all = self.lock();
+        let waiting = keys.iter().filter_map(|key| all.get_mut(key).map(std::mem::take));
+        waiting.flatten().collect()
+    }
+
+    /// Whether some key is not locked any more.
+    fn put_back(&self, keys: &[Key], left: Vec<T>) -> bool {
+        let mut all = self.lock();
+        let come: Vec<T> = keys.iter().filter_map(|key| all.remove(key)).flatten().collect();
+        let others = all.len();
+        let mut put = |what: T| all.entry(what.key().clone()).or_default().push(what);
+        left.into_iter().for_each(&mut put);
+        come.into_iter().for_each(&mut put);
+        all.len() - others < keys.len()
+    }
+}

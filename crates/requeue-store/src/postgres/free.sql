@@ -1,0 +1,65 @@
+-- Verbs that leave as it is what somebody else has locked. Halves in which something is locked are
+-- halved again.
+
+-- As `add_all`, and of what is locked the answer is 5.
+create function requeue.add_free(
+    in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
+    in_priorities smallint[], in_reasons integer[], in_adds integer[]
+) returns smallint[]
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '1ms' as $$
+declare
+    half integer := cardinality(in_keys) / 2;
+begin
+    begin
+        return requeue.add_all(in_queue, in_keys, in_afters, in_hows, in_priorities, in_reasons,
+            in_adds);
+    exception when lock_not_available then
+        if half = 0 then
+            return '{5}';
+        end if;
+    end;
+    return requeue.add_free(in_queue, in_keys[:half], in_afters[:half], in_hows[:half],
+            in_priorities[:half], in_reasons[:half], in_adds[:half])
+        || requeue.add_free(in_queue, in_keys[half + 1:], in_afters[half + 1:],
+            in_hows[half + 1:], in_priorities[half + 1:], in_reasons[half + 1:],
+            in_adds[half + 1:]);
+end $$;
+
+-- As `finish`, and with the numbers of those that are locked.
+create function requeue.finish_free(
+    in_queue integer, in_hold boolean, in_keys bytea[], in_epochs bigint[], in_hows smallint[],
+    in_delays bigint[], in_priorities smallint[], in_adds integer[], in_reasons integer[],
+    in_errors text[], in_bases bigint[], in_caps bigint[], in_shares double precision[],
+    in_mosts integer[], out held integer[], out locked integer[]
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '1ms' as $$
+declare
+    half integer := cardinality(in_keys) / 2;
+    -- Those before and after, of which the latter are counted from there.
+    these record;
+    those record;
+begin
+    begin
+        held := requeue.finish(in_queue, in_hold, in_keys, in_epochs, in_hows, in_delays,
+            in_priorities, in_adds, in_reasons, in_errors, in_bases, in_caps, in_shares, in_mosts);
+        locked := '{}';
+        return;
+    exception when lock_not_available then
+        if half = 0 then
+            held := '{}';
+            locked := '{1}';
+            return;
+        end if;
+    end;
+    these := requeue.finish_free(in_queue, in_hold, in_keys[:half], in_epochs[:half],
+        in_hows[:half], in_delays[:half], in_priorities[:half], in_adds[:half], in_reasons[:half],
+        in_errors[:half], in_bases[:half], in_caps[:half], in_shares[:half], in_mosts[:half]);
+    those := requeue.finish_free(in_queue, in_hold, in_keys[half + 1:], in_epochs[half + 1:],
+        in_hows[half + 1:], in_delays[half + 1:], in_priorities[half + 1:], in_adds[half + 1:],
+        in_reasons[half + 1:], in_errors[half + 1:], in_bases[half + 1:], in_caps[half + 1:],
+        in_shares[half + 1:], in_mosts[half + 1:]);
+    held := these.held || array(select n + half from unnest(those.held) n);
+    locked := these.locked || array(select n + half from unnest(those.locked) n);
+end $$;
