@@ -39,6 +39,8 @@
 //! # Time
 //!
 //! All times are the engine's: a client whose clock is wrong adds, claims and loses as any other.
+//! In a file time goes on as the machine has been running, on Linux, so that nobody who sets its clock
+//! ends a lease.
 //! How long a lease surely lasts is counted here, from before the engine was asked for it.
 
 mod add;

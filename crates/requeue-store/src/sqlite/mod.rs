@@ -1,5 +1,6 @@
 //! A file, for all processes of one machine.
 
+mod clock;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -13,7 +14,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use self::thread::{Clock, Thread, Work};
+use self::clock::Clock;
+use self::thread::{Thread, Work};
 use crate::add::{Added, Cancelled, EarlyAdd};
 use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place, Renewed};
 use crate::error::Fault;
@@ -38,7 +40,7 @@ pub(crate) struct Sqlite {
 
 impl Sqlite {
     pub(crate) fn open(path: &Path, synchronous: Synchronous) -> Result<Self, Fault> {
-        Self::open_with(path, synchronous, Box::new(thread::system_now))
+        Self::open_with(path, synchronous, clock::of_machine())
     }
 
     fn open_with(path: &Path, synchronous: Synchronous, clock: Clock) -> Result<Self, Fault> {

@@ -10,6 +10,15 @@ create table queues (
 create table epochs (last integer not null) strict;
 insert into epochs values (0);
 
+-- One row, of what is known of the time: by which start of the machine, what time it was at that, and
+-- how late it has been.
+create table clock (
+    id integer primary key,
+    start text not null,
+    began integer not null,
+    latest integer not null
+) strict;
+
 -- A row for each key that has a state. Times are microseconds since 1970.
 create table keys (
     queue integer not null,

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
+use super::clock::Reading;
 use super::*;
 use crate::conformance::{Rig, check, steps};
 use crate::engine::BoxFuture;
@@ -21,8 +22,11 @@ impl Fixture {
     async fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let now = Arc::new(AtomicI64::new(0));
-        let clock = Arc::clone(&now);
-        let clock = Box::new(move || clock.load(Ordering::SeqCst));
+        let told = Arc::clone(&now);
+        let clock: Clock = Arc::new(move || {
+            let now = told.load(Ordering::SeqCst);
+            Reading { start: "the first".into(), running: now, clock: now }
+        });
         let engine = Sqlite::open_with(&dir.path().join("q"), Synchronous::Normal, clock);
         let engine = Arc::new(engine.expect("the file opens"));
         engine.migrate().await.expect("the schema is made");
@@ -250,4 +254,146 @@ async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing
     go.send(()).expect("it waits");
     assert!(blocked.await.expect("it was let go"));
     assert_eq!(fixture.engine.counts(&place).await.expect("counted").ready, 1);
+}
+
+/// A machine with a clock that can be set, and a file.
+struct Machine {
+    now: Arc<Mutex<Reading>>,
+    dir: TempDir,
+}
+
+const SECOND: i64 = 1_000_000;
+const HOUR: i64 = 3600 * SECOND;
+const LEASE: Duration = Duration::from_secs(30);
+
+impl Machine {
+    fn new() -> Self {
+        let now = Reading { start: "the first".into(), running: 500 * SECOND, clock: 9 * HOUR };
+        Self { now: Arc::new(Mutex::new(now)), dir: tempfile::tempdir().expect("a directory") }
+    }
+
+    async fn process(&self) -> (Sqlite, Place) {
+        let now = Arc::clone(&self.now);
+        let clock: Clock = Arc::new(move || now.lock().expect("nobody panics").clone());
+        let engine = Sqlite::open_with(&at(&self.dir), Synchronous::Normal, clock);
+        let engine = engine.expect("the file opens");
+        engine.migrate().await.expect("the schema is made");
+        let place = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+        (engine, place)
+    }
+
+    fn pass(&self, time: i64) {
+        let mut now = self.now.lock().expect("nobody panics");
+        now.running += time;
+        now.clock += time;
+    }
+
+    fn set_clock(&self, by: i64) {
+        self.now.lock().expect("nobody panics").clock += by;
+    }
+
+    fn start_again(&self) {
+        let mut now = self.now.lock().expect("nobody panics");
+        (now.start, now.running) = ("the second".into(), SECOND);
+    }
+}
+
+fn ask(key: &str, add: crate::Add) -> Vec<Ask> {
+    vec![Ask { key: key.into(), add, adds: 1 }]
+}
+
+async fn claimed((engine, place): &(Sqlite, Place)) -> Vec<(String, i64)> {
+    let backoff = crate::engine::Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
+    let expired = crate::engine::Failing { backoff, max_failures: None };
+    let claim = Claim { max: 9, oldest: 0, lease: LEASE, expired };
+    let claimed = engine.claim(place, claim).await.expect("claimed");
+    claimed.items.into_iter().map(|out| (out.key.to_string(), out.epoch)).collect()
+}
+
+#[tokio::test]
+async fn who_sets_the_clock_neither_ends_a_lease_nor_makes_one_longer() {
+    for by in [&[-HOUR][..], &[HOUR], &[HOUR, -HOUR], &[-HOUR, 3 * HOUR]] {
+        let machine = Machine::new();
+        let a = machine.process().await;
+        a.0.add(&a.1, ask("k", crate::Add::now())).await.expect("added");
+        let later = crate::Add::after(Duration::from_secs(60));
+        a.0.add(&a.1, ask("later", later)).await.expect("added");
+        assert_eq!(claimed(&a).await, [("k".to_owned(), 1)]);
+        let mut processes = vec![a];
+        for &by in by {
+            machine.set_clock(by);
+            machine.pass(5 * SECOND);
+            let b = machine.process().await;
+            assert_eq!(claimed(&b).await, [], "{by}");
+            processes.push(b);
+        }
+        let left = LEASE - Duration::from_secs(5) * u32::try_from(by.len()).expect("few");
+        for (engine, place) in &processes {
+            let k = engine.look_up(place, &"k".into()).await.expect("looked up");
+            assert_eq!(k.expect("it is there").lease, Some(left), "{by:?}");
+        }
+        let (a, place) = &processes[0];
+        let renewed = a.renew(place, vec![("k".into(), 1)], LEASE).await.expect("renewed");
+        assert_eq!(renewed, [Renewed::Yes]);
+        machine.pass(LEASE.as_micros() as i64);
+        let b = processes.last().expect("there are some");
+        assert_eq!(claimed(b).await[0], ("k".to_owned(), 2));
+        machine.pass(30 * SECOND);
+        assert!(claimed(b).await.iter().any(|(key, _)| key == "later"));
+    }
+}
+
+#[tokio::test]
+async fn after_a_start_of_the_machine_it_is_as_late_as_its_clock_says_and_no_earlier_than_before() {
+    for (off, lease_left, is_later_due) in [(-HOUR, 20, false), (0, 20, false), (HOUR, 0, true)] {
+        let machine = Machine::new();
+        {
+            let a = machine.process().await;
+            a.0.add(&a.1, ask("k", crate::Add::now())).await.expect("added");
+            assert_eq!(claimed(&a).await.len(), 1);
+            machine.pass(10 * SECOND);
+            let later = crate::Add::after(Duration::from_secs(1800));
+            a.0.add(&a.1, ask("later", later)).await.expect("added");
+        }
+        machine.start_again();
+        machine.set_clock(off);
+        let (engine, place) = machine.process().await;
+        let k = engine.look_up(&place, &"k".into()).await.expect("looked up");
+        let lease = k.expect("it is there").lease;
+        assert_eq!(lease, Some(Duration::from_secs(lease_left)), "{off}");
+        let later = engine.look_up(&place, &"later".into()).await.expect("looked up");
+        let is_due = later.expect("it is there").state == State::Ready;
+        assert_eq!(is_due, is_later_due, "{off}");
+        machine.pass(30 * SECOND);
+        assert!(claimed(&(engine, place)).await.iter().any(|(key, _)| key == "k"));
+    }
+}
+
+#[tokio::test]
+async fn who_finds_nothing_writes_nothing() {
+    let machine = Machine::new();
+    let a = machine.process().await;
+    let other = rusqlite::Connection::open(at(&machine.dir)).expect("it opens");
+    let version = || -> i64 {
+        let found = other.pragma_query_value(None, "data_version", |row| row.get(0));
+        found.expect("it is told")
+    };
+    let before = version();
+    for _ in 0..3 {
+        machine.pass(HOUR);
+        assert_eq!(claimed(&a).await, []);
+        assert_eq!(a.0.counts(&a.1).await.expect("counted"), Counts::default());
+    }
+    assert_eq!(version(), before);
+    a.0.add(&a.1, ask("k", crate::Add::now())).await.expect("added");
+    assert_ne!(version(), before);
+}
+
+#[test]
+fn the_machine_says_how_long_it_has_been_running() {
+    let clock = clock::of_machine();
+    let (first, second) = (clock(), clock());
+    assert!(first.running <= second.running && first.start == second.start);
+    // Tests of files run where the machine says which start that was.
+    assert_eq!(first.start.is_empty(), !cfg!(target_os = "linux"));
 }

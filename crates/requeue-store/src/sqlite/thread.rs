@@ -3,12 +3,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::Synchronous;
+use super::clock::{Clock, Time};
 use crate::error::Fault;
 use crate::time::Micros;
 
@@ -19,9 +20,6 @@ const VERSION: i32 = 1;
 const MOST: usize = 256;
 /// How long another process may keep the file to itself.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// What the time is.
-pub(super) type Clock = Box<dyn Fn() -> Micros + Send>;
 
 /// Told whether what it did has been committed.
 type Told = Box<dyn FnOnce(Result<(), Fault>) + Send>;
@@ -53,7 +51,7 @@ impl Thread {
         clock: Clock,
     ) -> Result<Self, Fault> {
         let connection = Connection::open(path).map_err(|error| fault(&error))?;
-        let server = Server { connection, path: path.to_owned(), clock, now: 0 };
+        let server = Server { connection, path: path.to_owned(), clock };
         server.begin(synchronous)?;
         let (jobs, come) = channel();
         std::thread::Builder::new()
@@ -112,7 +110,6 @@ struct Server {
     connection: Connection,
     path: PathBuf,
     clock: Clock,
-    now: Micros,
 }
 
 impl Server {
@@ -167,23 +164,23 @@ impl Server {
     }
 
     fn commit(&mut self, verbs: Vec<Verb>) {
-        let (clock, latest) = (&self.clock, &mut self.now);
+        let clock = &self.clock;
         let mut told = Vec::with_capacity(verbs.len());
         let mut verbs = verbs.into_iter();
         let committed = transact(&mut self.connection, |transaction| {
-            // What time it is when the file is ours: another may have had it for long. It does not
-            // go back while this process runs.
-            *latest = (*latest).max(clock());
+            // What time it is when the file is ours: another may have had it for long.
+            let (time, reading) = (Time::of(transaction)?, clock());
+            let (now, changes) = (time.now(&reading), transaction.total_changes());
             while !verbs.as_slice().is_empty() {
                 let part = transaction.savepoint()?;
                 let Some(verb) = verbs.next() else { break };
-                let (went_well, tell) = verb(Some(&Work { connection: &part, now: *latest }));
+                let (went_well, tell) = verb(Some(&Work { connection: &part, now }));
                 told.push(tell);
                 if went_well {
                     part.commit()?;
                 }
             }
-            Ok(())
+            time.keep(transaction, now, &reading, transaction.total_changes() > changes)
         });
         // Those that it did not come to are told, too.
         told.extend(verbs.map(|verb| verb(None).1));
@@ -253,12 +250,6 @@ fn transact<T>(
     let done = work(&mut transaction)?;
     transaction.commit()?;
     Ok(done)
-}
-
-/// The time of this machine, which all processes that share a file have in common.
-pub(super) fn system_now() -> Micros {
-    let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    Micros::try_from(since.as_micros()).unwrap_or(Micros::MAX)
 }
 
 /// What does not commit has not happened.
