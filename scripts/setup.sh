@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing to build and test; with `deny` or `mutants`, cargo-deny or
-# cargo-mutants too, with `browser`, Chromium, with `postgresql`, `redis` and `valgrind`,
-# those.
+# cargo-mutants too, with `browser`, Chromium, with `postgresql`, `redis`, `valkey` and
+# `valgrind`, those.
 # Does nothing, quickly, when all is there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -79,6 +79,25 @@ fi
 if [ "${1-}" = redis ] && ! command -v redis-server >/dev/null && ! command -v valkey-server >/dev/null; then
     packages redis-server || packages valkey || packages redis ||
         fail 'There is no Redis here, for the tests of requeue-store.'
+fi
+
+# Debian 12 has it among what later versions have.
+backported() {
+    local dir suite
+    command -v apt-get >/dev/null && suite=$(. /etc/os-release && printf '%s-backports' "$VERSION_CODENAME") || return 1
+    dir=$(mktemp -d)
+    mkdir -p "$dir/lists/partial"
+    printf 'deb http://deb.debian.org/debian %s main\n' "$suite" >"$dir/sources.list"
+    local from=(-qq -o "Dir::Etc::SourceList=$dir/sources.list" -o Dir::Etc::SourceParts=- -o "Dir::State::Lists=$dir/lists")
+    (cd "$dir" && apt-get "${from[@]}" update && apt-get "${from[@]}" download "$@") >&2 && packages "$dir"/*.deb
+    local code=$?
+    rm -r "$dir"
+    return "$code"
+}
+
+if [ "${1-}" = valkey ] && ! command -v valkey-server >/dev/null; then
+    packages valkey-server || packages valkey || backported valkey-server valkey-tools ||
+        fail 'There is no Valkey here, for the tests of requeue-store.'
 fi
 
 if [ "${1-}" = valgrind ] && ! command -v valgrind >/dev/null; then

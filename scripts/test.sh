@@ -56,6 +56,13 @@ step 'Tests'
 # The tests that need an API server have a step of their own.
 REQUEUE_KUBE_SERVER='' tests --workspace --all-features
 
+step 'Valkey'
+if scripts/setup.sh valkey; then
+    REQUEUE_REDIS=valkey tests --workspace --all-features --lib -- redis::tests::{conforming,changing}
+else
+    not_run 'tests of requeue-store on Valkey: there is none to install'
+fi
+
 step 'Tests without a runtime'
 tests -p requeue --no-default-features
 

@@ -7,7 +7,7 @@ use crate::local::{did_not_run, free_ports, shared};
 
 const MISSING: &str = "there is no Redis server here";
 
-/// A Redis or Valkey server, which is killed when this is dropped, or when the process dies that has
+/// A Redis server, or a Valkey server, which is killed when this is dropped, or when the process dies that has
 /// it. It listens on loopback, with and without TLS, where everybody may come in. What it has written
 /// survives it, though not its machine.
 #[derive(Debug)]
@@ -258,13 +258,16 @@ fn until(what: &str, is: impl Fn() -> bool) {
     panic!("{what}: not within a minute");
 }
 
-/// The server and its command line, in the path.
+/// The server and its command line, in the path. The environment variable `REQUEUE_REDIS` says which
+/// it is to be, `redis` or `valkey`; otherwise it is whichever there is.
 fn programs() -> Option<(PathBuf, PathBuf)> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let find = |name: String| {
         std::env::split_paths(&path).map(|dir| dir.join(&name)).find(|program| program.is_file())
     };
+    let wanted = std::env::var("REQUEUE_REDIS").unwrap_or_default();
     ["redis", "valkey"]
         .iter()
+        .filter(|&&name| wanted.is_empty() || wanted == name)
         .find_map(|name| Some((find(format!("{name}-server"))?, find(format!("{name}-cli"))?)))
 }

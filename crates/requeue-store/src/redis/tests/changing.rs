@@ -155,10 +155,7 @@ async fn who_is_busy_takes_no_message_from_who_waits() {
     assert_eq!(got.await.expect("woken"), "b");
 }
 
-#[tokio::test]
-async fn keys_and_names_may_be_anything() {
-    let Some(server) = Server::shared() else { return };
-    let url = server.url("");
+async fn may_be_anything(url: &str) {
     let keys: Vec<Vec<u8>> = vec![
         vec![],
         vec![0],
@@ -175,7 +172,7 @@ async fn keys_and_names_may_be_anything() {
     });
     let mut queues = Vec::new();
     for (at, name) in names.iter().enumerate() {
-        let queue = open(&url, name).await;
+        let queue = open(url, name).await;
         queue.add_all(keys[..=at].to_vec()).await.expect("added");
         queues.push(queue);
     }
@@ -184,11 +181,41 @@ async fn keys_and_names_may_be_anything() {
         wanted.sort();
         let found = queue.snapshot(None, None, 100).await.expect("a page");
         assert_eq!(found.iter().map(|entry| entry.key.to_vec()).collect::<Vec<_>>(), wanted);
-        for item in queue.get_many(100).await {
-            item.succeed().await.expect("it is ours");
+        for key in &wanted {
+            let found = queue.look_up(key.clone()).await.expect("looked up").expect("it is there");
+            assert_eq!(found.key.to_vec(), *key);
+        }
+        let mut left = wanted.len();
+        while left > 0 {
+            for item in queue.get_many(100).await {
+                left -= 1;
+                item.succeed().await.expect("it is ours");
+            }
         }
         assert_eq!(queue.counts().await.expect("counted"), Counts::default());
     }
+    let error = queues[0].add(vec![b'{'; 1 << 20]).await.expect_err("it is too long").to_string();
+    let said = format!("\"{}...\": a key of 1048576 bytes; 2048 are the most", "{".repeat(64));
+    assert_eq!(error, said);
+    let error = queues[0].add_all([vec![b'a'], vec![0; 2049]]).await.expect_err("as long as that");
+    assert!(!error.may_have_happened(), "{error}");
+    assert_eq!(queues[0].counts().await.expect("counted"), Counts::default());
+    for name in ["", "a\0b", &"q".repeat(201)] {
+        let error = store(url).await.queue(name).open().await.expect_err("no name").to_string();
+        assert_eq!(error, format!("the queue {name:?}: a name has 1 to 200 bytes, and no NUL"));
+    }
+}
+
+#[tokio::test]
+async fn keys_and_names_may_be_anything() {
+    let Some(server) = Server::shared() else { return };
+    may_be_anything(&server.url("")).await;
+}
+
+#[tokio::test]
+async fn keys_and_names_may_be_anything_on_a_cluster() {
+    let Some(cluster) = Cluster::shared() else { return };
+    may_be_anything(&cluster.url()).await;
 }
 
 #[tokio::test]
