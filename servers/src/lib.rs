@@ -2,9 +2,13 @@
 
 mod keeper;
 mod local;
+mod messages;
 mod postgres;
+mod proxy;
 mod redis;
 
 pub use crate::local::{did_not_run, free_ports};
+pub use crate::messages::Language;
 pub use crate::postgres::Postgres;
+pub use crate::proxy::{Mishap, Point, Proxy};
 pub use crate::redis::{Redis, RedisCluster};

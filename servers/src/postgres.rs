@@ -9,6 +9,11 @@ use crate::local::{did_not_run, free_ports, shared};
 
 const MISSING: &str = "there is no PostgreSQL server here";
 
+/// The password `quick`, which takes one round to prove instead of 4,096: who is cut off often proves
+/// it often.
+const QUICK: &str = "SCRAM-SHA-256$1:cmVxdWV1ZS1yZXF1ZXVlIQ==\
+    $pK7iW/2VWTbWFj394XqYqDVs4W+nblNOT6e8cQC4kDw=:oTZVlsV57QmcYXnBiX86+DDdsAaRatoSw+qWLwBhMyU=";
+
 /// A PostgreSQL server, which is killed when this is dropped, or when the process dies that has it.
 ///
 /// It listens on a Unix socket, where everybody may come in as anybody, and on loopback with TLS,
@@ -47,7 +52,10 @@ impl Postgres {
         });
         keeper.order("made");
         keeper.order("started");
-        Some(Self { keeper, programs, port, databases: AtomicU32::new(0) })
+        let started = Self { keeper, programs, port, databases: AtomicU32::new(0) };
+        let quick = format!("create role quick superuser login password '{QUICK}'");
+        started.psql("postgres", &quick);
+        Some(started)
     }
 
     /// The one that all tests of a program share, who leave it running.
@@ -78,6 +86,12 @@ impl Postgres {
     /// By TCP, where one needs a password, and gets TLS. The server's certificate is `localhost`'s.
     pub fn tcp_url(&self, host: &str, credentials: &str, database: &str) -> String {
         format!("postgresql://{credentials}@{host}:{}/{database}", self.port)
+    }
+
+    /// By TCP without TLS, at a [proxy](crate::Proxy)'s port, to the database of that address.
+    pub fn proxied(&self, url: &str, port: u16) -> String {
+        let database = url.rsplit_once('/').map_or(url, |(_, database)| database);
+        format!("postgres://quick:quick@127.0.0.1:{port}/{database}?sslmode=disable")
     }
 
     /// What vouches for its certificate.

@@ -26,14 +26,23 @@ impl Redis {
     /// # Panics
     /// When it does not start, with its log.
     pub fn start() -> Option<Self> {
+        Self::start_syncing("no")
+    }
+
+    /// The same, and how often what it writes reaches the disk: `always`, `everysec` or `no`. With
+    /// `everysec` it may be killed before it has written what it has acknowledged.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start) does.
+    pub fn start_syncing(fsync: &str) -> Option<Self> {
         let found = programs();
         if found.is_none() {
             did_not_run(MISSING);
         }
-        found.map(|programs| Self::start_with(&programs, false))
+        found.map(|programs| Self::start_with(&programs, false, fsync))
     }
 
-    fn start_with((program, cli): &(PathBuf, PathBuf), in_cluster: bool) -> Self {
+    fn start_with((program, cli): &(PathBuf, PathBuf), in_cluster: bool, fsync: &str) -> Self {
         let mut tries = 0;
         loop {
             tries += 1;
@@ -41,7 +50,7 @@ impl Redis {
             let cluster_port = if in_cluster { cluster_port } else { 0 };
             let paths = [program, cli].map(|path| path.to_string_lossy());
             let ports = [port, tls_port, cluster_port].map(|port| port.to_string());
-            let args = [&*paths[0], &*paths[1], &*ports[0], &*ports[1], &*ports[2]];
+            let args = [&*paths[0], &*paths[1], &*ports[0], &*ports[1], &*ports[2], fsync];
             let keeper = Keeper::new(include_str!("redis.sh"), &args, |dir| {
                 let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
                 let certificate = certificate.unwrap_or_else(|err| panic!("a certificate: {err}"));
@@ -114,6 +123,10 @@ impl Redis {
         self.keeper.order("started");
     }
 
+    fn is_dead(&self) -> bool {
+        std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err()
+    }
+
     /// Has it stand still.
     ///
     /// # Panics
@@ -152,7 +165,8 @@ impl RedisCluster {
             did_not_run(MISSING);
             return None;
         };
-        let nodes: Vec<_> = (0..2 * MASTERS).map(|_| Redis::start_with(&programs, true)).collect();
+        let node = |_| Redis::start_with(&programs, true, "no");
+        let nodes: Vec<_> = (0..2 * MASTERS).map(node).collect();
         let cluster = Self { nodes };
         cluster.join();
         Some(cluster)
@@ -221,6 +235,40 @@ impl RedisCluster {
         until("the replica sees that its master is gone", || says("master_link_status:down"));
         replica.cli(&["cluster", "failover", "takeover"]);
         until("the replica is a master", || says("role:master"));
+    }
+
+    /// Kills the master of a third of the slots, and has its replica take its place: when told to, or,
+    /// if that is `elected`, when the other masters have seen that it is gone. [`reunite`](Self::reunite)
+    /// has it back. `killed` is called when it is dead.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn fail_over(&self, third: usize, elected: bool, killed: impl FnOnce()) {
+        let pair = [&self.nodes[third], &self.nodes[third + MASTERS]];
+        let is_master = |node: &Redis| node.cli(&["info", "replication"]).contains("role:master");
+        let [master, replica] = if is_master(pair[0]) { pair } else { [pair[1], pair[0]] };
+        master.kill();
+        killed();
+        if !elected {
+            replica.cli(&["cluster", "failover", "takeover"]);
+        }
+        until("the replica is a master", || is_master(replica));
+    }
+
+    /// Starts the dead node of these slots again, as the replica of the other.
+    ///
+    /// # Panics
+    /// When it does not become that.
+    pub fn reunite(&self, third: usize) {
+        let pair = [&self.nodes[third], &self.nodes[third + MASTERS]];
+        pair.iter().filter(|node| node.is_dead()).for_each(|node| node.restart());
+        until("the replica is back", || {
+            pair.iter().any(|node| Self::is_replica_of_somebody(node))
+                && self.nodes.iter().all(|node| {
+                    let nodes = node.cli(&["cluster", "nodes"]);
+                    nodes.matches("slave").count() == MASTERS && !nodes.contains("fail")
+                })
+        });
     }
 
     /// Gives a slot of one master to another.

@@ -49,6 +49,8 @@ mod address;
 mod aside;
 #[cfg(test)]
 mod conformance;
+#[cfg(all(test, any(feature = "postgres", feature = "redis")))]
+mod cuts;
 mod engine;
 mod error;
 mod finishing;

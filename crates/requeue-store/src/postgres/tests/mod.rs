@@ -3,6 +3,7 @@
 mod changing;
 mod conforming;
 mod connecting;
+mod cuts;
 mod sql;
 mod waking;
 

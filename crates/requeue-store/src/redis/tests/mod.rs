@@ -2,6 +2,7 @@
 
 mod changing;
 mod conforming;
+mod cuts;
 mod faults;
 mod nodes;
 

@@ -1,0 +1,47 @@
+//! The connection is cut and held up in the middle of each verb.
+
+use requeue_servers::Language;
+
+use super::*;
+use crate::cuts::{self, Verb};
+
+fn asked(verb: Verb) -> Vec<u8> {
+    let sql = match verb {
+        Verb::Add | Verb::AddAll => "select requeue.add_all(",
+        Verb::Get => " from requeue.claim(",
+        Verb::Succeed
+        | Verb::Retry
+        | Verb::RetryAfter
+        | Verb::RequeueAfter
+        | Verb::PutBack
+        | Verb::Park => "select requeue.finish(",
+        Verb::Renew => " from requeue.renew(",
+        Verb::Cancel => " from requeue.cancel(",
+        Verb::Revive => "select requeue.revive(",
+        Verb::Counts => "select count(*)",
+        Verb::Page => " limit ",
+        Verb::LookUp => " and k.key = ",
+        Verb::Listen => "listen ",
+    };
+    sql.into()
+}
+
+fn server() -> Option<&'static cuts::Server> {
+    let server = Server::shared()?;
+    let (url, port) = (server.database(), server.port());
+    let by = |url: &str, port| server.proxied(url, port);
+    let server = cuts::Server { language: Language::Postgres, port, url, by: Box::new(by), asked };
+    Some(Box::leak(Box::new(server)))
+}
+
+#[tokio::test]
+async fn a_cut_anywhere_loses_nothing_and_is_told() {
+    let Some(server) = server() else { return };
+    println!("{:?}", cuts::everywhere(server).await);
+}
+
+#[tokio::test]
+async fn what_arrives_late_changes_nothing() {
+    let Some(server) = server() else { return };
+    cuts::late(server).await;
+}

@@ -1,0 +1,51 @@
+//! The connection is cut and held up in the middle of each verb.
+
+use requeue_servers::Language;
+
+use super::*;
+use crate::cuts::{self, Verb};
+
+fn asked(verb: Verb) -> Vec<u8> {
+    let scripts = Scripts::new(CLOCK);
+    let script = match verb {
+        Verb::Add | Verb::AddAll => &scripts.add,
+        Verb::Get => &scripts.claim,
+        Verb::Succeed
+        | Verb::Retry
+        | Verb::RetryAfter
+        | Verb::RequeueAfter
+        | Verb::PutBack
+        | Verb::Park => &scripts.finish,
+        Verb::Renew => &scripts.renew,
+        Verb::Cancel => &scripts.cancel,
+        Verb::Revive => &scripts.revive,
+        Verb::Counts => &scripts.counts,
+        Verb::Page => &scripts.walk,
+        Verb::LookUp => &scripts.look_up,
+        Verb::Listen => return b"BLPOP".to_vec(),
+    };
+    match script.with(&[]).args_iter().nth(1) {
+        Some(redis::Arg::Simple(hash)) => hash.to_vec(),
+        _ => unreachable!("it is run by its hash"),
+    }
+}
+
+fn server() -> Option<&'static cuts::Server> {
+    let server = Server::shared()?;
+    let (url, port) = (server.url(""), server.port());
+    let by = |_: &str, port| format!("redis://127.0.0.1:{port}");
+    let server = cuts::Server { language: Language::Redis, port, url, by: Box::new(by), asked };
+    Some(Box::leak(Box::new(server)))
+}
+
+#[tokio::test]
+async fn a_cut_anywhere_loses_nothing_and_is_told() {
+    let Some(server) = server() else { return };
+    println!("{:?}", cuts::everywhere(server).await);
+}
+
+#[tokio::test]
+async fn what_arrives_late_changes_nothing() {
+    let Some(server) = server() else { return };
+    cuts::late(server).await;
+}

@@ -1,0 +1,358 @@
+//! A way to a server on which what is asked and answered can be cut off and held up, at a place that
+//! the test chooses: what happens is decided by what is said, and not by time.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::messages::{Answers, Language, Requests, Sent};
+
+/// Listens on loopback, and passes on what it hears to a server on loopback. When it is dropped, all
+/// its connections end.
+#[derive(Debug)]
+pub struct Proxy {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+/// Where a request is met.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum Point {
+    /// The server has heard nothing of it.
+    Request,
+    /// The server has heard the first half of it.
+    HalfRequest,
+    /// The server has answered, and nobody has heard that.
+    Answer,
+    /// The first half of the answer has been heard.
+    HalfAnswer,
+}
+
+impl Point {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Request, Self::HalfRequest, Self::Answer, Self::HalfAnswer];
+
+    /// Whether the server has done what it was asked for.
+    #[must_use]
+    pub const fn is_done(self) -> bool {
+        matches!(self, Self::Answer | Self::HalfAnswer)
+    }
+}
+
+/// What befalls one request.
+#[derive(Clone, Debug)]
+pub struct Mishap(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    asked: Vec<u8>,
+    point: Point,
+    is_cut: bool,
+    stage: Mutex<Stage>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Stage {
+    /// There was no such request yet.
+    Ahead,
+    /// It was cut off, or is held.
+    Here,
+    /// It goes on.
+    Released,
+    /// The server has answered it.
+    Answered,
+}
+
+#[derive(Debug)]
+struct Shared {
+    language: Language,
+    server: u16,
+    ahead: Mutex<Vec<Mishap>>,
+    connections: Mutex<Vec<TcpStream>>,
+    is_closed: AtomicBool,
+    is_over: AtomicBool,
+}
+
+impl Proxy {
+    /// In front of what listens on this port.
+    ///
+    /// # Panics
+    /// When it can't listen.
+    pub fn start(language: Language, server: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0));
+        let bound = listener.and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
+        let (port, listener) = bound.unwrap_or_else(|err| panic!("a port for a proxy: {err}"));
+        let shared = Arc::new(Shared {
+            language,
+            server,
+            ahead: Mutex::default(),
+            connections: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+        });
+        let serving = Arc::clone(&shared);
+        thread::spawn(move || serving.serve(&listener));
+        Self { port, shared }
+    }
+
+    /// The port that it listens on.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Cuts the connection of the next request that has `asked` in it: of PostgreSQL, in its SQL. A
+    /// statement that is prepared is a request when it is executed.
+    pub fn cut(&self, asked: &[u8], point: Point) -> Mishap {
+        self.befall(asked, point, true)
+    }
+
+    /// Holds such a request up there, with all that comes after it on its connection, until it is
+    /// [released](Mishap::release).
+    pub fn hold(&self, asked: &[u8], point: Point) -> Mishap {
+        self.befall(asked, point, false)
+    }
+
+    fn befall(&self, asked: &[u8], point: Point, is_cut: bool) -> Mishap {
+        let mishap = Mishap(Arc::new(Inner {
+            asked: asked.to_vec(),
+            point,
+            is_cut,
+            stage: Mutex::new(Stage::Ahead),
+            changed: Condvar::new(),
+        }));
+        lock(&self.shared.ahead).push(mishap.clone());
+        mishap
+    }
+
+    /// Cuts all connections, and lets nobody in.
+    pub fn close(&self) {
+        self.shared.is_closed.store(true, Ordering::SeqCst);
+        self.shared.cut_all();
+    }
+
+    /// Lets them in again.
+    pub fn open(&self) {
+        self.shared.is_closed.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::SeqCst);
+        self.close();
+        // It waits for somebody to come.
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+    }
+}
+
+impl Mishap {
+    /// Waits for it.
+    ///
+    /// # Panics
+    /// When there is no such request within a minute.
+    pub fn happened(&self) {
+        assert!(self.reaches(Stage::Here), "there was no such request: {self:?}");
+    }
+
+    /// Whether there was such a request.
+    #[must_use]
+    pub fn has_happened(&self) -> bool {
+        *lock(&self.0.stage) >= Stage::Here
+    }
+
+    /// Lets it go on that is held up; or never holds it up.
+    pub fn release(&self) {
+        self.is_now(Stage::Released);
+    }
+
+    /// Waits until what was held up has been answered.
+    ///
+    /// # Panics
+    /// When it is not within a minute.
+    pub fn answered(&self) {
+        assert!(self.reaches(Stage::Answered), "there was no answer: {self:?}");
+    }
+
+    fn is_now(&self, stage: Stage) {
+        let mut now = lock(&self.0.stage);
+        *now = stage.max(*now);
+        drop(now);
+        self.0.changed.notify_all();
+    }
+
+    /// Waits until it is there, for a minute at most.
+    fn reaches(&self, stage: Stage) -> bool {
+        let now = lock(&self.0.stage);
+        let minute = Duration::from_secs(60);
+        let waited = self.0.changed.wait_timeout_while(now, minute, |now| *now < stage);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+/// One connection of a client, and that of its own to the server.
+struct Way {
+    shared: Arc<Shared>,
+    client: TcpStream,
+    server: TcpStream,
+    /// What befalls the requests that have no answer yet.
+    asked: Mutex<VecDeque<Option<Mishap>>>,
+}
+
+impl Shared {
+    fn serve(self: &Arc<Self>, listener: &TcpListener) {
+        for client in listener.incoming() {
+            if self.is_over.load(Ordering::SeqCst) {
+                return;
+            }
+            // Who is not let in, and who comes while there is no server, is turned away.
+            if let Ok(client) = client
+                && !self.is_closed.load(Ordering::SeqCst)
+            {
+                let _ = self.connect(client);
+            }
+        }
+    }
+
+    fn connect(self: &Arc<Self>, client: TcpStream) -> io::Result<()> {
+        let server = TcpStream::connect(("127.0.0.1", self.server))?;
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        let mut connections = lock(&self.connections);
+        connections.extend([client.try_clone()?, server.try_clone()?]);
+        drop(connections);
+        if self.is_closed.load(Ordering::SeqCst) {
+            self.cut_all();
+        }
+        let way =
+            Arc::new(Way { shared: Arc::clone(self), client, server, asked: Mutex::default() });
+        let back = Arc::clone(&way);
+        thread::spawn(move || {
+            let _ = way.requests();
+            // The server may answer still.
+            let _ = way.server.shutdown(Shutdown::Write);
+        });
+        thread::spawn(move || {
+            let _ = back.answers();
+            back.cut();
+        });
+        Ok(())
+    }
+
+    fn cut_all(&self) {
+        for connection in lock(&self.connections).drain(..) {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// What befalls a request, if anything does.
+    fn mishap(&self, asked: &[u8]) -> Option<Mishap> {
+        let mut ahead = lock(&self.ahead);
+        let has = |all: &[u8], part: &[u8]| {
+            part.is_empty() || all.windows(part.len()).any(|window| window == part)
+        };
+        let at = ahead.iter().position(|mishap| has(asked, &mishap.0.asked))?;
+        Some(ahead.remove(at))
+    }
+}
+
+impl Way {
+    fn requests(&self) -> io::Result<()> {
+        let mut requests = Requests::new(self.shared.language);
+        let (mut from, mut to) = (&self.client, &self.server);
+        let mut bytes = vec![0; 1 << 16];
+        loop {
+            let read = from.read(&mut bytes)?;
+            if read == 0 {
+                return Ok(());
+            }
+            requests.take(&bytes[..read]);
+            while let Some(sent) = requests.next() {
+                let (request, asked) = match sent {
+                    Sent::Request(request, asked) => (request, asked),
+                    Sent::Aside(message) => {
+                        to.write_all(&message)?;
+                        continue;
+                    }
+                };
+                // Of who comes in, nothing is asked yet.
+                let mishap = if asked.is_empty() { None } else { self.shared.mishap(&asked) };
+                let passes = match &mishap {
+                    Some(mishap) if !mishap.0.point.is_done() => {
+                        self.befall(mishap, &request, to)?
+                    }
+                    _ => true,
+                };
+                if !passes {
+                    return Ok(());
+                }
+                lock(&self.asked).push_back(mishap);
+                to.write_all(&request)?;
+            }
+        }
+    }
+
+    fn answers(&self) -> io::Result<()> {
+        let mut answers = Answers::new(self.shared.language);
+        let (mut from, mut to) = (&self.server, &self.client);
+        let (mut bytes, mut held) = (vec![0; 1 << 16], Vec::new());
+        loop {
+            let read = from.read(&mut bytes)?;
+            if read == 0 {
+                return Ok(());
+            }
+            answers.take(&bytes[..read]);
+            while let Some((message, is_last)) = answers.next() {
+                let mishap = lock(&self.asked).front().cloned().flatten();
+                let is_met = mishap.as_ref().is_some_and(|mishap| mishap.0.point.is_done());
+                if is_met {
+                    held.extend(message);
+                } else {
+                    // What is answered counts, also where nobody hears it any more.
+                    let _ = to.write_all(&message);
+                }
+                if !is_last {
+                    continue;
+                }
+                lock(&self.asked).pop_front();
+                if let Some(mishap) = mishap {
+                    if is_met && !self.befall(&mishap, &held, to)? {
+                        return Ok(());
+                    }
+                    mishap.is_now(Stage::Answered);
+                    let _ = to.write_all(&held);
+                    held.clear();
+                }
+            }
+        }
+    }
+
+    /// What is on its way to `to` is cut off or held up. Whether it goes on.
+    fn befall(&self, mishap: &Mishap, message: &[u8], mut to: &TcpStream) -> io::Result<bool> {
+        if mishap.0.is_cut {
+            if matches!(mishap.0.point, Point::HalfRequest | Point::HalfAnswer) {
+                to.write_all(&message[..message.len() / 2])?;
+            }
+            self.cut();
+            mishap.is_now(Stage::Here);
+            return Ok(false);
+        }
+        mishap.is_now(Stage::Here);
+        // Whoever was to release it may have gone.
+        Ok(mishap.reaches(Stage::Released))
+    }
+
+    fn cut(&self) {
+        let _ = self.client.shutdown(Shutdown::Both);
+        let _ = self.server.shutdown(Shutdown::Both);
+    }
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
