@@ -52,8 +52,8 @@ soak: ## Memory comes back: an hour by a clock that is moved, SECONDS=n of threa
 	@scripts/setup.sh
 	cargo run -p requeue-sim --bin soak -- $(or $(SECONDS),60) $(or $(FIRST),0)
 
-chaos: ## Stores under processes that are killed and frozen, and servers that are killed, for SECONDS=n each, from the seed FIRST
-	@scripts/setup.sh postgresql
+chaos: ## Stores under processes and servers that are killed, cut off and held up, for SECONDS=n each, from the seed FIRST
+	@for what in postgresql redis faketime; do scripts/setup.sh $$what || exit; done
 	@scripts/chaos.sh $(or $(SECONDS),120) $(FIRST)
 
 fuzz: ## Each fuzz target under libFuzzer for a minute, or SECONDS=n; needs a nightly toolchain

@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
-# Processes that add to one queue and work on it, for so many seconds, while they are killed and frozen: on a file, and on
-# a server that is killed, too.
+# Processes that add to one queue and work on it, for so many seconds on each store, while they and the store's servers
+# are killed, and all else that may befall them does: with a table of it at the end.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 cargo build --release --locked -p requeue-chaos
-for store in sqlite postgres; do
-    "$target/release/requeue-chaos" "$store" "$@"
-done
+"$target/release/requeue-chaos" sqlite,postgres,redis,rediscluster "$@"

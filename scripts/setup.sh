@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing to build and test; with `deny` or `mutants`, cargo-deny or
-# cargo-mutants too, with `browser`, Chromium, with `postgresql`, `redis`, `valkey` and
+# cargo-mutants too, with `browser`, Chromium, with `postgresql`, `redis`, `valkey`, `faketime` and
 # `valgrind`, those.
 # Does nothing, quickly, when all is there.
 set -euo pipefail
@@ -98,6 +98,18 @@ backported() {
 if [ "${1-}" = valkey ] && ! command -v valkey-server >/dev/null; then
     packages valkey-server || packages valkey || backported valkey-server valkey-tools ||
         fail 'There is no Valkey here, for the tests of requeue-store.'
+fi
+
+# Where Debian has it, and requeue-chaos looks.
+has_faketime() {
+    local library
+    for library in /usr/lib/*/faketime/libfaketimeMT.so.1; do [ ! -e "$library" ] || return 0; done
+    return 1
+}
+
+if [ "${1-}" = faketime ] && ! has_faketime; then
+    packages faketime || packages libfaketime ||
+        fail 'There is no libfaketime here, for clocks that are wrong.'
 fi
 
 if [ "${1-}" = valgrind ] && ! command -v valgrind >/dev/null; then

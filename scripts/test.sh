@@ -47,6 +47,9 @@ scripts/setup.sh postgresql || true
 step 'A Redis server'
 scripts/setup.sh redis || true
 
+step 'Clocks that are wrong'
+scripts/setup.sh faketime || true
+
 # Beside it, tests would be held up.
 built=0
 wait "$kube_server" || built=$?

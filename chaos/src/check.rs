@@ -30,6 +30,40 @@ impl Violation {
     }
 }
 
+/// A server has died, which may have lost what it had acknowledged a moment before. Times are
+/// nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Death {
+    /// When it was alive still.
+    pub(crate) from: u64,
+    /// When it was dead.
+    pub(crate) to: u64,
+}
+
+/// What deaths of servers may lose.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Losses {
+    pub(crate) deaths: Vec<Death>,
+    /// Whether adds may be lost, too, that were acknowledged so long before; and not only who has a
+    /// key.
+    pub(crate) adds: Option<u64>,
+    /// How long one who has a key takes it for its own without hearing of the server.
+    pub(crate) lease: u64,
+}
+
+impl Losses {
+    /// Whether an add that was begun and acknowledged then may be lost.
+    fn has_add(&self, begun: u64, at: u64) -> bool {
+        let Some(moment) = self.adds else { return false };
+        self.deaths.iter().any(|death| begun <= death.to && at >= death.from.saturating_sub(moment))
+    }
+
+    /// Whether one may have the key at this time, and another since then.
+    fn has_holder(&self, at: u64, later: u64) -> bool {
+        self.deaths.iter().any(|death| later >= death.from && at <= death.to + self.lease)
+    }
+}
+
 /// What is told of a history that is sound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Tally {
@@ -37,7 +71,12 @@ pub(crate) struct Tally {
     pub(crate) hand_outs: u64,
     /// Writes that were begun by who had the key, and landed when another had got it.
     pub(crate) late_writes: u64,
-    pub(crate) lost: u64,
+    /// Ends that were refused.
+    pub(crate) refused: u64,
+    /// Adds that a server was allowed to lose, and has lost.
+    pub(crate) lost_adds: u64,
+    /// Writes by who had the key, as far as it knew, after a server had lost that.
+    pub(crate) lost_holders: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -46,8 +85,8 @@ struct HandOut {
     at: u64,
 }
 
-/// All that is wrong with it.
-pub(crate) fn examine(events: &[Event]) -> (Vec<Violation>, Tally) {
+/// All that is wrong with it, but for what may be lost.
+pub(crate) fn examine(events: &[Event], losses: &Losses) -> (Vec<Violation>, Tally) {
     let (mut violations, mut tally) = (Vec::new(), Tally::default());
     let mut hand_outs: BTreeMap<u32, Vec<HandOut>> = BTreeMap::new();
     for event in events {
@@ -61,18 +100,29 @@ pub(crate) fn examine(events: &[Event]) -> (Vec<Violation>, Tally) {
         let twice = hand_outs.windows(2).filter(|pair| pair[0].epoch == pair[1].epoch);
         violations.extend(twice.map(|pair| Violation::Twice { key, epoch: pair[0].epoch }));
     }
+    let firsts: BTreeMap<u32, Vec<HandOut>> =
+        hand_outs.iter().map(|(&key, hand_outs)| (key, firsts(hand_outs))).collect();
     // The hand-out of a key after `epoch` that arrived first.
     let later = |key: u32, epoch: i64| {
-        let later = hand_outs.get(&key)?.iter().filter(|hand_out| hand_out.epoch > epoch);
-        later.min_by_key(|hand_out| hand_out.at).copied()
+        let hand_outs = hand_outs.get(&key)?;
+        let after = hand_outs.partition_point(|hand_out| hand_out.epoch <= epoch);
+        firsts.get(&key)?.get(after).copied()
     };
+    let last: BTreeMap<u32, u64> = hand_outs
+        .iter()
+        .filter_map(|(&key, of)| Some((key, of.iter().map(|hand_out| hand_out.at).max()?)))
+        .collect();
     for &Event { key, kind, .. } in events {
         match kind {
             Kind::Got { .. } => {}
-            Kind::Added { begun } => {
+            Kind::Added { begun, at } => {
                 tally.adds += 1;
-                let runs = hand_outs.get(&key).map_or(&[][..], Vec::as_slice);
-                if !runs.iter().any(|run| run.at > begun) {
+                if last.get(&key).is_some_and(|&last| last > begun) {
+                    continue;
+                }
+                if losses.has_add(begun, at) {
+                    tally.lost_adds += 1;
+                } else {
                     violations.push(Violation::LostAdd { key, begun });
                 }
             }
@@ -80,15 +130,17 @@ pub(crate) fn examine(events: &[Event]) -> (Vec<Violation>, Tally) {
                 let Some(later) = later(key, epoch).filter(|later| later.at < landed) else {
                     continue;
                 };
-                if later.at < at {
+                if later.at >= at {
+                    tally.late_writes += 1;
+                } else if losses.has_holder(at, later.at) {
+                    tally.lost_holders += 1;
+                } else {
                     let later = later.epoch;
                     violations.push(Violation::TwoHolders { key, epoch, at, later });
-                } else {
-                    tally.late_writes += 1;
                 }
             }
             Kind::Ended { epoch, begun, outcome } => {
-                tally.lost += u64::from(outcome == Outcome::Lost);
+                tally.refused += u64::from(outcome == Outcome::Lost);
                 let later = later(key, epoch).filter(|later| later.at < begun);
                 if let (Outcome::Held, Some(later)) = (outcome, later) {
                     let later = later.epoch;
@@ -100,12 +152,23 @@ pub(crate) fn examine(events: &[Event]) -> (Vec<Violation>, Tally) {
     (violations, tally)
 }
 
+/// Of each place in the order of numbers, which arrived first of those from there on.
+fn firsts(hand_outs: &[HandOut]) -> Vec<HandOut> {
+    let mut firsts = hand_outs.to_vec();
+    for n in (1..firsts.len()).rev() {
+        if firsts[n].at < firsts[n - 1].at {
+            firsts[n - 1] = firsts[n];
+        }
+    }
+    firsts
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn check(events: &[Event]) -> Vec<Violation> {
-        examine(events).0
+        examine(events, &Losses::default()).0
     }
 
     fn event(process: u32, kind: Kind) -> Event {
@@ -114,10 +177,10 @@ mod tests {
 
     fn sound() -> Vec<Event> {
         vec![
-            event(1, Kind::Added { begun: 1 }),
+            event(1, Kind::Added { begun: 1, at: 2 }),
             event(1, Kind::Got { epoch: 1, at: 10 }),
             event(1, Kind::Wrote { epoch: 1, at: 11, landed: 12 }),
-            event(2, Kind::Added { begun: 12 }),
+            event(2, Kind::Added { begun: 12, at: 13 }),
             event(1, Kind::Ended { epoch: 1, begun: 13, outcome: Outcome::Held }),
             event(2, Kind::Got { epoch: 2, at: 20 }),
             event(2, Kind::Ended { epoch: 2, begun: 21, outcome: Outcome::Held }),
@@ -136,7 +199,7 @@ mod tests {
             events.push(event(1, kind));
             check(&events)
         };
-        let added = with(Kind::Added { begun: 20 });
+        let added = with(Kind::Added { begun: 20, at: 21 });
         assert_eq!(added, [Violation::LostAdd { key: 7, begun: 20 }]);
         let got = with(Kind::Got { epoch: 2, at: 30 });
         assert_eq!(got, [Violation::Twice { key: 7, epoch: 2 }]);
@@ -152,9 +215,41 @@ mod tests {
         for (at, sound) in [(19, true), (21, false)] {
             let mut events = self::sound();
             events.push(event(1, Kind::Wrote { epoch: 1, at, landed: 30 }));
-            let (violations, tally) = examine(&events);
+            let (violations, tally) = examine(&events, &Losses::default());
             assert_eq!((violations.is_empty(), tally.late_writes > 0), (sound, sound));
         }
+    }
+
+    #[test]
+    fn what_a_death_may_lose_is_no_violation() {
+        let losses = |from, to, adds| Losses { deaths: vec![Death { from, to }], adds, lease: 5 };
+        let examined = |kind, losses: &Losses| {
+            let mut events = sound();
+            events.push(event(1, kind));
+            let (violations, tally) = examine(&events, losses);
+            (violations.len(), tally.lost_adds, tally.lost_holders)
+        };
+        let added = Kind::Added { begun: 30, at: 31 };
+        for (from, to, adds, lost) in [
+            (32, 33, Some(1), true),
+            (29, 30, Some(1), true),
+            (33, 34, Some(1), false),
+            (28, 29, Some(1), false),
+            (32, 33, None, false),
+        ] {
+            let expected = if lost { (0, 1, 0) } else { (1, 0, 0) };
+            assert_eq!(examined(added, &losses(from, to, adds)), expected, "{from} {to} {adds:?}");
+        }
+        // The later hand-out came at 20.
+        let wrote = Kind::Wrote { epoch: 1, at: 22, landed: 23 };
+        for (from, to, lost) in [(19, 20, true), (15, 17, true), (21, 22, false), (10, 16, false)] {
+            let expected = if lost { (0, 0, 1) } else { (1, 0, 0) };
+            assert_eq!(examined(wrote, &losses(from, to, None)), expected, "{from} {to}");
+        }
+        // Nobody may take a stale end, or give a number twice.
+        let ended = Kind::Ended { epoch: 1, begun: 22, outcome: Outcome::Held };
+        assert_eq!(examined(ended, &losses(19, 20, Some(9))), (1, 0, 0));
+        assert_eq!(examined(Kind::Got { epoch: 2, at: 19 }, &losses(19, 20, Some(9))), (1, 0, 0));
     }
 
     #[test]

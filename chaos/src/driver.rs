@@ -1,26 +1,29 @@
-//! Starts processes, kills and freezes them, and reads what they say.
+//! Starts processes, does to them and to the server what may befall them, and reads what they say.
 
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use requeue_store::{Counts, Store};
+use nix::sys::signal::Signal;
+use requeue_servers::{Mishap, Point, did_not_run};
+use requeue_store::{Counts, LookError, Queue, Store};
+use tokio::sync::watch;
 
-use crate::check::{Tally, Violation, examine};
+use crate::check::{Losses, Violation, examine};
+use crate::elsewhere::{Elsewhere, elsewhere};
 use crate::event::{Event, now};
+use crate::process::{Process, Said, faketime};
+use crate::report::{Fault, Faults, Report};
+use crate::subject::Subject;
 use crate::worker::{Failed, LEASE, open};
 
 /// How long it may take until all is done, when nothing happens any more.
 const LONGEST_END: Duration = Duration::from_secs(60);
 
 /// What is to happen.
-pub struct Plan<'a> {
-    /// Which store.
-    pub url: String,
+#[derive(Debug)]
+pub struct Plan {
+    /// With which store.
+    pub subject: Subject,
     /// This program, to be started as `PROGRAM worker URL SEED`.
     pub program: PathBuf,
     /// How many processes there are at once.
@@ -29,192 +32,274 @@ pub struct Plan<'a> {
     pub length: Duration,
     /// Where what is drawn begins.
     pub seed: u64,
-    /// Has the server die, and comes back when it is there again.
-    pub strike: Option<&'a dyn Fn()>,
 }
 
-/// What has happened.
-#[derive(Debug)]
-pub struct Report {
-    /// What can't have.
-    pub violations: Vec<String>,
-    /// What is left in the queue.
-    pub left: Counts,
-    pub(crate) tally: Tally,
-    pub(crate) kills: u32,
-    pub(crate) freezes: u32,
-    pub(crate) strikes: u32,
+/// What is done to somebody.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Deed {
+    Kill,
+    Freeze,
+    Strike,
+    Cut(Point),
+    Hold(Point),
 }
 
-impl std::fmt::Display for Report {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Tally { adds, hand_outs, late_writes, lost } = self.tally;
-        let (kills, freezes, strikes) = (self.kills, self.freezes, self.strikes);
-        write!(
-            f,
-            "{adds} adds, {hand_outs} hand-outs, {kills} processes killed, {freezes} frozen, \
-             the server killed {strikes} times, {lost} ends refused, {late_writes} late writes for a fence to refuse, {} violations",
-            self.violations.len()
-        )
-    }
-}
-
-impl Report {
-    /// Whether that is what a store promises.
-    #[must_use]
-    pub fn is_sound(&self) -> bool {
-        self.violations.is_empty() && self.left == Counts::default()
-    }
-
-    /// How many keys were handed out.
-    #[must_use]
-    pub const fn hand_outs(&self) -> u64 {
-        self.tally.hand_outs
-    }
-}
-
-/// One that is not ended is killed with this.
-struct Process {
-    child: Child,
-    said: Receiver<Vec<Event>>,
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Process {
-    fn start(plan: &Plan<'_>, number: u32) -> Result<Self, Failed> {
-        let seed = plan.seed.wrapping_mul(1000).wrapping_add(number.into());
-        let mut child = Command::new(&plan.program)
-            .args(["worker", &plan.url, &seed.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let Some(out) = child.stdout.take() else { return Err("it has no output".into()) };
-        let (sender, said) = channel();
-        std::thread::spawn(move || {
-            let lines = BufReader::new(out).lines().map_while(Result::ok);
-            let events = lines.filter_map(|line| Event::parse(number, &line)).collect();
-            // Nobody may be interested any more.
-            let _ = sender.send(events);
-        });
-        Ok(Self { child, said })
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id().cast_signed())
-    }
-
-    fn signal(&self, signal: Signal) -> Result<(), Failed> {
-        Ok(kill(self.pid(), signal)?)
-    }
-
-    /// What it said until its end.
-    fn end(mut self) -> Result<Vec<Event>, Failed> {
-        self.child.wait()?;
-        Ok(self.said.recv()?)
-    }
-
-    /// Whether it has ended by then.
-    async fn ends_by(&mut self, deadline: Instant) -> Result<bool, Failed> {
-        while self.child.try_wait()?.is_none() {
-            if Instant::now() > deadline {
-                self.child.kill()?;
-                return Ok(false);
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        Ok(true)
-    }
-}
-
-/// Runs all of it to its end.
-pub async fn run(plan: &Plan<'_>) -> Result<Report, Failed> {
-    let store = Store::connect(&plan.url).await?;
-    store.migrate().await?;
-    let queue = open(&plan.url).await?;
-    let mut rng = fastrand::Rng::with_seed(plan.seed);
-    let (mut events, mut frozen) = (Vec::new(), Vec::new());
-    let (mut kills, mut freezes, mut strikes, mut number) = (0, 0, 0, 0);
-    let mut start = || {
-        number += 1;
-        Process::start(plan, number).map(|process| (number, process))
-    };
-    let mut processes = Vec::new();
-    for _ in 0..plan.processes {
-        processes.push(start()?);
-    }
-    let begin = Instant::now();
-    while begin.elapsed() < plan.length {
-        tokio::time::sleep(Duration::from_millis(rng.u64(50..400))).await;
-        let which = rng.usize(..processes.len());
-        if let Some(strike) = plan.strike.filter(|_| rng.u8(..4) == 0) {
-            strike();
-            strikes += 1;
-        } else if rng.bool() {
-            let (_, process) = processes.swap_remove(which);
-            process.signal(Signal::SIGKILL)?;
-            events.extend(process.end()?);
-            processes.push(start()?);
-            kills += 1;
-        } else {
-            let (process, number) = (&processes[which].1, processes[which].0);
-            let from = now();
-            process.signal(Signal::SIGSTOP)?;
-            // Until its leases have run out, mostly.
-            let longest = 3 * LEASE.as_millis() as u64;
-            tokio::time::sleep(Duration::from_millis(rng.u64(50..longest))).await;
-            process.signal(Signal::SIGCONT)?;
-            frozen.push(Frozen { process: number, from, to: now() });
-            freezes += 1;
-        }
-    }
-    for (_, process) in &mut processes {
-        // Nobody adds any more, and all work on until nothing is left.
-        drop(process.child.stdin.take());
-    }
-    let deadline = Instant::now() + LONGEST_END;
-    let mut hung = Vec::new();
-    for (number, mut process) in processes {
-        if !process.ends_by(deadline).await? {
-            hung.push(format!("process {number} still had something to do after {LONGEST_END:?}"));
-        }
-        events.extend(process.end()?);
-    }
-    let left = queue.counts().await?;
-    let (violations, tally) = examine(&events);
-    let told = violations.iter().map(|violation| describe(violation, &events, &frozen));
-    let violations = hung.into_iter().chain(told).collect();
-    Ok(Report { violations, left, tally, kills, freezes, strikes })
-}
+/// A round of them. All are done, in an order that is drawn, before the next.
+const ROUND: [Deed; 11] = [
+    Deed::Kill,
+    Deed::Kill,
+    Deed::Freeze,
+    Deed::Freeze,
+    Deed::Strike,
+    Deed::Cut(Point::Request),
+    Deed::Cut(Point::HalfRequest),
+    Deed::Cut(Point::Answer),
+    Deed::Cut(Point::HalfAnswer),
+    Deed::Hold(Point::Request),
+    Deed::Hold(Point::Answer),
+];
 
 /// A time in which a process stood still.
-struct Frozen {
+struct Still {
     process: u32,
     from: u64,
     to: u64,
 }
 
-/// With all that was said of the hand-outs that it is about.
-fn describe(violation: &Violation, events: &[Event], frozen: &[Frozen]) -> String {
-    let (key, first, last) = violation.about();
-    let about = |event: &&Event| {
-        let epoch = event.kind.epoch();
-        event.key == key && epoch.is_some_and(|epoch| (first..=last).contains(&epoch))
+/// What goes on.
+struct Run<'a> {
+    plan: &'a Plan,
+    rng: fastrand::Rng,
+    url: String,
+    faketime: Option<PathBuf>,
+    processes: Vec<Process>,
+    started: u32,
+    rounds: u32,
+    /// With what they count as.
+    cuts: Vec<(Mishap, Fault)>,
+    events: Vec<Event>,
+    still: Vec<Still>,
+    losses: Losses,
+    faults: Faults,
+}
+
+/// Runs all of it to its end.
+///
+/// # Errors
+///
+/// If something can't be started, or the store can't be looked at.
+pub async fn run(plan: &Plan) -> Result<Report, Failed> {
+    let subject = &plan.subject;
+    Store::connect(&subject.url).await?.migrate().await?;
+    let queue = open(&subject.url).await?;
+    let mut run = Run::begin(plan)?;
+    let (over, is_over) = watch::channel(false);
+    let other = subject
+        .has_transactions()
+        .then(|| tokio::spawn(elsewhere(subject.url.clone(), is_over, run.rng.fork())));
+    let begin = Instant::now();
+    while begin.elapsed() < plan.length {
+        let mut round = ROUND;
+        run.rng.shuffle(&mut round);
+        for deed in round {
+            // The first one is to its end, so that there is something of everything.
+            if run.rounds == 0 || begin.elapsed() < plan.length {
+                tokio::time::sleep(Duration::from_millis(run.rng.u64(20..200))).await;
+                run.does(deed).await?;
+            }
+        }
+        run.rounds += 1;
+    }
+    over.send_replace(true);
+    let other = match other {
+        Some(other) => other.await?,
+        None => Elsewhere::default(),
     };
-    let events: Vec<&Event> = events.iter().filter(about).collect();
-    let processes: Vec<u32> = events.iter().map(|event| event.process).collect();
-    let mut said = format!("{violation:?}");
-    for event in events {
-        said += &format!("\n  process {}: {}", event.process, event.line());
+    let hung = run.end().await?;
+    run.count_cuts();
+    run.events.extend(other.events);
+    run.faults.extend(other.faults);
+    let left = left(&queue).await?;
+    let (violations, tally) = examine(&run.events, &run.losses);
+    let told = violations.iter().map(|violation| run.describe(violation));
+    let violations = hung.into_iter().chain(told).collect();
+    let (store, length) = (subject.name().to_owned(), plan.length);
+    Ok(Report { violations, left, store, length, tally, faults: run.faults })
+}
+
+/// What is in the queue; its connection may have been cut since it was last used.
+async fn left(queue: &Queue) -> Result<Counts, LookError> {
+    match queue.counts().await {
+        Ok(left) => Ok(left),
+        Err(_) => queue.counts().await,
     }
-    for Frozen { process, from, to } in frozen.iter().filter(|f| processes.contains(&f.process)) {
-        said += &format!("\n  process {process}: frozen from {from} to {to}");
+}
+
+impl<'a> Run<'a> {
+    fn begin(plan: &'a Plan) -> Result<Self, Failed> {
+        let has_a_clock = plan.subject.has_a_clock();
+        let faketime = has_a_clock.then(faketime).flatten();
+        if has_a_clock && faketime.is_none() {
+            did_not_run("no clock was off: there is no libfaketime here");
+        }
+        let mut run = Self {
+            plan,
+            rng: fastrand::Rng::with_seed(plan.seed),
+            url: plan.subject.proxied(),
+            faketime,
+            processes: Vec::new(),
+            started: 0,
+            rounds: 0,
+            cuts: Vec::new(),
+            events: Vec::new(),
+            still: Vec::new(),
+            losses: plan.subject.losses(),
+            faults: Faults::new(),
+        };
+        for _ in 0..plan.processes {
+            run.start()?;
+        }
+        Ok(run)
     }
-    said
+
+    fn count(&mut self, fault: Fault) {
+        *self.faults.entry(fault).or_default() += 1;
+    }
+
+    fn start(&mut self) -> Result<(), Failed> {
+        self.started += 1;
+        let number = self.started;
+        let seed = self.plan.seed.wrapping_mul(1000).wrapping_add(number.into()).to_string();
+        // One in three goes right.
+        let off = [None, Some(Fault::Ahead), Some(Fault::Behind)][number as usize % 3];
+        let faketime = self.faketime.as_deref().zip(off);
+        let process = Process::start(&self.plan.program, number, [&self.url, &seed], faketime)?;
+        self.processes.push(process);
+        Ok(())
+    }
+
+    fn take(&mut self, said: Said) {
+        self.events.extend(said.events);
+        if let Some(fault) = said.clock {
+            self.count(fault);
+        }
+    }
+
+    async fn does(&mut self, deed: Deed) -> Result<(), Failed> {
+        match deed {
+            Deed::Kill => self.kill()?,
+            Deed::Freeze => self.freeze().await?,
+            Deed::Strike => {
+                if let Some((fault, death)) = self.plan.subject.strike(self.rounds).await? {
+                    self.count(fault);
+                    self.losses.deaths.extend(death);
+                }
+            }
+            Deed::Cut(point) => self.cut(point),
+            Deed::Hold(point) => self.hold_up(point).await,
+        }
+        Ok(())
+    }
+
+    fn kill(&mut self) -> Result<(), Failed> {
+        let which = self.rng.usize(..self.processes.len());
+        let process = self.processes.swap_remove(which);
+        process.signal(Signal::SIGKILL)?;
+        let said = process.end()?;
+        self.take(said);
+        self.count(Fault::ProcessKilled);
+        self.start()
+    }
+
+    async fn freeze(&mut self) -> Result<(), Failed> {
+        let which = self.rng.usize(..self.processes.len());
+        // Until its leases have run out, mostly.
+        let longest = 3 * LEASE.as_millis() as u64;
+        let long = Duration::from_millis(self.rng.u64(50..longest));
+        let process = &self.processes[which];
+        let from = now();
+        process.signal(Signal::SIGSTOP)?;
+        tokio::time::sleep(long).await;
+        process.signal(Signal::SIGCONT)?;
+        self.still.push(Still { process: process.number, from, to: now() });
+        self.count(Fault::Frozen);
+        Ok(())
+    }
+
+    /// The next request of anybody is cut off.
+    fn cut(&mut self, point: Point) {
+        let Some(proxy) = &self.plan.subject.proxy else { return };
+        let fault = match point {
+            Point::Request => Fault::CutBefore,
+            Point::HalfRequest | Point::HalfAnswer => Fault::CutIn,
+            Point::Answer => Fault::CutAfter,
+        };
+        self.cuts.push((proxy.cut(b"", point), fault));
+    }
+
+    /// The next request of anybody is held up for a while.
+    async fn hold_up(&mut self, point: Point) {
+        let Some(proxy) = &self.plan.subject.proxy else { return };
+        let held = proxy.hold(b"", point);
+        let began = Instant::now();
+        while !held.has_happened() && began.elapsed() < LONGEST_END {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // Until a lease has run out, mostly.
+        let longest = 2 * LEASE.as_millis() as u64;
+        tokio::time::sleep(Duration::from_millis(self.rng.u64(50..longest))).await;
+        if held.has_happened() {
+            self.count(if point.is_done() { Fault::HeldAfter } else { Fault::HeldBefore });
+        }
+        held.release();
+    }
+
+    fn count_cuts(&mut self) {
+        for (mishap, fault) in std::mem::take(&mut self.cuts) {
+            if mishap.has_happened() {
+                self.count(fault);
+            }
+        }
+    }
+
+    /// All work on until nothing is left. Who does not end is told.
+    async fn end(&mut self) -> Result<Vec<String>, Failed> {
+        self.processes.iter_mut().for_each(Process::let_go);
+        let deadline = Instant::now() + LONGEST_END;
+        let mut hung = Vec::new();
+        for mut process in std::mem::take(&mut self.processes) {
+            let number = process.number;
+            if !process.ends_by(deadline).await? {
+                let long = LONGEST_END;
+                hung.push(format!("process {number} still had something to do after {long:?}"));
+            }
+            let said = process.end()?;
+            self.take(said);
+        }
+        Ok(hung)
+    }
+
+    /// With all that was said of the hand-outs that it is about.
+    fn describe(&self, violation: &Violation) -> String {
+        let (key, first, last) = violation.about();
+        let about = |event: &&Event| {
+            let epoch = event.kind.epoch();
+            event.key == key && epoch.is_some_and(|epoch| (first..=last).contains(&epoch))
+        };
+        let events: Vec<&Event> = self.events.iter().filter(about).collect();
+        let processes: Vec<u32> = events.iter().map(|event| event.process).collect();
+        let mut said = format!("{violation:?}");
+        for event in events {
+            said += &format!("\n  process {}: {}", event.process, event.line());
+        }
+        for Still { process, from, to } in &self.still {
+            if processes.contains(process) {
+                said += &format!("\n  process {process}: frozen from {from} to {to}");
+            }
+        }
+        for death in &self.losses.deaths {
+            said += &format!("\n  a server died from {} to {}", death.from, death.to);
+        }
+        said
+    }
 }

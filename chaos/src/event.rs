@@ -4,7 +4,8 @@ use std::str::FromStr;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds, by a clock that all processes of the machine have in common.
+/// Nanoseconds, by a clock that all processes of the machine have in common: also those who are told
+/// another time.
 pub(crate) fn now() -> u64 {
     // There is such a clock on every system that the program runs on.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or_else(|error| panic!("{error}"));
@@ -26,8 +27,8 @@ pub(crate) struct Event {
 /// What a process saw of a key. Times are nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// An add that was begun then has been acknowledged.
-    Added { begun: u64 },
+    /// An add that was begun at one time was acknowledged by another.
+    Added { begun: u64, at: u64 },
     /// It got the key.
     Got { epoch: i64, at: u64 },
     /// It had the key, as far as it knew, at one time, and wrote something that landed at another.
@@ -62,7 +63,7 @@ impl Event {
     pub(crate) fn line(&self) -> String {
         let key = self.key;
         match self.kind {
-            Kind::Added { begun } => format!("added {key} {begun}"),
+            Kind::Added { begun, at } => format!("added {key} {begun} {at}"),
             Kind::Got { epoch, at } => format!("got {key} {epoch} {at}"),
             Kind::Wrote { epoch, at, landed } => format!("wrote {key} {epoch} {at} {landed}"),
             Kind::Ended { epoch, begun, outcome } => {
@@ -85,7 +86,7 @@ impl Event {
         let what = words.next()?;
         let key = next(&mut words)?;
         let kind = match what {
-            "added" => Kind::Added { begun: next(&mut words)? },
+            "added" => Kind::Added { begun: next(&mut words)?, at: next(&mut words)? },
             "got" => Kind::Got { epoch: next(&mut words)?, at: next(&mut words)? },
             "wrote" => {
                 let (epoch, at) = (next(&mut words)?, next(&mut words)?);

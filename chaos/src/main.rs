@@ -1,11 +1,10 @@
-//! `requeue-chaos sqlite|postgres|URL [SECONDS [SEED]]`: a file or a server of its own, or what is at
-//! the address.
+//! `requeue-chaos STORE[,STORE...] [SECONDS [SEED]]`: each store for so many seconds, and what happened
+//! as a table. `redis` and `rediscluster` are two kinds each, for half the time.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use requeue_chaos::{Plan, run, work};
-use requeue_servers::Postgres;
+use requeue_chaos::{Plan, Subject, run, table, work};
 
 #[tokio::main]
 async fn main() -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
@@ -16,44 +15,39 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
             work(url, seed.parse()?).await?;
             Ok(ExitCode::SUCCESS)
         }
-        [what, ref rest @ ..] if rest.len() <= 2 => {
+        [stores, ref rest @ ..] if rest.len() <= 2 => {
             let seconds = rest.first().map_or(Ok(60), |seconds| seconds.parse())?;
             let drawn = || Ok(fastrand::u64(..1 << 40));
             let seed = rest.get(1).map_or_else(drawn, |seed| seed.parse())?;
-            let dir = tempfile::tempdir()?;
-            let server = if what == "postgres" { Postgres::start() } else { None };
-            let url = match (what, &server) {
-                ("sqlite", _) => format!("sqlite:{}", dir.path().join("queues.db").display()),
-                ("postgres", None) => return Err("there is no PostgreSQL server here".into()),
-                ("postgres", Some(server)) => server.database(),
-                (url, _) => url.to_owned(),
-            };
-            println!("{what}, for {seconds} s, from seed {seed}");
-            let strike = || {
-                if let Some(server) = &server {
-                    server.kill();
-                    server.restart();
+            let length = Duration::from_secs(seconds);
+            let kinds = stores.split(',').flat_map(|store| match store {
+                "redis" => vec![("redis", length / 2), ("redis-everysec", length / 2)],
+                "rediscluster" => {
+                    vec![("rediscluster", length / 2), ("rediscluster-wait", length / 2)]
                 }
-            };
-            let plan = Plan {
-                url,
-                program: std::env::current_exe()?,
-                processes: 4,
-                length: Duration::from_secs(seconds),
-                seed,
-                strike: server.is_some().then_some(&strike),
-            };
-            let report = run(&plan).await?;
-            println!("{report}");
-            for violation in report.violations.iter().take(20) {
-                println!("{violation}");
+                other => vec![(other, length)],
+            });
+            let mut reports = Vec::new();
+            for (store, length) in kinds {
+                println!("{store}, for {length:?}, from seed {seed}");
+                let subject = Subject::start(store)?;
+                let subject = subject.ok_or_else(|| format!("there is no server for {store}"))?;
+                let program = std::env::current_exe()?;
+                let plan = Plan { subject, program, processes: 4, length, seed };
+                let report = run(&plan).await?;
+                println!("{report}");
+                for violation in report.violations.iter().take(20) {
+                    println!("{violation}");
+                }
+                if !report.is_sound() {
+                    println!("left: {:?}", report.left);
+                }
+                reports.push(report);
             }
-            if report.is_sound() {
-                return Ok(ExitCode::SUCCESS);
-            }
-            println!("left: {:?}", report.left);
-            Ok(ExitCode::FAILURE)
+            let is_sound = reports.iter().all(requeue_chaos::Report::is_sound);
+            println!("\n{}", table(&reports));
+            Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
-        _ => Err("requeue-chaos sqlite|postgres|URL [SECONDS [SEED]]".into()),
+        _ => Err("requeue-chaos STORE[,STORE...] [SECONDS [SEED]]".into()),
     }
 }

@@ -3,18 +3,28 @@
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use requeue_store::{Add, FinishError, Item, Priority, Queue, Store};
 use tokio::task::JoinSet;
 
 use crate::event::{Event, Kind, Outcome, now};
+use crate::process::clocks;
 
-/// How many keys there are.
+/// How many keys there are that are added again and again.
 const KEYS: u32 = 40;
 pub(crate) const LEASE: Duration = Duration::from_millis(500);
 
 pub(crate) type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+/// How long a server may be away.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A key to add: one that others add, too, or one that is added this once, so that nothing but its own
+/// run follows.
+pub(crate) fn key(rng: &mut fastrand::Rng) -> u32 {
+    if rng.bool() { rng.u32(..KEYS) } else { rng.u32(KEYS..) }
+}
 
 pub(crate) async fn open(url: &str) -> Result<Queue, Failed> {
     let store = Store::connect(url).await?;
@@ -31,12 +41,11 @@ pub(crate) async fn open(url: &str) -> Result<Queue, Failed> {
 /// Adds and works until standard input ends; then works on until all is done. Says on standard
 /// output what it sees.
 pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
+    tell_all(&clocks());
     // The server may be dead just now.
+    let began = Instant::now();
     let mut opened = open(url).await;
-    for _ in 0..100 {
-        if opened.is_ok() {
-            break;
-        }
+    while opened.is_err() && began.elapsed() < PATIENCE {
         tokio::time::sleep(Duration::from_millis(50)).await;
         opened = open(url).await;
     }
@@ -56,8 +65,10 @@ pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
         .await??;
     ending.store(true, Ordering::SeqCst);
     loop {
-        let counts = queue.counts().await?;
-        if counts.ready + counts.waiting + counts.processing == 0 {
+        // Its connection may be cut.
+        if let Ok(counts) = queue.counts().await
+            && counts.ready + counts.waiting + counts.processing == 0
+        {
             break;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -70,14 +81,17 @@ pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
 }
 
 fn tell(key: u32, kind: Kind) {
-    let line = Event { process: 0, key, kind }.line() + "\n";
+    tell_all(&(Event { process: 0, key, kind }.line() + "\n"));
+}
+
+fn tell_all(line: &str) {
     // One write, so that no line is another's.
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }
 
 async fn add(queue: Queue, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
     while !ending.load(Ordering::SeqCst) {
-        let (key, begun) = (rng.u32(..KEYS), now());
+        let (key, begun) = (key(&mut rng), now());
         let add = match rng.u8(..6) {
             0 => Add::after(Duration::from_micros(rng.u64(..20_000))),
             1 => Add::now().priority(Priority::High),
@@ -86,7 +100,7 @@ async fn add(queue: Queue, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
         };
         // One that was not acknowledged may have happened or not.
         if queue.add_with(key.to_string(), add).await.is_ok() {
-            tell(key, Kind::Added { begun });
+            tell(key, Kind::Added { begun, at: now() });
         }
         tokio::time::sleep(Duration::from_micros(rng.u64(..3000))).await;
     }

@@ -1,37 +1,78 @@
-//! A short history of each engine, of processes that are killed and frozen.
+//! A short history of each engine.
 
 use std::time::Duration;
 
-use requeue_chaos::{Plan, run};
-use requeue_servers::Postgres;
+use requeue_chaos::{Plan, Subject, run};
 
-async fn is_sound(url: String, strike: Option<&dyn Fn()>) {
+const ANYWHERE: [&str; 2] = ["processes killed", "processes frozen"];
+const CLOCKS: [&str; 2] =
+    ["processes whose clock is an hour ahead", "processes whose clock is an hour behind"];
+const CONNECTIONS: [&str; 6] = [
+    "connections cut before a request has arrived",
+    "connections cut in a request or an answer",
+    "connections cut before an answer",
+    "requests held up",
+    "answers held up",
+    "the server killed",
+];
+const TRANSACTIONS: [&str; 3] = [
+    "transactions open elsewhere",
+    "transactions open with an add, committed",
+    "transactions open with an add, rolled back",
+];
+const CLUSTER: [&str; 1] = ["masters killed, whose replica was told to take over"];
+
+async fn is_sound(store: &str, faults: &[&[&str]]) {
+    let subject = Subject::start(store).expect("there is a place for it");
+    // Where there is no such server, the list of what did not run says so.
+    let Some(subject) = subject else { return };
     let plan = Plan {
-        url,
+        subject,
         program: env!("CARGO_BIN_EXE_requeue-chaos").into(),
         processes: 3,
         length: Duration::from_secs(4),
         seed: 1,
-        strike,
     };
     let report = run(&plan).await.expect("it runs to its end");
+    println!("{report}");
     assert!(report.is_sound(), "{report}: {report:?}");
     assert!(report.hand_outs() > 100, "{report}");
+    let mut faults = faults.concat();
+    if !report.has(CLOCKS[0]) && !report.has(CLOCKS[1]) {
+        // Then there is nothing to have them wrong, as the list says.
+        faults.retain(|fault| !CLOCKS.contains(fault));
+    }
+    for fault in faults {
+        assert!(report.has(fault), "there were no {fault}: {report}");
+    }
 }
 
 #[tokio::test]
 async fn of_a_file() {
-    let dir = tempfile::tempdir().expect("a directory");
-    is_sound(format!("sqlite:{}", dir.path().join("queues.db").display()), None).await;
+    is_sound("sqlite", &[&ANYWHERE]).await;
 }
 
 #[tokio::test]
 async fn of_postgresql() {
-    // Where there is none, the list of what did not run says so.
-    let Some(server) = Postgres::start() else { return };
-    let strike = || {
-        server.kill();
-        server.restart();
-    };
-    is_sound(server.database(), Some(&strike)).await;
+    is_sound("postgres", &[&ANYWHERE, &CLOCKS, &CONNECTIONS, &TRANSACTIONS]).await;
+}
+
+#[tokio::test]
+async fn of_redis() {
+    is_sound("redis", &[&ANYWHERE, &CLOCKS, &CONNECTIONS]).await;
+}
+
+#[tokio::test]
+async fn of_redis_whose_disk_comes_later() {
+    is_sound("redis-everysec", &[&ANYWHERE, &CLOCKS, &CONNECTIONS]).await;
+}
+
+#[tokio::test]
+async fn of_a_cluster() {
+    is_sound("rediscluster", &[&ANYWHERE, &CLOCKS, &CLUSTER]).await;
+}
+
+#[tokio::test]
+async fn of_a_cluster_that_waits_for_replicas() {
+    is_sound("rediscluster-wait", &[&ANYWHERE, &CLOCKS, &CLUSTER]).await;
 }

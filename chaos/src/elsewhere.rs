@@ -1,0 +1,88 @@
+//! Transactions that somebody else keeps open.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_postgres::{Client, Error, NoTls};
+
+use crate::event::{Event, Kind, now};
+use crate::report::{Fault, Faults};
+use crate::worker::key;
+
+/// What came of them.
+#[derive(Debug, Default)]
+pub(crate) struct Elsewhere {
+    pub(crate) events: Vec<Event>,
+    pub(crate) faults: Faults,
+}
+
+/// One after the other, until it is over and there was one of each.
+pub(crate) async fn elsewhere(
+    url: String,
+    mut over: watch::Receiver<bool>,
+    mut rng: fastrand::Rng,
+) -> Elsewhere {
+    let mut all = Elsewhere::default();
+    while !*over.borrow() || all.faults.len() < 3 {
+        // The server may be dead just now, and may die meanwhile.
+        if let Ok((client, connection)) = tokio_postgres::connect(&url, NoTls).await {
+            let driven = tokio::spawn(connection);
+            while (!*over.borrow() || all.faults.len() < 3)
+                && all.keep_open(&client, &mut over, &mut rng).await.is_ok()
+            {}
+            drop(client);
+            let _ = driven.await;
+        } else {
+            rest(Duration::from_millis(50), &mut over).await;
+        }
+    }
+    all
+}
+
+/// For so long, or until it is over.
+async fn rest(long: Duration, over: &mut watch::Receiver<bool>) {
+    let _ = tokio::time::timeout(long, over.wait_for(|&over| over)).await;
+}
+
+impl Elsewhere {
+    async fn keep_open(
+        &mut self,
+        client: &Client,
+        over: &mut watch::Receiver<bool>,
+        rng: &mut fastrand::Rng,
+    ) -> Result<(), Error> {
+        let which = rng.u8(..4);
+        let fault = match which {
+            0 => {
+                // Whatever ends meanwhile is not cleared away before this.
+                let look =
+                    "begin isolation level repeatable read; select count(*) from requeue.keys";
+                client.batch_execute(look).await?;
+                rest(Duration::from_millis(rng.u64(100..3000)), over).await;
+                client.batch_execute("commit").await?;
+                Fault::Snapshot
+            }
+            _ => {
+                let key = key(rng);
+                let add = format!("begin; select requeue.add('chaos', '{key}')");
+                client.batch_execute(&add).await?;
+                // Mostly within a lease.
+                rest(Duration::from_millis(rng.u64(..700)), over).await;
+                // There was no add before this.
+                let begun = now();
+                let end = if which == 1 { "rollback" } else { "commit" };
+                client.batch_execute(end).await?;
+                if which == 1 {
+                    Fault::RolledBack
+                } else {
+                    let kind = Kind::Added { begun, at: now() };
+                    self.events.push(Event { process: 0, key, kind });
+                    Fault::Committed
+                }
+            }
+        };
+        *self.faults.entry(fault).or_default() += 1;
+        rest(Duration::from_millis(rng.u64(..200)), over).await;
+        Ok(())
+    }
+}

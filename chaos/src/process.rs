@@ -1,0 +1,136 @@
+//! The processes that add and work.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::event::{Event, now};
+use crate::report::Fault;
+use crate::worker::Failed;
+
+/// One that is not ended is killed with this.
+pub(crate) struct Process {
+    pub(crate) number: u32,
+    child: Child,
+    said: Receiver<Said>,
+}
+
+/// What a process has said.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    pub(crate) events: Vec<Event>,
+    /// Its clock is off.
+    pub(crate) clock: Option<Fault>,
+}
+
+/// A library that tells a program another time.
+pub(crate) fn faketime() -> Option<PathBuf> {
+    let dirs = std::fs::read_dir("/usr/lib").into_iter().flatten().filter_map(Result::ok);
+    dirs.map(|dir| dir.path().join("faketime/libfaketimeMT.so.1")).find(|path| path.is_file())
+}
+
+impl Process {
+    /// `PROGRAM worker URL SEED`; with its clock off, if a library for that is given.
+    pub(crate) fn start(
+        program: &Path,
+        number: u32,
+        [url, seed]: [&str; 2],
+        faketime: Option<(&Path, Fault)>,
+    ) -> Result<Self, Failed> {
+        let mut command = Command::new(program);
+        command.args(["worker", url, seed]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if let Some((library, fault)) = faketime {
+            let offset = if fault == Fault::Ahead { "+3600" } else { "-3600" };
+            // The clock that events go by is not the one that is wrong.
+            command.env("LD_PRELOAD", library).env("FAKETIME", offset);
+            command.env("DONT_FAKE_MONOTONIC", "1");
+        }
+        let began = now();
+        let mut child = command.spawn()?;
+        let Some(out) = child.stdout.take() else { return Err("it has no output".into()) };
+        let (sender, said) = channel();
+        std::thread::spawn(move || {
+            // Nobody may be interested any more.
+            let _ = sender.send(read(number, out, began));
+        });
+        Ok(Self { number, child, said })
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> Result<(), Failed> {
+        Ok(kill(Pid::from_raw(self.child.id().cast_signed()), signal)?)
+    }
+
+    /// It is to add no more, and to work until nothing is left.
+    pub(crate) fn let_go(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
+    /// What it said until its end.
+    pub(crate) fn end(mut self) -> Result<Said, Failed> {
+        self.child.wait()?;
+        Ok(self.said.recv()?)
+    }
+
+    /// Whether it has ended by then.
+    pub(crate) async fn ends_by(&mut self, deadline: Instant) -> Result<bool, Failed> {
+        while self.child.try_wait()?.is_none() {
+            if Instant::now() > deadline {
+                self.child.kill()?;
+                return Ok(false);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(true)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // What the library leaves behind of one that was killed, if it was with it at all.
+        for left in ["faketime_shm_", "sem.faketime_sem_"] {
+            let _ = std::fs::remove_file(format!("/dev/shm/{left}{}", self.child.id()));
+        }
+    }
+}
+
+fn read(number: u32, out: ChildStdout, began: u64) -> Said {
+    let mut said = Said::default();
+    for line in BufReader::new(out).lines().map_while(Result::ok) {
+        match line.strip_prefix("clocks ") {
+            Some(clocks) => said.clock = clock(clocks, began),
+            None => said.events.extend(Event::parse(number, &line)),
+        }
+    }
+    said
+}
+
+/// The line that tells of its clocks.
+pub(crate) fn clocks() -> String {
+    format!("clocks {} {}\n", unix(), now())
+}
+
+fn unix() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// What is wrong with the clock of a process that tells this of it.
+fn clock(said: &str, began: u64) -> Option<Fault> {
+    let (its, shared) = said.split_once(' ')?;
+    let shared: u64 = shared.parse().ok()?;
+    assert!((began..=now()).contains(&shared), "the clock that all share: {began} {said}");
+    let off = its.parse::<u64>().ok()?.cast_signed() - unix().cast_signed();
+    match off {
+        3000.. => Some(Fault::Ahead),
+        ..-3000 => Some(Fault::Behind),
+        _ => None,
+    }
+}

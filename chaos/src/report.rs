@@ -1,0 +1,135 @@
+//! What has happened, and how often.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use requeue_store::Counts;
+
+use crate::check::Tally;
+
+/// What befalls processes and servers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Fault {
+    ProcessKilled,
+    Frozen,
+    Ahead,
+    Behind,
+    CutBefore,
+    CutIn,
+    CutAfter,
+    HeldBefore,
+    HeldAfter,
+    Killed,
+    TakenOver,
+    Elected,
+    Snapshot,
+    Committed,
+    RolledBack,
+}
+
+impl Fault {
+    const ALL: [(Self, &'static str); 15] = [
+        (Self::ProcessKilled, "processes killed"),
+        (Self::Frozen, "processes frozen"),
+        (Self::Ahead, "processes whose clock is an hour ahead"),
+        (Self::Behind, "processes whose clock is an hour behind"),
+        (Self::CutBefore, "connections cut before a request has arrived"),
+        (Self::CutIn, "connections cut in a request or an answer"),
+        (Self::CutAfter, "connections cut before an answer"),
+        (Self::HeldBefore, "requests held up"),
+        (Self::HeldAfter, "answers held up"),
+        (Self::Killed, "the server killed"),
+        (Self::TakenOver, "masters killed, whose replica was told to take over"),
+        (Self::Elected, "masters killed, whose replica was elected"),
+        (Self::Snapshot, "transactions open elsewhere"),
+        (Self::Committed, "transactions open with an add, committed"),
+        (Self::RolledBack, "transactions open with an add, rolled back"),
+    ];
+}
+
+/// How often what has happened.
+pub(crate) type Faults = BTreeMap<Fault, u64>;
+
+/// What has happened.
+#[derive(Debug)]
+pub struct Report {
+    /// What can't have.
+    pub violations: Vec<String>,
+    /// What is left in the queue.
+    pub left: Counts,
+    pub(crate) store: String,
+    pub(crate) length: Duration,
+    pub(crate) tally: Tally,
+    pub(crate) faults: Faults,
+}
+
+impl Report {
+    /// Whether that is what a store promises.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.violations.is_empty() && self.left == Counts::default()
+    }
+
+    /// How many keys were handed out.
+    #[must_use]
+    pub const fn hand_outs(&self) -> u64 {
+        self.tally.hand_outs
+    }
+
+    /// Whether this has happened, by its name in the table.
+    #[must_use]
+    pub fn has(&self, fault: &str) -> bool {
+        self.lines().iter().any(|&(name, count)| name == fault && count > 0)
+    }
+
+    fn lines(&self) -> Vec<(&'static str, u64)> {
+        let Tally { adds, hand_outs, late_writes, refused, lost_adds, lost_holders } = self.tally;
+        let faults = Fault::ALL.map(|(fault, name)| (name, self.faults.get(&fault).copied()));
+        let mut lines = vec![("seconds", self.length.as_secs()), ("adds", adds)];
+        lines.push(("hand-outs", hand_outs));
+        lines.extend(faults.map(|(name, count)| (name, count.unwrap_or(0))));
+        lines.extend([
+            ("ends refused", refused),
+            ("late writes, for a fence to refuse", late_writes),
+            ("adds lost with a server, as it may", lost_adds),
+            (
+                "writes beside the next holder after a server lost who it was, as it may",
+                lost_holders,
+            ),
+            ("keys left", self.left.ready + self.left.waiting + self.left.processing),
+            ("violations", self.violations.len() as u64),
+        ]);
+        lines
+    }
+}
+
+/// All that happened at least once.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines = self.lines().into_iter();
+        let told: Vec<String> = lines
+            .filter(|&(name, count)| count > 0 || name == "violations")
+            .map(|(name, count)| format!("{count} {name}"))
+            .collect();
+        write!(f, "{}: {}", self.store, told.join(", "))
+    }
+}
+
+/// Reports side by side, in Markdown.
+#[must_use]
+pub fn table(reports: &[Report]) -> String {
+    let row = |name: &str, cells: Vec<String>| format!("| {name} | {} |\n", cells.join(" | "));
+    let columns = reports.iter();
+    let mut table = row("", columns.clone().map(|report| report.store.clone()).collect());
+    table += &row("---", columns.clone().map(|_| "---:".to_owned()).collect());
+    let all: Vec<_> = columns.map(Report::lines).collect();
+    for n in 0..all.first().map_or(0, Vec::len) {
+        let cells = all.iter().map(|lines| match lines[n].1 {
+            0 if n > 2 && n < lines.len() - 6 => String::new(),
+            count => count.to_string(),
+        });
+        table += &row(all[0][n].0, cells.collect());
+    }
+    table
+}
