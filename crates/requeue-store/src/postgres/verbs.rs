@@ -216,18 +216,7 @@ impl Sessions {
         after: Option<&Key>,
         limit: usize,
     ) -> Result<Vec<Entry>, Fault> {
-        let which = match state {
-            None => "",
-            Some(State::Ready) => "and k.state = 0 and k.at <= n.t",
-            Some(State::Waiting) => "and k.state = 0 and k.at > n.t",
-            Some(State::Processing) => "and k.state = 1",
-            Some(State::Parked) => "and k.state = 2",
-        };
-        let after_this = if after.is_some() { "k.key > $3" } else { "$3::bytea is null" };
-        let sql = format!(
-            "select {COLUMNS}, n.t from requeue.keys k cross join (select requeue.now() as t) n \
-             where k.queue = $1 and {after_this} {which} order by k.key limit $2"
-        );
+        let sql = page(state, after.is_some());
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let after = after.map(|after| &**after);
         let rows = self.rows(&sql, &[&number(queue), &limit, &after]).await?;
@@ -255,6 +244,22 @@ impl Sessions {
             oldest_ready: until(0, oldest.unwrap_or(0)),
         })
     }
+}
+
+/// `$1` to `$3`: the queue, how many, and after which key.
+pub(super) fn page(state: Option<State>, is_next: bool) -> String {
+    let which = match state {
+        None => "",
+        Some(State::Ready) => "and k.state = 0 and k.at <= n.t",
+        Some(State::Waiting) => "and k.state = 0 and k.at > n.t",
+        Some(State::Processing) => "and k.state = 1",
+        Some(State::Parked) => "and k.state = 2",
+    };
+    let after_this = if is_next { "k.key > $3" } else { "$3::bytea is null" };
+    format!(
+        "select {COLUMNS}, n.t from requeue.keys k cross join (select requeue.now() as t) n \
+         where k.queue = $1 and {after_this} {which} order by k.key limit $2"
+    )
 }
 
 /// What there is to say of an end besides how.

@@ -35,6 +35,8 @@ pub(crate) enum Synchronous {
 #[derive(Debug)]
 pub(crate) struct Sqlite {
     thread: Thread,
+    /// Whoever only looks goes there, if there is one.
+    reader: Option<Thread>,
     wakes: Mutex<HashMap<i64, watch::Sender<u64>>>,
 }
 
@@ -44,8 +46,8 @@ impl Sqlite {
     }
 
     fn open_with(path: &Path, synchronous: Synchronous, clock: Clock) -> Result<Self, Fault> {
-        let thread = Thread::start(path, synchronous, clock)?;
-        Ok(Self { thread, wakes: Mutex::default() })
+        let (thread, reader) = Thread::start(path, synchronous, clock)?;
+        Ok(Self { thread, reader, wakes: Mutex::default() })
     }
 
     fn sender(&self, queue: i64) -> watch::Sender<u64> {
@@ -53,15 +55,28 @@ impl Sqlite {
         wakes.entry(queue).or_insert_with(|| watch::Sender::new(0)).clone()
     }
 
+    fn reader(&self) -> &Thread {
+        self.reader.as_ref().unwrap_or(&self.thread)
+    }
+
     /// Does `work`, and wakes who waits at the queue.
+    async fn add_to<T: Send + 'static>(
+        &self,
+        queue: &Place,
+        work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Fault> {
+        let done = self.change(queue, work).await?;
+        self.sender(queue.id).send_modify(|wakes| *wakes += 1);
+        Ok(done)
+    }
+
     async fn change<T: Send + 'static>(
         &self,
         queue: &Place,
         work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Fault> {
-        let done = self.look(queue, work).await?;
-        self.sender(queue.id).send_modify(|wakes| *wakes += 1);
-        Ok(done)
+        let place = queue.clone();
+        self.thread.call(move |at| work(at, place)).await
     }
 
     async fn look<T: Send + 'static>(
@@ -70,7 +85,7 @@ impl Sqlite {
         work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Fault> {
         let place = queue.clone();
-        self.thread.call(move |at| work(at, place)).await
+        self.reader().call(move |at| work(at, place)).await
     }
 }
 
@@ -91,20 +106,20 @@ impl Engine for Sqlite {
         let name = name.to_owned();
         Box::pin(async move {
             self.thread.check().await?;
-            self.thread.call(move |at| at.find(&name)).await
+            self.reader().call(move |at| at.find(&name)).await
         })
     }
 
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
-        Box::pin(self.change(queue, move |at, queue| at.add(&queue, &asks)))
+        Box::pin(self.add_to(queue, move |at, queue| at.add(&queue, &asks)))
     }
 
     fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
-        Box::pin(self.look(queue, move |at, queue| at.claim(&queue, &claim)))
+        Box::pin(self.change(queue, move |at, queue| at.claim(&queue, &claim)))
     }
 
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
-        Box::pin(self.change(queue, move |at, queue| at.finish(&queue, ends)))
+        Box::pin(self.add_to(queue, move |at, queue| at.finish(&queue, ends)))
     }
 
     fn renew<'a>(
@@ -113,17 +128,17 @@ impl Engine for Sqlite {
         held: Vec<(Key, i64)>,
         lease: Duration,
     ) -> Answer<'a, Vec<Renewed>> {
-        Box::pin(self.look(queue, move |at, queue| at.renew(&queue, &held, lease)))
+        Box::pin(self.change(queue, move |at, queue| at.renew(&queue, &held, lease)))
     }
 
     fn cancel<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Cancelled> {
         let key = key.clone();
-        Box::pin(self.look(queue, move |at, queue| at.cancel(&queue, &key)))
+        Box::pin(self.change(queue, move |at, queue| at.cancel(&queue, &key)))
     }
 
     fn revive<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, bool> {
         let key = key.clone();
-        Box::pin(self.change(queue, move |at, queue| at.revive(&queue, &key)))
+        Box::pin(self.add_to(queue, move |at, queue| at.revive(&queue, &key)))
     }
 
     fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {

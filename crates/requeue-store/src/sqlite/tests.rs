@@ -397,3 +397,65 @@ fn the_machine_says_how_long_it_has_been_running() {
     // Tests of files run where the machine says which start that was.
     assert_eq!(first.start.is_empty(), !cfg!(target_os = "linux"));
 }
+
+#[tokio::test]
+async fn a_page_begins_where_the_last_one_ended() {
+    let fixture = Fixture::new().await;
+    for state in [None, Some(State::Ready), Some(State::Waiting), Some(State::Parked)] {
+        let sql = format!("explain query plan {}", verbs::page(state, true));
+        let plan = move |at: &Work<'_>| {
+            let mut statement = at.connection.prepare(&sql)?;
+            let steps = statement.query_map((1, 2, 3, b""), |row| row.get::<_, String>(3))?;
+            steps.collect::<rusqlite::Result<Vec<_>>>()
+        };
+        let plan = fixture.engine.reader().call(plan).await.expect("it is told").join("; ");
+        let begins = plan.starts_with("SEARCH keys") && plan.ends_with("(queue=? AND key>?)");
+        assert!(begins, "{state:?}: {plan}");
+    }
+    // And every key is met once.
+    let place = fixture.engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let keys: Vec<Key> = [&b""[..], b"\0", b"a", b"a\0", b"b", b"\xff"].map(Key::from).into();
+    for key in &keys {
+        let add = Ask { key: key.clone(), add: crate::Add::now(), adds: 1 };
+        fixture.engine.add(&place, vec![add]).await.expect("added");
+    }
+    for state in [None, Some(State::Ready)] {
+        let (mut met, mut after) = (Vec::new(), None);
+        loop {
+            let page = fixture.engine.page(&place, state, after.as_ref(), 2).await;
+            let page = page.expect("a page");
+            let Some(last) = page.last() else { break };
+            after = Some(last.key.clone());
+            met.extend(page.into_iter().map(|entry| entry.key));
+        }
+        assert_eq!(met, keys);
+    }
+}
+
+#[tokio::test]
+async fn who_looks_and_who_writes_are_in_nobodys_way() {
+    let fixture = Fixture::new().await;
+    let place = fixture.engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    fixture.engine.add(&place, ask("a", crate::Add::now())).await.expect("added");
+    let other = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("it opens");
+    other.execute_batch("begin immediate").expect("it is free");
+    assert_eq!(fixture.engine.counts(&place).await.expect("counted").ready, 1);
+    assert_eq!(fixture.engine.page(&place, None, None, 9).await.expect("a page").len(), 1);
+    let found = fixture.engine.find("q").await.expect("it is told").expect("it is there");
+    assert!(fixture.engine.look_up(&found, &"a".into()).await.expect("looked up").is_some());
+    other.execute_batch("rollback").expect("it was ours");
+
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    let look = fixture.engine.reader().call(move |at| {
+        at.connection.query_row("select count(*) from keys", [], |_| Ok(gone.recv().is_ok()))
+    });
+    let mut looking = Box::pin(look);
+    assert!(polled(&mut looking).await.is_pending());
+    fixture.engine.add(&place, ask("b", crate::Add::now())).await.expect("added");
+    go.send(()).expect("it looks");
+    assert!(looking.await.expect("it was let go"));
+    // Whoever has been told of an add finds it.
+    assert_eq!(fixture.engine.counts(&place).await.expect("counted").ready, 2);
+    let write = |at: &Work<'_>| at.connection.execute("delete from keys", []);
+    fixture.engine.reader().call(write).await.expect_err("it only looks");
+}

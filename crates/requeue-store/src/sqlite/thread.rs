@@ -1,7 +1,9 @@
-//! The thread that has the connection. What comes while it is busy is one transaction: of what
-//! a commit costs, each verb then pays a part.
+//! The threads that have connections: one that writes, and one that reads, which neither waits for
+//! those who write nor holds them up. What comes while one is busy is one transaction: of what a
+//! commit costs, each verb then pays a part.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -45,20 +47,25 @@ pub(super) struct Thread {
 }
 
 impl Thread {
+    /// One that writes, and one that reads. A file for which there is only one is none, but in memory
+    /// or on a disk that is too simple.
     pub(super) fn start(
         path: &Path,
         synchronous: Synchronous,
         clock: Clock,
-    ) -> Result<Self, Fault> {
-        let connection = Connection::open(path).map_err(|error| fault(&error))?;
-        let server = Server { connection, path: path.to_owned(), clock };
-        server.begin(synchronous)?;
-        let (jobs, come) = channel();
-        std::thread::Builder::new()
-            .name("requeue-sqlite".to_owned())
-            .spawn(move || server.serve(&come))
-            .map_err(Fault::absent)?;
-        Ok(Self { jobs })
+    ) -> Result<(Self, Option<Self>), Fault> {
+        let writer = Server::open(path, TransactionBehavior::Immediate, Arc::clone(&clock))?;
+        let has_log = writer.begin(synchronous)?;
+        let reader = match has_log {
+            true => {
+                let reader = Server::open(path, TransactionBehavior::Deferred, clock)?;
+                let only = reader.connection.pragma_update(None, "query_only", true);
+                only.map_err(|error| fault(&error))?;
+                Some(reader.spawn()?)
+            }
+            false => None,
+        };
+        Ok((writer.spawn()?, reader))
     }
 
     /// Does `work` in a transaction. Cancel safe, but what was begun is done.
@@ -109,29 +116,56 @@ impl Thread {
 struct Server {
     connection: Connection,
     path: PathBuf,
+    /// Of whoever only reads, deferred.
+    behaviour: TransactionBehavior,
     clock: Clock,
 }
 
 impl Server {
-    /// Sets the connection up. A file that is not ours is left as it is.
-    fn begin(&self, synchronous: Synchronous) -> Result<(), Fault> {
+    fn open(path: &Path, behaviour: TransactionBehavior, clock: Clock) -> Result<Self, Fault> {
+        let open = || {
+            let connection = Connection::open(path)?;
+            connection.busy_timeout(PATIENCE)?;
+            connection.set_prepared_statement_cache_capacity(64);
+            Ok(connection)
+        };
+        let connection = open().map_err(|error| fault(&error))?;
+        Ok(Self { connection, path: path.to_owned(), behaviour, clock })
+    }
+
+    fn spawn(self) -> Result<Thread, Fault> {
+        let (jobs, come) = channel();
+        std::thread::Builder::new()
+            .name("requeue-sqlite".to_owned())
+            .spawn(move || self.serve(&come))
+            .map_err(Fault::absent)?;
+        Ok(Thread { jobs })
+    }
+
+    /// Sets the file up: whether it has a log, so that who reads and who writes are in nobody's way.
+    /// One that is not ours is left as it is.
+    fn begin(&self, synchronous: Synchronous) -> Result<bool, Fault> {
         let set_up = || {
-            self.connection.busy_timeout(PATIENCE)?;
+            let mut has_log = false;
             let found = self.found()?;
             if found != Found::Foreign {
-                self.connection.pragma_update(None, "journal_mode", "wal")?;
+                has_log = self.connection.pragma_update_and_check(
+                    None,
+                    "journal_mode",
+                    "wal",
+                    |row| Ok(row.get::<_, String>(0)? == "wal"),
+                )?;
                 let synchronous = match synchronous {
                     Synchronous::Normal => "normal",
                     Synchronous::Full => "full",
                 };
                 self.connection.pragma_update(None, "synchronous", synchronous)?;
             }
-            self.connection.set_prepared_statement_cache_capacity(64);
-            Ok(found)
+            Ok((found, has_log))
         };
         match set_up().map_err(|error| fault(&error))? {
-            Found::Foreign => Err(self.refuse("it belongs to another program")),
-            Found::Nothing | Found::Ours(_) => Ok(()),
+            (Found::Foreign, _) => Err(self.refuse("it belongs to another program")),
+            (Found::Nothing | Found::Ours(_), has_log) => Ok(has_log),
         }
     }
 
@@ -164,10 +198,11 @@ impl Server {
     }
 
     fn commit(&mut self, verbs: Vec<Verb>) {
-        let clock = &self.clock;
+        let (clock, behaviour) = (&self.clock, self.behaviour);
+        let is_writer = !matches!(behaviour, TransactionBehavior::Deferred);
         let mut told = Vec::with_capacity(verbs.len());
         let mut verbs = verbs.into_iter();
-        let committed = transact(&mut self.connection, |transaction| {
+        let committed = transact(&mut self.connection, behaviour, |transaction| {
             // What time it is when the file is ours: another may have had it for long.
             let (time, reading) = (Time::of(transaction)?, clock());
             let (now, changes) = (time.now(&reading), transaction.total_changes());
@@ -180,7 +215,10 @@ impl Server {
                     part.commit()?;
                 }
             }
-            time.keep(transaction, now, &reading, transaction.total_changes() > changes)
+            if is_writer {
+                time.keep(transaction, now, &reading, transaction.total_changes() > changes)?;
+            }
+            Ok(())
         });
         // Those that it did not come to are told, too.
         told.extend(verbs.map(|verb| verb(None).1));
@@ -207,7 +245,7 @@ impl Server {
     }
 
     fn migrate(&mut self) -> Result<(), Fault> {
-        let migrated = transact(&mut self.connection, |transaction| {
+        let migrated = transact(&mut self.connection, self.behaviour, |transaction| {
             // In the transaction: somebody else may have been quicker.
             if found(transaction)? == Found::Nothing {
                 transaction.execute_batch(include_str!("schema.sql"))?;
@@ -244,9 +282,10 @@ fn found(connection: &Connection) -> rusqlite::Result<Found> {
 
 fn transact<T>(
     connection: &mut Connection,
+    behaviour: TransactionBehavior,
     work: impl FnOnce(&mut Transaction<'_>) -> rusqlite::Result<T>,
 ) -> rusqlite::Result<T> {
-    let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let mut transaction = connection.transaction_with_behavior(behaviour)?;
     let done = work(&mut transaction)?;
     transaction.commit()?;
     Ok(done)

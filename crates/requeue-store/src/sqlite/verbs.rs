@@ -201,28 +201,11 @@ impl Work<'_> {
         after: Option<Key>,
         limit: usize,
     ) -> Result<Vec<Entry>> {
-        // Parked keys have an index of their own, since nobody looks for a few among millions.
-        let which = match state {
-            None => "",
-            Some(State::Ready) => "and state = 0 and at <= :now",
-            Some(State::Waiting) => "and state = 0 and at > :now",
-            Some(State::Processing) => "and state = 1",
-            Some(State::Parked) => "and state = 2",
-        };
-        let sql = format!(
-            "select {COLUMNS} from keys where queue = :queue and (:after is null or key > :after) \
-             and :now is not null {which} order by key limit :limit"
-        );
+        let sql = page(state, after.is_some());
         let mut statement = self.connection.prepare_cached(&sql)?;
-        let found = statement.query_map(
-            named_params! {
-                ":queue": queue.id,
-                ":after": after.as_deref(),
-                ":now": self.now,
-                ":limit": i64::try_from(limit).unwrap_or(i64::MAX),
-            },
-            read,
-        )?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let found =
+            statement.query_map(params![queue.id, limit, self.now, after.as_deref()], read)?;
         found.map(|row| row.map(|(key, row)| row.seen(key, self.now))).collect()
     }
 
@@ -252,4 +235,22 @@ impl Work<'_> {
             .optional()?;
         Ok(found.unwrap_or_default())
     }
+}
+
+/// `?1` to `?4`: the queue, how many, the time, and after which key.
+pub(super) fn page(state: Option<State>, is_next: bool) -> String {
+    // There are few keys with workers, and of parked ones an index that is all of what is asked for;
+    // of the others, what goes through the keys in their order meets some soon.
+    let (index, which) = match state {
+        None => ("", ""),
+        Some(State::Ready) => ("not indexed", "and state = 0 and at <= ?3"),
+        Some(State::Waiting) => ("not indexed", "and state = 0 and at > ?3"),
+        Some(State::Processing) => ("indexed by keys_leases", "and state = 1"),
+        Some(State::Parked) => ("indexed by keys_parked", "and state = 2"),
+    };
+    let after = if is_next { "and key > ?4" } else { "and ?4 is null" };
+    format!(
+        "select {COLUMNS} from keys {index} where queue = ?1 {which} {after} and ?3 is not null \
+         order by key limit ?2"
+    )
 }

@@ -179,3 +179,37 @@ async fn a_verb_reads_no_more_than_it_changes() {
         assert!((1..=400).contains(&read), "{read} rows for 30: {verb}");
     }
 }
+
+#[tokio::test]
+async fn a_page_reads_no_more_than_it_shows() {
+    let Some(server) = Server::shared() else { return };
+    let (_engine, url) = engine(server, WHOLE).await;
+    let client = other(&url).await;
+    let run = async |sql: &str| client.batch_execute(sql).await.expect(sql);
+    run("select requeue.open('q'); select requeue.add_many('q', array(
+             select lpad(n::text, 5, '0') from generate_series(1, 5000) n));
+         update requeue.keys set state = 2, at = null where get_byte(key, 4) = 55;
+         analyze requeue.keys")
+    .await;
+    let read = async || {
+        let read = "select (seq_tup_read + idx_tup_fetch)::bigint from pg_stat_xact_user_tables \
+                    where relid = 'requeue.keys'::regclass";
+        client.query_one(read, &[]).await.expect("told").get::<_, i64>(0)
+    };
+    for state in [None, Some(State::Ready), Some(State::Processing), Some(State::Parked)] {
+        for after in [None, Some(&b"04000"[..])] {
+            let page = verbs::page(state, after.is_some());
+            let page = client.prepare(&page).await.expect("it is prepared");
+            // The server thinks anew after some.
+            for _ in 0..8 {
+                run("begin").await;
+                let before = read().await;
+                let shown = client.query(&page, &[&1i32, &30i64, &after]).await.expect("a page");
+                let read = read().await - before;
+                run("commit").await;
+                assert_eq!(shown.len(), if state == Some(State::Processing) { 0 } else { 30 });
+                assert!(read <= 60, "{read} rows for {}: {state:?} {after:?}", shown.len());
+            }
+        }
+    }
+}
