@@ -21,6 +21,10 @@ pub(crate) trait Lender: Debug + Send + Sync {
 
     /// No more keys are added from here: it ends when nothing is left to do.
     fn close(&self);
+
+    /// What shows its keys.
+    #[cfg(feature = "store")]
+    fn page(&self) -> requeue_http::Builder<requeue_store::Key>;
 }
 
 /// A key that is lent for one run.

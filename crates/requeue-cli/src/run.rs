@@ -36,7 +36,9 @@ pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
     let (input, stopper) = Input::open(source, config.unfinished.is_some())?;
     let files = Files::open(&config, identity(input.metadata()))?;
     block_on(async {
-        let parts = Parts { config, files, stopper: Some(stopper), things: None, lender: None };
+        let listener = Listener::of(&config).await?;
+        let stopper = Some(stopper);
+        let parts = Parts { config, files, listener, stopper, things: None, lender: None };
         go(parts, |runner| reader::spawn(runner, input, Here::new(runner))).await
     })
 }
@@ -75,6 +77,8 @@ impl Files {
 pub(crate) struct Parts {
     pub(crate) config: Config,
     pub(crate) files: Files,
+    /// Of the page.
+    pub(crate) listener: Option<Listener>,
     /// Dropped when no more is to be read.
     pub(crate) stopper: Option<PipeWriter>,
     pub(crate) things: Option<Arc<dyn Things>>,
@@ -86,13 +90,10 @@ pub(crate) type Unread = oneshot::Receiver<Option<Rest>>;
 
 /// Runs to the end. `feed` starts what adds the keys.
 pub(crate) async fn go(
-    parts: Parts,
+    mut parts: Parts,
     feed: impl FnOnce(&Arc<Runner>) -> Result<Unread, Refusal>,
 ) -> Result<Ended, Refusal> {
-    let listener = match &parts.config.serve {
-        Some(address) => Some(Listener::bind(address).await?),
-        None => None,
-    };
+    let listener = parts.listener.take();
     let runner = Arc::new(Runner::new(parts, listener.as_ref().map(Listener::metrics))?);
     let signals = Signals::new()
         .map_err(|error| Refusal::failure(format!("signals can't be caught: {error}")))?;
@@ -139,10 +140,12 @@ pub(crate) struct Runner {
 
 impl Runner {
     fn new(parts: Parts, metrics: Option<&Metrics>) -> Result<Self, Refusal> {
-        let Parts { config, files, stopper, things, lender } = parts;
+        let Parts { config, files, stopper, things, lender, .. } = parts;
         // A seed of this process's own.
         let seed = std::hash::RandomState::new().build_hasher().finish();
         let failing = Failing::new(config.retries, config.base_delay, config.max_delay, seed);
+        // Of keys that are lent, it is their own queue that is shown.
+        let metrics = metrics.filter(|_| lender.is_none());
         let queue = config.pacing.queue(config.name, config.early_add, metrics);
         let queue = queue.map_err(|error| Refusal::failure(error.to_string()))?;
         Ok(Self {

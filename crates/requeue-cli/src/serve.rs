@@ -1,6 +1,6 @@
 //! `--serve`: the page of the run, for as long as it runs.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::str::FromStr;
@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
 use requeue::metrics::Metrics;
-use requeue_http::{Detail, Site};
+use requeue_http::{Builder, Detail, Site};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::command::escaped;
+use crate::config::Config;
 use crate::exit::Refusal;
 use crate::run::Runner;
 
@@ -56,7 +57,15 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(crate) async fn bind(asked: &Address) -> Result<Self, Refusal> {
+    /// Nothing, if there is to be no page.
+    pub(crate) async fn of(config: &Config) -> Result<Option<Self>, Refusal> {
+        match &config.serve {
+            Some(address) => Self::bind(address).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    async fn bind(asked: &Address) -> Result<Self, Refusal> {
         let host = asked.host.as_deref().unwrap_or("127.0.0.1");
         let listener = TcpListener::bind((host, asked.port)).await.map_err(|error| {
             let host = escaped(host.as_bytes());
@@ -76,10 +85,33 @@ impl Listener {
         let failure = |error: std::io::Error| Refusal::failure(format!("--serve: {error}"));
         let address = self.listener.local_addr().map_err(failure)?;
         let of = Arc::clone(runner);
-        let mut site = Site::builder(runner.queue.clone())
-            .title(title(runner))
-            .registry(Arc::new(self.registry))
-            .detail(move |key| of.detail(key));
+        let (listener, registry) = (self.listener, Arc::new(self.registry));
+        let dress = Dress { title: title(runner), registry, address, asked: self.asked.host };
+        let site = match &runner.loans {
+            #[cfg(feature = "store")]
+            Some(loans) => dress.on(loans.lender.page().detail(move |key| of.slot(key))),
+            _ => dress.on(Site::builder(runner.queue.clone()).detail(move |key| of.detail(key))),
+        };
+        let served = site.clone();
+        let server = tokio::spawn(async move { served.serve(listener).await });
+        runner.output.say(&format!("http://{address}/ shows how it goes")).await;
+        Ok(Page { site, server })
+    }
+}
+
+/// What a page has whatever it shows.
+struct Dress {
+    title: String,
+    registry: Arc<Registry>,
+    address: SocketAddr,
+    /// The host that was asked for.
+    asked: Option<String>,
+}
+
+impl Dress {
+    fn on<K>(self, site: Builder<K>) -> Site {
+        let mut site = site.title(self.title).registry(self.registry);
+        let address = self.address;
         if address.ip().is_unspecified() {
             // Whatever this machine's addresses are, and its name.
             let system = rustix::system::uname();
@@ -87,14 +119,10 @@ impl Listener {
         } else {
             site = site.host(&address.ip().to_string());
         }
-        if let Some(host) = &self.asked.host {
+        if let Some(host) = &self.asked {
             site = site.host(host);
         }
-        let site = site.build();
-        let served = site.clone();
-        let server = tokio::spawn(async move { served.serve(self.listener).await });
-        runner.output.say(&format!("http://{address}/ shows how it goes")).await;
-        Ok(Page { site, server })
+        site.build()
     }
 }
 
@@ -109,13 +137,17 @@ fn title(runner: &Runner) -> String {
 }
 
 impl Runner {
+    fn slot(&self, key: &[u8]) -> Detail {
+        match self.groups.slot(key) {
+            Some(slot) => Detail::new().field("slot", slot),
+            None => Detail::new(),
+        }
+    }
+
     /// What the page is told of a key besides what the queue knows.
     fn detail(&self, key: &[u8]) -> Detail {
         let past = self.failing.past(key);
-        let mut detail = Detail::new().attempt(past.attempt);
-        if let Some(slot) = self.groups.slot(key) {
-            detail = detail.field("slot", slot);
-        }
+        let mut detail = self.slot(key).attempt(past.attempt);
         if let Some(exit) = past.last_exit {
             detail = detail.field("last exit", exit);
         }

@@ -80,7 +80,16 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    fn observe(&mut self, took: Duration) {
+    /// Counts one more.
+    ///
+    /// ```
+    /// # use requeue_core::Histogram;
+    /// # use std::time::Duration;
+    /// let mut histogram = Histogram::default();
+    /// histogram.observe(Duration::from_millis(3));
+    /// assert_eq!((histogram.count(), histogram.sum), (1, 3_000_000));
+    /// ```
+    pub fn observe(&mut self, took: Duration) {
         let nanos = took.as_nanos();
         let bucket = LONGEST.partition_point(|&longest| u128::from(longest) < nanos);
         self.counts[bucket] += 1;

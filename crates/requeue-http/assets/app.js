@@ -6,12 +6,13 @@ import { Table } from "./table.js";
 
 const $ = (selector) => document.querySelector(selector);
 const KEPT = 900;
-const COUNTS = ["running", "failing", "waiting", "ready", "keys"];
+const COUNTS = [...document.querySelectorAll("[data-count]")].map(({ dataset }) => dataset.count);
 const STATUS = {
   open: "takes keys",
   paused: "paused",
   closed: "takes no new keys, finishes what it has",
   shut_down: "shuts down",
+  unreachable: "the store can't be reached",
   ended: "ended",
 };
 

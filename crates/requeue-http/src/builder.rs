@@ -1,26 +1,22 @@
 //! How a site is made.
 
 use std::fmt;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
-use requeue::{Key, Queue};
 use tokio::sync::watch;
 
 use crate::hosts::Hosts;
 use crate::rows::Detail;
 use crate::samples::{Samples, keep_sampling, unix_time};
 use crate::site::{Inner, Site};
-use crate::source::{DetailOf, Read, Show, Shown};
+use crate::source::{DetailOf, Source};
 
 /// Makes a [`Site`]. Where nothing is said: titled with the queue's name, without metrics, and
 /// answering under the names of this machine's loopback alone.
 #[must_use = "a builder serves nothing before `build`"]
-pub struct Builder<K: Key, S> {
-    queue: Queue<K, S>,
-    show: Show<K>,
-    read: Read<K>,
+pub struct Builder<K> {
+    source: Box<dyn FnOnce(DetailOf<K>) -> Box<dyn Source> + Send>,
     detail: DetailOf<K>,
     title: Option<String>,
     registry: Option<Arc<Registry>>,
@@ -29,12 +25,12 @@ pub struct Builder<K: Key, S> {
     hosts: Hosts,
 }
 
-impl<K: Key, S> Builder<K, S> {
-    pub(crate) fn new(queue: Queue<K, S>, show: Show<K>, read: Read<K>) -> Self {
+impl<K> Builder<K> {
+    pub(crate) fn new(
+        source: impl FnOnce(DetailOf<K>) -> Box<dyn Source> + Send + 'static,
+    ) -> Self {
         Self {
-            queue,
-            show,
-            read,
+            source: Box::new(source),
             detail: Box::new(|_| Detail::new()),
             title: None,
             registry: None,
@@ -127,9 +123,7 @@ impl<K: Key, S> Builder<K, S> {
         self.hosts.allow_any();
         self
     }
-}
 
-impl<K: Key, S: BuildHasher + Send + Sync + 'static> Builder<K, S> {
     /// Makes the site, and begins to sample the queue.
     ///
     /// # Panics
@@ -137,11 +131,11 @@ impl<K: Key, S: BuildHasher + Send + Sync + 'static> Builder<K, S> {
     /// Outside a tokio runtime with time.
     #[must_use = "what nobody mounts or serves is not seen"]
     pub fn build(self) -> Site {
-        let Self { queue, show, read, detail, .. } = self;
-        let title = self.title.or_else(|| queue.name().map(str::to_owned));
+        let source = (self.source)(self.detail);
+        let title = self.title.or_else(|| source.name().map(str::to_owned));
         let inner = Arc::new(Inner {
             title: title.unwrap_or_else(|| "requeue".to_owned()),
-            source: Box::new(Shown { queue, show, read, detail }),
+            source,
             registry: self.registry,
             ready: self.ready,
             healthy: self.healthy,
@@ -157,7 +151,7 @@ impl<K: Key, S: BuildHasher + Send + Sync + 'static> Builder<K, S> {
     }
 }
 
-impl<K: Key, S> fmt::Debug for Builder<K, S> {
+impl<K> fmt::Debug for Builder<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("title", &self.title)

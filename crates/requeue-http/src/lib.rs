@@ -46,7 +46,7 @@
 //! | `/healthz` | 200 as long as this answers, and [`Builder::healthy`] has no objection; else 503 |
 //! | `/readyz` | 200 as long as the queue takes work, and [`Builder::ready`] has no objection; else 503 |
 //! | `/api/v1/summary` | counts, rates, ages, and what runs longest |
-//! | `/api/v1/keys` | a page of keys: `state` (`ready`, `waiting`, `running` or `failing`, which is waiting after a failure; all without it), `q` (part of the key as it is shown, in any case), `limit` (1 to 256), `cursor` (the `next` of the page before) |
+//! | `/api/v1/keys` | a page of keys: `state` (`ready`, `waiting`, `running`, `failing`, which is waiting after a failure, or `parked`; all without it), `q` (part of the key as it is shown, in any case), `limit` (1 to 256), `cursor` (the `next` of the page before) |
 //! | `/api/v1/key` | one key: `key`, or `key_base64` for what is no text |
 //! | `/api/v1/events` | server-sent events: `history` once, `tick` each second, `ended` at the end |
 //!
@@ -63,13 +63,15 @@ mod builder;
 mod events;
 mod hosts;
 mod keys;
+mod memory;
 mod params;
 mod routes;
 mod rows;
 mod samples;
 mod site;
 mod source;
-mod walk;
+#[cfg(feature = "store")]
+mod store;
 
 pub use builder::Builder;
 pub use keys::ShownKey;

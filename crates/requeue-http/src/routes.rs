@@ -11,7 +11,6 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus_client::encoding::text;
-use requeue::{Filter, Phase};
 use serde::Serialize;
 
 use crate::events;
@@ -20,8 +19,7 @@ use crate::params::{Params, Problem, json};
 use crate::rows::{Row, seconds};
 use crate::samples::{Rates, Sample, unix_time};
 use crate::site::Inner;
-use crate::source::{Found, Part, Status};
-use crate::walk::Walk;
+use crate::source::{Found, Part, Status, Walk, Which};
 
 type Site = State<Arc<Inner>>;
 
@@ -109,7 +107,10 @@ async fn page(State(site): Site, OriginalUri(uri): OriginalUri) -> Response {
         Some((_, last)) if !last.is_empty() => format!("{last}/"),
         _ => String::new(),
     };
+    // Keys of a store that fail are put out of the way in the end; others are tried for ever.
+    let can_be_parked = site.source.gauges().parked.is_some();
     let html = include_str!("../assets/index.html")
+        .replace("{trouble}", if can_be_parked { "parked" } else { "failing" })
         .replace("{beside}", &html_escaped(&beside))
         .replace("{title}", &html_escaped(&site.title));
     ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], html).into_response()
@@ -159,6 +160,8 @@ async fn healthz(State(site): Site) -> (StatusCode, &'static str) {
 async fn readyz(State(site): Site) -> (StatusCode, &'static str) {
     match site.status() {
         Status::ShutDown | Status::Ended => (StatusCode::SERVICE_UNAVAILABLE, "ending\n"),
+        #[cfg(feature = "store")]
+        Status::Unreachable => (StatusCode::SERVICE_UNAVAILABLE, "the store can't be reached\n"),
         _ if !(site.ready)() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         Status::Open | Status::Paused | Status::Closed => (StatusCode::OK, "ok\n"),
     }
@@ -190,7 +193,6 @@ impl Inner {
 
     pub(crate) fn summary_json(&self) -> String {
         let gauges = self.source.gauges();
-        let longest = self.source.running(None, 0, 10);
         let times = gauges.times.is_some();
         serde_json::to_string(&Summary {
             title: &self.title,
@@ -204,7 +206,7 @@ impl Inner {
             times,
             oldest_ready: times.then(|| seconds(gauges.oldest_ready)),
             longest_running: times.then(|| seconds(gauges.longest_running)),
-            longest: longest.map(|running| running.rows).unwrap_or_default(),
+            longest: self.source.longest(10),
         })
         // Its maps have strings for keys, and there is nothing else that can go wrong.
         .unwrap_or_default()
@@ -227,14 +229,15 @@ struct Keys {
 
 async fn keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let params = Params::of(query.as_deref(), &["state", "q", "cursor", "limit"])?;
-    let filter = match params.text("state")? {
-        None => Filter::All,
-        Some("ready") => Filter::Phase(Phase::Ready),
-        Some("waiting") => Filter::Waiting,
-        Some("running") => Filter::Running,
-        Some("failing") => Filter::Failing,
+    let which = match params.text("state")? {
+        None => Which::All,
+        Some("ready") => Which::Ready,
+        Some("waiting") => Which::Waiting,
+        Some("running") => Which::Running,
+        Some("failing") => Which::Failing,
+        Some("parked") => Which::Parked,
         Some(_) => {
-            return Err(Problem::parameter("state", "ready, waiting, running or failing"));
+            return Err(Problem::parameter("state", "ready, waiting, running, failing or parked"));
         }
     };
     let limit = match params.text("limit")?.map(str::parse) {
@@ -242,19 +245,13 @@ async fn keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, 
         Some(Ok(limit @ 1..=256)) => limit,
         Some(_) => return Err(Problem::parameter("limit", "a number from 1 to 256")),
     };
-    let cursor = match params.text("cursor")?.map(str::parse) {
-        None => 0,
-        Some(Ok(cursor)) => cursor,
-        Some(Err(_)) => {
-            return Err(Problem::parameter("cursor", "the `next` of the page before"));
-        }
-    };
+    let cursor = params.text("cursor")?.map(str::to_owned);
     let part = params.text("q")?.map(Part::new);
-    let walked = Walk { filter, part, limit, cursor }.of(&*site.source).await;
+    let walked = site.source.walk(&Walk { which, part, limit, cursor }).await?;
     Ok(json(&Keys {
         now: unix_time(),
         keys: walked.rows,
-        next: walked.next.map(|cursor| cursor.to_string()),
+        next: walked.next,
         looked_at: walked.looked_at,
     }))
 }
@@ -272,7 +269,7 @@ async fn key(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, P
             return Err(Problem::parameter("key_base64", "either this or key"));
         }
     };
-    match site.source.find(&bytes) {
+    match site.source.find(&bytes).await? {
         Found::Row(row) => Ok(json(&row)),
         Found::Nothing => Err(Problem::new(StatusCode::NOT_FOUND, "not in the queue")),
         Found::NoKey => Err(Problem::parameter(name, "no key of this queue looks like that")),

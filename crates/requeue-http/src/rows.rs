@@ -51,6 +51,8 @@ enum State {
     Waiting,
     Running,
     Failing,
+    #[cfg(feature = "store")]
+    Parked,
     /// Neither: only remembered for its failures.
     Idle,
 }
@@ -93,14 +95,10 @@ pub(crate) struct Row {
 impl Row {
     pub(crate) fn new<K>(entry: &Entry<K>, bytes: &[u8], now: Time, detail: Detail) -> Self {
         let state = State::of(entry);
-        let is_whole = bytes.len() <= SHOWN;
-        let mut key = escaped(&bytes[..bytes.len().min(SHOWN)]).into_owned();
-        if !is_whole {
-            key.push('…');
-        }
+        let (key, key_base64) = shown(bytes);
         Self {
             key,
-            key_base64: is_whole.then(|| to_base64(bytes)),
+            key_base64,
             state,
             again: entry.phase == Phase::ProcessingDirty,
             age: entry
@@ -116,6 +114,49 @@ impl Row {
             detail: detail.fields,
         }
     }
+}
+
+#[cfg(feature = "store")]
+impl Row {
+    pub(crate) fn stored(entry: &requeue_store::Entry, mut detail: Detail) -> Self {
+        use requeue_store::State as Stored;
+
+        let (key, key_base64) = shown(&entry.key);
+        if let Some(epoch) = entry.epoch {
+            detail = detail.field("epoch", epoch);
+        }
+        Self {
+            key,
+            key_base64,
+            state: match entry.state {
+                Stored::Ready => State::Ready,
+                Stored::Processing => State::Running,
+                Stored::Parked => State::Parked,
+                // There is no other.
+                _ if entry.failures > 0 => State::Failing,
+                _ => State::Waiting,
+            },
+            again: entry.dirty,
+            age: entry.since.map(seconds),
+            due_in: entry.due.map(seconds),
+            attempt: detail.attempt.unwrap_or_else(|| entry.failures.saturating_add(1)),
+            failures: entry.failures,
+            adds: entry.adds,
+            priority: entry.priority.number().into(),
+            why: entry.explain(),
+            detail: detail.fields,
+        }
+    }
+}
+
+/// As text, and in base64 unless it is too long to be shown whole.
+fn shown(key: &[u8]) -> (String, Option<String>) {
+    let is_whole = key.len() <= SHOWN;
+    let mut text = escaped(&key[..key.len().min(SHOWN)]).into_owned();
+    if !is_whole {
+        text.push('…');
+    }
+    (text, is_whole.then(|| to_base64(key)))
 }
 
 /// Seconds, to the microsecond.

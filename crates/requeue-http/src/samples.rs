@@ -24,7 +24,8 @@ pub(crate) struct Sample {
     pub(crate) ready: usize,
     pub(crate) waiting: usize,
     pub(crate) running: usize,
-    pub(crate) failing: usize,
+    pub(crate) failing: Option<usize>,
+    pub(crate) parked: Option<usize>,
     pub(crate) adds: u64,
     pub(crate) coalesced: u64,
     pub(crate) runs: u64,
@@ -49,6 +50,7 @@ impl Sample {
             waiting: gauges.waiting,
             running: gauges.running,
             failing: gauges.failing,
+            parked: gauges.parked,
             adds: counts.adds,
             coalesced: counts.coalesced,
             runs: counts.hand_outs,
@@ -126,7 +128,8 @@ pub(crate) struct Columns {
     ready: Vec<usize>,
     waiting: Vec<usize>,
     running: Vec<usize>,
-    failing: Vec<usize>,
+    failing: Vec<Option<usize>>,
+    parked: Vec<Option<usize>>,
     adds: Vec<u64>,
     coalesced: Vec<u64>,
     runs: Vec<u64>,
@@ -149,6 +152,7 @@ impl Columns {
             waiting: column(samples, |sample| sample.waiting),
             running: column(samples, |sample| sample.running),
             failing: column(samples, |sample| sample.failing),
+            parked: column(samples, |sample| sample.parked),
             adds: column(samples, |sample| sample.adds),
             coalesced: column(samples, |sample| sample.coalesced),
             runs: column(samples, |sample| sample.runs),
@@ -191,21 +195,7 @@ mod tests {
     use super::*;
 
     fn sample(t: f64, runs: u64) -> Sample {
-        let queue = requeue::Queue::<u8>::new();
-        let gauges = Gauges {
-            keys: 0,
-            ready: 0,
-            waiting: 0,
-            running: 0,
-            failing: 0,
-            counts: queue.counts(),
-            given_up: 0,
-            panics: 0,
-            times: None,
-            oldest_ready: Duration::ZERO,
-            longest_running: Duration::ZERO,
-        };
-        Sample { t, runs, ..Sample::of(&gauges) }
+        Sample { t, runs, ..Sample::of(&Gauges::default()) }
     }
 
     #[test]

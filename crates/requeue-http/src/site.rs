@@ -1,6 +1,8 @@
 //! What is served of one queue.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::hash::BuildHasher;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +16,7 @@ use tokio::sync::watch;
 use crate::Builder;
 use crate::hosts::Hosts;
 use crate::keys::ShownKey;
+use crate::memory::Shown;
 use crate::routes;
 use crate::samples::Samples;
 use crate::source::Source;
@@ -46,7 +49,11 @@ const GRACE: Duration = Duration::from_secs(1);
 
 impl Site {
     /// A site of this queue, with keys that are text or bytes.
-    pub fn builder<K: ShownKey, S>(queue: Queue<K, S>) -> Builder<K, S> {
+    pub fn builder<K, S>(queue: Queue<K, S>) -> Builder<K>
+    where
+        K: ShownKey,
+        S: BuildHasher + Send + Sync + 'static,
+    {
         Self::builder_with(queue, K::bytes, K::from_bytes)
     }
 
@@ -69,12 +76,43 @@ impl Site {
     /// let site = site.build();
     /// # });
     /// ```
-    pub fn builder_with<K: Key, S>(
+    pub fn builder_with<K, S>(
         queue: Queue<K, S>,
-        show: impl Fn(&K) -> std::borrow::Cow<'_, [u8]> + Send + Sync + 'static,
+        show: impl Fn(&K) -> Cow<'_, [u8]> + Send + Sync + 'static,
         read: impl Fn(&[u8]) -> Option<K> + Send + Sync + 'static,
-    ) -> Builder<K, S> {
-        Builder::new(queue, Box::new(show), Box::new(read))
+    ) -> Builder<K>
+    where
+        K: Key,
+        S: BuildHasher + Send + Sync + 'static,
+    {
+        let (show, read) = (Box::new(show), Box::new(read));
+        Builder::new(|detail| Box::new(Shown { queue, show, read, detail }))
+    }
+
+    /// A site of a queue in a store: the keys are all processes', and so are their numbers; what is
+    /// counted, its rates and latencies, and whether it takes keys, are this process's.
+    ///
+    /// The store is asked for the numbers each second, and less often where that takes it long; and
+    /// for those of the running keys that have been so longest, of the first 256 by key.
+    ///
+    /// ```
+    /// use requeue_http::Site;
+    /// use requeue_store::Store;
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let store = Store::connect(&url).await?;
+    /// store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// let site = Site::of_store(queue).build();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "store")]
+    pub fn of_store(queue: requeue_store::Queue) -> Builder<requeue_store::Key> {
+        Builder::new(|detail| Box::new(crate::store::Stored::new(queue, detail)))
     }
 
     /// All of it, to be nested under whatever path: `nest_service` has it at `/queue` and at

@@ -206,15 +206,18 @@ async fn add_free(
     let mut patience = Patience::new();
     let mut unsure = false;
     loop {
-        let asks = asks.clone();
+        let sent = asks.clone();
         let added = async {
             match tried {
-                Tried::No => Ok(engine.add(place, asks).await?.into_iter().map(Some).collect()),
-                Tried::InVain => engine.add_free(place, asks).await,
+                Tried::No => Ok(engine.add(place, sent).await?.into_iter().map(Some).collect()),
+                Tried::InVain => engine.add_free(place, sent).await,
             }
         };
         let fault = match timeout_at(deadline, added).await {
-            Ok(Ok(answers)) => return Ok(Free { answers, unsure }),
+            Ok(Ok(answers)) => {
+                place.meters.added(&asks, &answers);
+                return Ok(Free { answers, unsure });
+            }
             Ok(Err(fault)) if fault.kind == Kind::Locked && tried == Tried::No => {
                 tried = Tried::InVain;
                 continue;

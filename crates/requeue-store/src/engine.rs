@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -10,6 +11,7 @@ use crate::add::{Add, Added, Cancelled, EarlyAdd, Priority};
 use crate::error::Fault;
 use crate::inspect::{Counts, Entry, State};
 use crate::key::Key;
+use crate::meters::Meters;
 
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, Fault>>;
@@ -20,6 +22,14 @@ pub(crate) struct Place {
     pub(crate) id: i64,
     pub(crate) name: String,
     pub(crate) early_add: EarlyAdd,
+    /// Of this process.
+    pub(crate) meters: Arc<Meters>,
+}
+
+impl Place {
+    pub(crate) fn new(id: i64, name: impl Into<String>, early_add: EarlyAdd) -> Self {
+        Self { id, name: name.into(), early_add, meters: Arc::default() }
+    }
 }
 
 /// An add of a key.

@@ -149,6 +149,7 @@ async fn claim(
     let claimed = claimed.map_err(|_| "there was no answer in time".to_owned())?;
     let claimed = claimed.map_err(|fault| fault.source.to_string())?;
     *hand_outs = ((u64::from(*hand_outs) + claimed.items.len() as u64) % u64::from(every)) as u32;
+    shared.place.meters.handed_out(&claimed.items);
     let items = claimed.items.into_iter();
     let items = items.map(|out| Item::new(Arc::clone(shared), out, since)).collect();
     Ok((items, claimed.next))

@@ -35,6 +35,7 @@ pub struct Item {
     shared: Option<Arc<Shared>>,
     out: HandOut,
     lost: CancellationToken,
+    since: Instant,
     /// Of a handler, to be passed on.
     pub(crate) error: Option<String>,
 }
@@ -43,7 +44,7 @@ impl Item {
     /// The engine was asked for it at `since`.
     pub(crate) fn new(shared: Arc<Shared>, out: HandOut, since: Instant) -> Self {
         let lost = shared.leases.hold(out.key.clone(), out.epoch, since);
-        Self { shared: Some(shared), out, lost, error: None }
+        Self { shared: Some(shared), out, lost, since, error: None }
     }
 
     /// The key. The item derefs to it, too.
@@ -198,7 +199,7 @@ impl Item {
     async fn end(mut self, how: How) -> Result<(), FinishError> {
         let (reply, answered) = oneshot::channel();
         if let Some(shared) = self.shared.take() {
-            send(&shared, &self.out, how, Some(reply));
+            self.send(&shared, how, Some(reply));
         }
         answered.await.unwrap_or_else(|_| {
             Err(FinishError::Unreachable("the runtime of the queue has ended".into()))
@@ -208,8 +209,29 @@ impl Item {
     /// Ends it, and nobody waits for that.
     pub(crate) fn end_unseen(mut self, how: How) {
         if let Some(shared) = self.shared.take() {
-            send(&shared, &self.out, how, None);
+            self.send(&shared, how, None);
         }
+    }
+
+    fn send(
+        &self,
+        shared: &Shared,
+        how: How,
+        reply: Option<oneshot::Sender<Result<(), FinishError>>>,
+    ) {
+        let (out, meters, worked) = (&self.out, &shared.place.meters, self.since.elapsed());
+        let Some(lease) = shared.leases.release(out.epoch) else {
+            meters.ended(worked, None);
+            if let Some(reply) = reply {
+                // Who asked may have gone.
+                let _ = reply.send(Err(FinishError::Lost));
+            }
+            return;
+        };
+        meters.ended(worked, Some((&how, out)));
+        let end = End { key: out.key.clone(), epoch: out.epoch, how };
+        let shard = shared.engine.shard(&shared.place, &out.key);
+        shared.finishing.put(shard, Finishing::new(end, lease, reply));
     }
 
     pub(crate) const fn asked(&self) -> Asked {
@@ -217,30 +239,12 @@ impl Item {
     }
 }
 
-fn send(
-    shared: &Shared,
-    out: &HandOut,
-    how: How,
-    reply: Option<oneshot::Sender<Result<(), FinishError>>>,
-) {
-    let Some(lease) = shared.leases.release(out.epoch) else {
-        if let Some(reply) = reply {
-            // Who asked may have gone.
-            let _ = reply.send(Err(FinishError::Lost));
-        }
-        return;
-    };
-    let end = End { key: out.key.clone(), epoch: out.epoch, how };
-    let shard = shared.engine.shard(&shared.place, &out.key);
-    shared.finishing.put(shard, Finishing::new(end, lease, reply));
-}
-
 impl Drop for Item {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.take() {
             let delay = Delay::Backoff(shared.options.failing());
             let how = self.failure(delay, &"the worker ended without a word");
-            send(&shared, &self.out, how, None);
+            self.send(&shared, how, None);
         }
     }
 }

@@ -19,6 +19,7 @@ struct Held {
     key: Key,
     /// Until when it is surely this process's: by its own clock, from before the engine was asked.
     deadline: Instant,
+    since: Instant,
     lost: CancellationToken,
     /// Its worker has done its part: what is left is to tell the engine, which may take long.
     is_ending: bool,
@@ -86,7 +87,7 @@ impl Leases {
     pub(crate) fn hold(&self, key: Key, epoch: i64, since: Instant) -> CancellationToken {
         let lost = CancellationToken::new();
         let deadline = since + self.lease;
-        let held = Held { key, deadline, lost: lost.clone(), is_ending: false };
+        let held = Held { key, deadline, since, lost: lost.clone(), is_ending: false };
         let mut all = self.lock();
         all.insert(epoch, held);
         let is_first = all.len() == 1;
@@ -112,6 +113,14 @@ impl Leases {
 
     pub(crate) fn len(&self) -> usize {
         self.lock().values().filter(|held| !held.is_ending).count()
+    }
+
+    /// For how long each has been held.
+    pub(crate) fn ages(&self) -> Vec<Duration> {
+        let now = Instant::now();
+        let held = self.lock();
+        let held = held.values().filter(|held| !held.is_ending);
+        held.map(|held| now - held.since).collect()
     }
 
     /// What is lost by now, and when the next is.

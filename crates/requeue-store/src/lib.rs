@@ -60,11 +60,13 @@ mod item;
 mod key;
 mod lane;
 mod leases;
+mod meters;
 mod options;
 mod patience;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod queue;
+mod recent;
 #[cfg(feature = "redis")]
 mod redis;
 mod row;

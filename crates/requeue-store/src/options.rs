@@ -16,6 +16,8 @@ pub(crate) struct Options {
     pub(crate) oldest_every: u32,
     pub(crate) poll: Duration,
     pub(crate) add_timeout: Duration,
+    #[cfg(feature = "prometheus")]
+    pub(crate) metrics: Option<requeue::metrics::Metrics>,
 }
 
 impl Default for Options {
@@ -29,6 +31,8 @@ impl Default for Options {
             oldest_every: 10,
             poll: Duration::from_secs(1),
             add_timeout: Duration::from_secs(30),
+            #[cfg(feature = "prometheus")]
+            metrics: None,
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::key::Key;
 use crate::lane::{Lanes, MOST};
 use crate::leases::Leases;
 use crate::options::Options;
+use crate::recent::Recent;
 
 /// A queue that other processes, on this machine or others, have open, too.
 ///
@@ -37,6 +38,7 @@ pub(crate) struct Shared {
     pub(crate) adding: Lanes<Adding>,
     pub(crate) finishing: Lanes<Finishing>,
     pub(crate) ending: watch::Sender<Ending>,
+    pub(crate) recent: tokio::sync::Mutex<Option<Recent>>,
 }
 
 /// Whether no more is handed out here.
@@ -53,7 +55,9 @@ impl Queue {
         let (adding, finishing) = (Lanes::new(&engine, &place), Lanes::new(&engine, &place));
         let leases = Leases::start(Arc::clone(&engine), Arc::clone(&place), options.lease);
         let ending = watch::Sender::new(Ending::No);
-        let shared = Arc::new(Shared { engine, place, options, leases, adding, finishing, ending });
+        let recent = tokio::sync::Mutex::default();
+        let shared = Shared { engine, place, options, leases, adding, finishing, ending, recent };
+        let shared = Arc::new(shared);
         let (getters, come) = mpsc::unbounded_channel();
         tokio::spawn(getting::serve(Arc::downgrade(&shared), come));
         Self { shared, getters }

@@ -54,6 +54,11 @@ impl Row {
         self.run.is_none() && self.is_dirty(now)
     }
 
+    /// Whether it is handed out again when its worker is done.
+    pub(crate) fn is_dirty_with_a_worker(&self, now: Micros) -> bool {
+        self.run.is_some() && self.is_dirty(now)
+    }
+
     const fn is_nothing(&self) -> bool {
         self.at.is_none() && self.run.is_none() && !self.parked
     }
@@ -271,7 +276,7 @@ impl Row {
         Entry {
             key,
             state: self.state(now),
-            dirty: self.run.is_some() && self.is_dirty(now),
+            dirty: self.is_dirty_with_a_worker(now),
             since: match self.run {
                 Some(run) => Some(until(run.since, now)),
                 None if self.since > now => None,

@@ -175,6 +175,44 @@ impl Opening {
         self
     }
 
+    /// Shows the queue under its name: how many keys it has, by all processes, counted every ten
+    /// seconds, or less often where that takes long; and what this process does, from now on. While the
+    /// store can't be reached, the numbers of keys stay as they were.
+    ///
+    /// Each process that asks for it shows the same keys: of `workqueue_depth` and the like dashboards
+    /// want the greatest, and the sum of the rest.
+    ///
+    /// ```
+    /// use prometheus_client::encoding::text;
+    /// use prometheus_client::registry::Registry;
+    /// use requeue::metrics::Metrics;
+    /// # use requeue_store::Store;
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let mut registry = Registry::default();
+    /// let metrics = Metrics::register(&mut registry);
+    /// let queue = store.queue("mail").metrics(&metrics).open().await?;
+    /// queue.add("alice").await?;
+    ///
+    /// // Who can't wait for the next count:
+    /// queue.recent_counts().await?;
+    /// let mut body = String::new();
+    /// text::encode(&mut body, &registry)?;
+    /// assert!(body.contains("\nworkqueue_adds_total{name=\"mail\"} 1\n"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "prometheus")]
+    pub fn metrics(mut self, metrics: &requeue::metrics::Metrics) -> Self {
+        self.options.metrics = Some(metrics.clone());
+        self
+    }
+
     /// Opens the queue, and makes it if there is none, unless it is to be an
     /// [existing](Self::existing) one.
     ///
@@ -182,7 +220,8 @@ impl Opening {
     ///
     /// If there is no such queue and none is to be made, which is [told apart](OpenError::is_missing);
     /// if there is no schema of this version, the name is empty, longer than 200 bytes or has a NUL
-    /// in it, the queue has other early adds than those asked for, or the store can't be reached.
+    /// in it, the queue has other early adds than those asked for, its name is shown by the metrics
+    /// already, or the store can't be reached.
     ///
     /// # Panics
     ///
@@ -209,7 +248,15 @@ impl Opening {
             let why = format!("its early adds are {:?}, not {wanted:?}", place.early_add);
             return Err(bad(&why));
         }
-        Ok(Queue::new(store.engine, place, options))
+        #[cfg(feature = "prometheus")]
+        let metrics = options.metrics.clone();
+        let queue = Queue::new(store.engine, place, options);
+        #[cfg(feature = "prometheus")]
+        if let Some(metrics) = metrics {
+            metrics.add(&name, &queue.shared).map_err(|error| bad(&error.to_string()))?;
+            tokio::spawn(crate::recent::keep_counting(Arc::downgrade(&queue.shared)));
+        }
+        Ok(queue)
     }
 }
 

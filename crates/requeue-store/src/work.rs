@@ -66,6 +66,10 @@ impl WorkQueue for Queue {
     fn left(&self) -> Drained<Key> {
         Drained::new(0, self.held(), Vec::new())
     }
+
+    fn note_panic(&self) {
+        self.shared.place.meters.panicked();
+    }
 }
 
 impl WorkItem for Item {

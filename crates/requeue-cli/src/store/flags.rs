@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::args::{self, Common, Read, Stdin, Summary};
+use crate::serve::Address;
 use crate::values::parse_duration;
 
 /// As `run`'s: a test holds it to the flags.
@@ -29,7 +30,7 @@ pub(crate) struct Through {
     /// Keep the keys there until they are done: sqlite:FILE, postgres://HOST/DATABASE, redis://HOST
     #[arg(long, value_name = "URL", help_heading = "Input")]
     #[arg(conflicts_with_all = ["max_keys", "dry_run", "delay", "debounce", "debounce_max"])]
-    #[arg(conflicts_with_all = ["min_interval", "order", "group_by", "group_jobs", "serve"])]
+    #[arg(conflicts_with_all = ["min_interval", "order", "group_by", "group_jobs"])]
     pub(crate) store: Option<String>,
 
     /// In the queue of this name [default]
@@ -73,6 +74,10 @@ pub(crate) struct WorkFlags {
     )]
     #[arg(help_heading = "Command")]
     pub(crate) stdin: Stdin,
+
+    /// A live page of the queue at localhost:PORT, or ADDR:PORT
+    #[arg(long, value_name = "PORT", help_heading = "Output")]
+    pub(crate) serve: Option<Address>,
 
     /// End once no key is ready, waiting or running anywhere
     #[arg(long, help_heading = "Ending")]

@@ -1,6 +1,7 @@
 //! Keys of a queue in a store, as they are lent for runs.
 
-use requeue_store::{Item, Queue};
+use requeue_http::{Builder, Site};
+use requeue_store::{Item, Key, Queue};
 
 use crate::given::Later;
 use crate::lent::{Back, Lender, Loan};
@@ -12,6 +13,10 @@ impl Lender for Queue {
 
     fn close(&self) {
         self.shut_down_when_idle();
+    }
+
+    fn page(&self) -> Builder<Key> {
+        Site::of_store(self.clone())
     }
 }
 

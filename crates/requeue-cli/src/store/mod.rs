@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use requeue::metrics::Metrics;
 use requeue_store::{EarlyAdd, Opening, Queue, Store};
 use tokio::sync::oneshot;
 
@@ -29,6 +30,7 @@ use crate::input::{Format, Kind};
 use crate::letters::identity;
 use crate::reader;
 use crate::run::{self, Files, Parts, block_on};
+use crate::serve::Listener;
 use crate::source::Input;
 
 /// `requeue run --store`: what is read goes through a store.
@@ -40,9 +42,11 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     let (input, stopper) = Input::open(&source, config.unfinished.is_some())?;
     let files = Files::open(&config, identity(input.metadata()))?;
     block_on(async {
-        let queue = place.to_work_on(lease, early_add, &config).await?;
+        let listener = Listener::of(&config).await?;
+        let metrics = listener.as_ref().map(Listener::metrics);
+        let queue = place.to_work_on(lease, early_add, &config, metrics).await?;
         let lender = Some(Arc::new(queue.clone()) as _);
-        let parts = Parts { config, files, stopper: Some(stopper), things: None, lender };
+        let parts = Parts { config, files, listener, stopper: Some(stopper), things: None, lender };
         run::go(parts, |runner| {
             warnings::show(runner);
             reader::spawn(runner, input, Reading::new(runner, queue))
@@ -53,7 +57,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
 
 /// `requeue work`.
 pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
-    let WorkFlags { place, lease, common, stdin, until_empty } = flags;
+    let WorkFlags { place, lease, common, stdin, serve, until_empty } = flags;
     let early_add = early_add(common.early_add)?;
     let own = Own {
         name: "work",
@@ -65,15 +69,17 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
         at_eof: AtEof::Finish,
         unfinished: None,
     };
-    let config = Config::of(common, Alone::default(), own)?;
+    let config = Config::of(common, Alone { serve, ..Alone::default() }, own)?;
     let files = Files::open(&config, None)?;
     block_on(async {
-        let queue = place.to_work_on(lease, early_add, &config).await?;
+        let listener = Listener::of(&config).await?;
+        let metrics = listener.as_ref().map(Listener::metrics);
+        let queue = place.to_work_on(lease, early_add, &config, metrics).await?;
         if until_empty {
             queue.shut_down_when_idle();
         }
         let lender = Some(Arc::new(queue) as _);
-        let parts = Parts { config, files, stopper: None, things: None, lender };
+        let parts = Parts { config, files, listener, stopper: None, things: None, lender };
         run::go(parts, |runner| {
             warnings::show(runner);
             // Nothing is left of an input, as there is none.
@@ -100,8 +106,12 @@ impl Place {
         lease: Duration,
         early_add: Option<EarlyAdd>,
         config: &Config,
+        metrics: Option<&Metrics>,
     ) -> Result<Queue, Refusal> {
-        self.to_change(early_add, |opening| {
+        self.to_change(early_add, |mut opening| {
+            if let Some(metrics) = metrics {
+                opening = opening.metrics(metrics);
+            }
             let opening = opening.lease(lease).backoff(config.base_delay, config.max_delay);
             match config.retries {
                 Some(retries) => opening.max_failures(retries.saturating_add(1)),

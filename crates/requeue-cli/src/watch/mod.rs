@@ -37,6 +37,7 @@ use crate::config::{Config, Own};
 use crate::exit::{Ended, Refusal};
 use crate::input::{Format, Kind};
 use crate::run::{self, Files, Parts};
+use crate::serve::Listener;
 use crate::values::Retries;
 
 /// Runs until it is told to end.
@@ -66,8 +67,9 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         };
         let (is_over, over) = oneshot::channel();
         let mut leading = None;
-        let parts =
-            Parts { config, files, stopper: None, things: Some(Arc::new(watched)), lender: None };
+        let listener = Listener::of(&config).await?;
+        let things = Some(Arc::new(watched) as _);
+        let parts = Parts { config, files, listener, stopper: None, things, lender: None };
         let ended = run::go(parts, |runner| {
             let feed = Arc::new(Feed::new(runner, &objects, initial, candidate.is_some()));
             related.follow(&access, &feed, &resource);

@@ -115,3 +115,34 @@ fn an_address_that_is_none_or_is_taken_is_named_before_anything_runs() {
     assert_eq!((ended.code(), ended.text()), (Some(125), String::new()));
     assert!(ended.stderr.contains(&format!("port {port}: ")), "{}", ended.stderr);
 }
+
+#[cfg(feature = "store")]
+#[test]
+fn a_worker_shows_the_queue_of_its_store() {
+    use crate::store::{add, requeue};
+
+    let dir = directory("a_worker_shows_the_queue_of_its_store");
+    let mut gate = Gate::new(&dir);
+    let script = "echo \"$1\"; read _ <gate; [ $1 != b ]";
+    add(&dir, &["a", "--priority", "high"]);
+    add(&dir, &["b"]);
+    add(&dir, &["c", "--after", "1h"]);
+    let args = ["--serve", ":0", "-j1", "--retries", "0", "-c", script];
+    let mut run = Live::spawn(&mut requeue(&dir, "work", &args));
+    let server = address(&mut run);
+    run.wait_for("a");
+    let row = get(server, "/api/v1/key?key=a");
+    assert_eq!((&row["state"], &row["attempt"]), (&json!("running"), &json!(1)));
+    assert_eq!(row["detail"], json!({ "slot": "1", "epoch": "1" }));
+    let now = |name: &str| get(server, "/api/v1/summary")["now"][name].clone();
+    until(|| now("keys") == json!(3) && now("running") == json!(1) && now("waiting") == json!(1));
+    gate.open(2);
+    until(|| now("parked") == json!(1) && now("running") == json!(0));
+    let (status, metrics) = ask(server, "localhost", "/metrics");
+    let counted = "\nworkqueue_given_up_total{name=\"default\"} 1\n";
+    assert!(metrics.contains(counted), "{status} {metrics}");
+    assert!(!metrics.contains("name=\"work\""), "{metrics}");
+    assert_eq!(ask(server, "localhost", "/readyz").0, 200);
+    run.signal(rustix::process::Signal::INT);
+    run.end();
+}

@@ -317,7 +317,7 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(code, 2);
     assert!(said.contains("its early adds are Hold"), "{said}");
     // A queue in a store has no groups, and so on.
-    for args in [&["--delay", "1s"][..], &["--group-by", "x"], &["--dry-run"], &["--serve", "0"]] {
+    for args in [&["--delay", "1s"][..], &["--group-by", "x"], &["--dry-run"]] {
         let (code, said) = with("sqlite:jobs.db", "run", &[args, &["echo"]].concat());
         assert_eq!(code, 2);
         assert!(said.contains("cannot be used with"), "{said}");

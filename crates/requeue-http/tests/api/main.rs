@@ -4,6 +4,8 @@ mod client;
 mod events;
 mod keys;
 mod refusals;
+#[cfg(feature = "store")]
+mod store;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,11 +33,11 @@ struct Served {
 }
 
 impl Served {
-    fn new<S>(site: Builder<Vec<u8>, S>) -> Self
-    where
-        S: std::hash::BuildHasher + Send + Sync + 'static,
-    {
-        let runtime = Runtime::new().expect("a runtime");
+    fn new<K: 'static>(site: Builder<K>) -> Self {
+        Self::within(Runtime::new().expect("a runtime"), site)
+    }
+
+    fn within<K: 'static>(runtime: Runtime, site: Builder<K>) -> Self {
         let _inside = runtime.enter();
         let site = site.build();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");

@@ -315,7 +315,7 @@ impl<'a> Rest<'a> {
 /// A queue's number, and whether its adds are held back.
 fn place(name: &str, row: &SqlRow) -> Place {
     let early_add = if row.get(1) { EarlyAdd::Hold } else { EarlyAdd::Replace };
-    Place { id: row.get::<_, i32>(0).into(), name: name.to_owned(), early_add }
+    Place::new(row.get::<_, i32>(0).into(), name, early_add)
 }
 
 const fn is_hold(early_add: EarlyAdd) -> bool {

@@ -208,7 +208,7 @@ impl Redis {
         }
         lock(&self.queues).entry(name.to_owned()).or_insert(shards);
         let id = self.places.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(Place { id, name: name.to_owned(), early_add }))
+        Ok(Some(Place::new(id, name, early_add)))
     }
 }
 

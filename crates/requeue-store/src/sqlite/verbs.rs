@@ -31,7 +31,7 @@ impl Work<'_> {
         let sql = "select id, early_add from queues where name = ?1";
         let place = |row: &rusqlite::Row<'_>| {
             let early_add = if row.get(1)? { EarlyAdd::Hold } else { EarlyAdd::Replace };
-            Ok(Place { id: row.get(0)?, name: name.to_owned(), early_add })
+            Ok(Place::new(row.get(0)?, name, early_add))
         };
         self.connection.query_row(sql, [name], place).optional()
     }

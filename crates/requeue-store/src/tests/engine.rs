@@ -160,7 +160,7 @@ impl Engine for Memory {
     }
 
     fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place> {
-        Box::pin(std::future::ready(Ok(Place { id: 1, name: name.to_owned(), early_add })))
+        Box::pin(std::future::ready(Ok(Place::new(1, name, early_add))))
     }
 
     fn find<'a>(&'a self, _: &'a str) -> Answer<'a, Option<Place>> {
@@ -305,6 +305,7 @@ impl Engine for Memory {
                 waiting: count(State::Waiting),
                 processing: count(State::Processing),
                 parked: count(State::Parked),
+                dirty: rows.values().filter(|row| row.is_dirty_with_a_worker(now)).count() as u64,
                 ..Counts::default()
             }
         })

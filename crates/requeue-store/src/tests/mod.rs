@@ -2,6 +2,7 @@
 //! fails. Time is tokio's, and passes only where everybody waits for it.
 
 mod engine;
+mod metering;
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -23,7 +24,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn queue_with(engine: Memory, options: Options) -> (Arc<Memory>, Queue) {
     let engine = Arc::new(engine);
-    let place = Place { id: 1, name: "q".to_owned(), early_add: EarlyAdd::Replace };
+    let place = Place::new(1, "q", EarlyAdd::Replace);
     let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, options);
     (engine, queue)
 }
@@ -221,7 +222,7 @@ async fn a_lease_that_can_not_be_renewed_is_lost_before_the_engine_says_so() {
 async fn who_has_lost_a_key_changes_nothing() {
     let (engine, queue) = queue();
     let (_, other) = {
-        let place = Place { id: 1, name: "q".to_owned(), early_add: EarlyAdd::Replace };
+        let place = Place::new(1, "q", EarlyAdd::Replace);
         let other = Queue::new(Arc::clone(&engine) as _, place, Options::default());
         ((), other)
     };

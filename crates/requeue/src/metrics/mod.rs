@@ -16,12 +16,14 @@
 
 #[cfg(feature = "prometheus")]
 mod prometheus;
+mod sample;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "prometheus")]
 pub use self::prometheus::{Buckets, Metrics};
+pub use self::sample::{Sample, Scrape};
 
 /// What a queue tells a metrics backend, before the operation returns and outside every lock.
 ///

@@ -12,8 +12,8 @@ use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
 use requeue_core::{BUCKETS, Histogram};
 
+use super::{Sample, Scrape};
 use crate::queue::Shared;
-use crate::queue::sample::Sample;
 use crate::sync::{Arc, Guarded, Mutex, MutexGuard, PoisonError, Weak, drop_quietly};
 use crate::{BuildError, Key};
 
@@ -71,6 +71,7 @@ use crate::{BuildError, Key};
 /// | `workqueue_failures_total` | counter | attempts that failed |
 /// | `workqueue_given_up_total` | counter | keys given up after too many failures |
 /// | `workqueue_panics_total` | counter | attempts that panicked |
+/// | `workqueue_parked` | gauge | keys that are out of the way until they are revived; of queues in a store |
 #[derive(Clone)]
 pub struct Metrics {
     queues: Arc<Queues>,
@@ -127,17 +128,51 @@ impl Metrics {
         Self { queues }
     }
 
-    /// Shows a queue under its name, from now until it is gone.
-    pub(crate) fn add_queue<K: Key>(&self, queue: &Arc<Shared<K>>) -> Result<(), BuildError> {
-        let name = queue.name.as_ref().filter(|name| !name.is_empty());
-        let name = name.ok_or(BuildError::Unnamed)?;
-        let queue: Arc<dyn Scrape> = Arc::<Shared<K>>::clone(queue);
-        if self.queues.add(name, &queue) {
+    /// Shows a queue under its name, from now until it is gone. Queues of this crate are shown by
+    /// [`Builder::metrics`](crate::Builder::metrics); this is for those that keep their keys
+    /// elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// If the name is empty, or that of a queue that is shown.
+    ///
+    /// ```
+    /// use prometheus_client::encoding::text;
+    /// use prometheus_client::registry::Registry;
+    /// use requeue::metrics::{Metrics, Sample, Scrape};
+    /// use std::sync::Arc;
+    ///
+    /// struct Elsewhere;
+    ///
+    /// impl Scrape for Elsewhere {
+    ///     fn scrape(&self) -> Option<Sample> {
+    ///         let mut sample = Sample::default();
+    ///         sample.depth = 3;
+    ///         Some(sample)
+    ///     }
+    /// }
+    ///
+    /// let mut registry = Registry::default();
+    /// let queue = Arc::new(Elsewhere);
+    /// Metrics::register(&mut registry).add("mail", &queue)?;
+    ///
+    /// let mut body = String::new();
+    /// text::encode(&mut body, &registry)?;
+    /// assert!(body.contains("\nworkqueue_depth{name=\"mail\"} 3\n"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn add<Q: Scrape + 'static>(&self, name: &str, queue: &Arc<Q>) -> Result<(), BuildError> {
+        if name.is_empty() {
+            return Err(BuildError::Unnamed);
+        }
+        let name: Arc<str> = name.into();
+        let queue: Arc<dyn Scrape> = Arc::<Q>::clone(queue);
+        if self.queues.add(&name, &queue) {
             return Ok(());
         }
         // A scrape that is under way may be all that keeps the other queue.
         drop(self.queues.scraping.lock());
-        let added = self.queues.add(name, &queue);
+        let added = self.queues.add(&name, &queue);
         added.then_some(()).ok_or_else(|| BuildError::DuplicateName(name.to_string()))
     }
 }
@@ -148,13 +183,8 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// A queue of whatever keys.
-trait Scrape: Send + Sync {
-    fn sample(&self) -> Option<Sample>;
-}
-
 impl<K: Key> Scrape for Shared<K> {
-    fn sample(&self) -> Option<Sample> {
+    fn scrape(&self) -> Option<Sample> {
         self.sample()
     }
 }
@@ -205,7 +235,7 @@ impl Queues {
             queue.is_some()
         });
         let sample = |(name, queue): (Arc<str>, Arc<dyn Scrape>)| {
-            let sample = queue.sample();
+            let sample = queue.scrape();
             drop_quietly(queue);
             Some((name, sample?))
         };
@@ -229,9 +259,12 @@ impl Collector for Queues {
             return Ok(());
         }
         for family in FAMILIES {
+            if !samples.iter().any(|(_, sample)| family.value.is_kept(sample)) {
+                continue;
+            }
             let (name, help, kind) = (family.name, family.help, family.value.kind());
             let mut encoder = encoder.encode_descriptor(name, help, None, kind)?;
-            for (name, sample) in &samples {
+            for (name, sample) in samples.iter().filter(|(_, of)| family.value.is_kept(of)) {
                 let labels = [("name", &**name)];
                 family.value.encode(sample, self.buckets, encoder.encode_family(&labels)?)?;
             }
@@ -250,6 +283,8 @@ struct Family {
 enum Value {
     Count(fn(&Sample) -> u64),
     Keys(fn(&Sample) -> usize),
+    /// Not every queue has such keys.
+    KeysOfSome(fn(&Sample) -> Option<usize>),
     Age(fn(&Sample) -> Duration),
     Times(fn(&Sample) -> &Histogram),
 }
@@ -258,8 +293,15 @@ impl Value {
     const fn kind(&self) -> MetricType {
         match self {
             Self::Count(_) => MetricType::Counter,
-            Self::Keys(_) | Self::Age(_) => MetricType::Gauge,
+            Self::Keys(_) | Self::KeysOfSome(_) | Self::Age(_) => MetricType::Gauge,
             Self::Times(_) => MetricType::Histogram,
+        }
+    }
+
+    fn is_kept(&self, of: &Sample) -> bool {
+        match self {
+            Self::KeysOfSome(read) => read(of).is_some(),
+            Self::Count(_) | Self::Keys(_) | Self::Age(_) | Self::Times(_) => true,
         }
     }
 
@@ -267,6 +309,7 @@ impl Value {
         match self {
             Self::Count(read) => to.encode_counter(&read(of), None::<&Exemplar<NoLabelSet, u64>>),
             Self::Keys(read) => to.encode_gauge(&read(of)),
+            Self::KeysOfSome(read) => to.encode_gauge(&read(of).unwrap_or_default()),
             Self::Age(read) => to.encode_gauge(&read(of).as_secs_f64()),
             Self::Times(read) => encode_histogram(read(of), buckets, to),
         }
@@ -286,7 +329,7 @@ fn encode_histogram(times: &Histogram, buckets: Buckets, mut to: MetricEncoder<'
     to.encode_histogram::<NoLabelSet>(seconds, times.count(), &counts[..=bounds], None)
 }
 
-const FAMILIES: [Family; 14] = [
+const FAMILIES: [Family; 15] = [
     // As in Kubernetes' component-base, but for what it puts before each text on its stability.
     Family {
         name: "workqueue_depth",
@@ -360,6 +403,11 @@ const FAMILIES: [Family; 14] = [
         name: "workqueue_panics",
         help: "Total number of attempts that panicked",
         value: Value::Count(|of| of.panics),
+    },
+    Family {
+        name: "workqueue_parked",
+        help: "Current number of items that are out of the way until they are revived",
+        value: Value::KeysOfSome(|of| of.parked),
     },
 ];
 

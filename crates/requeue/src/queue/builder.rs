@@ -241,7 +241,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         });
         #[cfg(feature = "prometheus")]
         if let Some(metrics) = self.metrics {
-            metrics.add_queue(&shared)?;
+            metrics.add(shared.name.as_deref().unwrap_or_default(), &shared)?;
         }
         Ok(Queue { shared, hasher: Arc::new(self.hasher), group_of: self.group_of })
     }

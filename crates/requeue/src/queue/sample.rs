@@ -1,25 +1,9 @@
 //! What metrics show of a queue, as of one moment.
 
-use std::time::Duration;
-
-use requeue_core::Counts;
-
-use super::{Histograms, Shared};
+use super::Shared;
 use crate::Key;
+use crate::metrics::Sample;
 use crate::sync::{Ordering, quietly};
-
-pub(crate) struct Sample {
-    pub(crate) depth: usize,
-    pub(crate) waiting: usize,
-    pub(crate) processing: usize,
-    pub(crate) counts: Counts,
-    pub(crate) given_up: u64,
-    pub(crate) panics: u64,
-    pub(crate) times: Histograms,
-    pub(crate) unfinished_work: Duration,
-    pub(crate) longest_running: Duration,
-    pub(crate) oldest_ready: Duration,
-}
 
 impl<K: Key> Shared<K> {
     /// Reads everything under one hold of the lock, in constant time, after what is due has been
@@ -42,6 +26,7 @@ impl<K: Key> Shared<K> {
             unfinished_work: core.unfinished_work(now),
             longest_running: core.longest_running(now),
             oldest_ready: core.oldest_ready(now),
+            parked: None,
         };
         self.release(state);
         Some(sample)

@@ -1,0 +1,156 @@
+//! A queue in memory, walked through a bounded number of keys at a time.
+
+use std::future::ready;
+use std::hash::BuildHasher;
+
+use requeue::{Cursor, Entry, Filter, Key, Phase, Queue};
+
+use crate::keys::escaped;
+use crate::params::Problem;
+use crate::rows::Row;
+use crate::source::{
+    Answer, DetailOf, Found, Gauges, LOOKS, Part, Read, Show, Source, Status, Walk, Walked, Which,
+    detail_of,
+};
+
+/// How many keys are looked at under one hold of the queue's lock.
+const SLICE: usize = 256;
+
+/// A queue, and how its keys are shown.
+pub(crate) struct Shown<K: Key, S> {
+    pub(crate) queue: Queue<K, S>,
+    pub(crate) show: Show<K>,
+    pub(crate) read: Read<K>,
+    pub(crate) detail: DetailOf<K>,
+}
+
+impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
+    fn row(&self, entry: &Entry<K>, bytes: &[u8]) -> Row {
+        Row::new(entry, bytes, self.queue.now(), detail_of(&self.detail, &entry.key))
+    }
+
+    fn rows(&self, entries: Vec<Entry<K>>, part: Option<&Part>) -> Vec<Row> {
+        let row = |entry: Entry<K>| {
+            let bytes = (self.show)(&entry.key);
+            let shown = part.is_none_or(|part| part.is_in(&escaped(&bytes)));
+            shown.then(|| self.row(&entry, &bytes))
+        };
+        entries.into_iter().filter_map(row).collect()
+    }
+
+    async fn pages(&self, walk: &Walk) -> Result<Walked, Problem> {
+        let filter = match walk.which {
+            Which::All => Filter::All,
+            Which::Ready => Filter::Phase(Phase::Ready),
+            Which::Waiting => Filter::Waiting,
+            Which::Running => Filter::Running,
+            Which::Failing => Filter::Failing,
+            // No key of such a queue is.
+            Which::Parked => return Ok(Walked::default()),
+        };
+        let cursor: u32 = match walk.cursor.as_deref().map(str::parse) {
+            None => 0,
+            Some(cursor) => cursor.map_err(|_| Walk::bad_cursor())?,
+        };
+        if filter == Filter::Running
+            && let Some(walked) = self.longest_first(walk, cursor).await
+        {
+            return Ok(walked);
+        }
+        let mut walked = Walked::default();
+        let mut next = Some(Cursor::from_bits(cursor));
+        while let Some(at) = next
+            && walked.rows.len() < walk.limit
+            && walked.looked_at < LOOKS
+        {
+            let left = walk.limit - walked.rows.len();
+            let look = |size| {
+                let page = self.queue.snapshot(filter, at, size);
+                (self.rows(page.entries, walk.part.as_ref()), page.next)
+            };
+            let mut size = SLICE;
+            let (mut rows, mut end) = look(size);
+            if rows.len() > left {
+                // A walk goes on between slices, not within one.
+                size = left;
+                (rows, end) = look(size);
+            }
+            walked.looked_at += size;
+            walked.rows.extend(rows);
+            next = end;
+            tokio::task::yield_now().await;
+        }
+        walked.next = next.map(|cursor| cursor.to_bits().to_string());
+        Ok(walked)
+    }
+
+    /// `None` if times are not kept.
+    async fn longest_first(&self, walk: &Walk, cursor: u32) -> Option<Walked> {
+        let mut walked = Walked::default();
+        let mut next = Some(cursor);
+        while let Some(at) = next
+            && walked.rows.len() < walk.limit
+            && walked.looked_at < LOOKS
+        {
+            let size = SLICE.min(walk.limit - walked.rows.len());
+            let running = self.queue.running(at as usize, size)?;
+            walked.looked_at += running.len();
+            // No more keys run than there are numbers of slots.
+            next = (running.len() == size).then(|| at.saturating_add(size as u32));
+            walked.rows.extend(self.rows(running, walk.part.as_ref()));
+            tokio::task::yield_now().await;
+        }
+        walked.next = next.map(|cursor| cursor.to_string());
+        Some(walked)
+    }
+}
+
+impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
+    fn name(&self) -> Option<&str> {
+        self.queue.name()
+    }
+
+    fn status(&self) -> Status {
+        match () {
+            () if self.queue.shutting_down() => Status::ShutDown,
+            () if self.queue.is_paused() => Status::Paused,
+            () if self.queue.is_closed() => Status::Closed,
+            () => Status::Open,
+        }
+    }
+
+    fn gauges(&self) -> Gauges {
+        let queue = &self.queue;
+        Gauges {
+            keys: queue.known(),
+            ready: queue.len(),
+            waiting: queue.waiting(),
+            running: queue.processing(),
+            failing: Some(queue.failing()),
+            parked: None,
+            counts: queue.counts(),
+            given_up: queue.given_up(),
+            panics: queue.panics(),
+            times: queue.running(0, 0).map(|_| queue.histograms()),
+            oldest_ready: queue.oldest_ready(),
+            longest_running: queue.longest_running(),
+        }
+    }
+
+    fn longest(&self, limit: usize) -> Vec<Row> {
+        self.rows(self.queue.running(0, limit).unwrap_or_default(), None)
+    }
+
+    fn walk<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked> {
+        Box::pin(self.pages(walk))
+    }
+
+    fn find<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found> {
+        let found = match (self.read)(key).map(|key| self.queue.look_up(&key)) {
+            None => Found::NoKey,
+            Some(None) => Found::Nothing,
+            Some(Some(entry)) => Found::Row(Box::new(self.row(&entry, &(self.show)(&entry.key)))),
+        };
+        Box::pin(ready(Ok(found)))
+    }
+}

@@ -1,0 +1,117 @@
+//! The page of a queue in a store.
+
+use std::time::Duration;
+
+use requeue_http::Site;
+use requeue_store::{Add, Priority, Queue, Store};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::Served;
+use crate::client::get;
+
+/// A queue in a file, with a key in each state.
+async fn queue(dir: &TempDir) -> (Queue, requeue_store::Item) {
+    let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    let store = Store::connect(&url).await.expect("it opens");
+    store.migrate().await.expect("the schema is made");
+    let hour = Duration::from_secs(3600);
+    let queue = store.queue("mail").backoff(hour, hour).open().await.expect("it opens");
+    let high = Add::now().priority(Priority::High);
+    for key in ["parked", "failing", "running"] {
+        queue.add_with(key, high).await.expect("added");
+    }
+    let mut items = queue.get_many(3).await;
+    items.sort_by_key(|item| item.to_string());
+    let [failing, parked, running] = items.try_into().expect("all three");
+    parked.park("no such address").await.expect("it is ours");
+    failing.retry("busy").await.expect("it is ours");
+    queue.add_all(["ready", "ready 2", "running"]).await.expect("added");
+    queue.add_after("waiting", hour).await.expect("added");
+    (queue, running)
+}
+
+fn served() -> (Served, Queue, requeue_store::Item, TempDir) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = Runtime::new().expect("a runtime");
+    let (queue, running) = runtime.block_on(queue(&dir));
+    // What the page shows at once is what was counted before it was made.
+    runtime.block_on(queue.recent_counts()).expect("counted");
+    let served = Served::within(runtime, Site::of_store(queue.clone()));
+    (served, queue, running, dir)
+}
+
+fn keys(served: &Served, query: &str) -> Value {
+    get(served.address, &format!("/api/v1/keys{query}")).json()
+}
+
+fn names(page: &Value) -> Vec<&str> {
+    let rows = page["keys"].as_array().expect("rows");
+    rows.iter().map(|row| row["key"].as_str().expect("text")).collect()
+}
+
+#[test]
+fn keys_of_all_processes_are_shown_by_state_and_by_page() {
+    let (served, _queue, running, _dir) = served();
+    for (query, expected) in [
+        ("", vec!["failing", "parked", "ready", "ready 2", "running", "waiting"]),
+        ("?state=ready", vec!["ready", "ready 2"]),
+        ("?state=waiting", vec!["failing", "waiting"]),
+        ("?state=failing", vec!["failing"]),
+        ("?state=running", vec!["running"]),
+        ("?state=parked", vec!["parked"]),
+        ("?q=READY", vec!["ready", "ready 2"]),
+    ] {
+        let page = keys(&served, query);
+        assert_eq!((names(&page), &page["next"]), (expected, &Value::Null), "{query}");
+    }
+    let first = keys(&served, "?limit=4");
+    let next = first["next"].as_str().expect("there are more");
+    let second = keys(&served, &format!("?limit=4&cursor={next}"));
+    assert_eq!(names(&second), ["running", "waiting"]);
+    assert_eq!(second["next"], Value::Null);
+    let wrong = get(served.address, "/api/v1/keys?cursor=%21");
+    assert_eq!(wrong.status, 400);
+    assert_eq!(wrong.json()["parameter"], json!("cursor"));
+
+    let row = get(served.address, "/api/v1/key?key=running").json();
+    assert_eq!((&row["state"], &row["again"]), (&json!("running"), &json!(true)));
+    assert_eq!(row["detail"]["epoch"], json!(running.epoch().to_string()));
+    let row = get(served.address, "/api/v1/key?key=parked").json();
+    assert_eq!((&row["state"], &row["failures"]), (&json!("parked"), &json!(1)));
+    assert!(row["why"].as_str().is_some_and(|why| why.contains("no such address")), "{row}");
+    assert_eq!(get(served.address, "/api/v1/key?key=none").status, 404);
+    let too_long = format!("/api/v1/key?key={}", "k".repeat(2049));
+    assert_eq!(get(served.address, &too_long).status, 400);
+}
+
+#[test]
+fn the_summary_has_the_numbers_of_the_store_and_of_this_process() {
+    let (served, queue, running, _dir) = served();
+    let summary = loop {
+        // The task that looks at the store may not have run yet.
+        let summary = get(served.address, "/api/v1/summary").json();
+        if summary["now"]["keys"] == json!(6) && summary["longest"] != json!([]) {
+            break summary;
+        }
+        std::thread::yield_now();
+    };
+    let now = &summary["now"];
+    for (name, number) in [("ready", 2), ("waiting", 2), ("running", 1), ("parked", 1)] {
+        assert_eq!(now[name], json!(number), "{name}");
+    }
+    assert_eq!(now["failing"], Value::Null);
+    assert_eq!((&now["adds"], &now["runs"], &now["failures"]), (&json!(7), &json!(3), &json!(2)));
+    assert_eq!(summary["title"], json!("mail"));
+    assert_eq!(summary["status"], json!("open"));
+    assert_eq!(summary["given_up"], json!(1));
+    assert_eq!(summary["longest"][0]["key"], json!("running"));
+    let page = get(served.address, "/");
+    let page = page.text();
+    assert!(page.contains("data-count=\"parked\"") && !page.contains("data-count=\"failing\""));
+    assert_eq!(get(served.address, "/readyz").status, 200);
+    served.runtime.block_on(running.succeed()).expect("it is ours");
+    queue.shut_down();
+    assert_eq!(get(served.address, "/readyz").status, 503);
+}

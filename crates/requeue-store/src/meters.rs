@@ -1,0 +1,110 @@
+//! What this process has done with a queue, for metrics.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use requeue::metrics::Sample;
+use tokio::time::Instant;
+
+use crate::add::Added;
+use crate::engine::{Ask, Delay, HandOut, How};
+use crate::inspect::Counts;
+
+/// Of one queue in one process.
+#[derive(Debug, Default)]
+pub(crate) struct Meters(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Only what is counted or measured here; not how many keys there are.
+    done: Sample,
+    /// The store's, as last asked for.
+    counted: Option<(Counts, Instant)>,
+}
+
+impl Meters {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was asked for, as far as it was done.
+    pub(crate) fn added(&self, asks: &[Ask], answers: &[Option<Added>]) {
+        let counts = &mut self.lock().done.counts;
+        for (ask, answer) in asks.iter().zip(answers) {
+            let Some(mut added) = *answer else { continue };
+            for _ in 0..ask.adds {
+                match added {
+                    Added::New | Added::Dirty => counts.adds += 1,
+                    // What holds it is a run that waits.
+                    Added::Coalesced | Added::Held => counts.coalesced += 1,
+                    Added::Parked => {}
+                }
+                added = added.again();
+            }
+            if ask.add.after > Duration::ZERO {
+                counts.retries += u64::from(ask.adds);
+            }
+        }
+    }
+
+    pub(crate) fn handed_out(&self, items: &[HandOut]) {
+        let done = &mut self.lock().done;
+        done.counts.hand_outs += items.len() as u64;
+        for out in items {
+            done.times.queued.observe(out.queued);
+        }
+    }
+
+    /// A hand-out ends after the worker has had it for `worked`. Of one that was lost, others say how
+    /// it has ended.
+    pub(crate) fn ended(&self, worked: Duration, how: Option<(&How, &HandOut)>) {
+        let done = &mut self.lock().done;
+        done.times.worked.observe(worked);
+        match how {
+            Some((How::Later(..), _)) => done.counts.retries += 1,
+            Some((How::Fail { delay, .. }, out)) => {
+                done.counts.failures += 1;
+                let most = match delay {
+                    Delay::Backoff(failing) => failing.max_failures,
+                    Delay::Exactly(_, most) => *most,
+                    Delay::Park => Some(0),
+                };
+                if most.is_some_and(|most| out.failures.saturating_add(1) >= most) {
+                    done.given_up += 1;
+                } else {
+                    done.counts.retries += 1;
+                }
+            }
+            Some((How::Succeed | How::PutBack(_), _)) | None => {}
+        }
+    }
+
+    pub(crate) fn panicked(&self) {
+        self.lock().done.panics += 1;
+    }
+
+    pub(crate) fn counted(&self, counts: Counts) {
+        self.lock().counted = Some((counts, Instant::now()));
+    }
+
+    /// `held` says how long this process has had each of its keys. `None` before the keys of the store
+    /// have been counted.
+    pub(crate) fn sample(&self, held: Vec<Duration>) -> Option<Sample> {
+        let inner = self.lock();
+        let (counts, at) = inner.counted?;
+        let mut sample = inner.done;
+        let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
+        sample.depth = number(counts.ready + counts.dirty);
+        sample.waiting = number(counts.waiting);
+        sample.processing = number(counts.processing);
+        sample.parked = Some(number(counts.parked));
+        if counts.ready > 0 {
+            sample.oldest_ready = counts.oldest_ready + at.elapsed();
+        }
+        for time in held {
+            sample.unfinished_work += time;
+            sample.longest_running = sample.longest_running.max(time);
+        }
+        Some(sample)
+    }
+}
