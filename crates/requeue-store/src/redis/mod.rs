@@ -18,8 +18,8 @@
 //! # Least rights
 //!
 //! For queues, keys `requeue:*` and the commands `evalsha`, `script|load`, `blpop`, `get`, `set`, `time`,
-//! `exists`, `type`, `hset`, `hdel`, `hget`, `hmget`, `hscan`, `zadd`, `zrem`, `zrange`, `zrangebyscore`,
-//! `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`; on a cluster `cluster|slots` and
+//! `exists`, `type`, `hset`, `hdel`, `hget`, `hmget`, `hscan`, `zadd`, `zrem`, `zrange`, `zrangebylex`,
+//! `zrangebyscore`, `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`; on a cluster `cluster|slots` and
 //! `cluster|info`, too, and for `wait=N` `wait`.
 //! `migrate` needs no more.
 
@@ -37,12 +37,11 @@ mod values;
 mod waking;
 mod walking;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use redis::{Cmd, Value, cmd};
 use tokio::sync::watch;
 
@@ -360,37 +359,11 @@ impl Engine for Redis {
         after: Option<&'a Key>,
         limit: usize,
     ) -> Answer<'a, Vec<Entry>> {
-        Box::pin(async move {
-            let shards = self.shards_of(queue)?;
-            let mut found = BTreeMap::new();
-            for number in 0..shards.len() {
-                self.walk(&shards, number, state, after, limit, &mut found).await?;
-            }
-            Ok(found.into_values().collect())
-        })
+        Box::pin(self.paged(queue, state, after, limit))
     }
 
     fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, Counts> {
-        Box::pin(async move {
-            let shards = self.shards_of(queue)?;
-            let commands: Vec<_> =
-                shards.iter().map(|shard| self.scripts.counts.on(shard)).collect();
-            let ran = shards.iter().zip(&commands).map(async |(shard, command)| {
-                let answer = self.run(shard, &self.scripts.counts, command).await?;
-                values::counts(answer)
-            });
-            join_all(ran).await.into_iter().try_fold(Counts::default(), |all, counts| {
-                let counts = counts?;
-                Ok(Counts {
-                    ready: all.ready + counts.ready,
-                    waiting: all.waiting + counts.waiting,
-                    processing: all.processing + counts.processing,
-                    dirty: all.dirty + counts.dirty,
-                    parked: all.parked + counts.parked,
-                    oldest_ready: all.oldest_ready.max(counts.oldest_ready),
-                })
-            })
-        })
+        Box::pin(self.counted(queue))
     }
 
     fn wakes(&self, queue: &Place) -> watch::Receiver<u64> {

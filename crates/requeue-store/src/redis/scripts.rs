@@ -49,6 +49,7 @@ pub(super) struct Scripts {
     pub(super) revive: Script,
     pub(super) look_up: Script,
     pub(super) walk: Script,
+    pub(super) parked: Script,
     pub(super) counts: Script,
     pub(super) wake: Script,
 }
@@ -75,6 +76,7 @@ impl Scripts {
             revive: verb(include_str!("lua/revive.lua")),
             look_up: look(include_str!("lua/look_up.lua")),
             walk: look(include_str!("lua/walk.lua")),
+            parked: look(include_str!("lua/parked.lua")),
             counts: look(include_str!("lua/counts.lua")),
             wake: look("wake()"),
         }

@@ -9,7 +9,6 @@ use crate::add::{Add, Added, Cancelled, Merge, Priority};
 use crate::engine::{Ask, Asked, Claimed, Delay, End, Failing, HandOut, How};
 use crate::error::Fault;
 use crate::inspect::Counts;
-use crate::key::Key;
 use crate::row::{Row, Run};
 use crate::time::micros;
 
@@ -231,10 +230,4 @@ pub(super) fn counts(value: Value) -> Result<Counts, Fault> {
         parked: values.number()?,
         oldest_ready: Duration::from_micros(values.number()?),
     })
-}
-
-/// A key and its row, of an answer that has many.
-pub(super) fn entry(values: &mut Values, epoch: impl Fn(i64) -> i64) -> Result<(Key, Row), Fault> {
-    let key = values.bytes()?.into();
-    Ok((key, row(&values.bytes()?, epoch)?))
 }

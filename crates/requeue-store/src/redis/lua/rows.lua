@@ -65,7 +65,8 @@ end
 -- In which sorted set the key stands, and where; none if nothing is to be kept of it.
 local function place(row)
   if row.parked == 1 then
-    return PARKED, row.since
+    -- All at the same: in order of the keys.
+    return PARKED, 0
   elseif row.epoch > 0 then
     return LEASES, row.lease_until
   elseif row.at > 0 then

@@ -1,11 +1,11 @@
--- Some of the keys in this walk over all, those with workers, or those parked, and what is kept of
--- them. ARGV: which, and where the last step ended. Where this one ends, the time, and the keys.
+-- Some of the keys in this walk over all, or those with workers, and what is kept of them. ARGV: which,
+-- and where the last step ended. Where this one ends, the time, and the keys.
 local which, cursor = ARGV[1], ARGV[2]
 local found
 if which == 'all' then
   found = redis.call('HSCAN', ROWS, cursor, 'COUNT', 500)
 else
-  found = redis.call('ZSCAN', which == 'leases' and LEASES or PARKED, cursor, 'COUNT', 500)
+  found = redis.call('ZSCAN', LEASES, cursor, 'COUNT', 500)
 end
 local answer = { found[1], now() }
 for i = 1, #found[2], 2 do

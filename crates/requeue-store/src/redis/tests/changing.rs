@@ -246,6 +246,36 @@ async fn many_keys_are_walked_page_by_page() {
 }
 
 #[tokio::test]
+async fn a_page_of_parked_keys_takes_no_walk() {
+    let Some(server) = Server::start() else { return };
+    let queue = open(&format!("{}?shards=3", server.url("")), "q").await;
+    let keys: Vec<String> = (0..1500).map(|n| format!("{n:04}")).collect();
+    queue.add_all(keys.clone()).await.expect("added");
+    let mut left = keys.len();
+    while left > 0 {
+        for item in queue.get_many(256).await {
+            left -= 1;
+            item.park("bad").await.expect("it is ours");
+        }
+    }
+    server.cli(&["config", "resetstat"]);
+    let after = crate::Key::from("0700");
+    for (after, wanted) in [(None, &keys[..40]), (Some(&after), &keys[701..741])] {
+        let page = queue.parked(after, 40).await.expect("a page");
+        assert_eq!(page.iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>(), wanted);
+    }
+    let stats = server.cli(&["info", "commandstats"]);
+    assert!(!stats.contains("scan:") && stats.contains("_hget:calls=240,"), "{stats}");
+    // More than are asked for at once.
+    let page = queue.parked(None, 5000).await.expect("a page");
+    assert_eq!(page.into_iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>(), keys);
+    // The rows may be gone.
+    server.cli(&["del", "requeue:{q/0.0}:rows"]);
+    let page = queue.parked(None, 5000).await.expect("a page");
+    assert!(page.len() > 900 && page.len() < 1100, "{}", page.len());
+}
+
+#[tokio::test]
 async fn a_key_that_ends_leaves_nothing_and_its_numbers_rise() {
     let Some(server) = Server::start() else { return };
     let url = server.url("");

@@ -57,7 +57,7 @@ async fn who_is_not_let_in_hears_why_without_the_password() {
 
 /// As the page of the engine says.
 pub(super) const RIGHTS: &str = "on >s3cret ~requeue:* +evalsha +script|load +blpop +get +set +time +exists \
-    +type +hset +hdel +hget +hmget +hscan +zadd +zrem +zrange +zrangebyscore +zcount +zcard +zscan \
+    +type +hset +hdel +hget +hmget +hscan +zadd +zrem +zrange +zrangebylex +zrangebyscore +zcount +zcard +zscan \
     +llen +lpush +ltrim +wait +cluster|slots +cluster|info";
 
 #[tokio::test]
