@@ -13,7 +13,7 @@ use crate::{Add, Added, FinishError, Item, Queue, State, Store};
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// For what has to run out.
-const SHORT: Duration = Duration::from_millis(700);
+const SHORT: Duration = Duration::from_secs(1);
 
 type By = dyn Fn(&str, u16) -> String + Send + Sync;
 
@@ -418,10 +418,14 @@ pub(crate) async fn late(server: &'static Server) {
     rig.prepare(Verb::Succeed).await;
     let held = rig.hold(Verb::Succeed, Point::Request);
     let ending = rig.item.take().expect("it is there");
-    assert_eq!(ended(ending.succeed()).await, Said::Unsure);
+    let ending = tokio::spawn(ended(async move { ending.succeed().await }));
+    wait(&held, Mishap::happened).await;
+    // More than are made before it is lost.
+    let renewals: Vec<Mishap> = (0..20).map(|_| rig.hold(Verb::Renew, Point::Request)).collect();
+    assert_eq!(ending.await.expect("it ends"), Said::Unsure);
     let again = rig.direct.get().await.expect("it is not shut down");
     assert_eq!(again.attempt(), 2);
-    held.release();
+    renewals.iter().chain([&held]).for_each(Mishap::release);
     wait(&held, Mishap::answered).await;
     assert_eq!(rig.stand().await, Some((State::Processing, 1)));
     again.succeed().await.expect("it is ours still");
