@@ -283,7 +283,7 @@ impl Pair {
     async fn claim(&mut self, max: usize) {
         // A shard that is not asked does not see whose leases have run out.
         let max = if self.is_ordered { max } else { 2 * KEYS as usize };
-        let claim = Claim { max, oldest: 0, lease: LEASE, expired: failing() };
+        let claim = Claim { max, oldest: 0, lease: LEASE, expired: failing(), poll: LEASE };
         let claimed = self.engine.claim(&self.place, claim).await.expect("claimed");
         let now = self.now;
         self.held.sort_by_key(|held| held.lease_until);

@@ -70,6 +70,8 @@ pub(crate) struct Claim {
     pub(crate) lease: Duration,
     /// For keys whose holders have let their lease run out.
     pub(crate) expired: Failing,
+    /// If there is none: when whoever claims asks again at the latest, without being woken.
+    pub(crate) poll: Duration,
 }
 
 /// What becomes of keys that fail.

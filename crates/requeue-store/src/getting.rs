@@ -77,8 +77,9 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
         let Some(strong) = shared.upgrade() else { return };
         // What comes from now on may not be in what is claimed.
         wakes.mark_unchanged();
+        let poll = strong.options.poll.mul_f64(0.9 + fastrand::f64() / 5.0);
         let max = waiters.iter().map(|waiter| waiter.max).fold(0, usize::saturating_add);
-        let wait = match claim(&strong, max.min(MOST), &mut hand_outs).await {
+        let wait = match claim(&strong, max.min(MOST), &mut hand_outs, poll).await {
             Ok((mut items, next)) => {
                 patience = Patience::new();
                 if may_end && items.is_empty() && next.is_none() && is_idle(&strong).await {
@@ -102,7 +103,6 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
                 Some(Some(patience.wait()))
             }
         };
-        let poll = strong.options.poll.mul_f64(0.9 + fastrand::f64() / 5.0);
         drop(strong);
         let Some(next) = wait else { continue };
         tokio::select! {
@@ -136,13 +136,15 @@ async fn claim(
     shared: &Arc<Shared>,
     max: usize,
     hand_outs: &mut u32,
+    poll: Duration,
 ) -> Result<(Vec<Item>, Option<Duration>), String> {
     let options = &shared.options;
     let every = options.oldest_every;
     // So many of the next `max` hand-outs complete a round of `every`.
     let upto = u64::from(*hand_outs) + max as u64;
     let oldest = (upto / u64::from(every)) as usize;
-    let claim = Claim { max, oldest, lease: options.lease, expired: options.failing() };
+    let (lease, expired) = (options.lease, options.failing());
+    let claim = Claim { max, oldest, lease, expired, poll };
     let since = Instant::now();
     // What is answered later than that is another's by then.
     let claimed = timeout(options.lease, shared.engine.claim(&shared.place, claim)).await;

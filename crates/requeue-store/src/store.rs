@@ -163,9 +163,9 @@ impl Opening {
     }
 
     /// How often a queue that seems empty is looked at, since a message that a key is there may be
-    /// lost; 1 s unless said, and a little less or more each time.
+    /// lost; 1 s unless said, an hour at most, and a little less or more each time.
     pub fn poll(mut self, every: Duration) -> Self {
-        self.options.poll = every.clamp(Duration::from_millis(1), LONGEST);
+        self.options.poll = every.clamp(Duration::from_millis(1), Duration::from_secs(3600));
         self
     }
 

@@ -97,8 +97,8 @@ use crate::time::Micros;
 
 /// How often a claim looks at all there is, at most.
 const WHOLE: Duration = Duration::from_secs(1);
-/// How often who adds is told that somebody waits, as long as that is so.
-const WAITING: Duration = Duration::from_secs(5);
+/// How much longer than until they ask again it is said that somebody waits.
+const SPARE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(crate) struct Postgres {
@@ -128,8 +128,8 @@ struct Claims {
     /// When one looks at all there is: that takes longer the more was handed out while
     /// a transaction is open elsewhere.
     whole_at: Instant,
-    /// When to say again that somebody waits.
-    waiting_at: Instant,
+    /// Until when who adds knows that somebody waits.
+    waited_until: Instant,
 }
 
 impl Postgres {
@@ -157,7 +157,7 @@ impl Postgres {
 
     async fn claim_once(&self, queue: &Place, claim: &Claim) -> Result<Claimed, Fault> {
         let began = Instant::now();
-        let first = Claims { lows: [Micros::MIN; 4], whole_at: began, waiting_at: began };
+        let first = Claims { lows: [Micros::MIN; 4], whole_at: began, waited_until: began };
         let known = *self.claims().entry(queue.id).or_insert(first);
         let is_whole = self.whole.is_zero() || known.whole_at <= began;
         let lows = if is_whole { [Micros::MIN; 4] } else { known.lows };
@@ -173,17 +173,19 @@ impl Postgres {
         Ok(claimed)
     }
 
-    /// Whether it has to be said that somebody waits.
-    fn has_to_wait(&self, queue: &Place) -> bool {
+    /// Says that somebody waits, who asks again after `poll`. Whether that was not known.
+    async fn wait(&self, queue: &Place, poll: Duration) -> Result<bool, Fault> {
         let now = Instant::now();
-        let mut claims = self.claims();
-        claims.get_mut(&queue.id).is_some_and(|known| {
-            let due = known.waiting_at <= now;
-            if due {
-                known.waiting_at = now + WAITING;
-            }
-            due
-        })
+        let until = self.claims().get(&queue.id).map_or(now, |known| known.waited_until);
+        // The answer takes its time, and so do timers.
+        if until > now + poll + SPARE / 5 {
+            return Ok(false);
+        }
+        self.sessions.wait(queue, poll + SPARE).await?;
+        if let Some(known) = self.claims().get_mut(&queue.id) {
+            known.waited_until = now + poll + SPARE;
+        }
+        Ok(true)
     }
 }
 
@@ -217,10 +219,9 @@ impl Engine for Postgres {
     fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
         Box::pin(async move {
             let claimed = self.claim_once(queue, &claim).await?;
-            if !claimed.items.is_empty() || !self.has_to_wait(queue) {
+            if !claimed.items.is_empty() || !self.wait(queue, claim.poll).await? {
                 return Ok(claimed);
             }
-            self.sessions.wait(queue).await?;
             // Nobody was told of what came before.
             self.claim_once(queue, &claim).await
         })

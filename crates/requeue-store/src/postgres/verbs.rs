@@ -122,9 +122,9 @@ impl Sessions {
         Ok((claimed, found.try_into().unwrap_or([Micros::MIN; 4])))
     }
 
-    /// Says to who adds that somebody waits for keys, for some seconds.
-    pub(super) async fn wait(&self, queue: &Place) -> Result<(), Fault> {
-        self.row("select requeue.wait($1)", &[&number(queue)]).await.map(drop)
+    /// Says to who adds that somebody waits for keys, for so long at least.
+    pub(super) async fn wait(&self, queue: &Place, time: Duration) -> Result<(), Fault> {
+        self.row("select requeue.wait($1, $2)", &[&number(queue), &micros(time)]).await.map(drop)
     }
 
     pub(super) async fn finish(&self, queue: &Place, ends: &[End]) -> Result<Vec<bool>, Fault> {

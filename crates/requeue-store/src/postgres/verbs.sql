@@ -1,15 +1,15 @@
 -- The verbs, for a batch each. They lock in the order of keys, since batches in several orders
 -- deadlock. `ctid`s are of rows that are locked: those stay where they are.
 
--- Somebody waits for a key of the queue.
-create function requeue.wait(in_queue integer) returns void
+-- Somebody waits for a key of the queue, for so long. A little more, so that not all who wait write it.
+create function requeue.wait(in_queue integer, in_time bigint) returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
     t bigint := requeue.now();
 begin
-    update requeue.queues set waited_until = t + 10000000
-    where id = in_queue and waited_until < t + 5000000;
+    update requeue.queues set waited_until = t + in_time + 5000000
+    where id = in_queue and waited_until < t + in_time;
 end $$;
 
 create function requeue.wake(in_queue integer) returns void

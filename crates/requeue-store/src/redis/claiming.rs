@@ -31,7 +31,7 @@ impl Redis {
         number: usize,
         claim: Claim,
     ) -> Result<Claimed, Fault> {
-        let Claim { max, oldest, lease, expired } = claim;
+        let Claim { max, oldest, lease, expired, .. } = claim;
         let mut command = self.scripts.claim.on(&shards[number]);
         command.arg(max).arg(oldest).arg(micros(lease)).arg(held(queue));
         command.arg(values::expired(&expired));

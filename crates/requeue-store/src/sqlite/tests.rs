@@ -249,7 +249,7 @@ async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing
         max_failures: None,
     };
     let lease = Duration::from_secs(30);
-    let claim = Claim { max: 10, oldest: 0, lease, expired: failing };
+    let claim = Claim { max: 10, oldest: 0, lease, expired: failing, poll: lease };
     assert!(polled(&mut fixture.engine.claim(&place, claim)).await.is_pending());
     go.send(()).expect("it waits");
     assert!(blocked.await.expect("it was let go"));
@@ -305,7 +305,7 @@ fn ask(key: &str, add: crate::Add) -> Vec<Ask> {
 async fn claimed((engine, place): &(Sqlite, Place)) -> Vec<(String, i64)> {
     let backoff = crate::engine::Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
     let expired = crate::engine::Failing { backoff, max_failures: None };
-    let claim = Claim { max: 9, oldest: 0, lease: LEASE, expired };
+    let claim = Claim { max: 9, oldest: 0, lease: LEASE, expired, poll: LEASE };
     let claimed = engine.claim(place, claim).await.expect("claimed");
     claimed.items.into_iter().map(|out| (out.key.to_string(), out.epoch)).collect()
 }

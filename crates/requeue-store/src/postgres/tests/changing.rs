@@ -19,7 +19,7 @@ pub(super) fn failing() -> Failing {
 }
 
 pub(super) fn claim(max: usize, lease: Duration) -> Claim {
-    Claim { max, oldest: max / 10, lease, expired: failing() }
+    Claim { max, oldest: max / 10, lease, expired: failing(), poll: Duration::from_secs(1) }
 }
 
 pub(super) fn asks<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<Ask> {

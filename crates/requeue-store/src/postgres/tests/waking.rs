@@ -83,6 +83,30 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
 }
 
 #[tokio::test]
+async fn who_seldom_asks_is_told_as_well() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, WHOLE).await;
+    stop_time(&engine).await;
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let (mut wakes, adder) = (engine.wakes(&queue), other(&url).await);
+    told(&mut wakes).await;
+    let mut now = 0;
+    for poll in [1, 3600] {
+        let poll = Duration::from_secs(poll);
+        let claim = Claim { poll, ..claim(1, PATIENCE) };
+        assert_eq!(engine.claim(&queue, claim).await.expect("claimed").items, []);
+        now += i64::try_from(poll.as_micros()).expect("it is short");
+        set_time(&engine, now).await;
+        let add = format!("select requeue.add('q', '{now}')");
+        adder.batch_execute(&add).await.expect("added");
+        told(&mut wakes).await;
+        let out = one(&engine, &queue).await;
+        let ended = engine.finish(&queue, end(&out, How::Succeed)).await;
+        assert_eq!(ended.expect("finished"), [true]);
+    }
+}
+
+#[tokio::test]
 async fn who_listens_does_so_again_when_the_server_is_back() {
     let Some(server) = Server::start() else { return };
     let (engine, _) = engine(&server, WHOLE).await;

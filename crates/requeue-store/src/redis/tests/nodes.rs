@@ -28,6 +28,7 @@ const ONE: Claim = Claim {
         backoff: Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 },
         max_failures: None,
     },
+    poll: Duration::from_secs(1),
 };
 
 /// Who gives up on a hung server, again and again, sees to it that its replica is found.
