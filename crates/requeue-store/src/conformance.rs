@@ -2,7 +2,7 @@
 //! the test says, and after each all that can be seen of all keys.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -192,6 +192,30 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, early_add: EarlyAdd, steps:
         pair.step(step).await;
         pair.compare().await;
     }
+}
+
+/// Keys whose leases run out together don't come back together.
+pub(crate) async fn check_jitter(rig: &dyn Rig, name: &str) {
+    const KEYS: usize = 40;
+    let engine = rig.engine();
+    let place = engine.open(name, EarlyAdd::Replace).await.expect("the queue opens");
+    rig.set_time(BEGIN).await;
+    let asks = (0..KEYS).map(|n| Ask { key: n.to_string().into(), add: Add::now(), adds: 1 });
+    for part in by_shard(&*engine, &place, asks.collect(), |ask| &ask.key) {
+        engine.add(&place, part).await.expect("added");
+    }
+    let second = Duration::from_secs(1);
+    let backoff = Backoff { base: second, cap: 60 * second, share: 0.37 };
+    let expired = Failing { backoff, max_failures: None };
+    let claim = Claim { max: 2 * KEYS, oldest: 0, lease: LEASE, expired, poll: LEASE };
+    assert_eq!(engine.claim(&place, claim).await.expect("claimed").items.len(), KEYS);
+    rig.set_time(BEGIN + crate::time::micros(LEASE)).await;
+    assert_eq!(engine.claim(&place, claim).await.expect("claimed").items, []);
+    let page = engine.page(&place, None, None, 2 * KEYS).await.expect("a page");
+    let dues: BTreeSet<_> = page.into_iter().map(|entry| entry.due.expect("it waits")).collect();
+    assert!(dues.iter().all(|due| (second / 2..=second).contains(due)), "{dues:?}");
+    // Of several shards, some may meet.
+    assert!(dues.len() > KEYS / 2, "{dues:?}");
 }
 
 impl Pair {

@@ -60,6 +60,16 @@ pub(crate) struct Backoff {
     pub(crate) share: f64,
 }
 
+impl Failing {
+    /// For the n-th of several keys that fail at once, counted from 1. They are not to come back
+    /// together, so each has a share of its own, by steps of what the drawn one lacks.
+    pub(crate) fn nth(mut self, n: usize) -> Self {
+        let step = 1.0 - self.backoff.share.clamp(0.0, 1.0);
+        self.backoff.share = 1.0 - (step * n as f64).fract();
+        self
+    }
+}
+
 /// A claim of the next keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim {

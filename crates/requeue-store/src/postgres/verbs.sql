@@ -140,6 +140,8 @@ declare
     k requeue.keys;
     renewed_until bigint;
     expired integer := 0;
+    -- Of the jitter, so that what fails at once does not come back at once: see `Failing::nth`.
+    step double precision;
     eldest tid[] := '{}';
     taken tid[];
     here tid[];
@@ -163,8 +165,10 @@ begin
             where x.queue = k.queue and x.key = k.key;
             continue;
         end if;
+        step := (1 - in_share) * expired;
         perform requeue.keep(requeue.ended(k, t, in_hold, 2::smallint, null, k.run_priority,
-            k.run_adds, k.run_reasons, 'the lease ran out', in_base, in_cap, in_share, in_most));
+            k.run_adds, k.run_reasons, 'the lease ran out', in_base, in_cap,
+            1 - (step - floor(step)), in_most));
     end loop;
     if expired < most_expired then
         lows[4] := t - slack;

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::clock::Reading;
 use super::*;
-use crate::conformance::{Rig, check, steps};
+use crate::conformance::{Rig, check, check_jitter, steps};
 use crate::engine::BoxFuture;
 use crate::tests::polled;
 
@@ -65,6 +65,11 @@ fn replaces_as_the_model_does() {
 #[test]
 fn holds_as_the_model_does() {
     conforms(EarlyAdd::Hold);
+}
+
+#[tokio::test]
+async fn keys_that_fail_at_once_do_not_come_back_at_once() {
+    check_jitter(&Fixture::new().await, "q").await;
 }
 
 fn at(dir: &TempDir) -> std::path::PathBuf {

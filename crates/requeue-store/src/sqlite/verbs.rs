@@ -114,8 +114,8 @@ impl Work<'_> {
         let mut statement = self.connection.prepare_cached(&sql)?;
         let found: Vec<_> =
             statement.query_map(params![queue.id, self.now], read)?.collect::<Result<_>>()?;
-        for (key, row) in found {
-            let row = row.expire(claim.expired, queue.early_add, self.now);
+        for (n, (key, row)) in (1..).zip(found) {
+            let row = row.expire(claim.expired.nth(n), queue.early_add, self.now);
             keep(self.connection, queue.id, &key, row.as_ref())?;
         }
         Ok(())

@@ -194,9 +194,9 @@ impl Engine for Memory {
                 .filter(|(_, row)| row.run.is_some_and(|run| run.lease_until <= now))
                 .map(|(key, _)| key.clone())
                 .collect();
-            for key in expired {
-                let row = rows.remove(&key);
-                let row = row.and_then(|row| row.expire(claim.expired, queue.early_add, now));
+            for (n, key) in (1..).zip(expired) {
+                let (row, how) = (rows.remove(&key), claim.expired.nth(n));
+                let row = row.and_then(|row| row.expire(how, queue.early_add, now));
                 put(rows, key, row);
             }
             let mut items = Vec::new();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use proptest::prelude::*;
 
 use super::*;
-use crate::conformance::{Rig, check, steps};
+use crate::conformance::{Rig, check, check_jitter, steps};
 use crate::engine::BoxFuture;
 
 struct Fixture {
@@ -54,4 +54,10 @@ fn replaces_as_the_model_does() {
 #[test]
 fn holds_as_the_model_does() {
     conforms(EarlyAdd::Hold);
+}
+
+#[tokio::test]
+async fn keys_that_fail_at_once_do_not_come_back_at_once() {
+    let Some(server) = Server::shared() else { return };
+    check_jitter(&Fixture::new(server).await, "q").await;
 }

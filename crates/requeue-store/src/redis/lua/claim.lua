@@ -24,10 +24,12 @@ local expired = redis.call('ZRANGEBYSCORE', LEASES, '-inf', at, 'LIMIT', 0, 256)
 if #expired > 0 then
   local failing = parsed(ARGV[5], ENDS)
   expired = known(expired)
-  for _, key in ipairs(expired) do
+  for n, key in ipairs(expired) do
     local row = rows[key]
     local how = setmetatable({
       adds = row.run_adds, reasons = row.run_reasons, priority = row.run_priority,
+      -- What fails at once is not to come back at once: see `Failing::nth`.
+      share = 1 - (1 - failing.share) * n % 1,
     }, { __index = failing })
     finish(row, how, 'the lease ran out', hold, at)
   end

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::conformance::{Rig, check, steps};
+use crate::conformance::{Rig, check, check_jitter, steps};
 use crate::engine::BoxFuture;
 
 /// Time stands in a key beside each shard's.
@@ -88,4 +88,13 @@ fn a_cluster_replaces_as_the_model_does() {
 fn a_cluster_holds_as_the_model_does() {
     let Some(cluster) = Cluster::shared() else { return };
     conforms(&cluster.url(), 1, EarlyAdd::Hold);
+}
+
+#[tokio::test]
+async fn keys_that_fail_at_once_do_not_come_back_at_once() {
+    let Some(server) = Server::shared() else { return };
+    for shards in [1, 3] {
+        let rig = Fixture::new(&server.url(""), shards).await;
+        check_jitter(&rig, &name("jitter")).await;
+    }
 }
