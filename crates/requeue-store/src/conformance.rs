@@ -34,7 +34,7 @@ pub(crate) trait Rig {
 const KEYS: u32 = 6;
 const LEASE: Duration = Duration::from_micros(300);
 /// All failures wait the same, so that it need not be known how many the backoff has counted.
-const BACKOFF: Duration = Duration::from_micros(40);
+pub(crate) const BACKOFF: Duration = Duration::from_micros(40);
 /// Where clocks begin: some time in 2001, so that no engine takes it for nothing.
 const BEGIN: Micros = 1_000_000_000_000_000;
 

@@ -2,6 +2,7 @@
 //! fails. Time is tokio's, and passes only where everybody waits for it.
 
 mod engine;
+mod in_memory;
 mod metering;
 
 use std::future::poll_fn;

@@ -1,0 +1,362 @@
+//! The queue in memory, held to the same as the engines: with a clock that the test moves, and leases
+//! kept beside it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::ready;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use requeue::clock::FakeClock;
+use requeue::metrics::{MetricsProvider, QueueMetrics};
+use requeue::{Filter, Item, Order, Phase, RateLimiter, Time};
+use tokio::sync::watch;
+
+use crate::add::{Added, Cancelled, EarlyAdd, Merge, Priority};
+use crate::conformance::{BACKOFF, Rig, check, steps};
+use crate::engine::{
+    Answer, Ask, Asked, BoxFuture, Claim, Claimed, Delay, End, Engine, HandOut, How, Place, Renewed,
+};
+use crate::inspect::{Counts, Entry, State};
+use crate::key::Key;
+use crate::time::Micros;
+
+#[derive(Debug)]
+struct InMemory {
+    clock: FakeClock,
+    queue: OnceLock<requeue::Queue<Key>>,
+    last: Arc<Last>,
+    held: Mutex<BTreeMap<i64, Held>>,
+}
+
+#[derive(Debug)]
+struct Held {
+    item: Item<'static, Key>,
+    lease_until: Time,
+}
+
+/// Failures wait the same, but for those that come before the wait of the last is over, which get the
+/// rest of it: [`requeue::limiter::BackoffLimiter`] without its jitter and its growth.
+#[derive(Debug, Default)]
+struct Steady(HashMap<Key, Time>);
+
+impl RateLimiter<Key> for Steady {
+    fn delay(&mut self, key: &Key, now: Time) -> Duration {
+        let until = self.0.entry(key.clone()).or_default();
+        if *until <= now {
+            *until = now + BACKOFF;
+        }
+        until.since(now)
+    }
+
+    fn forget(&mut self, key: &Key) {
+        self.0.remove(key);
+    }
+
+    fn num_requeues(&self, key: &Key) -> u32 {
+        self.0.contains_key(key).into()
+    }
+}
+
+/// How long the key that was handed out last had been ready.
+#[derive(Debug, Default)]
+struct Last(Mutex<Duration>);
+
+impl QueueMetrics for Last {
+    fn get(&self, queued: Duration) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = queued;
+    }
+}
+
+struct OfLast(Arc<Last>);
+
+impl MetricsProvider for OfLast {
+    fn queue(&self, _: &str) -> Arc<dyn QueueMetrics> {
+        Arc::clone(&self.0) as _
+    }
+}
+
+impl InMemory {
+    fn new() -> Self {
+        Self {
+            clock: FakeClock::new(),
+            queue: OnceLock::new(),
+            last: Arc::default(),
+            held: Mutex::default(),
+        }
+    }
+
+    fn queue(&self) -> &requeue::Queue<Key> {
+        self.queue.get().expect("it is open")
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<i64, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn add_one(&self, ask: Ask) -> Added {
+        let add = requeue::Add::after(ask.add.after)
+            .priority(ask.add.priority.number().into())
+            .reason(ask.add.reasons)
+            .merge(match ask.add.merge {
+                Merge::Earliest => requeue::Merge::Earliest,
+                Merge::Latest => requeue::Merge::Latest,
+                Merge::Exactly => requeue::Merge::Exactly,
+            });
+        match self.queue().add_with(ask.key, add) {
+            requeue::Added::New => Added::New,
+            requeue::Added::Coalesced => Added::Coalesced,
+            requeue::Added::Dirty => Added::Dirty,
+            requeue::Added::Held => Added::Held,
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    fn claim_all(&self, claim: &Claim) -> Claimed {
+        let now = self.now();
+        let mut held = self.held();
+        let mut expired: Vec<Held> =
+            held.extract_if(.., |_, held| held.lease_until <= now).map(|(_, held)| held).collect();
+        expired.sort_by_key(|held| held.lease_until);
+        for held in expired {
+            held.item.retry();
+        }
+        let mut claimed = Claimed::default();
+        while claimed.items.len() < claim.max
+            && let Some(item) = self.queue().try_get_owned()
+        {
+            let priority = Priority::of(item.priority());
+            let asked = Asked { adds: item.adds(), reasons: item.reasons(), priority };
+            let epoch = i64::try_from(item.epoch()).expect("they are counted");
+            let queued = *self.last.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let (key, failures) = (item.key().clone(), item.attempt() - 1);
+            claimed.items.push(HandOut { key, epoch, asked, failures, queued });
+            held.insert(epoch, Held { item, lease_until: now + claim.lease });
+        }
+        let waiting = self.all().into_iter().filter(waits);
+        let due = waiting.filter_map(|entry| entry.due);
+        let leases = held.values().map(|held| held.lease_until);
+        claimed.next = due.chain(leases).min().map(|next| next.since(now));
+        claimed
+    }
+
+    fn finish_one(&self, end: &End) -> bool {
+        let now = self.now();
+        let mut held = self.held();
+        if held.get(&end.epoch).is_none_or(|held| held.lease_until <= now) {
+            return false;
+        }
+        let Some(Held { mut item, .. }) = held.remove(&end.epoch) else { return false };
+        match end.how {
+            How::Succeed => item.succeed(),
+            How::Later(delay, priority) => {
+                item.set_priority(priority.number().into());
+                item.requeue_after(delay);
+            }
+            How::Fail { delay: Delay::Backoff(_), .. } => _ = item.retry(),
+            How::Fail { delay: Delay::Exactly(delay, _), .. } => item.retry_after(delay),
+            How::Fail { delay: Delay::Park, .. } => unreachable!("nothing is parked in memory"),
+            How::PutBack(_) => item.put_back(),
+        }
+        true
+    }
+
+    fn renew_one(&self, epoch: i64, lease: Duration) -> Renewed {
+        let now = self.now();
+        match self.held().get_mut(&epoch).filter(|held| held.lease_until > now) {
+            Some(held) => {
+                held.lease_until = now + lease;
+                Renewed::Yes
+            }
+            None => Renewed::Lost,
+        }
+    }
+
+    fn all(&self) -> Vec<requeue::Entry<Key>> {
+        // It makes ready what is due.
+        let _ = self.queue().len();
+        self.queue().snapshot(Filter::All, requeue::Cursor::default(), 100).entries
+    }
+
+    fn next_due(&self) -> Option<Time> {
+        self.queue.get()?;
+        self.all().iter().filter_map(|entry| entry.due).min()
+    }
+
+    fn seen(&self, entry: requeue::Entry<Key>) -> Option<Entry> {
+        let now = self.now();
+        let state = match entry.phase {
+            Phase::Ready => State::Ready,
+            Phase::Processing | Phase::ProcessingDirty => State::Processing,
+            _ if waits(&entry) => State::Waiting,
+            // It is only remembered for its failures.
+            _ => return None,
+        };
+        let held = self.held();
+        let held = held.iter().find(|(_, held)| *held.item.key() == entry.key);
+        Some(Entry {
+            key: entry.key,
+            state,
+            since: entry.since.filter(|_| state != State::Waiting).map(|since| now.since(since)),
+            due: entry.due.map(|due| due.since(now)),
+            dirty: entry.phase == Phase::ProcessingDirty,
+            epoch: held.map(|(&epoch, _)| epoch),
+            lease: held.map(|(_, held)| held.lease_until.since(now)),
+            failures: entry.failures,
+            priority: Priority::of(entry.priority),
+            adds: entry.adds,
+            reasons: entry.reasons,
+            error: None,
+        })
+    }
+
+    fn entries(&self) -> Vec<Entry> {
+        let mut all: Vec<Entry> =
+            self.all().into_iter().filter_map(|entry| self.seen(entry)).collect();
+        all.sort_by(|a, b| a.key.cmp(&b.key));
+        all
+    }
+}
+
+fn waits(entry: &requeue::Entry<Key>) -> bool {
+    entry.phase == Phase::Idle && entry.due.is_some()
+}
+
+fn answer<'a, T: Send + 'a>(answer: T) -> Answer<'a, T> {
+    Box::pin(ready(Ok(answer)))
+}
+
+impl Engine for InMemory {
+    fn migrate(&self) -> Answer<'_, ()> {
+        answer(())
+    }
+
+    fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place> {
+        let queue = requeue::Queue::builder()
+            .name(name)
+            .clock(self.clock.clone())
+            .early_add(match early_add {
+                EarlyAdd::Replace => requeue::EarlyAdd::Replace,
+                EarlyAdd::Hold => requeue::EarlyAdd::Hold,
+            })
+            .order(Order::Priority { oldest_every: u32::MAX })
+            .limiter(Steady::default())
+            .metrics_provider(Arc::new(OfLast(Arc::clone(&self.last))))
+            .build();
+        self.queue.set(queue.expect("it makes sense")).expect("it is opened once");
+        answer(Place::new(1, name, early_add))
+    }
+
+    fn find<'a>(&'a self, _: &'a str) -> Answer<'a, Option<Place>> {
+        answer(None)
+    }
+
+    fn add<'a>(&'a self, _: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
+        answer(asks.into_iter().map(|ask| self.add_one(ask)).collect())
+    }
+
+    fn claim<'a>(&'a self, _: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
+        answer(self.claim_all(&claim))
+    }
+
+    fn finish<'a>(&'a self, _: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
+        answer(ends.iter().map(|end| self.finish_one(end)).collect())
+    }
+
+    fn renew<'a>(
+        &'a self,
+        _: &'a Place,
+        held: Vec<(Key, i64)>,
+        lease: Duration,
+    ) -> Answer<'a, Vec<Renewed>> {
+        answer(held.iter().map(|&(_, epoch)| self.renew_one(epoch, lease)).collect())
+    }
+
+    fn cancel<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, Cancelled> {
+        let requeue::Cancelled { ready, dirty, waiting, .. } = self.queue().cancel(key);
+        answer(Cancelled { ready, dirty, waiting, parked: false })
+    }
+
+    fn revive<'a>(&'a self, _: &'a Place, _: &'a Key) -> Answer<'a, bool> {
+        answer(false)
+    }
+
+    fn look_up<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
+        answer(self.entries().into_iter().find(|entry| entry.key == *key))
+    }
+
+    fn page<'a>(
+        &'a self,
+        _: &'a Place,
+        state: Option<State>,
+        after: Option<&'a Key>,
+        limit: usize,
+    ) -> Answer<'a, Vec<Entry>> {
+        let fits = |entry: &Entry| {
+            state.is_none_or(|state| entry.state == state)
+                && after.is_none_or(|after| entry.key > *after)
+        };
+        answer(self.entries().into_iter().filter(fits).take(limit).collect())
+    }
+
+    fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, Counts> {
+        let queue = self.queue();
+        let processing = queue.processing() as u64;
+        let waiting = self.all().iter().filter(|entry| waits(entry)).count();
+        answer(Counts {
+            ready: queue.len() as u64,
+            waiting: waiting as u64,
+            processing,
+            ..Counts::default()
+        })
+    }
+
+    fn wakes(&self, _: &Place) -> watch::Receiver<u64> {
+        watch::Sender::new(0).subscribe()
+    }
+
+    fn breadth(&self) -> usize {
+        1
+    }
+}
+
+struct Fixture(Arc<InMemory>);
+
+impl Rig for Fixture {
+    fn engine(&self) -> Arc<dyn Engine> {
+        Arc::clone(&self.0) as _
+    }
+
+    fn set_time(&self, now: Micros) -> BoxFuture<'_, ()> {
+        let now = Time::from_nanos(u64::try_from(now).expect("after 1970") * 1000);
+        // A key is ready since somebody saw that it was due: somebody always looks.
+        while let Some(due) = self.0.next_due().filter(|&due| due < now) {
+            self.0.clock.set(due);
+        }
+        self.0.clock.set(now);
+        Box::pin(ready(()))
+    }
+}
+
+fn conforms(early_add: EarlyAdd) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) };
+    proptest!(config, |(steps in steps(80))| {
+        let rig = Fixture(Arc::new(InMemory::new()));
+        runtime.block_on(check(&rig, "q", early_add, &steps));
+    });
+}
+
+#[test]
+fn the_queue_in_memory_replaces_as_the_model_does() {
+    conforms(EarlyAdd::Replace);
+}
+
+#[test]
+fn the_queue_in_memory_holds_as_the_model_does() {
+    conforms(EarlyAdd::Hold);
+}
