@@ -1,11 +1,12 @@
 //! Queues on a server, which as many machines share as one likes.
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use requeue_servers::Postgres;
+use requeue_servers::{Postgres, Redis, RedisCluster};
 use rustix::process::Signal;
 
-use crate::support::{Ended, Live, directory, end, until};
+use crate::support::{Ended, Gate, Live, directory, end, until};
 
 fn requeue(subcommand: &[&str], url: &str, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
@@ -17,38 +18,97 @@ fn call(subcommand: &str, url: &str, args: &[&str]) -> Ended {
     end(&mut requeue(&[subcommand], url, args), "")
 }
 
-fn is_idle(url: &str) -> bool {
-    let status = call("status", url, &["--json"]).text();
-    status.starts_with(r#"{"ready":0,"waiting":0,"processing":0,"dirty":0,"#)
+fn add(url: &str, keys: &[&str]) {
+    let ended = call("add", url, keys);
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
 }
 
-#[test]
-fn a_server_is_shared_and_may_go_and_come_back() {
-    let Some(server) = Postgres::start() else { return };
-    let (dir, url) = (directory("store_server"), server.database());
-    // Its tables are made by nobody but who is asked to.
-    let ended = call("add", &url, &["k"]);
+/// How many keys are ready, waiting, with workers and parked.
+fn status(url: &str) -> [u64; 4] {
+    let ended = call("status", url, &["--json"]);
+    let status: serde_json::Value =
+        serde_json::from_str(&ended.text()).unwrap_or_else(|_| panic!("{}", ended.stderr));
+    ["ready", "waiting", "processing", "parked"].map(|state| status[state].as_u64().expect(state))
+}
+
+/// A store is made by nobody but who is asked to.
+fn init(url: &str) {
+    let ended = call("add", url, &["k"]);
     assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
     for _ in 0..2 {
-        let ended = end(&mut requeue(&["store", "init"], &url, &[]), "");
+        let ended = end(&mut requeue(&["store", "init"], url, &[]), "");
         assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     }
+}
 
+/// Keys go in and out, and what fails is parked.
+fn does_all(url: &str) {
+    add(url, &["good", "bad", "worse", "good"]);
+    assert_eq!(status(url), [3, 0, 0, 0]);
+    let script = "echo $1 $REQUEUE_ADDS $REQUEUE_ATTEMPT; [ $1 = good ]";
+    let args = ["--until-empty", "--retries", "1", "--base-delay", "10ms", "-c", script];
+    let ended = call("work", url, &args);
+    assert_eq!((ended.code(), ended.count("given up")), (Some(1), 2), "{}", ended.stderr);
+    let runs = ["bad 1 1", "bad 1 2", "good 2 1", "worse 1 1", "worse 1 2"];
+    assert_eq!(ended.sorted(), runs);
+    let parked = call("parked", url, &[]).text();
+    let lines: Vec<Vec<_>> = parked.lines().map(|line| line.split('\t').collect()).collect();
+    let told: Vec<_> = lines.iter().map(|line| (line[0], line[1], line[3])).collect();
+    let why = "exit status: 1";
+    assert_eq!(told, [("bad", "2", why), ("worse", "2", why)], "{parked}");
+    assert_eq!(call("revive", url, &["bad"]).code(), Some(0));
+    assert_eq!(call("cancel", url, &["worse"]).code(), Some(0));
+    assert_eq!(call("cancel", url, &["worse"]).code(), Some(1));
+    assert_eq!(status(url), [1, 0, 0, 0]);
+    let ended = end(&mut requeue(&["run"], url, &["-c", "echo $1 $REQUEUE_ATTEMPT"]), "more\n");
+    assert_eq!((ended.code(), ended.sorted()), (Some(0), vec!["bad 1".into(), "more 1".into()]));
+    assert_eq!(status(url), [0; 4]);
+}
+
+/// Where one who works is killed, another takes its key when the lease is over.
+fn survives_a_worker(test: &str, url: &str) {
+    let dir = directory(test);
+    let mut gate = Gate::new(&dir);
+    add(url, &["k"]);
+    let args = ["--lease", "2s", "--base-delay", "10ms", "-c"];
+    let work = |subcommand, script| requeue(&[subcommand], url, &[&args[..], &[script]].concat());
+    let mut first = Live::spawn(work("work", "echo up; read _ <gate").current_dir(&dir));
+    first.wait_for("up");
+    first.signal(Signal::KILL);
+    // What it had started goes on alone.
+    gate.open(1);
+    assert_eq!(first.end().status.signal(), Some(Signal::KILL.as_raw()));
+    let ended = end(&mut work("run", "echo $1 $REQUEUE_ATTEMPT"), "");
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "k 2\n"), "{}", ended.stderr);
+}
+
+/// Two work on a queue while their server goes, of which they may have something to say, and is
+/// there again.
+fn may_go_and_come_back(
+    test: &str,
+    url: &str,
+    goes: impl FnOnce(),
+    said: Option<&str>,
+    is_there_again: impl FnOnce(),
+) {
+    let dir = directory(test);
     let script = "mkdir \"at-$1\" || echo overlap; rmdir \"at-$1\"; echo $1";
     // The server forgets the ends of runs when it is killed just then: they run once more.
-    let work = || requeue(&["work"], &url, &["--lease", "2s", "-j2", "-c", script]);
+    let work = || requeue(&["work"], url, &["--lease", "2s", "-j2", "-c", script]);
     let mut both = [(); 2].map(|()| Live::spawn(work().current_dir(&dir)));
     for _ in 0..10 {
-        assert_eq!(call("add", &url, &["a", "b", "c"]).code(), Some(0));
+        add(url, &["a", "b", "c"]);
     }
-    until(|| is_idle(&url));
+    until(|| status(url) == [0; 4]);
 
-    server.kill();
-    both.iter_mut().for_each(|live| _ = live.wait_for_message("no keys can be claimed"));
-    server.restart();
-    let ended = end(&mut requeue(&["run"], &url, &["-j1", "-c", "echo here $1"]), "last\n");
+    goes();
+    if let Some(said) = said {
+        both.iter_mut().for_each(|live| _ = live.wait_for_message(said));
+    }
+    is_there_again();
+    let ended = end(&mut requeue(&["run"], url, &["-j1", "-c", "echo here $1"]), "last\n");
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
-    until(|| is_idle(&url));
+    until(|| status(url) == [0; 4]);
     both.iter().for_each(|live| live.signal(Signal::TERM));
     let all: String =
         both.map(Live::end).iter().map(|ended| ended.text() + &ended.stderr).collect();
@@ -57,4 +117,37 @@ fn a_server_is_shared_and_may_go_and_come_back() {
     for key in ["a", "b", "c", "last"] {
         assert!(all.lines().any(|line| line.trim_start_matches("here ") == key), "{key}: {all}");
     }
+}
+
+const GONE: Option<&str> = Some("no keys can be claimed");
+
+#[test]
+fn a_postgresql_server_is_shared_and_may_go_and_come_back() {
+    let Some(server) = Postgres::start() else { return };
+    let url = server.database();
+    init(&url);
+    does_all(&url);
+    let back = || server.restart();
+    may_go_and_come_back("store_postgres", &url, || server.kill(), GONE, back);
+}
+
+#[test]
+fn a_redis_server_is_shared_and_may_go_and_come_back() {
+    let Some(server) = Redis::start() else { return };
+    let url = server.url("");
+    init(&url);
+    does_all(&url);
+    survives_a_worker("store_redis_worker", &url);
+    may_go_and_come_back("store_redis", &url, || server.kill(), GONE, || server.restart());
+}
+
+#[test]
+fn a_redis_cluster_is_shared_and_goes_on_without_one_of_its_masters() {
+    let Some(cluster) = RedisCluster::start() else { return };
+    let url = cluster.url();
+    init(&url);
+    does_all(&url);
+    survives_a_worker("store_cluster_worker", &url);
+    let back = || cluster.take_over(0);
+    may_go_and_come_back("store_cluster", &url, || cluster.nodes()[0].kill(), None, back);
 }
