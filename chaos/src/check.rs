@@ -34,7 +34,7 @@ impl Violation {
 /// nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Death {
-    /// When it was alive still.
+    /// When it was alive still, and its replicas heard of it.
     pub(crate) from: u64,
     /// When it was dead.
     pub(crate) to: u64,
@@ -52,10 +52,13 @@ pub(crate) struct Losses {
 }
 
 impl Losses {
-    /// Whether an add that was begun and acknowledged then may be lost.
+    /// Whether an add that was begun and acknowledged then may be lost. Who stood still may have heard of
+    /// that only after the death, by a moment.
     fn has_add(&self, begun: u64, at: u64) -> bool {
         let Some(moment) = self.adds else { return false };
-        self.deaths.iter().any(|death| begun <= death.to && at >= death.from.saturating_sub(moment))
+        self.deaths.iter().any(|&Death { from, to }| {
+            begun <= to && (from.saturating_sub(moment)..=to.saturating_add(moment)).contains(&at)
+        })
     }
 
     /// Whether one may have the key at this time, and another since then.

@@ -22,6 +22,7 @@ pub(crate) enum Fault {
     HeldAfter,
     Killed,
     TakenOver,
+    TakenOverLate,
     Elected,
     Snapshot,
     Committed,
@@ -29,7 +30,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    const ALL: [(Self, &'static str); 15] = [
+    const ALL: [(Self, &'static str); 16] = [
         (Self::ProcessKilled, "processes killed"),
         (Self::Frozen, "processes frozen"),
         (Self::Ahead, "processes whose clock is an hour ahead"),
@@ -41,6 +42,7 @@ impl Fault {
         (Self::HeldAfter, "answers held up"),
         (Self::Killed, "the server killed"),
         (Self::TakenOver, "masters killed, whose replica was told to take over"),
+        (Self::TakenOverLate, "masters killed, whose replica had missed their last moment"),
         (Self::Elected, "masters killed, whose replica was elected"),
         (Self::Snapshot, "transactions open elsewhere"),
         (Self::Committed, "transactions open with an add, committed"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use requeue_servers::{Language, Postgres, Proxy, Redis, RedisCluster};
+use requeue_servers::{Failover, Language, Postgres, Proxy, Redis, RedisCluster};
 use tempfile::TempDir;
 
 use crate::check::{Death, Losses};
@@ -145,11 +145,17 @@ impl Subject {
             Server::Cluster(cluster) => {
                 let cluster = Arc::clone(cluster);
                 Box::new(move || {
-                    let (third, elected) = (n as usize % 3, n % 4 == 3);
-                    let mut to = from;
-                    cluster.fail_over(third, elected, || to = now());
+                    let (how, fault) = match n % 4 {
+                        0 | 2 => {
+                            let long = Duration::from_millis(200 * u64::from(1 + n % 4));
+                            (Failover::Behind(long), Fault::TakenOverLate)
+                        }
+                        1 => (Failover::ToldTo, Fault::TakenOver),
+                        _ => (Failover::Elected, Fault::Elected),
+                    };
+                    let (third, mut to) = (n as usize % 3, from);
+                    cluster.fail_over(third, how, || to = now());
                     cluster.reunite(third);
-                    let fault = if elected { Fault::Elected } else { Fault::TakenOver };
                     (fault, Some(Death { from, to }))
                 })
             }

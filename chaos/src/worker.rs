@@ -51,19 +51,23 @@ pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
     }
     let queue = opened?;
     let ending = Arc::new(AtomicBool::new(false));
-    let mut tasks = JoinSet::new();
+    let (mut handling, mut adding) = (JoinSet::new(), JoinSet::new());
     for n in 0..4 {
         let (queue, ending) = (queue.clone(), Arc::clone(&ending));
-        tasks.spawn(handle(queue, ending, fastrand::Rng::with_seed(seed * 10 + n)));
+        handling.spawn(handle(queue, ending, fastrand::Rng::with_seed(seed * 10 + n)));
     }
     for n in 4..6 {
         let (queue, ending) = (queue.clone(), Arc::clone(&ending));
-        tasks.spawn(add(queue, ending, fastrand::Rng::with_seed(seed * 10 + n)));
+        adding.spawn(add(queue, ending, fastrand::Rng::with_seed(seed * 10 + n)));
     }
     // It ends when whoever started this has let it go.
     tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()))
         .await??;
     ending.store(true, Ordering::SeqCst);
+    // The last adds may take long, and somebody has to be there for them.
+    while let Some(ended) = adding.join_next().await {
+        ended?;
+    }
     loop {
         // Its connection may be cut.
         if let Ok(counts) = queue.counts().await
@@ -74,7 +78,7 @@ pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     queue.shut_down();
-    while let Some(ended) = tasks.join_next().await {
+    while let Some(ended) = handling.join_next().await {
         ended?;
     }
     Ok(())
@@ -92,8 +96,10 @@ fn tell_all(line: &str) {
 async fn add(queue: Queue, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
     while !ending.load(Ordering::SeqCst) {
         let (key, begun) = (key(&mut rng), now());
-        let add = match rng.u8(..6) {
+        let add = match rng.u8(..7) {
             0 => Add::after(Duration::from_micros(rng.u64(..20_000))),
+            // What waits for long is what a server may lose.
+            3 => Add::after(Duration::from_millis(rng.u64(..1000))),
             1 => Add::now().priority(Priority::High),
             2 => Add::now().priority(Priority::Low),
             _ => Add::now(),
@@ -111,8 +117,10 @@ async fn handle(queue: Queue, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
         let (epoch, at) = (item.epoch(), now());
         let Some(key) = item.as_str().and_then(|key| key.parse().ok()) else { continue };
         tell(key, Kind::Got { epoch, at });
-        for _ in 0..rng.u32(..4) {
-            tokio::time::sleep(Duration::from_micros(rng.u64(..3000))).await;
+        // Some take longer than a lease.
+        let (most, longest) = if rng.u8(..50) == 0 { (40, 60_000) } else { (4, 3000) };
+        for _ in 0..rng.u32(..most) {
+            tokio::time::sleep(Duration::from_micros(rng.u64(..longest))).await;
             // The time comes first: what is still held afterwards was held then.
             let at = now();
             if !item.is_lost() {

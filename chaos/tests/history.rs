@@ -20,7 +20,7 @@ const TRANSACTIONS: [&str; 3] = [
     "transactions open with an add, committed",
     "transactions open with an add, rolled back",
 ];
-const CLUSTER: [&str; 1] = ["masters killed, whose replica was told to take over"];
+const CLUSTER: [&str; 1] = ["masters killed, whose replica had missed their last moment"];
 
 async fn is_sound(store: &str, faults: &[&[&str]]) {
     let subject = Subject::start(store).expect("there is a place for it");

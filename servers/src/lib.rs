@@ -11,4 +11,4 @@ pub use crate::local::{did_not_run, free_ports};
 pub use crate::messages::Language;
 pub use crate::postgres::Postgres;
 pub use crate::proxy::{Mishap, Point, Proxy};
-pub use crate::redis::{Redis, RedisCluster};
+pub use crate::redis::{Failover, Redis, RedisCluster};

@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use crate::keeper::{Keeper, write};
 use crate::local::{did_not_run, free_ports, shared};
@@ -151,6 +152,17 @@ pub struct RedisCluster {
     nodes: Vec<Redis>,
 }
 
+/// How the replica of a master that dies takes its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failover {
+    /// When it is told to.
+    ToldTo,
+    /// When it is told to, and it has heard nothing of the master for so long before.
+    Behind(Duration),
+    /// When the other masters have seen that theirs is gone.
+    Elected,
+}
+
 /// How many masters there are.
 const MASTERS: usize = 3;
 const SLOTS: usize = 16384;
@@ -237,19 +249,27 @@ impl RedisCluster {
         until("the replica is a master", || says("role:master"));
     }
 
-    /// Kills the master of a third of the slots, and has its replica take its place: when told to, or,
-    /// if that is `elected`, when the other masters have seen that it is gone. [`reunite`](Self::reunite)
-    /// has it back. `killed` is called when it is dead.
+    /// Kills the master of a third of the slots, and has its replica take its place.
+    /// [`reunite`](Self::reunite) has it back. `killed` is called when it is dead.
     ///
     /// # Panics
     /// When it does not.
-    pub fn fail_over(&self, third: usize, elected: bool, killed: impl FnOnce()) {
+    pub fn fail_over(&self, third: usize, how: Failover, killed: impl FnOnce()) {
         let pair = [&self.nodes[third], &self.nodes[third + MASTERS]];
         let is_master = |node: &Redis| node.cli(&["info", "replication"]).contains("role:master");
         let [master, replica] = if is_master(pair[0]) { pair } else { [pair[1], pair[0]] };
+        if let Failover::Behind(long) = how {
+            // What the master has sent already would still arrive when it is dead.
+            replica.freeze();
+            master.cli(&["client", "kill", "type", "replica"]);
+            std::thread::sleep(long);
+        }
         master.kill();
         killed();
-        if !elected {
+        if let Failover::Behind(_) = how {
+            replica.thaw();
+        }
+        if how != Failover::Elected {
             replica.cli(&["cluster", "failover", "takeover"]);
         }
         until("the replica is a master", || is_master(replica));
@@ -301,7 +321,7 @@ fn until(what: &str, is: impl Fn() -> bool) {
         if is() {
             return;
         }
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
     }
     panic!("{what}: not within a minute");
 }
