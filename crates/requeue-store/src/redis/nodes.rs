@@ -222,8 +222,11 @@ impl Nodes {
                     }
                 }
                 (code, ..) => {
-                    // Masters that have become replicas, and connections that have broken.
-                    if code.is_none() || matches!(code, Some("READONLY" | "CLUSTERDOWN")) {
+                    // Connections that have broken, and servers that have become replicas, have been
+                    // cut off from their cluster, or come back: another may have the place.
+                    const ELSEWHERE: [&str; 4] =
+                        ["READONLY", "CLUSTERDOWN", "LOADING", "MASTERDOWN"];
+                    if code.is_none_or(|code| ELSEWHERE.contains(&code)) {
                         node.disconnect();
                         let _ = self.look().await;
                     }

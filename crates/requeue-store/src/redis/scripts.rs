@@ -57,17 +57,23 @@ pub(super) struct Scripts {
 /// The server's.
 pub(super) const CLOCK: &str = include_str!("lua/clock.lua");
 
+/// What is done also where the server is full: otherwise no key would ever leave it.
+const EVEN_IF_FULL: &str = "#!lua flags=allow-oom";
+/// What is not even begun where it is.
+const UNLESS_FULL: &str = "#!lua";
+
 impl Scripts {
     /// `clock` is a function `now` in Lua.
     pub(super) fn new(clock: &str) -> Self {
         let shard = include_str!("lua/shard.lua");
         let rows = include_str!("lua/rows.lua");
-        let verb = |text| Script::new(&[clock, shard, rows, text]);
+        let verb = |text| Script::new(&[EVEN_IF_FULL, clock, shard, rows, text]);
         let look = |text| Script::new(&[clock, shard, text]);
+        let touch = |text| Script::new(&[EVEN_IF_FULL, clock, shard, text]);
         Self {
-            open: Script::new(&[include_str!("lua/open.lua")]),
-            check: look(include_str!("lua/check.lua")),
-            add: verb(include_str!("lua/add.lua")),
+            open: Script::new(&[EVEN_IF_FULL, include_str!("lua/open.lua")]),
+            check: touch(include_str!("lua/check.lua")),
+            add: Script::new(&[UNLESS_FULL, clock, shard, rows, include_str!("lua/add.lua")]),
             claim: verb(include_str!("lua/claim.lua")),
             peek: look(include_str!("lua/peek.lua")),
             finish: verb(include_str!("lua/finish.lua")),
@@ -78,7 +84,7 @@ impl Scripts {
             walk: look(include_str!("lua/walk.lua")),
             parked: look(include_str!("lua/parked.lua")),
             counts: look(include_str!("lua/counts.lua")),
-            wake: look("wake()"),
+            wake: touch("wake()"),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What is said, and what is lost, when servers fail or refuse.
 
 use super::*;
+use crate::engine::{Asked, Delay, HandOut, How};
 use crate::{Queue, Store};
 
 async fn open(url: &str, name: &str) -> Queue {
@@ -106,19 +107,34 @@ async fn what_is_not_ours_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_full_takes_nothing_and_loses_nothing() {
+async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
     let Some(server) = Server::start() else { return };
-    let engine = Redis::connect(options(&server.url(""))).await.expect("it is there");
-    engine.migrate().await.expect("the schema is made");
-    let place = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
-    let ask = |n: u8| vec![Ask { key: Key::from(vec![n]), add: crate::Add::now(), adds: 1 }];
-    engine.add(&place, ask(1)).await.expect("added");
+    let (engine, place) = engine(&server.url(""), "q").await;
+    for key in ["a", "b", "c"] {
+        engine.add(&place, asking(key)).await.expect("added");
+    }
     server.cli(&["config", "set", "maxmemory", "1"]);
-    let fault = engine.add(&place, ask(2)).await.expect_err("there is no room");
+    let fault = engine.add(&place, asking("d")).await.expect_err("there is no room");
     assert_eq!(fault.kind, crate::error::Kind::Absent, "{}", fault.source);
-    assert_eq!(engine.counts(&place).await.expect("counted").ready, 1);
+    assert_eq!(engine.counts(&place).await.expect("counted").ready, 3);
+    // Also who comes only now works on what there is.
+    let (engine, place) = self::engine(&server.url(""), "q").await;
+    let claimed = engine.claim(&place, Claim { max: 3, ..ONE }).await.expect("claimed").items;
+    let held = claimed.iter().map(|out| (out.key.clone(), out.epoch)).collect();
+    let renewed = engine.renew(&place, held, ONE.lease).await.expect("renewed");
+    assert_eq!(renewed, [Renewed::Yes; 3]);
+    let fail = How::Fail { delay: Delay::Park, asked: Asked::default(), error: "no".to_owned() };
+    let later = How::Later(Duration::from_secs(3600), crate::Priority::default());
+    let ends = [How::Succeed, fail, later];
+    let end = |(out, how): (HandOut, _)| End { key: out.key, epoch: out.epoch, how };
+    let ends = claimed.into_iter().zip(ends).map(end).collect();
+    assert_eq!(engine.finish(&place, ends).await.expect("ended"), [true; 3]);
+    assert!(engine.revive(&place, &Key::from("b")).await.expect("asked"));
+    assert!(engine.cancel(&place, &Key::from("c")).await.expect("asked").waiting);
+    let counts = engine.counts(&place).await.expect("counted");
+    assert_eq!((counts.ready, counts.waiting, counts.parked), (1, 0, 0));
     server.cli(&["config", "set", "maxmemory", "0"]);
-    engine.add(&place, ask(2)).await.expect("there is room again");
+    engine.add(&place, asking("d")).await.expect("there is room again");
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 2);
 }
 

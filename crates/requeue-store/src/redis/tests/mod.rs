@@ -1,5 +1,6 @@
 //! On real servers.
 
+mod answers;
 mod changing;
 mod conforming;
 mod cuts;
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering as Atomic};
 use requeue_servers::{Redis as Server, RedisCluster as Cluster};
 
 use super::*;
+use crate::engine::{Backoff, Failing};
 
 /// A name that no other test has.
 fn name(what: &str) -> String {
@@ -44,3 +46,27 @@ async fn waiting(server: &Server, count: usize) {
         tokio::task::yield_now().await;
     }
 }
+
+/// A queue of this server or cluster, and an engine that works on it.
+async fn engine(url: &str, name: &str) -> (Redis, Place) {
+    let engine = Redis::connect(options(url)).await.expect("it is there");
+    engine.migrate().await.expect("the schema is made");
+    let place = engine.open(name, EarlyAdd::Replace).await.expect("it opens");
+    (engine, place)
+}
+
+fn asking(key: &str) -> Vec<Ask> {
+    vec![Ask { key: Key::from(key), add: crate::Add::now(), adds: 1 }]
+}
+
+/// Up to one key.
+const ONE: Claim = Claim {
+    max: 1,
+    oldest: 0,
+    lease: Duration::from_secs(30),
+    expired: Failing {
+        backoff: Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 },
+        max_failures: None,
+    },
+    poll: Duration::from_secs(1),
+};

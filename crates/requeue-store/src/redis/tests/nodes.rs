@@ -5,31 +5,7 @@ use tokio::time::timeout;
 
 use super::faults::RIGHTS;
 use super::*;
-use crate::engine::{Backoff, Failing, How};
-
-/// A queue of this server or cluster, and an engine that works on it.
-async fn engine(url: &str, name: &str) -> (Redis, Place) {
-    let engine = Redis::connect(options(url)).await.expect("it is there");
-    engine.migrate().await.expect("the schema is made");
-    let place = engine.open(name, EarlyAdd::Replace).await.expect("it opens");
-    (engine, place)
-}
-
-fn asking(key: &str) -> Vec<Ask> {
-    vec![Ask { key: Key::from(key), add: crate::Add::now(), adds: 1 }]
-}
-
-/// Up to one key.
-const ONE: Claim = Claim {
-    max: 1,
-    oldest: 0,
-    lease: Duration::from_secs(30),
-    expired: Failing {
-        backoff: Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 },
-        max_failures: None,
-    },
-    poll: Duration::from_secs(1),
-};
+use crate::engine::How;
 
 /// Who gives up on a hung server, again and again, sees to it that its replica is found.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,182 @@
+//! What comes of what servers say when they can't serve. They are pretended: of real ones, most of it
+//! can't be had when it is wanted.
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use super::*;
+use crate::error::Kind;
+
+/// Two servers of a cluster.
+#[derive(Default)]
+struct Pretended {
+    ports: [u16; 2],
+    /// Which of them has all slots, as both see it.
+    master: usize,
+    /// What each answers to scripts.
+    says: [String; 2],
+    /// The words that each has heard.
+    heard: [Vec<String>; 2],
+}
+
+type Both = Arc<Mutex<Pretended>>;
+
+fn bulk(text: &str) -> String {
+    format!("${}\r\n{text}\r\n", text.len())
+}
+
+impl Pretended {
+    async fn start() -> Both {
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0"));
+        let [one, other] = listeners;
+        let listeners = [one.await.expect("a port"), other.await.expect("a port")];
+        let both = Both::default();
+        for (number, listener) in listeners.into_iter().enumerate() {
+            lock(&both).ports[number] = listener.local_addr().expect("it is bound").port();
+            let both = Arc::clone(&both);
+            tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(serve(number, stream, Arc::clone(&both)));
+                }
+            });
+        }
+        both
+    }
+
+    fn answer(&mut self, number: usize, words: &[String]) -> String {
+        self.heard[number].push(words[0].clone());
+        match (&*words[0], words.get(1).map(|word| &**word)) {
+            ("HELLO", _) => "*4\r\n+mode\r\n+cluster\r\n+role\r\n+master\r\n".to_owned(),
+            ("CLUSTER", Some("SLOTS")) => {
+                let port = self.ports[self.master];
+                format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n+127.0.0.1\r\n:{port}\r\n")
+            }
+            ("CLUSTER", _) => bulk("cluster_state:ok\r\ncluster_current_epoch:1\r\n"),
+            ("EVALSHA", _) => self.says[number].clone(),
+            _ => "+OK\r\n".to_owned(),
+        }
+    }
+}
+
+async fn serve(number: usize, stream: TcpStream, both: Both) {
+    let (reads, mut writes): (OwnedReadHalf, OwnedWriteHalf) = stream.into_split();
+    let mut reads = BufReader::new(reads);
+    while let Some(words) = command(&mut reads).await {
+        let answer = lock(&both).answer(number, &words);
+        if writes.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn command(reads: &mut BufReader<OwnedReadHalf>) -> Option<Vec<String>> {
+    let count = number(reads).await?;
+    let mut words = Vec::new();
+    for _ in 0..count {
+        let mut word = vec![0; number(reads).await? + 2];
+        reads.read_exact(&mut word).await.ok()?;
+        word.truncate(word.len() - 2);
+        words.push(String::from_utf8_lossy(&word).into_owned());
+    }
+    Some(words)
+}
+
+/// That of a line `*3` or `$5`.
+async fn number(reads: &mut BufReader<OwnedReadHalf>) -> Option<usize> {
+    let mut line = String::new();
+    reads.read_line(&mut line).await.ok()?;
+    line.get(1..)?.trim_end().parse().ok()
+}
+
+/// An engine that knows the first as the master, who says this; and what the other says.
+async fn engine_of(says: [&str; 2]) -> (Redis, Place, Both) {
+    let both = Pretended::start().await;
+    lock(&both).says = says.map(|said| format!("{said}\r\n"));
+    let url = format!("redis://127.0.0.1:{}", lock(&both).ports[0]);
+    let engine = Redis::connect(options(&url)).await.expect("it is there");
+    lock(&engine.queues).insert("q".to_owned(), Arc::new(names::shards("q", 1)));
+    let place = Place::new(0, "q", EarlyAdd::Replace);
+    (engine, place, both)
+}
+
+/// Of an add.
+const NEW: &str = "$1\r\n0";
+
+#[tokio::test]
+async fn what_is_so_for_now_is_told_from_what_stays_so() {
+    for (said, kind) in [
+        ("-LOADING Redis is loading the dataset in memory", Kind::Absent),
+        ("-CLUSTERDOWN The cluster is down", Kind::Absent),
+        ("-READONLY You can't write against a read only replica.", Kind::Absent),
+        ("-MASTERDOWN Link with MASTER is down", Kind::Absent),
+        ("-TRYAGAIN Multiple keys request during rehashing of slot", Kind::Absent),
+        ("-OOM command not allowed when used memory > 'maxmemory'.", Kind::Absent),
+        ("-BUSY Redis is busy running a script.", Kind::Absent),
+        ("-MISCONF Errors writing to the AOF file: No space left on device", Kind::Absent),
+        ("-NOREPLICAS Not enough good replicas to write.", Kind::Absent),
+        ("-ERR max number of clients reached", Kind::Absent),
+        ("-NOSCRIPT No matching script. Please use EVAL.", Kind::Absent),
+        ("-NOPERM this user has no permissions to run the 'hset' command", Kind::Refused),
+        ("-WRONGTYPE Operation against a key holding the wrong kind of value", Kind::Refused),
+        ("-CROSSSLOT Keys in request don't hash to the same slot", Kind::Refused),
+        ("-ERR Error running script", Kind::Refused),
+        // Whether something happened, nobody knows.
+        ("$2\r\n00", Kind::Unsure),
+        ("$1\r\n9", Kind::Unsure),
+        (":0", Kind::Unsure),
+        ("*0", Kind::Unsure),
+        ("$-1", Kind::Unsure),
+    ] {
+        let (engine, place, _) = engine_of([said, NEW]).await;
+        let fault = engine.add(&place, asking("a")).await.expect_err(said);
+        assert_eq!(fault.kind, kind, "{said}: {}", fault.source);
+    }
+}
+
+#[tokio::test]
+async fn who_can_not_serve_is_asked_who_can() {
+    for said in [
+        "-LOADING Redis is loading the dataset in memory",
+        "-CLUSTERDOWN The cluster is down",
+        "-READONLY You can't write against a read only replica.",
+        "-MASTERDOWN Link with MASTER is down",
+    ] {
+        let (engine, place, both) = engine_of([said, NEW]).await;
+        lock(&both).master = 1;
+        let added = async {
+            loop {
+                if let Ok(added) = engine.add(&place, asking("a")).await {
+                    break added;
+                }
+            }
+        };
+        let added = timeout(Duration::from_secs(60), added).await.expect(said);
+        assert_eq!(added, [Added::New]);
+    }
+}
+
+#[tokio::test]
+async fn who_is_sent_on_goes_there() {
+    for (redirect, asking_first) in [("MOVED", false), ("ASK", true)] {
+        let (engine, place, both) = engine_of(["", NEW]).await;
+        let port = lock(&both).ports[1];
+        lock(&both).says[0] = format!("-{redirect} 1 127.0.0.1:{port}\r\n");
+        assert_eq!(engine.add(&place, asking("a")).await.expect("added"), [Added::New]);
+        let mut heard = lock(&both).heard[1].clone();
+        heard.retain(|word| matches!(&**word, "ASKING" | "EVALSHA"));
+        assert_eq!(heard[0] == "ASKING", asking_first, "{redirect}: {heard:?}");
+    }
+    // Not for ever, nor nowhere.
+    let (engine, place, both) = engine_of(["", ""]).await;
+    let ports = lock(&both).ports;
+    lock(&both).says = [1, 0].map(|other| format!("-MOVED 1 127.0.0.1:{}\r\n", ports[other]));
+    let fault = engine.add(&place, asking("a")).await.expect_err("nobody takes it");
+    assert_eq!(fault.kind, Kind::Absent, "{}", fault.source);
+    for nowhere in ["-MOVED 1 nowhere", "-MOVED 1 127.0.0.1:port"] {
+        lock(&both).says[0] = format!("{nowhere}\r\n");
+        let fault = engine.add(&place, asking("a")).await.expect_err(nowhere);
+        assert_eq!(fault.kind, Kind::Absent, "{}", fault.source);
+    }
+}
