@@ -1,0 +1,161 @@
+//! What becomes of keys that somebody has locked, and of all others.
+
+use super::changing::{MINUTE, asks, claim, end, one, other};
+use super::*;
+use crate::engine::{HandOut, How};
+
+const SECOND: i64 = 1_000_000;
+
+#[tokio::test]
+async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, Duration::ZERO).await;
+    stop_time(&engine).await;
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let adder = other(&url).await;
+    let run = async |sql: &str| adder.batch_execute(sql).await.expect(sql);
+    let claimed = async || {
+        let claimed = engine.claim(&queue, claim(9, MINUTE)).await.expect("claimed");
+        claimed.items.into_iter().map(|out| out.key.to_string()).collect::<Vec<_>>()
+    };
+    engine.add(&queue, asks(["a", "b"])).await.expect("added");
+    let (a, b) = (one(&engine, &queue).await, one(&engine, &queue).await);
+    let renewed = async || {
+        let held = vec![(a.key.clone(), a.epoch), (b.key.clone(), b.epoch)];
+        engine.renew(&queue, held, MINUTE).await.expect("renewed")
+    };
+    run("begin; select requeue.add('q', 'a')").await;
+    for seconds in [50, 100, 150] {
+        set_time(&engine, seconds * SECOND).await;
+        assert_eq!(renewed().await, [Renewed::Yes, Renewed::Yes]);
+    }
+    run("commit").await;
+    // Its row says that it is over, which is not so.
+    set_time(&engine, 205 * SECOND).await;
+    assert_eq!(claimed().await, [""; 0]);
+    assert_eq!(renewed().await, [Renewed::Yes, Renewed::Yes]);
+
+    // The same where the first to come is who ends it.
+    run("begin; select requeue.add('q', 'a'), requeue.add('q', 'b')").await;
+    set_time(&engine, 260 * SECOND).await;
+    assert_eq!(renewed().await, [Renewed::Yes, Renewed::Yes]);
+    run("commit").await;
+    set_time(&engine, 300 * SECOND).await;
+    assert_eq!(engine.finish(&queue, end(&a, How::Succeed)).await.expect("finished"), [true]);
+
+    // Who does not renew has lost it.
+    set_time(&engine, 330 * SECOND).await;
+    let mut taken = claimed().await;
+    taken.sort();
+    assert_eq!(taken, ["a", "b"]);
+    assert_eq!(renewed().await, [Renewed::Lost, Renewed::Lost]);
+    let ends = [end(&a, How::Succeed), end(&b, How::Succeed)].concat();
+    assert_eq!(engine.finish(&queue, ends).await.expect("finished"), [false, false]);
+    let left = "select count(*) from requeue.renewals";
+    assert_eq!(engine.sessions.row(left, &[]).await.expect("counted").get::<_, i64>(0), 0);
+}
+
+#[tokio::test]
+async fn what_is_locked_is_told_apart_from_what_is_not() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, WHOLE).await;
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let adder = other(&url).await;
+    let names: Vec<String> = (0..20).map(|n| format!("{n:02}")).collect();
+    let all = || asks(names.iter().map(String::as_str));
+    engine.add(&queue, all()).await.expect("added");
+    let held = engine.claim(&queue, claim(20, MINUTE)).await.expect("claimed").items;
+    let locking = "begin; select requeue.add_many('q', '{03, 04, 17}')";
+    adder.batch_execute(locking).await.expect("added");
+    let mut adding = all();
+    adding.reverse();
+    let added = engine.add_free(&queue, adding).await.expect("added");
+    for (n, added) in added.iter().rev().enumerate() {
+        let free = (![3, 4, 17].contains(&n)).then_some(Added::Dirty);
+        assert_eq!(*added, free, "{n}");
+    }
+    let ends: Vec<End> = held.iter().flat_map(|out| end(out, How::Succeed)).collect();
+    let stale = [end(&HandOut { epoch: 0, ..held[0].clone() }, How::Succeed), ends].concat();
+    let finished = engine.finish_free(&queue, stale).await.expect("finished");
+    assert_eq!(finished[0], Some(false));
+    for (out, finished) in held.iter().zip(&finished[1..]) {
+        let is_free = ![&b"03"[..], b"04", b"17"].contains(&&*out.key);
+        assert_eq!(*finished, is_free.then_some(true), "{}", out.key);
+    }
+    adder.batch_execute("rollback").await.expect("rolled back");
+}
+
+#[tokio::test]
+async fn a_transaction_that_stays_open_holds_up_its_keys_alone() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.database();
+    let store = crate::Store::connect(&url).await.expect("it is there");
+    store.migrate().await.expect("the schema is made");
+    let queue = store.queue("q").open().await.expect("it opens");
+    queue.add_all(["a", "b"]).await.expect("added");
+    let [a, b] = queue.get_many(2).await.try_into().expect("two are ready");
+    let adder = other(&url).await;
+    let adding = "begin; select requeue.add('q', 'a'), requeue.add('q', 'new')";
+    adder.batch_execute(adding).await.expect("added");
+    let add = |key: &'static str| {
+        let queue = queue.clone();
+        tokio::spawn(async move { queue.add(key).await })
+    };
+    let (new, other) = (add("new"), add("other"));
+    let (a, b) = (tokio::spawn(a.succeed()), tokio::spawn(b.succeed()));
+    assert_eq!(other.await.expect("it ends").expect("added"), Added::New);
+    b.await.expect("it ends").expect("it is ours");
+    assert!(!new.is_finished() && !a.is_finished());
+    adder.batch_execute("commit").await.expect("committed");
+    assert_eq!(new.await.expect("it ends").expect("added"), Added::Coalesced);
+    a.await.expect("it ends").expect("it is ours");
+    let counts = queue.counts().await.expect("counted");
+    assert_eq!((counts.ready, counts.processing), (3, 0), "a, new and other");
+}
+
+#[tokio::test]
+async fn who_takes_a_lease_away_and_who_renews_it_do_not_both() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, Duration::ZERO).await;
+    stop_time(&engine).await;
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let (third, adder) = (other(&url).await, other(&url).await);
+    let run = async |sql: &str| third.batch_execute(sql).await.expect(sql);
+    engine.add(&queue, asks(["a"])).await.expect("added");
+    let a = one(&engine, &queue).await;
+    let renewed = async |out: &HandOut| {
+        let held = vec![(out.key.clone(), out.epoch)];
+        engine.renew(&queue, held, MINUTE).await.expect("renewed")
+    };
+    // It is taken away at a time when it is over, and to be renewed at one when it isn't.
+    let low = i64::MIN;
+    let claiming = format!(
+        "begin; update clock set now = {}; \
+         select requeue.claim({}, false, 1, 0, 60000000, 1, 1, 0, null, '{{{low},{low},{low},{low}}}')",
+        100 * SECOND,
+        queue.id
+    );
+    run(&claiming).await;
+    assert_eq!(renewed(&a).await, [Renewed::Busy]);
+    run("commit").await;
+    assert_eq!(renewed(&a).await, [Renewed::Lost]);
+
+    // And the other way about: somebody has the key locked until after the renewal has begun.
+    set_time(&engine, 200 * SECOND).await;
+    let a = one(&engine, &queue).await;
+    adder.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
+    let renewing = format!(
+        "begin; select requeue.renew({}, array['a'::bytea], array[{}::bigint], {})",
+        queue.id,
+        a.epoch,
+        200 * SECOND
+    );
+    run(&renewing).await;
+    adder.batch_execute("commit").await.expect("committed");
+    set_time(&engine, 300 * SECOND).await;
+    let claimed = async || engine.claim(&queue, claim(9, MINUTE)).await.expect("claimed").items;
+    assert_eq!(claimed().await, []);
+    run("commit").await;
+    assert_eq!(claimed().await, []);
+    assert_eq!(engine.finish(&queue, end(&a, How::Succeed)).await.expect("finished"), [true]);
+}
