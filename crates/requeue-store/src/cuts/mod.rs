@@ -1,6 +1,8 @@
 //! What is said, and what is true, when the connection is cut or held up in the middle of a verb: on
 //! any engine that is reached by one.
 
+mod verbs;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,7 +11,9 @@ use requeue_servers::{Language, Mishap, Point, Proxy};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking};
 
-use crate::{Add, Added, FinishError, Item, Queue, State, Store};
+pub(crate) use self::verbs::Verb;
+use self::verbs::{CALLS, Said, Stand, call, ended};
+use crate::{Add, Added, Item, Queue, State, Store};
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// For what has to run out.
@@ -26,108 +30,6 @@ pub(crate) struct Server {
     pub(crate) by: Box<By>,
     /// What is in each request of a verb, and in no other.
     pub(crate) asked: fn(Verb) -> Vec<u8>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Verb {
-    Add,
-    AddAll,
-    Get,
-    Succeed,
-    Retry,
-    RetryAfter,
-    RequeueAfter,
-    PutBack,
-    Park,
-    Cancel,
-    Revive,
-    Counts,
-    Page,
-    LookUp,
-    Renew,
-    /// Waits to be told of keys.
-    Listen,
-}
-
-/// What is called. Nobody calls for the others.
-const CALLS: [Verb; 14] = [
-    Verb::Add,
-    Verb::AddAll,
-    Verb::Get,
-    Verb::Succeed,
-    Verb::Retry,
-    Verb::RetryAfter,
-    Verb::RequeueAfter,
-    Verb::PutBack,
-    Verb::Park,
-    Verb::Cancel,
-    Verb::Revive,
-    Verb::Counts,
-    Verb::Page,
-    Verb::LookUp,
-];
-
-/// What a call says.
-#[derive(PartialEq, Eq, Debug)]
-enum Said {
-    Added(Added),
-    New(usize),
-    Attempt(u32),
-    Ended,
-    Unsure,
-    Cancelled(bool),
-    Revived(bool),
-    Seen,
-    Failed,
-}
-
-/// A state, and failures.
-type Stand = Option<(State, u32)>;
-
-impl Verb {
-    /// Where the key stands before it.
-    const fn before(self) -> Stand {
-        match self {
-            Self::Add | Self::AddAll => None,
-            Self::Get | Self::Cancel | Self::Counts | Self::Page | Self::LookUp | Self::Listen => {
-                Some((State::Ready, 0))
-            }
-            Self::Revive => Some((State::Parked, 1)),
-            _ => Some((State::Processing, 0)),
-        }
-    }
-
-    /// And after it.
-    const fn after(self) -> Stand {
-        match self {
-            Self::Succeed | Self::Cancel => None,
-            Self::Add | Self::AddAll | Self::PutBack | Self::Revive => Some((State::Ready, 0)),
-            Self::Counts | Self::Page | Self::LookUp => Some((State::Ready, 0)),
-            Self::Get | Self::Renew | Self::Listen => Some((State::Processing, 0)),
-            Self::Retry | Self::RetryAfter => Some((State::Waiting, 1)),
-            Self::RequeueAfter => Some((State::Waiting, 0)),
-            Self::Park => Some((State::Parked, 1)),
-        }
-    }
-
-    /// Whether the library asks again by itself.
-    const fn is_tried_again(self) -> bool {
-        !matches!(self, Self::Cancel | Self::Revive | Self::Counts | Self::Page | Self::LookUp)
-    }
-
-    /// What is said when it is done for the first time; and when it has been done before.
-    fn says(self, was_done: bool) -> Said {
-        match self {
-            Self::Add => Said::Added(if was_done { Added::Coalesced } else { Added::New }),
-            Self::AddAll => Said::New(if was_done { 0 } else { 3 }),
-            Self::Get | Self::Listen => Said::Attempt(1 + u32::from(was_done)),
-            Self::Cancel => Said::Cancelled(!was_done),
-            Self::Revive => Said::Revived(!was_done),
-            Self::Counts | Self::Page | Self::LookUp => Said::Seen,
-            _ if was_done => Said::Unsure,
-            _ => Said::Ended,
-        }
-    }
 }
 
 /// A queue behind a proxy, and a way past that.
@@ -224,58 +126,6 @@ async fn wait(mishap: &Mishap, what: fn(&Mishap)) {
     spawn_blocking(move || what(&mishap)).await.expect("it happens");
 }
 
-async fn ended(ended: impl Future<Output = Result<(), FinishError>>) -> Said {
-    match ended.await {
-        Ok(()) => Said::Ended,
-        Err(FinishError::Unsure) => Said::Unsure,
-        Err(error) => panic!("{error}"),
-    }
-}
-
-/// What a verb says; with the item, if it gives one.
-async fn call(verb: Verb, queue: Queue, item: Option<Item>) -> (Said, Option<Item>) {
-    let its = || item.expect("it is there");
-    let said = match verb {
-        Verb::Add => Said::Added(queue.add("a").await.expect("added in the end")),
-        Verb::AddAll => Said::New(queue.add_all(["a", "b", "c"]).await.expect("added in the end")),
-        Verb::Get | Verb::Listen => {
-            let item = queue.get().await.expect("it is not shut down");
-            return (Said::Attempt(item.attempt()), Some(item));
-        }
-        Verb::Succeed => ended(its().succeed()).await,
-        Verb::Retry => ended(its().retry("no")).await,
-        Verb::RetryAfter => ended(its().retry_after(HOUR, "no")).await,
-        Verb::RequeueAfter => ended(its().requeue_after(HOUR)).await,
-        Verb::PutBack => ended(its().put_back()).await,
-        Verb::Park => ended(its().park("no")).await,
-        Verb::Cancel => queue.cancel("a").await.map_or(Said::Failed, |c| Said::Cancelled(c.any())),
-        Verb::Revive => queue.revive("a").await.map_or(Said::Failed, Said::Revived),
-        Verb::Counts => match queue.counts().await {
-            Ok(counts) => {
-                assert_eq!((counts.ready, counts.processing), (1, 0));
-                Said::Seen
-            }
-            Err(_) => Said::Failed,
-        },
-        Verb::Page => match queue.snapshot(None, None, 9).await {
-            Ok(page) => {
-                assert_eq!((page.len(), page[0].key.as_str()), (1, Some("a")));
-                Said::Seen
-            }
-            Err(_) => Said::Failed,
-        },
-        Verb::LookUp => match queue.look_up("a").await {
-            Ok(found) => {
-                assert!(found.is_some());
-                Said::Seen
-            }
-            Err(_) => Said::Failed,
-        },
-        Verb::Renew => unreachable!("nobody calls for it"),
-    };
-    (said, None)
-}
-
 /// The connection is cut in the middle of the verb, there.
 async fn cut(server: &'static Server, store: Store, verb: Verb, point: Point) -> Mishap {
     let lease = if verb == Verb::Get { SHORT } else { Duration::from_secs(30) };
@@ -367,45 +217,53 @@ async fn told(server: &'static Server, store: Store, point: Point) -> Mishap {
     mishap
 }
 
-/// How often what befell which verb where.
-pub(crate) type Counted = BTreeMap<(Verb, Point), u32>;
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Deed {
+    Cut,
+    Held,
+}
 
-/// Everything is cut everywhere, and held up where that is another thing.
-pub(crate) async fn everywhere(server: &'static Server) -> [Counted; 2] {
+/// All there is to do.
+fn all() -> impl Iterator<Item = (Verb, Point, Deed)> {
+    let verbs = || CALLS.into_iter().chain([Verb::Renew, Verb::Listen]);
+    let cuts = Point::ALL.into_iter().map(|point| (point, Deed::Cut));
+    let holds = [(Point::Request, Deed::Held), (Point::Answer, Deed::Held)];
+    cuts.chain(holds).flat_map(move |(point, deed)| {
+        let verbs = verbs().filter(move |&verb| deed == Deed::Cut || verb != Verb::Listen);
+        verbs.map(move |verb| (verb, point, deed))
+    })
+}
+
+/// Everything is cut everywhere, and held up where that is another thing. Says how often.
+pub(crate) async fn everywhere(server: &'static Server) {
     let store = Store::connect(&server.url).await.expect("it is there");
     store.migrate().await.expect("the schema is made");
     // Each has connections of its own.
     let turns = Arc::new(Semaphore::new(16));
-    let mut all = JoinSet::new();
-    for point in Point::ALL {
-        for verb in CALLS.into_iter().chain([Verb::Renew, Verb::Listen]) {
-            let holds = matches!(point, Point::Request | Point::Answer) && verb != Verb::Listen;
-            for is_cut in if holds { &[true, false][..] } else { &[true] } {
-                let (store, turns) = (store.clone(), Arc::clone(&turns));
-                all.spawn(async move {
-                    let _turn = turns.acquire().await.expect("it is never closed");
-                    let mishap = match verb {
-                        Verb::Renew => renewed(server, store, point, *is_cut).await,
-                        Verb::Listen => told(server, store, point).await,
-                        _ if *is_cut => cut(server, store, verb, point).await,
-                        _ => held_up(server, store, verb, point).await,
-                    };
-                    (verb, point, *is_cut, mishap.has_happened())
-                });
-            }
-        }
+    let mut doing = JoinSet::new();
+    for (verb, point, deed) in all() {
+        let (store, turns) = (store.clone(), Arc::clone(&turns));
+        doing.spawn(async move {
+            let _turn = turns.acquire().await.expect("it is never closed");
+            let mishap = match (verb, deed) {
+                (Verb::Renew, _) => renewed(server, store, point, deed == Deed::Cut).await,
+                (Verb::Listen, _) => told(server, store, point).await,
+                (_, Deed::Cut) => cut(server, store, verb, point).await,
+                (_, Deed::Held) => held_up(server, store, verb, point).await,
+            };
+            (verb, point, deed, mishap.has_happened())
+        });
     }
-    let mut counted = [Counted::new(), Counted::new()];
-    while let Some(done) = all.join_next().await {
-        let (verb, point, is_cut, happened) = done.expect("it goes well");
-        *counted[usize::from(!is_cut)].entry((verb, point)).or_default() += u32::from(happened);
+    let mut counted = BTreeMap::<_, u32>::new();
+    while let Some(done) = doing.join_next().await {
+        let (verb, point, deed, happened) = done.expect("it goes well");
+        *counted.entry((verb, point, deed)).or_default() += u32::from(happened);
     }
-    let verbs = CALLS.into_iter().chain([Verb::Renew, Verb::Listen]);
-    for (verb, point) in verbs.flat_map(|verb| Point::ALL.map(|point| (verb, point))) {
-        assert!(counted[0].get(&(verb, point)).is_some_and(|&n| n > 0), "{verb:?} {point:?}");
+    for what in all() {
+        let count = counted.get(&what).copied().unwrap_or(0);
+        println!("{what:?}: {count}");
+        assert!(count > 0, "{what:?}");
     }
-    assert_eq!(counted[1].len(), 2 * (CALLS.len() + 1));
-    counted
 }
 
 /// What is still on its way when nobody waits for it any more.
