@@ -50,6 +50,8 @@ async fn a_master_that_was_cut_off_is_not_believed() {
         nodes[0].cli(&["config", "set", "cluster-require-full-coverage", "no"]);
         nodes[0].cli(&["cluster", "reset", "soft"]);
         nodes[0].cli(&["cluster", "addslotsrange", "0", "5461"]);
+        let is_content = || nodes[0].cli(&["cluster", "info"]).contains("cluster_state:ok");
+        until("it misses nobody", is_content);
         nodes[3].cli(&["cluster", "failover", "takeover"]);
         let new = format!(":{}@", nodes[3].port());
         let has_slots = |line: &str| line.contains(&new) && line.contains(" 0-");
