@@ -5,14 +5,16 @@
 //! once more only if the server said that it did nothing.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, Value};
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use super::faults::{failed, garbled};
 use super::lock;
@@ -23,8 +25,10 @@ use crate::error::{Fault, Kind};
 
 /// How often a cluster is asked at most who has what.
 const ASKING: Duration = Duration::from_millis(100);
-/// How long a server may take to say who has what, before the others are believed.
-const SAYING: Duration = Duration::from_secs(1);
+/// How long servers may take to say who has what, and the others when one has said so, unless that took
+/// longer itself.
+const SAYING: Duration = Duration::from_secs(3);
+const OTHERS: Duration = Duration::from_millis(100);
 /// How many servers are asked at once who has what: one may be cut off from the others.
 const ASKED: usize = 5;
 /// How often a command is sent on to another server before it is left for later.
@@ -78,11 +82,16 @@ impl Nodes {
         nodes.extend(lock(&self.known).values().filter(|node| !is_seed(node)).cloned());
         nodes.sort_by_key(|node| node.is_silent());
         let mut best: Option<Map> = None;
-        let mut fault = Fault::absent("there is no server");
+        let mut fault = Fault::absent("no server answers");
         for some in nodes.chunks(ASKED) {
-            for said in join_all(some.iter().map(|node| self.seen_by(node))).await {
+            let begun = Instant::now();
+            let mut limit = begun + SAYING;
+            let asking: FuturesUnordered<_> = some.iter().map(|node| self.seen_by(node)).collect();
+            let mut asking = pin!(asking);
+            while let Ok(Some(said)) = timeout_at(limit, asking.next()).await {
                 match said {
                     Ok(map) if best.as_ref().is_none_or(|best| map.is_better_than(best)) => {
+                        limit = limit.min(Instant::now() + begun.elapsed().max(OTHERS));
                         best = Some(map);
                     }
                     Ok(_) => {}
@@ -106,11 +115,9 @@ impl Nodes {
     }
 
     async fn seen_by(&self, node: &Arc<Node>) -> Result<Map, Fault> {
-        let said = timeout(SAYING, Map::of(node, |address| self.node_at(node, address))).await;
-        said.unwrap_or_else(|_| {
-            node.note_silence();
-            Err(Fault::absent(format!("{}: there was no answer in time", node.address)))
-        })
+        // Until it answers.
+        node.note_silence();
+        Map::of(node, |address| self.node_at(node, address)).await
     }
 
     /// The server at this address, which `from` has named.
