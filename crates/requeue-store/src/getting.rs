@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::engine::{Claim, How};
@@ -53,6 +54,8 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
     let mut patience = Patience::new();
     let mut hand_outs = 0u32;
     loop {
+        // Those who can run now may be about to ask, too.
+        yield_now().await;
         waiters.retain(|waiter| !waiter.reply.is_closed());
         while let Ok(waiter) = come.try_recv() {
             waiters.push_back(waiter);

@@ -1,10 +1,12 @@
 //! What several callers want at the same time goes to the engine together. Nothing waits for
-//! company: a batch is what has come while the one before was under way.
+//! company: a batch is what has come while the one before was under way, or comes from tasks that can
+//! run before it leaves.
 
 use std::future::Future;
 use std::sync::Arc;
 
 use tokio::sync::{Semaphore, mpsc};
+use tokio::task::yield_now;
 
 use crate::aside::Aside;
 use crate::engine::{Engine, Place};
@@ -75,6 +77,13 @@ impl<T: Wish> Lane<T> {
                 let mut batch = Vec::new();
                 if come.recv_many(&mut batch, MOST).await == 0 {
                     return;
+                }
+                // Those who can run now may be about to want something, too.
+                yield_now().await;
+                while batch.len() < MOST
+                    && let Ok(what) = come.try_recv()
+                {
+                    batch.push(what);
                 }
                 let (engine, place) = (Arc::clone(&engine), Arc::clone(&place));
                 let aside = Arc::clone(&beside);

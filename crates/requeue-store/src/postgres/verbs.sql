@@ -24,7 +24,10 @@ create function requeue.add_all(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[]
 ) returns smallint[]
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- (A plan for each batch takes longer than the batch.)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+set enable_nestloop = off as $$
 declare
     t bigint := requeue.now();
     place requeue.queues;
