@@ -11,7 +11,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-kube deny advisories
+.PHONY: help run test check e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube deny advisories
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -75,6 +75,11 @@ instructions: ## What the main paths take in instructions, against what is commi
 bench: ## Ours beside client-go, kube-runtime and others, in one run; QUICK=1, ONLY=regex, ROUNDS=n, GROWTH=1; KEEP=1: into docs
 	@scripts/setup.sh
 	@scripts/bench.sh
+
+bench-store: ## Stores beside River, graphile-worker and BullMQ on the same servers; QUICK=1, ONLY=regex, ROUNDS=n; BLOAT=1: room that ten million keys take instead; KEEP=1: into docs
+	@scripts/setup.sh postgresql
+	@scripts/setup.sh redis
+	@scripts/bench-store.sh
 
 bench-kube: export KEPT := $(if $(KEEP),docs/bench-kube.txt,/dev/null)
 bench-kube: ## A controller of ours beside one of kube's on the same API server, for half an hour; QUICK=1, ROUNDS=n; KEEP=1: into docs

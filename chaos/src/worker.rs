@@ -52,11 +52,11 @@ pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
     let queue = opened?;
     let ending = Arc::new(AtomicBool::new(false));
     let (mut handling, mut adding) = (JoinSet::new(), JoinSet::new());
-    for n in 0..8 {
+    for n in 0..4 {
         let (queue, ending) = (queue.clone(), Arc::clone(&ending));
         handling.spawn(handle(queue, ending, fastrand::Rng::with_seed(seed * 10 + n)));
     }
-    for n in 8..10 {
+    for n in 4..6 {
         let (queue, ending) = (queue.clone(), Arc::clone(&ending));
         adding.spawn(add(queue, ending, fastrand::Rng::with_seed(seed * 10 + n)));
     }
@@ -118,7 +118,7 @@ async fn handle(queue: Queue, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
         let Some(key) = item.as_str().and_then(|key| key.parse().ok()) else { continue };
         tell(key, Kind::Got { epoch, at });
         // Some take longer than a lease.
-        let (most, longest) = if rng.u8(..30) == 0 { (40, 60_000) } else { (4, 3000) };
+        let (most, longest) = if rng.u8(..50) == 0 { (40, 60_000) } else { (4, 3000) };
         for _ in 0..rng.u32(..most) {
             tokio::time::sleep(Duration::from_micros(rng.u64(..longest))).await;
             // The time comes first: what is still held afterwards was held then.

@@ -37,12 +37,21 @@ impl Postgres {
     /// # Panics
     /// When it does not start, with its log.
     pub fn start() -> Option<Self> {
+        Self::start_with(&[])
+    }
+
+    /// The same, with other settings, each as `name=value`.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start) does.
+    pub fn start_with(settings: &[&str]) -> Option<Self> {
         let Some(programs) = programs() else {
             did_not_run(MISSING);
             return None;
         };
         let [port] = free_ports();
-        let args = [&*programs.to_string_lossy(), &port.to_string()];
+        let settings: String = settings.iter().map(|setting| format!(" -c {setting}")).collect();
+        let args = [&*programs.to_string_lossy(), &port.to_string(), &settings];
         let keeper = Keeper::new(include_str!("postgres.sh"), &args, |dir| {
             let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
             let certificate = certificate.unwrap_or_else(|err| panic!("a certificate: {err}"));

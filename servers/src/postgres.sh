@@ -1,4 +1,4 @@
-dir=$1 programs=$2 port=$3
+dir=$1 programs=$2 port=$3 settings=$4
 
 made() {
     "$programs/initdb" --pgdata "$dir/data" --username postgres --pwfile "$dir/password" \
@@ -9,7 +9,7 @@ started() {
     "$programs/pg_ctl" start --wait --timeout 120 --pgdata "$dir/data" --log "$dir/server.log" \
         --options "-k $dir -p $port -h 127.0.0.1 -c fsync=off -c shared_buffers=64MB \
             -c max_connections=200 -c ssl=on -c ssl_cert_file=$dir/server.crt \
-            -c ssl_key_file=$dir/server.key"
+            -c ssl_key_file=$dir/server.key $settings"
 }
 
 stopped() {

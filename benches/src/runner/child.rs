@@ -6,7 +6,9 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use crate::protocol::{Answer, Hello, Request};
+use serde::Serialize;
+
+use crate::protocol::{Answer, Hello};
 
 /// What starts a contestant.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,7 +79,7 @@ impl Running {
     /// # Errors
     ///
     /// When it does not answer.
-    pub fn ask(&mut self, request: &Request) -> Result<Answer, ChildError> {
+    pub fn ask(&mut self, request: &impl Serialize) -> Result<Answer, ChildError> {
         let name = &self.hello.contestant;
         let garbled = |error| ChildError::Garbled(name.clone(), error);
         let mut line = serde_json::to_string(request).map_err(garbled)?;

@@ -238,7 +238,7 @@ impl Field {
 }
 
 /// Who comes when: nobody always comes after the same.
-fn turns(round: usize, sides: usize) -> impl Iterator<Item = usize> {
+pub fn turns(round: usize, sides: usize) -> impl Iterator<Item = usize> {
     (0..sides).map(move |at| if round.is_multiple_of(2) { at } else { sides - 1 - at })
 }
 

@@ -93,7 +93,8 @@ pub fn times(ratio: f64) -> String {
 }
 
 /// Columns, of which these are aligned to the right.
-fn align<const N: usize>(rows: &[[String; N]], right: &[usize]) -> String {
+#[must_use]
+pub fn align<const N: usize>(rows: &[[String; N]], right: &[usize]) -> String {
     let mut out = String::new();
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();

@@ -1,0 +1,144 @@
+//! Servers that all have to do with, started for the run, with a place on them for each contestant.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use requeue_servers::{Postgres, Redis};
+use tempfile::TempDir;
+
+use crate::table::Engine;
+
+/// How PostgreSQL is set; the rest is its default.
+const SETTINGS: [&str; 3] = ["shared_buffers=256MB", "max_wal_size=4GB", "fsync=on"];
+
+pub(crate) struct Ground {
+    postgres: Option<Postgres>,
+    unsynced: Option<Postgres>,
+    redis: Option<Redis>,
+    dir: TempDir,
+}
+
+impl Ground {
+    pub(crate) fn start() -> io::Result<Self> {
+        let postgres = Postgres::start_with(&SETTINGS);
+        let unsynced = Postgres::start_with(&SETTINGS[..2]);
+        for server in [&postgres, &unsynced].into_iter().flatten() {
+            server.psql("postgres", "create role bench superuser login password 'bench'");
+        }
+        let redis = Redis::start();
+        if let Some(server) = &redis {
+            server.cli(&["config", "set", "appendfsync", "everysec"]);
+        }
+        Ok(Self { postgres, unsynced, redis, dir: tempfile::tempdir()? })
+    }
+
+    /// What is measured on, for the report.
+    pub(crate) fn versions(&self) -> Vec<String> {
+        let postgres = self.postgres.as_ref().map(|server| {
+            let version = server.psql("postgres", "show server_version");
+            format!("PostgreSQL {version}, {}", SETTINGS.join(", "))
+        });
+        let redis = self.redis.as_ref().map(|server| {
+            let info = server.cli(&["info", "server"]);
+            let version = info.lines().find_map(|line| line.strip_prefix("redis_version:"));
+            format!("Redis {}, appendonly=yes, appendfsync=everysec", version.unwrap_or("?").trim())
+        });
+        postgres.into_iter().chain(redis).collect()
+    }
+
+    /// A place of its own for whoever has this name; `None` where there is no such server.
+    pub(crate) fn place(&self, engine: Engine, name: &str, number: usize) -> Option<Place<'_>> {
+        match engine {
+            Engine::Postgres | Engine::PostgresUnsynced => {
+                let synced = engine == Engine::Postgres;
+                let server = if synced { &self.postgres } else { &self.unsynced }.as_ref()?;
+                let database = format!("bench_{number}");
+                server.psql("postgres", &format!("create database {database}"));
+                Some(Place::Postgres { server, database, tables: tables(name) })
+            }
+            Engine::Redis => {
+                Some(Place::Redis { server: self.redis.as_ref()?, number: number.to_string() })
+            }
+            Engine::Sqlite => {
+                Some(Place::Sqlite { file: self.dir.path().join(format!("{number}.db")) })
+            }
+        }
+    }
+}
+
+/// Which tables have the keys.
+fn tables(contestant: &str) -> &'static str {
+    match contestant {
+        "river" => "river_job",
+        "requeue" => "requeue.keys",
+        _ => "graphile_worker._private_jobs",
+    }
+}
+
+/// Where one contestant has its keys.
+pub(crate) enum Place<'a> {
+    Postgres { server: &'a Postgres, database: String, tables: &'static str },
+    Redis { server: &'a Redis, number: String },
+    Sqlite { file: PathBuf },
+}
+
+impl Place<'_> {
+    pub(crate) fn address(&self) -> String {
+        match self {
+            Self::Postgres { server, database, .. } => {
+                let address = server.tcp_url("127.0.0.1", "bench:bench", database);
+                format!("{address}?sslmode=disable")
+            }
+            Self::Redis { server, number } => format!("{}/{number}", server.url("")),
+            Self::Sqlite { file } => format!("sqlite:{}", file.display()),
+        }
+    }
+
+    /// Takes all keys away, from a contestant that runs but for a file's.
+    pub(crate) fn clear(&self) {
+        match self {
+            Self::Postgres { server, database, tables } => {
+                server.psql(database, &format!("truncate {tables}"));
+            }
+            Self::Redis { server, number } => {
+                server.cli(&["-n", number, "flushdb"]);
+            }
+            Self::Sqlite { file } => {
+                for end in ["", "-wal", "-shm"] {
+                    // It may not be there.
+                    let _ = fs::remove_file(format!("{}{end}", file.display()));
+                }
+            }
+        }
+    }
+
+    /// Has the server do now what it would do some time after so many adds, or in the middle of
+    /// somebody's turn.
+    pub(crate) fn settle(&self) {
+        if let Self::Postgres { server, database, tables } = self {
+            server.psql(database, &format!("vacuum (analyze) {tables}"));
+            server.psql(database, "checkpoint");
+        }
+    }
+
+    /// How many bytes the keys have on disk.
+    pub(crate) fn size(&self) -> u64 {
+        match self {
+            Self::Postgres { server, database, tables } => {
+                let sql = format!("select pg_total_relation_size('{tables}')");
+                server.psql(database, &sql).parse().unwrap_or(0)
+            }
+            Self::Redis { server, .. } => {
+                let info = server.cli(&["info", "memory"]);
+                let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+                used.and_then(|used| used.trim().parse().ok()).unwrap_or(0)
+            }
+            Self::Sqlite { file } => ["", "-wal"]
+                .iter()
+                .filter_map(|end| fs::metadata(format!("{}{end}", file.display())).ok())
+                .map(|file| file.len())
+                .sum(),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! `make bench-store`: ours beside its peers, on servers of this machine, in one run.
+
+mod bloat;
+mod contestant;
+mod ground;
+mod protocol;
+mod run;
+mod table;
+mod text;
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use regex::Regex;
+use requeue_bench::runner::machine::Machine;
+
+use crate::ground::Ground;
+use crate::run::Field;
+use crate::table::Scale;
+use crate::text::Report;
+
+type Failed = Box<dyn Error + Send + Sync>;
+
+/// What stores cost, beside each other.
+#[derive(Parser)]
+#[command(name = "requeue-bench-stores")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Be what is measured, and answer requests on standard input.
+    Contestant {
+        /// Where the store is.
+        address: String,
+    },
+    /// Have contestants take turns, and print a table.
+    Run(Run),
+    /// Let many keys go through ours, and print how much room they take.
+    Bloat {
+        /// How many.
+        #[arg(long, default_value_t = 10_000_000)]
+        keys: usize,
+    },
+}
+
+#[derive(clap::Args)]
+struct Run {
+    /// Few rounds of few keys, to see that all of it works.
+    #[arg(long)]
+    quick: bool,
+    /// How often each has its turn.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// What is compared, if its engine and name, in small letters, match.
+    #[arg(long)]
+    only: Option<Regex>,
+    /// A contestant of another program, as NAME=PATH or NAME=PATH:ARGUMENT:ARGUMENT.
+    #[arg(long = "peer", value_parser = peer)]
+    peers: Vec<(String, PathBuf, Vec<String>)>,
+}
+
+fn peer(arg: &str) -> Result<(String, PathBuf, Vec<String>), String> {
+    let (name, command) = arg.split_once('=').ok_or("it has to be NAME=PATH")?;
+    let mut words = command.split(':').map(str::to_owned);
+    let path = words.next().unwrap_or_default().into();
+    Ok((name.to_owned(), path, words.collect()))
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Contestant { address } => on_runtime(contestant::serve(&address)),
+        Command::Run(run) => measure(run),
+        Command::Bloat { keys } => bloat::measure(keys),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("requeue-bench-stores: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn on_runtime(future: impl Future<Output = Result<(), Failed>>) -> Result<(), Failed> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(future)
+}
+
+fn measure(run: Run) -> Result<(), Failed> {
+    let scale = if run.quick { Scale::QUICK } else { Scale::FULL };
+    let scale = Scale { rounds: run.rounds.unwrap_or(scale.rounds).max(1), ..scale };
+    let machine = Machine::here();
+    let ground = Ground::start()?;
+    let mut field = Field::new(&ground, run::programs(run.peers)?);
+    let mut report = Report::default();
+    for heat in table::heats(scale) {
+        let name = format!("{}, {}", heat.engine.name(), heat.what).to_lowercase();
+        if run.only.as_ref().is_none_or(|only| only.is_match(&name)) {
+            eprintln!("{name}");
+            let figures = field.run(&heat, scale);
+            report.add(&heat, &figures);
+        }
+    }
+    let versions = field.versions.iter().map(|(who, version)| format!("{who} {version}"));
+    print!("{machine}");
+    println!("versions  {}", versions.collect::<Vec<_>>().join(", "));
+    println!("servers   {}", ground.versions().join("; "));
+    println!(
+        "figures   medians of {} rounds. A ratio is ours to the peer's in the same round: its\n          \
+         median, and its quartiles in brackets",
+        scale.rounds
+    );
+    print!("{}", report.show());
+    Ok(())
+}

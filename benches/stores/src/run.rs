@@ -1,0 +1,188 @@
+//! Has contestants take turns.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use requeue_bench::protocol::Answer;
+use requeue_bench::runner::child::{Program, Running};
+use requeue_bench::runner::heat::turns;
+
+use crate::ground::{Ground, Place};
+use crate::protocol::{Request, Scenario};
+use crate::table::{Engine, Heat, Metric, Scale, Side};
+
+/// What a side did in each round; or why it did not.
+pub(crate) type Figures = Result<Vec<Answer>, String>;
+
+/// All who take part: on which engine, and in which role.
+pub(crate) struct Field<'a> {
+    ground: &'a Ground,
+    programs: Vec<Program>,
+    /// By engine and tag.
+    running: BTreeMap<(&'static str, &'static str), Result<Contender<'a>, String>>,
+    /// How many places were given out, by engine.
+    places: BTreeMap<&'static str, usize>,
+    /// Of those that have run.
+    pub(crate) versions: BTreeMap<String, String>,
+}
+
+struct Contender<'a> {
+    running: Running,
+    place: Place<'a>,
+}
+
+impl<'a> Field<'a> {
+    pub(crate) fn new(ground: &'a Ground, programs: Vec<Program>) -> Self {
+        let (running, places, versions) = Default::default();
+        Self { ground, programs, running, places, versions }
+    }
+
+    /// First to last, then last to first, and so on. The first turn of each counts for nothing: it
+    /// warms up, and says how many keys are enough for the others.
+    pub(crate) fn run(&mut self, heat: &Heat, scale: Scale) -> Vec<Figures> {
+        let mut figures: Vec<Figures> =
+            heat.sides.iter().map(|side| self.warm(heat.engine, side)).collect();
+        let enough: Vec<Option<usize>> = figures
+            .iter_mut()
+            .map(|figures| {
+                let first = figures.as_mut().ok()?.pop()?;
+                let keys = rate(&first)? * scale.seconds;
+                Some((keys as usize).clamp(500, 300_000))
+            })
+            .collect();
+        for round in 0..scale.rounds {
+            for at in turns(round, heat.sides.len()) {
+                let side = &heat.sides[at];
+                let Ok(so_far) = &mut figures[at] else { continue };
+                let n = enough[at].filter(|_| side.request.scenario == Scenario::Work);
+                let request = Request { n: n.unwrap_or(side.request.n), ..side.request };
+                match self.turn(heat.engine, side, request) {
+                    Ok(answer) => so_far.push(answer),
+                    Err(why) => figures[at] = Err(why),
+                }
+            }
+        }
+        // What has many keys in it is not needed any more.
+        for side in heat.sides.iter().filter(|side| side.depth > 0) {
+            self.dismiss(heat.engine, side);
+        }
+        figures
+    }
+
+    fn warm(&mut self, engine: Engine, side: &Side) -> Figures {
+        let mut request = side.request;
+        match request.scenario {
+            Scenario::Work => request.n = 1000,
+            Scenario::Latency => request.n = 10,
+            _ => request.seconds = request.seconds.min(0.5),
+        }
+        if side.depth > 0 {
+            self.of(engine, side)?.place.clear();
+            self.ask(engine, side, &Request { n: side.depth, ..Request::of(Scenario::Fill) })?;
+        }
+        Ok(vec![self.turn(engine, side, request)?])
+    }
+
+    fn turn(&mut self, engine: Engine, side: &Side, request: Request) -> Result<Answer, String> {
+        if side.depth == 0 {
+            if engine == Engine::Sqlite {
+                // Whoever has a file open goes on with it when it is gone.
+                self.dismiss(engine, side);
+            } else {
+                self.of(engine, side)?.place.clear();
+            }
+        }
+        if request.scenario == Scenario::Work {
+            self.ask(engine, side, &Request { n: request.n, ..Request::of(Scenario::Fill) })?;
+        }
+        self.of(engine, side)?.place.settle();
+        self.ask(engine, side, &request)
+    }
+
+    /// Has it end, and nothing is left of it.
+    fn dismiss(&mut self, engine: Engine, side: &Side) {
+        if let Some(Ok(contender)) = self.running.remove(&(engine.name(), side.tag)) {
+            let Contender { running, place } = contender;
+            drop(running);
+            place.clear();
+        }
+    }
+
+    fn of(&mut self, engine: Engine, side: &Side) -> Result<&mut Contender<'a>, String> {
+        let at = (engine.name(), side.tag);
+        if !self.running.contains_key(&at) {
+            let started = self.start(engine, side);
+            if let Ok(Contender { running, .. }) = &started {
+                let hello = &running.hello;
+                self.versions.insert(hello.contestant.clone(), hello.version.clone());
+            }
+            self.running.insert(at, started);
+        }
+        match self.running.get_mut(&at) {
+            Some(Ok(running)) => Ok(running),
+            Some(Err(why)) => Err(why.clone()),
+            None => unreachable!("it was put there"),
+        }
+    }
+
+    fn start(&mut self, engine: Engine, side: &Side) -> Result<Contender<'a>, String> {
+        let name = side.contestant;
+        let program = self.programs.iter().find(|program| program.name == name);
+        let mut program = program.ok_or_else(|| format!("{name} was not built"))?.clone();
+        let number = self.places.entry(engine.name()).or_default();
+        *number += 1;
+        let place = self.ground.place(engine, name, *number);
+        let place = place.ok_or_else(|| format!("there is no {} server here", engine.name()))?;
+        program.args.push(place.address().into());
+        let running = Running::start(&program).map_err(|error| error.to_string())?;
+        Ok(Contender { running, place })
+    }
+
+    fn ask(&mut self, engine: Engine, side: &Side, request: &Request) -> Result<Answer, String> {
+        let name = side.contestant;
+        let Contender { running, .. } = self.of(engine, side)?;
+        let scenario = request.scenario.name();
+        if !running.hello.scenarios.contains(&scenario) {
+            return Err(format!("{name} has no {scenario}"));
+        }
+        let answer = running.ask(request).map_err(|error| error.to_string());
+        let why = match answer {
+            Ok(Answer { error: None, .. }) => return answer,
+            Ok(Answer { error: Some(what), .. }) => format!("{name}, {scenario}: {what}"),
+            Err(error) => format!("{error}, when asked for {scenario}"),
+        };
+        self.running.insert((engine.name(), side.tag), Err(why.clone()));
+        Err(why)
+    }
+}
+
+/// What starts ours, by this name, and the peers of other programs.
+pub(crate) fn programs(
+    peers: Vec<(String, PathBuf, Vec<String>)>,
+) -> std::io::Result<Vec<Program>> {
+    let ours = Program {
+        name: crate::table::OURS.to_owned(),
+        path: std::env::current_exe()?,
+        args: vec!["contestant".into()],
+    };
+    let others = peers.into_iter().map(|(name, path, args)| {
+        let args = args.into_iter().map(Into::into).collect();
+        Program { name, path, args }
+    });
+    Ok(std::iter::once(ours).chain(others).collect())
+}
+
+fn rate(answer: &Answer) -> Option<f64> {
+    (answer.wall_ns > 0).then(|| answer.ops as f64 * 1e9 / answer.wall_ns as f64)
+}
+
+impl Metric {
+    /// Keys a second, or milliseconds.
+    pub(crate) fn of(self, answer: &Answer) -> Option<f64> {
+        match self {
+            Self::Rate => rate(answer),
+            Self::P50 => Some(answer.latency_ns?.p50 / 1e6),
+            Self::P99 => Some(answer.latency_ns?.p99 / 1e6),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Builds all contestants, and has them take turns on servers of their own. ONLY, QUICK, ROUNDS, KEEP and BLOAT are as
+# in the Makefile.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+peers=$PWD/benches/peers-stores
+args=()
+without=()
+
+cargo build --release --locked -p requeue-bench-stores
+ours=$target/release/requeue-bench-stores
+
+if [ -n "${BLOAT-}" ]; then
+    kept=docs/bench-store-bloat.txt
+    args=(bloat)
+    if [ -n "${QUICK-}" ]; then args+=(--keys 100000); fi
+else
+    kept=docs/bench-store.txt
+    args=(run)
+    if ! command -v go >/dev/null; then
+        without+=('river: there is no Go here')
+    elif (cd "$peers/river" && go build -o "$target/peers-river" .); then
+        args+=(--peer "river=$target/peers-river")
+    else
+        without+=('river: it could not be built')
+    fi
+
+    if ! command -v npm >/dev/null; then
+        without+=('graphile-worker and BullMQ: there is no Node here')
+    elif (cd "$peers/node" && npm ci --no-audit --no-fund --loglevel=error >&2); then
+        for name in graphile-worker graphile-worker-local bullmq; do
+            args+=(--peer "$name=$peers/node/node_modules/node/bin/node:$peers/node/main.js:$name")
+        done
+    else
+        without+=('graphile-worker and BullMQ: they could not be installed')
+    fi
+
+    if [ -n "${ONLY-}" ]; then args+=(--only "$ONLY"); fi
+    if [ -n "${QUICK-}" ]; then args+=(--quick); fi
+    if [ -n "${ROUNDS-}" ]; then args+=(--rounds "$ROUNDS"); fi
+fi
+
+[ -n "${KEEP-}" ] || kept=/dev/null
+{
+    "$ours" "${args[@]}"
+    for one in "${without[@]}"; do
+        printf 'Without %s.\n' "$one"
+    done
+} | tee "$target/bench-store.txt"
+cp "$target/bench-store.txt" "$kept"
