@@ -27,7 +27,7 @@ else
 
     if ! command -v npm >/dev/null; then
         without+=('graphile-worker and BullMQ: there is no Node here')
-    elif (cd "$peers/node" && npm ci --no-audit --no-fund --loglevel=error >&2); then
+    elif (cd "$peers/node" && npm install --no-save --no-audit --no-fund --loglevel=error >&2); then
         for name in graphile-worker graphile-worker-local bullmq; do
             args+=(--peer "$name=$peers/node/node_modules/node/bin/node:$peers/node/main.js:$name")
         done
