@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ struct Shared {
     language: Language,
     server: u16,
     ahead: Mutex<Vec<Mishap>>,
-    connections: Mutex<Vec<TcpStream>>,
+    ways: Mutex<Vec<Weak<Way>>>,
     is_closed: AtomicBool,
     is_over: AtomicBool,
 }
@@ -91,7 +91,7 @@ impl Proxy {
             language,
             server,
             ahead: Mutex::default(),
-            connections: Mutex::default(),
+            ways: Mutex::default(),
             is_closed: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
         });
@@ -223,14 +223,15 @@ impl Shared {
         let server = TcpStream::connect(("127.0.0.1", self.server))?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
-        let mut connections = lock(&self.connections);
-        connections.extend([client.try_clone()?, server.try_clone()?]);
-        drop(connections);
+        let way =
+            Arc::new(Way { shared: Arc::clone(self), client, server, asked: Mutex::default() });
+        let mut ways = lock(&self.ways);
+        ways.retain(|way| way.strong_count() > 0);
+        ways.push(Arc::downgrade(&way));
+        drop(ways);
         if self.is_closed.load(Ordering::SeqCst) {
             self.cut_all();
         }
-        let way =
-            Arc::new(Way { shared: Arc::clone(self), client, server, asked: Mutex::default() });
         let back = Arc::clone(&way);
         thread::spawn(move || {
             let _ = way.requests();
@@ -245,8 +246,8 @@ impl Shared {
     }
 
     fn cut_all(&self) {
-        for connection in lock(&self.connections).drain(..) {
-            let _ = connection.shutdown(Shutdown::Both);
+        for way in lock(&self.ways).drain(..).filter_map(|way| way.upgrade()) {
+            way.cut();
         }
     }
 

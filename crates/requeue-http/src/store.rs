@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use requeue_store::{Counts, Entry, Key, LookError, Queue, State};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::keys::{escaped, from_base64, to_base64};
 use crate::params::Problem;
@@ -18,8 +18,12 @@ use crate::source::{
 const EVERY: Duration = Duration::from_secs(1);
 /// Of how much time one part may be spent on looking for what runs longest.
 const SHARE: u32 = 50;
-/// How many keys are looked at by one statement.
+/// How many keys are looked at by one statement, at first. Where a page takes as long as all keys, many
+/// would take many times as long.
 const PAGE: usize = 256;
+const GROWTH: usize = 16;
+/// How long the store has to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Stored {
     queue: Queue,
@@ -94,10 +98,11 @@ impl Stored {
                 Some(Key::from(key))
             }
         };
-        let mut walked = Walked::default();
+        let (mut walked, mut size) = (Walked::default(), PAGE);
         loop {
-            let page = self.queue.snapshot(state, after.as_ref(), PAGE).await.map_err(away)?;
-            let is_last = page.len() < PAGE;
+            let page = answer(self.queue.snapshot(state, after.as_ref(), size)).await?;
+            let is_last = page.len() < size;
+            size = (size * GROWTH).min(LOOKS);
             for entry in &page {
                 walked.looked_at += 1;
                 let fits = walk.which != Which::Failing || entry.failures > 0;
@@ -121,7 +126,7 @@ impl Stored {
         if key.len() > Key::LONGEST {
             return Ok(Found::NoKey);
         }
-        let found = self.queue.look_up(Key::from(key)).await.map_err(away)?;
+        let found = answer(self.queue.look_up(Key::from(key))).await?;
         Ok(found.map_or(Found::Nothing, |entry| Found::Row(Box::new(self.row(&entry)))))
     }
 }
@@ -161,19 +166,23 @@ fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn away(error: LookError) -> Problem {
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+async fn answer<T>(looked: impl Future<Output = Result<T, LookError>>) -> Result<T, Problem> {
+    let away = |error: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, error);
+    match timeout(PATIENCE, looked).await {
+        Ok(answer) => answer.map_err(|error| away(error.to_string())),
+        Err(_) => Err(away("the store has not answered in time".to_owned())),
+    }
 }
 
 /// Until nobody shows it any more.
 async fn keep_looking(queue: Queue, seen: Weak<Mutex<Seen>>) {
     let mut next_look = Instant::now();
     while seen.strong_count() > 0 {
-        let counted = queue.recent_counts().await;
+        let counted = answer(queue.recent_counts()).await;
         let begin = Instant::now();
         let longest = match &counted {
             Ok(counts) if counts.processing > 0 && begin >= next_look => {
-                let running = queue.snapshot(Some(State::Processing), None, PAGE).await;
+                let running = answer(queue.snapshot(Some(State::Processing), None, PAGE)).await;
                 next_look = begin + SHARE * begin.elapsed();
                 running.ok()
             }

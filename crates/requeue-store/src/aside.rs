@@ -17,20 +17,27 @@ pub(crate) const LAST: Duration = Duration::from_millis(250);
 /// By key, so that what comes later waits here as well: with the others it would hold them up. A
 /// task tries them all again and again, as long as there are some.
 #[derive(Debug)]
-pub(crate) struct Aside<T>(Mutex<BTreeMap<Key, Vec<T>>>);
+pub(crate) struct Aside<T>(Mutex<Waiting<T>>);
+
+#[derive(Debug)]
+struct Waiting<T> {
+    by_key: BTreeMap<Key, Vec<T>>,
+    /// There is the task.
+    is_served: bool,
+}
 
 impl<T: Wish> Aside<T> {
     pub(crate) fn new() -> Self {
-        Self(Mutex::default())
+        Self(Mutex::new(Waiting { by_key: BTreeMap::new(), is_served: false }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Vec<T>>> {
+    fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes it, if its key is locked as far as is known.
     pub(crate) fn join(&self, what: T) -> Option<T> {
-        match self.lock().get_mut(what.key()) {
+        match self.lock().by_key.get_mut(what.key()) {
             Some(waiting) => {
                 waiting.push(what);
                 None
@@ -45,12 +52,12 @@ impl<T: Wish> Aside<T> {
             return;
         }
         let mut all = self.lock();
-        let is_first = all.is_empty();
         for what in left {
-            all.entry(what.key().clone()).or_default().push(what);
+            all.by_key.entry(what.key().clone()).or_default().push(what);
         }
+        let was_served = std::mem::replace(&mut all.is_served, true);
         drop(all);
-        if is_first {
+        if !was_served {
             tokio::spawn(self.serve(engine, place));
         }
     }
@@ -59,7 +66,7 @@ impl<T: Wish> Aside<T> {
         let mut patience = Patience::up_to(LAST);
         loop {
             sleep(patience.wait()).await;
-            let keys: Vec<Key> = self.lock().keys().cloned().collect();
+            let keys: Vec<Key> = self.lock().by_key.keys().cloned().collect();
             let mut freed = false;
             for keys in keys.chunks(MOST) {
                 let batch = self.take(keys);
@@ -67,9 +74,12 @@ impl<T: Wish> Aside<T> {
                 let left = T::submit(engine, place, batch, Tried::InVain).await;
                 freed |= self.put_back(keys, left);
             }
-            if self.lock().is_empty() {
+            let mut all = self.lock();
+            if all.by_key.is_empty() {
+                all.is_served = false;
                 return;
             }
+            drop(all);
             if freed {
                 patience = Patience::up_to(LAST);
             }
@@ -79,13 +89,13 @@ impl<T: Wish> Aside<T> {
     /// What waits for these keys. They stay: what comes meanwhile is not to go first.
     fn take(&self, keys: &[Key]) -> Vec<T> {
         let mut all = self.lock();
-        let waiting = keys.iter().filter_map(|key| all.get_mut(key).map(std::mem::take));
+        let waiting = keys.iter().filter_map(|key| all.by_key.get_mut(key).map(std::mem::take));
         waiting.flatten().collect()
     }
 
     /// Whether some key is not locked any more.
     fn put_back(&self, keys: &[Key], left: Vec<T>) -> bool {
-        let mut all = self.lock();
+        let all = &mut self.lock().by_key;
         let come: Vec<T> = keys.iter().filter_map(|key| all.remove(key)).flatten().collect();
         let others = all.len();
         let mut put = |what: T| all.entry(what.key().clone()).or_default().push(what);

@@ -64,7 +64,8 @@ impl Queue {
     /// [`recent_counts`](Self::recent_counts); and what this process has done. `None` before those
     /// were asked for.
     ///
-    /// Counts of adds are those of this process, delayed ones included. `given_up` is how many it has
+    /// What has ended counts when the worker says so, whether or not the store takes it; a lease that has run
+    /// out counts nowhere. Counts of adds are those of this process, delayed ones included. `given_up` is how many it has
     /// parked by themselves or for too many failures, including those few that had been added
     /// meanwhile and began anew.
     ///

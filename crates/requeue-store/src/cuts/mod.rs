@@ -174,7 +174,7 @@ async fn held_up(server: &'static Server, store: Store, verb: Verb, point: Point
 
 /// A renewal is cut or held up, and the lease goes on by the next.
 async fn renewed(server: &'static Server, store: Store, point: Point, is_cut: bool) -> Mishap {
-    let mut rig = Rig::new(server, &store, Duration::from_secs(6)).await;
+    let mut rig = Rig::new(server, &store, Duration::from_secs(9)).await;
     rig.prepare(Verb::Renew).await;
     let mishap = if is_cut { rig.cut(Verb::Renew, point) } else { rig.hold(Verb::Renew, point) };
     wait(&mishap, Mishap::happened).await;

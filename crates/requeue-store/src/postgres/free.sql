@@ -1,5 +1,34 @@
--- Verbs that leave as it is what somebody else has locked. Halves in which something is locked are
--- halved again.
+-- Verbs that don't wait for what somebody else has locked. (Not the verbs themselves: in a transaction
+-- of one's own, `requeue.add` waits as that does.)
+
+-- As `add_all`, for keys of which none is locked for long: then others of the batch go on, and what it
+-- has locked itself is free again.
+create function requeue.add_all_soon(
+    in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
+    in_priorities smallint[], in_reasons integer[], in_adds integer[]
+) returns smallint[]
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
+begin
+    return requeue.add_all(in_queue, in_keys, in_afters, in_hows, in_priorities, in_reasons,
+        in_adds);
+end $$;
+
+-- As `finish`, likewise.
+create function requeue.finish_soon(
+    in_queue integer, in_hold boolean, in_keys bytea[], in_epochs bigint[], in_hows smallint[],
+    in_delays bigint[], in_priorities smallint[], in_adds integer[], in_reasons integer[],
+    in_errors text[], in_bases bigint[], in_caps bigint[], in_shares double precision[],
+    in_mosts integer[]
+) returns integer[]
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
+begin
+    return requeue.finish(in_queue, in_hold, in_keys, in_epochs, in_hows, in_delays, in_priorities,
+        in_adds, in_reasons, in_errors, in_bases, in_caps, in_shares, in_mosts);
+end $$;
+
+-- And verbs that leave as it is what somebody has locked: halves in which something is are halved again.
 
 -- As `add_all`, and of what is locked the answer is 5.
 create function requeue.add_free(

@@ -39,9 +39,10 @@
 //! ```
 //!
 //! Until that transaction ends, the keys that it has added are locked: they are handed out to nobody,
-//! and who adds one or ends its hand-out waits, for up to 250 ms more than the transaction does.
-//! Others don't, whatever they came with, and leases are renewed. Two transactions that add the same keys one by one in different orders deadlock, as two that
-//! update rows do; `add_many` has one order.
+//! and who adds one or ends its hand-out waits, for some 250 ms more than the transaction does, and for
+//! longer where very many keys are locked. Others don't, whatever they came with, and leases are
+//! renewed. Two transactions that add the same keys one by one in different orders deadlock, as two
+//! that update rows do; `add_many` has one order.
 //!
 //! A trigger feeds a queue with what happens to a table:
 //!
@@ -222,8 +223,10 @@ impl Engine for Postgres {
             if !claimed.items.is_empty() || !self.wait(queue, claim.poll).await? {
                 return Ok(claimed);
             }
-            // Nobody was told of what came before.
-            self.claim_once(queue, &claim).await
+            // Nobody was told of what came before. Of leases only one of the two may know.
+            let again = self.claim_once(queue, &claim).await?;
+            let next = claimed.next.into_iter().chain(again.next).min();
+            Ok(Claimed { next, ..again })
         })
     }
 

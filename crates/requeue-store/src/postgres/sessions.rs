@@ -14,13 +14,14 @@ use super::address::Address;
 use super::faults;
 use crate::error::Fault;
 
-/// How a session has to be, whatever its role or database say. What waits for a lock gives up soon,
-/// so that others of its batch go on, and what it has locked itself is free again; what nobody waits
-/// for any more ends.
+/// How a session has to be, whatever its role or database say. What waits for a lock gives up after a
+/// while, as does a commit, which waits for others who notify; what nobody waits for any more ends. No
+/// plan of ours is worth compiling.
 const SETTINGS: &str = "\
     set default_transaction_isolation = 'read committed';
     set default_transaction_read_only = off;
-    set lock_timeout = '100ms';
+    set lock_timeout = '5s';
+    set jit = off;
     set client_min_messages = warning;
     select set_config('synchronous_commit', 'on', false)
         where current_setting('synchronous_commit') = 'off';

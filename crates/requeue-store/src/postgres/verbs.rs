@@ -20,7 +20,9 @@ use crate::time::{Micros, micros, until};
 /// leases.
 pub(super) type Lows = [Micros; 4];
 
-const COLUMNS: &str = "k.key, k.state, k.at, k.epoch, k.lease_until, k.run_since, k.run_priority, \
+const COLUMNS: &str = "k.key, k.state, k.at, k.epoch, \
+     greatest(k.lease_until, \
+         (select r.lease_until from requeue.renewals r where r.epoch = k.epoch)), k.run_since, k.run_priority, \
      k.run_adds, k.run_reasons, k.priority, k.adds, k.reasons, k.failures, k.steps, k.until, \
      k.not_before, k.since, k.error";
 
@@ -38,7 +40,7 @@ impl Sessions {
     }
 
     pub(super) async fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>, Fault> {
-        let sql = "select requeue.add_all($1, $2, $3, $4, $5, $6, $7)";
+        let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7)";
         let added = self.added(sql, queue, asks).await?;
         let all: Option<Vec<Added>> = added.into_iter().collect();
         all.ok_or_else(|| Fault::refused("the server answered with nothing"))
@@ -128,8 +130,8 @@ impl Sessions {
     }
 
     pub(super) async fn finish(&self, queue: &Place, ends: &[End]) -> Result<Vec<bool>, Fault> {
-        let sql = "select requeue.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, \
-                   $14)";
+        let sql = "select requeue.finish_soon($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
+                   $13, $14)";
         let row = self.finished(sql, queue, ends).await?;
         let mut held = vec![false; ends.len()];
         numbers(&row, 0).into_iter().for_each(|n| held[n] = true);

@@ -12,6 +12,13 @@ begin
     where id = in_queue and waited_until < t + in_time;
 end $$;
 
+-- Who waits is told of what is due before they look again by themselves; of what is due within a
+-- second, at any rate. `waited_until` is ten seconds later than that, as their word and `wait` have it.
+create function requeue.horizon(waited_until bigint, t bigint) returns bigint
+language sql immutable as $$
+    select greatest(t + 1000000, waited_until - 10000000)
+$$;
+
 create function requeue.wake(in_queue integer) returns void
 language plpgsql as $$
 begin
@@ -101,7 +108,8 @@ begin
         returning k.key, k.state, k.at, k.said
     )
     select array_agg(case when a.said >= 8 then 0 else coalesce(a.said, 4) end order by i.key),
-        bool_or(a.state = 0 and a.at <= t + 1000000 and (a.said <> 1 or a.at > t))
+        bool_or(a.state = 0 and a.at <= requeue.horizon(place.waited_until, t)
+            and (a.said <> 1 or a.at > t))
     into answers, is_due
     from asked i left join added a using (key);
     if is_due and place.waited_until > t then
@@ -139,7 +147,8 @@ declare
     t bigint := requeue.now();
     -- What was added by a transaction as old as this is found none the less.
     slack constant bigint := 200000;
-    most_expired constant integer := 256;
+    -- Each takes a lock of a table that all of the server share.
+    most_expired constant integer := 64;
     k requeue.keys;
     renewed_until bigint;
     expired integer := 0;
@@ -225,6 +234,11 @@ begin
     returning x.key, x.epoch, x.run_priority, x.run_adds, x.run_reasons, x.failures,
         greatest(t - x.since, 0), null::bigint[];
 
+    if in_lows[4] = -9223372036854775808 then
+        delete from requeue.renewals x where x.ctid = any (array(
+            select r.ctid from requeue.renewals r where r.lease_until <= t for update skip locked
+        ));
+    end if;
     if cardinality(taken) < in_max then
         select min(o.at) into next_at from (
             (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
@@ -238,10 +252,6 @@ begin
         ) o;
         -- Of the leases of a minute only a claim goes through the index that does through all.
         if in_lows[4] = -9223372036854775808 then
-            delete from requeue.renewals x where x.ctid = any (array(
-                select r.ctid from requeue.renewals r where r.lease_until <= t
-                for update skip locked
-            ));
             select min(x.lease_until) into next_lease from requeue.keys x
             where x.queue = in_queue and x.state = 1 and x.lease_until > t;
         end if;
@@ -323,9 +333,10 @@ begin
             first_at := least(first_at, case when k.state = 0 then k.at end);
         end loop;
     end if;
-    if first_at <= t + 1000000
-        and exists (select from requeue.queues q where q.id = in_queue and q.waited_until > t)
-    then
+    if first_at is not null and exists (
+        select from requeue.queues q where q.id = in_queue and q.waited_until > t
+            and first_at <= requeue.horizon(q.waited_until, t)
+    ) then
         perform requeue.wake(in_queue);
     end if;
     return coalesce(held, '{}');
@@ -365,6 +376,11 @@ begin
     for n in
         select e.n from generate_subscripts(in_epochs, 1) e (n) where e.n <> all (renewed)
     loop
+        -- What is gone is nobody's to decide on.
+        continue when not exists (
+            select from requeue.keys x
+            where x.queue = in_queue and x.key = in_keys[n] and x.epoch = in_epochs[n]
+        );
         if not requeue.decides(in_epochs[n]) then
             busy := busy || n;
             continue;

@@ -184,12 +184,15 @@ impl Node {
         answers.try_into().map_err(|_| garbled())
     }
 
-    /// Whether it says anything on this connection. Nobody else is to find that out meanwhile:
+    /// Whether it says anything on this connection, or, where adds wait for replicas, on the one for what
+    /// is answered at once. Nobody else is to find that out meanwhile:
     /// `None` if somebody does.
     pub(super) async fn is_there(&self, wire: usize) -> Option<bool> {
         if self.doubted.swap(true, Ordering::Relaxed) {
             return None;
         }
+        // What is behind a `WAIT` takes as long as that.
+        let wire = if (1..=WAITING).contains(&wire) { 0 } else { wire };
         let greeted = async {
             let Ok(mut connection) = self.connection(wire).await else { return false };
             let greeted = self.send(&mut connection, &[&cmd("HELLO")], false).await;

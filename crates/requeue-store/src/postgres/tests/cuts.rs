@@ -7,14 +7,14 @@ use crate::cuts::{self, Verb};
 
 fn asked(verb: Verb) -> Vec<u8> {
     let sql = match verb {
-        Verb::Add | Verb::AddAll => "select requeue.add_all(",
+        Verb::Add | Verb::AddAll => "select requeue.add_all_soon(",
         Verb::Get => " from requeue.claim(",
         Verb::Succeed
         | Verb::Retry
         | Verb::RetryAfter
         | Verb::RequeueAfter
         | Verb::PutBack
-        | Verb::Park => "select requeue.finish(",
+        | Verb::Park => "select requeue.finish_soon(",
         Verb::Renew => " from requeue.renew(",
         Verb::Cancel => " from requeue.cancel(",
         Verb::Revive => "select requeue.revive(",

@@ -104,6 +104,20 @@ async fn who_seldom_asks_is_told_as_well() {
         let ended = engine.finish(&queue, end(&out, How::Succeed)).await;
         assert_eq!(ended.expect("finished"), [true]);
     }
+    // Of a lease that runs out they know by themselves, and of what will be due before they ask again
+    // they are told.
+    engine.add(&queue, asks(["held"])).await.expect("added");
+    let held = one(&engine, &queue).await;
+    assert_eq!(&*held.key, b"held");
+    let second = Postgres::new(Address::parse(&url).expect("an address"), WHOLE).expect("plain");
+    let claim = Claim { poll: Duration::from_secs(3600), ..claim(1, PATIENCE) };
+    let claimed = second.claim(&queue, claim).await.expect("claimed");
+    assert_eq!(claimed.items, []);
+    assert!(claimed.next.is_some_and(|next| next <= Duration::from_secs(60)), "{claimed:?}");
+    wakes.mark_unchanged();
+    let add = "select requeue.add('q', 'later', '50 minutes')";
+    adder.batch_execute(add).await.expect("added");
+    told(&mut wakes).await;
 }
 
 #[tokio::test]
