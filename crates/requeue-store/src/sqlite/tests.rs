@@ -464,3 +464,26 @@ async fn who_looks_and_who_writes_are_in_nobodys_way() {
     let write = |at: &Work<'_>| at.connection.execute("delete from keys", []);
     fixture.engine.reader().call(write).await.expect_err("it only looks");
 }
+
+#[test]
+fn all_who_open_a_new_file_at_once_have_it() {
+    const MANY: usize = 6;
+
+    for _ in 0..30 {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("q");
+        let start = std::sync::Barrier::new(MANY);
+        std::thread::scope(|scope| {
+            let open = || {
+                start.wait();
+                let engine = Sqlite::open(&path, Synchronous::Normal)?;
+                let runtime = tokio::runtime::Builder::new_current_thread().build();
+                runtime.expect("a runtime").block_on(engine.migrate())
+            };
+            let all: Vec<_> = (0..MANY).map(|_| scope.spawn(open)).collect();
+            for one in all {
+                one.join().expect("it does not panic").expect("it is there");
+            }
+        });
+    }
+}

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use tokio::sync::oneshot;
@@ -22,6 +22,8 @@ const VERSION: i32 = 1;
 const MOST: usize = 256;
 /// How long another process may keep the file to itself.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a file that SQLite does not wait for is left alone.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Told whether what it did has been committed.
 type Told = Box<dyn FnOnce(Result<(), Fault>) + Send>;
@@ -163,7 +165,14 @@ impl Server {
             }
             Ok((found, has_log))
         };
-        match set_up().map_err(|error| fault(&error))? {
+        // Who makes the log while others open the file is not waited for by SQLite itself.
+        let since = Instant::now();
+        let mut found = set_up();
+        while found.as_ref().is_err_and(is_busy) && since.elapsed() < PATIENCE {
+            std::thread::sleep(PAUSE);
+            found = set_up();
+        }
+        match found.map_err(|error| fault(&error))? {
             (Found::Foreign, _) => Err(self.refuse("it belongs to another program")),
             (Found::Nothing | Found::Ours(_), has_log) => Ok(has_log),
         }
@@ -229,7 +238,8 @@ impl Server {
     }
 
     fn found(&self) -> rusqlite::Result<Found> {
-        found(&self.connection)
+        // All that it looks at at one time: somebody may be making the tables.
+        found(&*self.connection.unchecked_transaction()?)
     }
 
     fn check(&self) -> Result<(), Fault> {
@@ -289,6 +299,10 @@ fn transact<T>(
     let done = work(&mut transaction)?;
     transaction.commit()?;
     Ok(done)
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
 /// What does not commit has not happened.
