@@ -92,7 +92,7 @@ impl Wish for Adding {
 }
 
 fn is_locked() -> Fault {
-    Fault::absent("somebody has the key locked")
+    Fault::locked()
 }
 
 /// Those that are left.

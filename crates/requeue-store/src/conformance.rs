@@ -460,6 +460,8 @@ impl Pair {
         let found = (counts.ready, counts.waiting, counts.processing, counts.parked);
         let all = (state(State::Ready), state(State::Waiting), state(State::Processing), 0);
         assert_eq!(found, all, "ready, waiting, processing, parked");
+        let is_idle = self.engine.is_idle(&self.place).await.expect("it is told");
+        assert_eq!(is_idle, found == (0, 0, 0, 0), "whether nothing is left to do");
     }
 }
 

@@ -81,6 +81,7 @@ pub(crate) struct Claim {
     /// For keys whose holders have let their lease run out.
     pub(crate) expired: Failing,
     /// If there is none: when whoever claims asks again at the latest, without being woken.
+    #[allow(dead_code, reason = "not every engine has it")]
     pub(crate) poll: Duration,
 }
 
@@ -225,6 +226,14 @@ pub(crate) trait Engine: Debug + Send + Sync {
     ) -> Answer<'a, Vec<Entry>>;
 
     fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, Counts>;
+
+    /// Whether no key is ready, waiting or with a worker. Takes no longer where there are many.
+    fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let Counts { ready, waiting, processing, .. } = self.counts(queue).await?;
+            Ok(ready + waiting + processing == 0)
+        })
+    }
 
     /// Changes when somebody may have made a key ready. It may change for nothing, and may miss one:
     /// who waits polls besides.

@@ -19,7 +19,6 @@ pub(crate) enum Kind {
     /// It may have happened. It may go well another time.
     Unsure,
     /// Nothing has happened: somebody has a key locked, for who knows how long.
-    #[allow(dead_code, reason = "not every engine has it")]
     Locked,
     /// Nothing has happened, and nothing will.
     Refused,
@@ -36,6 +35,15 @@ impl Fault {
 
     pub(crate) fn refused(source: impl Into<Source>) -> Self {
         Self { kind: Kind::Refused, source: source.into() }
+    }
+
+    pub(crate) fn locked() -> Self {
+        Self { kind: Kind::Locked, source: "somebody has the key locked".into() }
+    }
+
+    /// In plain words, where it was about one key: engines say by what name a lock was not to be had.
+    pub(crate) fn of_a_key(self) -> Self {
+        if self.kind == Kind::Locked { Self::locked() } else { self }
     }
 }
 
@@ -98,7 +106,7 @@ error! {
     LookError
 }
 error! {
-    /// A key can't be cancelled or revived: the engine can't be reached.
+    /// A key can't be cancelled or revived: the engine can't be reached, or somebody has it locked.
     ChangeError
 }
 

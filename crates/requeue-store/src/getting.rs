@@ -9,7 +9,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::engine::{Claim, How};
-use crate::inspect::Counts;
+use crate::error::Fault;
 use crate::item::Item;
 use crate::lane::MOST;
 use crate::patience::Patience;
@@ -80,7 +80,9 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
         let Some(strong) = shared.upgrade() else { return };
         // What comes from now on may not be in what is claimed.
         wakes.mark_unchanged();
-        let poll = strong.options.poll.mul_f64(0.9 + fastrand::f64() / 5.0);
+        // A holder may die whose claim nobody here knew of: its key comes back with the next look.
+        let poll = strong.options.poll.min(strong.options.lease);
+        let poll = poll.mul_f64(0.9 + fastrand::f64() / 5.0);
         let max = waiters.iter().map(|waiter| waiter.max).fold(0, usize::saturating_add);
         let wait = match claim(&strong, max.min(MOST), &mut hand_outs, poll).await {
             Ok((mut items, next)) => {
@@ -131,8 +133,14 @@ async fn changed(wakes: &mut watch::Receiver<u64>) {
 
 /// Whether nothing is left to do, anywhere.
 async fn is_idle(shared: &Shared) -> bool {
-    let counted = timeout(shared.options.lease, shared.engine.counts(&shared.place)).await;
-    matches!(counted, Ok(Ok(Counts { ready: 0, waiting: 0, processing: 0, .. })))
+    let Shared { engine, place, options, .. } = shared;
+    let is_idle = timeout(options.lease, engine.is_idle(place)).await;
+    let is_idle = is_idle.unwrap_or_else(|_| Err(Fault::absent("there was no answer in time")));
+    is_idle.unwrap_or_else(|fault| {
+        let (queue, error) = (&place.name, fault.source);
+        tracing::warn!(queue, %error, "whether anything is left to do is not known");
+        false
+    })
 }
 
 async fn claim(

@@ -4,7 +4,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use requeue::metrics::Sample;
-use tokio::time::Instant;
 
 use crate::add::Added;
 use crate::engine::{Ask, Delay, HandOut, How};
@@ -12,24 +11,19 @@ use crate::inspect::Counts;
 
 /// Of one queue in one process.
 #[derive(Debug, Default)]
-pub(crate) struct Meters(Mutex<Inner>);
-
-#[derive(Debug, Default)]
-struct Inner {
+pub(crate) struct Meters(
     /// Only what is counted or measured here; not how many keys there are.
-    done: Sample,
-    /// The store's, as last asked for.
-    counted: Option<(Counts, Instant)>,
-}
+    Mutex<Sample>,
+);
 
 impl Meters {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Sample> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What was asked for, as far as it was done.
     pub(crate) fn added(&self, asks: &[Ask], answers: &[Option<Added>]) {
-        let counts = &mut self.lock().done.counts;
+        let counts = &mut self.lock().counts;
         for (ask, answer) in asks.iter().zip(answers) {
             let Some(mut added) = *answer else { continue };
             for _ in 0..ask.adds {
@@ -48,7 +42,7 @@ impl Meters {
     }
 
     pub(crate) fn handed_out(&self, items: &[HandOut]) {
-        let done = &mut self.lock().done;
+        let done = &mut self.lock();
         done.counts.hand_outs += items.len() as u64;
         for out in items {
             done.times.queued.observe(out.queued);
@@ -58,7 +52,7 @@ impl Meters {
     /// A hand-out ends after the worker has had it for `worked`. Of one that was lost, others say how
     /// it has ended.
     pub(crate) fn ended(&self, worked: Duration, how: Option<(&How, &HandOut)>) {
-        let done = &mut self.lock().done;
+        let done = &mut self.lock();
         done.times.worked.observe(worked);
         match how {
             Some((How::Later(..), _)) => done.counts.retries += 1,
@@ -80,31 +74,25 @@ impl Meters {
     }
 
     pub(crate) fn panicked(&self) {
-        self.lock().done.panics += 1;
+        self.lock().panics += 1;
     }
 
-    pub(crate) fn counted(&self, counts: Counts) {
-        self.lock().counted = Some((counts, Instant::now()));
-    }
-
-    /// `held` says how long this process has had each of its keys. `None` before the keys of the store
-    /// have been counted.
-    pub(crate) fn sample(&self, held: Vec<Duration>) -> Option<Sample> {
-        let inner = self.lock();
-        let (counts, at) = inner.counted?;
-        let mut sample = inner.done;
+    /// With the keys of the store as they were counted that long ago. `held` says how long this
+    /// process has had each of its keys.
+    pub(crate) fn sample(&self, counts: Counts, ago: Duration, held: Vec<Duration>) -> Sample {
+        let mut sample = *self.lock();
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
         sample.depth = number(counts.ready + counts.dirty);
         sample.waiting = number(counts.waiting);
         sample.processing = number(counts.processing);
         sample.parked = Some(number(counts.parked));
         if counts.ready > 0 {
-            sample.oldest_ready = counts.oldest_ready + at.elapsed();
+            sample.oldest_ready = counts.oldest_ready + ago;
         }
         for time in held {
             sample.unfinished_work += time;
             sample.longest_running = sample.longest_running.max(time);
         }
-        Some(sample)
+        sample
     }
 }

@@ -13,6 +13,7 @@ use crate::engine::{Ask, Engine, Place};
 use crate::error::{AddError, ChangeError, Fault};
 use crate::finishing::Finishing;
 use crate::getting::{self, Waiter};
+use crate::inspect::{Counts, Entry};
 use crate::item::Item;
 use crate::key::Key;
 use crate::lane::{Lanes, MOST};
@@ -38,7 +39,8 @@ pub(crate) struct Shared {
     pub(crate) adding: Lanes<Adding>,
     pub(crate) finishing: Lanes<Finishing>,
     pub(crate) ending: watch::Sender<Ending>,
-    pub(crate) recent: tokio::sync::Mutex<Option<Recent>>,
+    pub(crate) counts: Arc<Recent<Counts>>,
+    pub(crate) longest: Arc<Recent<Vec<Entry>>>,
 }
 
 /// Whether no more is handed out here.
@@ -55,9 +57,18 @@ impl Queue {
         let (adding, finishing) = (Lanes::new(&engine, &place), Lanes::new(&engine, &place));
         let leases = Leases::start(Arc::clone(&engine), Arc::clone(&place), options.lease);
         let ending = watch::Sender::new(Ending::No);
-        let recent = tokio::sync::Mutex::default();
-        let shared = Shared { engine, place, options, leases, adding, finishing, ending, recent };
-        let shared = Arc::new(shared);
+        let (counts, longest) = (Recent::new(), Recent::new());
+        let shared = Arc::new(Shared {
+            engine,
+            place,
+            options,
+            leases,
+            adding,
+            finishing,
+            ending,
+            counts,
+            longest,
+        });
         let (getters, come) = mpsc::unbounded_channel();
         tokio::spawn(getting::serve(Arc::downgrade(&shared), come));
         Self { shared, getters }
@@ -83,8 +94,9 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// If the key is longer than 2,048 bytes, or the store could not be reached in time, in which
-    /// case the error says whether the key may have been added.
+    /// If the key is longer than 2,048 bytes; or if, all the time that an add has, the store could not
+    /// be reached or, in PostgreSQL, others had the key locked. The error says whether the key may have
+    /// been added.
     pub async fn add(&self, key: impl Into<Key>) -> Result<Added, AddError> {
         self.add_with(key, Add::now()).await
     }
@@ -197,22 +209,22 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// If the store can't be reached.
+    /// If the store can't be reached, or, in PostgreSQL, others have the key locked for 5 s.
     pub async fn cancel(&self, key: impl Into<Key>) -> Result<Cancelled, ChangeError> {
         let Shared { engine, place, .. } = &*self.shared;
         let cancelled = engine.cancel(place, &key.into()).await;
-        cancelled.map_err(|fault| ChangeError::of("the key was not cancelled", fault))
+        cancelled.map_err(|fault| ChangeError::of("the key was not cancelled", fault.of_a_key()))
     }
 
     /// Makes a parked key ready, with its failures forgotten. Whether it was parked.
     ///
     /// # Errors
     ///
-    /// If the store can't be reached.
+    /// As of [`cancel`](Self::cancel).
     pub async fn revive(&self, key: impl Into<Key>) -> Result<bool, ChangeError> {
         let Shared { engine, place, .. } = &*self.shared;
         let revived = engine.revive(place, &key.into()).await;
-        revived.map_err(|fault| ChangeError::of("the key was not revived", fault))
+        revived.map_err(|fault| ChangeError::of("the key was not revived", fault.of_a_key()))
     }
 
     /// Hands out no more here: those who wait get `None`. What is held here can still be ended, and

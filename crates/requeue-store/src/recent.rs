@@ -1,73 +1,165 @@
-//! How many keys there were not long ago, for those who look again and again: pages and metrics.
+//! What was found not long ago, for those who look again and again: pages and metrics.
 
+use std::cmp::Reverse;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use requeue::metrics::{Sample, Scrape};
 use tokio::time::{Instant, timeout};
 
 use crate::error::{Fault, LookError};
-use crate::inspect::Counts;
+use crate::inspect::{Counts, Entry, State};
 use crate::queue::{Queue, Shared};
 
-/// How old counts may be at least.
+/// How old what was found may be at least.
 const FRESH: Duration = Duration::from_secs(1);
-/// Of how much time one part may be spent on counting.
+/// Of how much time one part may be spent on looking.
 const SHARE: u32 = 50;
+/// How long a look may take. Engines find out by themselves that nobody is there; this is for what
+/// would never come to an end.
+const LONGEST: Duration = Duration::from_secs(3600);
+/// How many running keys are looked at for those that have been so longest.
+const RUNNING: usize = 256;
 /// How often keys are counted for metrics.
 #[cfg(feature = "prometheus")]
 const BETWEEN_SCRAPES: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub(crate) struct Recent {
-    counts: Counts,
-    /// Until when it is recent.
+pub(crate) struct Recent<T> {
+    /// What was found last, and when.
+    found: Mutex<Option<(T, Instant)>>,
+    /// Whoever looks has it.
+    turn: Arc<tokio::sync::Mutex<Turn>>,
+}
+
+#[derive(Debug)]
+struct Turn {
+    /// Until when nobody looks again.
     until: Instant,
+    /// How many looks in a row have found nothing, and why the last one.
+    faults: u32,
+    fault: String,
+}
+
+impl<T: Clone + Send + 'static> Recent<T> {
+    pub(crate) fn new() -> Arc<Self> {
+        let turn = Turn { until: Instant::now(), faults: 0, fault: String::new() };
+        let turn = Arc::new(tokio::sync::Mutex::new(turn));
+        Arc::new(Self { found: Mutex::new(None), turn })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(T, Instant)>> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What `look` finds, if it is time for that; else, what the last one has.
+    async fn or(
+        self: &Arc<Self>,
+        look: impl Future<Output = Result<T, Fault>> + Send + 'static,
+    ) -> Result<T, Fault> {
+        // Others who ask meanwhile get what this one finds, good or bad.
+        let mut turn = Arc::clone(&self.turn).lock_owned().await;
+        if turn.until <= Instant::now() {
+            let this = Arc::clone(self);
+            // It goes on when who asked has gone: given up each time, what takes long would be
+            // begun again and again, and never be found.
+            let looking = tokio::spawn(async move {
+                this.look(&mut turn, look).await;
+                turn
+            });
+            turn = looking.await.map_err(Fault::absent)?;
+        }
+        match &*self.lock() {
+            Some((found, _)) if turn.faults == 0 => Ok(found.clone()),
+            _ => Err(Fault::absent(turn.fault.clone())),
+        }
+    }
+
+    async fn look(&self, turn: &mut Turn, look: impl Future<Output = Result<T, Fault>>) {
+        let begin = Instant::now();
+        let found = timeout(LONGEST, look).await;
+        let found = found.unwrap_or_else(|_| Err(Fault::absent("there was no answer in time")));
+        let mut pause = begin.elapsed() * SHARE;
+        match found {
+            Ok(found) => {
+                *self.lock() = Some((found, Instant::now()));
+                turn.faults = 0;
+            }
+            Err(fault) => {
+                // Whoever could not be reached may soon be: it is given up by and by.
+                pause = pause.min(FRESH * 2u32.saturating_pow(turn.faults));
+                turn.faults = turn.faults.saturating_add(1);
+                turn.fault = fault.source.to_string();
+            }
+        }
+        turn.until = Instant::now() + pause.max(FRESH);
+    }
 }
 
 impl Shared {
-    pub(crate) async fn recent_counts(&self) -> Result<Counts, LookError> {
-        // Others who ask meanwhile get what this one finds.
-        let mut recent = self.recent.lock().await;
-        let begin = Instant::now();
-        if let Some(recent) = recent.as_ref().filter(|recent| recent.until > begin) {
-            return Ok(recent.counts);
+    /// A queue that is gone meanwhile is not kept by it.
+    fn recent_counts(&self) -> impl Future<Output = Result<Counts, LookError>> + Send + use<> {
+        let (engine, place) = (Arc::clone(&self.engine), Arc::clone(&self.place));
+        let counts = Arc::clone(&self.counts);
+        async move {
+            let counted = counts.or(async move { engine.counts(&place).await }).await;
+            counted.map_err(|fault| LookError::of("the keys were not counted", fault))
         }
-        let counted = timeout(self.options.lease, self.engine.counts(&self.place)).await;
-        let counted = counted.unwrap_or_else(|_| Err(Fault::absent("there was no answer in time")));
-        let counts = counted.map_err(|fault| LookError::of("the keys were not counted", fault))?;
-        self.place.meters.counted(counts);
-        let until = begin + FRESH.max(SHARE * begin.elapsed());
-        *recent = Some(Recent { counts, until });
-        Ok(counts)
     }
 }
 
 impl Scrape for Shared {
     fn scrape(&self) -> Option<Sample> {
-        self.place.meters.sample(self.leases.ages())
+        let (counts, at) = (*self.counts.lock())?;
+        Some(self.place.meters.sample(counts, at.elapsed(), self.leases.ages()))
     }
 }
 
 impl Queue {
     /// The [counts](Self::counts) of not long ago: they are counted anew when they are older than a
     /// second and than fifty times as long as it took. However many ask, and however many keys there
-    /// are, this process has the engine count for a fiftieth of the time at most.
+    /// are, this process has the engine count for a fiftieth of the time at most, or a little more
+    /// while that goes wrong.
+    ///
+    /// A count that is under way is waited for, also by those who come meanwhile, and goes on when
+    /// they have gone. [`sample`](Self::sample) has the last counts without waiting.
     ///
     /// # Errors
     ///
-    /// If the store can't be reached.
+    /// If the store could not be reached when it was last asked: just now, or not long ago.
     pub async fn recent_counts(&self) -> Result<Counts, LookError> {
         self.shared.recent_counts().await
+    }
+
+    /// Keys with workers, those first that have been so longest: of not long ago, as
+    /// [`recent_counts`](Self::recent_counts) has it. Of more than 256, only the first 256 by key are
+    /// looked at.
+    ///
+    /// # Errors
+    ///
+    /// As of [`recent_counts`](Self::recent_counts).
+    pub async fn recent_longest(&self) -> Result<Vec<Entry>, LookError> {
+        let Shared { engine, place, longest, .. } = &*self.shared;
+        let (engine, place) = (Arc::clone(engine), Arc::clone(place));
+        let look = async move {
+            let running = engine.page(&place, Some(State::Processing), None, RUNNING);
+            let mut running = running.await?;
+            running.sort_by_key(|entry| Reverse(entry.since));
+            Ok(running)
+        };
+        let longest = longest.or(look).await;
+        longest.map_err(|fault| LookError::of("the keys were not looked at", fault))
     }
 
     /// What metrics show of the queue: how many keys it has, by all processes, as of the last
     /// [`recent_counts`](Self::recent_counts); and what this process has done. `None` before those
     /// were asked for.
     ///
-    /// What has ended counts when the worker says so, whether or not the store takes it; a lease that has run
-    /// out counts nowhere. Counts of adds are those of this process, delayed ones included. `given_up` is how many it has
-    /// parked by themselves or for too many failures, including those few that had been added
-    /// meanwhile and began anew.
+    /// What has ended counts when the worker says so, whether or not the store takes it; a lease
+    /// that has run out counts nowhere. Counts of adds are those of this process, delayed ones
+    /// included. `given_up` counts the keys that failed for the last time here, by their own word or
+    /// for too many failures: those among them that were added meanwhile are not parked, but begin
+    /// anew.
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -94,11 +186,11 @@ impl Queue {
 /// Counts for those who scrape, who can't wait for it, until the queue is gone.
 #[cfg(feature = "prometheus")]
 pub(crate) async fn keep_counting(shared: std::sync::Weak<Shared>) {
-    while let Some(shared) = shared.upgrade() {
-        if let Err(error) = shared.recent_counts().await {
-            tracing::warn!(queue = shared.place.name, %error, "metrics are as they were");
+    let begin = |shared: Arc<Shared>| (Arc::clone(&shared.place), shared.recent_counts());
+    while let Some((place, counting)) = shared.upgrade().map(begin) {
+        if let Err(error) = counting.await {
+            tracing::warn!(queue = place.name, %error, "metrics are as they were");
         }
-        drop(shared);
         tokio::time::sleep(BETWEEN_SCRAPES).await;
     }
 }

@@ -163,13 +163,15 @@ impl Opening {
     }
 
     /// How often a queue that seems empty is looked at, since a message that a key is there may be
-    /// lost; 1 s unless said, an hour at most, and a little less or more each time.
+    /// lost; 1 s unless said, an hour at most, and a little less or more each time. Once in a
+    /// [lease](Self::lease) it is at any rate: nobody says that a worker has died.
     pub fn poll(mut self, every: Duration) -> Self {
         self.options.poll = every.clamp(Duration::from_millis(1), Duration::from_secs(3600));
         self
     }
 
-    /// How long an add waits for a store that can't be reached; 30 s unless said.
+    /// How long an add waits for a store that can't be reached, or a key that others have locked; 30 s
+    /// unless said.
     pub fn add_timeout(mut self, timeout: Duration) -> Self {
         self.options.add_timeout = timeout.min(LONGEST);
         self

@@ -161,6 +161,11 @@ impl Engine for Sqlite {
         Box::pin(self.look(queue, |at, queue| at.counts(&queue)))
     }
 
+    fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
+        // Who reads may be counting, for long.
+        Box::pin(self.change(queue, |at, queue| at.is_idle(&queue)))
+    }
+
     fn wakes(&self, queue: &Place) -> watch::Receiver<u64> {
         self.sender(queue.id).subscribe()
     }

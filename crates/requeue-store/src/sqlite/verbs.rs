@@ -235,6 +235,14 @@ impl Work<'_> {
             .optional()?;
         Ok(found.unwrap_or_default())
     }
+
+    pub(super) fn is_idle(&self, queue: &Place) -> Result<bool> {
+        let sql = "select not exists (select 1 from keys indexed by keys_ready \
+                       where queue = ?1 and state = 0) \
+                   and not exists (select 1 from keys indexed by keys_leases \
+                       where queue = ?1 and state = 1)";
+        self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
+    }
 }
 
 /// `?1` to `?4`: the queue, how many, the time, and after which key.

@@ -42,6 +42,8 @@ pub(super) struct Memory {
     locked: Mutex<BTreeSet<Key>>,
     /// Held while an engine is slow.
     pub(super) gate: tokio::sync::Mutex<()>,
+    /// Held while a count takes long, and nothing else does.
+    pub(super) counting: tokio::sync::Mutex<()>,
     /// Whether it tells who waits.
     pub(super) tells: bool,
     /// Whether a claim says when the next lease runs out.
@@ -63,6 +65,7 @@ impl Memory {
             batches: Mutex::default(),
             locked: Mutex::default(),
             gate: tokio::sync::Mutex::default(),
+            counting: tokio::sync::Mutex::default(),
             tells: true,
             knows_leases: true,
         }
@@ -267,6 +270,9 @@ impl Engine for Memory {
     }
 
     fn cancel<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, Cancelled> {
+        if self.is_locked(key) {
+            return Box::pin(std::future::ready(Err(locked())));
+        }
         self.verb(1, move |rows, now| {
             let Some(row) = rows.remove(key) else { return Cancelled::default() };
             let (row, cancelled) = row.cancel(now);
@@ -276,6 +282,9 @@ impl Engine for Memory {
     }
 
     fn revive<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, bool> {
+        if self.is_locked(key) {
+            return Box::pin(std::future::ready(Err(locked())));
+        }
         self.verb(1, move |rows, now| rows.get_mut(key).is_some_and(|row| row.revive(now)))
     }
 
@@ -298,7 +307,7 @@ impl Engine for Memory {
     }
 
     fn counts<'a>(&'a self, _: &'a Place) -> Answer<'a, Counts> {
-        self.verb(0, move |rows, now| {
+        let counts = self.verb(0, move |rows, now| {
             let count = |state| rows.values().filter(|row| row.state(now) == state).count() as u64;
             Counts {
                 ready: count(State::Ready),
@@ -308,7 +317,15 @@ impl Engine for Memory {
                 dirty: rows.values().filter(|row| row.is_dirty_with_a_worker(now)).count() as u64,
                 ..Counts::default()
             }
+        });
+        Box::pin(async move {
+            let _done = self.counting.lock().await;
+            counts.await
         })
+    }
+
+    fn is_idle<'a>(&'a self, _: &'a Place) -> Answer<'a, bool> {
+        self.verb(0, |rows, _| rows.values().all(|row| row.parked))
     }
 
     fn wakes(&self, _: &Place) -> watch::Receiver<u64> {

@@ -1,7 +1,8 @@
 //! What is counted of a queue, and how often the engine is asked for it.
 
+use tokio::time::timeout;
+
 use super::*;
-use crate::add::Cancelled;
 
 #[tokio::test(start_paused = true)]
 async fn what_this_process_does_is_counted_here_and_keys_by_the_engine() {
@@ -53,15 +54,78 @@ async fn keys_are_counted_once_a_second_however_many_ask() {
     assert_eq!(queue.recent_counts().await.expect("counted").ready, 0);
     tokio::time::advance(SECOND).await;
     assert_eq!(queue.recent_counts().await.expect("counted").ready, 1);
-    // One that is asked for while the store is away says so, and the next is a count again.
-    tokio::time::advance(SECOND).await;
-    engine.fail([Mishap::Absent]);
-    queue.recent_counts().await.expect_err("nobody is there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_count_goes_on_however_long_it_takes_and_whoever_has_gone() {
+    let (engine, queue) = queue();
+    queue.add("a").await.expect("added");
+    engine.batches();
+    let counting = engine.counting.lock().await;
+    // Far longer than a lease.
+    for _ in 0..6 {
+        timeout(10 * SECOND, queue.recent_counts()).await.expect_err("it goes on");
+    }
+    assert_eq!((engine.batches(), queue.sample()), (vec![], None));
+    drop(counting);
     assert_eq!(queue.recent_counts().await.expect("counted").ready, 1);
-    assert_eq!(
-        queue.cancel("a").await.expect("there"),
-        Cancelled { ready: true, ..<_>::default() }
-    );
+    assert_eq!(engine.batches(), [0], "one count");
+    // A fiftieth of the time at most goes into it.
+    queue.add("b").await.expect("added");
+    tokio::time::advance(49 * 60 * SECOND).await;
+    assert_eq!(queue.recent_counts().await.expect("counted").ready, 1);
+    tokio::time::advance(60 * SECOND).await;
+    // The last counts are there meanwhile, for who doesn't wait.
+    let counting = engine.counting.lock().await;
+    timeout(10 * SECOND, queue.recent_counts()).await.expect_err("it goes on");
+    assert_eq!(queue.sample().map(|sample| sample.depth), Some(1));
+    drop(counting);
+    assert_eq!(queue.recent_counts().await.expect("counted").ready, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_went_wrong_is_not_asked_for_by_each_who_waited() {
+    let (engine, queue) = queue();
+    for pause in [1, 2, 4] {
+        let counting = engine.counting.lock().await;
+        let asked: Vec<_> = (0..3)
+            .map(|_| {
+                let queue = queue.clone();
+                tokio::spawn(async move { queue.recent_counts().await })
+            })
+            .collect();
+        settle().await;
+        tokio::time::advance(30 * SECOND).await;
+        // One look alone goes wrong.
+        engine.fail([Mishap::Absent]);
+        drop(counting);
+        for asked in asked {
+            let error = asked.await.expect("it ends").expect_err("nobody is there");
+            assert_eq!(error.to_string(), "the keys were not counted: nobody is there");
+        }
+        tokio::time::advance(pause * SECOND - Duration::from_millis(1)).await;
+        queue.recent_counts().await.expect_err("as not long ago");
+        tokio::time::advance(Duration::from_millis(1)).await;
+    }
+    queue.recent_counts().await.expect("it is back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_longest_is_looked_for_once_a_second() {
+    let (engine, queue) = queue();
+    queue.add("z").await.expect("added");
+    let _z = get(&queue).await;
+    tokio::time::advance(SECOND).await;
+    queue.add("a").await.expect("added");
+    let _a = get(&queue).await;
+    queue.add("b").await.expect("added");
+    engine.batches();
+    for _ in 0..10 {
+        let longest = queue.recent_longest().await.expect("looked for");
+        let since: Vec<_> = longest.iter().map(|entry| (entry.key.as_str(), entry.since)).collect();
+        assert_eq!(since, [(Some("z"), Some(SECOND)), (Some("a"), Some(Duration::ZERO))]);
+    }
+    assert_eq!(engine.batches().len(), 1);
 }
 
 #[cfg(feature = "prometheus")]

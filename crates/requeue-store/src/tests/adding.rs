@@ -1,0 +1,87 @@
+//! Adds: what travels together, and how long they are tried.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_together_travels_together() {
+    let (engine, queue) = queue();
+    let gate = engine.gate.lock().await;
+    // The first one is on its way; the others come meanwhile.
+    let adds: Vec<_> = (0..100u32)
+        .map(|n| {
+            let queue = queue.clone();
+            tokio::spawn(async move { queue.add((n % 50).to_string()).await })
+        })
+        .collect();
+    settle().await;
+    drop(gate);
+    let mut new = 0;
+    for add in adds {
+        new += u32::from(add.await.expect("it ends").expect("it is added") == Added::New);
+    }
+    assert_eq!(new, 50);
+    let batches = engine.batches();
+    assert!(batches.len() <= 3, "{batches:?}");
+    assert_eq!(engine.row("7").expect("it is there").asked.adds, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn adds_of_one_key_that_differ_happen_one_after_the_other() {
+    let (engine, queue) = queue();
+    let gate = engine.gate.lock().await;
+    let later = {
+        let queue = queue.clone();
+        tokio::spawn(async move { queue.add_after("a", SECOND).await })
+    };
+    settle().await;
+    let other = {
+        let queue = queue.clone();
+        tokio::spawn(async move { queue.add_with("a", Add::now().priority(Priority::High)).await })
+    };
+    settle().await;
+    drop(gate);
+    assert_eq!(later.await.expect("it ends").expect("it is added"), Added::New);
+    assert_eq!(other.await.expect("it ends").expect("it is added"), Added::New);
+    assert_eq!(get(&queue).await.priority(), Priority::High);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_add_is_tried_until_its_time_is_over() {
+    let (engine, queue) = queue();
+    engine.fail([Mishap::Absent, Mishap::Lost, Mishap::Absent]);
+    assert_eq!(queue.add("a").await.expect("added at last"), Added::New);
+    // It has happened, and is answered as once more.
+    engine.fail([Mishap::Unheard]);
+    assert_eq!(queue.add("b").await.expect("added"), Added::Coalesced);
+
+    let always = |mishap| std::iter::repeat_n(mishap, 1000);
+    engine.fail(always(Mishap::Absent));
+    let error = queue.add("c").await.expect_err("nobody is there");
+    assert!(!error.may_have_happened(), "{error}");
+    assert_eq!(error.to_string(), "the key was not added: nobody is there");
+    engine.fail([Mishap::Unheard].into_iter().chain(always(Mishap::Absent)));
+    let error = queue.add("d").await.expect_err("nobody is there");
+    assert!(engine.row("d").is_none() && !error.may_have_happened(), "of the thousand before");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_add_says_whether_it_may_have_happened() {
+    for (mishap, unsure) in [(Mishap::Lost, true), (Mishap::Silent, true), (Mishap::Absent, false)]
+    {
+        let (engine, queue) = queue();
+        engine.fail([mishap].into_iter().chain(std::iter::repeat_n(Mishap::Absent, 1000)));
+        let start = Instant::now();
+        let error = queue.add("a").await.expect_err("nobody is there");
+        assert_eq!(error.may_have_happened(), unsure, "{mishap:?}: {error}");
+        assert!(start.elapsed() <= Duration::from_secs(30), "{mishap:?}");
+    }
+    let (engine, queue) = queue();
+    engine.fail([Mishap::Refused]);
+    let error = queue.add("a").await.expect_err("it is not allowed");
+    assert_eq!(error.to_string(), "the key was not added: it is not allowed");
+    let error = queue.add(vec![b'x'; 5000]).await.expect_err("it is too long");
+    assert!(
+        error.to_string().ends_with("...\": a key of 5000 bytes; 2048 are the most"),
+        "{error}"
+    );
+}

@@ -1,0 +1,175 @@
+//! Those who wait for keys: who gets which, when they look again, and when they end.
+
+use tokio::time::timeout;
+
+use super::*;
+use crate::engine::Claim;
+
+#[tokio::test(start_paused = true)]
+async fn a_getter_is_woken_when_a_key_comes_and_when_one_is_due() {
+    let (_, queue) = queue();
+    let start = Instant::now();
+    let getter = {
+        let queue = queue.clone();
+        tokio::spawn(async move { get(&queue).await })
+    };
+    settle().await;
+    queue.add("a").await.expect("added");
+    let item = getter.await.expect("it ends");
+    assert_eq!((item.as_str(), start.elapsed()), (Some("a"), Duration::ZERO));
+    item.succeed().await.expect("it is ours");
+
+    queue.add_after("b", Duration::from_millis(300)).await.expect("added");
+    assert_eq!(get(&queue).await.as_str(), Some("b"));
+    // Tokio's timers go by milliseconds.
+    assert!(start.elapsed() <= Duration::from_millis(302), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_lost_costs_a_poll() {
+    let mut engine = Memory::new();
+    engine.tells = false;
+    let (_, queue) = queue_with(engine, Options::default());
+    let start = Instant::now();
+    let getter = {
+        let queue = queue.clone();
+        tokio::spawn(async move { get(&queue).await })
+    };
+    settle().await;
+    queue.add("a").await.expect("added");
+    let item = getter.await.expect("it ends");
+    assert_eq!(item.as_str(), Some("a"));
+    let waited = start.elapsed();
+    assert!(Duration::from_millis(850) < waited && waited < Duration::from_millis(1150));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_for_one_who_has_gone_is_put_back_and_has_not_failed() {
+    let (engine, queue) = queue();
+    let gate = engine.gate.lock().await;
+    let getter = {
+        let queue = queue.clone();
+        tokio::spawn(async move { get(&queue).await })
+    };
+    settle().await;
+    getter.abort();
+    let add = {
+        let queue = queue.clone();
+        tokio::spawn(async move { queue.add("a").await })
+    };
+    settle().await;
+    drop(gate);
+    add.await.expect("it ends").expect("added");
+    let item = get(&queue).await;
+    assert_eq!((item.as_str(), item.attempt()), (Some("a"), 1));
+    // The same if it has been claimed by then.
+    item.succeed().await.expect("it is ours");
+    let mut getter = Box::pin(queue.get());
+    assert!(polled(&mut getter).await.is_pending());
+    queue.add("b").await.expect("added");
+    settle().await;
+    drop(getter);
+    settle().await;
+    let item = get(&queue).await;
+    assert_eq!((item.as_str(), item.attempt(), item.adds()), (Some("b"), 1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_goes_to_one_getter_and_what_it_does_not_want_to_the_next() {
+    let (_, queue) = queue();
+    queue.add_all((0..10u32).map(|n| n.to_string())).await.expect("added");
+    let many = queue.get_many(4).await;
+    assert_eq!(many.len(), 4);
+    assert_eq!(queue.get_many(100).await.len(), 6);
+    assert_eq!(queue.get_many(0).await.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_in_so_many_is_the_oldest_whatever_its_priority() {
+    let (_, queue) = queue_with(Memory::new(), Options { oldest_every: 3, ..Options::default() });
+    queue.add_with("old", Add::now().priority(Priority::Low)).await.expect("added");
+    tokio::time::advance(SECOND).await;
+    let high = Add::now().priority(Priority::High);
+    queue.add_all_with(["a", "b", "c", "d"], high).await.expect("added");
+    let mut order = Vec::new();
+    for _ in 0..5 {
+        let item = get(&queue).await;
+        order.push(item.to_string());
+        item.succeed().await.expect("it is ours");
+    }
+    assert_eq!(order, ["a", "b", "old", "c", "d"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_never_answered_is_made_again() {
+    let (engine, queue) = queue();
+    queue.add("a").await.expect("added");
+    engine.fail([Mishap::Silent, Mishap::Absent]);
+    assert_eq!(get(&queue).await.attempt(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_is_shut_down_hands_out_no_more() {
+    let (engine, queue) = queue();
+    queue.add("a").await.expect("added");
+    let item = get(&queue).await;
+    let getter = {
+        let queue = queue.clone();
+        tokio::spawn(async move { queue.get().await })
+    };
+    settle().await;
+    queue.shut_down();
+    assert!(getter.await.expect("it ends").is_none());
+    assert!(queue.is_shut_down() && queue.get().await.is_none());
+    assert_eq!(queue.add("b").await.expect("it is the others' queue, too"), Added::New);
+    item.succeed().await.expect("it is ours");
+    assert!(engine.row("b").is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_not_idle_while_another_works() {
+    let mut engine = Memory::new();
+    // As an engine that does not know when leases run out.
+    engine.knows_leases = false;
+    let (engine, queue) = queue_with(engine, Options::default());
+    queue.add("a").await.expect("added");
+    let item = get(&queue).await;
+    queue.shut_down_when_idle();
+    let getter = {
+        let queue = queue.clone();
+        tokio::spawn(async move { queue.get().await })
+    };
+    tokio::time::advance(SECOND).await;
+    settle().await;
+    assert!(!queue.is_shut_down());
+    item.succeed().await.expect("it is ours");
+    assert!(getter.await.expect("it ends").is_none());
+    assert!(engine.row("a").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_idle_however_long_a_count_takes() {
+    let (engine, queue) = queue();
+    let _counting = engine.counting.lock().await;
+    queue.shut_down_when_idle();
+    let ended = timeout(Duration::from_secs(3600), queue.get()).await;
+    assert!(ended.expect("it ends").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_dead_worker_had_comes_back_to_one_who_seldom_looks() {
+    let mut engine = Memory::new();
+    engine.knows_leases = false;
+    let hour = Duration::from_secs(3600);
+    let options = Options { poll: hour, ..Options::default() };
+    let (lease, expired) = (options.lease, options.failing());
+    let (engine, queue) = queue_with(engine, options);
+    queue.add("a").await.expect("added");
+    let claim = Claim { max: 1, oldest: 0, lease, expired, poll: hour };
+    let place = Place::new(1, "q", EarlyAdd::Replace);
+    let dead = engine.claim(&place, claim).await.expect("claimed");
+    assert_eq!(dead.items.len(), 1);
+    let start = Instant::now();
+    assert_eq!(get(&queue).await.attempt(), 2);
+    assert!(start.elapsed() < 3 * lease, "{:?}", start.elapsed());
+}
