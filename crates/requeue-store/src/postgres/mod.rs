@@ -98,8 +98,8 @@ use crate::time::Micros;
 
 /// How often a claim looks at all there is, at most.
 const WHOLE: Duration = Duration::from_secs(1);
-/// How much longer than until they ask again it is said that somebody waits.
-const SPARE: Duration = Duration::from_secs(5);
+/// For how long who waits need not say so again: see `requeue.wait`.
+const SAID: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
 pub(crate) struct Postgres {
@@ -129,8 +129,8 @@ struct Claims {
     /// When one looks at all there is: that takes longer the more was handed out while
     /// a transaction is open elsewhere.
     whole_at: Instant,
-    /// Until when who adds knows that somebody waits.
-    waited_until: Instant,
+    /// Before when who adds knows that somebody here looks again by themselves.
+    looks_until: Instant,
 }
 
 impl Postgres {
@@ -158,7 +158,7 @@ impl Postgres {
 
     async fn claim_once(&self, queue: &Place, claim: &Claim) -> Result<Claimed, Fault> {
         let began = Instant::now();
-        let first = Claims { lows: [Micros::MIN; 4], whole_at: began, waited_until: began };
+        let first = Claims { lows: [Micros::MIN; 4], whole_at: began, looks_until: began };
         let known = *self.claims().entry(queue.id).or_insert(first);
         let is_whole = self.whole.is_zero() || known.whole_at <= began;
         let lows = if is_whole { [Micros::MIN; 4] } else { known.lows };
@@ -177,14 +177,13 @@ impl Postgres {
     /// Says that somebody waits, who asks again after `poll`. Whether that was not known.
     async fn wait(&self, queue: &Place, poll: Duration) -> Result<bool, Fault> {
         let now = Instant::now();
-        let until = self.claims().get(&queue.id).map_or(now, |known| known.waited_until);
-        // The answer takes its time, and so do timers.
-        if until > now + poll + SPARE / 5 {
+        let said = self.claims().get(&queue.id).map(|known| known.looks_until);
+        if said.is_some_and(|until| now + poll <= until) {
             return Ok(false);
         }
-        self.sessions.wait(queue, poll + SPARE).await?;
+        self.sessions.wait(queue, poll + SAID).await?;
         if let Some(known) = self.claims().get_mut(&queue.id) {
-            known.waited_until = now + poll + SPARE;
+            known.looks_until = now + poll + SAID;
         }
         Ok(true)
     }
@@ -275,6 +274,10 @@ impl Engine for Postgres {
 
     fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, Counts> {
         Box::pin(self.sessions.counts(queue))
+    }
+
+    fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
+        Box::pin(self.sessions.is_idle(queue))
     }
 
     fn wakes(&self, queue: &Place) -> watch::Receiver<u64> {

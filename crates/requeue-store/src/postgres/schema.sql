@@ -38,7 +38,7 @@ create table requeue.keys (
     run_adds integer,
     run_reasons integer,
     run_priority smallint,
-    -- What the last add was answered; of a key that it made, 8 and how it was asked.
+    -- What the last add was answered, or how it asks: see `asking`.
     said smallint not null,
     key bytea not null,
     error text,

@@ -124,7 +124,7 @@ impl Sessions {
         Ok((claimed, found.try_into().unwrap_or([Micros::MIN; 4])))
     }
 
-    /// Says to who adds that somebody waits for keys, for so long at least.
+    /// Says to who adds that somebody waits for keys, who need not say so again for so long.
     pub(super) async fn wait(&self, queue: &Place, time: Duration) -> Result<(), Fault> {
         self.row("select requeue.wait($1, $2)", &[&number(queue), &micros(time)]).await.map(drop)
     }
@@ -176,13 +176,17 @@ impl Sessions {
         held: &[(Key, i64)],
         lease: Duration,
     ) -> Result<Vec<Renewed>, Fault> {
-        let keys: Vec<&[u8]> = held.iter().map(|(key, _)| &**key).collect();
-        let epochs: Vec<i64> = held.iter().map(|&(_, epoch)| epoch).collect();
-        let sql = "select renewed, busy from requeue.renew($1, $2, $3, $4)";
-        let row = self.row(sql, &[&number(queue), &keys, &epochs, &micros(lease)]).await?;
+        let sql = "select renewed, busy, rest from requeue.renew($1, $2, $3, $4)";
         let mut renewed = vec![Renewed::Lost; held.len()];
-        numbers(&row, 0).into_iter().for_each(|n| renewed[n] = Renewed::Yes);
-        numbers(&row, 1).into_iter().for_each(|n| renewed[n] = Renewed::Busy);
+        let mut left: Vec<usize> = (0..held.len()).collect();
+        while !left.is_empty() {
+            let keys: Vec<&[u8]> = left.iter().map(|&n| &*held[n].0).collect();
+            let epochs: Vec<i64> = left.iter().map(|&n| held[n].1).collect();
+            let row = self.row(sql, &[&number(queue), &keys, &epochs, &micros(lease)]).await?;
+            numbers(&row, 0).into_iter().for_each(|n| renewed[left[n]] = Renewed::Yes);
+            numbers(&row, 1).into_iter().for_each(|n| renewed[left[n]] = Renewed::Busy);
+            left = numbers(&row, 2).into_iter().map(|n| left[n]).collect();
+        }
         Ok(renewed)
     }
 
@@ -245,6 +249,10 @@ impl Sessions {
             parked: count(4),
             oldest_ready: until(0, oldest.unwrap_or(0)),
         })
+    }
+
+    pub(super) async fn is_idle(&self, queue: &Place) -> Result<bool, Fault> {
+        Ok(self.row("select requeue.is_idle($1)", &[&number(queue)]).await?.get(0))
     }
 }
 

@@ -1,22 +1,30 @@
 -- The verbs, for a batch each. They lock in the order of keys, since batches in several orders
 -- deadlock. `ctid`s are of rows that are locked: those stay where they are.
 
--- Somebody waits for a key of the queue, for so long. A little more, so that not all who wait write it.
+-- How those who wait and those who add come to terms. Who finds no key says by `wait` that somebody
+-- waits. Who adds tells them by `wake`, if `waited_until` has not passed, of what is due before they
+-- look again by themselves, and of no more: `horizon` is when all of them will have. Most look again
+-- within a second and a half, and say so for 5.5 s at a time; the others, for ten seconds longer than
+-- they wait.
+
+-- Somebody waits for a key of the queue, who need not say so again before `in_time` is over, and looks
+-- by themselves before that.
 create function requeue.wait(in_queue integer, in_time bigint) returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
-    t bigint := requeue.now();
+    -- Answers and timers may be a second late.
+    said_until bigint := requeue.now() + in_time + 1000000
+        + case when in_time > 5500000 then 10000000 else 0 end;
 begin
-    update requeue.queues set waited_until = t + in_time + 5000000
-    where id = in_queue and waited_until < t + in_time;
+    -- Five seconds more, so that not all who wait write it. That is 11.5 s for most of them.
+    update requeue.queues set waited_until = said_until + 5000000
+    where id = in_queue and waited_until < said_until;
 end $$;
 
--- Who waits is told of what is due before they look again by themselves; of what is due within a
--- second, at any rate. `waited_until` is ten seconds later than that, as their word and `wait` have it.
 create function requeue.horizon(waited_until bigint, t bigint) returns bigint
 language sql immutable as $$
-    select greatest(t + 1000000, waited_until - 10000000)
+    select greatest(t + 1500000, waited_until - 10000000)
 $$;
 
 create function requeue.wake(in_queue integer) returns void
@@ -25,8 +33,24 @@ begin
     perform pg_notify('requeue_' || in_queue, '');
 end $$;
 
--- Adds them. `in_hows`: 0, 1, 2 for the earliest, latest, exactly; and 4 to revive. Answers in the
--- order of the keys: 0 to 4 for new, coalesced, dirty, held, parked.
+-- How an add asks is 0, 1, 2 for the earliest, latest, exactly; and 4 to revive. It stands in the row's
+-- `said`, with 8 to tell it from an answer, until there is one: of a key that is new there is none.
+create function requeue.asking(how smallint) returns smallint language sql immutable
+    return (8 + how)::smallint;
+
+create function requeue.is_asking(said smallint) returns boolean language sql immutable
+    return said >= 8;
+
+create function requeue.wants_latest(said smallint) returns boolean language sql immutable
+    return said & 3 = 1;
+
+create function requeue.wants_exactly(said smallint) returns boolean language sql immutable
+    return said & 3 = 2;
+
+create function requeue.wants_revival(said smallint) returns boolean language sql immutable
+    return said & 4 = 4;
+
+-- Adds them, in the order of the keys. Answers 0 to 4 for new, coalesced, dirty, held, parked.
 create function requeue.add_all(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[]
@@ -53,7 +77,7 @@ begin
         insert into requeue.keys as k
             (queue, key, state, at, since, priority, reasons, adds, said)
         select in_queue, a.key, 0, requeue.later(t, a.after), requeue.later(t, a.after),
-            a.priority, a.reasons, a.adds, 8 + a.how
+            a.priority, a.reasons, a.adds, requeue.asking(a.how)
         from asked a order by a.key
         on conflict (queue, key) do update set
             (state, at, since, priority, adds, reasons, failures, steps, until, not_before, error,
@@ -86,7 +110,7 @@ begin
                         case when b.anew then 0 else k.adds end as adds,
                         case when b.anew then 0 else k.reasons end as reasons,
                         case when b.anew then 0 else k.not_before end as not_before
-                    from (select k.state = 2 or excluded.said & 3 = 2 as anew) b
+                    from (select k.state = 2 or requeue.wants_exactly(excluded.said) as anew) b
                 ) o, lateral (
                     -- When it is wanted now.
                     select coalesce(o.at <= t, false) as is_due,
@@ -99,15 +123,16 @@ begin
                     select v.is_due, v.at, case
                         when v.at <= t then t
                         when o.at is null then v.at
-                        when excluded.said & 3 = 1 then greatest(o.at, v.at)
+                        when requeue.wants_latest(excluded.said) then greatest(o.at, v.at)
                         else least(o.at, v.at)
                     end as merged
                 ) w
             )
-        where k.state <> 2 or excluded.said >= 12
+        where k.state <> 2 or requeue.wants_revival(excluded.said)
         returning k.key, k.state, k.at, k.said
     )
-    select array_agg(case when a.said >= 8 then 0 else coalesce(a.said, 4) end order by i.key),
+    select array_agg(
+            case when requeue.is_asking(a.said) then 0 else coalesce(a.said, 4) end order by i.key),
         bool_or(a.state = 0 and a.at <= requeue.horizon(place.waited_until, t)
             and (a.said <> 1 or a.at > t))
     into answers, is_due
@@ -125,6 +150,16 @@ begin
     -- The first number is "rque" in bytes.
     return pg_try_advisory_xact_lock(1920036197, (epoch % 2147483647)::integer);
 end $$;
+
+-- How many such decisions one transaction takes: each is a lock of a table that all of the server
+-- share.
+create function requeue.most_decisions() returns integer language sql immutable return 64;
+
+-- Whether the lease lasts by what stands beside the key's row: see `renew`.
+create function requeue.is_renewed(in_epoch bigint, t bigint) returns boolean language sql stable
+    return exists (
+        select from requeue.renewals r where r.epoch = in_epoch and r.lease_until > t
+    );
 
 -- Hands out keys, after those whose leases have run out have failed.
 --
@@ -147,8 +182,9 @@ declare
     t bigint := requeue.now();
     -- What was added by a transaction as old as this is found none the less.
     slack constant bigint := 200000;
-    -- Each takes a lock of a table that all of the server share.
-    most_expired constant integer := 64;
+    -- Whether it looks at all there is: of the claims of a minute few do.
+    is_whole constant boolean := in_lows[4] = -9223372036854775808;
+    most_expired constant integer := requeue.most_decisions();
     k requeue.keys;
     renewed_until bigint;
     expired integer := 0;
@@ -234,7 +270,7 @@ begin
     returning x.key, x.epoch, x.run_priority, x.run_adds, x.run_reasons, x.failures,
         greatest(t - x.since, 0), null::bigint[];
 
-    if in_lows[4] = -9223372036854775808 then
+    if is_whole then
         delete from requeue.renewals x where x.ctid = any (array(
             select r.ctid from requeue.renewals r where r.lease_until <= t for update skip locked
         ));
@@ -250,8 +286,7 @@ begin
             (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
                  and x.priority = 1 and x.at >= lows[3] order by x.at limit 1)
         ) o;
-        -- Of the leases of a minute only a claim goes through the index that does through all.
-        if in_lows[4] = -9223372036854775808 then
+        if is_whole then
             select min(x.lease_until) into next_lease from requeue.keys x
             where x.queue = in_queue and x.state = 1 and x.lease_until > t;
         end if;
@@ -303,9 +338,7 @@ begin
         ) e, lateral (
             select x.ctid as id, x.at from requeue.keys x
             where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch
-                and (x.lease_until > t or exists (
-                    select from requeue.renewals r where r.epoch = x.epoch and r.lease_until > t
-                ))
+                and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
             for update
         ) h
     ) f;
@@ -342,12 +375,13 @@ begin
     return coalesce(held, '{}');
 end $$;
 
--- The numbers of those in the batch that are their holders' for so long again; and of those of which
--- somebody is deciding that just now. To wait for a key that somebody has locked would be to lose all
--- the others: what is renewed of such a one stands beside it, in `renewals`.
+-- The numbers of those in the batch that are their holders' for so long again; of those of which
+-- somebody is deciding that just now; and of the rest, for another transaction. To wait for a key that
+-- somebody has locked would be to lose all the others: what is renewed of such a one stands beside it,
+-- in `renewals`.
 create function requeue.renew(
     in_queue integer, in_keys bytea[], in_epochs bigint[], in_lease bigint,
-    out renewed integer[], out busy integer[]
+    out renewed integer[], out busy integer[], out rest integer[]
 )
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
@@ -356,6 +390,7 @@ declare
     t bigint := requeue.now();
     ids tid[];
     n integer;
+    decisions integer := 0;
 begin
     select coalesce(array_agg(f.n), '{}'), array_agg(f.id) into renewed, ids from (
         select e.n::integer, h.id
@@ -365,14 +400,13 @@ begin
         ) e, lateral (
             select x.ctid as id from requeue.keys x
             where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch
-                and (x.lease_until > t or exists (
-                    select from requeue.renewals r where r.epoch = x.epoch and r.lease_until > t
-                ))
+                and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
             for update skip locked
         ) h
     ) f;
     update requeue.keys x set lease_until = requeue.later(t, in_lease) where x.ctid = any (ids);
     busy := '{}';
+    rest := '{}';
     for n in
         select e.n from generate_subscripts(in_epochs, 1) e (n) where e.n <> all (renewed)
     loop
@@ -381,6 +415,11 @@ begin
             select from requeue.keys x
             where x.queue = in_queue and x.key = in_keys[n] and x.epoch = in_epochs[n]
         );
+        if decisions = requeue.most_decisions() then
+            rest := rest || n;
+            continue;
+        end if;
+        decisions := decisions + 1;
         if not requeue.decides(in_epochs[n]) then
             busy := busy || n;
             continue;
@@ -388,9 +427,7 @@ begin
         -- Whoever has it locked may have taken it away by now; nobody does any more.
         perform from requeue.keys x
         where x.queue = in_queue and x.key = in_keys[n] and x.epoch = in_epochs[n]
-            and (x.lease_until > t or exists (
-                select from requeue.renewals r where r.epoch = x.epoch and r.lease_until > t
-            ));
+            and (x.lease_until > t or requeue.is_renewed(x.epoch, t));
         if found then
             insert into requeue.renewals as r (epoch, lease_until)
             values (in_epochs[n], requeue.later(t, in_lease))
@@ -449,3 +486,11 @@ begin
     return true;
 end $$;
 
+-- Whether no key is ready, waiting or with a worker.
+create function requeue.is_idle(in_queue integer) returns boolean
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+begin
+    return not exists (select from requeue.keys x where x.queue = in_queue and x.state = 0)
+        and not exists (select from requeue.keys x where x.queue = in_queue and x.state = 1);
+end $$;

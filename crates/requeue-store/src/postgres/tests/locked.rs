@@ -159,3 +159,33 @@ async fn who_takes_a_lease_away_and_who_renews_it_do_not_both() {
     assert_eq!(claimed().await, []);
     assert_eq!(engine.finish(&queue, end(&a, How::Succeed)).await.expect("finished"), [true]);
 }
+
+#[tokio::test]
+async fn leases_of_many_locked_keys_are_renewed_a_few_at_a_time() {
+    const MANY: usize = 150;
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, WHOLE).await;
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let (adder, third) = (other(&url).await, other(&url).await);
+    let names: Vec<String> = (0..MANY).map(|n| n.to_string()).collect();
+    engine.add(&queue, asks(names.iter().map(String::as_str))).await.expect("added");
+    let held = engine.claim(&queue, claim(MANY, MINUTE)).await.expect("claimed").items;
+    let locking = "begin; select requeue.add_many('q', array_agg(convert_from(key, 'UTF8'))) \
+                   from requeue.keys";
+    adder.batch_execute(locking).await.expect("added");
+    let held: Vec<(Key, i64)> = held.into_iter().map(|out| (out.key, out.epoch)).collect();
+    let renewed = engine.renew(&queue, held, MINUTE).await.expect("renewed");
+    assert_eq!(renewed, vec![Renewed::Yes; MANY]);
+
+    // Locks that all of the server share are not many for one statement.
+    third.batch_execute("begin").await.expect("begun");
+    let renewing = "select cardinality((requeue.renew(1, array_agg(key), array_agg(epoch), 1)).rest) \
+                    from requeue.keys";
+    let rest: i32 = third.query_one(renewing, &[]).await.expect("renewed").get(0);
+    let locks = "select count(*) from pg_locks where locktype = 'advisory' \
+                 and pid = pg_backend_pid()";
+    let locks: i64 = third.query_one(locks, &[]).await.expect("counted").get(0);
+    assert_eq!((locks, rest), (64, 150 - 64));
+    third.batch_execute("rollback").await.expect("rolled back");
+    adder.batch_execute("rollback").await.expect("rolled back");
+}

@@ -121,6 +121,51 @@ async fn who_seldom_asks_is_told_as_well() {
 }
 
 #[tokio::test]
+async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
+    const SECOND: i64 = 1_000_000;
+    let Some(server) = Server::shared() else { return };
+    let (engine, url) = engine(server, WHOLE).await;
+    stop_time(&engine).await;
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let another = engine.open("another", EarlyAdd::Replace).await.expect("it opens");
+    let (mut wakes, mut others) = (engine.wakes(&queue), engine.wakes(&another));
+    told(&mut wakes).await;
+    told(&mut others).await;
+    let adder = other(&url).await;
+    let looks = async |engine: &Postgres, now: i64, poll: u64| {
+        set_time(engine, now).await;
+        let claim = Claim { poll: Duration::from_secs(poll), ..claim(1, PATIENCE) };
+        assert_eq!(engine.claim(&queue, claim).await.expect("claimed").items, []);
+    };
+    let mut is_told = async |now: i64, after: &str| {
+        set_time(&engine, now).await;
+        let before = *wakes.borrow();
+        let add = format!("select requeue.add('q', 'a', '{after}')");
+        adder.batch_execute(&add).await.expect("added");
+        let cancelled = engine.cancel(&queue, &"a".into()).await;
+        assert!(cancelled.expect("it is there").waiting);
+        // What comes after has come when this has, since they come in order.
+        adder.batch_execute(&format!("notify requeue_{}", another.id)).await.expect("told");
+        told(&mut others).await;
+        *wakes.borrow() > before
+    };
+    // Most look again within a second or so: what is due later than that they see by themselves.
+    looks(&engine, 0, 1).await;
+    assert!(is_told(SECOND, "1 s").await);
+    assert!(!is_told(SECOND, "2 s").await);
+    // Who says nothing, as they have said so before, sleeps until 113.9 s; and another process, for
+    // which the first has said it, until 114.9 s.
+    let second = Postgres::new(Address::parse(&url).expect("an address"), WHOLE).expect("plain");
+    looks(&engine, 100 * SECOND, 10).await;
+    looks(&engine, 103_900_000, 10).await;
+    looks(&second, 104_900_000, 10).await;
+    assert!(is_told(104_900_000, "6.5 s").await);
+    assert!(is_told(104_900_000, "9.9 s").await);
+    // In their last moments, too.
+    assert!(is_told(113 * SECOND, "1.8 s").await);
+}
+
+#[tokio::test]
 async fn who_listens_does_so_again_when_the_server_is_back() {
     let Some(server) = Server::start() else { return };
     let (engine, _) = engine(&server, WHOLE).await;
@@ -197,6 +242,7 @@ async fn a_verb_reads_no_more_than_it_changes() {
         finish(2),
         "select requeue.add_many('q', array(select n::text from generate_series(1, 30) n))".into(),
         "select requeue.cancel(1, '40'), requeue.revive(1, '41')".to_owned(),
+        "select requeue.is_idle(1)".to_owned(),
         format!("select count(*) from {}", of_this(30)),
     ];
     run("select requeue.open('q')").await;
