@@ -1,29 +1,25 @@
 //! A queue in a store. What can't be had without asking is asked for by a task, each second.
 
-use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use requeue_store::{Counts, Entry, Key, LookError, Queue, State};
-use tokio::time::{Instant, timeout};
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::keys::{escaped, from_base64, to_base64};
 use crate::params::Problem;
 use crate::rows::Row;
 use crate::source::{
-    Answer, DetailOf, Found, Gauges, LOOKS, Source, Status, Walk, Walked, Which, detail_of,
+    Answer, DetailOf, Found, Gauges, LOOKS, Part, Source, Status, Walk, Walked, Which, detail_of,
 };
 
 const EVERY: Duration = Duration::from_secs(1);
-/// Of how much time one part may be spent on looking for what runs longest.
-const SHARE: u32 = 50;
-/// How many keys are looked at by one statement, at first. Where a page takes as long as all keys, many
-/// would take many times as long.
-const PAGE: usize = 256;
-const GROWTH: usize = 16;
-/// How long the store has to answer.
+/// How long the store is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The same for a page of keys, for which some engines go through all there are.
+const PATIENCE_FOR_PAGES: Duration = Duration::from_secs(60);
 
 pub(crate) struct Stored {
     queue: Queue,
@@ -31,46 +27,35 @@ pub(crate) struct Stored {
     seen: Arc<Mutex<Seen>>,
 }
 
-/// As of the last second in which the store could be reached.
+/// As of the last second in which the store had something to say.
+#[derive(Default)]
 struct Seen {
     is_away: bool,
-    gauges: Gauges,
-    /// The first by key, with the longest running first.
+    counts: Counts,
+    /// Those that run longest, in that order.
     longest: Vec<Entry>,
 }
 
 impl Seen {
-    fn take(&mut self, counts: Option<Counts>, longest: Option<Vec<Entry>>, queue: &Queue) {
-        if let Some(mut longest) = longest {
-            longest.sort_by_key(|entry| Reverse(entry.since));
-            self.longest = longest;
+    /// What the store says; nothing yet, where it is still counting or looking.
+    fn take<E>(&mut self, counted: Option<Result<Counts, E>>, longest: Option<Vec<Entry>>) {
+        match counted {
+            Some(Ok(counts)) => (self.is_away, self.counts) = (false, counts),
+            Some(Err(_)) => self.is_away = true,
+            // Who takes long is not away.
+            None => {}
         }
-        self.is_away = counts.is_none();
-        let (Some(counts), Some(sample)) = (counts, queue.sample()) else { return };
-        let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
-        let Counts { ready, waiting, processing, parked, .. } = counts;
-        self.gauges = Gauges {
-            keys: number(ready + waiting + processing + parked),
-            ready: number(ready),
-            waiting: number(waiting),
-            running: number(processing),
-            failing: None,
-            parked: Some(number(parked)),
-            counts: sample.counts,
-            given_up: sample.given_up,
-            panics: sample.panics,
-            times: Some(sample.times),
-            oldest_ready: sample.oldest_ready,
-            longest_running: self.longest.first().and_then(|key| key.since).unwrap_or_default(),
-        };
+        match longest {
+            _ if self.counts.processing == 0 => self.longest.clear(),
+            Some(longest) => self.longest = longest,
+            None => {}
+        }
     }
 }
 
 impl Stored {
     pub(crate) fn new(queue: Queue, detail: DetailOf<Key>) -> Self {
-        let gauges = Gauges { parked: Some(0), ..Gauges::default() };
-        let seen = Seen { is_away: false, gauges, longest: Vec::new() };
-        let (seen, detail) = (Arc::new(Mutex::new(seen)), Arc::new(detail));
+        let (seen, detail) = (Arc::<Mutex<Seen>>::default(), Arc::new(detail));
         tokio::spawn(keep_looking(queue.clone(), Arc::downgrade(&seen)));
         Self { queue, detail, seen }
     }
@@ -98,27 +83,32 @@ impl Stored {
                 Some(Key::from(key))
             }
         };
-        let (mut walked, mut size) = (Walked::default(), PAGE);
+        let (mut walked, mut size) = (Walked::default(), SLICE);
         loop {
-            let page = answer(self.queue.snapshot(state, after.as_ref(), size)).await?;
-            let is_last = page.len() < size;
-            size = (size * GROWTH).min(LOOKS);
-            for entry in &page {
-                walked.looked_at += 1;
-                let fits = walk.which != Which::Failing || entry.failures > 0;
-                let has_part = |part: &crate::source::Part| part.is_in(&escaped(&entry.key));
-                if fits && walk.part.as_ref().is_none_or(has_part) {
-                    walked.rows.push(self.row(entry));
+            let begin = Instant::now();
+            let page = self.queue.snapshot(state, after.as_ref(), size);
+            let page = answer(PATIENCE_FOR_PAGES, page).await?;
+            let (took, is_last) = (begin.elapsed(), page.len() < size);
+            for slice in page.chunks(SLICE) {
+                for entry in slice {
+                    walked.looked_at += 1;
+                    let fits = walk.which != Which::Failing || entry.failures > 0;
+                    let has_part = |part: &Part| part.is_in(&escaped(&entry.key));
+                    if fits && walk.part.as_ref().is_none_or(has_part) {
+                        walked.rows.push(self.row(entry));
+                    }
+                    after = Some(entry.key.clone());
+                    if walked.rows.len() == walk.limit || walked.looked_at >= LOOKS {
+                        walked.next = after.map(|key| to_base64(&key));
+                        return Ok(walked);
+                    }
                 }
-                after = Some(entry.key.clone());
-                if walked.rows.len() == walk.limit || walked.looked_at >= LOOKS {
-                    walked.next = after.map(|key| to_base64(&key));
-                    return Ok(walked);
-                }
+                yield_now().await;
             }
             if is_last {
                 return Ok(walked);
             }
+            size = next_size(size, took, LOOKS - walked.looked_at);
         }
     }
 
@@ -126,7 +116,7 @@ impl Stored {
         if key.len() > Key::LONGEST {
             return Ok(Found::NoKey);
         }
-        let found = answer(self.queue.look_up(Key::from(key))).await?;
+        let found = answer(PATIENCE, self.queue.look_up(Key::from(key))).await?;
         Ok(found.map_or(Found::Nothing, |entry| Found::Row(Box::new(self.row(&entry)))))
     }
 }
@@ -145,7 +135,25 @@ impl Source for Stored {
     }
 
     fn gauges(&self) -> Gauges {
-        self.seen().gauges
+        let seen = self.seen();
+        let Counts { ready, waiting, processing, parked, .. } = seen.counts;
+        let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
+        let longest = seen.longest.first().and_then(|key| key.since);
+        let of_this_process = self.queue.sample().unwrap_or_default();
+        Gauges {
+            keys: number(ready + waiting + processing + parked),
+            ready: number(ready),
+            waiting: number(waiting),
+            running: number(processing),
+            failing: None,
+            parked: Some(number(parked)),
+            counts: of_this_process.counts,
+            given_up: of_this_process.given_up,
+            panics: of_this_process.panics,
+            times: Some(of_this_process.times),
+            oldest_ready: of_this_process.oldest_ready,
+            longest_running: longest.unwrap_or_default(),
+        }
     }
 
     fn longest(&self, limit: usize) -> Vec<Row> {
@@ -166,9 +174,27 @@ fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn answer<T>(looked: impl Future<Output = Result<T, LookError>>) -> Result<T, Problem> {
+/// How many keys are looked at under one hold of a thread, and by the first statement.
+const SLICE: usize = 256;
+const GROWTH: usize = 16;
+/// How many at once are quick to be had, and not too many to be kept.
+const MANY: usize = SLICE * GROWTH;
+/// What takes longer may be an engine's way through all keys, which it goes for each page: then it is
+/// better to ask for more than `MANY`.
+const SLOW: Duration = Duration::from_millis(200);
+
+/// How many keys the next page has, after one of this size.
+fn next_size(size: usize, took: Duration, left: usize) -> usize {
+    let most = if took > SLOW { left } else { MANY.min(left) };
+    (size * GROWTH).min(most)
+}
+
+async fn answer<T>(
+    patience: Duration,
+    looked: impl Future<Output = Result<T, LookError>>,
+) -> Result<T, Problem> {
     let away = |error: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, error);
-    match timeout(PATIENCE, looked).await {
+    match timeout(patience, looked).await {
         Ok(answer) => answer.map_err(|error| away(error.to_string())),
         Err(_) => Err(away("the store has not answered in time".to_owned())),
     }
@@ -176,23 +202,53 @@ async fn answer<T>(looked: impl Future<Output = Result<T, LookError>>) -> Result
 
 /// Until nobody shows it any more.
 async fn keep_looking(queue: Queue, seen: Weak<Mutex<Seen>>) {
-    let mut next_look = Instant::now();
     while seen.strong_count() > 0 {
-        let counted = answer(queue.recent_counts()).await;
-        let begin = Instant::now();
-        let longest = match &counted {
-            Ok(counts) if counts.processing > 0 && begin >= next_look => {
-                let running = answer(queue.snapshot(Some(State::Processing), None, PAGE)).await;
-                next_look = begin + SHARE * begin.elapsed();
-                running.ok()
-            }
-            Ok(counts) if counts.processing == 0 => Some(Vec::new()),
-            _ => None,
+        let counted = timeout(PATIENCE, queue.recent_counts()).await.ok();
+        let some_run = matches!(&counted, Some(Ok(counts)) if counts.processing > 0);
+        let longest = match some_run {
+            true => timeout(PATIENCE, queue.recent_longest()).await.ok().and_then(Result::ok),
+            false => None,
         };
         match seen.upgrade() {
             None => return,
-            Some(seen) => lock(&seen).take(counted.ok(), longest, &queue),
+            Some(seen) => lock(&seen).take(counted, longest),
         }
-        tokio::time::sleep(EVERY).await;
+        sleep(EVERY).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_takes_long_is_not_away() {
+        let mut seen = Seen::default();
+        let mut is_away_after = |counted: Option<Result<Counts, ()>>| {
+            seen.take(counted, None);
+            seen.is_away
+        };
+        assert!(!is_away_after(None));
+        assert!(is_away_after(Some(Err(()))));
+        assert!(is_away_after(None), "as far as is known");
+        assert!(!is_away_after(Some(Ok(Counts::default()))));
+        assert!(!is_away_after(None));
+    }
+
+    #[test]
+    fn a_search_never_has_more_than_it_looks_at() {
+        let sizes = |took: Duration| {
+            let (mut size, mut left, mut sizes) = (SLICE, LOOKS, Vec::new());
+            while left > 0 {
+                sizes.push(size);
+                left -= size;
+                size = next_size(size, took, left);
+            }
+            sizes
+        };
+        let quick = sizes(Duration::ZERO);
+        assert_eq!((quick[..3].to_vec(), quick.iter().sum()), (vec![256, 4096, 4096], LOOKS));
+        // An engine that goes through all keys for each page does so four times.
+        assert_eq!(sizes(2 * SLOW), [256, 4096, 65_536, 30_112]);
     }
 }
