@@ -72,6 +72,10 @@ impl Map {
         (self.is_whole, self.epoch) > (other.is_whole, other.epoch)
     }
 
+    pub(super) fn has(&self, node: &Arc<Node>) -> bool {
+        self.ranges.iter().any(|(_, holder)| Arc::ptr_eq(holder, node))
+    }
+
     pub(super) fn holder(&self, slot: u16) -> Option<Arc<Node>> {
         let at = self.ranges.partition_point(|&(last, _)| last < slot);
         self.ranges.get(at).map(|(_, node)| Arc::clone(node))

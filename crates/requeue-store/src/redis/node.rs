@@ -184,21 +184,24 @@ impl Node {
         answers.try_into().map_err(|_| garbled())
     }
 
-    /// Whether it says anything on this connection, or, where adds wait for replicas, on the one for what
-    /// is answered at once. Nobody else is to find that out meanwhile:
-    /// `None` if somebody does.
+    /// Whether it says anything. What is behind a `WAIT` takes as long as that, so that where adds go it is
+    /// not asked: others do, and the connection is made anew, in case it is that which is gone.
+    /// `None` if somebody else is finding out.
     pub(super) async fn is_there(&self, wire: usize) -> Option<bool> {
         if self.doubted.swap(true, Ordering::Relaxed) {
             return None;
         }
-        // What is behind a `WAIT` takes as long as that.
-        let wire = if (1..=WAITING).contains(&wire) { 0 } else { wire };
+        let is_held_up = (1..=WAITING).contains(&wire);
         let greeted = async {
-            let Ok(mut connection) = self.connection(wire).await else { return false };
+            let asked = if is_held_up { self.wire(Line::Quick) } else { wire };
+            let Ok(mut connection) = self.connection(asked).await else { return false };
             let greeted = self.send(&mut connection, &[&cmd("HELLO")], false).await;
             greeted.map_or_else(|error| is_answer(&error), |_| true)
         };
         let is_there = timeout(GREETING, greeted).await.unwrap_or(false);
+        if is_held_up {
+            *lock(&self.wires[wire].open) = None;
+        }
         self.doubted.store(false, Ordering::Relaxed);
         Some(is_there)
     }

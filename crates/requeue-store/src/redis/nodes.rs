@@ -37,7 +37,7 @@ const HOPS: usize = 6;
 #[derive(Debug)]
 pub(super) struct Nodes {
     seeds: Vec<Arc<Node>>,
-    /// All that have been heard of, by their addresses.
+    /// Those that have been heard of, by their addresses.
     known: Mutex<HashMap<String, Arc<Node>>>,
     map: Mutex<Arc<Map>>,
     /// When a cluster was last asked who has what.
@@ -105,6 +105,11 @@ impl Nodes {
         *asked = Some(Instant::now());
         match best {
             Some(map) => {
+                if map.is_whole {
+                    // Who is gone for good is not to be waited for whenever somebody looks.
+                    let stays = |node: &Arc<Node>| is_seed(node) || map.has(node) || !node.is_silent();
+                    lock(&self.known).retain(|_, node| stays(node));
+                }
                 *lock(&self.map) = Arc::new(map);
                 Ok(())
             }
@@ -129,7 +134,7 @@ impl Nodes {
     }
 
     /// Who has the slot, as far as is known.
-    async fn holder(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>, Fault> {
+    pub(super) async fn holder(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>, Fault> {
         let holder = || lock(&self.map).holder(slot);
         if let Some(node) = holder() {
             return Ok(node);
@@ -242,6 +247,18 @@ impl Nodes {
             }
         }
         Err(fault)
+    }
+}
+
+#[cfg(test)]
+impl Nodes {
+    /// Whether a server that has been silent is known after the next look.
+    pub(super) async fn remembers(&self, from: &Node, address: ConnectionAddr) -> bool {
+        let known = address.to_string();
+        self.node_at(from, address).note_silence();
+        *self.asked.lock().await = None;
+        self.look_now().await.expect("one answers");
+        lock(&self.known).contains_key(&known)
     }
 }
 

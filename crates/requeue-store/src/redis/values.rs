@@ -99,10 +99,6 @@ impl Values {
     pub(super) fn until(&mut self) -> Result<Option<Duration>, Fault> {
         Ok(u64::try_from(self.number::<i64>()?).ok().map(Duration::from_micros))
     }
-
-    fn priority(&mut self) -> Result<Priority, Fault> {
-        self.number().map(Priority::of)
-    }
 }
 
 fn bytes(value: Value) -> Result<Vec<u8>, Fault> {
@@ -146,22 +142,20 @@ pub(super) fn cancelled(value: Value) -> Result<Cancelled, Fault> {
     Ok(Cancelled { ready: took(0), dirty: took(1), waiting: took(2), parked: took(3) })
 }
 
-/// Epochs are the shard's.
+/// What claim.lua answers. Epochs are the shard's.
 pub(super) fn claimed(value: Value) -> Result<Claimed, Fault> {
     let mut values = Values::of(value)?;
     let next = values.until()?;
-    let mut items = Vec::with_capacity(values.0.len() / 7);
+    let mut items = Vec::with_capacity(values.0.len() / 2);
     while !values.is_empty() {
+        let (key, said) = (values.bytes()?.into(), values.bytes()?);
+        let mut fields = Fields(&said);
         items.push(HandOut {
-            key: values.bytes()?.into(),
-            epoch: values.number()?,
-            asked: Asked {
-                adds: values.number()?,
-                reasons: values.number()?,
-                priority: values.priority()?,
-            },
-            failures: values.number()?,
-            queued: Duration::from_micros(values.number()?),
+            key,
+            epoch: fields.number()?,
+            asked: fields.asked()?,
+            failures: fields.small()?,
+            queued: Duration::from_micros(fields.number()?.try_into().map_err(|_| garbled())?),
         });
     }
     Ok(Claimed { items, next })

@@ -24,6 +24,9 @@ const MOST: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a file that SQLite does not wait for is left alone.
 const PAUSE: Duration = Duration::from_millis(5);
+/// How much of the file is kept at hand for those who write, once so much was read: with a million keys,
+/// SQLite's own 2 MiB are too few for the pages between roots and leaves.
+const CACHE_KIB: i32 = 64 * 1024;
 
 /// Told whether what it did has been committed.
 type Told = Box<dyn FnOnce(Result<(), Fault>) + Send>;
@@ -162,6 +165,7 @@ impl Server {
                     Synchronous::Full => "full",
                 };
                 self.connection.pragma_update(None, "synchronous", synchronous)?;
+                self.connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
             }
             Ok((found, has_log))
         };

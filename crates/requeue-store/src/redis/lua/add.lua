@@ -3,27 +3,53 @@
 local ASKS = { 'delay', 'merge', 'adds', 'reasons', 'priority', 'revives' }
 local at, hold = now(), ARGV[1] == '1'
 local keys, changed, answers = keys_given(2), {}, {}
-for i, key in ipairs(keys) do
-  local ask = parsed(ARGV[2 * i + 1], ASKS)
-  local row = rows[key] or new()
+load(keys)
+
+-- What becomes of a key, and its row.
+local function add(row, ask)
   if row.parked == 1 and ask.revives == 0 then
-    answers[i] = 4
-  else
-    if row.parked == 1 or ask.merge == 'exactly' then
-      take_back(row)
+    return 4
+  end
+  if row.parked == 1 or ask.merge == 'exactly' then
+    take_back(row)
+  end
+  note(row, ask)
+  local wanted = after(at, ask.delay)
+  local due = wanted
+  if hold and not (row.epoch == 0 and is_dirty(row, at)) then
+    due = math.max(wanted, row.not_before)
+  end
+  local answer = demand(row, due, ask.merge, at)
+  return due > wanted and 3 or answer
+end
+
+-- Of keys of which there was nothing: by what was asked, what came of it.
+local fresh = {}
+for i, key in ipairs(keys) do
+  local said = ARGV[2 * i + 1]
+  local row = rows[key]
+  if not row then
+    local like = fresh[said]
+    if not like then
+      like = { row = new() }
+      like.answer = add(like.row, parsed(said, ASKS))
+      share(like.row)
+      fresh[said] = like
     end
-    note(row, ask)
-    local wanted = after(at, ask.delay)
-    local due = wanted
-    if hold and not (row.epoch == 0 and is_dirty(row, at)) then
-      due = math.max(wanted, row.not_before)
-    end
-    answers[i] = demand(row, due, ask.merge, at)
-    if due > wanted then
-      answers[i] = 3
-    end
-    rows[key] = row
+    rows[key], answers[i] = like.row, like.answer
     changed[#changed + 1] = key
+  else
+    if row.text then
+      -- It is in there twice, and is not like the others any more.
+      row = unpacked(row.text)
+      rows[key] = row
+      row.is_changed = true
+    end
+    answers[i] = add(row, parsed(said, ASKS))
+    if answers[i] ~= 4 and not row.is_changed then
+      changed[#changed + 1] = key
+      row.is_changed = true
+    end
   end
 end
 keep(changed, at)

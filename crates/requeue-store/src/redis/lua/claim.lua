@@ -1,39 +1,37 @@
 -- ARGV: how many at most, how many of them oldest first, the lease, whether early adds are held, and
 -- how those fail whose leases have run out. Answers how long until the next may be ready, -1 if that is
--- not known or never; and of each key: itself, epoch, adds, reasons, priority, failures, how long it was ready.
+-- not known or never; and of each key itself, and in one string, which values.rs reads: epoch, adds,
+-- reasons, priority, failures, how long it was ready.
+local HAND_OUT = '>dI4I4bI4d'
 local at, max, oldest = now(), tonumber(ARGV[1]), tonumber(ARGV[2])
 local lease_until, hold = after(at, tonumber(ARGV[3])), ARGV[4] == '1'
 
--- Those that there are rows of. Where somebody has removed the rows, what is left of them goes, too.
-local function known(keys)
-  load(keys)
-  local found = {}
-  for _, key in ipairs(keys) do
-    if rows[key] then
-      found[#found + 1] = key
-    else
-      for _, set in ipairs({ LEASES, AGAIN, BANDS[1], BANDS[2], BANDS[3] }) do
-        redis.call('ZREM', set, key)
-      end
-    end
+-- Where somebody has removed the rows, what is left of a key goes, too.
+local function remove(key)
+  for _, set in ipairs({ LEASES, AGAIN, BANDS[1], BANDS[2], BANDS[3] }) do
+    redis.call('ZREM', set, key)
   end
-  return found
 end
 
 local expired = redis.call('ZRANGEBYSCORE', LEASES, '-inf', at, 'LIMIT', 0, 256)
 if #expired > 0 then
-  local failing = parsed(ARGV[5], ENDS)
-  expired = known(expired)
-  for n, key in ipairs(expired) do
-    local row = rows[key]
-    local how = setmetatable({
-      adds = row.run_adds, reasons = row.run_reasons, priority = row.run_priority,
-      -- What fails at once is not to come back at once: see `Failing::nth`.
-      share = 1 - (1 - failing.share) * n % 1,
-    }, { __index = failing })
-    finish(row, how, 'the lease ran out', hold, at)
+  local failing, failed = parsed(ARGV[5], ENDS), {}
+  for i, text in ipairs(find(expired)) do
+    local key = expired[i]
+    if text then
+      local row, n = read(key, text), #failed + 1
+      local how = setmetatable({
+        adds = row.run_adds, reasons = row.run_reasons, priority = row.run_priority,
+        -- What fails at once is not to come back at once: see `Failing::nth`.
+        share = 1 - (1 - failing.share) * n % 1,
+      }, { __index = failing })
+      finish(row, how, 'the lease ran out', hold, at)
+      failed[n] = key
+    else
+      remove(key)
+    end
   end
-  keep(expired, at)
+  keep(failed, at)
 end
 
 local ready, heads = {}, { 1, 1, 1 }
@@ -57,30 +55,59 @@ for n = 1, max do
 end
 
 local answer = { -1 }
-keys = #keys > 0 and known(keys) or keys
 if #keys > 0 then
   -- They rise by themselves, and by the clock where the last one was lost.
   local epoch = tonumber(redis.call('GET', EPOCH) or 0)
-  for _, key in ipairs(keys) do
-    local row = rows[key]
-    epoch = math.max(epoch + 1, at)
-    row.epoch, row.lease_until, row.run_since = epoch, lease_until, at
-    row.run_adds, row.run_reasons = math.max(row.adds, 1), row.reasons
-    row.run_priority = row.priority
-    row.at, row.adds, row.reasons = 0, 0, 0
-    if row.not_before > 0 then
-      row.not_before = 0
+  local written, leased, taken, changed = {}, {}, {}, {}
+  for i, text in ipairs(find(keys)) do
+    local key, since, adds, reasons, priority, failures = keys[i], nil, nil, nil, nil, 0
+    if not text then
+      remove(key)
+    elseif #text < RUNNING_SIZE then
+      -- It was pending and nothing else, as most are.
+      epoch = math.max(epoch + 1, at)
+      local _
+      _, since, adds, reasons, priority = struct.unpack(PENDING, text)
+      adds = math.max(adds, 1)
+      written[#written + 1] = key
+      written[#written + 1] = struct.pack(
+        RUNNING, 0, since, 0, 0, priority, epoch, lease_until, at, adds, reasons, priority
+      )
+      leased[#leased + 1] = lease_until
+      leased[#leased + 1] = key
+      append(taken, BANDS[priority + 2], key)
+    else
+      epoch = math.max(epoch + 1, at)
+      local row = read(key, text)
+      row.epoch, row.lease_until, row.run_since = epoch, lease_until, at
+      row.run_adds, row.run_reasons = math.max(row.adds, 1), row.reasons
+      row.run_priority = row.priority
+      row.at, row.adds, row.reasons = 0, 0, 0
+      if row.not_before > 0 then
+        row.not_before = 0
+      end
+      changed[#changed + 1] = key
+      since, adds, reasons = row.since, row.run_adds, row.run_reasons
+      priority, failures = row.run_priority, row.failures
     end
-    local n = #answer
-    answer[n + 1], answer[n + 2], answer[n + 3] = key, epoch, row.run_adds
-    answer[n + 4], answer[n + 5], answer[n + 6] = row.run_reasons, row.run_priority, row.failures
-    answer[n + 7] = math.max(at - row.since, 0)
+    if since then
+      local queued = math.max(at - since, 0)
+      answer[#answer + 1] = key
+      answer[#answer + 1] = struct.pack(HAND_OUT, epoch, adds, reasons, priority, failures, queued)
+    end
   end
   redis.call('SET', EPOCH, epoch)
-  keep(keys, at)
+  if #written > 0 then
+    redis.call('HSET', ROWS, unpack(written))
+    for set, list in pairs(taken) do
+      redis.call('ZREM', set, unpack(list))
+    end
+    redis.call('ZADD', LEASES, unpack(leased))
+  end
+  keep(changed, at)
 end
 local due = next_due()
-if #keys == max then
+if #answer == 1 + 2 * max then
   if due <= at then
     -- For another one.
     wake()

@@ -1,16 +1,32 @@
 -- ARGV: whether early adds are held; then of each end key, epoch, how, and error. A digit each: whether
 -- it was its holder's still.
 local at, hold = now(), ARGV[1] == '1'
-local keys, changed, answers = keys_given(4), {}, {}
-for i, key in ipairs(keys) do
-  local row = rows[key]
-  if is_held(row, tonumber(ARGV[4 * i - 1]), at) then
-    finish(row, parsed(ARGV[4 * i], ENDS), ARGV[4 * i + 1], hold, at)
+local keys, changed, over, answers = keys_given(4), {}, {}, {}
+for i, text in ipairs(find(keys)) do
+  local key, epoch, how = keys[i], tonumber(ARGV[4 * i - 1]), ARGV[4 * i]
+  answers[i] = 0
+  if how == 'succeed' and text and #text == RUNNING_SIZE and not rows[key] then
+    -- It never failed. If nothing else is wanted of it, nothing is left of it.
+    local again, _, _, _, _, held, lease_until = struct.unpack(RUNNING, text)
+    if again == 0 then
+      text = nil
+      if held == epoch and lease_until > at and not over[key] then
+        over[key] = true
+        over[#over + 1] = key
+        answers[i] = 1
+      end
+    end
+  end
+  local row = rows[key] or text and read(key, text)
+  if row and is_held(row, epoch, at) then
+    finish(row, parsed(how, ENDS), ARGV[4 * i + 1], hold, at)
     changed[#changed + 1] = key
     answers[i] = 1
-  else
-    answers[i] = 0
   end
+end
+if #over > 0 then
+  redis.call('HDEL', ROWS, unpack(over))
+  redis.call('ZREM', LEASES, unpack(over))
 end
 keep(changed, at)
 return table.concat(answers)

@@ -2,6 +2,7 @@
 local at = now()
 local lease_until = after(at, tonumber(ARGV[1]))
 local keys, changed, answers = keys_given(2), {}, {}
+load(keys)
 for i, key in ipairs(keys) do
   local row = rows[key]
   answers[i] = 0

@@ -79,14 +79,24 @@ local function runs_again(row)
   return row.epoch > 0 and row.at > 0 and row.at or nil
 end
 
+-- What is kept of each of these keys, or false.
+local function find(keys)
+  return redis.call('HMGET', ROWS, unpack(keys))
+end
+
+-- The row of a key, of which this is kept.
+local function read(key, text)
+  local row = unpacked(text)
+  row.was_in, row.was_at = place(row)
+  row.was_again = runs_again(row)
+  rows[key] = row
+  return row
+end
+
 local function load(keys)
-  local found = redis.call('HMGET', ROWS, unpack(keys))
-  for i = 1, #keys do
-    local row = found[i] and unpacked(found[i]) or nil
-    rows[keys[i]] = row
-    if row then
-      row.was_in, row.was_at = place(row)
-      row.was_again = runs_again(row)
+  for i, text in ipairs(find(keys)) do
+    if text then
+      read(keys[i], text)
     end
   end
 end
@@ -94,6 +104,12 @@ end
 -- The row of a key of which there was none.
 local function new()
   return setmetatable({ at = 0, since = 0, adds = 0, reasons = 0, priority = 0 }, NOTHING)
+end
+
+-- From now on the row is that of several keys, and doesn't change.
+local function share(row)
+  row.text = packed(row)
+  row.set, row.score = place(row)
 end
 
 local function append(lists, set, what)
@@ -105,43 +121,43 @@ local function append(lists, set, what)
   list[#list + 1] = what
 end
 
--- Writes the rows of these keys, and wakes one who waits if one is ready, or due before all others.
+-- Writes the rows of these keys, each of which is there once, and wakes one who waits if one is ready,
+-- or due before all others.
 local function keep(keys, now)
   local written, gone, put, taken = {}, {}, {}, {}
   local soonest = NEVER
   for i = 1, #keys do
     local key = keys[i]
     local row = rows[key]
-    local set, at = place(row)
+    local set, at, text = row.set, row.score, row.text
+    if not text then
+      set, at = place(row)
+      text = set and packed(row)
+    end
     local was_in = row.was_in
-    if row.is_kept then
-      -- It is in there twice.
-    elseif set then
+    if set then
       written[#written + 1] = key
-      written[#written + 1] = packed(row)
+      written[#written + 1] = text
       if was_in ~= set or row.was_at ~= at then
         append(put, set, at)
         append(put, set, key)
-        if set ~= LEASES and set ~= PARKED then
-          soonest = math.min(soonest, at)
+        if at < soonest and set ~= LEASES and set ~= PARKED then
+          soonest = at
         end
       end
     elseif was_in then
       gone[#gone + 1] = key
     end
-    if not row.is_kept then
-      if was_in and was_in ~= set then
-        append(taken, was_in, key)
-      end
-      local again = runs_again(row)
-      if again and again ~= row.was_again then
-        append(put, AGAIN, again)
-        append(put, AGAIN, key)
-      elseif row.was_again and not again then
-        append(taken, AGAIN, key)
-      end
+    if was_in and was_in ~= set then
+      append(taken, was_in, key)
     end
-    row.is_kept = true
+    local again = runs_again(row)
+    if again and again ~= row.was_again then
+      append(put, AGAIN, again)
+      append(put, AGAIN, key)
+    elseif row.was_again and not again then
+      append(taken, AGAIN, key)
+    end
   end
   local wakes = soonest <= now or soonest < NEVER and soonest < next_due()
   if #written > 0 then
@@ -314,7 +330,6 @@ local function keys_given(step)
   for i = 2, #ARGV, step do
     keys[#keys + 1] = ARGV[i]
   end
-  load(keys)
   return keys
 end
 

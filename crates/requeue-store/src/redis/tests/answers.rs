@@ -1,6 +1,7 @@
 //! What comes of what servers say when they can't serve. They are pretended: of real ones, most of it
 //! can't be had when it is wanted.
 
+use ::redis::ConnectionAddr;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -17,8 +18,9 @@ struct Pretended {
     master: usize,
     /// What each answers to scripts.
     says: [String; 2],
-    /// The words that each has heard.
+    /// The words that each has heard, over how many connections.
     heard: [Vec<String>; 2],
+    connections: [usize; 2],
 }
 
 type Both = Arc<Mutex<Pretended>>;
@@ -38,6 +40,7 @@ impl Pretended {
             let both = Arc::clone(&both);
             tokio::spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
+                    lock(&both).connections[number] += 1;
                     tokio::spawn(serve(number, stream, Arc::clone(&both)));
                 }
             });
@@ -179,4 +182,30 @@ async fn who_is_sent_on_goes_there() {
         let fault = engine.add(&place, asking("a")).await.expect_err(nowhere);
         assert_eq!(fault.kind, Kind::Absent, "{}", fault.source);
     }
+}
+
+#[tokio::test]
+async fn a_connection_for_adds_that_was_given_up_on_is_made_anew() {
+    let (engine, _, both) = engine_of([NEW, NEW]).await;
+    let node = engine.nodes.holder(0).await.expect("it is known");
+    let connected = || lock(&both).connections[0];
+    for (wire, more) in [(0, 0), (1, 1), (4, 1), (5, 0)] {
+        node.connection(0).await.expect("connected");
+        node.connection(wire).await.expect("connected");
+        let before = connected();
+        assert_eq!(node.is_there(wire).await, Some(true));
+        node.connection(wire).await.expect("connected");
+        assert_eq!(connected() - before, more, "connection {wire}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_for_good_is_forgotten() {
+    let (engine, ..) = engine_of([NEW, NEW]).await;
+    let node = engine.nodes.holder(0).await.expect("it is known");
+    // Nobody listens there.
+    let gone = ConnectionAddr::Tcp("127.0.0.1".to_owned(), 1);
+    assert!(!engine.nodes.remembers(&node, gone).await);
+    let seed = node.info.addr().clone();
+    assert!(engine.nodes.remembers(&node, seed).await);
 }
