@@ -14,6 +14,8 @@ use crate::key::Key;
 
 /// How much one batch takes at most.
 pub(crate) const MOST: usize = 256;
+/// After how many batches of one in a row nobody else is expected to want anything.
+const LONELY: u32 = 8;
 
 /// What callers want of a key.
 pub(crate) trait Wish: Sized + Send + 'static {
@@ -71,28 +73,48 @@ impl<T: Wish> Lane<T> {
         let beside = Arc::clone(&aside);
         let turns = Arc::new(Semaphore::new(engine.breadth()));
         tokio::spawn(async move {
+            let mut batch = Vec::new();
+            // How many batches in a row were of one.
+            let mut lone = 0;
             loop {
                 // It is never closed.
                 let Ok(turn) = Arc::clone(&turns).acquire_owned().await else { return };
-                let mut batch = Vec::new();
-                if come.recv_many(&mut batch, MOST).await == 0 {
+                if batch.is_empty() && come.recv_many(&mut batch, MOST).await == 0 {
                     return;
                 }
-                // Those who can run now may be about to want something, too.
-                yield_now().await;
+                if lone < LONELY {
+                    // Those who can run now may be about to want something, too.
+                    yield_now().await;
+                }
                 while batch.len() < MOST
                     && let Ok(what) = come.try_recv()
                 {
                     batch.push(what);
                 }
-                let (engine, place) = (Arc::clone(&engine), Arc::clone(&place));
-                let aside = Arc::clone(&beside);
-                tokio::spawn(async move {
-                    let (again, of) = (Arc::clone(&engine), Arc::clone(&place));
-                    let left = T::submit(engine, place, batch, Tried::No).await;
-                    drop(turn);
-                    aside.put(left, again, of);
-                });
+                lone = if batch.len() == 1 { lone.saturating_add(1) } else { 0 };
+                let submitting = {
+                    let (engine, place) = (Arc::clone(&engine), Arc::clone(&place));
+                    let (aside, batch) = (Arc::clone(&beside), std::mem::take(&mut batch));
+                    async move {
+                        let (again, of) = (Arc::clone(&engine), Arc::clone(&place));
+                        let left = T::submit(engine, place, batch, Tried::No).await;
+                        drop(turn);
+                        aside.put(left, again, of);
+                    }
+                };
+                if lone < LONELY {
+                    tokio::spawn(submitting);
+                    continue;
+                }
+                // A task of its own would only be one more to wake, until something else comes.
+                let mut submitting = Box::pin(submitting);
+                tokio::select! {
+                    biased;
+                    () = &mut submitting => {}
+                    _ = come.recv_many(&mut batch, MOST) => {
+                        tokio::spawn(submitting);
+                    }
+                }
             }
         });
         Self { sender, aside }

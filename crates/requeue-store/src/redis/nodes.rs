@@ -107,7 +107,8 @@ impl Nodes {
             Some(map) => {
                 if map.is_whole {
                     // Who is gone for good is not to be waited for whenever somebody looks.
-                    let stays = |node: &Arc<Node>| is_seed(node) || map.has(node) || !node.is_silent();
+                    let stays =
+                        |node: &Arc<Node>| is_seed(node) || map.has(node) || !node.is_silent();
                     lock(&self.known).retain(|_, node| stays(node));
                 }
                 *lock(&self.map) = Arc::new(map);

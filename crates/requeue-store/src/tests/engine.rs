@@ -44,6 +44,8 @@ pub(super) struct Memory {
     pub(super) gate: tokio::sync::Mutex<()>,
     /// Held while a count takes long, and nothing else does.
     pub(super) counting: tokio::sync::Mutex<()>,
+    /// How many batches it is good for at once.
+    pub(super) breadth: usize,
     /// Whether it tells who waits.
     pub(super) tells: bool,
     /// Whether a claim says when the next lease runs out.
@@ -66,6 +68,7 @@ impl Memory {
             locked: Mutex::default(),
             gate: tokio::sync::Mutex::default(),
             counting: tokio::sync::Mutex::default(),
+            breadth: 1,
             tells: true,
             knows_leases: true,
         }
@@ -121,7 +124,7 @@ impl Memory {
         work: impl FnOnce(&mut BTreeMap<Key, Row>, Micros) -> T + Send + 'a,
     ) -> Answer<'a, T> {
         Box::pin(async move {
-            let _open = self.gate.lock().await;
+            let open = self.gate.lock().await;
             let mishap = lock(&self.mishaps).pop_front();
             match mishap {
                 None => lock(&self.batches).push(keys),
@@ -129,7 +132,10 @@ impl Memory {
                 Some(Mishap::Absent) => return Err(Fault::absent("nobody is there")),
                 Some(Mishap::Refused) => return Err(Fault::refused("it is not allowed")),
                 Some(Mishap::Lost) => return Err(Fault::unsure("the line is cut")),
-                Some(Mishap::Silent) => std::future::pending().await,
+                Some(Mishap::Silent) => {
+                    drop(open);
+                    std::future::pending().await
+                }
             }
             let done = work(&mut lock(&self.rows), self.now());
             match mishap {
@@ -333,7 +339,7 @@ impl Engine for Memory {
     }
 
     fn breadth(&self) -> usize {
-        1
+        self.breadth
     }
 }
 

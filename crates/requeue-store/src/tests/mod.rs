@@ -7,6 +7,7 @@ mod getting;
 mod in_memory;
 mod leases;
 mod locked;
+mod lonely;
 mod metering;
 
 use std::future::poll_fn;

@@ -34,24 +34,37 @@ if #expired > 0 then
   keep(failed, at)
 end
 
-local ready, heads = {}, { 1, 1, 1 }
-for band, set in ipairs(BANDS) do
-  ready[band] = redis.call('ZRANGEBYSCORE', set, '-inf', at, 'WITHSCORES', 'LIMIT', 0, max)
-end
-local keys = {}
-for n = 1, max do
-  local best
-  for band = 3, 1, -1 do
-    local score = tonumber(ready[band][heads[band] + 1])
-    if score and (not best or n <= oldest and score < tonumber(ready[best][heads[best] + 1])) then
-      best = band
+-- Keys that are ready, as many as may be claimed, by priority; if several priorities have some, with times.
+local function ready_keys(...)
+  local ready, some = {}, {}
+  for band, set in ipairs(BANDS) do
+    ready[band] = redis.call('ZRANGEBYSCORE', set, '-inf', at, ...)
+    if #ready[band] > 0 then
+      some[#some + 1] = ready[band]
     end
   end
-  if not best then
-    break
+  return ready, some
+end
+
+local ready, some = ready_keys('LIMIT', 0, max)
+local keys = some[1] or {}
+if #some > 1 then
+  keys, ready = {}, ready_keys('WITHSCORES', 'LIMIT', 0, max)
+  local heads = { 1, 1, 1 }
+  for n = 1, max do
+    local best
+    for band = 3, 1, -1 do
+      local score = tonumber(ready[band][heads[band] + 1])
+      if score and (not best or n <= oldest and score < tonumber(ready[best][heads[best] + 1])) then
+        best = band
+      end
+    end
+    if not best then
+      break
+    end
+    keys[n] = ready[best][heads[best]]
+    heads[best] = heads[best] + 2
   end
-  keys[n] = ready[best][heads[best]]
-  heads[best] = heads[best] + 2
 end
 
 local answer = { -1 }
@@ -59,6 +72,7 @@ if #keys > 0 then
   -- They rise by themselves, and by the clock where the last one was lost.
   local epoch = tonumber(redis.call('GET', EPOCH) or 0)
   local written, leased, taken, changed = {}, {}, {}, {}
+  local leased_until = text_of(lease_until)
   for i, text in ipairs(find(keys)) do
     local key, since, adds, reasons, priority, failures = keys[i], nil, nil, nil, nil, 0
     if not text then
@@ -73,7 +87,7 @@ if #keys > 0 then
       written[#written + 1] = struct.pack(
         RUNNING, 0, since, 0, 0, priority, epoch, lease_until, at, adds, reasons, priority
       )
-      leased[#leased + 1] = lease_until
+      leased[#leased + 1] = leased_until
       leased[#leased + 1] = key
       append(taken, BANDS[priority + 2], key)
     else

@@ -112,6 +112,17 @@ local function share(row)
   row.set, row.score = place(row)
 end
 
+-- Times as they are written, of which many keys have the same.
+local written_as = {}
+local function text_of(time)
+  local text = written_as[time]
+  if not text then
+    text = string.format('%.0f', time)
+    written_as[time] = text
+  end
+  return text
+end
+
 local function append(lists, set, what)
   local list = lists[set]
   if not list then
@@ -139,7 +150,7 @@ local function keep(keys, now)
       written[#written + 1] = key
       written[#written + 1] = text
       if was_in ~= set or row.was_at ~= at then
-        append(put, set, at)
+        append(put, set, text_of(at))
         append(put, set, key)
         if at < soonest and set ~= LEASES and set ~= PARKED then
           soonest = at
@@ -153,7 +164,7 @@ local function keep(keys, now)
     end
     local again = runs_again(row)
     if again and again ~= row.was_again then
-      append(put, AGAIN, again)
+      append(put, AGAIN, text_of(again))
       append(put, AGAIN, key)
     elseif row.was_again and not again then
       append(taken, AGAIN, key)

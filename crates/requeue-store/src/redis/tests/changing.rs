@@ -331,3 +331,34 @@ async fn who_only_looks_makes_no_queue() {
     let opened = store.queue(&name).existing().open().await.expect("it is there");
     assert_eq!(opened.early_add(), EarlyAdd::Hold);
 }
+
+#[tokio::test]
+async fn what_is_in_one_batch_twice_happens_twice() {
+    let Some(server) = Server::shared() else { return };
+    let (engine, place) = engine(&server.url(""), &name("twice")).await;
+    let keys = ["a", "b", "a", "a", "c", "b"];
+    let mut asks: Vec<Ask> = keys.into_iter().flat_map(asking).collect();
+    asks[3].add = Add::now().priority(crate::Priority::High);
+    asks[5].add = Add::after(NEVER).merge(crate::Merge::Exactly);
+    use Added::{Coalesced, New};
+    let added = engine.add(&place, asks).await.expect("added");
+    assert_eq!(added, [New, New, Coalesced, Coalesced, New, New]);
+    let claimed = engine.claim(&place, Claim { max: 9, ..ONE }).await.expect("claimed").items;
+    let found: Vec<_> = claimed.iter().map(|out| (&*out.key, out.asked.adds)).collect();
+    assert_eq!(found, [(&b"a"[..], 3), (b"c", 1)]);
+
+    // A hand-out ends once, and that which is stale does not.
+    let [a, c] = &claimed[..] else { panic!("there are two") };
+    let end = |key: &Key, epoch| End { key: key.clone(), epoch, how: crate::engine::How::Succeed };
+    let ends = vec![
+        end(&a.key, a.epoch - 1),
+        end(&c.key, c.epoch),
+        end(&a.key, a.epoch),
+        end(&a.key, a.epoch),
+        end(&c.key, c.epoch),
+    ];
+    let ended = engine.finish(&place, ends).await.expect("answered");
+    assert_eq!(ended, [false, true, true, false, false]);
+    let counts = engine.counts(&place).await.expect("counted");
+    assert_eq!((counts.waiting, counts.ready, counts.processing), (1, 0, 0));
+}
