@@ -15,17 +15,12 @@ begin
 end $$;
 
 -- As `finish`, likewise.
-create function requeue.finish_soon(
-    in_queue integer, in_hold boolean, in_keys bytea[], in_epochs bigint[], in_hows smallint[],
-    in_delays bigint[], in_priorities smallint[], in_adds integer[], in_reasons integer[],
-    in_errors text[], in_bases bigint[], in_caps bigint[], in_shares double precision[],
-    in_mosts integer[]
-) returns integer[]
+create function requeue.finish_soon(in_queue integer, in_hold boolean, ends requeue.ends)
+returns integer[]
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '100ms' as $$
 begin
-    return requeue.finish(in_queue, in_hold, in_keys, in_epochs, in_hows, in_delays, in_priorities,
-        in_adds, in_reasons, in_errors, in_bases, in_caps, in_shares, in_mosts);
+    return requeue.finish(in_queue, in_hold, ends);
 end $$;
 
 -- And verbs that leave as it is what somebody has locked: halves in which something is are halved again.
@@ -55,24 +50,33 @@ begin
             in_adds[half + 1:]);
 end $$;
 
+-- Those of the ends with these numbers, counted from 1.
+create function requeue.part(ends requeue.ends, first integer, last integer) returns requeue.ends
+language plpgsql immutable as $$
+begin
+    return row(
+        ends.keys[first:last], ends.epochs[first:last], ends.hows[first:last],
+        ends.delays[first:last], ends.priorities[first:last], ends.adds[first:last],
+        ends.reasons[first:last], ends.errors[first:last], ends.bases[first:last],
+        ends.caps[first:last], ends.shares[first:last], ends.mosts[first:last]
+    )::requeue.ends;
+end $$;
+
 -- As `finish`, and with the numbers of those that are locked.
 create function requeue.finish_free(
-    in_queue integer, in_hold boolean, in_keys bytea[], in_epochs bigint[], in_hows smallint[],
-    in_delays bigint[], in_priorities smallint[], in_adds integer[], in_reasons integer[],
-    in_errors text[], in_bases bigint[], in_caps bigint[], in_shares double precision[],
-    in_mosts integer[], out held integer[], out locked integer[]
+    in_queue integer, in_hold boolean, ends requeue.ends, out held integer[], out locked integer[]
 )
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '1ms' as $$
 declare
-    half integer := cardinality(in_keys) / 2;
+    many integer := cardinality(ends.keys);
+    half integer := many / 2;
     -- Those before and after, of which the latter are counted from there.
     these record;
     those record;
 begin
     begin
-        held := requeue.finish(in_queue, in_hold, in_keys, in_epochs, in_hows, in_delays,
-            in_priorities, in_adds, in_reasons, in_errors, in_bases, in_caps, in_shares, in_mosts);
+        held := requeue.finish(in_queue, in_hold, ends);
         locked := '{}';
         return;
     exception when lock_not_available then
@@ -82,13 +86,8 @@ begin
             return;
         end if;
     end;
-    these := requeue.finish_free(in_queue, in_hold, in_keys[:half], in_epochs[:half],
-        in_hows[:half], in_delays[:half], in_priorities[:half], in_adds[:half], in_reasons[:half],
-        in_errors[:half], in_bases[:half], in_caps[:half], in_shares[:half], in_mosts[:half]);
-    those := requeue.finish_free(in_queue, in_hold, in_keys[half + 1:], in_epochs[half + 1:],
-        in_hows[half + 1:], in_delays[half + 1:], in_priorities[half + 1:], in_adds[half + 1:],
-        in_reasons[half + 1:], in_errors[half + 1:], in_bases[half + 1:], in_caps[half + 1:],
-        in_shares[half + 1:], in_mosts[half + 1:]);
+    these := requeue.finish_free(in_queue, in_hold, requeue.part(ends, 1, half));
+    those := requeue.finish_free(in_queue, in_hold, requeue.part(ends, half + 1, many));
     held := these.held || array(select n + half from unnest(those.held) n);
     locked := these.locked || array(select n + half from unnest(those.locked) n);
 end $$;

@@ -26,6 +26,13 @@ const COLUMNS: &str = "k.key, k.state, k.at, k.epoch, \
      k.run_adds, k.run_reasons, k.priority, k.adds, k.reasons, k.failures, k.steps, k.until, \
      k.not_before, k.since, k.error";
 
+/// All that is said of ends, for SQL.
+macro_rules! ends {
+    () => {
+        "row($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)::requeue.ends"
+    };
+}
+
 impl Sessions {
     pub(super) async fn open(&self, name: &str, early_add: EarlyAdd) -> Result<Place, Fault> {
         let sql = "select id, holds from requeue.open($1, $2)";
@@ -130,8 +137,7 @@ impl Sessions {
     }
 
     pub(super) async fn finish(&self, queue: &Place, ends: &[End]) -> Result<Vec<bool>, Fault> {
-        let sql = "select requeue.finish_soon($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
-                   $13, $14)";
+        let sql = concat!("select requeue.finish_soon($1, $2, ", ends!(), ")");
         let row = self.finished(sql, queue, ends).await?;
         let mut held = vec![false; ends.len()];
         numbers(&row, 0).into_iter().for_each(|n| held[n] = true);
@@ -144,8 +150,7 @@ impl Sessions {
         queue: &Place,
         ends: &[End],
     ) -> Result<Vec<Option<bool>>, Fault> {
-        let sql = "select held, locked from requeue.finish_free($1, $2, $3, $4, $5, $6, $7, $8, \
-                   $9, $10, $11, $12, $13, $14)";
+        let sql = concat!("select held, locked from requeue.finish_free($1, $2, ", ends!(), ")");
         let row = self.finished(sql, queue, ends).await?;
         let mut held = vec![Some(false); ends.len()];
         numbers(&row, 0).into_iter().for_each(|n| held[n] = Some(true));

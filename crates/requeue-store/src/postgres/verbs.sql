@@ -299,13 +299,16 @@ begin
     return next;
 end $$;
 
+-- Ends of hand-outs: what `ended` is told of each. Where all have succeeded, the first three say so.
+create type requeue.ends as (
+    keys bytea[], epochs bigint[], hows smallint[], delays bigint[], priorities smallint[],
+    adds integer[], reasons integer[], errors text[], bases bigint[], caps bigint[],
+    shares double precision[], mosts integer[]
+);
+
 -- Ends hand-outs. The numbers of those in the batch that were still their holders'.
-create function requeue.finish(
-    in_queue integer, in_hold boolean, in_keys bytea[], in_epochs bigint[], in_hows smallint[],
-    in_delays bigint[], in_priorities smallint[], in_adds integer[], in_reasons integer[],
-    in_errors text[], in_bases bigint[], in_caps bigint[], in_shares double precision[],
-    in_mosts integer[]
-) returns integer[]
+create function requeue.finish(in_queue integer, in_hold boolean, ends requeue.ends)
+returns integer[]
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -332,7 +335,7 @@ begin
     from (
         select e.n::integer, e.how, h.id, h.at
         from (
-            select * from unnest(in_keys, in_epochs, in_hows) with ordinality
+            select * from unnest(ends.keys, ends.epochs, ends.hows) with ordinality
                 as b (key, epoch, how, n)
             order by b.key
         ) e, lateral (
@@ -358,10 +361,10 @@ begin
     end if;
     if others is not null then
         foreach n in array others loop
-            select * into k from requeue.keys x where x.queue = in_queue and x.key = in_keys[n];
-            k := requeue.ended(k, t, in_hold, in_hows[n], in_delays[n], in_priorities[n],
-                in_adds[n], in_reasons[n], in_errors[n], in_bases[n], in_caps[n], in_shares[n],
-                in_mosts[n]);
+            select * into k from requeue.keys x where x.queue = in_queue and x.key = ends.keys[n];
+            k := requeue.ended(k, t, in_hold, ends.hows[n], ends.delays[n], ends.priorities[n],
+                ends.adds[n], ends.reasons[n], ends.errors[n], ends.bases[n], ends.caps[n],
+                ends.shares[n], ends.mosts[n]);
             perform requeue.keep(k);
             first_at := least(first_at, case when k.state = 0 then k.at end);
         end loop;

@@ -171,12 +171,12 @@ impl Server {
         };
         // Who makes the log while others open the file is not waited for by SQLite itself.
         let since = Instant::now();
-        let mut found = set_up();
-        while found.as_ref().is_err_and(is_busy) && since.elapsed() < PATIENCE {
+        let mut tried = set_up();
+        while tried.as_ref().is_err_and(is_busy) && since.elapsed() < PATIENCE {
             std::thread::sleep(PAUSE);
-            found = set_up();
+            tried = set_up();
         }
-        match found.map_err(|error| fault(&error))? {
+        match tried.map_err(|error| fault(&error))? {
             (Found::Foreign, _) => Err(self.refuse("it belongs to another program")),
             (Found::Nothing | Found::Ours(_), has_log) => Ok(has_log),
         }

@@ -224,12 +224,12 @@ async fn a_verb_reads_no_more_than_it_changes() {
     let renew = "select requeue.renew(1, array_agg(key), array_agg(epoch), 60000000) from held";
     let finish = |how: u8| {
         format!(
-            "select requeue.finish(1, false, array_agg(key), array_agg(epoch), \
+            "select requeue.finish(1, false, row(array_agg(key), array_agg(epoch), \
              array_fill({how}::smallint, array[10]), array_fill(0::bigint, array[10]), \
              array_fill(0::smallint, array[10]), array_fill(0, array[10]), \
              array_fill(0, array[10]), array_fill('no'::text, array[10]), \
              array_fill(1::bigint, array[10]), array_fill(1::bigint, array[10]), \
-             array_fill(0::float8, array[10]), array_fill(null::integer, array[10])) \
+             array_fill(0::float8, array[10]), array_fill(null::integer, array[10]))::requeue.ends) \
              from (select * from held order by epoch offset {} limit 10) h",
             how * 10
         )
