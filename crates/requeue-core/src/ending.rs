@@ -208,14 +208,14 @@ impl<K: Eq + Clone> Queue<K> {
     /// Whether `now` makes a difference to an add. Where not, `Time::ZERO` will do.
     #[must_use]
     pub const fn add_needs_now(&self) -> bool {
-        self.timers.len() > 0 || self.tracker.is_some()
+        self.timers.len() > 0 || self.tracks
     }
 
     /// Whether `now` makes a difference to a get.
     #[must_use]
     #[inline]
     pub fn get_needs_now(&self) -> bool {
-        self.tracker.is_some() || (self.timers.len() > 0 && !self.first_is_known())
+        self.tracks || (self.timers.len() > 0 && !self.first_is_known())
     }
 
     /// What is ready stands before what becomes ready, but for orders that rank. If the first has a
@@ -232,7 +232,7 @@ impl<K: Eq + Clone> Queue<K> {
     pub fn finish_needs_now(&self, ticket: &Ticket, how: &crate::Finish) -> bool {
         match how {
             crate::Finish::Done | crate::Finish::Succeed => {
-                self.tracker.is_some()
+                self.tracks
                     || (self.timers.len() > 0
                         && self.locate(ticket).is_some_and(|slot| self.comes_back(slot)))
             }
@@ -248,7 +248,7 @@ impl<K: Eq + Clone> Queue<K> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.tracker.is_some()
+        self.tracks
             || (self.timers.len() > 0
                 && self.find(key, hash).is_some_and(|slot| self.comes_back(slot)))
     }

@@ -98,8 +98,11 @@ impl<K: Eq + Clone> Queue<K> {
     /// `skip`. `None` if times are not kept.
     #[must_use]
     pub fn running(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
-        let running = self.tracker.as_ref()?.running().skip(skip).take(limit);
-        Some(running.map(|slot| self.entry(slot)).collect())
+        let tracker = self.tracker.as_ref();
+        self.tracks.then(|| {
+            let running = tracker.into_iter().flat_map(|tracker| tracker.running());
+            running.skip(skip).take(limit).map(|slot| self.entry(slot)).collect()
+        })
     }
 
     /// What the queue knows of `key`.
@@ -152,7 +155,10 @@ impl<K: Eq + Clone> Queue<K> {
     /// times are kept.
     #[must_use]
     pub fn histograms(&self) -> Option<(&Histogram, &Histogram)> {
-        self.tracker.as_ref().map(|tracker| (&tracker.queued, &tracker.worked))
+        match &self.tracker {
+            Some(tracker) => Some((&tracker.queued, &tracker.worked)),
+            None => self.tracks.then_some((&Histogram::EMPTY, &Histogram::EMPTY)),
+        }
     }
 
     /// How long all keys with a worker have been with it, added up

@@ -71,9 +71,7 @@ impl<K: Eq + Clone> Queue<K> {
             }
         }
         self.counts.retries += u64::from(add.is_retry());
-        if let Some(tracker) = &mut self.tracker {
-            tracker.enroll(slot, now);
-        }
+        self.enroll(slot, now);
         Ok((Added::New, None))
     }
 

@@ -70,7 +70,10 @@ pub struct Queue<K> {
     pub(crate) index: Index,
     pub(crate) ready: Ready<K>,
     pub(crate) timers: Timers,
-    /// Apart, because few queues keep times and its histograms are large.
+    /// Whether times are kept.
+    pub(crate) tracks: bool,
+    /// Of what has times, made with the first key: few queues keep them, most are idle, and histograms
+    /// are large.
     pub(crate) tracker: Option<Box<Tracker>>,
     pub(crate) counts: Counts,
     /// [`EarlyAdd::Hold`]: the ends of the backoffs of keys that have failed and are still with
@@ -105,7 +108,8 @@ impl<K: Eq + Clone> Queue<K> {
             index: Index::new(),
             ready,
             timers: Timers::new(),
-            tracker: config.track.then(|| Box::new(Tracker::new())),
+            tracks: config.track,
+            tracker: None,
             counts: Counts::default(),
             backing_off: BTreeMap::new(),
             early_add: config.early_add,
@@ -184,9 +188,7 @@ impl<K: Eq + Clone> Queue<K> {
         if let Some(lanes) = self.ready.lanes_mut() {
             lanes.enroll(slot, group);
         }
-        if let Some(tracker) = &mut self.tracker {
-            tracker.enroll(slot, now);
-        }
+        self.enroll(slot, now);
         self.counts.retries += u64::from(add.is_retry());
         match due {
             Some(due) => self.demand_later(slot, due, Merge::Earliest, now),

@@ -69,6 +69,8 @@ pub struct Histogram {
 }
 
 impl Histogram {
+    pub(crate) const EMPTY: Self = Self { counts: [0; BUCKETS.len() + 1], sum: 0 };
+
     /// How many durations were observed.
     ///
     /// ```

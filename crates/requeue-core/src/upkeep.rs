@@ -1,11 +1,13 @@
 //! What every operation on a record is made of.
 
+use alloc::boxed::Box;
 use core::borrow::Borrow;
 
 use crate::add::{Add, EarlyAdd, Merge};
 use crate::order::Ready;
 use crate::queue::fold;
 use crate::record::{Phase, Record};
+use crate::stats::Tracker;
 use crate::{Queue, Time};
 
 impl<K: Eq + Clone> Queue<K> {
@@ -184,6 +186,14 @@ impl<K: Eq + Clone> Queue<K> {
         if record.waiting {
             self.failing_len += usize::from(failures > 0);
             self.failing_len -= usize::from(before > 0);
+        }
+    }
+
+    /// There is a record in `slot`, of a key that was added now.
+    #[inline]
+    pub(crate) fn enroll(&mut self, slot: u32, now: Time) {
+        if self.tracks {
+            self.tracker.get_or_insert_with(|| Box::new(Tracker::new())).enroll(slot, now);
         }
     }
 
