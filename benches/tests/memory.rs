@@ -6,6 +6,8 @@ use std::hash::BuildHasher;
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
+use prometheus_client::registry::Registry;
+use requeue::metrics::Metrics;
 use requeue_bench::heap::{cost_of, live};
 use requeue_core::{Add, Config, Finish, Group, Order, Queue, Ticket, Time};
 
@@ -128,12 +130,20 @@ fn gives_back(kind: Kind, leave: Leave, stay: Stay, keys: u64) {
 }
 
 fn costs_next_to_nothing_while_empty() {
+    let metrics = Metrics::register(&mut Registry::default());
+    let with_metrics = |number: usize| {
+        let queue = requeue::Queue::builder().name(format!("queue-{number}")).metrics(&metrics);
+        queue.build().expect("no other has its name")
+    };
+    takes_less_than_a_kib("an empty queue", |_| requeue::Queue::new());
+    takes_less_than_a_kib("one with metrics", with_metrics);
+}
+
+fn takes_less_than_a_kib(what: &str, make: impl Fn(usize) -> requeue::Queue<u64>) {
     const QUEUES: usize = 10_000;
-    let (queues, bytes) = cost_of(|| -> Vec<requeue::Queue<u64>> {
-        (0..QUEUES).map(|_| requeue::Queue::new()).collect()
-    });
+    let (queues, bytes) = cost_of(|| (0..QUEUES).map(make).collect::<Vec<_>>());
     let each = bytes / QUEUES;
-    assert!(each < KIB, "an empty queue takes {each} bytes");
+    assert!(each < KIB, "{what} takes {each} bytes");
     assert!(queues.iter().all(requeue::Queue::is_empty));
 }
 

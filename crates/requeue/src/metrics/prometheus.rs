@@ -162,17 +162,24 @@ impl Metrics {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn add<Q: Scrape + 'static>(&self, name: &str, queue: &Arc<Q>) -> Result<(), BuildError> {
+        self.add_as(&name.into(), queue)
+    }
+
+    pub(crate) fn add_as<Q: Scrape + 'static>(
+        &self,
+        name: &Arc<str>,
+        queue: &Arc<Q>,
+    ) -> Result<(), BuildError> {
         if name.is_empty() {
             return Err(BuildError::Unnamed);
         }
-        let name: Arc<str> = name.into();
         let queue: Arc<dyn Scrape> = Arc::<Q>::clone(queue);
-        if self.queues.add(&name, &queue) {
+        if self.queues.add(name, &queue) {
             return Ok(());
         }
         // A scrape that is under way may be all that keeps the other queue.
         drop(self.queues.scraping.lock());
-        let added = self.queues.add(&name, &queue);
+        let added = self.queues.add(name, &queue);
         added.then_some(()).ok_or_else(|| BuildError::DuplicateName(name.to_string()))
     }
 }

@@ -241,7 +241,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         });
         #[cfg(feature = "prometheus")]
         if let Some(metrics) = self.metrics {
-            metrics.add(shared.name.as_deref().unwrap_or_default(), &shared)?;
+            let name = shared.name.as_ref().ok_or(BuildError::Unnamed)?;
+            metrics.add_as(name, &shared)?;
         }
         Ok(Queue { shared, hasher: Arc::new(self.hasher), group_of: self.group_of })
     }

@@ -26,7 +26,7 @@ impl<K: Eq + Clone> State<K> {
                 .saturating_sub(counts.hand_outs)
                 .saturating_sub(self.core.depth() as u64),
         };
-        let told = std::mem::replace(&mut self.told, all);
+        let told = std::mem::replace(&mut **self.told.get_or_insert_default(), all);
         Told {
             adds: all.adds.saturating_sub(told.adds),
             retries: all.retries.saturating_sub(told.retries),

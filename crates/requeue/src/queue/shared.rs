@@ -39,8 +39,8 @@ pub(crate) struct State<K> {
     arm_again: bool,
     /// What `Shared::hint` says.
     hint: bool,
-    /// What the hooks were told so far.
-    pub(super) told: Told,
+    /// What the hooks were told so far. Apart, as few queues have some.
+    pub(super) told: Option<Box<Told>>,
 }
 
 /// What all handles of a queue share.
@@ -94,7 +94,7 @@ impl<K: Key> Shared<K> {
             arming: false,
             arm_again: false,
             hint,
-            told: Told::default(),
+            told: None,
         };
         // No primitive of the queue's: nothing is ordered by it.
         static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
