@@ -77,7 +77,7 @@ impl Wish for Adding {
             }
             // There is one: the batch is not empty.
             let Some(deadline) = deadline else { break };
-            let added = add_free(&*engine, &place, asks, deadline, tried).await;
+            let added = try_add(&*engine, &place, asks, deadline, tried).await;
             locked.extend(answer(added, askers));
             batch = left;
         }
@@ -169,7 +169,7 @@ async fn add(
     let mut patience = Patience::up_to(crate::aside::LAST);
     let (mut all, mut unsure, mut tried) = (Vec::with_capacity(asks.len()), false, Tried::No);
     loop {
-        let added = add_free(engine, place, asks.clone(), deadline, tried).await;
+        let added = try_add(engine, place, asks.clone(), deadline, tried).await;
         let free = added.map_err(|(maybe, fault)| (unsure || maybe || !all.is_empty(), fault))?;
         unsure |= free.unsure;
         let mut answers = free.answers.iter();
@@ -196,7 +196,7 @@ struct Free {
 
 /// Adds them, which are of one shard, as often as it takes until `deadline`. With an error, whether
 /// an earlier try may have added them.
-async fn add_free(
+async fn try_add(
     engine: &dyn Engine,
     place: &Place,
     asks: Vec<Ask>,

@@ -17,7 +17,11 @@ pub(crate) const LAST: Duration = Duration::from_millis(250);
 /// By key, so that what comes later waits here as well: with the others it would hold them up. A
 /// task tries them all again and again, as long as there are some.
 #[derive(Debug)]
-pub(crate) struct Aside<T>(Mutex<Waiting<T>>);
+pub(crate) struct Aside<T> {
+    engine: Arc<dyn Engine>,
+    place: Arc<Place>,
+    waiting: Mutex<Waiting<T>>,
+}
 
 #[derive(Debug)]
 struct Waiting<T> {
@@ -27,12 +31,13 @@ struct Waiting<T> {
 }
 
 impl<T: Wish> Aside<T> {
-    pub(crate) fn new() -> Self {
-        Self(Mutex::new(Waiting { by_key: BTreeMap::new(), is_served: false }))
+    pub(crate) fn new(engine: Arc<dyn Engine>, place: Arc<Place>) -> Self {
+        let waiting = Mutex::new(Waiting { by_key: BTreeMap::new(), is_served: false });
+        Self { engine, place, waiting }
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes it, if its key is locked as far as is known.
@@ -47,7 +52,7 @@ impl<T: Wish> Aside<T> {
     }
 
     /// Needs a runtime.
-    pub(crate) fn put(self: Arc<Self>, left: Vec<T>, engine: Arc<dyn Engine>, place: Arc<Place>) {
+    pub(crate) fn put(self: Arc<Self>, left: Vec<T>) {
         if left.is_empty() {
             return;
         }
@@ -58,11 +63,11 @@ impl<T: Wish> Aside<T> {
         let was_served = std::mem::replace(&mut all.is_served, true);
         drop(all);
         if !was_served {
-            tokio::spawn(self.serve(engine, place));
+            tokio::spawn(self.serve());
         }
     }
 
-    async fn serve(self: Arc<Self>, engine: Arc<dyn Engine>, place: Arc<Place>) {
+    async fn serve(self: Arc<Self>) {
         let mut patience = Patience::up_to(LAST);
         loop {
             sleep(patience.wait()).await;
@@ -70,7 +75,7 @@ impl<T: Wish> Aside<T> {
             let mut freed = false;
             for keys in keys.chunks(MOST) {
                 let batch = self.take(keys);
-                let (engine, place) = (Arc::clone(&engine), Arc::clone(&place));
+                let (engine, place) = (Arc::clone(&self.engine), Arc::clone(&self.place));
                 let left = T::submit(engine, place, batch, Tried::InVain).await;
                 freed |= self.put_back(keys, left);
             }

@@ -69,7 +69,7 @@ impl<T: Wish> Lanes<T> {
 impl<T: Wish> Lane<T> {
     fn new(engine: Arc<dyn Engine>, place: Arc<Place>) -> Self {
         let (sender, mut come) = mpsc::unbounded_channel();
-        let aside = Arc::new(Aside::new());
+        let aside = Arc::new(Aside::new(Arc::clone(&engine), Arc::clone(&place)));
         let beside = Arc::clone(&aside);
         let turns = Arc::new(Semaphore::new(engine.breadth()));
         tokio::spawn(async move {
@@ -96,10 +96,9 @@ impl<T: Wish> Lane<T> {
                     let (engine, place) = (Arc::clone(&engine), Arc::clone(&place));
                     let (aside, batch) = (Arc::clone(&beside), std::mem::take(&mut batch));
                     async move {
-                        let (again, of) = (Arc::clone(&engine), Arc::clone(&place));
                         let left = T::submit(engine, place, batch, Tried::No).await;
                         drop(turn);
-                        aside.put(left, again, of);
+                        aside.put(left);
                     }
                 };
                 if lone < LONELY {
