@@ -76,6 +76,7 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod values;
 mod verbs;
 
 use std::collections::HashMap;

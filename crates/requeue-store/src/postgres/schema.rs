@@ -16,6 +16,7 @@ const LOCK: &str = "select pg_advisory_xact_lock(32199685320308069)";
 const SCHEMA: &str = concat!(
     include_str!("schema.sql"),
     include_str!("rows.sql"),
+    include_str!("adding.sql"),
     include_str!("verbs.sql"),
     include_str!("free.sql"),
     include_str!("public.sql"),

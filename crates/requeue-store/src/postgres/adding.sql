@@ -1,0 +1,142 @@
+-- Adds, and who is told of them. The verbs lock in the order of keys: see `verbs.sql`.
+
+-- Who finds no key says by `wait` that somebody waits, and who adds before `waited_until` tells them by
+-- `wake`: but of what is due late they need not be told, as they look again by themselves before. Most
+-- do within a second and a half; all others ten seconds before `waited_until` at the latest, which
+-- `wait` sees to. `horizon` is the later of the two.
+
+-- Somebody waits for a key of the queue, looks again within `in_time`, and need not say so again for
+-- looks until then. Who looks within a second and a half says 5.5 s at most: see `SAID`.
+create function requeue.wait(in_queue integer, in_time bigint) returns void
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+declare
+    -- Answers and timers may be a second late.
+    said_until bigint := requeue.now() + in_time + 1000000
+        + case when in_time > 5500000 then 10000000 else 0 end;
+begin
+    -- Five seconds more, so that not all who wait write it. That is 11.5 s for most of them.
+    update requeue.queues set waited_until = said_until + 5000000
+    where id = in_queue and waited_until < said_until;
+end $$;
+
+create function requeue.horizon(waited_until bigint, t bigint) returns bigint
+language sql immutable as $$
+    select greatest(t + 1500000, waited_until - 10000000)
+$$;
+
+create function requeue.wake(in_queue integer) returns void
+language plpgsql as $$
+begin
+    perform pg_notify('requeue_' || in_queue, '');
+end $$;
+
+-- How an add asks is 0, 1, 2 for the earliest, latest, exactly; and 4 to revive. It stands in the row's
+-- `said`, with 8 to tell it from an answer, until there is one: of a key that is new there is none.
+create function requeue.asking(how smallint) returns smallint language sql immutable
+    return (8 + how)::smallint;
+
+create function requeue.is_asking(said smallint) returns boolean language sql immutable
+    return said >= 8;
+
+create function requeue.wants_latest(said smallint) returns boolean language sql immutable
+    return said & 3 = 1;
+
+create function requeue.wants_exactly(said smallint) returns boolean language sql immutable
+    return said & 3 = 2;
+
+create function requeue.wants_revival(said smallint) returns boolean language sql immutable
+    return said & 4 = 4;
+
+-- Adds them, in the order of the keys. Answers 0 to 4 for new, coalesced, dirty, held, parked.
+create function requeue.add_all(
+    in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
+    in_priorities smallint[], in_reasons integer[], in_adds integer[]
+) returns smallint[]
+-- (A plan for each batch takes longer than the batch.)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+set enable_nestloop = off as $$
+declare
+    t bigint := requeue.now();
+    place requeue.queues;
+    answers smallint[];
+    is_due boolean;
+begin
+    select * into place from requeue.queues q where q.id = in_queue;
+    if not found then
+        raise exception 'there is no queue with the number %', in_queue
+            using errcode = 'undefined_object';
+    end if;
+    with asked as (
+        select a.* from unnest(in_keys, in_afters, in_hows, in_priorities, in_reasons, in_adds)
+            as a (key, after, how, priority, reasons, adds)
+    ), added as (
+        insert into requeue.keys as k
+            (queue, key, state, at, since, priority, reasons, adds, said)
+        select in_queue, a.key, 0, requeue.later(t, a.after), requeue.later(t, a.after),
+            a.priority, a.reasons, a.adds, requeue.asking(a.how)
+        from asked a order by a.key
+        on conflict (queue, key) do update set
+            (state, at, since, priority, adds, reasons, failures, steps, until, not_before, error,
+             said) = (
+                select o.state, case when w.is_due then o.at else w.merged end,
+                    case when w.is_due then k.since else w.merged end,
+                    case
+                        when o.at is null then excluded.priority
+                        else greatest(k.priority, excluded.priority)
+                    end,
+                    least(o.adds::bigint + excluded.adds, 2147483647)::integer,
+                    o.reasons | excluded.reasons,
+                    case when o.anew then 0 else k.failures end,
+                    case when o.anew then 0 else k.steps end,
+                    case when o.anew then 0 else k.until end,
+                    case when not w.is_due and w.at <= t then 0 else o.not_before end,
+                    case when o.anew then null else k.error end,
+                    case
+                        when w.at > excluded.at then 3
+                        when w.is_due then 1
+                        when w.at <= t then case o.state when 1 then 2 else 0 end
+                        when o.at is null then 0
+                        else 1
+                    end
+                from (
+                    -- What is left of it: nothing, where it begins anew.
+                    select b.anew,
+                        case k.state when 2 then 0 else k.state end as state,
+                        case when b.anew then null else k.at end as at,
+                        case when b.anew then 0 else k.adds end as adds,
+                        case when b.anew then 0 else k.reasons end as reasons,
+                        case when b.anew then 0 else k.not_before end as not_before
+                    from (select k.state = 2 or requeue.wants_exactly(excluded.said) as anew) b
+                ) o, lateral (
+                    -- When it is wanted now.
+                    select coalesce(o.at <= t, false) as is_due,
+                        case
+                            when place.hold and not coalesce(o.state = 0 and o.at <= t, false)
+                                then greatest(excluded.at, o.not_before)
+                            else excluded.at
+                        end as at
+                ) v, lateral (
+                    select v.is_due, v.at, case
+                        when v.at <= t then t
+                        when o.at is null then v.at
+                        when requeue.wants_latest(excluded.said) then greatest(o.at, v.at)
+                        else least(o.at, v.at)
+                    end as merged
+                ) w
+            )
+        where k.state <> 2 or requeue.wants_revival(excluded.said)
+        returning k.key, k.state, k.at, k.said
+    )
+    select array_agg(
+            case when requeue.is_asking(a.said) then 0 else coalesce(a.said, 4) end order by i.key),
+        bool_or(a.state = 0 and a.at <= requeue.horizon(place.waited_until, t)
+            and (a.said <> 1 or a.at > t))
+    into answers, is_due
+    from asked i left join added a using (key);
+    if is_due and place.waited_until > t then
+        perform requeue.wake(in_queue);
+    end if;
+    return coalesce(answers, '{}');
+end $$;
