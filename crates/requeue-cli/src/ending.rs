@@ -134,10 +134,13 @@ impl Runner {
         }
         let left = tokio::task::block_in_place(|| {
             let pending = if self.letters.tells() { self.pending() } else { HashMap::new() };
-            let keys = self.queue.shut_down();
+            let mut keys = self.queue.shut_down();
+            if self.loans.is_some() {
+                // Their lender has them, as it has those that were not lent.
+                keys.clear();
+            }
             self.tally.unfinished.add(keys.len());
-            let is_kept = self.loans.is_some();
-            self.letters.leave(if is_kept { &[] } else { &keys }, &pending, rest)
+            self.letters.leave(&keys, &pending, rest)
         });
         if let Err(error) = left {
             self.tally.failed.store(true, Ordering::Relaxed);

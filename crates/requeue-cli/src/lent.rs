@@ -22,6 +22,9 @@ pub(crate) trait Lender: Debug + Send + Sync {
     /// No more keys are added from here: it ends when nothing is left to do.
     fn close(&self);
 
+    /// Lends no more, and waits until all that nobody here runs any more has got back to it.
+    fn settle(&self) -> Later<'_, ()>;
+
     /// What shows its keys.
     #[cfg(feature = "store")]
     fn page(&self) -> requeue_http::Builder<requeue_store::Key>;
@@ -108,13 +111,14 @@ impl Loans {
         self.come().remove(key)
     }
 
-    /// Gives back what no command was started for.
+    /// Gives back what no command was started for, also what is only coming.
     pub(crate) async fn give_back(&self) {
         let come: Vec<_> = self.come().drain().collect();
         for (_, loan) in come {
             // What is lost is with others already.
             let _ = loan.end(Back::AsItWas).await;
         }
+        self.lender.settle().await;
     }
 
     fn come(&self) -> MutexGuard<'_, HashMap<Key, Box<dyn Loan>>> {

@@ -39,6 +39,8 @@ pub(crate) struct Leases {
     held: Mutex<HashMap<i64, Held>>,
     /// Something is held where nothing was; or this is gone.
     begun: Arc<Notify>,
+    /// Something is not held any more.
+    over: Notify,
 }
 
 /// A hand-out that is being ended. Its lease is renewed until this is dropped.
@@ -59,6 +61,7 @@ impl Ending {
 impl Drop for Ending {
     fn drop(&mut self) {
         self.leases.lock().remove(&self.epoch);
+        self.leases.over.notify_waiters();
     }
 }
 
@@ -72,8 +75,8 @@ impl Leases {
     /// Renews in a task of its own, until this is dropped.
     pub(crate) fn start(engine: Arc<dyn Engine>, place: Arc<Place>, lease: Duration) -> Arc<Self> {
         let begun = Arc::new(Notify::new());
-        let leases = Self { lease, held: Mutex::default(), begun: Arc::clone(&begun) };
-        let leases = Arc::new(leases);
+        let (held, over) = (Mutex::default(), Notify::new());
+        let leases = Arc::new(Self { lease, held, begun: Arc::clone(&begun), over });
         tokio::spawn(keep(Arc::downgrade(&leases), begun, engine, place));
         leases
     }
@@ -123,6 +126,18 @@ impl Leases {
         held.map(|held| now - held.since).collect()
     }
 
+    /// Until nothing is being ended: the engine has heard of it, or it was lost before that.
+    pub(crate) async fn settled(&self) {
+        loop {
+            // It hears of all that is over from here on, polled or not.
+            let over = self.over.notified();
+            if !self.lock().values().any(|held| held.is_ending) {
+                return;
+            }
+            over.await;
+        }
+    }
+
     /// What is lost by now, and when the next is.
     fn expire(&self) -> Option<Instant> {
         let now = Instant::now();
@@ -133,6 +148,7 @@ impl Leases {
             }
             held.deadline > now
         });
+        self.over.notify_waiters();
         all.values().map(|held| held.deadline).min()
     }
 
@@ -157,6 +173,7 @@ impl Leases {
                 Renewed::Busy => {}
             }
         }
+        self.over.notify_waiters();
     }
 }
 

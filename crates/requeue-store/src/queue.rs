@@ -272,6 +272,39 @@ impl Queue {
         *self.shared.ending.borrow() == Ending::Now
     }
 
+    /// Until it is [shut down](Self::shut_down) here and nothing is on its way: no key is being
+    /// claimed, and the store has heard how each hand-out has ended, unless its lease was lost first.
+    /// With a store that can't be reached that takes as long as the leases last.
+    ///
+    /// A process that waits for this before it exits leaves no key that others get only when a lease
+    /// has ended: one that was claimed for a [`get`](Self::get) that was dropped is put back by then.
+    /// An [`Item`] that is still there is not waited for. Cancel safe.
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// # let done = async {};
+    /// let queue = store.queue("mail").open().await?;
+    /// tokio::select! {
+    ///     item = queue.get() => drop(item),
+    ///     () = done => {}
+    /// }
+    /// queue.shut_down();
+    /// queue.settled().await;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn settled(&self) {
+        // The task that claims has ended.
+        self.getters.closed().await;
+        self.shared.leases.settled().await;
+    }
+
     /// How many keys this process holds.
     #[must_use]
     pub fn held(&self) -> usize {

@@ -67,6 +67,10 @@ impl WorkQueue for Queue {
         Drained::new(0, self.held(), Vec::new())
     }
 
+    fn settled(&self) -> impl Future<Output = ()> + Send {
+        Self::settled(self)
+    }
+
     fn note_panic(&self) {
         self.shared.place.meters.panicked();
     }

@@ -15,6 +15,11 @@ impl Lender for Queue {
         self.shut_down_when_idle();
     }
 
+    fn settle(&self) -> Later<'_, ()> {
+        self.shut_down();
+        Box::pin(self.settled())
+    }
+
     fn page(&self) -> Builder<Key> {
         Site::of_store(self.clone())
     }

@@ -174,6 +174,28 @@ fn input_that_was_read_is_in_the_store_when_a_run_is_ended() {
 }
 
 #[test]
+fn who_ends_early_leaves_no_key_to_wait_for_its_lease() {
+    // What is on its way when a program ends differs from run to run.
+    for _ in 0..12 {
+        let dir = directory("store_left");
+        let abandon = ["--at-eof", "abandon", "-j1", "true"];
+        let ended = end(&mut requeue(&dir, "run", &abandon), "a\nb\n");
+        assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+        let left = [2 - ended.count("runs"), 0, 0, 0];
+        assert_eq!(status(&dir), left, "{}", ended.stderr);
+
+        let keys: Vec<String> = (0..50).map(|n| n.to_string()).collect();
+        add(&dir, &keys.iter().map(String::as_str).collect::<Vec<_>>());
+        let fail = ["-j8", "--retries", "0", "--fail-fast", "false"];
+        let ended = call(&dir, "work", &fail);
+        assert_eq!(ended.code(), Some(4), "{}", ended.stderr);
+        let [_, waiting, processing, parked] = status(&dir);
+        let found = [waiting, processing, parked];
+        assert_eq!(found, [0, 0, ended.count("given up")], "{}", ended.stderr);
+    }
+}
+
+#[test]
 fn a_halt_and_a_rate_are_of_the_process() {
     let dir = directory("store_halt");
     add(&dir, &["a", "b", "c"]);

@@ -9,6 +9,7 @@ mod leases;
 mod locked;
 mod lonely;
 mod metering;
+mod settling;
 
 use std::future::poll_fn;
 use std::pin::Pin;

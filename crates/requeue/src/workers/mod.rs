@@ -231,6 +231,9 @@ where
     /// ready and running is finished, for no longer than the
     /// [drain timeout](Self::drain_timeout). The report says what was left.
     ///
+    /// With a queue in a store it also waits until that has heard of what has ended, as long as the
+    /// leases last.
+    ///
     /// # Cancel safety
     ///
     /// As [`run`](Self::run).
@@ -258,6 +261,7 @@ where
                 self.drain(&mut workers, &stop).await;
             }
         }
+        self.queue.settled().await;
         self.queue.left()
     }
 

@@ -29,6 +29,12 @@ pub trait WorkQueue: Clone + Send + Sync + 'static {
     /// No more keys are to be handed out, but for those that have to be.
     fn shut_down(&self);
 
+    /// Until all that its workers have said has arrived, and what they did not take is back; asked
+    /// once they have ended. At once where nothing travels.
+    fn settled(&self) -> impl Future<Output = ()> + Send {
+        ready(())
+    }
+
     /// What has become of the keys.
     fn left(&self) -> Drained<Self::Key>;
 
