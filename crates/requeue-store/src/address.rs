@@ -34,9 +34,14 @@ impl Address {
     }
 }
 
+#[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "redis")))]
+fn without(feature: &str) -> String {
+    format!("{feature}: this program was built without it (feature `{feature}` of requeue-store)")
+}
+
 #[cfg(not(feature = "sqlite"))]
 fn sqlite(_: &str) -> Result<Address, ConnectError> {
-    Err(ConnectError::new("sqlite: this program was built without it"))
+    Err(ConnectError::new(without("sqlite")))
 }
 
 #[cfg(feature = "sqlite")]
@@ -46,6 +51,12 @@ fn sqlite(rest: &str) -> Result<Address, ConnectError> {
     let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
     if path.is_empty() {
         return Err(ConnectError::new("sqlite: without the name of a file"));
+    }
+    // Another program's host, or all of its address: not what is meant by a path.
+    let has_host = path.starts_with("//") && !path.starts_with("///");
+    if has_host || path.starts_with("file:") {
+        let said = format!("sqlite:{path}: what follows sqlite: is a path, as in sqlite:jobs.db");
+        return Err(ConnectError::new(said));
     }
     let mut synchronous = Synchronous::default();
     for option in options.split('&').filter(|option| !option.is_empty()) {
@@ -63,7 +74,7 @@ fn sqlite(rest: &str) -> Result<Address, ConnectError> {
 
 #[cfg(not(feature = "postgres"))]
 fn postgres(_: &str) -> Result<Address, ConnectError> {
-    Err(ConnectError::new("postgres: this program was built without it"))
+    Err(ConnectError::new(without("postgres")))
 }
 
 #[cfg(feature = "postgres")]
@@ -72,8 +83,8 @@ fn postgres(url: &str) -> Result<Address, ConnectError> {
 }
 
 #[cfg(not(feature = "redis"))]
-fn redis(scheme: &str, _: &str) -> Result<Address, ConnectError> {
-    Err(ConnectError::new(format!("{scheme}: this program was built without it")))
+fn redis(_: &str, _: &str) -> Result<Address, ConnectError> {
+    Err(ConnectError::new(without("redis")))
 }
 
 #[cfg(feature = "redis")]

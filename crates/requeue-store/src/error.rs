@@ -3,6 +3,10 @@
 use std::error::Error;
 use std::fmt;
 
+/// What an engine says of a store that nobody has migrated.
+pub(crate) const UNPREPARED: &str =
+    "there is no queue in it yet; `requeue store init` or `Store::migrate` prepares it";
+
 type Source = Box<dyn Error + Send + Sync>;
 
 /// What an engine says when it can't do something.

@@ -41,9 +41,9 @@ pub struct Store {
 }
 
 impl Store {
-    /// Connects to the store at `url`: `sqlite:FILE`, made if it is not there, with
-    /// `?synchronous=full` so that what was acknowledged survives also when the power goes; or
-    /// `postgres://USER@HOST/DATABASE`, with the feature `postgres`; or `redis://HOST` or
+    /// Connects to the store at `url`: `sqlite:FILE`, a path as it is, made if it is not there, with
+    /// `?synchronous=full` so that what was acknowledged survives also when the power goes, and in
+    /// tests `sqlite::memory:`, which is gone with the last handle; or `postgres://USER@HOST/DATABASE`, with the feature `postgres`; or `redis://HOST` or
     /// `rediss://HOST`, with the feature `redis`, one node or any of a cluster, with
     /// `?wait=N` so that what was acknowledged is on N replicas, and `shards=N` for queues to be made.
     ///
@@ -97,7 +97,8 @@ impl Store {
 }
 
 /// How a queue is opened. What is said here is this process's alone, but for
-/// [`early_add`](Self::early_add).
+/// [`early_add`](Self::early_add): give all workers of a queue the same
+/// [`max_failures`](Self::max_failures) and [`backoff`](Self::backoff).
 #[must_use = "a queue is opened by `open`"]
 pub struct Opening {
     store: Store,
@@ -107,7 +108,7 @@ pub struct Opening {
 
 impl Opening {
     /// What adds do to a key that waits or has failed; [`EarlyAdd::Replace`] unless said. It is the
-    /// queue's, for all processes: whoever opens it first decides.
+    /// queue's, for all processes: whoever opens it first decides, for good.
     pub fn early_add(mut self, early_add: EarlyAdd) -> Self {
         self.options.early_add = Some(early_add);
         self
@@ -149,7 +150,11 @@ impl Opening {
         self
     }
 
-    /// After so many failures in a row a key is parked; at least 1, and without this never.
+    /// After so many failures in a row a key is parked, by the process that ends the last of these
+    /// runs, or finds its lease over; at least 1, and without this never.
+    ///
+    /// [`Context::is_last_attempt`](requeue::workers::Context::is_last_attempt) knows nothing of it,
+    /// but of [`Workers::max_retries`](requeue::workers::Workers::max_retries), which parks as well.
     pub fn max_failures(mut self, most: u32) -> Self {
         self.options.max_failures = Some(most.max(1));
         self

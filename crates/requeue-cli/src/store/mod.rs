@@ -93,7 +93,7 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
 pub(crate) fn command(command: &StoreCommand) -> Result<Ended, Refusal> {
     let StoreCommand::Init { store } = command;
     block_on(async {
-        let store = Store::connect(store).await.map_err(refusal)?;
+        let store = connect(store).await?;
         store.migrate().await.map_err(refusal)?;
         Ok(Ended::Exit(Exit::Done))
     })
@@ -127,7 +127,7 @@ impl Place {
         early_add: Option<EarlyAdd>,
         how: impl FnOnce(Opening) -> Opening,
     ) -> Result<Queue, Refusal> {
-        let store = Store::connect(&self.store).await.map_err(refusal)?;
+        let store = connect(&self.store).await?;
         if file(&self.store).is_some() {
             store.migrate().await.map_err(refusal)?;
         }
@@ -143,9 +143,17 @@ impl Place {
         if file(&self.store).is_some_and(|path| !path.exists()) {
             return Err(Refusal::failure(format!("{}: there is no such file", self.store)));
         }
-        let store = Store::connect(&self.store).await.map_err(refusal)?;
+        let store = connect(&self.store).await?;
         store.queue(&self.queue).existing().open().await.map_err(refusal)
     }
+}
+
+/// A store that is there for others, too, and after this process.
+async fn connect(url: &str) -> Result<Store, Refusal> {
+    if file(url) == Some(Path::new(":memory:")) {
+        return Err(Refusal::usage(format!("{url}: it would be gone with this process")));
+    }
+    Store::connect(url).await.map_err(refusal)
 }
 
 /// The file that a store is.

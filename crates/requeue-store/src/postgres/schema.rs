@@ -29,7 +29,7 @@ pub(super) async fn check(sessions: &Sessions) -> Result<(), Fault> {
     session.end();
     match found? {
         Some(version) => is_current(version),
-        None => Err(Fault::refused("there is no schema `requeue` in the database yet")),
+        None => Err(Fault::refused(crate::error::UNPREPARED)),
     }
 }
 

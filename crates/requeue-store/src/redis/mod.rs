@@ -20,7 +20,7 @@
 //! For queues, keys `requeue:*` and the commands `evalsha`, `script|load`, `blpop`, `get`, `set`, `time`,
 //! `exists`, `type`, `hset`, `hdel`, `hget`, `hmget`, `hscan`, `zadd`, `zrem`, `zrange`, `zrangebylex`,
 //! `zrangebyscore`, `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`; on a cluster `cluster|slots` and
-//! `cluster|info`, too, and for `wait=N` `wait`.
+//! `cluster|info`, too, for `wait=N` `wait`, and for an address with a `/DB` `select`.
 //! `migrate` needs no more.
 
 mod claiming;
@@ -161,7 +161,7 @@ impl Redis {
         let refuse = |why: &str| Err(Fault::refused(format!("{}: {why}", self.address)));
         match self.version().await?.as_deref() {
             Some(VERSION) => Ok(()),
-            None => refuse("there is no queue in it yet"),
+            None => refuse(crate::error::UNPREPARED),
             Some(other) => {
                 refuse(&format!("its version is {other:?}, and this program's {VERSION}"))
             }

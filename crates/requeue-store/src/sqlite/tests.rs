@@ -202,7 +202,7 @@ async fn a_queue_says_why_it_does_not_open() {
     let url = format!("sqlite:{}", at(&dir).display());
     let bare = crate::Store::connect(&url).await.expect("it opens");
     let error = bare.queue("q").open().await.expect_err("there is none").to_string();
-    assert!(error.ends_with("q: there is no queue in it yet"), "{error}");
+    assert!(error.contains("q: there is no queue in it yet; `requeue store init`"), "{error}");
     let store = store(&at(&dir)).await;
     store.queue("q").early_add(EarlyAdd::Hold).open().await.expect("it opens");
     let opened = store.queue("q").open().await.expect("whatever it is");
@@ -224,6 +224,8 @@ async fn a_queue_says_why_it_does_not_open() {
             "mysql: no kind of store; there are sqlite, postgres and redis",
         ),
         ("sqlite:", "sqlite: without the name of a file"),
+        ("sqlite://q.db", "sqlite://q.db: what follows sqlite: is a path, as in sqlite:jobs.db"),
+        ("sqlite:file:q", "sqlite:file:q: what follows sqlite: is a path, as in sqlite:jobs.db"),
         ("sqlite:x?sync=no", "sqlite:x?sync=no: \"sync=no\" is no option; synchronous=full is"),
     ] {
         assert_eq!(crate::Store::connect(url).await.expect_err("no address").to_string(), said);

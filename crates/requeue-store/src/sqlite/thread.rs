@@ -253,7 +253,7 @@ impl Server {
                 let said = format!("its version is {version}, and this program's {VERSION}");
                 Err(self.refuse(&said))
             }
-            Found::Nothing => Err(self.refuse("there is no queue in it yet")),
+            Found::Nothing => Err(self.refuse(crate::error::UNPREPARED)),
             Found::Foreign => Err(self.refuse("it belongs to another program")),
         }
     }

@@ -17,7 +17,7 @@ async fn a_store_is_found_at_its_address() {
     let url = server.database();
     let store = Store::connect(&url).await.expect("it is there");
     let error = store.queue("q").open().await.expect_err("there is no schema").to_string();
-    assert!(error.contains("there is no schema `requeue` in the database yet"), "{error}");
+    assert!(error.contains("there is no queue in it yet; `requeue store init`"), "{error}");
     // Several at once make one schema.
     let (one, other) = tokio::join!(store.migrate(), store.migrate());
     one.and(other).expect("the schema is made");
