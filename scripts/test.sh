@@ -32,6 +32,8 @@ step 'Lints'
 cargo clippy --workspace --all-targets -- -D warnings
 cargo clippy -p requeue --no-default-features --all-targets -- -D warnings
 cargo clippy -p requeue -p requeue-store --all-features --all-targets -- -D warnings
+cargo clippy -p requeue-store --lib -- -D warnings
+cargo clippy -p requeue-store --lib --no-default-features -- -D warnings
 
 step 'Documentation'
 # The program has the name of the library, so that only one of the two can have a page.

@@ -53,6 +53,12 @@ pub(crate) enum Subcommand {
     #[cfg(feature = "kube")]
     Watch(Box<crate::watch::Flags>),
     /// Add keys to a queue in a store
+    ///
+    /// Those named, or else those read from standard input. A key that waits already is added to what
+    /// waits; one that runs is run once more afterwards.
+    ///
+    /// Exit: 0 all that were keys are in the store, be it parked, as without --revive what was given up
+    /// stays; 2 usage; 3 bad input; 125 the store can't be reached, or is not prepared.
     #[cfg(feature = "store")]
     Add(crate::store::AddFlags),
     /// Run a command per key of a queue in a store, here and on other machines
@@ -62,12 +68,20 @@ pub(crate) enum Subcommand {
     #[cfg(feature = "store")]
     Status(crate::store::StatusFlags),
     /// List the keys that were given up, and why
+    ///
+    /// A line each: the key, how often it was tried, since when it is parked, and what the last failure
+    /// was. With --json objects with `key`, or `key_base64` where it is no UTF-8, `priority` unless it
+    /// is 0, `attempts`, `why` and `given_up_at`.
     #[cfg(feature = "store")]
     Parked(crate::store::ParkedFlags),
     /// Have keys that were given up run again
+    ///
+    /// Exit: 0 all of them do; 1 some were not parked; 125 there is no such queue.
     #[cfg(feature = "store")]
     Revive(crate::store::ReviveFlags),
     /// Take keys back: those that wait, not those that run
+    ///
+    /// Exit: 0 all were taken; 1 some were not there to be taken; 125 there is no such queue.
     #[cfg(feature = "store")]
     Cancel(crate::store::CancelFlags),
     /// Look after a store
@@ -167,7 +181,7 @@ pub(crate) struct Read {
     #[arg(short, long, value_name = "C", overrides_with = "null", help_heading = "Input")]
     pub(crate) delimiter: Option<Delimiter>,
 
-    /// Keys are lines, or JSON objects, one a line [lines]
+    /// Keys are lines, or JSON objects, one a line: lines, json [lines]
     #[arg(
         long,
         value_enum,

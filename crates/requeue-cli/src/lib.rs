@@ -1,5 +1,6 @@
-//! `requeue run`: a command per key, from a stream of keys. A library for the sake of its tests:
-//! nothing here is for others to use.
+//! `requeue`: a command per key, from a stream of keys, from a queue in a store that machines share, or
+//! per Kubernetes object that changes. A library for the sake of its tests: nothing here is for others
+//! to use.
 
 mod args;
 mod attempt;

@@ -1,4 +1,4 @@
-//! `requeue run`: a command per key, from a stream of keys.
+//! `requeue`: a command per key.
 
 use std::process::ExitCode;
 

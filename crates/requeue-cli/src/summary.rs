@@ -151,19 +151,19 @@ impl Tally {
             ..
         } = self;
         let mut text = format!(
-            "{} adds, {} runs, {} coalesced, {} failures, {} given up",
-            adds.get(),
-            runs.get(),
+            "{}, {}, {} coalesced, {}, {} given up",
+            counted(adds.get(), "add"),
+            counted(runs.get(), "run"),
             coalesced.get(),
-            failures.get(),
+            counted(failures.get(), "failure"),
             given_up.get()
         );
-        for (count, what) in [
-            (timed_out, "timed out"),
-            (cancelled, "cancelled"),
-            (bad_input, "bad records"),
-            (unfinished, "unfinished"),
-        ] {
+        if bad_input.get() > 0 {
+            text += &format!(", {}", counted(bad_input.get(), "bad record"));
+        }
+        for (count, what) in
+            [(timed_out, "timed out"), (cancelled, "cancelled"), (unfinished, "unfinished")]
+        {
             if count.get() > 0 {
                 text += &format!(", {} {what}", count.get());
             }
@@ -183,6 +183,12 @@ impl Tally {
         // Numbers under names can't fail.
         serde_json::to_string(&Report { tally: self, elapsed }).unwrap_or_default()
     }
+}
+
+/// `what`, which takes an s where there is not just one.
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{s}")
 }
 
 pub(crate) fn shown(elapsed: Duration) -> String {

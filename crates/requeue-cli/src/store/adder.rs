@@ -22,7 +22,7 @@ use crate::reader::Sink;
 use crate::run::{Runner, block_on};
 use crate::signals::Level;
 use crate::source::{Input, Source};
-use crate::summary::shown;
+use crate::summary::{counted, shown};
 
 /// How many keys wait to be added together, at most.
 const PART: usize = 256;
@@ -279,15 +279,17 @@ impl Counts {
     fn say(&self, how: Summary, elapsed: Duration) {
         match how {
             Summary::Text => {
-                let mut text = format!("{} adds, {} coalesced", self.adds, self.coalesced);
-                for (count, what) in [
-                    (self.parked, "given up before"),
-                    (self.cancelled, "cancelled"),
-                    (self.bad_input, "bad records"),
-                ] {
+                let adds = counted(self.adds as u64, "add");
+                let mut text = format!("{adds}, {} coalesced", self.coalesced);
+                for (count, what) in
+                    [(self.parked, "parked, and left so (--revive)"), (self.cancelled, "cancelled")]
+                {
                     if count > 0 {
                         text += &format!(", {count} {what}");
                     }
+                }
+                if self.bad_input > 0 {
+                    text += &format!(", {}", counted(self.bad_input as u64, "bad record"));
                 }
                 complain(&format!("{text} in {}", shown(elapsed)));
             }

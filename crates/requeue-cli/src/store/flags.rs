@@ -38,7 +38,7 @@ pub(crate) struct Through {
     #[arg(requires = "store", help_heading = "Input")]
     pub(crate) queue: String,
 
-    /// Others take a key so long after this process has died [30s]
+    /// A dead worker's keys are free again after TIME [30s]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30s")]
     #[arg(hide_default_value = true, requires = "store", help_heading = "Input")]
     pub(crate) lease: Duration,
@@ -55,7 +55,7 @@ pub(crate) struct WorkFlags {
     #[command(flatten)]
     pub(crate) place: Place,
 
-    /// Others take a key so long after this process has died [30s]
+    /// A dead worker's keys are free again after TIME [30s]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30s")]
     #[arg(hide_default_value = true, help_heading = "Queue")]
     pub(crate) lease: Duration,
@@ -84,8 +84,6 @@ pub(crate) struct WorkFlags {
     pub(crate) until_empty: bool,
 }
 
-/// Adds keys to a queue in a store: those named, or else those read from standard input. A key that
-/// waits already is added to what waits; one that runs is run once more afterwards.
 #[derive(Args, Debug)]
 pub(crate) struct AddFlags {
     /// The keys; without any they are read
@@ -107,9 +105,9 @@ pub(crate) struct AddFlags {
     #[arg(long, help_heading = "Adds")]
     pub(crate) revive: bool,
 
-    /// A key comes that waits to be retried: replace, hold
+    /// Whether an add runs a key that waits for its retry now: replace, or not: hold
     ///
-    /// It runs now, or waits. That is the queue's, and said when it is first used [replace].
+    /// Fixed when the queue is first used [replace].
     #[arg(
         long,
         value_enum,
@@ -146,8 +144,6 @@ pub(crate) struct StatusFlags {
     pub(crate) json: bool,
 }
 
-/// Lists the keys that were given up, a line each: the key, how often it was tried, since when it is
-/// parked, and what the last failure was.
 #[derive(Args, Debug)]
 pub(crate) struct ParkedFlags {
     #[command(flatten)]

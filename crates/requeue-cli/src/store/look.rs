@@ -125,7 +125,7 @@ pub(crate) fn cancel(flags: &CancelFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let queue = &flags.place.to_look_at().await?;
         let cancel = async |key| Ok(queue.cancel(key).await?.any());
-        each(&flags.keys, "cancelled", "was neither waiting nor parked", cancel).await
+        each(&flags.keys, "cancelled", "was not ready, waiting or parked", cancel).await
     })
 }
 

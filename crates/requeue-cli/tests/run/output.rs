@@ -191,7 +191,7 @@ fn standard_output_can_be_a_file() {
     child.stdin.take().unwrap().write_all(b"a\n").unwrap();
     assert!(ends_well(child));
     let written = std::fs::read_to_string(dir.join("out")).unwrap();
-    assert!(written.starts_with("a\nrequeue: 1 adds, 1 runs,"), "{written}");
+    assert!(written.starts_with("a\nrequeue: 1 add, 1 run,"), "{written}");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn the_summary_is_text_json_or_nothing() {
     let text = run(&args, input);
     assert!(
         text.stderr.lines().last().unwrap().starts_with(
-            "requeue: 2 adds, 3 runs, 0 coalesced, 2 failures, 1 given up, 1 bad records in "
+            "requeue: 2 adds, 3 runs, 0 coalesced, 2 failures, 1 given up, 1 bad record in "
         ),
         "{}",
         text.stderr

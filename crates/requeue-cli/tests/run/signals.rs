@@ -56,7 +56,7 @@ fn where_nothing_runs_the_first_signal_ends_it() {
     live.wait_for("a");
     live.signal(Signal::TERM);
     // Its standard input is still open.
-    live.wait_for_message("1 adds, 1 runs");
+    live.wait_for_message("1 add, 1 run");
     assert_eq!(live.end().status.signal(), Some(Signal::TERM.as_raw()));
 }
 

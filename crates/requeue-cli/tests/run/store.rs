@@ -86,7 +86,7 @@ fn keys_are_read_in_the_formats_of_run() {
     ];
     let (code, said) = read(&["--input", "json"], records.join("\n").as_bytes());
     assert_eq!(code, Some(3));
-    assert!(said.contains("5 adds, 0 coalesced, 1 cancelled, 1 bad records in "), "{said}");
+    assert!(said.contains("5 adds, 0 coalesced, 1 cancelled, 1 bad record in "), "{said}");
     assert_eq!(status(&dir), [4, 1, 0, 0]);
     assert_eq!(call(&dir, "cancel", &["late"]).code(), Some(0));
     let ended = work(&dir, &["-j1", "-c", "printf '%s\\n' \"$1\""]);
@@ -135,7 +135,7 @@ fn a_key_may_have_any_bytes_but_nul_and_not_too_many() {
     assert_eq!(ended.code(), Some(3));
     let said = "record 9: no key: it has 2049 bytes, more than one can have (2048)";
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
-    assert!(ended.stderr.contains("9 adds, 0 coalesced, 1 bad records in "), "{}", ended.stderr);
+    assert!(ended.stderr.contains("9 adds, 0 coalesced, 1 bad record in "), "{}", ended.stderr);
     let named = call(&dir, "add", &["ok", &"y".repeat(2049), ""]);
     assert_eq!(named.code(), Some(3));
     assert!(named.stderr.contains("\"...: no key: it has 2049 bytes"), "{}", named.stderr);
@@ -178,7 +178,7 @@ fn what_fails_is_tried_again_and_parked_in_the_end() {
     // An add alone does not bring it back.
     let ended = add(&dir, &["fatal"]);
     assert!(
-        ended.stderr.contains("0 adds, 0 coalesced, 1 given up before in "),
+        ended.stderr.contains("0 adds, 0 coalesced, 1 parked, and left so (--revive) in "),
         "{}",
         ended.stderr
     );
@@ -208,7 +208,7 @@ fn parked_keys_are_revived_and_cancelled_by_name_or_all() {
     assert_eq!(status(&dir), [1, 0, 0, 297]);
     let ended = call(&dir, "cancel", &["nobody"]);
     assert_eq!(ended.code(), Some(1));
-    assert!(ended.stderr.contains("\"nobody\": was neither"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("\"nobody\": was not ready"), "{}", ended.stderr);
     let ended = call(&dir, "revive", &["--all"]);
     assert!(ended.stderr.contains("297 revived"), "{}", ended.stderr);
     assert_eq!(status(&dir), [298, 0, 0, 0]);
@@ -227,7 +227,7 @@ fn what_another_process_adds_is_worked_on_at_once() {
     // Once more, however often it comes.
     add(&dir, &["k"]);
     let ended = add(&dir, &["k"]);
-    assert!(ended.stderr.contains("1 adds, 1 coalesced in "), "{}", ended.stderr);
+    assert!(ended.stderr.contains("1 add, 1 coalesced in "), "{}", ended.stderr);
     assert_eq!(status(&dir), [0, 0, 1, 0]);
     assert!(call(&dir, "status", &[]).text().contains("processing  1, 1 to run once more"));
     gate.open(2);
@@ -280,6 +280,8 @@ fn what_makes_no_sense_is_refused() {
         ("nowhere", &["k"][..], 2, "no address of a store, such as sqlite:FILE"),
         ("floppy:jobs", &["k"], 2, "floppy: no kind of store"),
         ("sqlite:", &["k"], 2, "without the name of a file"),
+        ("sqlite::memory:", &["k"], 2, "it would be gone with this process"),
+        ("sqlite://jobs.db", &["k"], 2, "what follows sqlite: is a path"),
         ("sqlite:a?mode=x", &["k"], 2, "mode=x"),
         ("sqlite:jobs.db", &["--queue", "", "k"], 2, "a name has 1 to 200 bytes"),
         ("sqlite:jobs.db", &["--queue", &name, "k"], 2, "a name has 1 to 200 bytes"),

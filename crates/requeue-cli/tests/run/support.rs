@@ -41,7 +41,9 @@ impl Ended {
     /// A number of the summary, as in "3 runs".
     pub(crate) fn count(&self, what: &str) -> u64 {
         let summary = self.stderr.lines().last().unwrap_or_default();
-        let (before, _) = summary.split_once(&format!(" {what}")).unwrap_or_default();
+        // Of one it has no s.
+        let found = summary.split_once(&format!(" {}", what.trim_end_matches('s')));
+        let (before, _) = found.unwrap_or_default();
         before.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
     }
 }

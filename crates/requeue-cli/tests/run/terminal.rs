@@ -111,7 +111,7 @@ fn a_shell_can_stop_and_continue_it_and_time_outs_stand_still() {
         (said, status) = stopped_for(30);
     }
     assert!(status.success(), "{said}");
-    assert!(said.contains("1 adds, 1 runs, 0 coalesced, 0 failures, 0 given up in"), "{said}");
+    assert!(said.contains("1 add, 1 run, 0 coalesced, 0 failures, 0 given up in"), "{said}");
 }
 
 /// A shell stops the program and its command for longer than so many seconds, their time-out.
@@ -160,7 +160,7 @@ fn on_a_terminal_progress_is_a_line_below_the_others() {
         let (before, after) = said.split_once("a line\r\n").unwrap();
         assert!(before.ends_with("\r\x1b[2K"), "{said:?}");
         assert!(after.ends_with("s\r\n"), "the summary is the last: {said:?}");
-        let (once_more, _) = after.split_once("requeue: 1 adds, 1 runs").unwrap();
+        let (once_more, _) = after.split_once("requeue: 1 add, 1 run").unwrap();
         assert!(once_more.is_empty() || once_more.ends_with("\r\x1b[2K"), "{said:?}");
     }
 }
