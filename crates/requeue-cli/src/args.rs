@@ -57,8 +57,8 @@ pub(crate) enum Subcommand {
     /// Those named, or else those read from standard input. A key that waits already is added to what
     /// waits; one that runs is run once more afterwards.
     ///
-    /// Exit: 0 all that were keys are in the store, be it parked, as without --revive what was given up
-    /// stays; 2 usage; 3 bad input; 125 the store can't be reached, or is not prepared.
+    /// Exit: 0 all keys are in the store, where a parked one stays parked without --revive; 2 usage; 3
+    /// some of the input was no key; 125 the store can't be reached, or is not prepared.
     #[cfg(feature = "store")]
     Add(crate::store::AddFlags),
     /// Run a command per key of a queue in a store, here and on other machines
@@ -76,7 +76,7 @@ pub(crate) enum Subcommand {
     Parked(crate::store::ParkedFlags),
     /// Have keys that were given up run again
     ///
-    /// Exit: 0 all of them do; 1 some were not parked; 125 there is no such queue.
+    /// Exit: 0 all of them will; 1 some were not parked; 125 there is no such queue.
     #[cfg(feature = "store")]
     Revive(crate::store::ReviveFlags),
     /// Take keys back: those that wait, not those that run

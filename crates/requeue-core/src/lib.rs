@@ -1,4 +1,4 @@
-//! The state machine of [requeue](https://docs.rs/requeue): pure functions of (state, key, `now`).
+//! The state machine of requeue: pure functions of (state, key, `now`).
 //!
 //! Nothing here reads a clock, starts a thread, wakes a task or draws a random number: time and
 //! seeds are parameters.

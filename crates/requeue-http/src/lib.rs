@@ -58,6 +58,10 @@
 //! In JSON, a key is given as text, with `\n`, `\\`, `\u{1b}` and `\xff` for what can't be shown, and in
 //! base64. Of a key over 4 KiB there is only the beginning, and no base64. All times are in seconds.
 //! An error is `{"error": "limit: ...", "parameter": "limit"}`.
+//!
+//! # Features
+//!
+//! `store`: `Site::of_store`, the page of a queue of requeue-store.
 
 mod builder;
 mod events;

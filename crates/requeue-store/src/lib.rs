@@ -1,4 +1,4 @@
-//! The [`requeue`](https://docs.rs/requeue) work queue, durable and shared: the same promises across
+//! The [`requeue`] work queue, durable and shared: the same promises across
 //! processes and machines, on an engine that you run anyway.
 //!
 //! - **Coalesced, exclusive, never lost, delayed and retried**, as in memory: a key added ten times
@@ -36,12 +36,47 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! [`requeue::workers`] run on such a queue as on one in memory:
+//!
+//! ```
+//! use requeue::workers::{Action, Context, Error, Workers};
+//! # use requeue_store::{Key, Store};
+//!
+//! async fn send(key: Key, context: Context) -> Result<Action, Error> {
+//!     // What is written elsewhere carries `context.epoch()`.
+//!     # let _ = (key, context);
+//!     Ok(Action::done())
+//! }
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! # let store = Store::connect(&url).await?;
+//! # store.migrate().await?;
+//! # let queue = store.queue("invoices").max_failures(5).open().await?;
+//! queue.shut_down_when_idle(); // a service has `run_until(...)` instead
+//! Workers::new(queue, send).concurrency(2).run().await;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Features
+//!
+//! `sqlite`, which is on unless switched off, `postgres` and `redis`: the engines. `prometheus`: metrics.
+//!
 //! # Time
 //!
 //! All times are the engine's: a client whose clock is wrong adds, claims and loses as any other.
 //! In a file time goes on as the machine has been running, on Linux, so that nobody who sets its clock
 //! ends a lease.
 //! How long a lease surely lasts is counted here, from before the engine was asked for it.
+
+// What only some engines use is there for all of them.
+#![cfg_attr(
+    not(all(feature = "sqlite", feature = "postgres", feature = "redis")),
+    allow(dead_code, unreachable_code, unused_imports, unused_variables)
+)]
 
 mod add;
 mod adding;
@@ -87,3 +122,8 @@ pub use crate::item::Item;
 pub use crate::key::Key;
 pub use crate::queue::Queue;
 pub use crate::store::{Opening, Store};
+
+/// The example of the page about stores, so that it compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/STORE.md")]
+pub struct Stores;

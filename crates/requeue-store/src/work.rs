@@ -35,13 +35,11 @@ use crate::queue::Queue;
 /// let queue = store.queue("mail").open().await?;
 /// queue.add_all(["alice", "bob"]).await?;
 ///
-/// let done = async {
-///     while queue.counts().await.is_ok_and(|counts| counts != Default::default()) {
-///         tokio::task::yield_now().await;
-///     }
-/// };
+/// // Or `run_until(...)`, for a service.
+/// queue.shut_down_when_idle();
 /// let workers = Workers::new(queue.clone(), send).concurrency(2);
-/// assert!(workers.run_until(done).await.finished);
+/// assert!(workers.run().await.finished);
+/// assert_eq!(queue.counts().await?, Default::default());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

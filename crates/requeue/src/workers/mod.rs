@@ -362,8 +362,10 @@ impl Context {
         self.priority
     }
 
-    /// The number of this hand-out: of two of a key, the later has the greater one. What is shared
-    /// between machines is fenced by it.
+    /// The number of this hand-out: of two of a key, the later has the greater one.
+    ///
+    /// In memory the numbers begin anew with the process. With a queue in a store they outlive it, and
+    /// only there are they a fence for what is written elsewhere.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
