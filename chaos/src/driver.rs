@@ -18,6 +18,8 @@ use crate::worker::{Failed, LEASE, open};
 
 /// How long it may take until all is done, when nothing happens any more.
 const LONGEST_END: Duration = Duration::from_secs(60);
+/// Of how many violations all is told.
+const DESCRIBED: usize = 20;
 
 /// What is to happen.
 #[derive(Debug)]
@@ -121,7 +123,10 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
     run.faults.extend(other.faults);
     let left = left(&queue).await?;
     let (violations, tally) = examine(&run.events, &run.losses);
-    let told = violations.iter().map(|violation| run.describe(violation));
+    let told = violations.iter().enumerate().map(|(n, violation)| match n {
+        0..DESCRIBED => run.describe(violation),
+        _ => format!("{violation:?}"),
+    });
     let violations = hung.into_iter().chain(told).collect();
     let (store, length) = (subject.name().to_owned(), plan.length);
     Ok(Report { violations, left, store, length, tally, faults: run.faults })

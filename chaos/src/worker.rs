@@ -13,6 +13,8 @@ use crate::process::clocks;
 
 /// How many keys there are that are added again and again.
 const KEYS: u32 = 40;
+/// With so many that are ready, nobody adds more.
+const MANY: u64 = 500;
 pub(crate) const LEASE: Duration = Duration::from_millis(500);
 
 pub(crate) type Failed = Box<dyn std::error::Error + Send + Sync>;
@@ -50,15 +52,16 @@ pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
         opened = open(url).await;
     }
     let queue = opened?;
-    let ending = Arc::new(AtomicBool::new(false));
+    let (ending, full) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let looking = tokio::spawn(look(queue.clone(), Arc::clone(&full)));
     let (mut handling, mut adding) = (JoinSet::new(), JoinSet::new());
     for n in 0..4 {
         let (queue, ending) = (queue.clone(), Arc::clone(&ending));
         handling.spawn(handle(queue, ending, fastrand::Rng::with_seed(seed * 10 + n)));
     }
     for n in 4..6 {
-        let (queue, ending) = (queue.clone(), Arc::clone(&ending));
-        adding.spawn(add(queue, ending, fastrand::Rng::with_seed(seed * 10 + n)));
+        let (queue, full, ending) = (queue.clone(), Arc::clone(&full), Arc::clone(&ending));
+        adding.spawn(add(queue, full, ending, fastrand::Rng::with_seed(seed * 10 + n)));
     }
     // It ends when whoever started this has let it go.
     tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()))
@@ -77,6 +80,7 @@ pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    looking.abort();
     queue.shut_down();
     while let Some(ended) = handling.join_next().await {
         ended?;
@@ -93,8 +97,22 @@ fn tell_all(line: &str) {
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }
 
-async fn add(queue: Queue, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
+/// Says when there is more to do than a machine that has too much else to do gets done.
+async fn look(queue: Queue, full: Arc<AtomicBool>) {
+    loop {
+        if let Ok(counts) = queue.counts().await {
+            full.store(counts.ready > MANY, Ordering::Relaxed);
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn add(queue: Queue, full: Arc<AtomicBool>, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
     while !ending.load(Ordering::SeqCst) {
+        if full.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        }
         let (key, begun) = (key(&mut rng), now());
         let add = match rng.u8(..7) {
             0 => Add::after(Duration::from_micros(rng.u64(..20_000))),
