@@ -2,8 +2,11 @@
 //! company: a batch is what has come while the one before was under way, or comes from tasks that can
 //! run before it leaves.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::yield_now;
@@ -109,7 +112,7 @@ impl<T: Wish> Lane<T> {
                 let mut submitting = Box::pin(submitting);
                 tokio::select! {
                     biased;
-                    () = &mut submitting => {}
+                    () = poll_fn(|at| unless_it_panics(submitting.as_mut(), at)) => {}
                     _ = come.recv_many(&mut batch, MOST) => {
                         tokio::spawn(submitting);
                     }
@@ -118,4 +121,9 @@ impl<T: Wish> Lane<T> {
         });
         Self { sender, aside }
     }
+}
+
+/// As in a task of its own: whoever waits is told, and the others go on.
+fn unless_it_panics(what: Pin<&mut impl Future<Output = ()>>, at: &mut Context<'_>) -> Poll<()> {
+    catch_unwind(AssertUnwindSafe(|| what.poll(at))).unwrap_or(Poll::Ready(()))
 }

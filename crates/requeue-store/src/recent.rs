@@ -17,7 +17,9 @@ const FRESH: Duration = Duration::from_secs(1);
 const SHARE: u32 = 50;
 /// How long a look may take. Engines find out by themselves that nobody is there; this is for what
 /// would never come to an end.
-const LONGEST: Duration = Duration::from_secs(3600);
+const LONGEST: Duration = Duration::from_secs(600);
+/// How long a store that could not be reached is left alone at most.
+const REST: Duration = Duration::from_secs(10);
 /// How many running keys are looked at for those that have been so longest.
 const RUNNING: usize = 256;
 /// How often keys are counted for metrics.
@@ -87,7 +89,7 @@ impl<T: Clone + Send + 'static> Recent<T> {
             }
             Err(fault) => {
                 // Whoever could not be reached may soon be: it is given up by and by.
-                pause = pause.min(FRESH * 2u32.saturating_pow(turn.faults));
+                pause = pause.min(FRESH * 2u32.saturating_pow(turn.faults)).min(REST);
                 turn.faults = turn.faults.saturating_add(1);
                 turn.fault = fault.source.to_string();
             }

@@ -83,7 +83,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 pub(crate) use self::address::Address;
@@ -99,6 +99,8 @@ use crate::time::Micros;
 
 /// How often a claim looks at all there is, at most.
 const WHOLE: Duration = Duration::from_secs(1);
+/// How many connections go through all keys at once, to count them or for a page.
+const LOOKS: usize = 2;
 /// For how long who waits need not say so again: see `requeue.wait`.
 const SAID: Duration = Duration::from_secs(4);
 
@@ -107,6 +109,8 @@ pub(crate) struct Postgres {
     address: Address,
     tls: Tls,
     sessions: Sessions,
+    /// For what may take long, so that it leaves connections to the others.
+    looks: Semaphore,
     /// Leases are renewed even while all others wait for locks.
     renewals: Sessions,
     listener: Listener,
@@ -150,7 +154,8 @@ impl Postgres {
         let renewals = Sessions::new(&address, tls.clone(), 1);
         let listener = Listener::new();
         let claims = Mutex::default();
-        Ok(Self { address, tls: Tls(tls), sessions, renewals, listener, claims, whole })
+        let looks = Semaphore::new(LOOKS);
+        Ok(Self { address, tls: Tls(tls), sessions, looks, renewals, listener, claims, whole })
     }
 
     fn claims(&self) -> MutexGuard<'_, HashMap<i64, Claims>> {
@@ -270,11 +275,17 @@ impl Engine for Postgres {
         after: Option<&'a Key>,
         limit: usize,
     ) -> Answer<'a, Vec<Entry>> {
-        Box::pin(self.sessions.page(queue, state, after, limit))
+        Box::pin(async move {
+            let _turn = self.looks.acquire().await;
+            self.sessions.page(queue, state, after, limit).await
+        })
     }
 
     fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, Counts> {
-        Box::pin(self.sessions.counts(queue))
+        Box::pin(async move {
+            let _turn = self.looks.acquire().await;
+            self.sessions.counts(queue).await
+        })
     }
 
     fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::clock::Reading;
+use super::thread::LONGEST_LOG;
 use super::*;
 use crate::conformance::{Rig, check, check_jitter, steps};
 use crate::engine::BoxFuture;
@@ -394,6 +395,35 @@ async fn who_finds_nothing_writes_nothing() {
     assert_eq!(version(), before);
     a.0.add(&a.1, ask("k", crate::Add::now())).await.expect("added");
     assert_ne!(version(), before);
+}
+
+/// Of readers who never all look away, only the log knows what was written meanwhile.
+#[tokio::test]
+async fn a_log_that_readers_have_kept_is_begun_anew() {
+    let machine = Machine::new();
+    let (engine, place) = machine.process().await;
+    let other = rusqlite::Connection::open(at(&machine.dir)).expect("it opens");
+    let log = || std::fs::metadata(machine.dir.path().join("q-wal")).expect("there is one").len();
+    let read = |verb: &str| other.execute_batch(verb).expect("it reads");
+    read("begin; select count(*) from keys");
+    let long = "k".repeat(Key::LONGEST - 10);
+    let add = async |n: u32| {
+        engine.add(&place, ask(&format!("{n} {long}"), crate::Add::now())).await.expect("added")
+    };
+    let mut added = 0;
+    while log() <= LONGEST_LOG {
+        add(added).await;
+        added += 1;
+    }
+    add(added).await;
+    assert!(log() > LONGEST_LOG, "what somebody reads is kept");
+    read("end");
+    // Somebody else does it, as this one has just tried.
+    let (engine, place) = machine.process().await;
+    engine.add(&place, ask("k", crate::Add::now())).await.expect("added");
+    assert!(log() < LONGEST_LOG);
+    let counts = engine.counts(&place).await.expect("counted");
+    assert_eq!(counts.ready, u64::from(added) + 2);
 }
 
 #[test]

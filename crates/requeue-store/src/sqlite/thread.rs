@@ -28,6 +28,13 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// SQLite's own 2 MiB are too few for the pages between roots and leaves.
 const CACHE_KIB: i32 = 64 * 1024;
 
+/// How long the log may get. SQLite begins it anew only when nobody has written or reads what is not in the
+/// file itself: among several who are busy that may never be.
+pub(super) const LONGEST_LOG: u64 = if cfg!(test) { 1 << 18 } else { 1 << 25 };
+/// How long the others may hold that up, and how long they are left alone if they do.
+const SHORT_PATIENCE: Duration = Duration::from_millis(100);
+const REST: Duration = Duration::from_secs(5);
+
 /// Told whether what it did has been committed.
 type Told = Box<dyn FnOnce(Result<(), Fault>) + Send>;
 
@@ -124,6 +131,8 @@ struct Server {
     /// Of whoever only reads, deferred.
     behaviour: TransactionBehavior,
     clock: Clock,
+    /// When the log was last too long, and could not be begun anew.
+    held_up: Option<Instant>,
 }
 
 impl Server {
@@ -135,7 +144,7 @@ impl Server {
             Ok(connection)
         };
         let connection = open().map_err(|error| fault(&error))?;
-        Ok(Self { connection, path: path.to_owned(), behaviour, clock })
+        Ok(Self { connection, path: path.to_owned(), behaviour, clock, held_up: None })
     }
 
     fn spawn(self) -> Result<Thread, Fault> {
@@ -239,6 +248,28 @@ impl Server {
             // What does not commit has not happened.
             tell(committed.as_ref().copied().map_err(|error| Fault::absent(error.to_string())));
         }
+        if is_writer {
+            self.shorten_log();
+        }
+    }
+
+    /// Begins the log anew when it has got long.
+    fn shorten_log(&mut self) {
+        let mut log = self.path.clone().into_os_string();
+        log.push("-wal");
+        let is_long = || std::fs::metadata(log).is_ok_and(|log| log.len() > LONGEST_LOG);
+        if self.held_up.is_some_and(|since| since.elapsed() < REST) || !is_long() {
+            return;
+        }
+        let shorten = || {
+            self.connection.busy_timeout(SHORT_PATIENCE)?;
+            let sql = "pragma wal_checkpoint(truncate)";
+            let is_held_up = self.connection.query_row(sql, [], |row| row.get::<_, bool>(0));
+            self.connection.busy_timeout(PATIENCE)?;
+            is_held_up
+        };
+        let is_shorter = shorten().is_ok_and(|is_held_up| !is_held_up);
+        self.held_up = (!is_shorter).then(Instant::now);
     }
 
     fn found(&self) -> rusqlite::Result<Found> {

@@ -62,3 +62,25 @@ async fn a_lone_add_that_is_given_up_may_happen_and_holds_up_nobody() {
     queue.add("other").await.expect("it is added");
     assert_eq!(engine.batches(), [1, 1]);
 }
+
+/// Whoever waits panics when it is woken.
+struct Unwell;
+
+impl std::task::Wake for Unwell {
+    fn wake(self: Arc<Self>) {
+        panic!("not well");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lone_add_whose_caller_panics_takes_nobody_with_it() {
+    let (engine, queue) = queue();
+    add_one_by_one(&queue).await;
+    let gate = engine.gate.lock().await;
+    let mut add = Box::pin(queue.add("a"));
+    let waker = std::task::Waker::from(Arc::new(Unwell));
+    assert!(add.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+    drop(gate);
+    settle().await;
+    assert_eq!(queue.add("b").await.expect("it is added"), Added::New);
+}

@@ -142,7 +142,8 @@ where
     /// to both together**. Keep the sum below what kills the program: Kubernetes'
     /// `terminationGracePeriodSeconds` is 30 s by default, and the grace period is 10 s.
     ///
-    /// Only code that blocks its thread is waited for longer, since nothing can stop it.
+    /// Only code that blocks its thread is waited for longer, since nothing can stop it; and a store that
+    /// has not heard yet of what has ended, for as long as the leases of that last.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = Some(timeout);
         self

@@ -110,6 +110,7 @@ if #keys > 0 then
       answer[#answer + 1] = struct.pack(HAND_OUT, epoch, adds, reasons, priority, failures, queued)
     end
   end
+  keep(changed, at)
   redis.call('SET', EPOCH, epoch)
   if #written > 0 then
     redis.call('HSET', ROWS, unpack(written))
@@ -118,7 +119,6 @@ if #keys > 0 then
     end
     redis.call('ZADD', LEASES, unpack(leased))
   end
-  keep(changed, at)
 end
 local due = next_due()
 if #answer == 1 + 2 * max then

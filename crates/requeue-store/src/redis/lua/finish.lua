@@ -17,16 +17,16 @@ for i, text in ipairs(find(keys)) do
       end
     end
   end
-  local row = rows[key] or text and read(key, text)
+  local row = not over[key] and (rows[key] or text and read(key, text))
   if row and is_held(row, epoch, at) then
     finish(row, parsed(how, ENDS), ARGV[4 * i + 1], hold, at)
     changed[#changed + 1] = key
     answers[i] = 1
   end
 end
+keep(changed, at)
 if #over > 0 then
   redis.call('HDEL', ROWS, unpack(over))
   redis.call('ZREM', LEASES, unpack(over))
 end
-keep(changed, at)
 return table.concat(answers)

@@ -354,7 +354,7 @@ async fn what_is_in_one_batch_twice_happens_twice() {
         end(&a.key, a.epoch - 1),
         end(&c.key, c.epoch),
         end(&a.key, a.epoch),
-        end(&a.key, a.epoch),
+        End { how: crate::engine::How::PutBack(a.asked), ..end(&a.key, a.epoch) },
         end(&c.key, c.epoch),
     ];
     let ended = engine.finish(&place, ends).await.expect("answered");
