@@ -24,9 +24,6 @@ const MOST: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a file that SQLite does not wait for is left alone.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How much of the file is kept at hand for those who write, once so much was read: with a million keys,
-/// SQLite's own 2 MiB are too few for the pages between roots and leaves.
-const CACHE_KIB: i32 = 64 * 1024;
 
 /// How long the log may get. SQLite begins it anew only when nobody has written or reads what is not in the
 /// file itself: among several who are busy that may never be.
@@ -174,7 +171,6 @@ impl Server {
                     Synchronous::Full => "full",
                 };
                 self.connection.pragma_update(None, "synchronous", synchronous)?;
-                self.connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
             }
             Ok((found, has_log))
         };
