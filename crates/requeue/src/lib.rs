@@ -81,6 +81,7 @@
 pub mod clock;
 pub mod metrics;
 mod queue;
+mod ranked_mutex;
 mod sync;
 pub mod wait;
 #[cfg(feature = "tokio")]

@@ -77,8 +77,8 @@ pub trait RateLimiter<K>: Send {
     /// How many failures of `key` are counted.
     fn num_requeues(&self, key: &K) -> u32;
 
-    /// The longest delay this limiter gives: what a caller uses in place of an answer when
-    /// [`delay`](Self::delay) panics. Where there is no longest one, a long one.
+    /// The longest delay this limiter gives, or a long one if there is no longest. A queue asks for
+    /// it once, and uses it where [`delay`](Self::delay) panics or cannot be called.
     fn longest(&self) -> Duration {
         Duration::from_secs(300)
     }

@@ -14,7 +14,8 @@ use requeue_core::{BUCKETS, Histogram};
 
 use super::{Sample, Scrape};
 use crate::queue::Shared;
-use crate::sync::{Arc, Guarded, Mutex, MutexGuard, PoisonError, Weak, drop_quietly};
+use crate::ranked_mutex::{Rank, RankedMutex};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, drop_quietly};
 use crate::{BuildError, Key};
 
 /// The queues of a Prometheus registry.
@@ -122,7 +123,7 @@ impl Metrics {
         let queues = Arc::new(Queues {
             buckets,
             by_name: Mutex::new(ByName { queues: BTreeMap::new(), sweep_at: SWEEP_FROM }),
-            scraping: Guarded::new((), true),
+            scraping: RankedMutex::new((), Some(Rank::Scrape)),
         });
         registry.register_collector(Box::new(Arc::clone(&queues)));
         Self { queues }
@@ -202,7 +203,7 @@ struct Queues {
     by_name: Mutex<ByName>,
     /// Held while a scrape holds queues. Their last drop is then the user's code, which may come
     /// back here.
-    scraping: Guarded<()>,
+    scraping: RankedMutex<()>,
 }
 
 struct ByName {

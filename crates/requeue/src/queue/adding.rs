@@ -6,7 +6,8 @@ use requeue_core::{Add, Group};
 
 use super::shared::{Shared, State};
 use crate::Key;
-use crate::sync::{Held, drop_quietly};
+use crate::ranked_mutex::RankedGuard;
+use crate::sync::drop_quietly;
 
 /// How many keys ahead of an add the processor is told of: so many reads of memory it can wait for
 /// at once.
@@ -18,7 +19,7 @@ pub(super) struct Adding<'q, K: Key> {
     shared: &'q Shared<K>,
     keys: IntoIter<(K, u64, Group)>,
     unused: Vec<K>,
-    state: Option<Held<'q, State<K>>>,
+    state: Option<RankedGuard<'q, State<K>>>,
 }
 
 impl<'q, K: Key> Adding<'q, K> {

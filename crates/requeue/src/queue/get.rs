@@ -351,7 +351,7 @@ impl<'q, K: Key, S: BuildHasher> Waiting<'q, K, S> {
                     shared.leave(&mut self.wait);
                     Ok(None)
                 }
-                Some(deadline) if shared.clock.is_real_time() && self.wait.is_thread() => {
+                Some(deadline) if shared.is_real_time && self.wait.is_thread() => {
                     Err(Pause::Until(until.min(deadline)))
                 }
                 Some(deadline) => {

@@ -9,7 +9,8 @@ use requeue_core::{Counts, Cursor, Entry, Histogram, Page, Phase, Time};
 use super::shared::{SLICE, State};
 use super::{Queue, Shared};
 use crate::Key;
-use crate::sync::{Held, Ordering, drop_quietly};
+use crate::ranked_mutex::RankedGuard;
+use crate::sync::{Ordering, drop_quietly};
 
 /// Which keys a [`snapshot`](Queue::snapshot) shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
@@ -337,7 +338,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     /// Makes everything ready that is due, in slices, and keeps the lock.
-    pub(super) fn settled(&self) -> Option<(Held<'_, State<K>>, Time)> {
+    pub(super) fn settled(&self) -> Option<(RankedGuard<'_, State<K>>, Time)> {
         loop {
             let needs_now = |core: &requeue_core::Queue<K>| core.next_due().is_some();
             let (mut state, now) = self.shared.lock_at(None, needs_now).ok()?;
@@ -352,7 +353,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
 impl<K: Key> Shared<K> {
     /// Makes everything ready that is due at `now`, in slices, and keeps the lock.
-    pub(super) fn promoted(&self, now: Time) -> Option<Held<'_, State<K>>> {
+    pub(super) fn promoted(&self, now: Time) -> Option<RankedGuard<'_, State<K>>> {
         loop {
             let mut state = self.lock().ok()?;
             if state.core.promote(now, SLICE) < SLICE {

@@ -10,7 +10,8 @@ use requeue_core::{self as core, Asked, Finish, Finished, HandOut, Time};
 use super::Shared;
 use super::shared::{SLICE, State};
 use crate::Key;
-use crate::sync::{Arc, Held, Ordering, drop_quietly, quietly};
+use crate::ranked_mutex::RankedGuard;
+use crate::sync::{Arc, Ordering, drop_quietly, quietly};
 
 enum Owner<'q, K: Key> {
     Lent(&'q Shared<K>),
@@ -445,7 +446,7 @@ impl<K: Key> Shared<K> {
     #[inline(never)]
     pub(super) fn finish_any(
         &self,
-        state: Held<'_, State<K>>,
+        state: RankedGuard<'_, State<K>>,
         ticket: &core::Ticket,
         how: Finish,
         now: Option<Time>,
@@ -468,7 +469,7 @@ impl<K: Key> Shared<K> {
     #[inline]
     pub(super) fn finished(
         &self,
-        mut state: Held<'_, State<K>>,
+        mut state: RankedGuard<'_, State<K>>,
         finished: Option<Finished<K>>,
     ) -> bool {
         let Some(Finished { mut key, lost, worked, .. }) = finished else {

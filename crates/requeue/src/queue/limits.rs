@@ -1,24 +1,32 @@
-//! The queue's rate limiter, behind a lock of its own and a net.
+//! The queue's rate limiter: its lock, and protection from its panics.
 
 use std::time::Duration;
 
 use requeue_core::{RateLimiter, Time};
 
-use crate::sync::{AtomicBool, Guarded, Ordering, quietly};
+use crate::ranked_mutex::{Rank, RankedMutex};
+use crate::sync::{AtomicBool, Ordering, quietly};
 
-/// A limiter is the user's code: what it panics with, or calls back into, is caught here.
+/// A limiter behind a lock of its own. A limiter is user code, so its panics end here.
+///
+/// Each method answers without the limiter where its lock is refused: the limiter, or code that runs
+/// under a queue's lock, has called the queue.
 pub(crate) struct Limits<K> {
-    limiter: Guarded<Box<dyn RateLimiter<K>>>,
-    /// Whether the limiter says that it has nothing to forget; written under its lock. A success
-    /// then need not take that, and mostly nothing fails. Whoever forgets a failure has got the key
-    /// after it was counted, and so sees what was written then.
+    limiter: RankedMutex<Box<dyn RateLimiter<K>>>,
+    /// The delay that replaces an answer of the limiter.
+    longest: Duration,
+    /// Whether the limiter has nothing to forget, so that a success need not take its lock. Written
+    /// under that lock. Every thread that may forget a failure has received the key after the
+    /// failure was counted, and so sees the value that was written then.
     idle: AtomicBool,
 }
 
 impl<K> Limits<K> {
     pub(super) fn new(limiter: Box<dyn RateLimiter<K>>) -> Self {
         let idle = quietly(|| limiter.is_idle()).unwrap_or(false);
-        Self { limiter: Guarded::new(limiter, true), idle: AtomicBool::new(idle) }
+        let longest = quietly(|| limiter.longest()).unwrap_or(Duration::from_secs(300));
+        let limiter = RankedMutex::new(limiter, Some(Rank::Limiter));
+        Self { limiter, longest, idle: AtomicBool::new(idle) }
     }
 
     fn note_idle(&self, limiter: &dyn RateLimiter<K>) {
@@ -26,14 +34,11 @@ impl<K> Limits<K> {
         self.idle.store(idle, Ordering::Relaxed);
     }
 
-    /// Counts a failure of `key`. A limiter that panics, or that is asked from within itself,
-    /// yields its longest delay.
+    /// Counts a failure of `key`, and returns its delay: the limiter's longest one if it panics or
+    /// cannot be asked from here.
     pub(crate) fn delay(&self, key: &K, now: Time) -> Duration {
-        let fallback = Duration::from_secs(300);
-        let Ok(mut limiter) = self.limiter.lock() else { return fallback };
-        let delay = quietly(|| limiter.delay(key, now))
-            .or_else(|| quietly(|| limiter.longest()))
-            .unwrap_or(fallback);
+        let Ok(mut limiter) = self.limiter.lock() else { return self.longest };
+        let delay = quietly(|| limiter.delay(key, now)).unwrap_or(self.longest);
         self.note_idle(&**limiter);
         delay
     }
@@ -67,9 +72,8 @@ impl<K> Limits<K> {
 
 impl<K> Drop for Limits<K> {
     fn drop(&mut self) {
-        // A limiter whose drop panics must not do so while a queue is dropped.
-        let Ok(mut limiter) = self.limiter.lock() else { return };
-        let limiter = std::mem::replace(&mut *limiter, Box::new(Nothing));
+        // A panic in the limiter's drop must not leave the drop of a queue.
+        let limiter = std::mem::replace(self.limiter.get_mut(), Box::new(Nothing));
         quietly(|| drop(limiter));
     }
 }

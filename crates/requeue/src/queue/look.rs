@@ -10,15 +10,14 @@ use super::shared::{Shared, State};
 use super::waiters::{Kind, Place};
 use crate::Key;
 use crate::clock::Clock;
-use crate::sync::{
-    Held, Ordering, Reentered, SPINS, drop_quietly, park, park_timeout, park_warily, spin_loop,
-};
+use crate::ranked_mutex::{RankedGuard, Reentered};
+use crate::sync::{Ordering, SPINS, drop_quietly, park, park_timeout, park_warily, spin_loop};
 
 /// How soon a parked thread looks again that waits for a clock which does not go by real time.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The lock, and the key that was taken under it.
-type Taken<'a, K> = (Held<'a, State<K>>, Option<HandOut<K>>);
+type Taken<'a, K> = (RankedGuard<'a, State<K>>, Option<HandOut<K>>);
 
 /// A getter that may have to wait.
 pub(super) struct Wait {
@@ -194,7 +193,7 @@ impl<K: Key> Shared<K> {
         }
         // A step of the clock, or a machine that slept, must not be slept through.
         let left = until.since(self.clock.now()).min(Duration::from_secs(3600));
-        if self.clock.is_real_time() {
+        if self.is_real_time {
             park_timeout(left);
         } else {
             // Where time is not the machine's, the alarm wakes; unless its runtime is one that nobody

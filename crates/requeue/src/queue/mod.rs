@@ -65,15 +65,26 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 /// assert_eq!(queue.len(), 2);
 /// ```
 ///
-/// # Code of the user's
+/// # User code
 ///
-/// Under the queue's lock run only a key's `eq` and `clone` (and its `hash`, with an order of one's
-/// own) and an
-/// [order of one's own](requeue_core::CustomOrder). Where these call the queue, they find it
-/// refusing: adds answer [`Added::Refused`], gets and counts find nothing. Where a key's `eq` or
-/// `clone` panics, the panic reaches the caller and the queue is as it was. A custom order that
-/// panics is asked no more; its keys are handed out by age. A panic in a key's or a waker's `drop`
-/// ends there.
+/// The queue calls a key's `eq` and `clone` under its lock, and with a
+/// [custom order](requeue_core::CustomOrder) that order and a key's `hash`, too. It calls the
+/// [limiter](crate::RateLimiter) under a lock of its own. Everything else runs without a lock:
+/// wakers, metrics hooks, group functions, the clock, and the drop of keys.
+///
+/// All of this code may call any queue, and never deadlocks:
+///
+/// - Code without a lock may do anything.
+/// - A limiter may use any queue. But no other limiter answers it: a failure then waits for the
+///   [longest delay](crate::RateLimiter::longest) of the limiter that was not asked, and `forget` and
+///   `num_requeues` find nothing.
+/// - Code that runs under a queue's lock is refused: adds return [`Added::Refused`], gets and counts
+///   find nothing, and an item that is finished there stays in flight. This applies to all queues
+///   whose keys or order have code of their own.
+///
+/// If a key's `eq` or `clone` panics, the caller sees the panic and the queue is unchanged. After a
+/// custom order has panicked, the queue delivers by age and does not ask it again. The queue discards
+/// a panic of a limiter, a hook, or the drop of a key or waker.
 pub struct Queue<K: Key, S = RandomState> {
     shared: Arc<Shared<K>>,
     hasher: Arc<S>,

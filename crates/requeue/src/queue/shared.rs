@@ -12,10 +12,8 @@ use super::waiters::{Waiters, Wakes};
 use crate::Key;
 use crate::clock::{Alarm, Clock};
 use crate::metrics::QueueMetrics;
-use crate::sync::{
-    Arc, AtomicBool, AtomicU64, Guarded, Held, OnceLock, Ordering, Reentered, Weak, drop_quietly,
-    quietly,
-};
+use crate::ranked_mutex::{Rank, RankedGuard, RankedMutex, Reentered};
+use crate::sync::{Arc, AtomicBool, AtomicU64, OnceLock, Ordering, Weak, drop_quietly, quietly};
 
 /// How many keys are handed out, dropped or copied under one hold of the lock.
 pub(super) const SLICE: usize = 256;
@@ -47,7 +45,7 @@ pub(crate) struct State<K> {
 pub(crate) struct Shared<K: Key> {
     /// Tells the queues of a process apart.
     pub(super) number: u64,
-    state: Guarded<State<K>>,
+    state: RankedMutex<State<K>>,
     /// Whether an add needs the time, so that it can be read before the lock is taken. A hint.
     hint: AtomicBool,
     /// Tells the thread that spins that there is a key. A hint.
@@ -57,6 +55,9 @@ pub(crate) struct Shared<K: Key> {
     /// Whether it has an order of the user's own.
     pub(super) has_order: bool,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Whether a parked thread can keep a deadline of this clock. Asked once, because the clock is
+    /// user code and the lock may be held where the answer is needed.
+    pub(super) is_real_time: bool,
     pub(crate) limits: Limits<K>,
     pub(crate) hooks: Option<Arc<dyn QueueMetrics>>,
     pub(crate) name: Option<Arc<str>>,
@@ -78,7 +79,7 @@ pub(super) struct Parts<K: Key> {
 impl<K: Key> Shared<K> {
     pub(super) fn new(parts: Parts<K>) -> Arc<Self> {
         let has_order = matches!(parts.config.order, core::Order::Custom(_));
-        let watched = has_order || !has_plain_code::<K>();
+        let rank = (has_order || !has_plain_code::<K>()).then_some(Rank::Queue);
         let tracks = parts.config.track;
         let core = core::Queue::new(parts.config);
         let hint = core.add_needs_now();
@@ -100,11 +101,12 @@ impl<K: Key> Shared<K> {
         static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Arc::new_cyclic(|this| Self {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
-            state: Guarded::new(state, watched),
+            state: RankedMutex::new(state, rank),
             hint: AtomicBool::new(hint),
             go: AtomicBool::new(false),
             tracks,
             has_order,
+            is_real_time: parts.clock.is_real_time(),
             clock: parts.clock,
             limits: parts.limits,
             hooks: parts.hooks,
@@ -117,7 +119,7 @@ impl<K: Key> Shared<K> {
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> Result<Held<'_, State<K>>, Reentered> {
+    pub(crate) fn lock(&self) -> Result<RankedGuard<'_, State<K>>, Reentered> {
         self.state.lock()
     }
 
@@ -133,7 +135,7 @@ impl<K: Key> Shared<K> {
         &self,
         now: Option<Time>,
         needs: impl Fn(&core::Queue<K>) -> bool,
-    ) -> Result<(Held<'_, State<K>>, Time), Reentered> {
+    ) -> Result<(RankedGuard<'_, State<K>>, Time), Reentered> {
         let now = if self.tracks { now.or_else(|| Some(self.clock.now())) } else { now };
         self.at(self.lock()?, now, needs)
     }
@@ -142,10 +144,10 @@ impl<K: Key> Shared<K> {
     #[inline(always)]
     pub(super) fn at<'a>(
         &'a self,
-        state: Held<'a, State<K>>,
+        state: RankedGuard<'a, State<K>>,
         now: Option<Time>,
         needs: impl Fn(&core::Queue<K>) -> bool,
-    ) -> Result<(Held<'a, State<K>>, Time), Reentered> {
+    ) -> Result<(RankedGuard<'a, State<K>>, Time), Reentered> {
         match now {
             Some(now) => Ok((state, now)),
             None if needs(&state.core) => {
@@ -160,7 +162,7 @@ impl<K: Key> Shared<K> {
     /// Releases the lock, and does what has come up meanwhile: wakes getters, sets the alarm, tells
     /// the hooks.
     #[inline(always)]
-    pub(super) fn release(&self, mut state: Held<'_, State<K>>) {
+    pub(super) fn release(&self, mut state: RankedGuard<'_, State<K>>) {
         let hint = state.core.add_needs_now();
         if state.hint != hint {
             state.hint = hint;
@@ -177,7 +179,7 @@ impl<K: Key> Shared<K> {
     }
 
     #[inline(never)]
-    fn release_with_news(&self, mut state: Held<'_, State<K>>) {
+    fn release_with_news(&self, mut state: RankedGuard<'_, State<K>>) {
         let news = self.hooks.as_ref().map(|hooks| (hooks, state.news()));
         if state.waiters.is_empty() && state.drainers.is_empty() {
             drop(state);
@@ -189,7 +191,7 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    fn settle(&self, mut state: Held<'_, State<K>>) {
+    fn settle(&self, mut state: RankedGuard<'_, State<K>>) {
         let mut wakes = Wakes::new();
         let State { core, waiters, drainers, armed, .. } = &mut *state;
         if core.ending() != core::Ending::Open {
@@ -209,7 +211,7 @@ impl<K: Key> Shared<K> {
         {
             waiters.keep_time(due).into_iter().for_each(|waker| wakes.push(waker));
             // A parked thread knows real time only; another clock has to be asked to wake.
-            arm = due < *armed && !(waiters.has_threads() && self.clock.is_real_time());
+            arm = due < *armed && !(waiters.has_threads() && self.is_real_time);
         }
         drop(state);
         wakes.wake();
@@ -296,10 +298,9 @@ impl<K: Key> Drop for Shared<K> {
         }
         // One by one: a key that panics must not keep the next from being dropped, and two that
         // panic while a collection is dropped end the process.
-        let Ok(mut state) = self.state.lock() else { return };
+        let state = self.state.get_mut();
         let core = std::mem::replace(&mut state.core, core::Queue::new(core::Config::default()));
         let lost = std::mem::take(&mut state.lost);
-        drop(state);
         core.into_keys().chain(lost.into_keys()).for_each(drop_quietly);
     }
 }

@@ -1,0 +1,98 @@
+//! Mutexes that stay free of deadlocks although user code runs under them.
+//!
+//! The queue calls a key's `eq` and `clone` and a custom order while it holds its lock, the limiter
+//! has a lock of its own, and so does a scrape. That user code may call any queue again. Two threads
+//! that take two such locks in opposite order would wait for each other forever. Therefore each
+//! mutex has a [`Rank`], and a thread that holds one may only lock a mutex of a higher rank. Any
+//! other attempt fails with [`Reentered`] at once, for a mutex of another queue, too.
+
+use std::cell::Cell;
+
+use crate::sync::{Mutex, MutexGuard, PoisonError, thread_local};
+
+/// The order in which a thread may take locks. Lower ranks come first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Rank {
+    /// The thread holds no ranked mutex.
+    Nothing,
+    /// One scrape of a metrics registry, which asks its queues.
+    Scrape,
+    /// A limiter, which may ask a queue.
+    Limiter,
+    /// The state of a queue whose keys or order may run user code.
+    Queue,
+}
+
+thread_local! {
+    /// The highest rank of a mutex that this thread holds.
+    static HELD: Cell<Rank> = const { Cell::new(Rank::Nothing) }
+}
+
+/// A mutex with a place in the locking order. It ignores poison: its users change what it guards
+/// only after the user code has returned.
+pub(crate) struct RankedMutex<T> {
+    value: Mutex<T>,
+    /// `None` if no user code runs under this mutex. It then needs no check, as its holder takes no
+    /// further lock.
+    rank: Option<Rank>,
+}
+
+/// This thread holds a mutex of the same rank or of a higher one.
+#[derive(Debug)]
+pub(crate) struct Reentered;
+
+/// A locked [`RankedMutex`].
+pub(crate) struct RankedGuard<'a, T> {
+    guard: MutexGuard<'a, T>,
+    /// The rank that the thread held before, if this mutex is ranked.
+    restore: Option<Rank>,
+}
+
+impl<T> RankedMutex<T> {
+    pub(crate) fn new(value: T, rank: Option<Rank>) -> Self {
+        Self { value: Mutex::new(value), rank }
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> Result<RankedGuard<'_, T>, Reentered> {
+        let Some(rank) = self.rank else {
+            let guard = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+            return Ok(RankedGuard { guard, restore: None });
+        };
+        let held = HELD.with(Cell::get);
+        if held >= rank {
+            return Err(Reentered);
+        }
+        let guard = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        HELD.with(|held| held.set(rank));
+        Ok(RankedGuard { guard, restore: Some(held) })
+    }
+
+    /// The value, without a lock: nobody else has this mutex.
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Drop for RankedGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(rank) = self.restore {
+            HELD.with(|held| held.set(rank));
+        }
+    }
+}
+
+impl<T> std::ops::Deref for RankedGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> std::ops::DerefMut for RankedGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
