@@ -16,6 +16,7 @@ pub(crate) enum Rank {
     /// The thread holds no ranked mutex.
     Nothing,
     /// One scrape of a metrics registry, which asks its queues.
+    #[cfg(feature = "prometheus")]
     Scrape,
     /// A limiter, which may ask a queue.
     Limiter,
@@ -23,10 +24,12 @@ pub(crate) enum Rank {
     Queue,
 }
 
-thread_local! {
-    /// The highest rank of a mutex that this thread holds.
-    static HELD: Cell<Rank> = const { Cell::new(Rank::Nothing) }
-}
+// The highest rank of a mutex that this thread holds.
+#[cfg(not(requeue_loom))]
+thread_local!(static HELD: Cell<Rank> = const { Cell::new(Rank::Nothing) });
+// loom's macro has no form for constants.
+#[cfg(requeue_loom)]
+thread_local!(static HELD: Cell<Rank> = Cell::new(Rank::Nothing));
 
 /// A mutex with a place in the locking order. It ignores poison: its users change what it guards
 /// only after the user code has returned.
