@@ -6,10 +6,10 @@ mod common;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use common::{fake, poll};
+use common::{Wakes, fake, poll};
 use requeue::clock::{Alarm, FakeClock};
 use requeue::{Clock, CustomOrder, Order, Queue, Time};
 
@@ -204,4 +204,83 @@ fn a_task_that_waits_on_hundreds_of_queues_is_served_by_each() {
         queues[290].add(290);
         assert_eq!(task.await.unwrap(), Some(290));
     });
+}
+
+/// Random rounds of tasks that are woken and not polled, beside one task that is: the live task gets
+/// the lone key once the clock has moved on, whatever happened before.
+#[test]
+fn a_lone_key_reaches_a_live_task_behind_any_number_of_tasks_that_are_not_polled() {
+    let mut random = fastrand::Rng::with_seed(16);
+    for round in 0..500 {
+        let (queue, clock) = fake::<u32>();
+        let mut stuck: Vec<_> = (0..random.usize(1..8)).map(|_| Box::pin(queue.get())).collect();
+        for getter in &mut stuck {
+            assert!(poll(getter, Waker::noop()).is_pending());
+        }
+        let (wakes, waker) = Wakes::new();
+        let mut live = Box::pin(queue.get());
+        assert!(poll(&mut live, &waker).is_pending());
+        // Tasks that come back and wait again, or go, before the key is added.
+        for _ in 0..random.usize(..4) {
+            match random.usize(..3) {
+                0 => drop(stuck.pop()),
+                1 => stuck.iter_mut().for_each(|getter| _ = poll(getter, Waker::noop())),
+                _ => clock.advance(Duration::from_millis(random.u64(..9))),
+            }
+        }
+        if random.bool() {
+            queue.add(7);
+        } else {
+            queue.add_after(7, Duration::from_millis(1));
+        }
+        // One at a time at worst, each after its grace.
+        for _ in 0..8 {
+            if wakes.count() == 0 {
+                clock.advance(Duration::from_millis(5));
+            }
+        }
+        assert!(wakes.count() > 0, "round {round}");
+        let Poll::Ready(Some(item)) = poll(&mut live, &waker) else { panic!("round {round}") };
+        assert_eq!(*item, 7);
+    }
+}
+
+/// Counts the alarms that watch over tasks.
+struct Watched(FakeClock, Arc<AtomicUsize>);
+
+impl Clock for Watched {
+    fn now(&self) -> Time {
+        self.0.now()
+    }
+
+    fn arm(&self, at: Time, waker: &Waker) -> Alarm {
+        self.0.arm(at, waker)
+    }
+
+    fn arm_watchdog(&self, at: Time, waker: &Waker) -> Alarm {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.arm_watchdog(at, waker)
+    }
+}
+
+/// Whatever the number of keys, a grace costs one alarm; where nobody waits behind, it costs none.
+#[test]
+fn tasks_that_are_polled_cost_one_alarm_for_each_grace_at_most() {
+    for (tasks, alarms) in [(1, 0), (2, 0), (3, 1), (9, 1)] {
+        let (clock, count) = (FakeClock::new(), Arc::new(AtomicUsize::new(0)));
+        let watched = Watched(clock.clone(), Arc::clone(&count));
+        let queue = Queue::builder().clock(watched).build().unwrap();
+        let mut getters: Vec<_> = (0..tasks).map(|_| Box::pin(queue.get())).collect();
+        getters.iter_mut().for_each(|getter| assert!(poll(getter, Waker::noop()).is_pending()));
+        for key in 0..100 {
+            queue.add(key);
+            let Poll::Ready(Some(item)) = poll(&mut getters[0], Waker::noop()) else { panic!() };
+            item.succeed();
+            getters[0] = Box::pin(queue.get());
+            getters.iter_mut().for_each(|getter| assert!(poll(getter, Waker::noop()).is_pending()));
+        }
+        assert_eq!((count.load(Ordering::Relaxed), clock.armed()), (alarms, 0));
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(count.load(Ordering::Relaxed), alarms, "an idle queue is not watched");
+    }
 }

@@ -37,13 +37,19 @@ struct Shared {
 struct State {
     now: Time,
     timers: Timers,
+    /// Alarms of queues that watch over tasks. They go off like all others, and are counted nowhere.
+    watchdogs: Timers,
 }
+
+/// Selects one of the two sets of alarms.
+type Set = fn(&mut State) -> &mut Timers;
 
 impl FakeClock {
     /// A clock that stands at one second after its origin.
     #[must_use]
     pub fn new() -> Self {
-        let state = State { now: Time::ZERO + Duration::from_secs(1), timers: Timers::new() };
+        let now = Time::ZERO + Duration::from_secs(1);
+        let state = State { now, timers: Timers::new(), watchdogs: Timers::new() };
         Self(Arc::new(Shared { state: Mutex::new(state), more_armed: Condvar::new() }))
     }
 
@@ -140,7 +146,8 @@ impl FakeClock {
                     return output;
                 }
             }
-            match self.next_alarm() {
+            let watchdog = || self.lock().watchdogs.earliest().map(|(at, _)| at);
+            match self.next_alarm().or_else(watchdog) {
                 Some(at) => self.set(at),
                 None => panic!("the future waits, and no alarm of its clock is armed"),
             }
@@ -161,16 +168,10 @@ impl FakeClock {
     fn pop_due(&self) -> Option<Waker> {
         let mut state = self.lock();
         let now = state.now;
-        state.timers.pop_due(now)
-    }
-}
-
-impl Clock for FakeClock {
-    fn now(&self) -> Time {
-        self.now()
+        state.timers.pop_due(now).or_else(|| state.watchdogs.pop_due(now))
     }
 
-    fn arm(&self, at: Time, waker: &Waker) -> Alarm {
+    fn arm_in(&self, set: Set, at: Time, waker: &Waker) -> Alarm {
         if at == Time::NEVER {
             return Alarm::none();
         }
@@ -181,10 +182,24 @@ impl Clock for FakeClock {
             waker.wake();
             return Alarm::none();
         }
-        let key = state.timers.insert(at, waker);
+        let key = set(&mut state).insert(at, waker);
         drop(state);
         self.0.more_armed.notify_all();
-        Alarm::new(Disarm { clock: self.clone(), key })
+        Alarm::new(Disarm { clock: self.clone(), set, key })
+    }
+}
+
+impl Clock for FakeClock {
+    fn now(&self) -> Time {
+        self.now()
+    }
+
+    fn arm(&self, at: Time, waker: &Waker) -> Alarm {
+        self.arm_in(|state| &mut state.timers, at, waker)
+    }
+
+    fn arm_watchdog(&self, at: Time, waker: &Waker) -> Alarm {
+        self.arm_in(|state| &mut state.watchdogs, at, waker)
     }
 }
 
@@ -205,13 +220,14 @@ impl fmt::Debug for FakeClock {
 
 struct Disarm {
     clock: FakeClock,
+    set: Set,
     key: Key,
 }
 
 impl Drop for Disarm {
     fn drop(&mut self) {
         // The waker is dropped after the lock is free: its own drop may use the clock.
-        let waker = self.clock.lock().timers.remove(self.key);
+        let waker = (self.set)(&mut self.clock.lock()).remove(self.key);
         drop(waker);
     }
 }

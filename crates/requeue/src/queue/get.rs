@@ -60,9 +60,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped has taken no key, and passes on the wake it was given. One that is
-    /// not polled for long holds no key and keeps no other getter waiting; of several such in one
-    /// queue, `docs/SEMANTICS.md` says how far that goes.
+    /// A future that is dropped has taken no key, and passes on the wake-up it was given. A future
+    /// that is woken and not polled takes no key either. It delays another task by 5 ms at most for
+    /// each two such futures that wait before it.
     ///
     /// Each key spends a unit of tokio's cooperative budget, so that a loop over a full queue lets
     /// others run.

@@ -2,6 +2,7 @@
 
 use std::any::TypeId;
 use std::task::{Wake, Waker};
+use std::time::Duration;
 
 use requeue_core::{self as core, Time};
 
@@ -35,11 +36,22 @@ pub(crate) struct State<K> {
     /// Whether a thread is arming it, and whether it has to look once more.
     arming: bool,
     arm_again: bool,
+    /// Set while the clock watches over a task that was woken and has not been polled.
+    watch: Option<Box<Watch>>,
     /// What `Shared::hint` says.
     hint: bool,
     /// What the hooks were told so far. Apart, as few queues have some.
     pub(super) told: Option<Box<Told>>,
 }
+
+/// A wake-up that has to be used before the alarm goes off.
+struct Watch {
+    wake: u64,
+    alarm: Alarm,
+}
+
+/// How long a woken task may leave a key to itself while other tasks wait.
+const GRACE: Duration = Duration::from_millis(5);
 
 /// What all handles of a queue share.
 pub(crate) struct Shared<K: Key> {
@@ -94,6 +106,7 @@ impl<K: Key> Shared<K> {
             armed: Time::NEVER,
             arming: false,
             arm_again: false,
+            watch: None,
             hint,
             told: None,
         };
@@ -193,7 +206,7 @@ impl<K: Key> Shared<K> {
 
     fn settle(&self, mut state: RankedGuard<'_, State<K>>) {
         let mut wakes = Wakes::new();
-        let State { core, waiters, drainers, armed, .. } = &mut *state;
+        let State { core, waiters, drainers, armed, watch, .. } = &mut *state;
         if core.ending() != core::Ending::Open {
             if core.is_finished() {
                 waiters.wake_all(true, &mut wakes);
@@ -204,7 +217,12 @@ impl<K: Key> Shared<K> {
                 drainers.drain(..).for_each(|(_, waker)| wakes.push(waker));
             }
         }
-        waiters.wake_for(core.eligible(), &mut wakes);
+        let eligible = core.eligible();
+        waiters.wake_for(eligible, &mut wakes);
+        let unused = waiters.unused_wake(eligible).filter(|_| watch.is_none());
+        if let Some(wake) = unused {
+            *watch = Some(Box::new(Watch { wake, alarm: Alarm::none() }));
+        }
         let mut arm = false;
         if !waiters.is_empty()
             && let Some(due) = core.next_due()
@@ -217,6 +235,9 @@ impl<K: Key> Shared<K> {
         wakes.wake();
         if arm {
             self.arm();
+        }
+        if let Some(wake) = unused {
+            self.watch(wake);
         }
     }
 
@@ -285,6 +306,38 @@ impl<K: Key> Shared<K> {
         }
     }
 
+    /// Arms an alarm for the tasks that were woken up to `wake`. At most one is armed at a time, and
+    /// none where no task waits behind them, so that a busy queue arms one per [`GRACE`] at most.
+    #[cold]
+    fn watch(&self, wake: u64) {
+        let waker = Waker::from(Arc::new(Overdue(Weak::clone(&self.this))));
+        let alarm = quietly(|| self.clock.arm_watchdog(self.clock.now() + GRACE, &waker));
+        let Ok(mut state) = self.lock() else { return };
+        let unused = match (&mut state.watch, alarm) {
+            (Some(watch), Some(alarm)) if watch.wake == wake => {
+                Some(std::mem::replace(&mut watch.alarm, alarm))
+            }
+            // The clock panics: the next operation tries again.
+            (watch, None) => watch.take_if(|watch| watch.wake == wake).map(|watch| watch.alarm),
+            // The alarm has gone off already.
+            (_, alarm) => alarm,
+        };
+        drop(state);
+        drop_quietly(unused);
+    }
+
+    /// The grace of the tasks that were watched is over. If they have not come, others are woken in
+    /// their place.
+    fn overdue(&self) {
+        let Ok(mut state) = self.lock() else { return };
+        let watch = state.watch.take();
+        if let Some(watch) = &watch {
+            state.waiters.give_back(watch.wake);
+        }
+        self.release(state);
+        drop_quietly(watch);
+    }
+
     /// A handle that keeps the queue alive. There is one while anything borrows from it.
     pub(super) fn handle(&self) -> Option<Arc<Self>> {
         self.this.upgrade()
@@ -329,6 +382,21 @@ impl<K: Key> Wake for Timer<K> {
     fn wake_by_ref(self: &Arc<Self>) {
         if let Some(shared) = self.0.upgrade() {
             shared.tick();
+        }
+    }
+}
+
+/// The queue as the waker of an alarm for tasks that were woken and are not polled.
+struct Overdue<K: Key>(Weak<Shared<K>>);
+
+impl<K: Key> Wake for Overdue<K> {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.overdue();
         }
     }
 }

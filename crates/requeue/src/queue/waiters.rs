@@ -206,6 +206,14 @@ impl Waiters {
         }
     }
 
+    /// The last wake that was given to a task, if nobody has come for it and a key although another
+    /// task waits. That wake may never be used, so the caller watches over it.
+    #[inline]
+    pub(crate) const fn unused_wake(&self, keys: usize) -> Option<u64> {
+        let only_tasks_come = self.to_task > self.returned && self.to_thread <= self.returned;
+        if keys > 0 && self.head != NONE && only_tasks_come { Some(self.to_task) } else { None }
+    }
+
     /// The first thread in the list; there is one.
     fn first_thread(&self) -> u32 {
         let mut at = self.head;
@@ -240,7 +248,8 @@ impl Waiters {
         }
     }
 
-    fn give_back(&mut self, wake: u64) {
+    /// Counts neither this wake nor any earlier one any more.
+    pub(crate) fn give_back(&mut self, wake: u64) {
         self.returned = self.returned.max(wake);
     }
 
