@@ -118,10 +118,10 @@ pub(crate) fn build<K: Key>(builder: Builder<K, FixedState>) -> Queue<K> {
 /// Hooks that do nothing: what is left is what it costs to call them, and the times they are told.
 pub(crate) struct Deaf;
 
-impl QueueMetrics for Deaf {}
+impl<K> QueueMetrics<K> for Deaf {}
 
-impl MetricsProvider for Deaf {
-    fn queue(&self, _: &str) -> Arc<dyn QueueMetrics> {
+impl<K> MetricsProvider<K> for Deaf {
+    fn queue(&self, _: &str) -> Arc<dyn QueueMetrics<K>> {
         Arc::new(Self)
     }
 }

@@ -280,6 +280,12 @@ impl<K: Eq + Clone> Queue<K> {
         true
     }
 
+    /// The key of this delivery, if it has not ended.
+    #[must_use]
+    pub fn key_of(&self, ticket: &Ticket) -> Option<&K> {
+        self.locate(ticket).map(|slot| &self.records.get(slot).key)
+    }
+
     /// Whether the key of this hand-out was added again since.
     #[must_use]
     pub fn is_dirty(&self, ticket: &Ticket) -> bool {

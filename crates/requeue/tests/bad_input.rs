@@ -28,10 +28,10 @@ fn a_priority_order_that_says_nothing_is_an_error() {
 fn metrics_without_a_name_are_an_error() {
     struct Quiet;
 
-    impl QueueMetrics for Quiet {}
+    impl<K> QueueMetrics<K> for Quiet {}
 
-    impl MetricsProvider for Quiet {
-        fn queue(&self, _: &str) -> Arc<dyn QueueMetrics> {
+    impl<K> MetricsProvider<K> for Quiet {
+        fn queue(&self, _: &str) -> Arc<dyn QueueMetrics<K>> {
             Arc::new(Self)
         }
     }

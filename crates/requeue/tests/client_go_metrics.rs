@@ -33,20 +33,20 @@ impl TestMetrics {
     }
 }
 
-impl QueueMetrics for TestMetrics {
+impl<K> QueueMetrics<K> for TestMetrics {
     fn add(&self) {
         let mut seen = self.seen();
         seen.adds += 1;
         seen.depth += 1;
     }
 
-    fn get(&self, queued: Duration) {
+    fn get(&self, _: &K, queued: Duration) {
         let mut seen = self.seen();
         seen.depth -= 1;
         seen.latency = (queued.as_secs_f64(), seen.latency.1 + 1);
     }
 
-    fn done(&self, worked: Duration) {
+    fn done(&self, _: &K, worked: Duration) {
         let mut seen = self.seen();
         seen.duration = (worked.as_secs_f64(), seen.duration.1 + 1);
     }
@@ -62,8 +62,8 @@ impl QueueMetrics for TestMetrics {
 
 struct Provider(Arc<TestMetrics>);
 
-impl MetricsProvider for Provider {
-    fn queue(&self, name: &str) -> Arc<dyn QueueMetrics> {
+impl<K> MetricsProvider<K> for Provider {
+    fn queue(&self, name: &str) -> Arc<dyn QueueMetrics<K>> {
         assert_eq!(name, "test");
         self.0.clone()
     }

@@ -273,6 +273,34 @@ fn a_drain_past_its_deadline_says_what_is_left() {
     assert!(ready(queue.drain(secs(5))).finished);
 }
 
+/// client-go's `ShutDownWithDrain`.
+#[test]
+fn a_drain_of_what_is_in_flight_ends_although_keys_are_ready_and_taken_at_once() {
+    let (queue, _clock) = fake();
+    queue.add_all(["a", "b", "c"]);
+    let first = queue.try_get().unwrap();
+    let (wakes, waker) = Wakes::new();
+    let mut all = Box::pin(queue.shut_down_with_drain());
+    let mut in_flight = Box::pin(queue.shut_down_with_drain().in_flight_only());
+    assert!(poll(&mut all, &waker).is_pending());
+    assert!(poll(&mut in_flight, &waker).is_pending());
+    first.succeed();
+    assert_eq!(wakes.count(), 1, "only one has reached its end");
+    // The next key is in flight before the drain is polled.
+    let second = queue.try_get().unwrap();
+    let drained = ready(in_flight);
+    assert_eq!((drained.finished, drained.ready, drained.processing), (true, 1, 1));
+    assert!(poll(&mut all, &waker).is_pending());
+    second.succeed();
+    assert_eq!(take_all(&queue), ["c"]);
+    assert!(ready(all).finished);
+
+    let (queue, _clock) = fake();
+    queue.add_all(["a", "b"]);
+    let drained = queue.shut_down_with_drain().in_flight_only().wait_blocking();
+    assert_eq!((drained.finished, drained.ready), (true, 2), "nothing is in flight");
+}
+
 #[test]
 fn a_later_shut_down_ends_every_drain_before() {
     let (queue, _clock) = fake();

@@ -220,16 +220,16 @@ impl Log {
     }
 }
 
-impl QueueMetrics for Log {
+impl<K> QueueMetrics<K> for Log {
     fn add(&self) {
         self.note("add");
     }
 
-    fn get(&self, queued: Duration) {
+    fn get(&self, _: &K, queued: Duration) {
         self.note(format!("get after {queued:?}"));
     }
 
-    fn done(&self, worked: Duration) {
+    fn done(&self, _: &K, worked: Duration) {
         self.note(format!("done after {worked:?}"));
     }
 
@@ -240,10 +240,10 @@ impl QueueMetrics for Log {
 
 struct Provider(Arc<Log>);
 
-impl MetricsProvider for Provider {
-    fn queue(&self, name: &str) -> Arc<dyn QueueMetrics> {
+impl<K> MetricsProvider<K> for Provider {
+    fn queue(&self, name: &str) -> Arc<dyn QueueMetrics<K>> {
         self.0.note(name);
-        Arc::clone(&self.0) as Arc<dyn QueueMetrics>
+        Arc::clone(&self.0) as Arc<dyn QueueMetrics<K>>
     }
 }
 

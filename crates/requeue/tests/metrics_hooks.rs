@@ -3,14 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use requeue::clock::{Alarm, Clock, FakeClock};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
-use requeue::{BuildError, EarlyAdd, Queue, Time};
+use requeue::{BuildError, EarlyAdd, Item, Queue, Time};
 
 #[derive(Default)]
 struct Counters {
@@ -21,18 +21,18 @@ struct Counters {
     retries: AtomicU64,
 }
 
-impl QueueMetrics for Counters {
+impl<K> QueueMetrics<K> for Counters {
     fn add(&self) {
         self.adds.fetch_add(1, Relaxed);
         self.depth.fetch_add(1, Relaxed);
     }
 
-    fn get(&self, _: Duration) {
+    fn get(&self, _: &K, _: Duration) {
         self.gets.fetch_add(1, Relaxed);
         self.depth.fetch_sub(1, Relaxed);
     }
 
-    fn done(&self, _: Duration) {
+    fn done(&self, _: &K, _: Duration) {
         self.done.fetch_add(1, Relaxed);
     }
 
@@ -47,13 +47,13 @@ impl QueueMetrics for Counters {
 
 struct Provider<T>(Arc<T>);
 
-impl<T: QueueMetrics + 'static> MetricsProvider for Provider<T> {
-    fn queue(&self, _: &str) -> Arc<dyn QueueMetrics> {
+impl<K, T: QueueMetrics<K> + 'static> MetricsProvider<K> for Provider<T> {
+    fn queue(&self, _: &str) -> Arc<dyn QueueMetrics<K>> {
         self.0.clone()
     }
 }
 
-fn queue_with<T: QueueMetrics + 'static>(
+fn queue_with<T: QueueMetrics<u8> + 'static>(
     hooks: &Arc<T>,
     clock: &FakeClock,
     policy: EarlyAdd,
@@ -190,16 +190,16 @@ fn a_hook_may_use_the_queue() {
         }
     }
 
-    impl QueueMetrics for Curious {
+    impl<K> QueueMetrics<K> for Curious {
         fn add(&self) {
             self.look();
         }
 
-        fn get(&self, _: Duration) {
+        fn get(&self, _: &K, _: Duration) {
             self.look();
         }
 
-        fn done(&self, _: Duration) {
+        fn done(&self, _: &K, _: Duration) {
             self.look();
         }
     }
@@ -220,16 +220,16 @@ fn a_hook_may_use_the_queue() {
 fn a_hook_that_panics_does_nothing() {
     struct Broken;
 
-    impl QueueMetrics for Broken {
+    impl<K> QueueMetrics<K> for Broken {
         fn add(&self) {
             panic!("a hook's own");
         }
 
-        fn get(&self, _: Duration) {
+        fn get(&self, _: &K, _: Duration) {
             panic!("a hook's own");
         }
 
-        fn done(&self, _: Duration) {
+        fn done(&self, _: &K, _: Duration) {
             panic!("a hook's own");
         }
 
@@ -295,4 +295,70 @@ fn without_metrics_no_clock_is_read() {
     tracked.add(1);
     tracked.try_get().unwrap().done();
     assert_eq!(clock.0.load(Relaxed), 3, "once an operation with them");
+}
+
+/// Every way to take a key, and every way to end its delivery.
+#[test]
+fn get_and_done_receive_the_key_however_it_is_taken_and_however_it_ends() {
+    #[derive(Default)]
+    struct Keys(Mutex<Vec<(&'static str, u8)>>);
+
+    impl QueueMetrics<u8> for Keys {
+        fn get(&self, key: &u8, _: Duration) {
+            self.0.lock().unwrap().push(("get", *key));
+        }
+
+        fn done(&self, key: &u8, _: Duration) {
+            self.0.lock().unwrap().push(("done", *key));
+        }
+    }
+
+    type Take = fn(&Queue<u8>) -> Option<Item<'static, u8>>;
+    type End = fn(&Queue<u8>, Item<'static, u8>);
+
+    let takes: [Take; 5] = [
+        |queue| queue.try_get_owned(),
+        |queue| queue.try_get().map(Item::into_owned),
+        |queue| queue.try_get_many(1).pop().map(Item::into_owned),
+        |queue| queue.get_blocking().map(Item::into_owned),
+        |queue| queue.get_timeout_blocking(Duration::ZERO).map(Item::into_owned),
+    ];
+    let ends: [End; 12] = [
+        |_, item| item.succeed(),
+        |_, item| _ = item.retry(),
+        |_, item| item.retry_after(Duration::from_secs(1)),
+        |_, item| item.requeue_after(Duration::from_secs(1)),
+        |_, item| item.put_back(),
+        |_, item| item.give_up(),
+        |_, item| item.done(),
+        |_, item| drop(item),
+        |_, item| Item::succeed_all([item]),
+        |queue, item| drop(queue.succeed_and_try_get(item)),
+        |queue, item| {
+            let (_, ticket) = item.into_parts();
+            assert!(queue.done_ticket(ticket));
+        },
+        |queue, item| {
+            let (key, _) = item.into_parts();
+            assert!(queue.done(&key));
+        },
+    ];
+    for policy in [EarlyAdd::Keep, EarlyAdd::Hold] {
+        for dirty in [false, true] {
+            for (key, take) in (0..).zip(takes) {
+                for end in ends {
+                    let (keys, clock) = (Arc::new(Keys::default()), FakeClock::new());
+                    let queue = queue_with(&keys, &clock, policy);
+                    queue.add(key);
+                    let item = take(&queue).unwrap();
+                    if dirty {
+                        queue.add(key);
+                    }
+                    end(&queue, item);
+                    let seen = keys.0.lock().unwrap().clone();
+                    assert_eq!(seen[..2], [("get", key), ("done", key)]);
+                }
+            }
+        }
+    }
 }

@@ -176,16 +176,16 @@ impl RateLimiter<Key> for Second {
 
 struct Hooks;
 
-impl QueueMetrics for Hooks {
+impl<K> QueueMetrics<K> for Hooks {
     fn add(&self) {
         user_code(Hook);
     }
 
-    fn get(&self, _: Duration) {
+    fn get(&self, _: &K, _: Duration) {
         user_code(Hook);
     }
 
-    fn done(&self, _: Duration) {
+    fn done(&self, _: &K, _: Duration) {
         user_code(Hook);
     }
 
@@ -198,8 +198,8 @@ impl QueueMetrics for Hooks {
     }
 }
 
-impl MetricsProvider for Hooks {
-    fn queue(&self, _: &str) -> Arc<dyn QueueMetrics> {
+impl<K> MetricsProvider<K> for Hooks {
+    fn queue(&self, _: &str) -> Arc<dyn QueueMetrics<K>> {
         Arc::new(Self)
     }
 }

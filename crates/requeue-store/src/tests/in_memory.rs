@@ -62,16 +62,16 @@ impl RateLimiter<Key> for Steady {
 #[derive(Debug, Default)]
 struct Last(Mutex<Duration>);
 
-impl QueueMetrics for Last {
-    fn get(&self, queued: Duration) {
+impl<K> QueueMetrics<K> for Last {
+    fn get(&self, _: &K, queued: Duration) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = queued;
     }
 }
 
 struct OfLast(Arc<Last>);
 
-impl MetricsProvider for OfLast {
-    fn queue(&self, _: &str) -> Arc<dyn QueueMetrics> {
+impl<K> MetricsProvider<K> for OfLast {
+    fn queue(&self, _: &str) -> Arc<dyn QueueMetrics<K>> {
         Arc::clone(&self.0) as _
     }
 }

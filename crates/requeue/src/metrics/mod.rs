@@ -25,76 +25,79 @@ use std::time::Duration;
 pub use self::prometheus::{Buckets, Metrics};
 pub use self::sample::{Sample, Scrape};
 
-/// What a queue tells a metrics backend, before the operation returns and outside every lock.
+/// Receives the events of a queue with keys of type `K`.
 ///
-/// Counts and ages that a backend reads when it is scraped are asked of the queue itself; these
-/// hooks are for those that want every event, as client-go's `MetricsProvider` does. All of them
-/// do nothing unless overridden. A hook may use the queue. One that panics is as good as one that
-/// does nothing.
+/// A queue calls these hooks before the operation returns, and without a lock. They are for backends
+/// that want every event, as client-go's `MetricsProvider`; a backend that is scraped asks the queue.
+/// All hooks do nothing unless overridden. A hook may use the queue. The queue discards its panics.
 ///
-/// Hooks of operations on different threads are called in any order. A gauge of the depth that goes
-/// up and down by them is right whenever no operation is under way.
+/// [`get`](Self::get) and [`done`](Self::done) receive the key, for example to measure per
+/// namespace. The other events are only counted under the queue's lock, as a copy of the key for each
+/// of them would be made there, too; the operation that causes them returns what it did.
+///
+/// Hooks of operations on different threads run in any order. A gauge of the depth that goes up and
+/// down by them is correct whenever no operation is under way.
 ///
 /// ```
 /// use requeue::Queue;
 /// use requeue::metrics::{MetricsProvider, QueueMetrics};
-/// use std::sync::Arc;
-/// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+/// use std::sync::{Arc, Mutex};
+/// use std::time::Duration;
 ///
 /// #[derive(Default)]
-/// struct Adds(AtomicU64);
+/// struct Runs(Mutex<Vec<String>>);
 ///
-/// impl QueueMetrics for Adds {
-///     fn add(&self) {
-///         self.0.fetch_add(1, Relaxed);
+/// impl QueueMetrics<String> for Runs {
+///     fn done(&self, key: &String, _worked: Duration) {
+///         self.0.lock().unwrap().push(key.clone());
 ///     }
 /// }
 ///
-/// struct Backend(Arc<Adds>);
+/// struct Backend(Arc<Runs>);
 ///
-/// impl MetricsProvider for Backend {
-///     fn queue(&self, name: &str) -> Arc<dyn QueueMetrics> {
+/// impl MetricsProvider<String> for Backend {
+///     fn queue(&self, name: &str) -> Arc<dyn QueueMetrics<String>> {
 ///         assert_eq!(name, "pods");
 ///         self.0.clone()
 ///     }
 /// }
 ///
-/// let adds = Arc::new(Adds::default());
-/// let provider = Arc::new(Backend(adds.clone()));
+/// let runs = Arc::new(Runs::default());
+/// let provider = Arc::new(Backend(runs.clone()));
 /// let queue = Queue::builder().name("pods").metrics_provider(provider).build()?;
-/// queue.add("default/web");
-/// queue.add("default/web");
-/// assert_eq!(adds.0.load(Relaxed), 1);
+/// queue.add_ref("default/web");
+/// queue.try_get().expect("it is ready").succeed();
+/// assert_eq!(*runs.0.lock().unwrap(), ["default/web"]);
 /// # Ok::<(), requeue::BuildError>(())
 /// ```
-pub trait QueueMetrics: Send + Sync {
-    /// A key has become ready, or dirty while with a worker (`workqueue_adds_total`; the depth is
-    /// one more). A delayed add is told when it falls due, by the first operation that sees it so,
-    /// or by the alarm of the clock, in the thread that drives it.
+pub trait QueueMetrics<K>: Send + Sync {
+    /// A key has become ready, or was added while in flight (`workqueue_adds_total`; the depth is one
+    /// more). A delayed add counts when it falls due. The first operation that notices this reports
+    /// it, or the alarm of the clock, on the thread that drives the clock.
     fn add(&self) {}
 
-    /// A key was handed out, `queued` after it was added (`workqueue_queue_duration_seconds`; the
+    /// `key` was delivered, `queued` after it was added (`workqueue_queue_duration_seconds`; the
     /// depth is one less).
-    fn get(&self, queued: Duration) {
-        let _ = queued;
+    fn get(&self, key: &K, queued: Duration) {
+        let _ = (key, queued);
     }
 
-    /// A worker is done with a key that it had for `worked` (`workqueue_work_duration_seconds`).
-    fn done(&self, worked: Duration) {
-        let _ = worked;
+    /// The delivery of `key` has ended after `worked` (`workqueue_work_duration_seconds`).
+    fn done(&self, key: &K, worked: Duration) {
+        let _ = (key, worked);
     }
 
     /// A delayed add, of any delay (`workqueue_retries_total`).
     fn retry(&self) {}
 
-    /// A key that was added will not be handed out for it: it was cancelled, dropped by an ending,
-    /// or has failed while dirty under [`EarlyAdd::Hold`](crate::EarlyAdd::Hold), where a run that
-    /// waits takes its place (the depth is one less).
+    /// An add will not lead to a delivery of its own (the depth is one less): the key was cancelled or
+    /// dropped by a shutdown, or it has failed while dirty under
+    /// [`EarlyAdd::Hold`](crate::EarlyAdd::Hold), where one later run replaces both.
     fn withdraw(&self) {}
 }
 
-/// Makes the [`QueueMetrics`] of each queue that is built with it, by the queue's name.
-pub trait MetricsProvider: Send + Sync {
+/// Makes the [`QueueMetrics`] of each queue that is built with it.
+pub trait MetricsProvider<K>: Send + Sync {
     /// The hooks of the queue called `name`.
-    fn queue(&self, name: &str) -> Arc<dyn QueueMetrics>;
+    fn queue(&self, name: &str) -> Arc<dyn QueueMetrics<K>>;
 }

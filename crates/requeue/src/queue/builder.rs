@@ -42,7 +42,7 @@ pub struct Builder<K: Key, S = RandomState> {
     group_of: Option<GroupOf<K>>,
     limiter: Option<Box<dyn RateLimiter<K>>>,
     clock: Option<Arc<dyn Clock>>,
-    provider: Option<Arc<dyn MetricsProvider>>,
+    provider: Option<Arc<dyn MetricsProvider<K>>>,
     #[cfg(feature = "prometheus")]
     metrics: Option<crate::metrics::Metrics>,
     hasher: S,
@@ -175,8 +175,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Reports every event to a metrics backend of one's own. The queue needs a name.
-    pub fn metrics_provider(mut self, provider: Arc<dyn MetricsProvider>) -> Self {
+    /// Reports every event to a metrics backend of your own. The queue needs a name.
+    pub fn metrics_provider(mut self, provider: Arc<dyn MetricsProvider<K>>) -> Self {
         self.provider = Some(provider);
         self
     }
@@ -189,9 +189,11 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Hashes keys by `hasher`. The default is fast and seeded anew in each process; where
-    /// strangers choose the keys and could choose them to collide, take
-    /// [`std::hash::RandomState`], which is SipHash.
+    /// Hashes keys with `hasher`. The default is fast, and each queue has a random seed, so that nobody
+    /// can prepare keys that collide. An attacker who chooses keys and can measure how long the queue
+    /// takes might still find some, and the queue compares a key with all others of the same hash:
+    /// 32,000 such keys take seconds, and the time grows with their square. Use
+    /// [`std::hash::RandomState`], which is SipHash, for keys of such a source.
     pub fn hasher<T: BuildHasher>(self, hasher: T) -> Builder<K, T> {
         Builder {
             name: self.name,

@@ -15,18 +15,19 @@ use crate::Key;
 use crate::clock::{Alarm, Clock};
 use crate::sync::{Arc, drop_quietly, quietly};
 
-/// How a drain ended.
+/// The report of a drain.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Drained<K> {
-    /// Whether nothing is ready and nothing with a worker.
+    /// Whether the drain reached its end: no key was in flight and none was ready. A drain that is
+    /// [`in_flight_only`](Drain::in_flight_only) ends as soon as no key is in flight.
     pub finished: bool,
-    /// How many keys are ready still, and handed out if somebody asks.
+    /// The number of keys that are still ready. They are delivered to whoever asks for them.
     pub ready: usize,
-    /// How many keys are still with a worker.
+    /// The number of keys that are still in flight.
     pub processing: usize,
-    /// The keys of which a run was asked for that will not happen: what waited for its time when
-    /// the queue was shut down, and what failed since.
+    /// The keys that were to run again and will not: they waited when the queue was shut down, or
+    /// have failed since.
     pub dropped: Vec<K>,
 }
 
@@ -97,7 +98,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
                 state.core.end(Ending::ShutDown);
                 if ends_drains {
                     state.shut_downs += 1;
-                    wakers.extend(state.drainers.drain(..).map(|(_, waker)| waker));
+                    wakers.extend(state.drainers.drain(..).map(|drainer| drainer.waker));
                 }
             }
             let slice = state.core.drop_some(SLICE);
@@ -118,7 +119,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// [`shut_down`](Self::shut_down), and waits until nothing is ready and nothing with a worker;
     /// a later `shut_down` ends the wait. Returns the keys that were dropped.
     ///
-    /// client-go's `ShutDownWithDrain`, which waits for what is with a worker only.
+    /// client-go's `ShutDownWithDrain` waits for keys in flight only, as this does with
+    /// [`in_flight_only`](Drain::in_flight_only).
     ///
     /// # Cancel safety
     ///
@@ -136,7 +138,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[track_caller]
     pub fn shut_down_with_drain_blocking(&self) -> Drained<K> {
         super::get::forbid_in_runtime();
-        Drain::new(self, None).block()
+        self.shut_down_with_drain().block()
     }
 
     /// As [`shut_down_with_drain`](Self::shut_down_with_drain), for at most `timeout` by the
@@ -172,7 +174,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[track_caller]
     pub fn drain_blocking(&self, timeout: Duration) -> Drained<K> {
         super::get::forbid_in_runtime();
-        Drain::new(self, Some(timeout)).block()
+        self.drain(timeout).block()
     }
 
     /// Whether the queue was shut down: client-go's `ShuttingDown`.
@@ -239,8 +241,27 @@ pub struct Drain<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
     alarm: Option<Alarm>,
     /// How often the queue had been shut down when the drain began.
     shut_downs: u64,
-    /// Its number among those who wait.
+    /// Its number in the list of drains that wait.
     number: Option<u64>,
+    in_flight_only: bool,
+}
+
+/// A drain that waits.
+pub(super) struct Drainer {
+    number: u64,
+    in_flight_only: bool,
+    pub(super) waker: Waker,
+}
+
+impl Drainer {
+    /// Whether it has reached its end.
+    pub(super) fn is_finished<K: Eq + Clone>(&self, core: &requeue_core::Queue<K>) -> bool {
+        is_drained(core, self.in_flight_only)
+    }
+}
+
+fn is_drained<K: Eq + Clone>(core: &requeue_core::Queue<K>, in_flight_only: bool) -> bool {
+    if in_flight_only { core.processing() == 0 } else { core.is_drained() }
 }
 
 impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
@@ -248,7 +269,47 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         let deadline = timeout.map(|timeout| queue.now() + timeout);
         let shut_downs = queue.shared.lock().map_or(0, |state| state.shut_downs);
         let dropped = queue.end(false);
-        Self { queue, dropped, deadline, alarm: None, shut_downs, number: None }
+        Self {
+            queue,
+            dropped,
+            deadline,
+            alarm: None,
+            shut_downs,
+            number: None,
+            in_flight_only: false,
+        }
+    }
+
+    /// Waits for the keys in flight only, as client-go's `ShutDownWithDrain` does. Ready keys are
+    /// still delivered to whoever asks for them, but nobody waits for that.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add_all(["a", "b"]);
+    /// let item = queue.try_get();
+    /// let drain = queue.shut_down_with_drain().in_flight_only();
+    /// drop(item);
+    /// let drained = drain.wait_blocking();
+    /// assert!(drained.finished);
+    /// assert_eq!(drained.ready, 1);
+    /// ```
+    #[must_use = "a drain does nothing unless it is polled"]
+    pub fn in_flight_only(mut self) -> Self {
+        self.in_flight_only = true;
+        self
+    }
+
+    /// Waits on this thread.
+    ///
+    /// # Panics
+    ///
+    /// Inside a tokio runtime.
+    #[track_caller]
+    pub fn wait_blocking(self) -> Drained<K> {
+        super::get::forbid_in_runtime();
+        self.block()
     }
 
     fn look(&mut self, waker: &Waker) -> Option<Drained<K>> {
@@ -258,7 +319,11 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         let Ok(mut state) = shared.lock() else {
             return Some(self.report(false, [0; 2], Lost::new()));
         };
-        let finished = state.core.is_drained();
+        // A drain that was taken from the list has reached its end, or was ended by `shut_down`. That
+        // more keys may be in flight by now makes no difference.
+        let is_gone = |number| state.drainers.iter().all(|drainer| drainer.number != number);
+        let notified = self.number.is_some_and(is_gone) && state.shut_downs == self.shut_downs;
+        let finished = notified || is_drained(&state.core, self.in_flight_only);
         if finished || over || state.shut_downs > self.shut_downs {
             let left = [state.core.len(), state.core.processing()];
             let lost = std::mem::take(&mut state.lost);
@@ -270,10 +335,12 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
             state.drainer += 1;
             state.drainer
         });
-        let old = match state.drainers.iter_mut().find(|(n, _)| *n == number) {
-            Some((_, listed)) => Some(std::mem::replace(listed, waker_copy)),
+        let listed = state.drainers.iter_mut().find(|drainer| drainer.number == number);
+        let old = match listed {
+            Some(listed) => Some(std::mem::replace(&mut listed.waker, waker_copy)),
             None => {
-                state.drainers.push((number, waker_copy));
+                let in_flight_only = self.in_flight_only;
+                state.drainers.push(Drainer { number, in_flight_only, waker: waker_copy });
                 None
             }
         };
@@ -326,7 +393,7 @@ impl<K: Key, S: BuildHasher> Drop for Drain<'_, K, S> {
         let Ok(mut state) = self.queue.shared.lock() else { return };
         state.lost.append(dropped);
         let Some(number) = self.number else { return };
-        let at = state.drainers.iter().position(|(n, _)| *n == number);
+        let at = state.drainers.iter().position(|drainer| drainer.number == number);
         let waker = at.map(|at| state.drainers.swap_remove(at));
         drop(state);
         drop_quietly(waker);

@@ -37,7 +37,7 @@ impl<K: Eq + Clone> State<K> {
 
 impl Told {
     /// Calls the hooks, once for each event; outside the lock.
-    pub(super) fn tell(self, hooks: &dyn QueueMetrics) {
+    pub(super) fn tell<K>(self, hooks: &dyn QueueMetrics<K>) {
         each(self.retries, || hooks.retry());
         each(self.adds, || hooks.add());
         each(self.withdrawn, || hooks.withdraw());

@@ -122,6 +122,29 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         })
     }
 
+    /// The time at which the next waiting key becomes ready, by the queue's [clock](Self::clock).
+    /// `None` if no key waits, or none that will ever be due. A key that is due already is ready, and
+    /// does not count.
+    ///
+    /// ```
+    /// use requeue::{Queue, clock::FakeClock};
+    /// use std::time::Duration;
+    ///
+    /// let queue = Queue::builder().clock(FakeClock::new()).build()?;
+    /// assert_eq!(queue.next_due(), None);
+    /// queue.add_after("b", Duration::from_secs(60));
+    /// queue.add_after("a", Duration::from_secs(5));
+    /// assert_eq!(queue.next_due(), Some(queue.now() + Duration::from_secs(5)));
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn next_due(&self) -> Option<Time> {
+        let (state, _) = self.settled()?;
+        let due = state.core.next_due();
+        self.shared.release(state);
+        due
+    }
+
     /// Keys with a worker.
     #[must_use]
     pub fn processing(&self) -> usize {

@@ -74,7 +74,7 @@ impl<'q, K: Key> Item<'q, K> {
     #[inline]
     fn new(owner: Owner<'q, K>, out: HandOut<K>) -> Self {
         if let (Some(hooks), Some(queued)) = (&owner.hooks, out.queued) {
-            quietly(|| hooks.get(queued));
+            quietly(|| hooks.get(&out.key, queued));
         }
         Self {
             live: Some((owner, out.key)),
@@ -309,7 +309,7 @@ impl<'q, K: Key> Item<'q, K> {
         let Some((owner, key)) = &self.live else { return };
         let how = how(owner, key, self.asked);
         // If a key's `clone` panics in here, nothing has happened, and the item's drop ends it.
-        owner.finish(&self.ticket, how, now);
+        owner.finish(&self.ticket, how, now, Some(key));
         self.free();
     }
 
@@ -340,8 +340,8 @@ impl<K: Key> Item<'_, K> {
         let now = quietly(|| owner.clock.now()).unwrap_or_default();
         let delay = owner.limits.delay(key, now);
         let how = Finish::Fail { delay, asked: self.asked };
-        if quietly(|| owner.finish(&self.ticket, how, Some(now))).is_none() {
-            quietly(|| owner.finish_without_copies(&self.ticket, how, now));
+        if quietly(|| owner.finish(&self.ticket, how, Some(now), Some(key))).is_none() {
+            quietly(|| owner.finish_without_copies(&self.ticket, how, now, key));
         }
         self.free();
     }
@@ -387,7 +387,7 @@ impl Ticket {
     }
 
     pub(super) fn finish<K: Key>(&self, shared: &Shared<K>, how: Finish) -> bool {
-        shared.number == self.queue && shared.finish(&self.ticket, how, None)
+        shared.number == self.queue && shared.finish(&self.ticket, how, None, None)
     }
 }
 
@@ -411,9 +411,9 @@ impl<K: Key> Shared<K> {
         }
         self.release(state);
         for (own, key, worked) in ended {
+            self.tell_worked(Some(&key), worked);
             drop_quietly(own);
             drop_quietly(key);
-            self.tell_worked(worked);
         }
         // What there is more to.
         for item in items.iter_mut().filter(|item| is_ours(item)) {
@@ -421,25 +421,32 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    /// Ends a hand-out; `false`, and no effect, if it has ended already.
-    pub(crate) fn finish(&self, ticket: &core::Ticket, how: Finish, now: Option<Time>) -> bool {
+    /// Ends a delivery; `false`, and no effect, if it has ended already. `key` is the key that was
+    /// delivered, for the hooks, if the caller has it.
+    pub(crate) fn finish(
+        &self,
+        ticket: &core::Ticket,
+        how: Finish,
+        now: Option<Time>,
+        key: Option<&K>,
+    ) -> bool {
         let needs_now = matches!(how, Finish::Fail { .. } | Finish::Later { .. }) || self.tracks;
         let now = now.or_else(|| needs_now.then(|| self.clock.now()));
         let Ok(mut state) = self.lock() else { return false };
         let Some((key, worked)) = state.core.finish_plain(ticket, how, now.unwrap_or_default())
         else {
-            return self.finish_any(state, ticket, how, now);
+            return self.finish_any(state, ticket, how, now, key);
         };
         self.release(state);
+        self.tell_worked(Some(&key), worked);
         drop_quietly(key);
-        self.tell_worked(worked);
         true
     }
 
     #[inline(always)]
-    pub(super) fn tell_worked(&self, worked: Option<Duration>) {
-        if let (Some(hooks), Some(worked)) = (&self.hooks, worked) {
-            quietly(|| hooks.done(worked));
+    pub(super) fn tell_worked(&self, key: Option<&K>, worked: Option<Duration>) {
+        if let (Some(hooks), Some(key), Some(worked)) = (&self.hooks, key, worked) {
+            quietly(|| hooks.done(key, worked));
         }
     }
 
@@ -450,30 +457,38 @@ impl<K: Key> Shared<K> {
         ticket: &core::Ticket,
         how: Finish,
         now: Option<Time>,
+        key: Option<&K>,
     ) -> bool {
         let timed = self.at(state, now, |core| core.finish_needs_now(ticket, &how));
         let Ok((mut state, now)) = timed else { return false };
+        let copy = match (key, &self.hooks) {
+            (None, Some(_)) => state.core.key_of(ticket).cloned(),
+            _ => None,
+        };
         let finished = state.core.finish(ticket, how, now);
-        self.finished(state, finished)
+        let ended = self.finished(state, finished, key.or(copy.as_ref()));
+        drop_quietly(copy);
+        ended
     }
 
-    /// Ends a hand-out that could not be ended because a key's `clone` has panicked.
+    /// Ends a delivery that could not be ended because a key's `clone` has panicked.
     #[cold]
-    fn finish_without_copies(&self, ticket: &core::Ticket, how: Finish, now: Time) {
+    fn finish_without_copies(&self, ticket: &core::Ticket, how: Finish, now: Time, key: &K) {
         let Ok(mut state) = self.lock() else { return };
         let finished = state.core.finish_without_copies(ticket, how, now);
-        self.finished(state, finished);
+        self.finished(state, finished, Some(key));
     }
 
-    /// Whether a hand-out has ended; if so, sees to what comes of it.
+    /// Whether a delivery has ended; if so, releases what it leaves behind.
     #[inline]
     pub(super) fn finished(
         &self,
         mut state: RankedGuard<'_, State<K>>,
         finished: Option<Finished<K>>,
+        delivered: Option<&K>,
     ) -> bool {
         let Some(Finished { mut key, lost, worked, .. }) = finished else {
-            // What was due has become ready all the same.
+            // Keys that were due have become ready all the same.
             self.release(state);
             return false;
         };
@@ -481,8 +496,8 @@ impl<K: Key> Shared<K> {
             state.lost.push(key);
         }
         self.release(state);
+        self.tell_worked(delivered, worked);
         drop_quietly(key);
-        self.tell_worked(worked);
         true
     }
 }

@@ -37,11 +37,12 @@ pub(crate) use self::shared::Shared;
 use crate::clock::Clock;
 use crate::sync::{Arc, drop_quietly};
 
-/// What can be a key: anything that can be hashed, compared, copied and sent.
+/// A type whose values can be keys: they can be hashed, compared, cloned and sent.
 ///
-/// Implemented for every such type. Where copying is dear, take an `Arc<str>` or the like: each
-/// hand-out makes one copy. A key's hash must not change while the queue has it: a key that is
-/// looked up under another hash is another key.
+/// Implemented for every such type. Each delivery clones its key once, so use an `Arc<str>` or the
+/// like where a clone is expensive. A key's hash must not change while the queue has the key: under
+/// another hash it is another key. Good hashes matter, because an operation compares its key with all
+/// others of the same hash; see [`Builder::hasher`].
 pub trait Key: Hash + Eq + Clone + Send + 'static {}
 
 impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
@@ -410,8 +411,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let hash = self.hash(key);
         let locked = self.shared.lock_at(None, |core| core.done_needs_now(key, hash));
         let Ok((mut state, now)) = locked else { return false };
+        let copy = match &self.shared.hooks {
+            Some(_) => state.core.look_up(key, hash).map(|entry| entry.key),
+            None => None,
+        };
         let finished = state.core.done(key, hash, now);
-        self.shared.finished(state, finished)
+        let ended = self.shared.finished(state, finished, copy.as_ref());
+        drop_quietly(copy);
+        ended
     }
 
     /// Ends the hand-out that `ticket` names, as client-go's `Done`; `false`, and no effect, if it

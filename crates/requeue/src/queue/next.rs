@@ -116,7 +116,7 @@ impl<K: Key> Shared<K> {
         let mut state = self.lock().ok()?;
         let finished = state.core.finish_plain(item.ticket(), Finish::Succeed, time);
         let Some((key, worked)) = finished else {
-            self.finish_any(state, item.ticket(), Finish::Succeed, now);
+            self.finish_any(state, item.ticket(), Finish::Succeed, now, Some(item.key()));
             item.free();
             return None;
         };
@@ -124,8 +124,8 @@ impl<K: Key> Shared<K> {
         let is_timeless = now.is_none() && state.core.get_needs_now();
         let taken = if is_timeless { None } else { state.core.get(time) };
         self.release(state);
+        self.tell_worked(ended.0.as_ref().map(|(_, key)| key), worked);
         drop(ended);
-        self.tell_worked(worked);
         taken
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use requeue_core::{self as core, Time};
 
+use super::ending::Drainer;
 use super::hooks::Told;
 use super::limits::Limits;
 use super::lost::Lost;
@@ -23,8 +24,8 @@ pub(super) const SLICE: usize = 256;
 pub(crate) struct State<K> {
     pub(crate) core: core::Queue<K>,
     pub(super) waiters: Waiters,
-    /// Those who wait until the queue is drained.
-    pub(super) drainers: Vec<(u64, Waker)>,
+    /// The drains that wait.
+    pub(super) drainers: Vec<Drainer>,
     pub(super) drainer: u64,
     /// How often `shut_down` was called: it ends a drain that came before.
     pub(super) shut_downs: u64,
@@ -71,7 +72,7 @@ pub(crate) struct Shared<K: Key> {
     /// user code and the lock may be held where the answer is needed.
     pub(super) is_real_time: bool,
     pub(crate) limits: Limits<K>,
-    pub(crate) hooks: Option<Arc<dyn QueueMetrics>>,
+    pub(crate) hooks: Option<Arc<dyn QueueMetrics<K>>>,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) given_up: AtomicU64,
     pub(crate) panics: AtomicU64,
@@ -84,7 +85,7 @@ pub(super) struct Parts<K: Key> {
     pub(super) config: core::Config<K>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) limits: Limits<K>,
-    pub(super) hooks: Option<Arc<dyn QueueMetrics>>,
+    pub(super) hooks: Option<Arc<dyn QueueMetrics<K>>>,
     pub(super) name: Option<Arc<str>>,
 }
 
@@ -213,9 +214,8 @@ impl<K: Key> Shared<K> {
             } else if core.is_exhausted() {
                 waiters.wake_all(false, &mut wakes);
             }
-            if core.is_drained() {
-                drainers.drain(..).for_each(|(_, waker)| wakes.push(waker));
-            }
+            let finished = drainers.extract_if(.., |drainer| drainer.is_finished(core));
+            finished.for_each(|drainer| wakes.push(drainer.waker));
         }
         let eligible = core.eligible();
         waiters.wake_for(eligible, &mut wakes);
