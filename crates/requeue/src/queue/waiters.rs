@@ -179,7 +179,7 @@ impl Waiters {
         waker
     }
 
-    /// Wakes as many as there is work for: `keys` is how many can be handed out.
+    /// Wakes as many getters as there is work for: `keys` can be delivered now.
     #[inline]
     pub(crate) fn wake_for(&mut self, keys: usize, wakes: &mut Wakes) {
         while keys > 0 && self.head != NONE {
@@ -188,9 +188,10 @@ impl Waiters {
             // does not keep a key to itself.
             let spare = u64::from(self.to_task > self.returned);
             let enough = match self.all[self.head as usize].kind {
-                // A wake across threads is dear, and who is woken goes on to wake others.
-                Kind::Thread => 1 + u64::from(keys.ilog2()),
-                // Chains of tasks are slow: each link waits for its turn to be polled.
+                // To wake a thread costs more than to add a key, so threads form a chain: each that
+                // takes a key wakes the next one, if more keys are left.
+                Kind::Thread => 1,
+                // A chain of tasks would be slow, as each of them waits for its turn to be polled.
                 Kind::Task => keys as u64,
             };
             if out >= enough + spare {
@@ -400,5 +401,22 @@ mod tests {
         assert_eq!(woken(&mut waiters, 1), 1);
         assert!(!waiters.is_listed_with(first, &waker));
         assert!(waiters.is_listed_with(spinner, &waker));
+    }
+
+    #[test]
+    fn threads_wake_each_other_in_a_chain_however_many_keys_there_are() {
+        let mut waiters = Waiters::new();
+        let mut places = [None; 16];
+        for place in &mut places {
+            waiters.wait(place, Kind::Thread, false, Waker::noop().clone());
+        }
+        let woken_by_adds: usize = (1..=100).map(|keys| woken(&mut waiters, keys)).sum();
+        assert_eq!(woken_by_adds, 1, "whoever adds wakes one thread");
+        for (keys, place) in (1..=100).rev().zip(&mut places[..15]) {
+            waiters.leave(place);
+            assert_eq!(woken(&mut waiters, keys), 1, "it takes a key, and wakes the next");
+        }
+        waiters.leave(&mut places[15]);
+        assert_eq!(woken(&mut waiters, 85), 0);
     }
 }
