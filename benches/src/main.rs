@@ -88,7 +88,6 @@ fn measure(run: Run) -> io::Result<()> {
         scale: Scale { rounds: run.rounds.unwrap_or(scale.rounds).max(1), ..scale },
         only: run.only,
         growth: run.growth,
-        options: env::args().skip(2).collect(),
     };
     let this = env::current_exe()?;
     let ours = contestant::ALL.iter().map(|entry| Program {

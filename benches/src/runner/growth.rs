@@ -1,7 +1,5 @@
 //! How costs grow with the number of keys.
 
-use serde::Serialize;
-
 use super::heat::{Field, Heat, of};
 use super::metric::Metric;
 use super::report::Report;
@@ -13,7 +11,7 @@ use crate::protocol::{Keys, Request, Scenario};
 pub const SIZES: [usize; 5] = [1000, 10_000, 100_000, 1_000_000, 10_000_000];
 
 /// Of one contestant, over the numbers of keys.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs, reason = "their names say it")]
 pub struct Series {
     pub path: String,
@@ -23,7 +21,7 @@ pub struct Series {
 }
 
 /// A place on the line.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 #[allow(missing_docs, reason = "their names say it")]
 pub struct Point {
     pub keys: usize,

@@ -6,10 +6,8 @@ use std::fs;
 use std::process::Command;
 use std::thread;
 
-use serde::Serialize;
-
 /// The machine, and what built the contestants.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "their names say it")]
 pub struct Machine {
     pub cpu: String,

@@ -1,12 +1,9 @@
 //! Which figure of an answer is looked at.
 
-use serde::Serialize;
-
 use crate::protocol::Answer;
 
 /// A figure.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Metric {
     /// Processor time of an operation.
     Cpu,
@@ -85,8 +82,7 @@ fn time(nanos: f64) -> String {
 }
 
 /// What ours is to be at most.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Limit {
     /// So many times the peer's.
     Ratio(f64),

@@ -31,8 +31,6 @@ pub struct Plan {
     pub only: Option<Regex>,
     /// And how costs grow.
     pub growth: bool,
-    /// What the program was called with, for the report.
-    pub options: Vec<String>,
 }
 
 impl Plan {
@@ -43,7 +41,7 @@ impl Plan {
     /// Measures; says on standard error how far it is.
     #[must_use]
     pub fn run(&self, mut field: Field) -> Report {
-        let mut report = Report::new(Machine::here(), self.options.clone());
+        let mut report = Report::new(Machine::here());
         let mut heats = table::heats(self.scale);
         heats.iter_mut().for_each(|heat| heat.keep(|id| self.wants(id)));
         heats.retain(|heat| !heat.rows.is_empty());
@@ -60,7 +58,7 @@ impl Plan {
     }
 }
 
-/// Writes it down: as text, as JSON, and as pictures.
+/// Writes the report to a directory, as text and as pictures.
 ///
 /// # Errors
 ///
@@ -68,7 +66,6 @@ impl Plan {
 pub fn write(report: &Report, dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     fs::write(dir.join("bench.txt"), text::show(report))?;
-    fs::write(dir.join("bench.json"), serde_json::to_string_pretty(report)? + "\n")?;
     fs::write(dir.join("bench.svg"), plot::ratios(&report.lines))?;
     if !report.growth.is_empty() {
         fs::write(dir.join("growth.svg"), plot::growth(&report.growth))?;

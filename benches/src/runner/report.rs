@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
 use super::growth::Series;
 use super::heat::{Answers, Heat, Row};
 use super::machine::Machine;
@@ -11,13 +9,11 @@ use super::metric::{Limit, Metric};
 use super::stats::Spread;
 use crate::protocol::{Answer, Hello, Keys};
 
-/// All of it, as it is written down.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+/// All results of a run.
+#[derive(Clone, PartialEq, Debug)]
 pub struct Report {
     /// What was measured on.
     pub machine: Machine,
-    /// What the program was called with.
-    pub options: Vec<String>,
     /// Who took part, and in which version.
     pub contestants: BTreeMap<String, String>,
     /// The table.
@@ -31,10 +27,9 @@ pub struct Report {
 impl Report {
     /// Nothing yet.
     #[must_use]
-    pub fn new(machine: Machine, options: Vec<String>) -> Self {
+    pub fn new(machine: Machine) -> Self {
         Self {
             machine,
-            options,
             contestants: BTreeMap::new(),
             lines: Vec::new(),
             growth: Vec::new(),
@@ -72,7 +67,7 @@ impl Report {
 }
 
 /// One of the two that are compared.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Figure {
     /// Who.
     pub who: String,
@@ -81,7 +76,7 @@ pub struct Figure {
 }
 
 /// A line of the table.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs, reason = "their names say it")]
 pub struct Line {
     pub path: String,
@@ -148,7 +143,7 @@ mod tests {
     }
 
     fn report(heat: &Heat, a: &[u64], b: Result<Vec<Answer>, String>) -> Report {
-        let mut report = Report::new(Machine::here(), Vec::new());
+        let mut report = Report::new(Machine::here());
         report.add(heat, &Answers::from([("a", took(a)), ("b", b)]));
         report
     }

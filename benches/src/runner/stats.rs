@@ -1,9 +1,7 @@
 //! The middle of many figures, and how far they spread.
 
-use serde::Serialize;
-
 /// Median and quartiles.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Spread {
     /// A quarter is below it.
     pub q1: f64,
