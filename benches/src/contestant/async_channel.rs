@@ -4,9 +4,9 @@ use std::hint::black_box;
 
 use async_channel::{Receiver, Sender, unbounded};
 
-use super::Contestant;
 use super::several::{self, Shared, Tasks};
 use super::single::{self, Subject};
+use super::{Contestant, contended};
 use crate::keys::Key;
 use crate::protocol::{Answer, Request, Scenario};
 use crate::versions;
@@ -35,8 +35,8 @@ impl Contestant for Channel {
         Some(match request.scenario {
             Scenario::Cycle => single::cycle(make(), request),
             Scenario::FillDrain => single::fill_drain(make(), request),
-            Scenario::Threads => several::threads(&make(), request),
-            Scenario::Tasks => several::tasks(make, request),
+            Scenario::Threads => contended::threads(&make(), request),
+            Scenario::Tasks => contended::tasks(make, request),
             Scenario::HandOver => several::hand_over(&make(), request),
             Scenario::Memory => single::memory(make, request),
             _ => return None,

@@ -1,6 +1,7 @@
 //! What is measured: ours, its parts, and what one could take instead in Rust.
 
 mod async_channel;
+mod contended;
 mod core;
 mod delay_queue;
 mod fire;

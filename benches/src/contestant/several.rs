@@ -1,10 +1,9 @@
 //! Scenarios of several threads, or of tasks of one runtime.
 
 use std::future::Future;
-use std::hint::black_box;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,92 +37,11 @@ pub(super) trait SharedDelays<K>: Shared<K> {
 }
 
 /// Until threads that were started wait for keys.
-const SETTLE: Duration = Duration::from_millis(2);
-
-/// Some add, some take.
-pub(super) fn threads<K: Key>(queue: &impl Shared<K>, request: &Request) -> Answer {
-    let keys = K::some(request.n);
-    let parts: Vec<&[K]> = keys.chunks(request.n.div_ceil(request.producers)).collect();
-    let start = Barrier::new(parts.len() + 1);
-    thread::scope(|scope| {
-        let work = || {
-            let mut count = 0;
-            queue.work(|key| {
-                black_box(key);
-                count += 1;
-            });
-            count
-        };
-        let workers: Vec<_> = (0..request.workers).map(|_| scope.spawn(work)).collect();
-        let producers: Vec<_> = parts
-            .iter()
-            .map(|part| {
-                let start = &start;
-                scope.spawn(move || {
-                    start.wait();
-                    part.iter().for_each(|key| queue.add(key));
-                })
-            })
-            .collect();
-        thread::sleep(SETTLE);
-        let meter = Meter::start();
-        start.wait();
-        producers.into_iter().for_each(|producer| producer.join().expect("adds do not panic"));
-        queue.close();
-        meter.stop(workers.into_iter().map(|worker| worker.join().expect("nor do gets")).sum())
-    })
-}
+pub(super) const SETTLE: Duration = Duration::from_millis(2);
 
 /// A runtime with a thread for each processor, as most programs have.
 pub(super) fn runtime() -> Runtime {
     Builder::new_multi_thread().enable_time().build().expect("threads can be started")
-}
-
-/// Some add, some take, on one runtime, within which the queue is made.
-pub(super) fn tasks<K: Key, Q: Tasks<K>>(make: impl FnOnce() -> Q, request: &Request) -> Answer {
-    let keys = K::some(request.n);
-    let each = request.n.div_ceil(request.producers);
-    runtime().block_on(async {
-        let queue = make();
-        let workers: Vec<_> = (0..request.workers)
-            .map(|_| {
-                let queue = queue.clone();
-                tokio::spawn(async move {
-                    let mut count = 0;
-                    let work = queue.work_as_task(|key| {
-                        black_box(key);
-                        count += 1;
-                    });
-                    work.await;
-                    count
-                })
-            })
-            .collect();
-        tokio::time::sleep(SETTLE).await;
-        let meter = Meter::start();
-        let producers: Vec<_> = (0..request.n)
-            .step_by(each)
-            .map(|from| {
-                let (queue, keys) = (queue.clone(), Arc::clone(&keys));
-                tokio::spawn(async move {
-                    for key in keys[from..].iter().take(each) {
-                        queue.add(key);
-                        // As whatever it reads its keys from would do.
-                        tokio::task::coop::consume_budget().await;
-                    }
-                })
-            })
-            .collect();
-        for producer in producers {
-            producer.await.expect("adds do not panic");
-        }
-        queue.close();
-        let mut count = 0;
-        for worker in workers {
-            count += worker.await.expect("nor do gets");
-        }
-        meter.stop(count)
-    })
 }
 
 /// A clock for two.

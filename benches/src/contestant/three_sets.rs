@@ -7,9 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::RandomState;
 
-use super::Contestant;
 use super::several::{self, Shared};
 use super::single::{self, Subject};
+use super::{Contestant, contended};
 use crate::keys::Key;
 use crate::protocol::{Answer, Request, Scenario};
 
@@ -34,7 +34,7 @@ impl Contestant for ThreeSets {
             Scenario::Cycle => single::cycle(make(), request),
             Scenario::AddQueued => single::add_queued(make(), request),
             Scenario::FillDrain => single::fill_drain(make(), request),
-            Scenario::Threads => several::threads(&make(), request),
+            Scenario::Threads => contended::threads(&make(), request),
             Scenario::HandOver => several::hand_over(&make(), request),
             Scenario::Memory => single::memory(make, request),
             _ => return None,

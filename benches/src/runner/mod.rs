@@ -1,6 +1,7 @@
 //! Has contestants take turns, and says what came of it.
 
 pub mod child;
+mod contended;
 pub mod growth;
 pub mod heat;
 pub mod machine;

@@ -1,5 +1,6 @@
 //! The rows of the table, and what ours is to be at most.
 
+use super::contended;
 use super::heat::{Heat, of};
 use super::metric::Metric;
 use crate::protocol::{Keys, Request, Scenario};
@@ -31,18 +32,18 @@ impl Scale {
     }
 }
 
-const OURS: &str = "requeue";
+pub(super) const OURS: &str = "requeue";
 const ON_TOKIO: &str = "requeue-tokio";
 const BY_TSC: &str = "requeue-tsc";
-const PRIORITIES: &str = "requeue-priorities";
+pub(super) const PRIORITIES: &str = "requeue-priorities";
 const GROUPS: &str = "requeue-groups";
 const CORE: &str = "requeue-core";
-const CLIENT_GO: &str = "client-go";
-const CONTROLLER: &str = "controller-runtime";
+pub(super) const CLIENT_GO: &str = "client-go";
+pub(super) const CONTROLLER: &str = "controller-runtime";
 const KUBE: &str = "kube-runtime";
 const FLOOR: &str = "floor";
 const SETS: &str = "three-sets";
-const CHANNEL: &str = "async-channel";
+pub(super) const CHANNEL: &str = "async-channel";
 const DELAY_QUEUE: &str = "delay-queue";
 const THREAD: &str = "parked-thread";
 const SLEEP: &str = "tokio-sleep";
@@ -59,7 +60,8 @@ pub fn heats(scale: Scale) -> Vec<Heat> {
         heats.extend(bulk(scale, keys));
         heats.extend(delays(scale, keys));
     }
-    heats.extend(contended(scale));
+    heats.extend(contended::heats(scale));
+    heats.extend(hand_overs(scale));
     heats.extend(timers(scale));
     heats.extend(memory(scale));
     heats.extend(holds(scale));
@@ -219,34 +221,8 @@ fn delays(scale: Scale, keys: Keys) -> Vec<Heat> {
     ]
 }
 
-/// Producers and workers.
-const CROWDS: [(usize, usize); 6] = [(1, 1), (2, 2), (4, 4), (8, 8), (1, 16), (16, 1)];
-
-fn contended(scale: Scale) -> Vec<Heat> {
+fn hand_overs(scale: Scale) -> Vec<Heat> {
     let mut heats = Vec::new();
-    for (scenario, what, limit) in
-        [(Scenario::Tasks, "tasks", 0.5), (Scenario::Threads, "threads", 0.6)]
-    {
-        for (producers, workers) in CROWDS {
-            let all = Request { producers, workers, ..of(scenario, scale.n(400_000)) };
-            heats.push(
-                Heat::new(format!("{producers} × {workers} {what}"), Keys::U64)
-                    .side(CLIENT_GO, all)
-                    .side(OURS, all)
-                    .side(CHANNEL, all)
-                    .row(OURS, CLIENT_GO, Some(limit))
-                    .row(OURS, CHANNEL, None),
-            );
-        }
-    }
-    let crowd = Request { producers: 4, workers: 4, ..of(Scenario::Threads, scale.n(100_000)) };
-    heats.push(
-        Heat::new("4 × 4 threads, with priorities", Keys::U64)
-            .rounds(5)
-            .side(CONTROLLER, crowd)
-            .side(PRIORITIES, crowd)
-            .row(PRIORITIES, CONTROLLER, Some(0.1)),
-    );
     let task = of(Scenario::HandOver, scale.n(20_000));
     let thread = Request { n: scale.n(1000), ..task };
     heats.push(

@@ -20,7 +20,7 @@ pub(super) use self::tokio::OnTokio;
 pub(super) use self::tsc::ByTsc;
 use super::several::{self, Shared, SharedDelays, Tasks};
 use super::single::{self, Batches, Delays, HOUR, Subject};
-use super::{Contestant, fire};
+use super::{Contestant, contended, fire};
 use crate::keys::Key;
 use crate::meter::Meter;
 use crate::protocol::{Answer, Request, Scenario};
@@ -67,8 +67,8 @@ impl Contestant for Requeue {
             Scenario::CycleWaiting => single::cycle(Worker::of(&one_waits::<K>()), request),
             Scenario::AddQueued => single::add_queued(make(), request),
             Scenario::FillDrain => single::fill_drain(Worker::of(&make()), request),
-            Scenario::Threads => several::threads(&make(), request),
-            Scenario::Tasks => several::tasks(make, request),
+            Scenario::Threads => contended::threads(&make(), request),
+            Scenario::Tasks => contended::tasks(make, request),
             Scenario::DelayedAdd => single::delayed_add(make(), request),
             Scenario::DelayedReadd => single::delayed_readd(make(), request),
             Scenario::Fire | Scenario::SparseTimers => {

@@ -6,7 +6,7 @@ use requeue::{Add, Order, Queue};
 
 use super::super::several::{self, Shared, SharedDelays};
 use super::super::single::{self, Delays, Subject};
-use super::super::{Contestant, fire};
+use super::super::{Contestant, contended, fire};
 use crate::keys::Key;
 use crate::protocol::{Answer, Request, Scenario};
 
@@ -36,7 +36,7 @@ impl Contestant for WithPriorities {
             Scenario::Cycle => single::cycle(make(), request),
             Scenario::AddQueued => single::add_queued(make(), request),
             Scenario::FillDrain => single::fill_drain(make(), request),
-            Scenario::Threads => several::threads(&make(), request),
+            Scenario::Threads => contended::threads(&make(), request),
             Scenario::DelayedAdd => single::delayed_add(make(), request),
             Scenario::DelayedReadd => single::delayed_readd(make(), request),
             Scenario::Fire | Scenario::SparseTimers => {
