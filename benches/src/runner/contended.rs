@@ -9,9 +9,7 @@ const CROWDS: [(usize, usize); 6] = [(1, 1), (2, 2), (4, 4), (8, 8), (1, 16), (1
 
 pub(super) fn heats(scale: Scale) -> Vec<Heat> {
     let mut heats = Vec::new();
-    for (scenario, what, limit) in
-        [(Scenario::Tasks, "tasks", 0.5), (Scenario::Threads, "threads", 0.6)]
-    {
+    for (scenario, what) in [(Scenario::Tasks, "tasks"), (Scenario::Threads, "threads")] {
         for (producers, workers) in CROWDS {
             let all = Request { producers, workers, ..of(scenario, scale.n(400_000)) };
             heats.push(
@@ -19,8 +17,8 @@ pub(super) fn heats(scale: Scale) -> Vec<Heat> {
                     .side(CLIENT_GO, all)
                     .side(OURS, all)
                     .side(CHANNEL, all)
-                    .row(OURS, CLIENT_GO, Some(limit))
-                    .row(OURS, CHANNEL, None),
+                    .row(OURS, CLIENT_GO)
+                    .row(OURS, CHANNEL),
             );
         }
     }
@@ -30,7 +28,7 @@ pub(super) fn heats(scale: Scale) -> Vec<Heat> {
             .rounds(5)
             .side(CONTROLLER, crowd)
             .side(PRIORITIES, crowd)
-            .row(PRIORITIES, CONTROLLER, Some(0.1)),
+            .row(PRIORITIES, CONTROLLER),
     );
     heats
 }

@@ -7,7 +7,7 @@ use crate::protocol::Answer;
 pub enum Metric {
     /// Processor time of an operation.
     Cpu,
-    /// How long an operation takes.
+    /// Time on the wall of an operation.
     Wall,
     /// How late a key comes, at the median.
     LatenessP50,
@@ -44,6 +44,11 @@ impl Metric {
             Self::Longest => answer.longest_ns,
             Self::CpuPerSecond => Some(per(answer.cpu_ns, answer.wall_ns)? * 1e9),
         }
+    }
+
+    /// Whether ratios of it mean something from run to run: not those of the slowest hundredth.
+    pub(super) const fn is_steady_time(self) -> bool {
+        matches!(self, Self::Cpu | Self::Wall | Self::LatenessP50 | Self::LatencyP50)
     }
 
     /// For people.

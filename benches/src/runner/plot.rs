@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::growth::{SIZES, Series};
+use super::heat::LIBRARIES;
 use super::metric::{Limit, Metric};
 use super::report::Line;
 use super::text::times;
@@ -11,25 +12,15 @@ use crate::protocol::Keys;
 const STYLE: &str = "\
 text{font:12px system-ui,sans-serif;fill:#1f2328}.h{font-weight:600}.s{fill:#59636e;font-size:11px}\
 .g{stroke:#d1d9e0}.one{stroke:#59636e;stroke-width:1.5}.u{fill:#1a7f64}.n{fill:#6cc3ab}.w{fill:#cf5b31}\
-.q{stroke:#1f2328;opacity:.6}.t{stroke:#8250df;stroke-width:2}.l0{stroke:#1a7f64}.l1{stroke:#8c959f}\
+.q{stroke:#1f2328;opacity:.6}.l0{stroke:#1a7f64}.l1{stroke:#8c959f}\
 .l0,.l1{fill:none;stroke-width:2}\
 @media(prefers-color-scheme:dark){text{fill:#e6edf3}.s{fill:#9198a1}.g{stroke:#3d444d}\
 .one{stroke:#9198a1}.u{fill:#3fb68f}.n{fill:#256b56}.w{fill:#e0733f}.q{stroke:#e6edf3}\
-.t{stroke:#b083f0}.l0{stroke:#3fb68f}}";
-
-/// Those that a reader may know.
-const PEERS: [&str; 6] = [
-    "client-go",
-    "controller-runtime",
-    "kube-runtime",
-    "delay-queue",
-    "parked-thread",
-    "tokio-sleep",
-];
+.l0{stroke:#3fb68f}}";
 
 const WIDTH: f64 = 1000.0;
 /// Where bars may be.
-const LEFT: f64 = 340.0;
+const LEFT: f64 = 370.0;
 const RIGHT: f64 = 690.0;
 const ROW: f64 = 20.0;
 
@@ -68,7 +59,7 @@ impl<'l> Bars<'l> {
         for (line, y) in self.lines.iter().zip([y + 2.0, y + 10.0]) {
             let (Some(ratio), Some(peer)) = (line.ratio, &line.peer) else { continue };
             let class = match (line.met, line.keys) {
-                (Some(false), _) if ratio.median > 1.0 => "w",
+                (Some(false), _) => "w",
                 (_, Keys::U64) => "u",
                 (_, Keys::Name) => "n",
             };
@@ -80,10 +71,6 @@ impl<'l> Bars<'l> {
             );
             let (q1, q3, middle) = (scale.at(ratio.q1), scale.at(ratio.q3), y + height / 2.0);
             _ = write!(out, "<path class='q' d='M{q1:.1} {middle:.1}H{q3:.1}'/>");
-            if let Some(Limit::Ratio(most)) = line.limit {
-                let at = scale.at(most);
-                _ = write!(out, "<path class='t' d='M{at:.1} {:.1}v{height}'/>", y);
-            }
             let show = |figure: f64| line.metric.show(figure);
             let (ours, theirs) = (show(line.ours.spread.median), show(peer.spread.median));
             figures.push(format!("{} ({ours} : {theirs})", times(ratio.median)));
@@ -99,7 +86,7 @@ pub(super) fn ratios(lines: &[Line]) -> String {
     // What lies further out is at the end.
     let scale = Scale::new(ratios.chain([0.05, 2.0]).map(|r| r.clamp(0.005, 5.0)), LEFT, RIGHT);
     let (mut body, mut y) = (String::new(), 58.0);
-    for peer in PEERS {
+    for peer in LIBRARIES {
         let bars: Vec<&Bars<'_>> = all.iter().filter(|bars| bars.peer == peer).collect();
         if bars.is_empty() {
             continue;
@@ -127,7 +114,7 @@ pub(super) fn ratios(lines: &[Line]) -> String {
     );
     let legend = "Left of 1 is cheaper. Dark: u64 keys; light: namespace/name.";
     text(&mut grid, 8.0, 34.0, "s", legend);
-    text(&mut grid, 8.0, 48.0, "s", "Thin: quartiles. Purple: the target.");
+    text(&mut grid, 8.0, 48.0, "s", "Orange: dearer by more than a tenth. Thin: quartiles.");
     svg(WIDTH, y, &(grid + &body))
 }
 

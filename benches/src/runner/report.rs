@@ -137,21 +137,22 @@ mod tests {
         Ok(nanos.iter().map(|&cpu_ns| Answer { ops: 1, cpu_ns, ..Answer::default() }).collect())
     }
 
-    fn heat(limit: Option<f64>) -> Heat {
+    fn heat() -> Heat {
         let cycle = of(Scenario::Cycle, 1);
-        Heat::new("in and out", Keys::U64).side("a", cycle).side("b", cycle).row("a", "b", limit)
+        let heat = Heat::new("in and out", Keys::U64).side("a", cycle).side("client-go", cycle);
+        heat.row("a", "client-go")
     }
 
     fn report(heat: &Heat, a: &[u64], b: Result<Vec<Answer>, String>) -> Report {
         let mut report = Report::new(Machine::here());
-        report.add(heat, &Answers::from([("a", took(a)), ("b", b)]));
+        report.add(heat, &Answers::from([("a", took(a)), ("client-go", b)]));
         report
     }
 
     #[test]
     fn a_ratio_is_the_median_of_the_ratios_of_the_rounds() {
         // The machine is slow in the second round, for both.
-        let report = report(&heat(Some(0.5)), &[10, 500, 12], took(&[40, 1000, 20]));
+        let report = report(&heat(), &[10, 500, 12], took(&[40, 1000, 20]));
         let line = &report.lines[0];
         assert_eq!(line.ratio.unwrap().median, 0.5);
         assert_eq!((line.ours.spread.median, line.met), (12.0, Some(true)));
@@ -160,16 +161,20 @@ mod tests {
 
     #[test]
     fn what_is_above_its_limit_is_not_met() {
-        let report = report(&heat(Some(0.49)), &[10], took(&[20]));
-        assert_eq!((report.lines[0].met, report.met()), (Some(false), (0, 1)));
+        let met = |ours| {
+            let report = report(&heat(), &[ours], took(&[1000]));
+            (report.lines[0].met, report.met())
+        };
+        assert_eq!(met(1101), (Some(false), (0, 1)));
+        assert_eq!(met(1099), (Some(true), (1, 1)));
     }
 
     #[test]
     fn without_the_peer_there_is_no_line_unless_ours_is_judged_by_itself() {
-        let nobody = || Err("b was not built".to_owned());
-        let without = report(&heat(Some(0.5)), &[10], nobody());
-        assert_eq!((without.lines.len(), without.missing["b was not built"]), (0, 1));
-        let alone = report(&heat(None).at_most(11.0), &[10], nobody());
+        let nobody = || Err("client-go was not built".to_owned());
+        let without = report(&heat(), &[10], nobody());
+        assert_eq!((without.lines.len(), without.missing["client-go was not built"]), (0, 1));
+        let alone = report(&heat().at_most(11.0), &[10], nobody());
         assert_eq!((&alone.lines[0].peer, alone.lines[0].met), (&None, Some(true)));
     }
 }
