@@ -1,50 +1,88 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
+	"time"
 )
 
-func (r round[K]) threads() (answer, error) {
+// contended has producers add distinct keys while workers take them, and counts only if each key was
+// delivered once.
+func (r round[K]) contended() (answer, error) {
+	numbers, ok := any(r).(round[uint64])
+	if !ok {
+		return answer{Unsupported: r.Scenario + " adds up its keys, which have to be integers"}, nil
+	}
+	return contendedNumbers(numbers)
+}
+
+func contendedNumbers(r round[uint64]) (answer, error) {
 	queue := r.plain("")
 	defer queue.ShutDown()
-	keys := r.keys.make(r.N)
+	keys, steps := r.keys.make(r.N), busySteps(time.Duration(r.Work))
+	type worker struct {
+		keys int
+		// Of the keys, to tell whether they are the ones that were added.
+		sum uint64
+		end time.Time
+	}
+	all := make([]worker, r.Workers)
+	start := make(chan struct{})
 	var producers, workers sync.WaitGroup
-	var handedOut atomic.Int64
-
-	section := begin()
-	for range r.Workers {
+	for i := range all {
 		workers.Go(func() {
-			// The last key of all ends a worker, and is handed on to the next one: nothing that
-			// workers share has to be touched for each key.
-			var mine int64
+			var mine worker
+			// The last key of all ends a worker, which passes it on to the next one. No data that
+			// workers share is touched for each key.
 			for {
 				key, _ := queue.Get()
-				queue.Done(key)
 				if key == r.keys.other {
 					break
 				}
-				mine++
+				mine.keys++
+				mine.sum += key
+				spin(steps)
+				queue.Done(key)
 			}
+			mine.end = time.Now()
+			queue.Done(r.keys.other)
 			queue.Add(r.keys.other)
-			handedOut.Add(mine)
+			all[i] = mine
 		})
 	}
 	for i := range r.Producers {
 		producers.Go(func() {
+			<-start
 			for _, key := range keys[i*r.N/r.Producers : (i+1)*r.N/r.Producers] {
 				queue.Add(key)
 			}
 		})
 	}
+	othersWait()
+	section := begin()
+	close(start)
 	producers.Wait()
 	queue.Add(r.keys.other)
 	workers.Wait()
-	told := section.end(r.N)
 
-	if n := handedOut.Load(); n != int64(r.N) {
-		return answer{}, fmt.Errorf("%d keys were handed out, of %d", n, r.N)
+	var delivered worker
+	for _, worker := range all {
+		delivered.keys += worker.keys
+		delivered.sum += worker.sum
+		if worker.end.After(delivered.end) {
+			delivered.end = worker.end
+		}
 	}
-	return told, nil
+	var added uint64
+	for _, key := range keys {
+		added += key
+	}
+	if delivered.keys != r.N {
+		return answer{}, fmt.Errorf("%d keys of %d were delivered", delivered.keys, r.N)
+	}
+	if delivered.sum != added {
+		return answer{}, errors.New("some keys were delivered twice, and others never")
+	}
+	return section.endAt(delivered.end, r.N), nil
 }

@@ -21,7 +21,11 @@ func begin() section {
 }
 
 func (s section) end(ops int) answer {
-	return answer{times: &times{ops, time.Since(s.wall), processorTime() - s.processor}}
+	return s.endAt(time.Now(), ops)
+}
+
+func (s section) endAt(end time.Time, ops int) answer {
+	return answer{times: &times{ops, end.Sub(s.wall), processorTime() - s.processor}}
 }
 
 // processorTime is what this process has used so far.

@@ -21,6 +21,7 @@ type request struct {
 	Producers int     `json:"producers"`
 	Workers   int     `json:"workers"`
 	Batch     int     `json:"batch"`
+	Work      int64   `json:"work_ns"`
 	Seconds   float64 `json:"seconds"`
 	Metrics   bool    `json:"metrics"`
 }
@@ -65,6 +66,9 @@ func parseRequest(line []byte) (request, error) {
 	}
 	if asked.Batch < 1 || asked.Batch > spare {
 		return asked, fmt.Errorf("batch is %d, and 1 to %d are wanted", asked.Batch, spare)
+	}
+	if asked.Work < 0 || asked.Work > int64(time.Second) {
+		return asked, fmt.Errorf("work_ns is %d, and 0 to %d are wanted", asked.Work, time.Second.Nanoseconds())
 	}
 	return asked, nil
 }

@@ -11,7 +11,7 @@ go build -o "$program" .
 
 # Those with all fields are for scenarios that need some of them.
 requests() {
-    local all='"n":100,"depth":10,"producers":2,"workers":3,"batch":8,"seconds":0.05' scenario keys
+    local all='"n":100,"depth":10,"producers":2,"workers":3,"batch":8,"work_ns":1000,"seconds":0.05' scenario keys
     for scenario in cycle batch cycle_metrics cycle_waiting add_queued fill_drain threads tasks delayed_add \
         delayed_readd fire sparse_timers rate_limited_add forget hand_over memory memory_delayed memory_idle idle_cpu snapshot; do
         for keys in u64 name; do
@@ -30,7 +30,7 @@ for contestant in client-go controller-runtime; do
     # Each of these is nonsense in its own way.
     for request in '' '{"scenario":"cycle"}' '{"scenario":"none","n":1}' '{"scenario":"cycle","n":1,"key":"u64"}' \
         '{"scenario":"cycle","n":1,"keys":"u65"}' '{"scenario":"add_queued","n":1}' '{"scenario":"fire","n":1}' \
-        '{"scenario":"batch","n":1,"batch":70000}'; do
+        '{"scenario":"batch","n":1,"batch":70000}' '{"scenario":"threads","n":1,"work_ns":-1}'; do
         printf '%s\n' "$request" | "$program" $contestant | tail -n 1 | grep -E '"(error|unsupported)":'
     done
 done

@@ -23,7 +23,13 @@ impl Meter {
     /// Here it ends; so many operations were done.
     #[must_use]
     pub fn stop(self, ops: usize) -> Answer {
-        let (cpu, wall) = (cpu().saturating_sub(self.cpu), self.wall.elapsed());
+        self.stop_at(Instant::now(), ops)
+    }
+
+    /// It has ended at `end`; so many operations were done.
+    #[must_use]
+    pub fn stop_at(self, end: Instant, ops: usize) -> Answer {
+        let (cpu, wall) = (cpu().saturating_sub(self.cpu), end.duration_since(self.wall));
         Answer { ops: ops as u64, wall_ns: nanos(wall), cpu_ns: nanos(cpu), ..Answer::default() }
     }
 }

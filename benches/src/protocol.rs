@@ -109,6 +109,8 @@ pub struct Request {
     #[serde(default = "one")]
     pub batch: usize,
     #[serde(default)]
+    pub work_ns: u64,
+    #[serde(default)]
     pub seconds: f64,
     #[serde(default)]
     pub metrics: bool,
@@ -130,6 +132,7 @@ impl Request {
             producers: 1,
             workers: 1,
             batch: 1,
+            work_ns: 0,
             seconds: 0.0,
             metrics: false,
         }
@@ -178,6 +181,8 @@ pub struct Answer {
     pub bytes_after: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub longest_ns: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sleeps: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unsupported: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

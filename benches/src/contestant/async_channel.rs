@@ -35,8 +35,8 @@ impl Contestant for Channel {
         Some(match request.scenario {
             Scenario::Cycle => single::cycle(make(), request),
             Scenario::FillDrain => single::fill_drain(make(), request),
-            Scenario::Threads => contended::threads(&make(), request),
-            Scenario::Tasks => contended::tasks(make, request),
+            Scenario::Threads => return contended::threads(&Ends::<u64>::default(), request),
+            Scenario::Tasks => return contended::tasks(Ends::<u64>::default, request),
             Scenario::HandOver => several::hand_over(&make(), request),
             Scenario::Memory => single::memory(make, request),
             _ => return None,

@@ -45,6 +45,9 @@ pub fn round<C: Contestant>(request: &Request) -> Answer {
         _ if !(0.0..=3600.0).contains(&request.seconds) => {
             Some(Answer::error("`seconds` has to be within 0 and 3600"))
         }
+        _ if request.work_ns > 1_000_000_000 => {
+            Some(Answer::error("`work_ns` has to be within 0 and 1,000,000,000"))
+        }
         Keys::U64 => C::round::<u64>(request),
         Keys::Name => C::round::<Name>(request),
     };

@@ -1,4 +1,4 @@
-//! Scenarios of several threads, or of tasks of one runtime.
+//! Queues that threads or tasks share, and how long a key takes from one to the other.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(super) trait SharedDelays<K>: Shared<K> {
     fn add_after(&self, key: &K, delay: Duration);
 }
 
-/// Until threads that were started wait for keys.
+/// Time for threads that were started to wait for keys.
 pub(super) const SETTLE: Duration = Duration::from_millis(2);
 
 /// A runtime with a thread for each processor, as most programs have.

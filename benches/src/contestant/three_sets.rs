@@ -34,7 +34,7 @@ impl Contestant for ThreeSets {
             Scenario::Cycle => single::cycle(make(), request),
             Scenario::AddQueued => single::add_queued(make(), request),
             Scenario::FillDrain => single::fill_drain(make(), request),
-            Scenario::Threads => contended::threads(&make(), request),
+            Scenario::Threads => return contended::threads(&Queue::<u64>::default(), request),
             Scenario::HandOver => several::hand_over(&make(), request),
             Scenario::Memory => single::memory(make, request),
             _ => return None,

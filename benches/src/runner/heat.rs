@@ -119,12 +119,13 @@ impl Heat {
     pub fn row_of(mut self, metric: Metric, ours: &'static str, peer: &'static str) -> Self {
         let path = match metric {
             Metric::Cpu => self.path.clone(),
-            Metric::Wall => format!("{}: time", self.path),
+            Metric::Wall => format!("{}: wall time", self.path),
             Metric::LatenessP50 => format!("{}: lateness, p50", self.path),
             Metric::LatenessP99 => format!("{}: lateness, p99", self.path),
             Metric::LatencyP50 => format!("{}: p50", self.path),
             Metric::LatencyP99 => format!("{}: p99", self.path),
             Metric::Bytes | Metric::Longest | Metric::CpuPerSecond => self.path.clone(),
+            Metric::Sleeps => format!("{}: wake-ups of workers", self.path),
             Metric::Kept => format!("{}: kept once they are gone", self.path),
         };
         let judged = metric.is_steady_time() && LIBRARIES.contains(&peer);
@@ -220,9 +221,11 @@ impl Field {
             return Err(format!("{name} has no {scenario}"));
         }
         let mut answer = running.ask(&side.request);
-        // A machine that is busy may have been too slow for a plan of times.
+        // A machine that is busy may have been too slow for a plan of times. Other errors are not
+        // tried again: they are faults of the contestant, such as a lost key.
+        let timers = matches!(side.request.scenario, Scenario::Fire | Scenario::SparseTimers);
         for _ in 0..3 {
-            if answer.as_ref().is_ok_and(|answer| answer.error.is_some()) {
+            if timers && answer.as_ref().is_ok_and(|answer| answer.error.is_some()) {
                 answer = running.ask(&side.request);
             }
         }

@@ -25,6 +25,8 @@ pub enum Metric {
     Longest,
     /// Processor time in a second.
     CpuPerSecond,
+    /// How often a worker went to sleep for each key, which is how often it had to be woken.
+    Sleeps,
 }
 
 impl Metric {
@@ -43,6 +45,7 @@ impl Metric {
             Self::Kept => Some(answer.bytes_after? / answer.bytes?),
             Self::Longest => answer.longest_ns,
             Self::CpuPerSecond => Some(per(answer.cpu_ns, answer.wall_ns)? * 1e9),
+            Self::Sleeps => per(answer.sleeps?, answer.ops),
         }
     }
 
@@ -59,6 +62,7 @@ impl Metric {
             Self::Bytes => format!("{figure:.1} B"),
             Self::Kept => format!("{:.1} %", figure * 100.0),
             Self::CpuPerSecond => format!("{} a second", time(figure)),
+            Self::Sleeps => format!("{figure:.3} a key"),
             Self::Cpu
             | Self::Wall
             | Self::LatenessP50
@@ -117,5 +121,6 @@ mod tests {
         assert_eq!(Metric::Bytes.show(46.26), "46.3 B");
         assert_eq!(Metric::Bytes.show(14_500.0), "14.5 kB");
         assert_eq!(Metric::Kept.show(0.034), "3.4 %");
+        assert_eq!(Metric::Sleeps.show(0.93), "0.930 a key");
     }
 }

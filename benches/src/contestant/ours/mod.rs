@@ -67,8 +67,8 @@ impl Contestant for Requeue {
             Scenario::CycleWaiting => single::cycle(Worker::of(&one_waits::<K>()), request),
             Scenario::AddQueued => single::add_queued(make(), request),
             Scenario::FillDrain => single::fill_drain(Worker::of(&make()), request),
-            Scenario::Threads => contended::threads(&make(), request),
-            Scenario::Tasks => contended::tasks(make, request),
+            Scenario::Threads => return contended::threads(&Queue::<u64>::new(), request),
+            Scenario::Tasks => return contended::tasks(Queue::<u64>::new, request),
             Scenario::DelayedAdd => single::delayed_add(make(), request),
             Scenario::DelayedReadd => single::delayed_readd(make(), request),
             Scenario::Fire | Scenario::SparseTimers => {

@@ -36,7 +36,7 @@ impl Contestant for WithPriorities {
             Scenario::Cycle => single::cycle(make(), request),
             Scenario::AddQueued => single::add_queued(make(), request),
             Scenario::FillDrain => single::fill_drain(make(), request),
-            Scenario::Threads => contended::threads(&make(), request),
+            Scenario::Threads => return contended::threads(&Ranked::<u64>::new(), request),
             Scenario::DelayedAdd => single::delayed_add(make(), request),
             Scenario::DelayedReadd => single::delayed_readd(make(), request),
             Scenario::Fire | Scenario::SparseTimers => {

@@ -2,7 +2,7 @@
 
 use requeue::Queue;
 
-use super::super::{Contestant, contended, fire, several};
+use super::super::{Contestant, fire, several};
 use crate::keys::Key;
 use crate::protocol::{Answer, Request, Scenario};
 
@@ -13,11 +13,10 @@ pub(in super::super) struct OnTokio;
 impl Contestant for OnTokio {
     const NAME: &'static str = "requeue-tokio";
     const SCENARIOS: &'static [Scenario] =
-        &[Scenario::Tasks, Scenario::Fire, Scenario::SparseTimers, Scenario::HandOver];
+        &[Scenario::Fire, Scenario::SparseTimers, Scenario::HandOver];
 
     fn round<K: Key>(request: &Request) -> Option<Answer> {
         match request.scenario {
-            Scenario::Tasks => Some(contended::tasks(Queue::<K>::new, request)),
             Scenario::Fire | Scenario::SparseTimers => fire::to_task(Queue::<u64>::new, request),
             Scenario::HandOver => Some(several::hand_over_to_task(Queue::<K>::new, request)),
             _ => None,

@@ -1,0 +1,80 @@
+//! Busy work: what a worker computes for each key.
+//!
+//! It is a number of steps and not a deadline, so that a thread that was preempted still has all of
+//! its work to do. `peers-go/busy.go` takes the same steps and calibrates them in the same way.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+/// Steps of a trial, which takes about 0.1 ms.
+const STEPS: u32 = 50_000;
+/// The fastest trial counts: what else the machine does can only make a trial slower.
+const TRIALS: u32 = 50;
+
+/// Computation that takes a given time on an idle processor.
+#[derive(Clone, Copy, Debug)]
+pub struct Busy {
+    steps: u64,
+}
+
+impl Busy {
+    /// Measures how fast this machine is now, unless there is nothing to do.
+    #[must_use]
+    pub fn calibrated(time: Duration) -> Self {
+        if time.is_zero() {
+            return Self { steps: 0 };
+        }
+        let trial = |_| {
+            let start = Instant::now();
+            spin(STEPS.into());
+            start.elapsed()
+        };
+        let fastest = (0..TRIALS).map(trial).min().unwrap_or_default();
+        Self::of(time, fastest)
+    }
+
+    /// For a machine whose fastest trial takes so long.
+    fn of(time: Duration, fastest: Duration) -> Self {
+        let trials = time.as_secs_f64() / fastest.max(Duration::from_nanos(1)).as_secs_f64();
+        Self { steps: (trials * f64::from(STEPS)).round() as u64 }
+    }
+
+    /// Does the work.
+    #[inline]
+    pub fn work(self) {
+        spin(self.steps);
+    }
+}
+
+/// Steps of a xorshift generator: each needs the result of the one before it.
+#[inline(never)]
+fn spin(steps: u64) {
+    let mut state = black_box(1_u64);
+    for _ in 0..steps {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+    }
+    black_box(state);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_follow_from_the_time_and_the_speed_of_the_machine() {
+        let steps = |time, fastest| {
+            Busy::of(Duration::from_nanos(time), Duration::from_nanos(fastest)).steps
+        };
+        assert_eq!(steps(1_000, 100_000), 500);
+        assert_eq!(steps(10_000, 100_000), 5_000);
+        assert_eq!(steps(10_000, 50_000), 10_000);
+        assert_eq!(steps(1, 0), u64::from(STEPS), "a clock too coarse to see a trial");
+    }
+
+    #[test]
+    fn no_time_is_no_work() {
+        assert_eq!(Busy::calibrated(Duration::ZERO).steps, 0);
+    }
+}
