@@ -56,19 +56,28 @@ impl<T> RankedMutex<T> {
         Self { value: Mutex::new(value), rank }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock(&self) -> Result<RankedGuard<'_, T>, Reentered> {
-        let Some(rank) = self.rank else {
-            let guard = self.value.lock().unwrap_or_else(PoisonError::into_inner);
-            return Ok(RankedGuard { guard, restore: None });
-        };
+        match self.rank {
+            None => Ok(RankedGuard { guard: self.lock_value(), restore: None }),
+            Some(rank) => self.lock_in_order(rank),
+        }
+    }
+
+    #[inline(always)]
+    fn lock_in_order(&self, rank: Rank) -> Result<RankedGuard<'_, T>, Reentered> {
         let held = HELD.with(Cell::get);
         if held >= rank {
             return Err(Reentered);
         }
-        let guard = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = self.lock_value();
         HELD.with(|held| held.set(rank));
         Ok(RankedGuard { guard, restore: Some(held) })
+    }
+
+    #[inline(always)]
+    fn lock_value(&self) -> MutexGuard<'_, T> {
+        self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The value, without a lock: nobody else has this mutex.

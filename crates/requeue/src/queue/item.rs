@@ -438,12 +438,14 @@ impl<K: Key> Shared<K> {
             return self.finish_any(state, ticket, how, now, key);
         };
         self.release(state);
-        self.tell_worked(Some(&key), worked);
+        if worked.is_some() {
+            self.tell_worked(Some(&key), worked);
+        }
         drop_quietly(key);
         true
     }
 
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn tell_worked(&self, key: Option<&K>, worked: Option<Duration>) {
         if let (Some(hooks), Some(key), Some(worked)) = (&self.hooks, key, worked) {
             quietly(|| hooks.done(key, worked));
@@ -496,7 +498,9 @@ impl<K: Key> Shared<K> {
             state.lost.push(key);
         }
         self.release(state);
-        self.tell_worked(delivered, worked);
+        if worked.is_some() {
+            self.tell_worked(delivered, worked);
+        }
         drop_quietly(key);
         true
     }

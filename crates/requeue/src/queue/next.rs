@@ -124,7 +124,9 @@ impl<K: Key> Shared<K> {
         let is_timeless = now.is_none() && state.core.get_needs_now();
         let taken = if is_timeless { None } else { state.core.get(time) };
         self.release(state);
-        self.tell_worked(ended.0.as_ref().map(|(_, key)| key), worked);
+        if worked.is_some() {
+            self.tell_worked(ended.0.as_ref().map(|(_, key)| key), worked);
+        }
         drop(ended);
         taken
     }
