@@ -58,7 +58,10 @@ fn op(from: &mut Unstructured<'_>) -> Result<Op> {
         21 => Op::Done(key(from)?),
         22 => Op::Cancel(key(from)?),
         23 => Op::Forget(key(from)?),
-        24 => Op::Promote(from.int_in_range(0..=3)?),
+        24 => match from.int_in_range(0..=7)? {
+            most @ 0..4 => Op::Promote(most),
+            after => Op::Break(after as u32 - 4),
+        },
         25..28 => Op::Advance(jump(from)?),
         28 => Op::GoBack(jump(from)?),
         29 => Op::Pause(from.ratio(1, 3)?),
@@ -108,7 +111,12 @@ fn duration(from: &mut Unstructured<'_>) -> Result<Duration> {
     Ok(match from.int_in_range(0..=15)? {
         0..12 => Duration::from_nanos(from.int_in_range(0..=11)?),
         12..14 => Duration::from_nanos(u64::from(from.arbitrary::<u32>()?) << 10),
-        14 => Duration::from_nanos(from.arbitrary()?),
+        14 => {
+            // Half of them longer than 64 bits of nanoseconds.
+            let nanos = from.arbitrary::<u64>()?;
+            let base = if nanos % 2 == 0 { 0 } else { u64::MAX };
+            Duration::from_nanos(base) + Duration::from_nanos(nanos)
+        }
         _ => Duration::MAX,
     })
 }

@@ -1,16 +1,22 @@
-//! A key that notices when it is dropped at the wrong time.
+//! A key that notices a drop at the wrong time, and whose clone panics when a test asks for that.
 
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// How many clones succeed before one panics.
+    static FUSE: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
 /// A key which must not be dropped inside the state machine: what that no longer needs it gives
 /// back, for the caller to drop outside its lock.
-#[derive(PartialEq, Eq, PartialOrd, Ord, Debug, Clone)]
+#[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key(pub u32);
+
+/// The panic of a clone, which is told from a failed assertion by its type.
+struct CloneFailed;
 
 impl Key {
     /// Runs `f`, inside of which no key may be dropped.
@@ -19,6 +25,31 @@ impl Key {
         let value = f();
         INSIDE.set(false);
         value
+    }
+
+    /// Runs `f` as [`none_dropped`](Self::none_dropped) does, but lets a clone inside panic after
+    /// `fuse` others. `None` if it did.
+    pub fn with_fuse<T>(fuse: u32, f: impl FnOnce() -> T) -> Option<T> {
+        FUSE.set(Some(fuse));
+        let outcome = catch_unwind(AssertUnwindSafe(|| Self::none_dropped(f)));
+        FUSE.set(None);
+        INSIDE.set(false);
+        match outcome {
+            Ok(value) => Some(value),
+            Err(panic) if panic.is::<CloneFailed>() => None,
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+}
+
+impl Clone for Key {
+    fn clone(&self) -> Self {
+        match FUSE.get().filter(|_| INSIDE.get()) {
+            Some(0) => resume_unwind(Box::new(CloneFailed)),
+            Some(left) => FUSE.set(Some(left - 1)),
+            None => {}
+        }
+        Self(self.0)
     }
 }
 

@@ -53,4 +53,6 @@ pub enum Op {
     End(Ending),
     /// Goes on with the walk over all records, or begins one, looking at so many.
     Page(usize),
+    /// Lets a key's clone panic during the next operation, after so many that succeed.
+    Break(u32),
 }

@@ -12,24 +12,47 @@ impl Lockstep {
         let (ticket, asked, key) = (out.ticket, out.asked, *key);
         let dirty = self.model.see(&key).is_some_and(|seen| seen.phase == 3);
         assert_eq!(self.queue.is_dirty(&ticket), dirty, "is_dirty");
-        let core = inside(|| self.queue.finish(&ticket, finish(how, asked), self.now));
-        let model = self.model.finish(ticket.epoch(), how, asked, self.now);
+        let (how_core, now) = (finish(how, asked), self.now);
+        let (core, model) = match self.attempt(|queue| queue.finish(&ticket, how_core, now)) {
+            Some(core) => (core, self.model.finish(ticket.epoch(), how, asked, now)),
+            // The worker tries again later, or drops its item, which then ends without copies.
+            None if which.is_multiple_of(2) => return,
+            None => {
+                let core = inside(|| self.queue.finish_without_copies(&ticket, how_core, now));
+                (core, self.model.finish_without_copies(ticket.epoch(), how, asked, now))
+            }
+        };
         self.ended_both(core, model);
         self.forget_ticket(ticket);
     }
 
     pub(super) fn finish_stale(&mut self, which: usize, how: How) {
-        let Some(ticket) = pick(&self.ended, which) else { return };
-        let how = finish(how, requeue_core::Asked::default());
-        assert!(inside(|| self.queue.finish(ticket, how, self.now)).is_none(), "stale");
-        assert!(!self.queue.give_up(ticket), "stale");
-        assert!(!self.queue.is_dirty(ticket), "stale");
+        // Of those that have ended, one of the last 16.
+        let ended = self.ended.iter().rev().flatten().nth(which % 16);
+        let Some(ticket) = ended.copied() else { return };
+        let (how, now) = (finish(how, requeue_core::Asked::default()), self.now);
+        let Some(core) = self.attempt(|queue| queue.finish(&ticket, how, now)) else { return };
+        assert!(core.is_none(), "stale");
+        assert!(!self.queue.give_up(&ticket), "stale");
+        assert!(!self.queue.is_dirty(&ticket), "stale");
         self.model.promote(self.now, 256);
+    }
+
+    /// No ticket ends a delivery whose number differs from its own in one bit of the distance: that
+    /// is where numbers of fewer bits would meet.
+    pub(super) fn refuses_tickets_before(&mut self, epoch: u64) {
+        for bit in 0..u64::BITS {
+            let Some(before) = epoch.checked_sub((1 << bit) + 1) else { break };
+            let Some(Some(stale)) = self.ended.get(before as usize) else { continue };
+            assert_eq!(self.queue.finish_plain(stale, Finish::Succeed, self.now), None, "stale");
+            assert!(!self.queue.give_up(stale), "stale");
+        }
     }
 
     pub(super) fn done(&mut self, key: u32) {
         let by = Key(key);
-        let core = inside(|| self.queue.done(&by, self.setup.hash(key), self.now));
+        let (hash, now) = (self.setup.hash(key), self.now);
+        let Some(core) = self.attempt(|queue| queue.done(&by, hash, now)) else { return };
         let model = self.model.done(&key, self.now);
         if model.is_some()
             && let Some((out, _)) = self.live.iter().find(|live| live.1 == key)
@@ -41,10 +64,9 @@ impl Lockstep {
 
     fn forget_ticket(&mut self, ticket: Ticket) {
         self.live.retain(|(out, _)| out.ticket != ticket);
-        if self.ended.len() == 16 {
-            self.ended.remove(0);
-        }
-        self.ended.push(ticket);
+        let at = ticket.epoch() as usize - 1;
+        self.ended.resize(self.ended.len().max(at + 1), None);
+        self.ended[at] = Some(ticket);
     }
 
     fn ended_both(&mut self, core: Option<Finished<Key>>, model: Option<Ended<u32>>) {

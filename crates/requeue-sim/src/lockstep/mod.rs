@@ -21,7 +21,10 @@ pub struct Lockstep {
     now: Time,
     /// Hand-outs that have not ended.
     live: Vec<(HandOut<Key>, u32)>,
-    ended: Vec<Ticket>,
+    /// By epoch, counted from 1: the tickets of hand-outs that have ended.
+    ended: Vec<Option<Ticket>>,
+    /// Of the next operation: see [`Op::Break`].
+    fuse: Option<u32>,
     walk: Option<Walk>,
     /// What each side said would not happen, in [`Mode::Lazy`].
     lost: [BTreeSet<u32>; 2],
@@ -60,6 +63,7 @@ impl Lockstep {
             now: Time::ZERO,
             live: Vec::new(),
             ended: Vec::new(),
+            fuse: None,
             walk: None,
             lost: [BTreeSet::new(), BTreeSet::new()],
             dropping: false,
@@ -104,6 +108,9 @@ impl Lockstep {
             _ => None,
         };
         let handed_out = self.dispatch(op);
+        if !matches!(op, Op::Break(_)) {
+            self.fuse = None;
+        }
         if self.setup.mode == Mode::Thrifty && !matches!(op, Op::Advance(_) | Op::GoBack(_)) {
             self.promote(usize::MAX);
         }
@@ -167,6 +174,7 @@ impl Lockstep {
             }
             Op::End(ending) => self.end(ending),
             Op::Page(limit) => self.page(limit),
+            Op::Break(after) => self.fuse = Some(after),
         }
         None
     }
@@ -180,33 +188,47 @@ impl Lockstep {
         let knew = self.model.knows(&key);
         let by = Key(key);
         let refuses = self.queue.refuses(&by, hash);
-        let known = match key.is_multiple_of(2) {
-            true => inside(|| self.queue.add_known(&by, hash, &add, now)),
-            false => None,
-        };
-        let (core, back) = match known {
-            Some(added) => (added, None),
-            None => inside(|| self.queue.add(by, hash, add, group, now)),
-        };
+        let by_reference = key.is_multiple_of(2);
+        let added = self.attempt(|queue| {
+            let known = if by_reference { queue.add_known(&by, hash, &add, now) } else { None };
+            match known {
+                Some(added) => ((added, Some(by)), true),
+                None => (queue.add(by, hash, add, group, now), false),
+            }
+        });
+        let Some(((core, back), was_known)) = added else { return };
         let model = self.model.add(&key, team, ask, self.now);
         assert_eq!(core, model, "answer");
         assert_eq!(refuses, !core.is_accepted(), "refuses");
-        assert_eq!(back.is_none(), known.is_some() || (!knew && core.is_accepted()), "key kept");
+        assert_eq!(back.is_none(), !was_known && !knew && core.is_accepted(), "key kept");
     }
 
     fn get(&mut self) -> Option<u32> {
         let now = self.queue_now(self.queue.get_needs_now());
         let setup = self.setup;
-        let core = if matches!(setup.rules.ranking, Ranking::Stack { .. }) {
+        let has_order = matches!(setup.rules.ranking, Ranking::Stack { .. });
+        let taken = self.attempt(|queue| {
+            let mut dropped = Vec::new();
             loop {
-                let popped = inside(|| self.queue.get_by_order(now, |key| setup.hash(key.0)));
+                if !has_order {
+                    break (queue.get(now), dropped);
+                }
+                let popped = queue.get_by_order(now, |key| setup.hash(key.0));
+                dropped.extend(popped.dropped);
                 if !popped.again {
-                    break popped.item;
+                    break (popped.item, dropped);
                 }
             }
-        } else {
-            inside(|| self.queue.get(now))
+        });
+        let Some((core, dropped)) = taken else {
+            // If everything due is ready, the copy failed of the key that was to be handed out. The
+            // order has been asked in vain by then.
+            if has_order && self.queue.next_due().is_none_or(|due| due > self.now) {
+                self.model.ask_order_in_vain();
+            }
+            return None;
         };
+        drop(dropped);
         let model = self.model.get(self.now);
         let core_out = core.as_ref().map(|out| Out {
             key: out.key.0,
@@ -219,12 +241,14 @@ impl Lockstep {
         assert_eq!(core_out, model, "hand-out");
         let out = core?;
         let key = out.key.0;
+        self.refuses_tickets_before(out.ticket.epoch());
         self.live.push((out, key));
         Some(key)
     }
 
     fn promote(&mut self, max: usize) {
-        let core = inside(|| self.queue.promote(self.now, max));
+        let now = self.now;
+        let Some(core) = self.attempt(|queue| queue.promote(now, max)) else { return };
         let model = self.model.promote(self.now, max);
         assert!(core == model || self.setup.mode == Mode::Thrifty, "made ready");
     }
@@ -269,7 +293,10 @@ impl Lockstep {
     fn page(&mut self, limit: usize) {
         let known = || (0..self.setup.keys).filter(|key| self.model.knows(key)).collect();
         let walk = self.walk.get_or_insert_with(|| Walk { expected: known(), ..Walk::default() });
-        let page = inside(|| self.queue.page(walk.cursor, limit));
+        let cursor = walk.cursor;
+        let fuse = self.fuse.take().unwrap_or(u32::MAX);
+        // A copy that fails is the caller's loss alone.
+        let Some(page) = Key::with_fuse(fuse, || self.queue.page(cursor, limit)) else { return };
         assert!(self.setup.hashes.is_some() || page.entries.len() <= limit.max(1), "limit");
         for entry in &page.entries {
             let key = entry.key.0;
@@ -288,6 +315,18 @@ impl Lockstep {
                 self.walk = None;
             }
         }
+    }
+
+    /// Does something to the queue. `None` if a key's clone has panicked in it: then nothing has
+    /// happened but that keys which were due have become ready.
+    fn attempt<T>(&mut self, f: impl FnOnce(&mut Queue<Key>) -> T) -> Option<T> {
+        let Some(fuse) = self.fuse.take() else { return Some(inside(|| f(&mut self.queue))) };
+        let done = Key::with_fuse(fuse, || f(&mut self.queue));
+        if done.is_none() {
+            let ripened = self.model.waiting().saturating_sub(self.queue.waiting());
+            self.model.promote(self.now, ripened);
+        }
+        done
     }
 
     fn queue_now(&self, needed: bool) -> Time {

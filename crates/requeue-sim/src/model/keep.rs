@@ -2,7 +2,7 @@
 
 use requeue_core::{Merge, Time};
 
-use super::Model;
+use super::{Model, later};
 use crate::How;
 
 impl<K: Ord + Clone> Model<K> {
@@ -12,10 +12,10 @@ impl<K: Ord + Clone> Model<K> {
             // `AddRateLimited` is `AddAfter`, and comes before `Done`.
             How::Fail(delay) => {
                 self.tally.retries += 1;
-                if now + delay <= now {
+                if later(now, delay) <= now {
                     self.add_now(key);
                 } else {
-                    self.wait(key, now + delay, Merge::Earliest);
+                    self.wait(key, later(now, delay), Merge::Earliest);
                 }
             }
             How::PutBack => self.put_back(key),

@@ -26,6 +26,12 @@ pub use self::order::{Ranking, ReadyKeys, Stack, Team};
 pub use self::view::{Seen, Tally};
 use crate::How;
 
+/// The time `delay` after `now`, or never: by arithmetic of the model's own.
+fn later(now: Time, delay: Duration) -> Time {
+    let nanos = u128::from(now.as_nanos()) + delay.as_nanos();
+    u64::try_from(nanos).map_or(Time::NEVER, Time::from_nanos)
+}
+
 /// How many waiting keys an operation makes ready before its own work, at most.
 const PROMOTE: usize = 256;
 
@@ -62,7 +68,7 @@ impl Ask {
     fn due(&self, now: Time) -> Option<Time> {
         match self.when {
             When::Now => None,
-            When::After(delay) => Some(now + delay),
+            When::After(delay) => Some(later(now, delay)),
             When::At(at) => Some(at),
             other => unreachable!("no model of {other:?}"),
         }
@@ -238,6 +244,31 @@ impl<K: Ord + Clone> Model<K> {
         self.promote(now, PROMOTE);
         let key = self.processing.iter().find(|(_, run)| run.epoch == epoch)?.0.clone();
         Some(self.end_run(&key, how, asked, now))
+    }
+
+    /// As [`finish`](Self::finish) where keys can't be copied: a custom order is given none.
+    pub fn finish_without_copies(
+        &mut self,
+        epoch: u64,
+        how: How,
+        asked: Asked,
+        now: Time,
+    ) -> Option<Ended<K>> {
+        self.now = now;
+        let key = self.processing.iter().find(|(_, run)| run.epoch == epoch)?.0.clone();
+        self.queue.gives_copies(false);
+        let ended = self.end_run(&key, how, asked, now);
+        self.queue.gives_copies(true);
+        Some(ended)
+    }
+
+    /// A custom order has given all that it has, and none of it could leave.
+    ///
+    /// # Panics
+    ///
+    /// If one of the keys could.
+    pub fn ask_order_in_vain(&mut self) {
+        assert!(self.queue.pop_stack().is_none(), "the order has a key that may leave");
     }
 
     /// Ends the hand-out of `key` if its guard was given up.

@@ -66,6 +66,8 @@ pub struct ReadyKeys<K> {
     passed_over: u32,
     placed: u64,
     stack: Stack<K>,
+    /// Whether the custom order is given keys: not where copying one has failed.
+    gives_copies: bool,
 }
 
 /// Last in, first out: the custom order of the tests. A key that is touched comes to the top.
@@ -136,6 +138,7 @@ impl<K: Clone + Ord> ReadyKeys<K> {
             passed_over: 0,
             placed: 0,
             stack: Stack::new(lossy),
+            gives_copies: true,
         }
     }
 
@@ -166,11 +169,16 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         self.in_work.get(&team).is_none_or(|&n| n < self.limit)
     }
 
+    /// Whether a custom order is given the keys that become ready from here on.
+    pub(super) const fn gives_copies(&mut self, gives: bool) {
+        self.gives_copies = gives;
+    }
+
     /// A key becomes ready.
     pub fn push(&mut self, key: &K, priority: i32, team: Team) {
         self.placed += 1;
         let key = key.clone();
-        if matches!(self.ranking, Ranking::Stack { .. }) {
+        if matches!(self.ranking, Ranking::Stack { .. }) && self.gives_copies {
             let _ = self.stack.push(key.clone());
         }
         let (level, placed) = (self.level(priority), self.placed);
@@ -276,7 +284,8 @@ impl<K: Clone + Ord> ReadyKeys<K> {
             self.in_work.remove(&team.id);
         }
         // There is room for one more: the custom order is shown a key that it gave in vain.
-        if let Some(c) = self.keys.iter_mut().find(|c| c.skipped && c.team.id == team.id) {
+        let shown = |c: &&mut Candidate<K>| c.skipped && c.team.id == team.id;
+        if let Some(c) = self.keys.iter_mut().find(shown).filter(|_| self.gives_copies) {
             c.skipped = false;
             let _ = self.stack.push(c.key.clone());
         }
@@ -284,7 +293,7 @@ impl<K: Clone + Ord> ReadyKeys<K> {
     }
 
     /// What the custom order gives: the first that is ready and may be handed out.
-    fn pop_stack(&mut self) -> Option<K> {
+    pub(super) fn pop_stack(&mut self) -> Option<K> {
         loop {
             let key = self.stack.pop()?;
             let Some(at) = self.keys.iter().position(|c| c.key == key) else { continue };

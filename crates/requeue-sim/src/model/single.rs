@@ -3,7 +3,7 @@
 
 use requeue_core::{Added, EarlyAdd, Merge, Time};
 
-use super::{Ask, Model};
+use super::{Ask, Model, later};
 use crate::How;
 
 impl<K: Ord + Clone> Model<K> {
@@ -69,9 +69,9 @@ impl<K: Ord + Clone> Model<K> {
         match how {
             How::Fail(delay) => {
                 self.tally.retries += 1;
-                self.back_off(key, now + delay);
+                self.back_off(key, later(now, delay));
                 self.hold(key, now);
-                let at = (now + delay).max(self.not_before(key));
+                let at = (later(now, delay)).max(self.not_before(key));
                 let _ = self.demand(key, at, Merge::Earliest, now);
             }
             How::PutBack if self.not_before(key) > now => {

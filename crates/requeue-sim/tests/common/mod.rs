@@ -33,6 +33,8 @@ fn durations() -> impl Strategy<Value = Duration> {
         10 => (1u64..12).prop_map(Duration::from_nanos),
         3 => (1u64..1_000_000_000_000).prop_map(Duration::from_nanos),
         1 => Just(Duration::MAX),
+        // More nanoseconds than 64 bits hold.
+        1 => (1u64..12).prop_map(|n| Duration::from_nanos(u64::MAX) + Duration::from_nanos(n)),
     ]
 }
 
@@ -88,6 +90,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => jumps().prop_map(Op::GoBack),
         2 => prop::bool::weighted(0.3).prop_map(Op::Pause),
         4 => (0usize..6).prop_map(Op::Page),
+        4 => (0u32..3).prop_map(Op::Break),
         1 => prop_oneof![Just(Ending::Closed), Just(Ending::ShutDown)].prop_map(Op::End),
     ]
 }
