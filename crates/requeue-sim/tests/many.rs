@@ -8,8 +8,6 @@ use requeue_sim::model::Ranking::{Fifo, Priority, Stack};
 use requeue_sim::model::{Ask, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Op, Setup};
 
-const KEYS: u32 = 12_000;
-
 /// SplitMix64.
 struct Random(u64);
 
@@ -22,10 +20,6 @@ impl Random {
         (z ^ (z >> 31)) % n
     }
 
-    fn key(&mut self) -> u32 {
-        self.below(KEYS.into()) as u32
-    }
-
     fn short(&mut self) -> Duration {
         Duration::from_nanos(self.below(50_000))
     }
@@ -34,21 +28,32 @@ impl Random {
 struct Crowd {
     lockstep: Lockstep,
     random: Random,
+    keys: u32,
+    /// How far apart priorities are, of which there are so many.
+    priorities: (u64, i32),
     steps: u32,
 }
 
 impl Crowd {
     fn new(seed: u64, early_add: EarlyAdd, ranking: Ranking, limit: Option<u32>) -> Self {
-        let rules = Rules { early_add, ranking, fair: false, limit };
-        let setup = Setup { keys: KEYS, teams: 40, track: true, ..Setup::new(rules) };
-        Self { lockstep: Lockstep::new(setup), random: Random(seed), steps: 0 }
+        Self::of(12_000, seed, Rules { early_add, ranking, fair: false, limit })
+    }
+
+    fn of(keys: u32, seed: u64, rules: Rules) -> Self {
+        let setup = Setup { keys, teams: 40, track: true, ..Setup::new(rules) };
+        let (lockstep, random) = (Lockstep::new(setup), Random(seed));
+        Self { lockstep, random, keys, priorities: (4, 1), steps: 0 }
+    }
+
+    fn key(&mut self) -> u32 {
+        self.random.below(self.keys.into()) as u32
     }
 
     fn apply(&mut self, op: &Op) {
         self.lockstep.apply(op);
         self.steps += 1;
         if self.steps.is_multiple_of(64) {
-            let sample: Vec<u32> = (0..8).map(|_| self.random.key()).collect();
+            let sample: Vec<u32> = (0..8).map(|_| self.key()).collect();
             self.lockstep.compare(sample.into_iter());
         }
         if self.steps.is_multiple_of(16) {
@@ -59,12 +64,13 @@ impl Crowd {
 
     /// Every key once, half of them ready, half waiting; and a third of what is ready is taken.
     fn fill(&mut self) {
-        for key in 0..KEYS {
+        for key in 0..self.keys {
             let when = match key % 2 {
                 0 => When::Now,
                 _ => When::After(self.random.short() + Duration::from_nanos(1)),
             };
-            let priority = self.random.below(4) as i32;
+            let (levels, apart) = self.priorities;
+            let priority = (self.random.below(levels) as i32 - levels as i32 / 2) * apart;
             self.apply(&Op::Add(key, Ask { when, priority, ..Ask::default() }));
             if key % 6 == 0 {
                 self.apply(&Op::Get);
@@ -84,7 +90,9 @@ impl Crowd {
             let op = match self.random.below(16) {
                 0..5 => Op::Get,
                 5..10 => Op::Finish(which, how),
-                10..14 => Op::Cancel(self.random.key()),
+                10..14 => Op::Cancel(self.key()),
+                // Now and then so far that more keys fall due than one operation makes ready.
+                14 if self.random.below(64) == 0 => Op::Advance(self.random.short() / 5),
                 14 => Op::Advance(self.random.short() / 1_000),
                 _ => Op::FinishStale(which, how),
             };
@@ -96,7 +104,7 @@ impl Crowd {
         for leave in [1_000, 0] {
             self.fill();
             self.thin_out(leave);
-            self.lockstep.compare(0..KEYS);
+            self.lockstep.compare(0..self.keys);
         }
     }
 }
@@ -114,4 +122,35 @@ fn records_move_among_priorities() {
 #[test]
 fn records_move_in_a_custom_order() {
     Crowd::new(3, Hold, Stack { lossy: 50 }, Some(30)).run();
+}
+
+/// More priorities than have a place of their own, as far apart as they can be, and a bound that is
+/// reached only after hundreds of hand-outs.
+#[test]
+fn any_number_of_priorities_and_a_high_bound() {
+    for limit in [None, Some(30)] {
+        let ranking = Priority { oldest_every: 700 };
+        let rules = Rules { early_add: Keep, ranking, fair: false, limit };
+        let mut crowd = Crowd::of(3_000, 4, rules);
+        crowd.priorities = (64, 1 << 26);
+        crowd.run();
+    }
+}
+
+/// So many hand-outs that a number of 16 bits would come again: no ticket of an earlier one does
+/// anything, which the two check at each hand-out.
+#[test]
+fn a_stale_ticket_does_nothing_after_any_number_of_hand_outs() {
+    let rules = Rules { early_add: Keep, ranking: Fifo, fair: false, limit: None };
+    let mut lockstep = Lockstep::new(Setup { keys: 4, ..Setup::new(rules) });
+    let mut random = Random(5);
+    for n in 0..140_000_u32 {
+        lockstep.apply(&Op::Add(random.below(4) as u32, Ask::default()));
+        lockstep.apply(&Op::Get);
+        // Two are under way, most of the time.
+        if n % 64 > 1 {
+            lockstep.apply(&Op::Finish(random.below(2) as usize, How::Succeed));
+        }
+    }
+    lockstep.compare(0..4);
 }
