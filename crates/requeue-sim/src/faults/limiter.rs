@@ -1,7 +1,8 @@
 //! A limiter that says whatever comes to its mind.
 
 use std::cell::Cell;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use requeue::RateLimiter;
@@ -14,6 +15,12 @@ pub(super) struct Said {
     rng: fastrand::Rng,
     /// Whether it still says nonsense.
     pub(super) faulty: bool,
+    /// Whether it panicked when it was asked last; then it has counted nothing.
+    pub(super) panicked: bool,
+    /// How many failures of each key it has counted.
+    counts: BTreeMap<u32, u32>,
+    /// Whether it says that it is idle when it is.
+    tells: bool,
 }
 
 /// Says delays of nothing, of a moment, of minutes, and for ever; and panics.
@@ -28,14 +35,27 @@ thread_local! {
 }
 
 impl Said {
-    pub(super) fn new(rng: fastrand::Rng) -> Arc<Mutex<Self>> {
-        Arc::new(Mutex::new(Self { delay: Duration::ZERO, rng, faulty: true }))
+    pub(super) fn new(mut rng: fastrand::Rng) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self {
+            delay: Duration::ZERO,
+            tells: rng.bool(),
+            rng,
+            faulty: true,
+            panicked: false,
+            counts: BTreeMap::new(),
+        }))
+    }
+}
+
+impl Extreme {
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl RateLimiter<u32> for Extreme {
-    fn delay(&mut self, _: &u32, _: Time) -> Duration {
-        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn delay(&mut self, key: &u32, _: Time) -> Duration {
+        let mut said = self.said();
         let choice = if said.faulty { said.rng.u8(..20) } else { 1 };
         said.delay = match choice {
             0 => LONGEST,
@@ -46,6 +66,10 @@ impl RateLimiter<u32> for Extreme {
             _ => Duration::from_secs(said.rng.u64(1..300)),
         };
         let delay = said.delay;
+        said.panicked = choice == 0;
+        if !said.panicked {
+            *said.counts.entry(*key).or_default() += 1;
+        }
         drop(said);
         if choice == 0 {
             ON_PURPOSE.set(true);
@@ -54,10 +78,17 @@ impl RateLimiter<u32> for Extreme {
         delay
     }
 
-    fn forget(&mut self, _: &u32) {}
+    fn forget(&mut self, key: &u32) {
+        self.said().counts.remove(key);
+    }
 
-    fn num_requeues(&self, _: &u32) -> u32 {
-        0
+    fn num_requeues(&self, key: &u32) -> u32 {
+        self.said().counts.get(key).copied().unwrap_or(0)
+    }
+
+    fn is_idle(&self) -> bool {
+        let said = self.said();
+        said.tells && said.counts.is_empty()
     }
 
     fn longest(&self) -> Duration {

@@ -5,6 +5,7 @@
 //! handed out, and all that can be seen of the two afterwards must be the same after every step.
 //! Then the faults stop, and everything has to finish.
 
+mod hooks;
 mod limiter;
 mod run;
 mod tasks;

@@ -1,13 +1,13 @@
 //! Tasks: those that work, and those that wait for a drain.
 
 use std::cell::Cell;
-use std::future::{Future, pending};
+use std::future::{Future, pending, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use requeue::clock::sleep_until;
@@ -31,6 +31,8 @@ pub(super) struct Task {
 enum Does {
     #[default]
     Wait,
+    /// As `Wait`, until `None` is final.
+    WaitPatiently,
     Work,
     Hang,
 }
@@ -57,17 +59,33 @@ impl Task {
         Self::new(drain(Rc::clone(world), timeout), None)
     }
 
+    /// One that has a key already, and deals with it.
+    pub(super) fn with(world: &Rc<World>, item: Item<'static, u32>) -> Self {
+        let does = Rc::new(Cell::new(Does::Work));
+        let held = Held::new(world, item);
+        Self::new(deal(Rc::clone(world), held, Rc::clone(&does), true), Some(does))
+    }
+
     pub(super) const fn works(&self) -> bool {
         self.does.is_some()
     }
 
     /// Whether it is a worker that waits for a key.
     pub(super) fn waits(&self) -> bool {
-        self.does.as_ref().is_some_and(|does| does.get() == Does::Wait)
+        self.waits_impatiently() || self.is_at(Does::WaitPatiently)
+    }
+
+    /// Whether it is one that takes any `None` for an answer.
+    pub(super) fn waits_impatiently(&self) -> bool {
+        self.is_at(Does::Wait)
+    }
+
+    fn is_at(&self, what: Does) -> bool {
+        self.does.as_ref().is_some_and(|does| does.get() == what)
     }
 
     pub(super) fn hangs(&self) -> bool {
-        self.does.as_ref().is_some_and(|does| does.get() == Does::Hang)
+        self.is_at(Does::Hang)
     }
 
     pub(super) fn is_woken(&self) -> bool {
@@ -104,11 +122,47 @@ impl Held {
         Self { epoch: item.epoch(), asked: asked(&item), item: Some(item), world: Rc::clone(world) }
     }
 
+    fn key(&self) -> u32 {
+        *self.item.as_deref().unwrap_or(&0)
+    }
+
     fn finish(mut self, how: impl FnOnce(Item<'static, u32>, &World) -> How) {
         if let Some(item) = self.item.take() {
+            let key = *item;
             let how = how(item, &self.world);
+            if matches!(how, How::Succeed | How::Later(_)) {
+                self.world.forgotten(key);
+            }
             self.world.finished(self.epoch, how, self.asked);
         }
+    }
+
+    /// Succeeds and waits for the next key, or takes it if there is one.
+    async fn succeed_and_get(mut self, waits: bool) -> Option<Self> {
+        let (world, item) = (Rc::clone(&self.world), self.item.take()?);
+        let succeeded = |key| {
+            world.forgotten(key);
+            world.finished(self.epoch, How::Succeed, self.asked);
+        };
+        let key = *item;
+        let next = if waits {
+            let mut next = pin!(world.queue.succeed_and_get(item));
+            // It ends when it is polled first.
+            let first = poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await;
+            succeeded(key);
+            match first {
+                Poll::Ready(next) => next,
+                Poll::Pending => next.await,
+            }
+        } else {
+            let next = world.queue.succeed_and_try_get(item);
+            succeeded(key);
+            next
+        };
+        if next.is_none() {
+            world.took_nothing();
+        }
+        next.map(|item| Self::new(&world, item.into_owned()))
     }
 
     fn into_parts(mut self) -> Option<(u32, Ticket)> {
@@ -121,7 +175,9 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if let Some(item) = self.item.take() {
+            let key = *item;
             drop(item);
+            self.world.failed(key);
             self.world.finished(self.epoch, How::Fail(self.world.said()), self.asked);
         }
     }
@@ -138,7 +194,10 @@ async fn work(world: Rc<World>, does: Rc<Cell<Does>>) {
         does.set(Does::Wait);
         let mut held = Vec::new();
         match world.pick(4) {
-            0 => held.extend(world.queue.get_to_the_end().await),
+            0 => {
+                does.set(Does::WaitPatiently);
+                held.extend(world.queue.get_to_the_end().await);
+            }
             1 => held.extend(world.queue.get_owned().await),
             2 => held.extend(
                 world.queue.get_timeout(Duration::from_secs(9)).await.map(Item::into_owned),
@@ -150,12 +209,29 @@ async fn work(world: Rc<World>, does: Rc<Cell<Does>>) {
         }
         // All of them before anything is done with the first.
         let held: Vec<_> = held.into_iter().map(|item| Held::new(&world, item)).collect();
-        for held in held {
-            let way = world.pick(WAYS);
-            let way = if world.faults.get() >> way & 1 == 1 { way } else { 0 };
-            does.set(if way == HANG { Does::Hang } else { Does::Work });
-            deal_with(&world, held, way).await;
+        let mut held = held.into_iter();
+        while let Some(one) = held.next() {
+            deal(Rc::clone(&world), one, Rc::clone(&does), held.len() == 0).await;
         }
+    }
+}
+
+/// Deals with a key, and perhaps with those that come after it; waits for these only if it is the
+/// last that the worker has.
+async fn deal(world: Rc<World>, mut held: Held, does: Rc<Cell<Does>>, is_last: bool) {
+    loop {
+        let way = world.pick(WAYS);
+        let way = if world.faults.get() >> way & 1 == 1 { way } else { 0 };
+        does.set(if way == HANG { Does::Hang } else { Does::Work });
+        if way > 0 || world.pick(3) > 0 {
+            return deal_with(&world, held, way).await;
+        }
+        let waits = is_last && world.pick(2) == 0;
+        if waits {
+            does.set(Does::Wait);
+        }
+        let Some(next) = held.succeed_and_get(waits).await else { return };
+        held = next;
     }
 }
 
@@ -176,7 +252,12 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
         }
         5 => return drop(held),
         6 => {
-            return held.finish(|item, _| How::Fail(item.retry()));
+            return held.finish(|item, world| {
+                let key = *item;
+                let delay = item.retry();
+                world.failed(key);
+                How::Fail(delay)
+            });
         }
         7 => {
             return held.finish(|item, _| {
@@ -222,11 +303,10 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
         }
         13 => {
             // Asks for another run of its own key.
-            world.add(*held.item.as_deref().unwrap_or(&0), crate::model::Ask::default());
+            world.add(held.key(), crate::model::Ask::default());
         }
         _ => {
-            let key = *held.item.as_deref().unwrap_or(&0);
-            world.add_rate_limited(key);
+            world.add_rate_limited(held.key());
         }
     }
     held.finish(|item, _| {

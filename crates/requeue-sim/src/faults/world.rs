@@ -1,15 +1,16 @@
 //! A queue and its model, and what is done to both at once.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use requeue::clock::FakeClock;
 use requeue::{Item, Queue, Ticket};
-use requeue_core::{Asked, Ending, Group, Order, Time};
+use requeue_core::{Asked, Ending, Group, Merge, Order, Time, When};
 
+use super::hooks::{Hooks, Provider, events};
 use super::limiter::{Extreme, Said};
 use crate::How;
 use crate::model::{Ask, Model, Out, Ranking, Rules, Seen, Tally, Team};
@@ -25,8 +26,16 @@ pub(super) struct World {
     /// What workers may do: see `tasks`.
     pub(super) faults: Cell<u32>,
     pub(super) keys: u32,
-    teams: u32,
+    pub(super) teams: u32,
     track: bool,
+    /// Whether the two are compared only now and then, so that operations meet keys that are due
+    /// and not ready yet. To compare them makes those ready, and makes up for wakes that are lost.
+    pub(super) sparing: bool,
+    hooks: Option<Arc<Hooks>>,
+    /// How many failures of each key the limiter should have counted.
+    counted: RefCell<BTreeMap<u32, u32>>,
+    /// Keys of crowds have numbers from `CROWD` up to here.
+    pub(super) crowd: Cell<u32>,
     /// Tickets of hand-outs that have ended.
     pub(super) stale: RefCell<Vec<Ticket>>,
     /// Keys of which each side said that a run will not happen.
@@ -36,9 +45,14 @@ pub(super) struct World {
     digest: RefCell<DefaultHasher>,
 }
 
+/// The first key of a crowd.
+const CROWD: u32 = 1_000;
+
 impl World {
     pub(super) fn new(rules: Rules, keys: u32, teams: u32, mut rng: fastrand::Rng) -> Self {
-        let track = rng.bool();
+        let sparing = rng.bool();
+        let hooks = (!sparing && rng.bool()).then(Arc::<Hooks>::default);
+        let track = !sparing && (hooks.is_some() || rng.bool());
         let clock = FakeClock::new();
         let said = Said::new(rng.fork());
         let builder = Queue::builder()
@@ -47,6 +61,12 @@ impl World {
             .limiter(Extreme(Arc::clone(&said)))
             .group_by(move |key| group(*key, teams));
         let builder = if track { builder.track_times() } else { builder };
+        let builder = match &hooks {
+            Some(hooks) => {
+                builder.name("simulated").metrics_provider(Arc::new(Provider(Arc::clone(hooks))))
+            }
+            None => builder,
+        };
         let builder = match rules.ranking {
             Ranking::Fifo | Ranking::Stack { .. } => builder,
             Ranking::Priority { oldest_every } => builder.order(Order::Priority { oldest_every }),
@@ -66,6 +86,10 @@ impl World {
             keys,
             teams,
             track,
+            sparing,
+            hooks,
+            counted: RefCell::default(),
+            crowd: Cell::new(CROWD),
             stale: RefCell::default(),
             lost: RefCell::default(),
             wrong: RefCell::default(),
@@ -106,6 +130,48 @@ impl World {
         let queue = self.queue.add_with(key, ask.to_add());
         let model = self.model.borrow_mut().add(&key, team(key, self.teams), &ask, self.now());
         self.expect("add", queue, model);
+        if ask.merge == Merge::Exactly && queue.is_accepted() {
+            self.forgotten(key);
+        }
+    }
+
+    pub(super) fn add_all(&self, keys: &[u32]) {
+        self.note((7, keys));
+        let queue = self.queue.add_all(keys.iter().copied());
+        let (mut model, now) = (self.model.borrow_mut(), self.now());
+        let mut add = |key: &u32| model.add(key, team(*key, self.teams), &Ask::default(), now);
+        let taken = keys.iter().filter(|key| add(key).is_accepted()).count();
+        self.expect("add_all", queue, taken);
+    }
+
+    /// Many keys of one team that fall due together, and a few of another that do a moment later.
+    /// Mostly it is later than that afterwards, and nobody has looked.
+    pub(super) fn add_crowd(&self, one: u32) {
+        self.catch_up();
+        let other = self.pick(self.teams);
+        let delay = Duration::from_millis(self.pick(5_000).into());
+        let many = 200 + self.pick(400);
+        for n in 0..many + 3 {
+            let (team, moment) = if n < many { (one, 0) } else { (other, 1) };
+            let when = When::After(delay + Duration::from_nanos(moment));
+            self.add_new(team, Ask { when, ..Ask::default() });
+        }
+        if self.pick(3) > 0 {
+            self.note((3, delay));
+            self.clock.advance(delay + Duration::from_secs(1));
+        }
+    }
+
+    /// Adds a key of `team` that there has not been.
+    pub(super) fn add_new(&self, team: u32, ask: Ask) {
+        let first = self.crowd.get().next_multiple_of(self.teams);
+        self.crowd.set(first + self.teams);
+        self.add(first + team, ask);
+    }
+
+    /// All keys that there have been.
+    pub(super) fn all_keys(&self) -> impl Iterator<Item = u32> + use<> {
+        (0..self.keys).chain(CROWD..self.crowd.get())
     }
 
     pub(super) fn add_rate_limited(&self, key: u32) {
@@ -114,7 +180,8 @@ impl World {
             self.expect("an add is refused", self.model.borrow().ending() > Ending::Open, true);
             return;
         }
-        let after = requeue_core::When::After(self.said());
+        self.failed(key);
+        let after = When::After(self.said());
         let ask = Ask { when: after, failed: true, ..Ask::default() };
         let model = self.model.borrow_mut().add(&key, team(key, self.teams), &ask, self.now());
         self.expect("add_rate_limited", queue, model);
@@ -124,17 +191,33 @@ impl World {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).delay
     }
 
+    /// The limiter was asked about `key`, which has failed.
+    pub(super) fn failed(&self, key: u32) {
+        if !self.said.lock().unwrap_or_else(PoisonError::into_inner).panicked {
+            *self.counted.borrow_mut().entry(key).or_default() += 1;
+        }
+    }
+
+    /// The failures of `key` are forgotten.
+    pub(super) fn forgotten(&self, key: u32) {
+        self.counted.borrow_mut().remove(&key);
+    }
+
     pub(super) fn cancel(&self, key: u32) {
         self.note((1, key));
         let queue = self.queue.cancel(&key);
         self.promote();
-        let model = self.model.borrow_mut().cancel(&key).unwrap_or_default();
-        self.expect("cancel", queue, model);
+        let model = self.model.borrow_mut().cancel(&key);
+        if model.is_some() {
+            self.forgotten(key);
+        }
+        self.expect("cancel", queue, model.unwrap_or_default());
     }
 
     pub(super) fn forget(&self, key: u32) {
         self.queue.forget(&key);
         self.model.borrow_mut().forget(&key);
+        self.forgotten(key);
     }
 
     pub(super) fn done(&self, key: u32) {
@@ -184,13 +267,19 @@ impl World {
     /// The clock is set to `at`, which may be earlier.
     pub(super) fn set_clock(&self, at: Time) {
         self.note((3, at));
-        // Both sides have to have made the same keys ready before.
-        let _ = self.queue.len();
-        self.promote();
+        if !self.sparing || at < self.now() {
+            self.catch_up();
+        }
         self.clock.set(at);
     }
 
-    fn promote(&self) {
+    /// Both sides make ready what is due.
+    pub(super) fn catch_up(&self) {
+        let _ = self.queue.len();
+        self.promote();
+    }
+
+    pub(super) fn promote(&self) {
         self.model.borrow_mut().promote(self.now(), usize::MAX);
     }
 
@@ -199,10 +288,36 @@ impl World {
     pub(super) fn handed_out(&self, item: &Item<'_, u32>) {
         self.note((4, **item, item.epoch(), self.now()));
         let asked = asked(item);
-        let out = self.model.borrow_mut().get(self.now());
+        let out = self.take();
         let out = out.map(|Out { key, epoch, asked, failures, .. }| (key, epoch, asked, failures));
         let queue = (**item, item.epoch(), asked, item.attempt() - 1);
         self.expect("hand-out", Some(queue), out);
+    }
+
+    /// Takes a key if there is one now.
+    pub(super) fn try_get(&self) -> Option<Item<'static, u32>> {
+        let item = self.queue.try_get_owned();
+        if item.is_none() {
+            self.took_nothing();
+        }
+        item
+    }
+
+    /// A getter that need not wait any longer has got no key.
+    pub(super) fn took_nothing(&self) {
+        self.expect("no key", None, self.take().map(|out| out.key));
+    }
+
+    /// Hands out the model's next key, however many more have to be made ready for that.
+    fn take(&self) -> Option<Out<u32>> {
+        let (mut model, now) = (self.model.borrow_mut(), self.now());
+        loop {
+            let out = model.get(now);
+            let more = !model.is_paused() && model.next_due().is_some_and(|due| due <= now);
+            if out.is_some() || !more {
+                return out;
+            }
+        }
     }
 
     pub(super) fn finished(&self, epoch: u64, how: How, asked: Asked) {
@@ -216,8 +331,7 @@ impl World {
     // --- Comparing ------------------------------------------------------------------------------
 
     pub(super) fn compare(&self) {
-        let _ = self.queue.len();
-        self.promote();
+        self.catch_up();
         let (queue, model) = (&self.queue, self.model.borrow());
         let counts = |what, queue: usize, model: usize| self.expect(what, queue, model);
         counts("len", queue.len(), model.len());
@@ -234,7 +348,12 @@ impl World {
         };
         let tally = Tally::of(&queue.counts(), queued, worked);
         self.expect("counts", tally, model.tally());
+        if let Some(hooks) = &self.hooks {
+            self.expect("what the hooks were told", hooks.told(), events(&model));
+        }
         for key in 0..self.keys {
+            let counted = self.counted.borrow().get(&key).copied().unwrap_or(0);
+            self.expect("num_requeues", queue.num_requeues(&key), counted);
             let known = model.see(&key);
             let known = known.map(|seen| Seen { since: seen.since.filter(|_| self.track), ..seen });
             let entry = queue.look_up(&key).map(|entry| Seen::of(&entry, known));

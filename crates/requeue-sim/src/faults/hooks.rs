@@ -1,0 +1,72 @@
+//! Hooks that count what they are told.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use requeue::metrics::{MetricsProvider, QueueMetrics};
+
+use crate::model::Model;
+
+/// How often each hook was called.
+#[derive(Default)]
+pub(super) struct Hooks {
+    adds: AtomicU64,
+    gets: AtomicU64,
+    dones: AtomicU64,
+    retries: AtomicU64,
+    withdrawn: AtomicU64,
+}
+
+fn count(events: &AtomicU64) {
+    events.fetch_add(1, Ordering::Relaxed);
+}
+
+impl QueueMetrics for Hooks {
+    fn add(&self) {
+        count(&self.adds);
+    }
+
+    fn get(&self, _: Duration) {
+        count(&self.gets);
+    }
+
+    fn done(&self, _: Duration) {
+        count(&self.dones);
+    }
+
+    fn retry(&self) {
+        count(&self.retries);
+    }
+
+    fn withdraw(&self) {
+        count(&self.withdrawn);
+    }
+}
+
+pub(super) struct Provider(pub(super) Arc<Hooks>);
+
+impl MetricsProvider for Provider {
+    fn queue(&self, _: &str) -> Arc<dyn QueueMetrics> {
+        Arc::clone(&self.0) as Arc<dyn QueueMetrics>
+    }
+}
+
+/// Adds, hand-outs, ends of them, retries, and adds that were withdrawn.
+pub(super) type Events = [u64; 5];
+
+impl Hooks {
+    pub(super) fn told(&self) -> Events {
+        [&self.adds, &self.gets, &self.dones, &self.retries, &self.withdrawn]
+            .map(|events| events.load(Ordering::Relaxed))
+    }
+}
+
+/// What hooks should have been told by now.
+pub(super) fn events(model: &Model<u32>) -> Events {
+    let tally = model.tally();
+    let processing = model.processing() as u64;
+    // What was added is in the queue still, or was handed out, or was taken back.
+    let withdrawn = tally.adds - tally.hand_outs - model.depth() as u64;
+    [tally.adds, tally.hand_outs, tally.hand_outs - processing, tally.retries, withdrawn]
+}
