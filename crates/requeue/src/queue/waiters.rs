@@ -356,6 +356,9 @@ impl Wakes {
 }
 
 #[cfg(all(test, not(requeue_loom)))]
+mod model;
+
+#[cfg(all(test, not(requeue_loom)))]
 mod tests {
     use super::*;
     use std::sync::Arc;

@@ -1,0 +1,108 @@
+//! Random getters that come, look, sleep and go: some thread always keeps the time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+
+use proptest::prelude::*;
+use requeue_core::Time;
+
+use super::{Kind, Place, Waiters, Wakes};
+
+/// What happens next; getters have numbers.
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    /// A getter comes, or looks again, and finds nothing.
+    Look(usize),
+    /// It goes, with a key or without.
+    Leave(usize),
+    /// The earliest key is due at that time now, or none is.
+    Due(Option<u64>),
+    /// So many keys may be handed out.
+    Ready(usize),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => (0usize..4).prop_map(Op::Look),
+        2 => (0usize..4).prop_map(Op::Leave),
+        3 => prop::option::weighted(0.9, 1u64..6).prop_map(Op::Due),
+        1 => (0usize..3).prop_map(Op::Ready),
+    ]
+}
+
+/// Whether a getter was woken since it looked last.
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Getter {
+    kind: Kind,
+    place: Option<Place>,
+    woken: Arc<Flag>,
+    /// A thread does not sleep longer than that.
+    sleeps_until: Time,
+}
+
+impl Getter {
+    fn is_woken(&self) -> bool {
+        self.woken.0.load(Ordering::Relaxed)
+    }
+
+    /// As `Shared::look` does it where there is no key.
+    fn look(&mut self, waiters: &mut Waiters, due: Time) {
+        let waker = Waker::from(Arc::clone(&self.woken));
+        drop(waiters.wait(&mut self.place, self.kind, false, waker));
+        self.woken.0.store(false, Ordering::Relaxed);
+        let leads = self.kind == Kind::Thread && waiters.lead(self.place, due);
+        self.sleeps_until = if leads { due } else { Time::NEVER };
+    }
+
+    /// Whether it is a thread that will look when it is `due`.
+    fn keeps(&self, due: Time) -> bool {
+        let waits = self.place.is_some() && self.kind == Kind::Thread;
+        waits && (self.is_woken() || self.sleeps_until <= due)
+    }
+}
+
+/// As `Shared::settle` does it.
+fn settle(waiters: &mut Waiters, keys: usize, due: Time) {
+    let mut wakes = Wakes::new();
+    waiters.wake_for(keys, &mut wakes);
+    if !waiters.is_empty() && due < Time::NEVER {
+        waiters.keep_time(due).into_iter().for_each(|waker| wakes.push(waker));
+    }
+    wakes.wake();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
+
+    #[test]
+    fn while_threads_wait_one_of_them_looks_when_a_key_falls_due(
+        ops in prop::collection::vec(op(), 1..40),
+    ) {
+        let mut waiters = Waiters::new();
+        let mut getters = [Kind::Thread, Kind::Thread, Kind::Thread, Kind::Task].map(|kind| {
+            Getter { kind, place: None, woken: Arc::default(), sleeps_until: Time::NEVER }
+        });
+        let mut due = Time::NEVER;
+        for op in ops {
+            let mut keys = 0;
+            match op {
+                Op::Look(which) => getters[which].look(&mut waiters, due),
+                Op::Leave(which) => drop(waiters.leave(&mut getters[which].place)),
+                Op::Due(at) => due = at.map_or(Time::NEVER, Time::from_nanos),
+                Op::Ready(ready) => keys = ready,
+            }
+            settle(&mut waiters, keys, due);
+            let kept = getters.iter().any(|getter| getter.keeps(due));
+            prop_assert!(kept || due == Time::NEVER || !waiters.has_threads(), "nobody keeps the time");
+        }
+    }
+}
