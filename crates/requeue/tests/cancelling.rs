@@ -171,6 +171,25 @@ fn a_ticket_of_an_earlier_hand_out_does_nothing_to_a_later_one() {
     assert_eq!(queue.processing(), 0);
 }
 
+/// Not even where its number and that of the later hand-out have the lower 16 bits in common.
+#[test]
+fn a_ticket_is_stale_however_many_hand_outs_came_after_it() {
+    let (queue, _clock) = fake();
+    queue.add(1);
+    let (_, old) = queue.try_get().unwrap().into_parts();
+    assert!(queue.done(&1));
+    for n in 1_u64..=1 << 16 {
+        queue.add(1);
+        let item = queue.try_get().unwrap();
+        assert_eq!(item.epoch(), old.epoch() + n);
+        if n.is_power_of_two() {
+            assert!(!queue.done_ticket(old.clone()), "after {n} hand-outs");
+            assert_eq!(queue.processing(), 1);
+        }
+        item.succeed();
+    }
+}
+
 #[test]
 fn a_ticket_of_another_queue_does_nothing() {
     let ((one, _), (other, _)) = (fake(), fake());

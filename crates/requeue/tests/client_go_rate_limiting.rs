@@ -3,7 +3,8 @@
 mod common;
 
 use common::{fake, ms, secs, take, take_all};
-use requeue::Added;
+use requeue::limiter::BackoffLimiter;
+use requeue::{Add, Added, Item, Merge, Queue};
 
 /// client-go: `TestRateLimitingQueue`.
 #[test]
@@ -130,4 +131,60 @@ fn a_closed_queue_takes_a_rate_limited_add_of_a_key_it_has() {
     item.done();
     clock.advance(ms(1));
     assert_eq!(take_all(&queue), ["known"]);
+}
+
+/// Whatever ends the work on a key with success, or takes the key back, starts its delays again from
+/// the first; all else leaves the limiter's count as it is, or adds one to it.
+#[test]
+fn each_way_to_end_a_run_has_its_effect_on_the_limiters_count() {
+    type End = fn(&Queue<&'static str>, Item<'_, &'static str>);
+    let ends: [(&str, u32, End); 11] = [
+        ("succeed", 0, |_, item| item.succeed()),
+        ("requeue_after", 0, |_, item| item.requeue_after(secs(1))),
+        ("give_up", 0, |_, item| item.give_up()),
+        ("succeed_all", 0, |_, item| Item::succeed_all([item])),
+        ("succeed_and_try_get", 0, |queue, item| drop(queue.succeed_and_try_get(item))),
+        ("forget, done", 0, |queue, item| {
+            queue.forget(item.key());
+            item.done();
+        }),
+        ("done", 1, |_, item| item.done()),
+        ("put_back", 1, |_, item| item.put_back()),
+        ("retry_after", 1, |_, item| item.retry_after(secs(1))),
+        ("retry", 2, |_, item| _ = item.retry()),
+        ("drop", 2, |_, item| drop(item)),
+    ];
+    for (name, count, end) in ends {
+        let (queue, clock) = fake();
+        queue.add_rate_limited("a");
+        clock.advance(secs(1));
+        end(&queue, queue.try_get().expect("it is due"));
+        assert_eq!(queue.num_requeues(&"a"), count, "after {name}");
+    }
+    let takes: [fn(&Queue<&'static str>); 2] = [
+        |queue| _ = queue.cancel(&"a"),
+        |queue| _ = queue.add_with("a", Add::now().merge(Merge::Exactly)),
+    ];
+    for take in takes {
+        let (queue, _clock) = fake();
+        queue.add_rate_limited("a");
+        take(&queue);
+        assert_eq!(queue.num_requeues(&"a"), 0);
+    }
+}
+
+/// The limiter that is the default forgets a key twice its longest delay after the wait was over.
+#[test]
+fn failures_add_up_until_two_of_the_longest_delays_have_passed() {
+    for (late, count) in [(secs(20), 2), (secs(20) + ms(1), 1)] {
+        let clock = requeue::clock::FakeClock::new();
+        let limiter = BackoffLimiter::new(1).base(secs(1)).cap(secs(10));
+        let queue =
+            Queue::builder().clock(clock.clone()).limiter(limiter).build().expect("it is valid");
+        queue.add("a");
+        let delay = queue.try_get().expect("it is ready").retry();
+        clock.advance(delay + late);
+        queue.try_get().expect("it is due").retry();
+        assert_eq!(queue.num_requeues(&"a"), count, "{late:?} after its wait");
+    }
 }

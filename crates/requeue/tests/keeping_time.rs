@@ -4,7 +4,7 @@
 mod common;
 
 use std::collections::{BTreeSet, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::Waker;
 use std::thread::{self, ThreadId};
 
@@ -151,6 +151,41 @@ fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
             assert_eq!(other.join().unwrap(), Some(1));
         });
     }
+}
+
+/// It looks again when its deadline moves back, and is woken when there is an earlier one after that.
+#[test]
+fn the_thread_that_keeps_the_time_keeps_that_of_its_last_look() {
+    let (queue, clock) = slept();
+    queue.add_after(1, ms(1));
+    let (sender, receiver) = mpsc::channel();
+    thread::scope(|scope| {
+        let leader = scope.spawn(|| {
+            sender.send(queue.get_blocking().map(|item| item.into_parts().0)).unwrap();
+        });
+        let looks = || clock.seen.lock().unwrap().contains(&leader.thread().id());
+        until(looks);
+        // From here on it sleeps until the second key is due, an hour from now.
+        queue.add_after(2, secs(3600));
+        assert!(queue.cancel(&1).waiting);
+        // It asks for the time when it looks, and when it parks.
+        for _ in 0..3 {
+            clock.seen.lock().unwrap().clear();
+            let asked = (0..1_000).any(|_| {
+                thread::yield_now();
+                looks()
+            });
+            if !asked {
+                break;
+            }
+        }
+        queue.add_after(3, ms(1));
+        clock.clock.advance(ms(1));
+        let key = receiver.recv_timeout(secs(60));
+        // Whoever has been left asleep is woken, so that the test comes to its end.
+        queue.shut_down();
+        assert_eq!(key, Ok(Some(3)), "the thread that keeps the time slept through a deadline");
+    });
 }
 
 /// Threads have gone, and a task is left: the queue itself keeps the time.

@@ -8,8 +8,8 @@ use std::task::Waker;
 use std::thread;
 
 use common::{Wakes, block_on, fake, ms, poll, ready, secs, take_all};
-use requeue::Queue;
-use requeue::clock::SystemClock;
+use requeue::clock::{FakeClock, SystemClock};
+use requeue::{Group, Queue};
 
 fn system() -> Queue<u32> {
     Queue::builder().clock(SystemClock).build().unwrap()
@@ -253,4 +253,81 @@ fn a_thousand_keys_due_at_once_are_all_served() {
     assert_eq!(wakes.count(), 1);
     ready(get).unwrap().succeed();
     assert_eq!(take_all(&queue), (1..1000).collect::<Vec<_>>());
+}
+
+/// More keys fall due than one operation makes ready, and their group is at its limit: whoever looks
+/// for a key goes on until it finds one that may leave.
+#[test]
+fn a_key_that_is_due_behind_hundreds_that_may_not_leave_is_found() {
+    for due_before in [255, 256, 257, 512, 700] {
+        for how in ["at once", "waiting", "several"] {
+            let clock = FakeClock::new();
+            let queue = Queue::builder()
+                .clock(clock.clone())
+                .group_by(|key: &u32| Group::new(u64::from(*key >= 1000)))
+                .group_limit(1)
+                .build()
+                .unwrap();
+            queue.add(0);
+            let first = queue.try_get().unwrap();
+            (1..=due_before).for_each(|key| _ = queue.add_after(key, secs(1)));
+            queue.add_after(1000, secs(2));
+            clock.advance(secs(3));
+            let found = match how {
+                "at once" => queue.try_get(),
+                "waiting" => ready(queue.get()),
+                _ => queue.try_get_many(10).pop(),
+            };
+            assert_eq!(found.as_deref(), Some(&1000), "{how}, behind {due_before} others");
+            first.succeed();
+        }
+    }
+}
+
+/// client-go's `Get` ends with what is ready, whatever is still with a worker; who wants the rest of
+/// it waits on.
+#[test]
+fn a_shut_down_wakes_those_who_wait_beside_a_dirty_key() {
+    let (queue, _clock) = fake();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    queue.add("a");
+    let [(wakes, waker), (patient_wakes, patient_waker)] = [Wakes::new(), Wakes::new()];
+    let mut get = queue.get();
+    let mut patient = Box::pin(queue.get_to_the_end());
+    assert!(poll(&mut patient, &patient_waker).is_pending());
+    assert!(poll(&mut get, &waker).is_pending());
+    queue.shut_down();
+    assert_eq!((wakes.count(), patient_wakes.count()), (1, 0));
+    assert!(ready(get).is_none());
+    item.succeed();
+    assert_eq!(patient_wakes.count(), 1);
+    assert_eq!(ready(patient).as_deref(), Some(&"a"));
+}
+
+/// With more keys to drop than are dropped under one hold of the lock.
+#[test]
+fn a_shut_down_reports_any_number_of_keys() {
+    for waiting in [255, 256, 257, 600] {
+        let (queue, _clock) = fake();
+        (0..waiting).for_each(|key| _ = queue.add_after(key, secs(1)));
+        let mut dropped = queue.shut_down();
+        dropped.sort_unstable();
+        assert_eq!(dropped, (0..waiting).collect::<Vec<_>>());
+        assert_eq!(queue.known(), 0);
+    }
+}
+
+#[test]
+fn a_resume_wakes_those_who_wait() {
+    let (queue, _clock) = fake();
+    queue.pause();
+    let (wakes, waker) = Wakes::new();
+    let mut get = queue.get();
+    assert!(poll(&mut get, &waker).is_pending());
+    queue.add("a");
+    assert_eq!(wakes.count(), 0);
+    queue.resume();
+    assert_eq!(wakes.count(), 1);
+    assert_eq!(ready(get).as_deref(), Some(&"a"));
 }
