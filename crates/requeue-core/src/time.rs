@@ -79,6 +79,15 @@ mod tests {
     use alloc::format;
 
     #[test]
+    fn no_delay_is_so_long_that_it_begins_again() {
+        let most = Duration::from_nanos(u64::MAX);
+        for nanos in [0, 1, 5, u64::MAX] {
+            let later = Time::from_nanos(7) + (most + Duration::from_nanos(nanos));
+            assert_eq!(later, Time::NEVER, "{nanos} ns more than 64 bits hold");
+        }
+    }
+
+    #[test]
     fn a_time_is_shown_as_what_has_passed() {
         let later = Time::ZERO + Duration::from_millis(1_500);
         assert_eq!(later, Time::from_nanos(1_500_000_000));

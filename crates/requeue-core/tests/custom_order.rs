@@ -210,3 +210,53 @@ fn an_order_is_not_shown_again_what_it_has() {
     }
     assert_eq!(keys.lock().expect("no panic").len(), 2);
 }
+
+thread_local! {
+    static FAILS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Panics when it is copied, if a test says so.
+#[derive(PartialEq, Eq, Debug)]
+struct Fragile(u32);
+
+impl Clone for Fragile {
+    fn clone(&self) -> Self {
+        if FAILS.get() {
+            std::panic::resume_unwind(Box::new("a copy that fails"));
+        }
+        Self(self.0)
+    }
+}
+
+fn fails<T>(f: impl FnOnce() -> T) {
+    FAILS.set(true);
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+    FAILS.set(false);
+    assert!(outcome.is_err(), "it copies a key");
+}
+
+/// A group whose limit is 2 has 2 keys with workers at most, and no fewer, whichever copy has failed.
+#[test]
+fn a_copy_that_fails_takes_no_place_in_its_group() {
+    let (mut queue, keys) = queue::<Fragile>(EarlyAdd::Keep, Some(2), false);
+    let hash = |key: &Fragile| u64::from(key.0);
+    for key in 0..4 {
+        let _ = queue.add(Fragile(key), key.into(), Add::now(), Group::default(), NOW);
+    }
+    // The order has lost all of them, so that they are copied when they are handed out.
+    keys.lock().expect("no panic").clear();
+    for _ in 0..5 {
+        fails(|| queue.get_by_order(NOW, hash));
+        assert_eq!((queue.eligible(), queue.processing()), (4, 0));
+    }
+    let out = queue.get_by_order(NOW, hash).item.expect("four are ready");
+    assert_eq!(queue.eligible(), 3, "one more may leave, whichever it is");
+    // One that can't end its run as it would ends it without copies.
+    let how = Finish::PutBack { asked: out.asked };
+    fails(|| queue.finish(&out.ticket, how, NOW));
+    assert_eq!((queue.eligible(), queue.processing()), (3, 1));
+    assert!(queue.finish_without_copies(&out.ticket, how, NOW).expect("it is live").ready);
+    assert_eq!((queue.eligible(), queue.processing()), (4, 0));
+    let taken = [(); 3].map(|()| queue.get_by_order(NOW, hash).item.is_some());
+    assert_eq!((taken, queue.eligible()), ([true, true, false], 0));
+}

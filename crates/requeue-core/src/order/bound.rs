@@ -22,3 +22,22 @@ impl Bound {
         self.since = if is_oldest { 0 } else { self.since.saturating_add(1) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_of_any_size_is_reached_with_its_last_hand_out() {
+        for every in [1, 2, 255, 256, 257, 70_000] {
+            let mut bound = Bound::new(every);
+            for others in 1..every {
+                assert!(!bound.is_reached(), "{others} of {every}");
+                bound.count(false);
+            }
+            assert!(bound.is_reached(), "{every}");
+            bound.count(true);
+            assert_eq!(bound.is_reached(), every == 1);
+        }
+    }
+}

@@ -140,7 +140,8 @@ mod tests {
             let mut links = beside(ops.len());
             let mut model: BTreeMap<i32, VecDeque<u32>> = BTreeMap::new();
             for (slot, (op, level, pick)) in (0..).zip(ops) {
-                let level = (level % distinct) * 1000;
+                // Up to the ends of what there is.
+                let level = (level % distinct) * (i32::MAX / 100);
                 let some = model.iter().nth(pick % model.len().max(1)).map(|(&level, _)| level);
                 let highest = model.last_key_value().map(|(&level, _)| level);
                 match (op, some, highest) {

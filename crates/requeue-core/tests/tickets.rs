@@ -1,0 +1,36 @@
+//! Tickets whose records have been moved together.
+
+use requeue_core::{Add, Config, EarlyAdd, Finish, Group, HandOut, Order, Queue, Time};
+
+const NOW: Time = Time::ZERO;
+
+/// So many keys that records fill several chunks of the slab, and nearly all of them go.
+#[test]
+fn a_ticket_ends_its_hand_out_wherever_the_record_is() {
+    let configs = [
+        Config::default(),
+        Config { early_add: EarlyAdd::Hold, track: true, ..Config::default() },
+        Config { order: Order::Priority { oldest_every: 4 }, ..Config::default() },
+        Config { fair: true, group_limit: Some(5_000), ..Config::default() },
+    ];
+    for config in configs {
+        let mut queue = Queue::new(config);
+        for key in 0..4_000_u64 {
+            let _ = queue.add(key, key, Add::now(), Group::default(), NOW);
+        }
+        let outs: Vec<HandOut<u64>> = core::iter::from_fn(|| queue.get(NOW)).collect();
+        assert_eq!(outs.len(), 4_000);
+        let (stay, go): (Vec<_>, Vec<_>) = outs.into_iter().partition(|out| out.key > 3_900);
+        for out in go {
+            assert!(queue.finish(&out.ticket, Finish::Succeed, NOW).is_some(), "{}", out.key);
+        }
+        for (n, out) in stay.into_iter().enumerate() {
+            assert!(queue.give_up(&out.ticket) && !queue.is_dirty(&out.ticket), "{}", out.key);
+            let how = [Finish::Succeed, Finish::Done][n % 2];
+            let ended = queue.finish(&out.ticket, how, NOW).expect("it has not ended");
+            assert_eq!(ended.key, Some(out.key));
+            assert!(queue.finish(&out.ticket, how, NOW).is_none());
+        }
+        assert_eq!(queue.records(), 0);
+    }
+}
