@@ -114,7 +114,7 @@ fn duration(from: &mut Unstructured<'_>) -> Result<Duration> {
         14 => {
             // Half of them longer than 64 bits of nanoseconds.
             let nanos = from.arbitrary::<u64>()?;
-            let base = if nanos % 2 == 0 { 0 } else { u64::MAX };
+            let base = if nanos.is_multiple_of(2) { 0 } else { u64::MAX };
             Duration::from_nanos(base) + Duration::from_nanos(nanos)
         }
         _ => Duration::MAX,
