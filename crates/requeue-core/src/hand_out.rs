@@ -215,12 +215,16 @@ impl<K: Eq + Clone> Queue<K> {
         self.ready_len -= 1;
         self.processing_len += 1;
         self.counts.hand_outs += 1;
+        let priority = record.priority;
         HandOut {
             key,
             ticket: Ticket { slot, hash: record.hash, epoch: self.epoch },
-            asked: Asked { adds, reasons, priority: record.priority },
+            asked: Asked { adds, reasons, priority },
             failures: record.failures,
-            queued: self.tracker.as_mut().map(|tracker| tracker.start(slot, now)),
+            queued: self.tracker.as_mut().map(|tracker| {
+                tracker.depths.leave(priority);
+                tracker.start(slot, now)
+            }),
         }
     }
 
@@ -309,7 +313,10 @@ impl<K: Eq + Clone> Queue<K> {
 
         let worked = self.tracker.as_mut().map(|tracker| tracker.finish(slot, now));
         self.processing_len -= 1;
-        self.dirty_len -= usize::from(was_dirty);
+        if was_dirty {
+            self.dirty_len -= 1;
+            self.leave(slot);
+        }
         self.free_group(slot, freed);
         let record = self.records.get_mut(slot);
         self.backing_off.remove(&record.epoch());

@@ -35,7 +35,9 @@ impl<K: Eq + Clone> Queue<K> {
         if was_dirty {
             record.phase = Phase::Processing;
             self.dirty_len -= 1;
+            self.leave(slot);
         }
+        let record = self.records.get(slot);
         if was_dirty || (record.waiting && self.timers.due(slot).is_some_and(|due| due < at)) {
             self.start_waiting(slot);
             self.timers.set(slot, at);

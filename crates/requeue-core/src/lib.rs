@@ -9,6 +9,7 @@ extern crate alloc;
 
 mod add;
 mod chunked;
+mod depths;
 mod ending;
 mod hand_out;
 mod hold;

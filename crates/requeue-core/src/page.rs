@@ -161,6 +161,13 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
+    /// The [`depth`](Self::depth) by priority, in ascending order, without the priorities that have
+    /// none (`workqueue_depth`). `None` if times are not kept.
+    pub fn depths(&self) -> Option<impl Iterator<Item = (i32, usize)>> {
+        let tracker = self.tracker.as_ref();
+        self.tracks.then(|| tracker.into_iter().flat_map(|tracker| tracker.depths.iter()))
+    }
+
     /// How long all keys with a worker have been with it, added up
     /// (`workqueue_unfinished_work_seconds`); zero if times are not kept.
     #[must_use]

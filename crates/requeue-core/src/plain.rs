@@ -72,6 +72,9 @@ impl<K: Eq + Clone> Queue<K> {
         }
         self.counts.retries += u64::from(add.is_retry());
         self.enroll(slot, now);
+        if due.is_none() {
+            self.enter(slot);
+        }
         Ok((Added::New, None))
     }
 
@@ -99,14 +102,17 @@ impl<K: Eq + Clone> Queue<K> {
             }
             _ => return None,
         };
+        let before = record.priority;
         record.note(add.priority, 1, add.reasons);
         if added == Added::Dirty {
             record.phase = Phase::ProcessingDirty;
             self.dirty_len += 1;
             self.counts.adds += 1;
             self.stamp(slot, now);
+            self.enter(slot);
         } else {
             self.counts.coalesced += 1;
+            self.raised(slot, before);
             if self.ready.ranks() {
                 self.touch_if(slot, true);
             }

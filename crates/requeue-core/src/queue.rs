@@ -267,7 +267,10 @@ impl<K: Eq + Clone> Queue<K> {
         if add.failed {
             self.fail_once_more(slot);
         }
-        self.records.get_mut(slot).note(add.priority, 1, add.reasons);
+        let record = self.records.get_mut(slot);
+        let before = record.priority;
+        record.note(add.priority, 1, add.reasons);
+        self.raised(slot, before);
         match due {
             Some(due) => match self.demand_later(slot, due, add.merge, now) {
                 Added::Coalesced | Added::New if held => Added::Held,
@@ -330,6 +333,7 @@ impl<K: Eq + Clone> Queue<K> {
                 record.phase = Phase::ProcessingDirty;
                 self.backing_off.remove(&record.epoch());
                 self.dirty_len += 1;
+                self.enter(slot);
                 Added::Dirty
             }
             Phase::ProcessingDirty => {
@@ -395,11 +399,12 @@ impl<K: Eq + Clone> Queue<K> {
             self.unready(slot);
         }
         self.stop_backing_off(slot);
-        let record = self.records.get_mut(slot);
         if phase == Phase::ProcessingDirty {
-            record.phase = Phase::Processing;
             self.dirty_len -= 1;
+            self.leave(slot);
+            self.records.get_mut(slot).phase = Phase::Processing;
         }
+        let record = self.records.get_mut(slot);
         (record.failures, record.adds, record.reasons) = (0, 0, 0);
         Cancelled { ready: phase == Phase::Ready, dirty: phase == Phase::ProcessingDirty, waiting }
     }

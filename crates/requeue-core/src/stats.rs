@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use crate::Time;
 use crate::chunked::Chunked;
+use crate::depths::Depths;
 use crate::list::{Links, List};
 use crate::slab::NONE;
 
@@ -116,8 +117,9 @@ impl Links for Running<'_> {
     }
 }
 
-/// Times of keys, kept only where somebody asked for them.
+/// Times of keys, and the depth by priority: kept only where a user has asked for times.
 pub(crate) struct Tracker {
+    pub(crate) depths: Depths,
     stamps: Chunked<Stamp>,
     /// Keys with a worker, by the time of their hand-out.
     running: List,
@@ -131,6 +133,7 @@ pub(crate) struct Tracker {
 impl Tracker {
     pub(crate) fn new() -> Self {
         Self {
+            depths: Depths::new(),
             stamps: Chunked::new(),
             running: List::new(),
             count: 0,

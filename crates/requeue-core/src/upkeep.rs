@@ -126,6 +126,7 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.get_mut(slot);
         record.make_ready(self.ready.tail());
         self.ready.append(&mut self.records, slot);
+        self.enter(slot);
         if let (Ready::Custom(custom), Some(key)) = (&mut self.ready, order_key) {
             custom.push(key);
         }
@@ -134,6 +135,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Ready → Idle.
     pub(crate) fn unready(&mut self, slot: u32) {
         self.ready_len -= 1;
+        self.leave(slot);
         match &mut self.ready {
             Ready::Fifo(list) => list.remove(&mut self.records, slot),
             Ready::Priorities(keys) => keys.remove(&mut self.records, slot),
@@ -201,6 +203,35 @@ impl<K: Eq + Clone> Queue<K> {
     pub(crate) fn stamp(&mut self, slot: u32, now: Time) {
         if let Some(tracker) = &mut self.tracker {
             tracker.added(slot, now);
+        }
+    }
+
+    /// The key in `slot` has become dirty: it counts for its priority.
+    #[inline]
+    pub(crate) fn enter(&mut self, slot: u32) {
+        if let Some(tracker) = &mut self.tracker {
+            tracker.depths.enter(self.records.get(slot).priority);
+        }
+    }
+
+    /// The key in `slot` is dirty no more, and has the priority still with which it was counted.
+    #[inline]
+    pub(crate) fn leave(&mut self, slot: u32) {
+        if let Some(tracker) = &mut self.tracker {
+            tracker.depths.leave(self.records.get(slot).priority);
+        }
+    }
+
+    /// The key in `slot` was added again, which may have raised its priority from `before`.
+    #[inline]
+    pub(crate) fn raised(&mut self, slot: u32, before: i32) {
+        let record = self.records.get(slot);
+        if record.priority == before || !record.phase.is_dirty() {
+            return;
+        }
+        if let Some(tracker) = &mut self.tracker {
+            tracker.depths.leave(before);
+            tracker.depths.enter(record.priority);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
-use requeue::{Cursor, Filter, Phase, Queue};
+use requeue::Queue;
 
 use self::families::{FAMILIES, Sample};
 pub(crate) use self::meters::{Meters, Outcome};
@@ -58,8 +58,7 @@ use crate::ObjectKey;
 /// | `workqueue_longest_running_processor_seconds` | `name`, `controller` | the longest of these |
 /// | `leader_election_master_status` | `name` | 1 where this process holds the lease: see [`leader`](Self::leader) |
 ///
-/// To know the depth for each priority, a scrape looks through what is in the queue, 256 keys at a
-/// time.
+/// A scrape reads counters: it takes no longer when there are more keys.
 #[derive(Clone)]
 pub struct Metrics(Arc<Shown>);
 
@@ -143,23 +142,14 @@ impl Series {
 
     /// The depth for each value of the label `priority`.
     fn depths(&self) -> Vec<(String, usize)> {
-        let mut depths = BTreeMap::<i32, usize>::new();
-        let mut cursor = Some(Cursor::default());
-        while let Some(at) = cursor {
-            let page = self.queue.snapshot(Filter::All, at, 256);
-            for entry in page.entries {
-                if matches!(entry.phase, Phase::Ready | Phase::ProcessingDirty) {
-                    *depths.entry(entry.priority).or_default() += 1;
-                }
-            }
-            cursor = page.next;
-        }
+        // One more than there may be shows that there are too many.
+        let depths: BTreeMap<_, _> = self.queue.depths(MOST_PRIORITIES + 1).into_iter().collect();
         let mut priorities = lock(&self.priorities);
         priorities.seen.extend(depths.keys());
         priorities.exceeded |= priorities.seen.len() > MOST_PRIORITIES;
         if priorities.exceeded {
             priorities.seen.clear();
-            return vec![("exceeded_cardinality_limit".to_owned(), depths.values().sum())];
+            return vec![("exceeded_cardinality_limit".to_owned(), self.queue.depth())];
         }
         // What every change has is there from the beginning.
         priorities.seen.insert(0);

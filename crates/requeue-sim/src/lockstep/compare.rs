@@ -1,6 +1,9 @@
 //! All that can be seen of the two is the same.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use requeue_core::Cursor;
 
 use super::Lockstep;
 use crate::Key;
@@ -32,6 +35,7 @@ impl Lockstep {
         let (queued, worked) = sums.unwrap_or(of_model);
         let tally = Tally::of(&counts, queued, worked);
         assert_eq!(tally, model.tally(), "counts");
+        self.compare_depths();
         self.compare_ages();
         if self.dropping {
             return;
@@ -40,6 +44,20 @@ impl Lockstep {
         for key in keys {
             self.compare_key(key);
         }
+    }
+
+    /// The counters by priority against a walk through all keys.
+    fn compare_depths(&self) {
+        let Some(depths) = self.queue.depths() else { return };
+        let (mut walked, mut cursor) = (BTreeMap::new(), Some(Cursor::default()));
+        while let Some(at) = cursor {
+            let page = self.queue.page(at, 256);
+            for entry in page.entries.iter().filter(|entry| entry.phase.is_dirty()) {
+                *walked.entry(entry.priority).or_default() += 1;
+            }
+            cursor = page.next;
+        }
+        assert_eq!(depths.collect::<BTreeMap<i32, usize>>(), walked, "depth by priority");
     }
 
     fn compare_ages(&self) {

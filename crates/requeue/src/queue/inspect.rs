@@ -89,6 +89,29 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         })
     }
 
+    /// The [`depth`](Self::depth) by priority, in ascending order, without the priorities that have
+    /// none: the first `limit` of them. It takes as long as there are such priorities, however many
+    /// keys there are. Empty unless [times are kept](super::Builder::track_times).
+    ///
+    /// ```
+    /// use requeue::{Add, Queue};
+    ///
+    /// let queue = Queue::builder().track_times().build()?;
+    /// queue.add_all(["a", "b"]);
+    /// queue.add_with("c", Add::now().priority(-100));
+    /// assert_eq!(queue.depths(10), [(-100, 1), (0, 2)]);
+    /// assert_eq!(queue.depths(1), [(-100, 1)]);
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn depths(&self, limit: usize) -> Vec<(i32, usize)> {
+        self.settled().map_or_else(Vec::new, |(state, _)| {
+            let depths = state.core.depths().into_iter().flatten().take(limit).collect();
+            self.shared.release(state);
+            depths
+        })
+    }
+
     /// Keys with a delayed add.
     #[must_use]
     pub fn waiting(&self) -> usize {
