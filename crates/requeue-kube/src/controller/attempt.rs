@@ -41,7 +41,7 @@ where
     pub(super) dyntype: K::DynamicType,
     /// What the reconciler is given; nothing if there is nothing to reconcile.
     pub(super) subject: fn(&ObjectRef<K>, Option<Arc<K>>) -> Option<T>,
-    pub(super) reconcile: Mutex<F>,
+    pub(super) reconcile: F,
     pub(super) error_policy: P,
     pub(super) context: Arc<C>,
     pub(super) timeout: Option<Duration>,
@@ -100,7 +100,7 @@ where
     K: Resource + Clone + Send + Sync + 'static,
     K::DynamicType: fmt::Debug + Eq + Hash + Clone,
     T: Clone + Send,
-    F: FnMut(T, Arc<C>) -> Fut + Send,
+    F: Fn(T, Arc<C>) -> Fut + Send + Sync,
     P: Fn(T, &Fut::Error, Arc<C>) -> Action + Send + Sync,
     C: Send + Sync,
     Fut: TryFuture<Ok = Action> + Send,
@@ -168,11 +168,9 @@ where
 
     async fn run(&self, subject: T) -> Ended<Fut::Error> {
         let run = async {
-            // The call itself may panic, too.
-            let reconciling = {
-                let mut reconcile = self.reconcile.lock().unwrap_or_else(PoisonError::into_inner);
-                reconcile(subject.clone(), Arc::clone(&self.context))
-            };
+            // The call itself may panic, too, or take long: all workers share the closure, without
+            // a lock.
+            let reconciling = (self.reconcile)(subject.clone(), Arc::clone(&self.context));
             match TryFutureExt::into_future(reconciling).await {
                 Ok(action) => Ended::Ok(action),
                 Err(error) => {

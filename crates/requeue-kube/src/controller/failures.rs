@@ -42,19 +42,19 @@ where
     })
 }
 
-/// Who has failed, and how often: the limiter, and of each key what decides when it comes back.
+/// The failures of each key: the rate limiter, and the state that decides when a key comes back.
 ///
-/// The queue holds a key back until its delay has passed. What ends the wait before is another
-/// [`Version`], which two may be the first to see: the watch, and the worker that has just entered a
-/// failure. The store has the new object before the watch tells of it, so both compare with that
-/// one, and under the lock that is in here: whoever comes second finds that nothing is left to do.
+/// The queue holds a key back until its delay has passed. Another [`Version`] of the object ends the
+/// wait early. The watch and the worker that has just entered a failure may both be the first to see
+/// one. The store has the new object before the watch reports it, so both compare with the store,
+/// under the lock of `keys`: the second finds nothing left to do.
 ///
-/// As many entries as there are objects that have failed and have not succeeded since.
-pub(super) struct Failures(Mutex<State>);
-
-struct State {
-    limiter: Box<dyn RateLimiter<ObjectKey>>,
-    keys: HashMap<ObjectKey, Failure>,
+/// There is an entry for each object that has failed and has not succeeded since.
+pub(super) struct Failures {
+    /// The limiter may be the user's code, so it is called under this lock alone, never under that of
+    /// `keys`: a slow limiter delays only those that wait for its answer.
+    limiter: Mutex<Box<dyn RateLimiter<ObjectKey>>>,
+    keys: Mutex<HashMap<ObjectKey, Failure>>,
 }
 
 #[derive(Default)]
@@ -93,18 +93,22 @@ pub(super) enum Begin {
 
 impl Failures {
     pub(super) fn new(limiter: Box<dyn RateLimiter<ObjectKey>>) -> Self {
-        Self(Mutex::new(State { limiter, keys: HashMap::new() }))
+        Self { limiter: Mutex::new(limiter), keys: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn keys(&self) -> MutexGuard<'_, HashMap<ObjectKey, Failure>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn limiter(&self) -> MutexGuard<'_, Box<dyn RateLimiter<ObjectKey>>> {
+        self.limiter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The key was handed out; so many adds have asked for it. It is a retry unless somebody has taken
     /// the key out of the queue since.
     pub(super) fn begin(&self, key: &ObjectKey, adds: u32, is_retry: bool) -> Begin {
-        let mut state = self.lock();
-        let Some(failure) = state.keys.get_mut(key) else { return Begin::Attempt(1) };
+        let mut keys = self.keys();
+        let Some(failure) = keys.get_mut(key) else { return Begin::Attempt(1) };
         failure.wait = Wait::No;
         if failure.parked.take() == Some(adds) && is_retry {
             return Begin::Nothing;
@@ -121,11 +125,13 @@ impl Failures {
         delay: Option<Duration>,
         now: Time,
     ) -> Duration {
-        let mut state = self.lock();
-        let failure = state.keys.entry(key.clone()).or_default();
+        // First, so that the limiter never counts a failure of a key that has no entry to forget.
+        let delay = delay.unwrap_or_else(|| self.limiter().delay(key, now));
+        let mut keys = self.keys();
+        let failure = keys.entry(key.clone()).or_default();
         failure.count = failure.count.saturating_add(1);
         failure.version = version;
-        delay.unwrap_or_else(|| state.limiter.delay(key, now))
+        delay
     }
 
     /// A run of `version`, for which there had been so many adds, has failed for good: the limiter
@@ -137,51 +143,59 @@ impl Failures {
         adds: u32,
         now: Time,
     ) -> Duration {
-        let mut state = self.lock();
-        let failure = state.keys.entry(key.clone()).or_default();
+        let delay = self.limiter().delay(key, now);
+        let mut keys = self.keys();
+        let failure = keys.entry(key.clone()).or_default();
         *failure = Failure { count: 0, version, parked: Some(adds), ..std::mem::take(failure) };
-        state.limiter.delay(key, now)
+        delay
     }
 
     /// The key has succeeded, or its object is gone.
     pub(super) fn forget(&self, key: &ObjectKey) {
-        let mut state = self.lock();
-        if state.keys.remove(key).is_some() {
-            state.limiter.forget(key);
+        // The lock is free again before the limiter is called.
+        let known = self.keys().remove(key);
+        if known.is_some() {
+            self.limiter().forget(key);
         }
     }
 
     /// The queue has heard of the failure, if it was one, and holds the key back.
     pub(super) fn entered(&self, key: &ObjectKey) {
-        if let Some(failure) = self.lock().keys.get_mut(key) {
+        if let Some(failure) = self.keys().get_mut(key) {
             let hurried = std::mem::take(&mut failure.hurried);
             failure.wait = if hurried { Wait::UntilDue } else { Wait::UntilDueOrChanged };
         }
     }
 
-    /// Lets the key go before its time if another than `version` has failed: then `release` is
-    /// called, under the lock. Whether it was.
+    /// Ends the wait of the key if another version than `version` has failed: calls `release`, under
+    /// the lock of `keys`, and returns whether it did. Neither closure may run the user's code.
     pub(super) fn compare(
         &self,
         key: &ObjectKey,
-        version: impl FnOnce() -> Option<Version>,
+        version: impl Fn() -> Option<Version>,
         release: impl FnOnce(),
     ) -> bool {
-        let mut state = self.lock();
-        let State { limiter, keys } = &mut *state;
-        let Some(failure) = keys.get_mut(key) else { return false };
-        if failure.wait != Wait::UntilDueOrChanged {
-            return false;
+        let mut limiter_forgot = false;
+        loop {
+            let mut keys = self.keys();
+            let Some(failure) = keys.get_mut(key) else { return false };
+            if failure.wait != Wait::UntilDueOrChanged {
+                return false;
+            }
+            let version = version();
+            if version == failure.version {
+                return false;
+            }
+            if failure.cleared || limiter_forgot {
+                *failure = Failure { version, hurried: true, cleared: true, ..Failure::default() };
+                release();
+                return true;
+            }
+            // The limiter has to forget the key before it is released, and is not called under this
+            // lock. Meanwhile the key may have come due or been released, so all is compared again.
+            drop(keys);
+            self.limiter().forget(key);
+            limiter_forgot = true;
         }
-        let version = version();
-        if version == failure.version {
-            return false;
-        }
-        if !failure.cleared {
-            limiter.forget(key);
-        }
-        *failure = Failure { version, hurried: true, cleared: true, ..Failure::default() };
-        release();
-        true
     }
 }

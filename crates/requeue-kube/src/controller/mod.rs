@@ -67,8 +67,9 @@ type Trigger = Box<dyn FnOnce(Arc<Hub>) -> BoxFuture<'static, ()> + Send>;
 /// - **The stream is for reading alone.** The controller begins when it is first polled and ends when
 ///   it is dropped, but its watches and workers are tasks: a slow reader holds nobody up. Up to
 ///   1,024 results wait for it; what comes then is dropped, and it is run all the same.
-/// - **The reconciler is called on those tasks**, and so has to be `Send`, and its error policy
-///   `Send + Sync`; so do all closures in kube that hold only what is so.
+/// - **Reconciler and error policy are called on those tasks**, several at once, so both are
+///   `Fn + Send + Sync`. In kube the reconciler is `FnMut`, which only one task can call at a time.
+///   An `async fn` satisfies both; a closure that counts has to hold an atomic or a `Mutex`.
 /// - [`concurrency`](Config::concurrency) is 1 unless said.
 ///
 /// # What ends a wait
@@ -341,7 +342,7 @@ where
     /// where [`recover_panic`](Config::recover_panic) is off.
     pub fn run<ReconcilerFut, Ctx>(
         self,
-        reconciler: impl FnMut(Arc<K>, Arc<Ctx>) -> ReconcilerFut + Send + 'static,
+        reconciler: impl Fn(Arc<K>, Arc<Ctx>) -> ReconcilerFut + Send + Sync + 'static,
         error_policy: impl Fn(Arc<K>, &ReconcilerFut::Error, Arc<Ctx>) -> Action + Send + Sync + 'static,
         context: Arc<Ctx>,
     ) -> impl Stream<
@@ -367,7 +368,7 @@ where
     /// As [`run`](Self::run).
     pub fn run_refs<ReconcilerFut, Ctx>(
         self,
-        reconciler: impl FnMut(ObjectRef<K>, Arc<Ctx>) -> ReconcilerFut + Send + 'static,
+        reconciler: impl Fn(ObjectRef<K>, Arc<Ctx>) -> ReconcilerFut + Send + Sync + 'static,
         error_policy: impl Fn(ObjectRef<K>, &ReconcilerFut::Error, Arc<Ctx>) -> Action
         + Send
         + Sync

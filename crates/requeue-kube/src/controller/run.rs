@@ -61,7 +61,7 @@ where
     ) -> impl Stream<Item = Item<K, Fut::Error>> + Send
     where
         T: Clone + Send + 'static,
-        F: FnMut(T, Arc<C>) -> Fut + Send + 'static,
+        F: Fn(T, Arc<C>) -> Fut + Send + Sync + 'static,
         P: Fn(T, &Fut::Error, Arc<C>) -> Action + Send + Sync + 'static,
         C: Send + Sync + 'static,
         Fut: TryFuture<Ok = Action> + Send + 'static,
@@ -116,7 +116,7 @@ where
     ) -> Result<(), RunnerError>
     where
         T: Clone + Send + 'static,
-        F: FnMut(T, Arc<C>) -> Fut + Send + 'static,
+        F: Fn(T, Arc<C>) -> Fut + Send + Sync + 'static,
         P: Fn(T, &Fut::Error, Arc<C>) -> Action + Send + Sync + 'static,
         C: Send + Sync + 'static,
         Fut: TryFuture<Ok = Action> + Send + 'static,
@@ -204,7 +204,7 @@ where
             store,
             dyntype,
             subject: subject.of,
-            reconcile: Mutex::new(reconcile),
+            reconcile,
             error_policy,
             context,
             timeout: config.reconcile_timeout,
