@@ -124,7 +124,8 @@ async fn what_has_changed_is_ahead_of_a_resync() {
     account.allow(reads()).await;
     let watched = Api::namespaced(account.through(&proxy).client().await, &namespace);
     let wc = watcher::Config::default().labels(LABEL);
-    let begun = Turns::begin(watched, wc, Config::default()).await;
+    let config = Config::default().reconcile_unchanged(true);
+    let begun = Turns::begin(watched, wc, config).await;
     let turns = &begun.turns;
 
     // Everything is listed anew, and one has changed: the last in the order of a list.
@@ -156,6 +157,37 @@ async fn what_has_changed_is_ahead_of_a_resync() {
     assert!(turns.before(changed) <= 1, "{} went ahead", turns.before(changed));
     let ahead = turns.before(later) - middle;
     assert!(ahead <= 1, "{ahead} of the resync went ahead");
+}
+
+#[tokio::test]
+async fn only_what_has_changed_is_queued_after_410_gone() {
+    let Some(server) = Server::start_with(&["--watch-cache=false"]).await else { return };
+    let client = server.client().await;
+    let namespace = server.namespace("unchanged").await;
+    let keys = create(&client, &namespace, 100).await;
+    let proxy = server.proxy().await;
+    let account = server.access().service_account(&namespace, "controller");
+    account.allow(reads()).await;
+    let watched = Api::namespaced(account.through(&proxy).client().await, &namespace);
+    let wc = watcher::Config::default().labels(LABEL);
+    let begun = Turns::begin(watched, wc, Config::default()).await;
+    let turns = &begun.turns;
+
+    turns.queue().pause();
+    proxy.down();
+    until("nothing is open", async || proxy.connections() == 0).await;
+    let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
+    let [changed, gone, later, ..] = &keys[..] else { unreachable!("there are many") };
+    change(&maps, changed).await;
+    maps.delete(gone.name(), &Default::default()).await.unwrap();
+    server.compact().await;
+    proxy.up();
+    turns.queued(2).await;
+    // Seen after all that the list shows.
+    change(&maps, later).await;
+    until("the change is known", async || turns.queue().look_up(later).is_some()).await;
+    assert_eq!(turns.queue().len(), 3);
+    assert!([changed, gone].iter().all(|key| turns.queue().look_up(key).is_some()));
 }
 
 #[tokio::test]

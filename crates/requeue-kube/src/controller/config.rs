@@ -41,6 +41,7 @@ pub struct Config {
     pub(super) shutdown_timeout: Duration,
     pub(super) recover_panic: bool,
     pub(super) clear_on_new_generation: bool,
+    pub(super) reconcile_unchanged: bool,
     rate_limiter: Option<MakeLimiter>,
     oldest_every: u32,
     fair_namespaces: bool,
@@ -59,6 +60,7 @@ impl Default for Config {
             shutdown_timeout: Duration::from_secs(30),
             recover_panic: true,
             clear_on_new_generation: true,
+            reconcile_unchanged: false,
             rate_limiter: None,
             oldest_every: 10,
             fair_namespaces: false,
@@ -134,6 +136,25 @@ impl Config {
     /// runs [twice for each delay](crate::Controller#what-ends-a-wait).
     pub const fn clear_on_new_generation(mut self, clear: bool) -> Self {
         self.clear_on_new_generation = clear;
+        self
+    }
+
+    /// Whether an object runs that its watch has seen again unchanged, with
+    /// [low priority](crate::watch::LOW_PRIORITY). `false` by default.
+    ///
+    /// A watch lists all objects again when it can't resume: after a long outage, or when the API
+    /// server answers `410 Gone`. The controller compares uid and resource version of each object
+    /// with those that it last saw, so it reconciles every change, creation and deletion that it has
+    /// missed, and nothing else. kube and controller-runtime reconcile every object instead, once for
+    /// each watch that lists again. With `true`, every object of the controller's own kind runs when
+    /// that kind is listed again; owned and watched objects that are unchanged start no run of their
+    /// own.
+    ///
+    /// To correct drift that no watch can see, return
+    /// [`Action::requeue`](super::Action::requeue) or use
+    /// [`reconcile_all_on`](crate::Controller::reconcile_all_on): lists come at no fixed interval.
+    pub const fn reconcile_unchanged(mut self, reconcile: bool) -> Self {
+        self.reconcile_unchanged = reconcile;
         self
     }
 

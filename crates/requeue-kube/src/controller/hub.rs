@@ -1,6 +1,6 @@
 //! Where everything that asks for a reconciliation comes together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::Resource;
@@ -23,6 +23,8 @@ pub(super) struct Hub {
     pub(super) debounce: Option<Debounce>,
     /// Whether objects that are gone are reconciled, too.
     pub(super) runs_gone: bool,
+    /// Whether an object that was seen again unchanged is reconciled.
+    runs_unchanged: bool,
     pub(super) failures: Failures,
     versions: Versions,
     /// In standby nothing is added. Of what is not in the store, the keys to be added then.
@@ -45,6 +47,7 @@ impl Hub {
             scope: Scope::of::<K>(),
             debounce: debounce.transpose()?,
             runs_gone,
+            runs_unchanged: config.reconcile_unchanged,
             failures: Failures::new(config.limiter()),
             versions,
             standby: Mutex::new((!open).then(BTreeSet::new)),
@@ -83,6 +86,9 @@ impl Hub {
     /// An object of the controller's own kind has changed.
     pub(super) fn changed(&self, change: Change) {
         let Change { key, what, .. } = change;
+        if what == What::Unchanged && !self.runs_unchanged {
+            return;
+        }
         if what == What::Deleted && !self.runs_gone {
             return self.cancel(&key);
         }
@@ -109,11 +115,22 @@ impl Hub {
         (self.versions)(key)
     }
 
-    /// An object of `kind` has changed, which concerns others.
-    pub(super) fn related(&self, change: Change, kind: &Arc<ApiResource>) {
-        for target in change.targets {
-            let reason = Reason::Related(Arc::clone(kind), change.key.clone());
-            self.add(target, change.what.priority(), reason);
+    /// Objects of `kind` have changed, all by one event, and concern others. A target is added once
+    /// per event: a worker may take it while the rest of a list is still being added here.
+    ///
+    /// An unchanged object is never a reason to reconcile those that it concerns. Where unchanged
+    /// objects are to run, the watch of the controller's own kind adds each of them once.
+    pub(super) fn related(&self, changes: Vec<Change>, kind: &Arc<ApiResource>) {
+        let is_list = changes.len() > 1;
+        let mut added = HashSet::new();
+        for change in changes.into_iter().filter(|change| change.what != What::Unchanged) {
+            for target in change.targets {
+                if is_list && !added.insert(target.clone()) {
+                    continue;
+                }
+                let reason = Reason::Related(Arc::clone(kind), change.key.clone());
+                self.add(target, change.what.priority(), reason);
+            }
         }
     }
 

@@ -62,8 +62,9 @@ type Trigger = Box<dyn FnOnce(Arc<Hub>) -> BoxFuture<'static, ()> + Send>;
 ///   watched objects, too. So is what is no longer owned by, or mapped to, an object.
 /// - **One object, one run**: the owner of objects in several namespaces that lives in none itself
 ///   is one object.
-/// - **What has changed goes first**: the first list, and what a later list shows as it was, have
-///   [low priority](crate::watch::LOW_PRIORITY).
+/// - **What has changed goes first**: the first list has
+///   [low priority](crate::watch::LOW_PRIORITY). A later list runs only the objects that have changed
+///   since they were last seen ([`Config::reconcile_unchanged`]).
 /// - **The stream is for reading alone.** The controller begins when it is first polled and ends when
 ///   it is dropped, but its watches and workers are tasks: a slow reader holds nobody up. Up to
 ///   1,024 results wait for it; what comes then is dropped, and it is run all the same.

@@ -96,7 +96,7 @@ impl Source {
                     let sight = Sight::of(object.meta()).property(property);
                     sight.concerning(targets(object))
                 });
-                changes.into_iter().for_each(|change| hub.related(change, &kind));
+                hub.related(changes, &kind);
             };
             following.follow(events, on_event)
         };

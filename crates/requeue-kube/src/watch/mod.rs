@@ -20,8 +20,8 @@ use crate::ObjectKey;
 #[cfg(test)]
 mod tests;
 
-/// The priority of what need not be looked at before anything else: what is in the first list, what
-/// a later list shows as it was, and what is reconciled in bulk. controller-runtime's number.
+/// The priority of objects that can wait: those in the first list, those that a later list shows
+/// unchanged, and those that are reconciled in bulk. controller-runtime's number.
 pub const LOW_PRIORITY: i32 = -100;
 
 /// An object as it was seen.
@@ -36,9 +36,11 @@ pub struct Sight {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Seen {
     uid: u64,
-    resource_version: u64,
+    /// `None` for an object without one. Nothing then shows that it has not changed.
+    resource_version: Option<NonZeroU64>,
     generation: u64,
     property: Option<NonZeroU64>,
+    /// Sorted, without duplicates: a mapper may return them in any order.
     targets: Box<[ObjectKey]>,
 }
 
@@ -50,7 +52,7 @@ impl Sight {
             key: ObjectKey::of_meta(meta),
             seen: Seen {
                 uid: hash(&meta.uid),
-                resource_version: hash(&meta.resource_version),
+                resource_version: meta.resource_version.as_ref().map(nonzero_hash),
                 generation: hash(&meta.generation),
                 property: None,
                 targets: Box::default(),
@@ -61,7 +63,10 @@ impl Sight {
     /// Whom the object concerns: its owners, or what it is mapped to.
     #[must_use]
     pub fn concerning(mut self, targets: impl IntoIterator<Item = ObjectKey>) -> Self {
-        self.seen.targets = self.seen.targets.into_iter().chain(targets).collect();
+        let mut targets: Vec<_> = self.seen.targets.into_iter().chain(targets).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        self.seen.targets = targets.into();
         self
     }
 
@@ -69,8 +74,7 @@ impl Sight {
     /// neither in this nor in whom it concerns, is no [`Change`]. With `None` every one is.
     #[must_use]
     pub fn property(mut self, property: Option<u64>) -> Self {
-        let property = property.map(|property| hash(&property));
-        self.seen.property = property.map(|hash| NonZeroU64::new(hash).unwrap_or(NonZeroU64::MIN));
+        self.seen.property = property.as_ref().map(nonzero_hash);
         self
     }
 }
@@ -78,17 +82,19 @@ impl Sight {
 impl Seen {
     /// What has become of the object, if that is anybody's business.
     fn since(&self, before: &Self) -> Option<What> {
-        let is_same = self.property == before.property && self.targets == before.targets;
+        let concerns_the_same = self.targets == before.targets;
+        let is_same_version =
+            self.resource_version.is_some() && self.resource_version == before.resource_version;
         if self.uid != before.uid {
             Some(What::Created)
-        } else if self.property.is_some() && is_same {
+        } else if self.property.is_some() && self.property == before.property && concerns_the_same {
             None
         } else if self.generation != before.generation {
             Some(What::NewGeneration)
-        } else if self.resource_version != before.resource_version {
-            Some(What::Updated)
-        } else {
+        } else if is_same_version && concerns_the_same {
             Some(What::Unchanged)
+        } else {
+            Some(What::Updated)
         }
     }
 }
@@ -99,14 +105,21 @@ pub(crate) fn hash(of: &impl Hash) -> u64 {
     hasher.finish()
 }
 
+/// A hash that leaves room for `None` in the same eight bytes.
+fn nonzero_hash(of: &impl Hash) -> NonZeroU64 {
+    NonZeroU64::new(hash(of)).unwrap_or(NonZeroU64::MIN)
+}
+
 /// What has become of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum What {
     /// It is in the first list.
     Listed,
-    /// It was seen again, and has not changed.
+    /// It was seen again, as in a list after `410 Gone`, with the uid and the resource version that
+    /// it had, and concerns the same objects.
     Unchanged,
-    /// It has changed, but not its generation, if it has one.
+    /// It has changed, or concerns other objects, but has the same generation, if it has one. An
+    /// object without a resource version is never [`Unchanged`](Self::Unchanged), but `Updated`.
     Updated,
     /// It has a new generation: somebody wants something else of it.
     NewGeneration,

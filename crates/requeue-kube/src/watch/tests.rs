@@ -37,6 +37,10 @@ fn list(sights: impl IntoIterator<Item = Sight>) -> Vec<Event<Sight>> {
     [Event::Init].into_iter().chain(sights).chain([Event::InitDone]).collect()
 }
 
+fn unversioned(name: &str) -> Sight {
+    Sight::of(&ObjectMeta { resource_version: None, ..meta(name, 1, 1) })
+}
+
 fn became(changes: &[(&str, What)]) -> Vec<(String, What)> {
     changes.iter().map(|&(name, what)| (name.to_owned(), what)).collect()
 }
@@ -76,6 +80,37 @@ fn a_later_list_tells_what_is_gone_new_changed_and_as_it_was() {
     assert_eq!(changes, became(&expected));
     let low: Vec<_> = expected.iter().filter(|(_, what)| what.priority() < 0).collect();
     assert_eq!(low, [&("same", What::Unchanged)]);
+}
+
+#[test]
+fn an_object_is_unchanged_only_if_nothing_of_it_is_known_to_differ() {
+    let cases = [
+        (sight("a", 1, 1), sight("a", 1, 1), What::Unchanged),
+        (sight("a", 1, 1), sight("a", 1, 2), What::Updated),
+        // Deleted and created again between two lists, perhaps by a restored etcd that counts again.
+        (sight("a", 1, 1), sight("a", 2, 1), What::Created),
+        (unversioned("a"), unversioned("a"), What::Updated),
+        (sight("a", 1, 1), unversioned("a"), What::Updated),
+        (sight("a", 1, 1), sight("a", 1, 1).concerning([key("x")]), What::Updated),
+        (sight("a", 1, 1).concerning([key("x")]), sight("a", 1, 1), What::Updated),
+        // A mapper may return the same keys in another order, and more than once.
+        (
+            sight("a", 1, 1).concerning(["x", "y"].map(key)),
+            sight("a", 1, 1).concerning(["y", "x", "y"].map(key)),
+            What::Unchanged,
+        ),
+    ];
+    for (before, after, what) in cases {
+        for relists in [false, true] {
+            let mut watch = Watch::new();
+            feed(&mut watch, list([before.clone()]));
+            let again = match relists {
+                false => vec![Event::Apply(after.clone())],
+                true => list([after.clone()]),
+            };
+            assert_eq!(feed(&mut watch, again), became(&[("a", what)]), "{before:?}, {after:?}");
+        }
+    }
 }
 
 #[test]
@@ -122,10 +157,10 @@ fn a_change_of_something_else_is_none() {
     let changes = feed(&mut watch, [Event::Apply(at(5, Some(0))), Event::Apply(at(5, Some(1)))]);
     assert_eq!(changes, became(&[("a", What::Unchanged), ("a", What::Unchanged)]));
     feed(&mut watch, [Event::Apply(at(5, Some(8)))]);
-    // To concern somebody else is one, whatever else it looks like.
+    // It concerns another object now, which is a change even where the predicate sees none.
     let moved = at(6, Some(8)).concerning([key("owner")]);
     feed(&mut watch, [Event::Apply(at(6, Some(8)))]);
-    assert_eq!(feed(&mut watch, [Event::Apply(moved)]), became(&[("a", What::Unchanged)]));
+    assert_eq!(feed(&mut watch, [Event::Apply(moved)]), became(&[("a", What::Updated)]));
     // Another object under its name is a change, whatever it looks like; and so is the end of it.
     feed(&mut watch, [Event::Apply(at(6, Some(8)))]);
     let another = sight("a", 2, 7).property(Some(8));
@@ -198,10 +233,14 @@ impl Model {
                 return;
             }
             Some(before) if before.seen.generation != now.seen.generation => What::NewGeneration,
-            Some(before) if before.seen.resource_version != now.seen.resource_version => {
-                What::Updated
+            Some(before)
+                if now.seen.resource_version.is_some()
+                    && before.seen.resource_version == now.seen.resource_version
+                    && before.seen.targets == now.seen.targets =>
+            {
+                What::Unchanged
             }
-            Some(_) => What::Unchanged,
+            Some(_) => What::Updated,
         };
         self.push(changes, what, &now.key, before.into_iter().chain([now]));
     }
@@ -224,9 +263,12 @@ impl Model {
 
 fn any_sight() -> impl Strategy<Value = Sight> {
     let targets = prop::collection::vec(0..3u8, 0..3);
-    (0..4u8, 0..2u8, 0..3u32, prop::option::of(0..2i64), prop::option::of(0..2u64), targets)
+    let version = prop::option::weighted(0.9, 0..3u32);
+    (0..4u8, 0..2u8, version, prop::option::of(0..2i64), prop::option::of(0..2u64), targets)
         .prop_map(|(name, uid, version, generation, property, targets)| {
-            let meta = ObjectMeta { generation, ..meta(&name.to_string(), uid, version) };
+            let resource_version = version.map(|version| version.to_string());
+            let meta = meta(&name.to_string(), uid, 0);
+            let meta = ObjectMeta { generation, resource_version, ..meta };
             let targets = targets.iter().map(|target| key(&target.to_string()));
             Sight::of(&meta).property(property).concerning(targets)
         })

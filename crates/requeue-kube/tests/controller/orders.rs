@@ -28,7 +28,7 @@ fn many(count: u32) -> Vec<ConfigMap> {
 async fn a_changed_object_goes_ahead_of_a_resync_of_5000() {
     let (feed, controller) = controller();
     let log = Log::new();
-    let controller = controller.with_config(config().concurrency(64));
+    let controller = controller.with_config(config().concurrency(64).reconcile_unchanged(true));
     let _reading = Reading::of(controller.run(slowly, policy::backoff, Arc::new(log.clone())));
     let mut objects = many(5000);
     feed.list(&objects);

@@ -7,7 +7,7 @@ use kube::core::ObjectMeta;
 use kube::runtime::predicates;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
-use requeue_kube::policy;
+use requeue_kube::{Controller, ObjectKey, policy};
 use tokio::sync::Semaphore;
 
 use super::common::*;
@@ -29,8 +29,9 @@ async fn what_was_deleted_unseen_is_reconciled_by_reference() {
     log.clear();
     // The watch was cut off meanwhile: a list without `gone`.
     feed.list(&[map("kept", 1)]);
-    log.reaches(2).await;
-    assert_eq!(log.names(), ["gone", "kept"]);
+    log.reaches(1).await;
+    a_moment().await;
+    assert_eq!(log.names(), ["gone"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -67,8 +68,9 @@ async fn the_owner_of_what_was_deleted_unseen_is_reconciled() {
     log.reaches(2).await;
     log.clear();
     children.list(&[child("y", "other")]);
-    log.reaches(2).await;
-    assert_eq!(log.names(), ["owner", "other"]);
+    log.reaches(1).await;
+    a_moment().await;
+    assert_eq!(log.names(), ["owner"]);
     // Once more, with deletes that are seen.
     log.clear();
     children.delete(&child("y", "other"));
@@ -186,4 +188,168 @@ async fn what_fails_while_it_is_deleted_is_not_looked_for() {
     feed.delete(&map("a", 2));
     tokio::time::sleep(std::time::Duration::from_secs(10)).await;
     assert_eq!(reading.items(), ["reconciler for object ConfigMap.v1./a.ns failed: on purpose"]);
+}
+
+/// Lists objects of these names, in these versions.
+type List = Box<dyn Fn(&[(&str, u32)])>;
+
+/// A controller of ConfigMaps that owns Secrets and watches Nodes, with a feed for each. A Node
+/// concerns the ConfigMap of its name.
+fn of_three() -> ([List; 3], Controller<ConfigMap>) {
+    let (feed, controller) = controller::<ConfigMap>();
+    let (children, owned) = Feed::new();
+    let (nodes, watched) = Feed::new();
+    let mapper = |node: Node| [ObjectRef::new(&name(&node)).within("ns")];
+    let controller = controller.owns_stream::<Secret>(owned).watches_stream(watched, mapper);
+    let list_maps = move |maps: &[(&str, u32)]| {
+        feed.list(&maps.iter().map(|&(name, version)| map(name, version)).collect::<Vec<_>>());
+    };
+    let list_children = move |maps: &[(&str, u32)]| {
+        let child = |&(name, version): &(&str, u32)| {
+            let metadata = map(name, version).metadata;
+            owned_by::<ConfigMap, _>(Secret { metadata, ..Secret::default() }, name)
+        };
+        children.list(&maps.iter().map(child).collect::<Vec<_>>());
+    };
+    let list_nodes = move |maps: &[(&str, u32)]| {
+        let node = |&(name, version): &(&str, u32)| {
+            let metadata = ObjectMeta { namespace: None, ..map(name, version).metadata };
+            Node { metadata, ..Node::default() }
+        };
+        nodes.list(&maps.iter().map(node).collect::<Vec<_>>());
+    };
+    ([Box::new(list_maps), Box::new(list_children), Box::new(list_nodes)], controller)
+}
+
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+#[tokio::test(start_paused = true)]
+async fn a_relist_of_every_watch_runs_each_changed_object_once_and_no_other() {
+    let (lists, controller) = of_three();
+    let log = Log::new();
+    let _reading =
+        Reading::of(controller.run_refs(note_ref, policy::backoff, Arc::new(log.clone())));
+    let first = NAMES.map(|name| (name, 1));
+    lists.iter().for_each(|list| list(&first));
+    log.reaches(NAMES.len()).await;
+    a_moment().await;
+    assert_eq!(log.names(), NAMES);
+
+    // Nothing has changed. All watches list again, one after the other and all at once.
+    log.clear();
+    for list in &lists {
+        list(&first);
+        a_moment().await;
+    }
+    lists.iter().for_each(|list| list(&first));
+    a_moment().await;
+    assert_eq!(log.names(), [""; 0]);
+
+    // Each list shows one object changed, one gone, and the others as they were.
+    for (list, [changed, gone]) in lists.iter().zip([["a", "b"], ["c", "d"], ["e", "f"]]) {
+        log.clear();
+        let version = |name| if name == changed { 2 } else { 1 };
+        let there = NAMES.into_iter().filter(|&name| name != gone);
+        list(&there.map(|name| (name, version(name))).collect::<Vec<_>>());
+        a_moment().await;
+        let mut names = log.names();
+        names.sort_unstable();
+        assert_eq!(names, [changed, gone]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_was_recreated_unseen_is_another_one() {
+    let (feed, controller) = controller::<ConfigMap>();
+    let log = Log::new();
+    let _reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
+    feed.list(&[map("same", 1), map("recreated", 1)]);
+    log.reaches(2).await;
+    log.clear();
+    let mut recreated = map("recreated", 1);
+    recreated.metadata.uid = Some("another".into());
+    feed.list(&[map("same", 1), recreated]);
+    a_moment().await;
+    assert_eq!(log.names(), ["recreated"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unchanged_objects_run_once_for_all_relists_where_that_is_asked_for() {
+    let (lists, controller) = of_three();
+    let log = Log::new();
+    let controller = controller.with_config(config().reconcile_unchanged(true));
+    let _reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
+    let objects = NAMES.map(|name| (name, 1));
+    lists.iter().for_each(|list| list(&objects));
+    log.reaches(NAMES.len()).await;
+    a_moment().await;
+    log.clear();
+    for list in &lists {
+        list(&objects);
+        a_moment().await;
+    }
+    assert_eq!(log.names(), NAMES);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relist_disturbs_no_unchanged_object_that_runs_backs_off_or_is_given_up() {
+    let (lists, controller) = of_three();
+    let log = Log::new();
+    let reconcile = |map: Arc<ConfigMap>, log: Arc<Log>| async move {
+        log.note(name(&*map));
+        match &*name(&*map) {
+            "a" => tokio::time::sleep(std::time::Duration::from_secs(5)).await,
+            "b" | "c" => return Err(OnPurpose),
+            _ => {}
+        }
+        Ok(Action::await_change())
+    };
+    let hour = std::time::Duration::from_secs(3600);
+    let config = config()
+        .concurrency(8)
+        .rate_limiter(move || requeue::limiter::ExponentialFailure::new(hour, hour));
+    let controller = controller.with_config(config);
+    let policy = |map: Arc<ConfigMap>, _: &OnPurpose, _: Arc<Log>| match &*name(&*map) {
+        "c" => Action::terminal(),
+        _ => Action::backoff(),
+    };
+    let _reading = Reading::of(controller.run(reconcile, policy, Arc::new(log.clone())));
+    let objects = NAMES.map(|name| (name, 1));
+    lists.iter().for_each(|list| list(&objects));
+    log.reaches(NAMES.len()).await;
+    log.clear();
+    for list in &lists {
+        list(&objects);
+        a_moment().await;
+    }
+    tokio::time::sleep(hour / 2).await;
+    assert_eq!(log.names(), [""; 0]);
+    // `b` comes when its own backoff has passed, and nothing else does.
+    tokio::time::sleep(hour).await;
+    assert_eq!(log.names(), ["b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_with_many_changes_that_concern_one_object_adds_it_once() {
+    let (feed, controller) = controller::<ConfigMap>();
+    let (children, events) = Feed::new();
+    let (give, queue) = tokio::sync::oneshot::channel();
+    let log = Log::new();
+    let controller =
+        controller.owns_stream::<Secret>(events).queue_on_start(move |queue| _ = give.send(queue));
+    let _reading = Reading::of(controller.run(note, policy::backoff, Arc::new(log.clone())));
+    let child = |name, version| {
+        let metadata = map(name, version).metadata;
+        owned_by::<ConfigMap, _>(Secret { metadata, ..Secret::default() }, "owner")
+    };
+    feed.list(&[map("owner", 1)]);
+    children.list(&["x", "y", "z", "gone"].map(|name| child(name, 1)));
+    log.reaches(1).await;
+    a_moment().await;
+    let queue = queue.await.unwrap();
+    queue.pause();
+    children.list(&["x", "y", "new"].map(|name| child(name, 2)));
+    a_moment().await;
+    let owner = ObjectKey::new(Some("ns"), "owner");
+    assert_eq!(queue.look_up(&owner).map(|entry| entry.adds), Some(1));
 }
