@@ -10,5 +10,6 @@ mod finalizer;
 mod leader;
 mod maps;
 mod related;
+mod relists;
 mod snapshots;
 mod support;

@@ -50,8 +50,12 @@ impl Feed {
         }
     }
 
-    /// Something has become of an object.
+    /// An object was seen. Only a change of it starts a run: a list after an outage shows every object
+    /// again.
     pub(crate) fn changed(&self, change: &Change) {
+        if change.what == What::Unchanged {
+            return;
+        }
         let (runner, objects) = (&self.runner, &self.objects);
         let key = change.key.to_string().into_bytes();
         let stands_by = self.stands_by();
@@ -83,7 +87,7 @@ impl Feed {
     }
 
     /// Something that concerns these objects has changed.
-    pub(crate) fn concerned(&self, keys: Vec<ObjectKey>) {
+    pub(crate) fn concerned(&self, keys: impl IntoIterator<Item = ObjectKey>) {
         let stands_by = self.stands_by();
         if *stands_by {
             return;

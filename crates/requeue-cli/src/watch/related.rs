@@ -1,5 +1,6 @@
 //! `--owns` and `--all-on`: what concerns objects besides themselves.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -73,19 +74,22 @@ async fn follow_for_all(source: Source<Metadata>, feed: Arc<Feed>) {
     each_change(source, &feed, sight, |_| feed.all_concerned()).await;
 }
 
-/// Takes whom each change concerns. What is there at the start, or again in a later list, is none.
+/// Calls `changed` for each event that shows changes, with the keys that these concern, each once:
+/// commands may start while the keys of a long list are still being added. Objects of the first list,
+/// and those that a later one shows unchanged, have not changed.
 async fn each_change(
     source: Source<Metadata>,
     feed: &Feed,
     sight: impl Fn(Metadata) -> Sight,
-    changed: impl Fn(Vec<ObjectKey>),
+    changed: impl Fn(BTreeSet<ObjectKey>),
 ) {
     let mut watch = Watch::new();
     let take = |event| {
-        for change in watch.event(event, &sight) {
-            if !matches!(change.what, What::Listed | What::Unchanged) {
-                changed(change.targets);
-            }
+        let mut changes = watch.event(event, &sight);
+        changes.retain(|change| !matches!(change.what, What::Listed | What::Unchanged));
+        if !changes.is_empty() {
+            let keys: BTreeSet<_> = changes.into_iter().flat_map(|change| change.targets).collect();
+            changed(keys);
         }
     };
     source.each(&feed.runner, take).await;

@@ -77,7 +77,14 @@ impl Store {
                 list.extend([self.entry(object)]);
                 return;
             }
-            Event::InitDone => *objects = Arc::new(std::mem::take(list)),
+            Event::InitDone => {
+                let list = std::mem::take(list);
+                // A list after an outage often shows what is known. Its files are kept then.
+                if **objects == list && self.is_listed.get().is_some() {
+                    return;
+                }
+                *objects = Arc::new(list);
+            }
             Event::Apply(object) => Arc::make_mut(objects).extend([self.entry(object)]),
             Event::Delete(object) => {
                 Arc::make_mut(objects).remove(&ObjectKey::of(&object));
@@ -255,7 +262,10 @@ mod tests {
         let begun = [Event::Init, Event::InitApply(object("z", 1)), Event::Init];
         begun.into_iter().for_each(|event| stores[0].take(event));
         assert_eq!(snapshots.now().await.unwrap().path(), second.path());
-        stores[0].take(Event::InitDone);
+        let unchanged = [Event::InitApply(object("x", 2)), Event::InitDone];
+        unchanged.into_iter().for_each(|event| stores[0].take(event));
+        assert_eq!(snapshots.now().await.unwrap().path(), second.path());
+        [Event::Init, Event::InitDone].into_iter().for_each(|event| stores[0].take(event));
         assert_eq!(read(&snapshots.now().await.unwrap(), "a.json"), json!([]));
 
         let gone = first.path().to_owned();
