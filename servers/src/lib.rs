@@ -1,5 +1,6 @@
 //! Real servers for tests, started as an unprivileged user on this machine, and gone after them.
 
+mod exposition;
 mod keeper;
 mod local;
 mod messages;
@@ -7,6 +8,7 @@ mod postgres;
 mod proxy;
 mod redis;
 
+pub use crate::exposition::check_metrics;
 pub use crate::local::{did_not_run, free_ports};
 pub use crate::messages::Language;
 pub use crate::postgres::Postgres;

@@ -42,7 +42,7 @@
 //! | path | what |
 //! |---|---|
 //! | `/` | the page |
-//! | `/metrics` | the registry of [`Builder::registry`], as text; nothing without one |
+//! | `/metrics` | the registry of [`Builder::registry`]: OpenMetrics for a client whose `Accept` asks for it, else `text/plain; version=0.0.4`; nothing without one |
 //! | `/healthz` | 200 as long as this answers, and [`Builder::healthy`] has no objection; else 503 |
 //! | `/readyz` | 200 as long as the queue takes work, and [`Builder::ready`] has no objection; else 503 |
 //! | `/api/v1/summary` | counts, rates, ages, and what runs longest |
@@ -65,6 +65,7 @@
 
 mod builder;
 mod events;
+mod exposition;
 mod hosts;
 mod keys;
 mod memory;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{OriginalUri, RawQuery, Request, State};
-use axum::http::header::{self, HeaderName, HeaderValue};
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -14,6 +14,7 @@ use prometheus_client::encoding::text;
 use serde::Serialize;
 
 use crate::events;
+use crate::exposition::Format;
 use crate::keys::from_base64;
 use crate::params::{Params, Problem, json};
 use crate::rows::{Row, seconds};
@@ -133,15 +134,17 @@ fn html_escaped(text: &str) -> String {
 
 // --- For machines -----------------------------------------------------------------------------
 
-async fn metrics(State(site): Site) -> Response {
+async fn metrics(State(site): Site, headers: HeaderMap) -> Response {
     let Some(registry) = &site.registry else {
         return Problem::new(StatusCode::NOT_FOUND, "no metrics are kept").into_response();
     };
+    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = Format::accepted(accept);
     let mut body = String::new();
     match text::encode(&mut body, registry) {
         Ok(()) => {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], Body::from(body)).into_response()
+            let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "Accept")];
+            (headers, Body::from(format.of(body))).into_response()
         }
         Err(error) => {
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response()

@@ -11,12 +11,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::get;
+use client::{ask, get};
 use prometheus_client::registry::Registry;
 use requeue::clock::FakeClock;
 use requeue::metrics::Metrics;
 use requeue::{EarlyAdd, Queue};
 use requeue_http::{Builder, Site};
+use requeue_servers::check_metrics;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -150,6 +151,27 @@ fn readiness_and_health_are_the_programs_to_refuse() {
     assert_eq!(statuses(), [200, 200]);
 }
 
+/// What a client gets that asks for nothing, once that and what another one gets are checked: each
+/// family in each format.
+#[track_caller]
+fn check_both_formats(server: SocketAddr) -> String {
+    let classic = get(server, "/metrics");
+    assert_eq!(classic.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+    let accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
+    let asked = format!("GET /metrics HTTP/1.1\r\nHost: {server}\r\n{accept}");
+    let open = ask(server, &asked);
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert_eq!(open.header("content-type"), kind);
+    assert_eq!(
+        [&classic, &open].map(|answer| (answer.status, answer.header("vary"))),
+        [(200, "Accept"); 2]
+    );
+    let families = check_metrics(classic.text(), false);
+    let without_suffix = families.iter().map(|name| name.trim_end_matches("_total"));
+    assert!(without_suffix.eq(check_metrics(open.text(), true)));
+    classic.text().to_owned()
+}
+
 #[test]
 fn metrics_are_those_of_the_registry_or_none() {
     let mut registry = Registry::default();
@@ -157,11 +179,8 @@ fn metrics_are_those_of_the_registry_or_none() {
     let queue: Keys = Queue::builder().name("letters").metrics(&metrics).build().unwrap();
     queue.add(b"a".to_vec());
     let served = Served::new(Site::builder(queue).registry(Arc::new(registry)));
-    let answer = get(served.address, "/metrics");
-    assert_eq!(answer.status, 200);
-    assert!(answer.header("content-type").starts_with("application/openmetrics-text"));
-    assert!(answer.text().contains("\nworkqueue_depth{name=\"letters\"} 1\n"));
-    assert!(answer.text().ends_with("# EOF\n"));
+    let shown = check_both_formats(served.address);
+    assert!(shown.contains("\nworkqueue_depth{name=\"letters\"} 1\n"), "{shown}");
     // The queue's name is the title where there is no other.
     let summary = get(served.address, "/api/v1/summary").json();
     assert_eq!((&summary["title"], &summary["queue"]), (&json!("letters"), &json!("letters")));

@@ -1,15 +1,18 @@
 //! The page of a queue in a store.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus_client::registry::Registry;
+use requeue::metrics::Metrics;
 use requeue_http::Site;
 use requeue_store::{Add, Priority, Queue, Store};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::Served;
 use crate::client::get;
+use crate::{Served, check_both_formats};
 
 /// A queue in a file, with a key in each state.
 async fn queue(dir: &TempDir) -> (Queue, requeue_store::Item) {
@@ -114,4 +117,23 @@ fn the_summary_has_the_numbers_of_the_store_and_of_this_process() {
     served.runtime.block_on(running.succeed()).expect("it is ours");
     queue.shut_down();
     assert_eq!(get(served.address, "/readyz").status, 503);
+}
+
+#[test]
+fn metrics_of_a_queue_in_a_store_have_families_in_both_formats() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = Runtime::new().expect("a runtime");
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+    let queue = runtime.block_on(async {
+        let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+        let store = Store::connect(&url).await.expect("it opens");
+        store.migrate().await.expect("the schema is made");
+        let queue = store.queue("mail").metrics(&metrics).open().await.expect("it opens");
+        queue.recent_counts().await.expect("counted");
+        queue
+    });
+    let served = Served::within(runtime, Site::of_store(queue).registry(Arc::new(registry)));
+    let shown = check_both_formats(served.address);
+    assert!(shown.contains("\nworkqueue_parked{name=\"mail\"} 0\n"), "{shown}");
 }

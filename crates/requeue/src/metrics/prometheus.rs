@@ -44,11 +44,11 @@ use crate::{BuildError, Key};
 ///
 /// # Serving it
 ///
-/// What [`text::encode`](prometheus_client::encoding::text::encode) writes is OpenMetrics text, and
-/// is to be served as such, with the header
-/// `Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8`. A scraper that is
-/// told `text/plain` finds the same series, but does not know the type of the counters: OpenMetrics
-/// names their families without the `_total` that their samples end in.
+/// [`text::encode`](prometheus_client::encoding::text::encode) writes OpenMetrics text. Serve it with
+/// the header `Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8`, to clients
+/// whose `Accept` names that type. As `text/plain` it would be wrong: OpenMetrics names the families of
+/// counters without the `_total` that their samples end in, so clients find neither type nor help of
+/// these. The `/metrics` of requeue-http writes both formats.
 ///
 /// # Series
 ///

@@ -1,0 +1,227 @@
+//! The two text formats of metrics, and which of them a client gets.
+//!
+//! `prometheus-client` writes OpenMetrics. A client that does not ask for it gets the format that
+//! every tool can read, `text/plain; version=0.0.4`, which is made from the other one.
+
+use std::fmt::Write;
+
+/// A text format of metrics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Format {
+    OpenMetrics,
+    Classic,
+}
+
+impl Format {
+    /// Of an answer to a request with these values of the header `Accept`.
+    pub(crate) fn accepted<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
+        let (mut open, mut classic) = (0, Classic::default());
+        for range in accept.flat_map(|value| value.split(',')).filter_map(Range::parse) {
+            match range.kind.as_str() {
+                "application/openmetrics-text" if range.is_of_version("1.0.0") => {
+                    open = open.max(range.quality);
+                }
+                "text/plain" if range.is_of_version("0.0.4") => classic.exact.put(range.quality),
+                "text/*" => classic.text.put(range.quality),
+                "*/*" => classic.all.put(range.quality),
+                _ => {}
+            }
+        }
+        // Who names both alike has asked for the newer one.
+        if open > 0 && open >= classic.quality() { Self::OpenMetrics } else { Self::Classic }
+    }
+
+    pub(crate) const fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Classic => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+
+    pub(crate) fn of(self, open_metrics: String) -> String {
+        match self {
+            Self::OpenMetrics => open_metrics,
+            Self::Classic => classic(&open_metrics),
+        }
+    }
+}
+
+/// The ranges that the classic format is in: the most specific one counts.
+#[derive(Default)]
+struct Classic {
+    exact: Option<u16>,
+    text: Option<u16>,
+    all: Option<u16>,
+}
+
+impl Classic {
+    fn quality(&self) -> u16 {
+        self.exact.or(self.text).or(self.all).unwrap_or(0)
+    }
+}
+
+trait Put {
+    fn put(&mut self, quality: u16);
+}
+
+impl Put for Option<u16> {
+    fn put(&mut self, quality: u16) {
+        *self = Some(self.unwrap_or(0).max(quality));
+    }
+}
+
+/// A part of the header `Accept`.
+struct Range {
+    kind: String,
+    version: Option<String>,
+    /// In thousandths.
+    quality: u16,
+}
+
+impl Range {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(';').map(str::trim);
+        let kind = parts.next()?.to_ascii_lowercase();
+        let mut range = Self { kind, version: None, quality: 1000 };
+        for (name, value) in parts.filter_map(|part| part.split_once('=')) {
+            let value = value.trim().trim_matches('"');
+            match name.trim().to_ascii_lowercase().as_str() {
+                "q" => {
+                    let quality = value.parse::<f32>().ok().filter(|q| (0.0..=1.0).contains(q))?;
+                    // At most 1000.
+                    range.quality = (quality * 1000.0).round() as u16;
+                }
+                "version" => range.version = Some(value.to_owned()),
+                _ => {}
+            }
+        }
+        Some(range)
+    }
+
+    fn is_of_version(&self, version: &str) -> bool {
+        self.version.as_deref().is_none_or(|own| own == version)
+    }
+}
+
+/// The same metrics in the classic format: counters and infos have their suffix in the head of their
+/// family, too, and there are no units, exemplars and end.
+fn classic(open_metrics: &str) -> String {
+    let mut text = String::with_capacity(open_metrics.len());
+    let mut help = None;
+    for line in open_metrics.lines() {
+        if let Some(family) = line.strip_prefix("# HELP ") {
+            help = Some(family);
+        } else if let Some(family) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = family.rsplit_once(' ').unwrap_or((family, "unknown"));
+            let (suffix, kind) = match kind {
+                "counter" => ("_total", "counter"),
+                "info" => ("_info", "gauge"),
+                "stateset" => ("", "gauge"),
+                "gauge" | "histogram" | "summary" => ("", kind),
+                _ => ("", "untyped"),
+            };
+            let words = help.take().and_then(|help| help.strip_prefix(name)).map(str::trim_start);
+            // Memory takes whatever is written.
+            let _ = writeln!(text, "# HELP {name}{suffix} {}", words.unwrap_or_default());
+            let _ = writeln!(text, "# TYPE {name}{suffix} {kind}");
+        } else if !line.starts_with('#') {
+            text.push_str(without_exemplar(line));
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// A sample up to its exemplar, if it has one. A label's value may look like one.
+fn without_exemplar(sample: &str) -> &str {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    for (at, byte) in sample.bytes().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_quoted => is_escaped = true,
+            b'"' => is_quoted = !is_quoted,
+            b'#' if !is_quoted => return sample[..at].trim_end(),
+            _ => {}
+        }
+    }
+    sample
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text;
+    use prometheus_client::metrics::counter::Counter;
+    use prometheus_client::metrics::exemplar::CounterWithExemplar;
+    use prometheus_client::metrics::family::Family;
+    use prometheus_client::metrics::gauge::Gauge;
+    use prometheus_client::metrics::info::Info;
+    use prometheus_client::registry::{Registry, Unit};
+
+    use super::*;
+
+    #[test]
+    fn open_metrics_is_sent_where_it_is_asked_for_and_nothing_is_liked_better() {
+        use Format::{Classic, OpenMetrics};
+        for (accept, format) in [
+            (&[][..], Classic),
+            (&[""], Classic),
+            (&["*/*"], Classic),
+            (&["text/html,*/*;q=0.8"], Classic),
+            (&["application/*"], Classic),
+            (&["text/plain"], Classic),
+            (&["application/openmetrics-text"], OpenMetrics),
+            (&["Application/OpenMetrics-Text; Version=\"1.0.0\""], OpenMetrics),
+            (&["application/openmetrics-text;q=0"], Classic),
+            (&["application/openmetrics-text;q=0.0"], Classic),
+            (&["application/openmetrics-text;q=0.001"], OpenMetrics),
+            // One that we can't write, and one that is no number.
+            (&["application/openmetrics-text;version=2.0.0"], Classic),
+            (&["application/openmetrics-text;q=much"], Classic),
+            (&["application/openmetrics-text;q=0.4,text/plain;q=0.5"], Classic),
+            (&["text/plain;q=0.5", "application/openmetrics-text; q=0.6"], OpenMetrics),
+            (&["application/openmetrics-text;q=0.5,*/*"], Classic),
+            (&["application/openmetrics-text;q=0.5,text/*;q=0.2,*/*"], OpenMetrics),
+            // Prometheus 2 and 3.
+            (
+                &["application/openmetrics-text;version=1.0.0,application/openmetrics-text;\
+                   version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"],
+                OpenMetrics,
+            ),
+            (
+                &["application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
+                   application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;\
+                   escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"],
+                OpenMetrics,
+            ),
+            (&["text/plain;version=0.0.4;q=1,*/*;q=0.1"], Classic),
+        ] {
+            assert_eq!(Format::accepted(accept.iter().copied()), format, "{accept:?}");
+        }
+    }
+
+    #[test]
+    fn whatever_a_registry_holds_has_a_classic_form() {
+        let mut registry = Registry::default();
+        let runs = CounterWithExemplar::<Vec<(String, String)>>::default();
+        runs.inc_by(2, Some(vec![("trace".to_owned(), "a # b".to_owned())]), None);
+        registry.register("runs", "Runs", runs);
+        let wait = Gauge::<i64>::default();
+        registry.register_with_unit("wait", "Time", Unit::Seconds, wait);
+        registry.register("build", "Build", Info::new([("version", "1")]));
+        let odd = Family::<[(&str, &str); 1], Counter>::default();
+        odd.get_or_create(&[("key", "a \\ \" # {b} 1\n")]).inc();
+        registry.register("odd", "Odd", odd);
+        let mut open_metrics = String::new();
+        text::encode(&mut open_metrics, &registry).unwrap();
+        assert!(open_metrics.contains(" # {") && open_metrics.contains("# UNIT"));
+        assert_eq!(
+            classic(&open_metrics),
+            "# HELP runs_total Runs.\n# TYPE runs_total counter\nruns_total 2\n\
+             # HELP wait_seconds Time.\n# TYPE wait_seconds gauge\nwait_seconds 0\n\
+             # HELP build_info Build.\n# TYPE build_info gauge\nbuild_info{version=\"1\"} 1\n\
+             # HELP odd_total Odd.\n# TYPE odd_total counter\n\
+             odd_total{key=\"a \\\\ \\\" # {b} 1\\n\"} 1\n"
+        );
+        assert_eq!(classic("# EOF\n"), "");
+    }
+}
