@@ -127,6 +127,12 @@ impl Config {
                     "either -c SCRIPT or a COMMAND; the script's one argument is the key, \"$1\"",
                 ));
             }
+            (None, command) if command.is_empty() => {
+                let name = own.name;
+                return Err(Refusal::usage(format!(
+                    "there is no COMMAND; `requeue {name} --help` shows how"
+                )));
+            }
             (None, command) => Template::command(command, common.mark.as_deref())?,
         };
         let base_delay = common.base_delay.unwrap_or(Duration::from_secs(1));

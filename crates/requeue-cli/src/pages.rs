@@ -48,8 +48,11 @@ const ENVIRONMENT_WATCH: [(&str, &str); 4] = [
     ),
 ];
 
-const EXITS_WATCH: [(&str, &str); 1] =
-    [("5", "the API server has no such resource, or does not let us list it (401, 403, 404)")];
+const EXITS_WATCH: [(&str, &str); 1] = [(
+    "5",
+    "the API server has no such resource, or does not let us list or watch it, or patch it with \
+     --finalizer (401, 403, 404)",
+)];
 
 const EXAMPLES_WATCH: [&str; 2] = [
     "requeue watch configmaps -n default -- ./apply {}",

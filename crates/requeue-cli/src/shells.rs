@@ -42,11 +42,11 @@ fn refusal(mark: &[u8], shell: Option<&str>) -> Refusal {
     let mark = String::from_utf8_lossy(mark);
     let direct = match shell {
         None => String::new(),
-        Some(shell) => format!("\n  requeue run -- {shell} -c 'cmd \"$1\"' _ {mark}"),
+        Some(shell) => format!("\n  -- {shell} -c 'cmd \"$1\"' _ {mark}"),
     };
     Refusal::usage(format!(
         "a key inside a script would be run as code; it goes in as an argument:{direct}
-  requeue run -c 'cmd \"$1\"'
+  -c 'cmd \"$1\"'
 If {mark} is the script's own, name another mark with -I."
     ))
 }

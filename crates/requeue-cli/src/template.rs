@@ -53,7 +53,7 @@ impl Template {
     pub(crate) fn command(words: Vec<OsString>, mark: Option<&OsStr>) -> Result<Self, Refusal> {
         let mark = check(mark)?;
         if words.is_empty() {
-            return Err(Refusal::usage("there is no COMMAND; `requeue run --help` shows how"));
+            return Err(Refusal::usage("there is no COMMAND"));
         }
         shells::refuse_code_from_keys(&words, mark)?;
         let mut words = words.iter().map(|word| Word::cut(word, mark));

@@ -34,6 +34,25 @@ async fn who_may_not_list_is_told_what_and_that_is_the_end() {
 }
 
 #[tokio::test]
+async fn who_may_not_watch_or_patch_is_told_at_the_start() {
+    let Some(server) = Server::shared().await else { return };
+    let ns = server.namespace("lister").await;
+    for (rights, flags, missing) in [
+        (&["list"][..], &[][..], "watch"),
+        (&["list", "watch"], &["--finalizer", "example.com/cleanup"], "patch"),
+    ] {
+        let user = format!("without-{missing}");
+        allow(server, &ns, &user, rights).await;
+        let args = [&["cm", "-n", &ns], flags, &["--", "true"]].concat();
+        let (code, said) = refused(server.access().user(&user), &args).await;
+        assert_eq!(code, Some(5), "{said}");
+        let start =
+            format!("requeue: user {user:?} may not {missing} configmaps in namespace {ns}; ");
+        assert!(said.starts_with(&start), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_watched_besides_has_to_be_listable_as_well() {
     let Some(server) = Server::shared().await else { return };
     let ns = server.namespace("besides").await;

@@ -1,7 +1,9 @@
 //! `--finalizer`: no end of an object is missed.
 
+use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
 use requeue_e2e::{Server, until};
 use serde_json::json;
 
@@ -126,20 +128,53 @@ async fn an_object_that_is_no_longer_selected_is_let_go() {
 }
 
 #[tokio::test]
-async fn who_may_not_patch_is_told_and_goes_on_once_it_may() {
+async fn who_may_no_longer_patch_is_told_and_goes_on_once_it_may() {
     let Some(server) = Server::shared().await else { return };
     let (maps, ns) = maps(server, "unpatched").await;
-    create(&maps, "a", "").await;
-    allow(server, &ns, "reader", &["list", "watch"]).await;
     let access = server.access().user("reader");
+    let may_patch = async || {
+        let review = json!({ "spec": { "resourceAttributes": {
+            "namespace": ns, "resource": "configmaps", "verb": "patch",
+        } } });
+        let reviews: Api<SelfSubjectAccessReview> = Api::all(access.client().await);
+        let review = serde_json::from_value(review).unwrap();
+        let review = reviews.create(&PostParams::default(), &review).await.unwrap();
+        review.status.unwrap().allowed
+    };
+    let rights = ["list", "watch", "patch"];
+    allow(server, &ns, "reader", &rights).await;
+    until("it may patch", may_patch).await;
     let args = ["cm", "-n", &ns, "--finalizer", OURS, "--max-delay", "1s", "-c", SHOW];
     let watching = Watching::start_as(server, "unpatched", &access, &args);
+    create(&maps, "first", "").await;
+    watching.wait("apply", 1).await;
+    allow(server, &ns, "reader", &rights[..2]).await;
+    until("it may not patch", async || !may_patch().await).await;
+    create(&maps, "a", "").await;
     let said = format!("requeue: \"{ns}/a\": patch configmaps in namespace {ns}: 403: ");
     watching.wait(&said, 1).await;
-    assert!(watching.lines("apply").is_empty());
-    allow(server, &ns, "reader", &["list", "watch", "patch"]).await;
-    watching.wait("apply", 1).await;
+    assert_eq!(watching.lines("apply").len(), 1);
+    allow(server, &ns, "reader", &rights).await;
+    watching.wait("apply", 2).await;
     assert_eq!(finalizers(&maps, "a").await, Some(vec![OURS.to_owned()]));
+}
+
+/// The program takes this answer for a lost race, and no other one with that code.
+#[tokio::test]
+async fn a_json_patch_that_comes_too_late_has_a_message_of_its_own() {
+    let Some(server) = Server::shared().await else { return };
+    let (maps, _) = maps(server, "too-late").await;
+    create(&maps, "a", "").await;
+    let too_late = json!([{ "op": "test", "path": "/metadata/finalizers/0", "value": OURS }]);
+    let too_late = Patch::Json::<ConfigMap>(serde_json::from_value(too_late).unwrap());
+    let invalid = json!([{ "op": "add", "path": "/metadata/finalizers", "value": ["no domain!"] }]);
+    let invalid = Patch::Json::<ConfigMap>(serde_json::from_value(invalid).unwrap());
+    for (patch, is_race) in [(too_late, true), (invalid, false)] {
+        let refused = maps.patch("a", &PatchParams::default(), &patch).await;
+        let Err(kube::Error::Api(status)) = refused else { panic!("{refused:?}") };
+        let start = "the server rejected our request due to an error in our request";
+        assert_eq!((status.code, status.message.starts_with(start)), (422, is_race), "{status:?}");
+    }
 }
 
 #[tokio::test]

@@ -5,13 +5,14 @@ use std::fmt;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::core::{ApiResource, DynamicObject, DynamicResourceScope, Status};
+use kube::core::{ApiResource, DynamicObject, DynamicResourceScope};
 use kube::discovery::Scope;
 use kube::runtime::watcher;
 use kube::{Api, Client, Config, Resource as Object};
 
 use requeue_kube::leader;
 
+use super::errors::{Server, failure};
 use super::flags::AccessFlags;
 use super::follow::Source;
 use super::resource::{Resource, Resources};
@@ -27,8 +28,11 @@ impl<K: Object<DynamicType = ApiResource, Scope = DynamicResourceScope>> Dynamic
 
 /// A client, and what it may ask for.
 pub(crate) struct Access {
-    client: Client,
+    pub(crate) client: Client,
     config: Config,
+    pub(crate) server: Server,
+    /// The user of `--as`.
+    pub(crate) impersonated: Option<String>,
     resources: Resources,
     /// `None` for all of them.
     namespace: Option<String>,
@@ -42,16 +46,19 @@ impl fmt::Debug for Access {
 
 impl Access {
     pub(crate) async fn new(flags: &AccessFlags) -> Result<Self, Refusal> {
-        let config = config(flags).await?;
+        let (config, context) = config(flags).await?;
+        let plugin = config.auth_info.exec.as_ref().and_then(|exec| exec.command.clone());
+        let server = Server { url: config.cluster_url.to_string(), context, plugin };
         let namespace = flags.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let namespace = (!flags.all_namespaces).then_some(namespace);
-        let client =
-            Client::try_from(config.clone()).map_err(|error| failure("a client", &error))?;
+        let client = Client::try_from(config.clone());
+        let client = client.map_err(|error| failure(&format!("a client of {server}"), &error))?;
         let core = client.list_core_api_versions_aggregated().await;
-        let core = core.map_err(|error| refusal("get", "/api", &error))?;
+        let core = core.map_err(|error| server.refusal("get", "/api", &error))?;
         let groups = client.list_api_groups_aggregated().await;
-        let groups = groups.map_err(|error| refusal("get", "/apis", &error))?;
-        Ok(Self { client, config, resources: Resources::new(core, groups), namespace })
+        let groups = groups.map_err(|error| server.refusal("get", "/apis", &error))?;
+        let (impersonated, resources) = (flags.as_user.clone(), Resources::new(core, groups));
+        Ok(Self { client, config, server, impersonated, resources, namespace })
     }
 
     /// Where what has a namespace of its own is, unless another is said.
@@ -62,7 +69,7 @@ impl Access {
     /// A client for the election alone.
     pub(crate) fn election_client(&self, config: &leader::Config) -> Result<Client, Refusal> {
         let client = config.client(self.config.clone());
-        client.map_err(|error| failure("a client", &error))
+        client.map_err(|error| failure(&format!("a client of {}", self.server), &error))
     }
 
     /// Whether this Lease can be held. Who takes part in an election tries for ever where that is
@@ -70,7 +77,10 @@ impl Access {
     pub(crate) async fn try_lease(&self, namespace: &str, name: &str) -> Result<(), Refusal> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
         let what = format!("leases.coordination.k8s.io in namespace {namespace}");
-        let lease = leases.get_opt(name).await.map_err(|error| refusal("get", &what, &error))?;
+        let lease = leases
+            .get_opt(name)
+            .await
+            .map_err(|error| self.server.refusal("get", &what, &error))?;
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         let (verb, tried) = match lease {
             Some(lease) => ("update", leases.replace(name, &dry_run, &lease).await),
@@ -82,7 +92,7 @@ impl Access {
         match tried {
             // Others have been there meanwhile.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-            tried => tried.map(|_| ()).map_err(|error| refusal(verb, &what, &error)),
+            tried => tried.map(|_| ()).map_err(|error| self.server.refusal(verb, &what, &error)),
         }
     }
 
@@ -91,7 +101,7 @@ impl Access {
         found.map_err(|message| Refusal { exit: Exit::Denied, message })
     }
 
-    /// The resource that `text` means, of which these objects can be listed.
+    /// The resource that `text` means, of which these objects can be listed and watched.
     pub(crate) async fn listable(
         &self,
         text: &str,
@@ -99,6 +109,7 @@ impl Access {
     ) -> Result<Resource, Refusal> {
         let resource = self.find(text)?;
         self.try_list(&resource, params).await?;
+        self.review("watch", &resource, params).await?;
         Ok(resource)
     }
 
@@ -109,7 +120,8 @@ impl Access {
             field_selector: params.field_selector.clone(),
             ..watcher::Config::default()
         };
-        Source { api: self.api(resource), config, name: resource.name() }
+        let what = resource.name_in(self.namespace_of(resource).unwrap_or_default());
+        Source { api: self.api(resource), config, what, server: self.server.clone() }
     }
 
     /// The objects of this resource that are asked for.
@@ -128,7 +140,7 @@ impl Access {
         }
     }
 
-    fn namespace_of(&self, resource: &Resource) -> Option<&str> {
+    pub(crate) fn namespace_of(&self, resource: &Resource) -> Option<&str> {
         self.namespace.as_deref().filter(|_| resource.scope == Scope::Namespaced)
     }
 
@@ -138,16 +150,25 @@ impl Access {
         let api: Api<DynamicObject> = self.api(resource);
         let listed = api.list_metadata(&params.clone().limit(1)).await;
         let namespace = self.namespace_of(resource).unwrap_or_default();
-        listed.map(|_| ()).map_err(|error| refusal("list", &resource.name_in(namespace), &error))
+        listed.map(|_| ()).map_err(|error| {
+            let mut refusal = self.server.refusal("list", &resource.name_in(namespace), &error);
+            if matches!(&error, kube::Error::Api(status) if status.code == 403) {
+                refusal.message += &format!("; {}", self.next_step("list", resource));
+            }
+            refusal
+        })
     }
 }
 
-async fn config(flags: &AccessFlags) -> Result<Config, Refusal> {
+/// Where the server is, and which context of a kubeconfig says so.
+async fn config(flags: &AccessFlags) -> Result<(Config, Option<String>), Refusal> {
     let options = KubeConfigOptions { context: flags.context.clone(), ..Default::default() };
+    let mut context = flags.context.clone();
     let config = match (&flags.kubeconfig, &flags.context) {
         (Some(path), _) => {
             let kubeconfig = Kubeconfig::read_from(path);
             let kubeconfig = kubeconfig.map_err(|error| failure("--kubeconfig", &error))?;
+            context = context.or_else(|| kubeconfig.current_context.clone());
             let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
             config.map_err(|error| failure("--kubeconfig", &error))
         }
@@ -156,48 +177,14 @@ async fn config(flags: &AccessFlags) -> Result<Config, Refusal> {
             config.map_err(|error| failure("--context", &error))
         }
         // The account of the pod, where there is no kubeconfig.
-        (None, None) => Config::infer().await.map_err(|error| failure("no cluster", &error)),
+        (None, None) => {
+            context = Kubeconfig::read().ok().and_then(|kubeconfig| kubeconfig.current_context);
+            Config::infer().await.map_err(|error| failure("no cluster", &error))
+        }
     };
     let mut config = config?;
     if let Some(user) = &flags.as_user {
         config.auth_info.impersonate = Some(user.clone());
     }
-    Ok(config)
-}
-
-fn failure(what: &str, error: &dyn std::error::Error) -> Refusal {
-    Refusal::failure(format!("{what}: {}", chain(error)))
-}
-
-/// What the server answers who may not do this, or asks for what it has not got; or that there is no
-/// answer.
-pub(crate) fn refusal(verb: &str, what: &str, error: &kube::Error) -> Refusal {
-    match error {
-        kube::Error::Api(status) => {
-            let Status { code, message, .. } = &**status;
-            let exit = match code {
-                401 | 403 | 404 => Exit::Denied,
-                // Such as a selector that it can't read.
-                400 => Exit::Usage,
-                _ => Exit::Failure,
-            };
-            Refusal { exit, message: format!("{verb} {what}: {code}: {message}") }
-        }
-        error => failure(&format!("{verb} {what}"), error),
-    }
-}
-
-/// An error with what it comes from: some say nothing without that.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let more = error.to_string();
-        // Others say it all at once.
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = error.source();
-    }
-    text
+    Ok((config, context))
 }

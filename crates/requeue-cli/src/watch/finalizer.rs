@@ -5,17 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Api;
-use kube::api::{Patch, PatchParams};
-use kube::core::DynamicObject;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::core::{DynamicObject, PartialObjectMeta, Status};
 use requeue_kube::controller::Action;
 use requeue_kube::finalizer::Error;
 use serde_json::json;
 
-use super::access::{Access, refusal};
+use super::access::Access;
 use super::resource::Resource;
 
 /// How long the server has to answer.
 const LIMIT: Duration = Duration::from_secs(30);
+/// So many lost races in a row are a failure after all.
+const MOST_RACES: usize = 10;
 
 /// Puts a finalizer on objects of a resource, and takes it off.
 #[derive(Debug)]
@@ -34,7 +36,8 @@ impl Finalizer {
     /// it off where it is being deleted and all has been done for that.
     pub(crate) async fn step(&self, object: &[u8]) -> Result<(), String> {
         let object: DynamicObject = serde_json::from_slice(object).map_err(|e| e.to_string())?;
-        let namespace = object.metadata.namespace.clone().unwrap_or_default();
+        let metadata = object.metadata.clone();
+        let namespace = metadata.namespace.clone().unwrap_or_default();
         let api = self.access.api_in(&self.resource, &namespace);
         let step = requeue_kube::finalizer(&api, &self.name, Arc::new(object), async |_| {
             Ok::<_, Infallible>(Action::await_change())
@@ -47,44 +50,101 @@ impl Finalizer {
                 Err(_) => Ok(()),
             }
         };
-        self.answer("patch", &namespace, step).await.map(|_| ())
+        match self.answer("patch", &namespace, step).await? {
+            Answer::Done(()) | Answer::Gone => Ok(()),
+            Answer::Raced => {
+                let name = metadata.name.unwrap_or_default();
+                let wanted = metadata.deletion_timestamp.is_none();
+                self.write(&namespace, &name, wanted, metadata.uid.as_deref()).await
+            }
+        }
     }
 
     /// Takes it off an object that is no longer seen, if there is such an object.
     pub(crate) async fn let_go(&self, key: &[u8]) -> Result<(), String> {
         let key = String::from_utf8_lossy(key);
         let (namespace, name) = key.split_once('/').unwrap_or(("", &key));
-        let api: Api<DynamicObject> = self.access.api_in(&self.resource, namespace);
-        let object = self.answer("get", namespace, api.get_metadata(name)).await?;
-        let Some(metadata) = object.map(|object| object.metadata) else { return Ok(()) };
-        let finalizers = metadata.finalizers.unwrap_or_default();
-        let others: Vec<_> = finalizers.iter().filter(|other| **other != self.name).collect();
-        if others.len() == finalizers.len() {
-            return Ok(());
-        }
-        // Refused if it has changed meanwhile.
-        let patch = json!({ "metadata": {
-            "resourceVersion": metadata.resource_version,
-            "finalizers": others,
-        } });
-        self.answer("patch", namespace, merge(&api, name, &Patch::Merge(patch))).await.map(|_| ())
+        self.write(namespace, name, false, None).await
     }
 
-    /// What the server answers; nothing if the object is gone.
+    /// Has the finalizer on an object, or off, whatever others write meanwhile: a lost race is no
+    /// failure. An object with another `uid` is another object.
+    async fn write(
+        &self,
+        namespace: &str,
+        name: &str,
+        wanted: bool,
+        uid: Option<&str>,
+    ) -> Result<(), String> {
+        let api: Api<DynamicObject> = self.access.api_in(&self.resource, namespace);
+        for _ in 0..MOST_RACES {
+            // The right to list is there in any case, that to get may not be.
+            let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
+            let list = self.answer("list", namespace, api.list_metadata(&by_name)).await?;
+            let Answer::Done(list) = list else { continue };
+            let Some(PartialObjectMeta { metadata, .. }) = list.items.into_iter().next() else {
+                return Ok(());
+            };
+            let is_another = uid.is_some() && metadata.uid.as_deref() != uid;
+            let is_deleted = metadata.deletion_timestamp.is_some();
+            let mut finalizers = metadata.finalizers.unwrap_or_default();
+            let has_it = finalizers.contains(&self.name);
+            if is_another || has_it == wanted || wanted && is_deleted {
+                return Ok(());
+            }
+            finalizers.retain(|finalizer| *finalizer != self.name);
+            if wanted {
+                finalizers.push(self.name.clone());
+            }
+            // Refused if it has changed meanwhile.
+            let patch = json!({ "metadata": {
+                "resourceVersion": metadata.resource_version,
+                "finalizers": finalizers,
+            } });
+            let patch = Patch::Merge(patch);
+            let patched = self.answer("patch", namespace, merge(&api, name, &patch)).await?;
+            if !matches!(patched, Answer::Raced) {
+                return Ok(());
+            }
+        }
+        let what = self.resource.name_in(namespace);
+        Err(format!("patch {what}: others wrote to it {MOST_RACES} times in the meantime"))
+    }
+
     async fn answer<T>(
         &self,
         verb: &str,
         namespace: &str,
         request: impl Future<Output = kube::Result<T>>,
-    ) -> Result<Option<T>, String> {
+    ) -> Result<Answer<T>, String> {
         let what = self.resource.name_in(namespace);
         match tokio::time::timeout(LIMIT, request).await {
-            Ok(Ok(answer)) => Ok(Some(answer)),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(None),
-            Ok(Err(error)) => Err(refusal(verb, &what, &error).message),
-            Err(_) => Err(format!("{verb} {what}: no answer in {LIMIT:?}")),
+            Ok(Ok(answer)) => Ok(Answer::Done(answer)),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(Answer::Gone),
+            Ok(Err(kube::Error::Api(status))) if is_lost_race(&status) => Ok(Answer::Raced),
+            Ok(Err(error)) => Err(self.access.server.refusal(verb, &what, &error).message),
+            Err(_) => {
+                let server = &self.access.server;
+                Err(format!("{verb} {what} at {server}: no answer in {LIMIT:?}"))
+            }
         }
     }
+}
+
+enum Answer<T> {
+    Done(T),
+    /// There is no such object.
+    Gone,
+    /// It has changed since it was seen.
+    Raced,
+}
+
+/// Whether an object was not patched because it has changed. A test of a JSON patch that fails has
+/// no code of its own: only the message differs from that of an object which would be invalid.
+fn is_lost_race(status: &Status) -> bool {
+    status.code == 409
+        || status.code == 422
+            && status.message.starts_with("the server rejected our request due to an error in our")
 }
 
 async fn merge(

@@ -15,7 +15,7 @@ use requeue_kube::watch::{Sight, Watch};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::access::chain;
+use super::errors::{Reports, Server};
 use super::feed::Feed;
 use super::objects::{Objects, State};
 use super::resource::Resource;
@@ -25,29 +25,27 @@ use crate::run::Runner;
 pub(crate) struct Source<K> {
     pub(crate) api: Api<K>,
     pub(crate) config: watcher::Config,
-    /// Of the resource.
-    pub(crate) name: String,
+    /// The resource, and its namespace.
+    pub(crate) what: String,
+    pub(crate) server: Server,
 }
 
 impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
-    /// Takes each event, for ever; where there are none, it is said why.
+    /// Takes each event, for ever. Errors are reported when their reason changes, and once a minute
+    /// while it stays the same.
     pub(crate) async fn each(self, runner: &Runner, mut take: impl FnMut(Event<K>)) {
         let mut events = pin!(watcher(self.api, self.config).default_backoff());
-        let mut is_said = false;
+        let mut reports = Reports::default();
         while let Some(event) = events.next().await {
             match event {
-                Ok(event) => {
-                    // A list that has begun may fail still.
-                    is_said &= matches!(event, Event::Init | Event::InitApply(_));
-                    take(event);
-                }
+                Ok(event) => take(event),
                 // It lists again, which is no concern of anybody's.
                 Err(Error::WatchError(status)) if status.code == 410 => {}
-                Err(_) if is_said => {}
                 Err(error) => {
-                    is_said = true;
-                    let (name, why) = (&self.name, chain(&error));
-                    runner.output.say(&format!("{name}: tried again: {why}")).await;
+                    let why = self.server.why_not_watched(&self.what, &error);
+                    if reports.is_due(&why, runner.queue.now()) {
+                        runner.output.say(&format!("{why}; tried again")).await;
+                    }
                 }
             }
             // A stream that is always ready is to leave others their turn.

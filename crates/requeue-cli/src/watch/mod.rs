@@ -1,6 +1,7 @@
 //! `requeue watch`: a command per Kubernetes object that changes.
 
 mod access;
+mod errors;
 mod feed;
 mod finalizer;
 mod flags;
@@ -10,6 +11,7 @@ mod names;
 mod objects;
 mod related;
 mod resource;
+mod rights;
 mod snapshots;
 mod watched;
 
@@ -34,7 +36,7 @@ use self::watched::Watched;
 use crate::args::{self, Alone, AtEof, Common, Stdin};
 use crate::command::escaped;
 use crate::config::{Config, Own};
-use crate::exit::{Ended, Refusal};
+use crate::exit::{Ended, Refusal, complain};
 use crate::input::{Format, Kind};
 use crate::run::{self, Files, Parts};
 use crate::serve::Listener;
@@ -52,6 +54,12 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         let params =
             ListParams { label_selector: selector, field_selector, ..ListParams::default() };
         let resource = access.listable(&resource, &params).await?;
+        if let Some(missing) = access.missing_namespace(&resource).await {
+            complain(&format!(
+                "there is no namespace {missing} yet: nothing runs before it is created. -n NAME \
+                 selects another one, -A all of them"
+            ));
+        }
         let related = Related::find(&access, &owns, &all_on).await?;
         let snapshots = Snapshots::find(&access, snapshot).await?;
         // Who runs nothing is not to keep another from leading.
@@ -59,6 +67,9 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
 
         let objects = Arc::new(Objects::new(&on, !config.dry_run));
         let keeper = finalizer.clone().filter(|_| !config.dry_run);
+        if keeper.is_some() {
+            access.review("patch", &resource, &ListParams::default()).await?;
+        }
         let watched = Watched {
             objects: Arc::clone(&objects),
             finalizer: keeper.map(|name| Finalizer::new(name, &access, &resource)),

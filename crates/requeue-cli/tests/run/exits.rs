@@ -64,6 +64,29 @@ fn several_keys_to_a_command_are_refused_with_the_reason() {
 }
 
 #[test]
+fn who_names_no_command_is_shown_the_help_of_that_subcommand() {
+    for (args, said) in [
+        (&["run"][..], "run"),
+        #[cfg(feature = "store")]
+        (&["run", "--store", "sqlite:x"], "run"),
+        #[cfg(feature = "store")]
+        (&["work", "--store", "sqlite:x"], "work"),
+        #[cfg(feature = "kube")]
+        (&["watch", "cm"], "watch"),
+    ] {
+        let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        let ended = end(requeue.args(args), "");
+        let message = format!("requeue: there is no COMMAND; `requeue {said} --help` shows how\n");
+        assert_eq!((ended.code(), ended.stderr), (Some(2), message));
+        // And none is shown the safe form of another.
+        let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        let ended = end(requeue.args(args).args(["-c", "echo {}"]), "");
+        assert_eq!(ended.code(), Some(2));
+        assert!(!ended.stderr.contains("requeue run"), "{}", ended.stderr);
+    }
+}
+
+#[test]
 fn a_key_inside_a_script_is_refused_and_the_safe_form_shown() {
     let dir = directory("no_code");
     for args in [
@@ -78,7 +101,7 @@ fn a_key_inside_a_script_is_refused_and_the_safe_form_shown() {
     ] {
         let ended = run_in(&dir, args, "$(touch x)\n");
         assert_eq!(ended.code(), Some(2), "{args:?}: {ended:?}");
-        assert!(ended.stderr.contains("requeue run -c 'cmd \"$1\"'"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("\n  -c 'cmd \"$1\"'"), "{}", ended.stderr);
     }
     assert!(run(&["sh", "-c", "{}"], "").stderr.contains("sh -c 'cmd \"$1\"' _ {}"));
     assert!(!dir.join("x").exists());

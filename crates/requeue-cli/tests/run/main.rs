@@ -1,5 +1,7 @@
 //! `requeue run` as its users meet it: the built program, run.
 
+#[cfg(feature = "kube")]
+mod api;
 mod arguments;
 mod coalescing;
 mod exits;
@@ -22,3 +24,5 @@ mod streams;
 mod support;
 mod terminal;
 mod timeouts;
+#[cfg(feature = "kube")]
+mod watch;

@@ -1,0 +1,207 @@
+//! Errors of requests to the API server, as messages.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use kube::client::AuthError;
+use kube::core::Status;
+use kube::runtime::watcher;
+use requeue::Time;
+
+use crate::exit::{Exit, Refusal};
+
+/// The API server, and who vouches for us there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Server {
+    pub(crate) url: String,
+    /// Of the kubeconfig; none in a pod.
+    pub(crate) context: Option<String>,
+    /// The program that the kubeconfig has for credentials.
+    pub(crate) plugin: Option<String>,
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.url)?;
+        match (&self.context, &self.plugin) {
+            (None, None) => Ok(()),
+            (Some(context), None) => write!(f, " (context {context})"),
+            (None, Some(plugin)) => write!(f, " (exec plugin {plugin})"),
+            (Some(context), Some(plugin)) => {
+                write!(f, " (context {context}, exec plugin {plugin})")
+            }
+        }
+    }
+}
+
+impl Server {
+    /// The answer to a request that may not be made, or for what the server has not got; or the
+    /// reason why there is no answer, and from where.
+    pub(crate) fn refusal(&self, verb: &str, what: &str, error: &kube::Error) -> Refusal {
+        let exit = match error {
+            kube::Error::Api(status) => match status.code {
+                401 | 403 | 404 => Exit::Denied,
+                // Such as a selector that it can't read.
+                400 => Exit::Usage,
+                _ => Exit::Failure,
+            },
+            _ => Exit::Failure,
+        };
+        Refusal { exit, message: self.why(verb, what, error) }
+    }
+
+    fn why(&self, verb: &str, what: &str, error: &kube::Error) -> String {
+        match error {
+            kube::Error::Api(status) => format!("{verb} {what}: {}", answer(status)),
+            error => format!("{verb} {what} at {self}: {}", explain(error)),
+        }
+    }
+
+    /// The reason why a watch has come to nothing for now.
+    pub(crate) fn why_not_watched(&self, what: &str, error: &watcher::Error) -> String {
+        match error {
+            watcher::Error::InitialListFailed(error) => self.why("list", what, error),
+            watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => {
+                self.why("watch", what, error)
+            }
+            watcher::Error::WatchError(status) => format!("watch {what}: {}", answer(status)),
+            error => format!("watch {what}: {}", chain(error)),
+        }
+    }
+}
+
+fn answer(Status { code, message, .. }: &Status) -> String {
+    format!("{code}: {message}")
+}
+
+pub(crate) fn failure(what: &str, error: &(dyn Error + 'static)) -> Refusal {
+    Refusal::failure(format!("{what}: {}", explain(error)))
+}
+
+/// An error in words. Two of kube's print a whole struct: for these, what is in it.
+pub(crate) fn explain(error: &(dyn Error + 'static)) -> String {
+    let mut source = Some(error);
+    while let Some(error) = source {
+        if let Some(kube::Error::Api(status)) = error.downcast_ref() {
+            return answer(status);
+        }
+        if let Some(AuthError::AuthExecRun { cmd, out }) = error.downcast_ref() {
+            let said = String::from_utf8_lossy(&out.stderr);
+            return format!("the exec plugin {cmd} failed ({}): {}", out.status, said.trim());
+        }
+        source = error.source();
+    }
+    chain(error)
+}
+
+/// An error with what it comes from: some say nothing without that.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        // Others say it all at once.
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = error.source();
+    }
+    text
+}
+
+/// Chooses which errors are reported of something that is tried for ever: each whose reason differs
+/// from the one before, and one a minute while the reason is the same.
+#[derive(Debug, Default)]
+pub(crate) struct Reports(Option<(String, Time)>);
+
+const AGAIN: Duration = Duration::from_secs(60);
+
+impl Reports {
+    pub(crate) fn is_due(&mut self, why: &str, now: Time) -> bool {
+        let is_due = match &self.0 {
+            Some((last, at)) => last != why || now.since(*at) >= AGAIN,
+            None => true,
+        };
+        if is_due {
+            self.0 = Some((why.to_owned(), now));
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{ExitStatus, Output};
+
+    use requeue::clock::FakeClock;
+
+    use super::*;
+
+    #[test]
+    fn a_lasting_error_is_reported_once_a_minute_and_when_its_reason_changes() {
+        let (mut reports, clock) = (Reports::default(), FakeClock::new());
+        let mut count = |why: &str, seconds: u64| {
+            // Tried again every five seconds.
+            let tried = (0..seconds / 5).filter(|_| {
+                let is_due = reports.is_due(why, clock.now());
+                clock.advance(Duration::from_secs(5));
+                is_due
+            });
+            tried.count()
+        };
+        assert_eq!(count("403: forbidden", 5), 1);
+        assert_eq!(count("403: forbidden", 55), 0);
+        assert_eq!(count("403: forbidden", 600), 10);
+        assert_eq!(count("connection refused", 5), 1);
+        assert_eq!(count("403: forbidden", 60), 1);
+    }
+
+    fn server() -> Server {
+        let (context, plugin) = (Some("kind".to_owned()), Some("aws".to_owned()));
+        Server { url: "https://[::1]:6443/".to_owned(), context, plugin }
+    }
+
+    /// All kinds of errors that a watch can have.
+    fn errors() -> Vec<watcher::Error> {
+        let api = || kube::Error::Api(Box::new(Status::failure("no", "Forbidden").with_code(403)));
+        let (status, stderr) = (ExitStatus::from_raw(0x100), b"token expired\n".to_vec());
+        let out = Output { status, stdout: b"{".to_vec(), stderr };
+        let plugin = AuthError::AuthExecRun { cmd: "aws".to_owned(), out: Box::new(out) };
+        // As when a token is renewed.
+        let service = kube::Error::Service(Box::new(kube::Error::Auth(plugin)));
+        let io = kube::Error::ReadEvents(std::io::Error::other("connection reset"));
+        let gone = Status::failure("too old", "Expired").with_code(410);
+        vec![
+            watcher::Error::InitialListFailed(api()),
+            watcher::Error::WatchStartFailed(api()),
+            watcher::Error::WatchFailed(service),
+            watcher::Error::WatchFailed(io),
+            watcher::Error::WatchError(Box::new(gone)),
+            watcher::Error::NoResourceVersion,
+        ]
+    }
+
+    #[test]
+    fn errors_are_words_and_name_what_is_needed_to_find_the_cause() {
+        let said: Vec<_> =
+            errors().iter().map(|error| server().why_not_watched("cm", error)).collect();
+        let there = "https://[::1]:6443/ (context kind, exec plugin aws)";
+        assert_eq!(
+            said[..5],
+            [
+                "list cm: 403: no".to_owned(),
+                "watch cm: 403: no".to_owned(),
+                format!(
+                    "watch cm at {there}: the exec plugin aws failed (exit status: 1): token expired"
+                ),
+                format!("watch cm at {there}: Error reading events stream: connection reset"),
+                "watch cm: 410: too old".to_owned(),
+            ]
+        );
+        for said in said {
+            assert!(!said.contains(['{', '\n']) && !said.contains("Some("), "{said}");
+        }
+    }
+}

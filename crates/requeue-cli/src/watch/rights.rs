@@ -1,0 +1,109 @@
+//! Rights at the API server, reviewed before anything is watched.
+//!
+//! A watch that is not allowed is tried for ever, and a finalizer that can't be set keeps every
+//! command from running. So both are refused at the start.
+
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+
+use super::access::Access;
+use super::resource::Resource;
+use crate::exit::{Exit, Refusal};
+
+impl Access {
+    /// Whether the objects of this resource that are asked for can be watched, or patched. A server
+    /// that does not answer that question decides when it is done.
+    pub(crate) async fn review(
+        &self,
+        verb: &str,
+        resource: &Resource,
+        params: &ListParams,
+    ) -> Result<(), Refusal> {
+        let namespace = self.namespace_of(resource);
+        let attributes = ResourceAttributes {
+            group: Some(resource.api.group.clone()),
+            // A list or watch of one name needs the right to that name alone.
+            name: params.field_selector.as_deref().and_then(name).map(str::to_owned),
+            namespace: namespace.map(str::to_owned),
+            resource: Some(resource.api.plural.clone()),
+            verb: Some(verb.to_owned()),
+            version: Some(resource.api.version.clone()),
+            ..ResourceAttributes::default()
+        };
+        let spec =
+            SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..<_>::default() };
+        let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+        let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
+        let answer = reviews.create(&PostParams::default(), &review).await;
+        match answer.ok().and_then(|review| review.status) {
+            Some(status) if !status.allowed => {
+                let what = resource.name_in(namespace.unwrap_or_default());
+                let everywhere = if namespace.is_none() { " of the whole cluster" } else { "" };
+                let message = format!(
+                    "{} may not {verb} {what}{everywhere}; {}",
+                    self.user().await,
+                    self.next_step(verb, resource)
+                );
+                Err(Refusal { exit: Exit::Denied, message })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What to do where a verb is refused.
+    pub(crate) fn next_step(&self, verb: &str, resource: &Resource) -> String {
+        let namespace = self.namespace_of(resource);
+        let (role, scope) = match namespace {
+            Some(namespace) => ("a Role and a RoleBinding", format!("-n {namespace}")),
+            None => ("a ClusterRole and a ClusterRoleBinding", "-A".to_owned()),
+        };
+        let user = self.impersonated.iter().map(|user| format!(" --as {user}")).collect::<String>();
+        let name = resource.name();
+        format!(
+            "allow it by {role}, and check that with `kubectl auth can-i {verb} {name} {scope}{user}`"
+        )
+    }
+
+    /// The user as the server knows it, or else as we do.
+    async fn user(&self) -> String {
+        let reviews: Api<SelfSubjectReview> = Api::all(self.client.clone());
+        let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await;
+        let info = review.ok().and_then(|review| review.status?.user_info);
+        match info.and_then(|info| info.username).or_else(|| self.impersonated.clone()) {
+            Some(user) => format!("user {user:?}"),
+            None => "the user of this kubeconfig or pod".to_owned(),
+        }
+    }
+
+    /// The namespace in which these objects are looked for, if there is no such namespace.
+    pub(crate) async fn missing_namespace(&self, resource: &Resource) -> Option<&str> {
+        let namespace = self.namespace_of(resource)?;
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        // Who may not look it up is told nothing.
+        matches!(namespaces.get_metadata_opt(namespace).await, Ok(None)).then_some(namespace)
+    }
+}
+
+/// The only name that a field selector lets through, if it is about a name.
+fn name(selector: &str) -> Option<&str> {
+    let value = selector.split(',').find_map(|part| part.strip_prefix("metadata.name="))?;
+    Some(value.strip_prefix('=').unwrap_or(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name;
+
+    #[test]
+    fn a_selector_of_one_name_has_that_name() {
+        assert_eq!(name("metadata.name=a"), Some("a"));
+        assert_eq!(name("status.phase!=Failed,metadata.name==a.b"), Some("a.b"));
+        assert_eq!(name("metadata.name!=a"), None);
+        assert_eq!(name("metadata.namespace=a"), None);
+    }
+}
