@@ -191,7 +191,7 @@ impl Runner {
             if *level.borrow_and_update() != Level::Running {
                 return None;
             }
-            match self.groups.start(run.slot, run.key, &mut command) {
+            match self.groups.start(run.slot, run.seq, run.key, &mut command) {
                 Err(error) if spawn::is_shortage(&error) => {
                     if !self.was_short.swap(true, Ordering::Relaxed) {
                         let why = "no further command can be started for now";
@@ -238,6 +238,7 @@ impl Runner {
             if let Some(group) = group {
                 watchdog.clear(group).await;
             }
+            self.groups.over(run.slot);
             exit.send_replace(true);
             reaped
         };

@@ -13,6 +13,7 @@ use rustix::process::{
 };
 use tokio::process::{Child, Command};
 
+use crate::guardian::Guardian;
 use crate::input::Key;
 
 /// The groups of the commands that run.
@@ -24,6 +25,8 @@ pub(crate) struct Groups {
     /// Read by whoever starts a command until it is listed, written by whoever has to reach all:
     /// what has started and is not listed would not be stopped, or not be found to have stopped.
     starting: RwLock<()>,
+    /// Kills them if this process is killed.
+    guardian: Option<Guardian>,
 }
 
 #[derive(Debug)]
@@ -43,11 +46,32 @@ pub(crate) struct Reaped {
 }
 
 impl Groups {
-    /// Starts the command of a slot and lists it.
-    pub(crate) fn start(&self, slot: usize, key: &Key, command: &mut Command) -> io::Result<Child> {
+    pub(crate) fn guarded(guardian: Option<Guardian>) -> Self {
+        Self { guardian, ..Self::default() }
+    }
+
+    pub(crate) const fn guardian(&self) -> Option<&Guardian> {
+        self.guardian.as_ref()
+    }
+
+    /// Starts the command of a slot, for the run with this number, and lists it. It is
+    /// [over](Self::over) later.
+    pub(crate) fn start(
+        &self,
+        slot: usize,
+        run: u64,
+        key: &Key,
+        command: &mut Command,
+    ) -> io::Result<Child> {
         let _starting = self.starting.read().unwrap_or_else(PoisonError::into_inner);
-        let child = command.spawn()?;
+        if let Some(guardian) = &self.guardian {
+            guardian.starting(slot, run)?;
+        }
+        let child = command.spawn().inspect_err(|_| self.over(slot))?;
         if let Some(leader) = leader(&child) {
+            if let Some(guardian) = &self.guardian {
+                guardian.started(slot, run, leader);
+            }
             let mut groups = self.lock();
             if groups.len() < slot {
                 groups.resize_with(slot, || None);
@@ -71,6 +95,13 @@ impl Groups {
             })
         })
         .await
+    }
+
+    /// The run in a slot is over, be there something left of its group or not.
+    pub(crate) fn over(&self, slot: usize) {
+        if let Some(guardian) = &self.guardian {
+            guardian.over(slot);
+        }
     }
 
     pub(crate) fn signal_all(&self, signal: Signal) {
@@ -234,7 +265,7 @@ mod tests {
                         let mut sleep = tokio::process::Command::new("sleep");
                         sleep.arg(seconds).process_group(0);
                         let key = Key::from(&b"k"[..]);
-                        let mut child = groups.start(slot, &key, &mut sleep).unwrap();
+                        let mut child = groups.start(slot, 1, &key, &mut sleep).unwrap();
                         groups.end(slot, Signal::KILL);
                         runtime.block_on(groups.wait(slot, &mut child)).status.unwrap();
                     }

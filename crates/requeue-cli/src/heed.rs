@@ -48,6 +48,7 @@ impl Runner {
                 () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {
                     look_at = None;
                     self.groups.kill_starved();
+                    self.guard().await;
                 }
                 () = self.output.closed(), if is_open => {
                     is_open = false;

@@ -14,6 +14,7 @@ mod ending;
 mod exit;
 mod given;
 mod groups;
+mod guardian;
 mod halt;
 mod heed;
 mod input;
@@ -56,6 +57,9 @@ use crate::exit::{Ended, Refusal};
 
 /// The program.
 pub fn main() -> ExitCode {
+    if let Some(code) = guardian::guard_if_asked() {
+        return code;
+    }
     let Cli { command } = match Cli::try_parse() {
         Ok(cli) => cli,
         // Help and version are no errors, and go to standard output; both ends are clap's.

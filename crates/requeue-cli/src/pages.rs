@@ -87,12 +87,13 @@ const EXAMPLES_WORK: [&str; 2] = [
     "requeue add --store sqlite:jobs.db --queue mail --after 1h alice bob",
 ];
 
-const ENVIRONMENT: [(&str, &str); 6] = [
+const ENVIRONMENT: [(&str, &str); 7] = [
     ("REQUEUE_KEY", "the key, unless it is too long for a variable"),
     ("REQUEUE_ATTEMPT", "1, and one more for each failure before"),
     ("REQUEUE_ADDS", "how often the key came for this run"),
     ("REQUEUE_SLOT", "1 to the number of jobs: no other command that runs has the same"),
     ("REQUEUE_SEQ", "the number of the run"),
+    ("REQUEUE_PID", "the process id of requeue"),
     ("REQUEUE_LAST_EXIT", "the exit code of the failure before; 124 if it took too long"),
 ];
 
@@ -107,7 +108,7 @@ const EXITS: [(&str, &str); 8] = [
     ("127", "the command was not found"),
 ];
 
-const SIGNALS: [(&str, &str); 4] = [
+const SIGNALS: [(&str, &str); 5] = [
     (
         "SIGINT, SIGTERM, SIGHUP",
         "Once: nothing more is read or started, and what runs may finish. Twice: SIGTERM to the \
@@ -117,6 +118,12 @@ const SIGNALS: [(&str, &str); 4] = [
     ("SIGTSTP, SIGCONT", "Reach the commands, too; time-outs stand still meanwhile."),
     ("SIGUSR1", "Says on standard error how far it is."),
     ("SIGTTIN, SIGTTOU", "A command that stops of these wants the terminal: it is killed."),
+    (
+        "SIGKILL",
+        "Can't be caught. A second process, kills-commands-left-by PID, then sends SIGKILL to the \
+         process groups of the commands. It does not reach what has left these groups, nor what \
+         runs as another user; and if both processes are killed at once, commands go on.",
+    ),
 ];
 
 const EXAMPLES: [&str; 3] = [

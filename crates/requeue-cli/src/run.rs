@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::exit::{Ended, Refusal};
 use crate::given::Things;
 use crate::groups::Groups;
+use crate::guardian::Guardian;
 use crate::input::Key;
 use crate::joblog::Joblog;
 use crate::lent::{Job, Lender, Loans};
@@ -148,6 +149,8 @@ impl Runner {
         let metrics = metrics.filter(|_| lender.is_none());
         let queue = config.pacing.queue(config.name, config.early_add, metrics);
         let queue = queue.map_err(|error| Refusal::failure(error.to_string()))?;
+        let guardian = (!config.dry_run).then(Guardian::new).transpose();
+        let guardian = guardian.map_err(|error| Refusal::failure(error.to_string()))?;
         Ok(Self {
             pace: Pace::new(config.pacing.times, config.early_add, queue.clone()),
             rate: config.pacing.rate.map(|(every, burst)| Rate::new(every, burst)),
@@ -155,7 +158,7 @@ impl Runner {
             output: Output::start().map_err(|error| Refusal::failure(error.to_string()))?,
             tally: Tally::new(),
             room: Room::default(),
-            groups: Groups::default(),
+            groups: Groups::guarded(guardian),
             clock: Standstill::default(),
             joblog: files.joblog,
             failing,
@@ -172,6 +175,7 @@ impl Runner {
     }
 
     async fn run(self: Arc<Self>, unread: Unread, signals: Signals) -> Ended {
+        self.guard().await;
         tokio::spawn(Arc::clone(&self).heed(signals));
         let progress = tokio::spawn(Arc::clone(&self).show_progress());
         if Arc::clone(&self).start(1).await.is_err() {
@@ -180,10 +184,20 @@ impl Runner {
         progress.abort();
         // It is over when it shows nothing more.
         let _ = progress.await;
+        self.groups.guardian().iter().for_each(|guardian| guardian.end());
         self.say_goodbye(unread).await;
         match self.signal.get() {
             Some(&signal) => Ended::Signal(signal),
             None => Ended::Exit(self.tally.exit()),
+        }
+    }
+
+    /// Has the commands killed if this process is killed, from now on or again.
+    pub(crate) async fn guard(&self) {
+        if let Some(Err(error)) = self.groups.guardian().map(Guardian::ensure) {
+            let why = "commands will go on if this process is killed: the one that would kill them \
+                       does not run";
+            self.output.say(&format!("{why}: {error}")).await;
         }
     }
 

@@ -13,6 +13,7 @@ use crate::args;
 use crate::command;
 use crate::config::Config;
 use crate::given::Given;
+use crate::guardian;
 use crate::input::{self, Key};
 use crate::lent::Loan;
 use crate::retries::Past;
@@ -57,7 +58,8 @@ fn prepared(mut command: Command, config: &Config, run: Run<'_>) -> Command {
         .env("REQUEUE_ATTEMPT", run.past.attempt.to_string())
         .env("REQUEUE_ADDS", run.adds.to_string())
         .env("REQUEUE_SLOT", run.slot.to_string())
-        .env("REQUEUE_SEQ", run.seq.to_string())
+        .env(guardian::RUN, run.seq.to_string())
+        .env(guardian::PARENT, std::process::id().to_string())
         .envs(run.given.env.iter().map(|(name, value)| (name, value)))
         .stdin(stdin)
         .stdout(stdio())

@@ -10,6 +10,7 @@ mod giving_up;
 mod help;
 mod input;
 mod json;
+mod killed;
 mod limit;
 mod output;
 mod pace;

@@ -1,0 +1,342 @@
+//! Kills the commands of a `requeue` that is killed, so that the next one never runs a key beside
+//! them.
+//!
+//! SIGKILL can't be caught. Each run therefore starts a second process of this program, the guardian.
+//! The guardian waits for the end of a pipe that its parent alone holds open, and then sends SIGKILL
+//! to the process groups of the commands that are in flight. Both processes share a table of these in
+//! memory, so a command costs three writes of 16 bytes, and the guardian never wakes up before the end.
+//!
+//! A command can start and its parent be killed before the command's process id is in the table. The
+//! table then has the number of the run alone, and the guardian looks for a group leader with that
+//! number in its environment. No process is missed by that: what has been forked and has not called
+//! exec holds the pipe open, and what has called exec has its environment.
+//!
+//! The alternative was `PR_SET_PDEATHSIG`. Without `unsafe` it needs a program of ours that sets it and
+//! then executes the command: one more exec, of a large program, for each command. It follows the
+//! thread that forked, not the process, and it reaches neither children of the command nor set-uid
+//! programs. The guardian can be killed too: its parent then starts another one, and only a kill of
+//! both at once leaves commands behind. `kill -9 %1`, `pkill` and `killall` don't do that, as the
+//! guardian has another process group and another name.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, getpgid, kill_process_group};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+
+use crate::exit::Exit;
+
+/// The name by which this program is the guardian: what lists of processes show. It has no
+/// "requeue" in it, or `pkill -9 -f requeue` would kill both.
+const NAME: &str = "kills-commands-left-by";
+
+/// The variable of a command that has the process id of its `requeue`.
+pub(crate) const PARENT: &str = "REQUEUE_PID";
+/// The variable that has the number of the run.
+pub(crate) const RUN: &str = "REQUEUE_SEQ";
+
+/// A guardian that dies again and again is given up.
+const MOST_STARTS: u32 = 10;
+
+/// The parent's side.
+#[derive(Debug)]
+pub(crate) struct Guardian {
+    table: Table,
+    process: Mutex<Process>,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    /// Its standard input is the pipe.
+    child: Option<Child>,
+    starts: u32,
+}
+
+impl Guardian {
+    /// Without a process yet.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { table: Table::new()?, process: Mutex::default() })
+    }
+
+    /// Starts the process if it does not run. Says once that it is no use.
+    pub(crate) fn ensure(&self) -> io::Result<()> {
+        let mut process = self.lock();
+        let runs = |child: &mut Child| !matches!(child.try_wait(), Ok(Some(_)));
+        if process.starts > MOST_STARTS || process.child.as_mut().is_some_and(runs) {
+            return Ok(());
+        }
+        process.starts += 1;
+        if process.starts > MOST_STARTS {
+            return Err(io::Error::other(format!("it has ended {MOST_STARTS} times")));
+        }
+        // Another process group: signals to ours are not meant for it.
+        let child = Command::new(this_program()?)
+            .arg0(NAME)
+            .arg(std::process::id().to_string())
+            .stdin(Stdio::piped())
+            .stdout(self.table.0.try_clone()?)
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()?;
+        process.child = Some(child);
+        Ok(())
+    }
+
+    /// The command of this slot and run is about to be started.
+    pub(crate) fn starting(&self, slot: usize, run: u64) -> io::Result<()> {
+        self.table.set(slot, Entry { run, state: State::Starting })
+    }
+
+    /// It was started, and leads this group.
+    pub(crate) fn started(&self, slot: usize, run: u64, leader: Pid) {
+        // The entry is there: nothing is allocated.
+        let _ = self.table.set(slot, Entry { run, state: State::Started(leader) });
+    }
+
+    /// Nothing of the slot's command has to be killed any more.
+    pub(crate) fn over(&self, slot: usize) {
+        let _ = self.table.set(slot, Entry::default());
+    }
+
+    /// Ends the process when no command is in flight. Waits for it: not every container has a first
+    /// process that would.
+    pub(crate) fn end(&self) {
+        let is_idle = self.table.entries().is_ok_and(|entries| entries.is_empty());
+        let child = self.lock().child.take_if(|_| is_idle);
+        if let Some(mut child) = child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Process> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The file of this program, even if another one has its name by now.
+fn this_program() -> io::Result<PathBuf> {
+    let this = Path::new("/proc/self/exe");
+    if this.exists() { Ok(this.to_owned()) } else { std::env::current_exe() }
+}
+
+/// What is in flight, by slot. In memory, and shared by two processes.
+#[derive(Debug)]
+struct Table(File);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Entry {
+    run: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum State {
+    #[default]
+    Free,
+    Starting,
+    Started(Pid),
+}
+
+/// Of an entry, in bytes: the run, the leader, the state.
+const SIZE: usize = 16;
+
+impl Entry {
+    fn encode(self) -> [u8; SIZE] {
+        let (state, leader) = match self.state {
+            State::Free => (0, 0),
+            State::Starting => (1, 0),
+            State::Started(leader) => (2, leader.as_raw_pid()),
+        };
+        let mut bytes = [0; SIZE];
+        bytes[..8].copy_from_slice(&self.run.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&leader.to_ne_bytes());
+        bytes[12..].copy_from_slice(&i32::to_ne_bytes(state));
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (run, rest) = bytes.split_first_chunk()?;
+        let (leader, rest) = rest.split_first_chunk()?;
+        let (state, _) = rest.split_first_chunk()?;
+        let state = match (i32::from_ne_bytes(*state), Pid::from_raw(i32::from_ne_bytes(*leader))) {
+            (1, _) => State::Starting,
+            (2, Some(leader)) => State::Started(leader),
+            _ => return None,
+        };
+        Some(Self { run: u64::from_ne_bytes(*run), state })
+    }
+}
+
+impl Table {
+    #[cfg(target_os = "linux")]
+    fn new() -> io::Result<Self> {
+        // A read-only root file system may have no place for a temporary file.
+        let memory = rustix::fs::memfd_create(c"requeue", rustix::fs::MemfdFlags::CLOEXEC)?;
+        Ok(Self(memory.into()))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn new() -> io::Result<Self> {
+        tempfile::tempfile().map(Self)
+    }
+
+    /// Slots have numbers from 1.
+    fn set(&self, slot: usize, entry: Entry) -> io::Result<()> {
+        self.0.write_all_at(&entry.encode(), ((slot - 1) * SIZE) as u64)
+    }
+
+    /// Those that are not free.
+    fn entries(&self) -> io::Result<Vec<Entry>> {
+        let mut bytes = vec![0; usize::try_from(self.0.metadata()?.len()).unwrap_or(0)];
+        self.0.read_exact_at(&mut bytes, 0)?;
+        Ok(bytes.chunks_exact(SIZE).filter_map(Entry::decode).collect())
+    }
+}
+
+/// Is the guardian, to its end, if this process was started as one.
+pub(crate) fn guard_if_asked() -> Option<ExitCode> {
+    let mut args = std::env::args_os();
+    args.next().filter(|name| name == NAME)?;
+    Some(match guard(args.next()) {
+        Ok(()) => Exit::Done.into(),
+        // Nobody is left to be told why.
+        Err(_) => Exit::Failure.into(),
+    })
+}
+
+fn guard(parent: Option<OsString>) -> io::Result<()> {
+    // Signals to all processes of a service or a container: the parent decides about these.
+    for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2] {
+        let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
+    }
+    let parent = parent.and_then(|parent| parent.into_string().ok()).unwrap_or_default();
+    let table = Table(io::stdout().as_fd().try_clone_to_owned()?.into());
+    wait_for_end(io::stdin().lock())?;
+    kill(&table, &parent)
+}
+
+/// Waits until nobody can write any more.
+fn wait_for_end(mut pipe: impl Read) -> io::Result<()> {
+    loop {
+        match pipe.read(&mut [0]) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Kills all that this parent has left behind.
+fn kill(table: &Table, parent: &str) -> io::Result<()> {
+    let mut starting = Vec::new();
+    for entry in table.entries()? {
+        match entry.state {
+            State::Started(leader) => kill_group(leader),
+            State::Starting => starting.push(entry.run),
+            State::Free => {}
+        }
+    }
+    // An exec closes the pipe a moment before it is done with the environment. A command that could
+    // not be started is not found at all.
+    for _ in 0..20 {
+        starting.retain(|&run| {
+            let leaders = leaders_of(parent, run);
+            leaders.iter().copied().for_each(kill_group);
+            leaders.is_empty()
+        });
+        if starting.is_empty() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Fails if all of the group have gone.
+fn kill_group(leader: Pid) {
+    let _ = kill_process_group(leader, Signal::KILL);
+}
+
+/// The groups of a run of this parent, by the environment of their leaders.
+fn leaders_of(parent: &str, run: u64) -> Vec<Pid> {
+    let wanted = [format!("{PARENT}={parent}"), format!("{RUN}={run}")];
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let leader = |process: std::fs::DirEntry| {
+        let pid = process.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
+        let environment = std::fs::read(process.path().join("environ")).ok()?;
+        let has =
+            |it: &String| environment.split(|&byte| byte == 0).any(|own| own == it.as_bytes());
+        (wanted.iter().all(has) && getpgid(Some(pid)) == Ok(pid)).then_some(pid)
+    };
+    processes.flatten().filter_map(leader).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    /// A command that would run for long, in a group of its own, as a run of the parent "p".
+    fn command(run: u64) -> Child {
+        let mut sleep = Command::new("sleep");
+        sleep.arg("1000").env(PARENT, "p").env(RUN, run.to_string());
+        sleep.stdin(Stdio::null()).process_group(0).spawn().unwrap()
+    }
+
+    #[test]
+    fn an_entry_is_read_as_it_was_written() {
+        let table = Table::new().unwrap();
+        assert_eq!(table.entries().unwrap(), []);
+        let started = Entry { run: u64::MAX, state: State::Started(Pid::INIT) };
+        let starting = Entry { run: 7, state: State::Starting };
+        table.set(1, starting).unwrap();
+        table.set(3, started).unwrap();
+        assert_eq!(table.entries().unwrap(), [starting, started]);
+        table.set(1, Entry::default()).unwrap();
+        assert_eq!(table.entries().unwrap(), [started]);
+    }
+
+    #[test]
+    fn what_is_in_flight_is_killed_and_nothing_else() {
+        let guardian = Guardian::new().unwrap();
+        let [mut listed, mut over] = [1, 2].map(command);
+        for (slot, child) in [(1, &listed), (2, &over)] {
+            guardian.starting(slot, slot as u64).unwrap();
+            guardian.started(slot, slot as u64, Pid::from_child(child));
+        }
+        guardian.over(2);
+        kill(&guardian.table, "p").unwrap();
+        assert_eq!(listed.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+        assert_eq!(over.try_wait().unwrap(), None);
+        over.kill().unwrap();
+        over.wait().unwrap();
+    }
+
+    /// As when the parent is killed between the start of a command and its entry.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_command_that_is_not_listed_yet_is_found_by_its_run() {
+        let guardian = Guardian::new().unwrap();
+        let [mut starting, mut another] = [3, 33].map(command);
+        guardian.starting(1, 3).unwrap();
+        kill(&guardian.table, "another").unwrap();
+        assert_eq!(starting.try_wait().unwrap(), None);
+        kill(&guardian.table, "p").unwrap();
+        assert_eq!(starting.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+        assert_eq!(another.try_wait().unwrap(), None);
+        another.kill().unwrap();
+        another.wait().unwrap();
+    }
+}
