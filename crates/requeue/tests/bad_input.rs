@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{fake, poll, ready, secs, take_all};
+use common::{fake, poll, ready, secs, take_all, timeless};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
 use requeue::{BuildError, Cursor, Filter, Group, Order, Queue};
 
@@ -103,7 +103,7 @@ fn an_iterator_of_keys_may_call_the_queue_and_may_panic() {
 fn a_group_function_may_call_the_queue_and_may_panic() {
     let handle = Arc::new(std::sync::OnceLock::<Queue<u32>>::new());
     let inner = Arc::clone(&handle);
-    let queue = Queue::builder()
+    let queue = timeless()
         .group_by(move |&key| {
             let queue = inner.get().expect("set before the first add");
             if key == 13 {
@@ -173,7 +173,7 @@ fn a_getter_that_has_answered_may_be_polled_again() {
 #[test]
 fn failures_saturate_and_priorities_may_be_extreme() {
     use requeue::Add;
-    let queue = Queue::builder().order(Order::Priority { oldest_every: u32::MAX }).build().unwrap();
+    let queue = timeless().order(Order::Priority { oldest_every: u32::MAX }).build().unwrap();
     for (key, priority) in [("low", i32::MIN), ("middle", 0), ("high", i32::MAX)] {
         queue.add_with(key, Add::now().priority(priority).reason(u32::MAX));
     }

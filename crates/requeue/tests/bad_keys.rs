@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
-use common::{poll, ready, secs};
+use common::{fake, poll, ready, secs};
 use requeue::clock::FakeClock;
 use requeue::{Added, CustomOrder, Order, Queue};
 
@@ -347,7 +347,7 @@ impl PartialEq for Plain {
 
 #[test]
 fn keys_without_a_drop_may_call_the_queue() {
-    let queue = Queue::new();
+    let (queue, _clock) = fake();
     queue.add(Plain(1));
     *QUEUE.lock().unwrap() = Some(queue.clone());
     assert_eq!(queue.add(Plain(1)), Added::Coalesced);
@@ -370,7 +370,7 @@ impl Hash for Secret {
 
 #[test]
 fn keys_need_neither_sync_nor_debug() {
-    let queue = Queue::new();
+    let (queue, _clock) = fake();
     let secret = || Secret(1.into());
     queue.add(secret());
     queue.add_after(secret(), Duration::MAX);
@@ -391,7 +391,7 @@ fn keys_need_neither_sync_nor_debug() {
 
 #[test]
 fn a_key_may_be_nothing() {
-    let queue = Queue::new();
+    let (queue, _clock) = fake();
     queue.add(());
     assert_eq!(queue.add(()), Added::Coalesced);
     queue.try_get().unwrap().retry_after(Duration::ZERO);

@@ -6,7 +6,7 @@ mod common;
 use std::panic::resume_unwind;
 use std::sync::{Arc, OnceLock};
 
-use common::take_all;
+use common::{take_all, timeless};
 use requeue::{Added, CustomOrder, Group, Order, Queue};
 
 /// Wherever it is asked to, an order panics; with a payload that panics when it is dropped.
@@ -71,7 +71,7 @@ impl Drop for Panics {
 }
 
 fn with(order: impl CustomOrder<u32> + 'static) -> Queue<u32> {
-    Queue::builder().order(Order::Custom(Box::new(order))).build().unwrap()
+    timeless().order(Order::Custom(Box::new(order))).build().unwrap()
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn an_order_that_calls_the_queue_is_refused() {
 /// The net under a custom order works for keys that a group's limit holds back, too.
 #[test]
 fn an_order_that_loses_keys_may_have_a_group_limit() {
-    let queue = Queue::builder()
+    let queue = timeless()
         .order(Order::Custom(Box::new(Loses(Vec::new()))))
         .group_by(|key| Group::new(u64::from(key % 2)))
         .group_limit(1)

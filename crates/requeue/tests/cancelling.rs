@@ -7,6 +7,7 @@ use std::task::Waker;
 use std::thread;
 
 use common::{Wakes, fake, ms, poll, ready, secs, take_all};
+use requeue::clock::SystemClock;
 use requeue::{Added, Phase, Queue};
 
 // --- Getters -------------------------------------------------------------------------------------
@@ -50,7 +51,8 @@ fn a_getter_with_a_deadline_that_is_dropped_disarms() {
 /// Whatever a dropped getter does at the moment of a key's coming, the key is handed out once.
 #[test]
 fn getters_dropped_while_keys_come_lose_none() {
-    let queue = Queue::<u32>::new();
+    // A key that is dropped comes back by the machine's clock, however late.
+    let queue: Queue<u32> = Queue::builder().clock(SystemClock).build().unwrap();
     thread::scope(|scope| {
         let dropper = scope.spawn(|| {
             while !queue.is_closed() {

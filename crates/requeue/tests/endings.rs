@@ -448,7 +448,7 @@ fn getters_of_a_closed_queue_that_is_paused_wait_for_it_to_resume() {
 
 #[test]
 fn a_refused_retry_leaves_no_trace_in_the_limiter() {
-    let queue = Queue::new();
+    let (queue, _clock) = fake();
     queue.add("known");
     queue.close();
     assert_eq!(queue.add_rate_limited("new"), Added::Refused);

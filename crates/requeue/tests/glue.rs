@@ -9,7 +9,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-use common::{ms, poll, secs};
+use common::{fake, ms, poll, secs};
 use requeue::clock::Alarm;
 use requeue::limiter::{Bucket, ExponentialFailure, MaxOf, WithMaxWait};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
@@ -97,7 +97,7 @@ fn a_clock_of_ones_own_drives_a_queue() {
 
 #[test]
 fn plain_threads_wait_and_a_try_never_does() {
-    let queue: Queue<u32> = Queue::new();
+    let (queue, _clock) = fake::<u32>();
     assert!(queue.try_get().is_none());
     assert!(queue.try_get_owned().is_none());
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -124,7 +124,7 @@ fn plain_threads_wait_and_a_try_never_does() {
 
 #[test]
 fn tickets_and_done_by_key_work_from_any_thread() {
-    let queue: Queue<String> = Queue::new();
+    let (queue, _clock) = fake::<String>();
     queue.add_all(["a", "b"].map(String::from));
     let parts: Vec<(String, Ticket)> =
         queue.try_get_many(2).into_iter().map(Item::into_parts).collect();
@@ -171,7 +171,7 @@ impl CustomOrder<String> for Shortest {
 #[test]
 fn a_boxed_order_decides() {
     let order: Box<dyn CustomOrder<String>> = Box::new(Shortest::default());
-    let queue = Queue::builder().order(Order::Custom(order)).build().unwrap();
+    let queue = common::timeless().order(Order::Custom(order)).build().unwrap();
     queue.add_all(["long", "aa", "bb", "c", "bb"].map(String::from));
     assert_eq!(common::take_all(&queue), ["c", "bb", "aa", "long"]);
 }
@@ -381,7 +381,7 @@ fn every_copy_of_a_key_without_a_state_is_dropped() {
 
 #[test]
 fn every_copy_of_a_key_is_dropped_with_its_queue() {
-    let queue: Queue<Counted> = Queue::new();
+    let (queue, _clock) = fake::<Counted>();
     let key: Counted = "a".into();
     let watch = Arc::downgrade(&key);
     queue.add(Arc::clone(&key));

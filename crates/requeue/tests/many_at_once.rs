@@ -6,7 +6,7 @@ mod common;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use common::{Wakes, poll};
+use common::{Wakes, fake, poll};
 use requeue::clock::FakeClock;
 use requeue::{Item, Queue};
 
@@ -31,7 +31,7 @@ fn items_that_end_together_end_as_each_alone() {
 
 #[test]
 fn an_item_of_another_queue_ends_there() {
-    let (one, other) = (Queue::new(), Queue::new());
+    let ((one, _), (other, _)) = (fake(), fake());
     one.add_rate_limited("x");
     one.add("y");
     other.add_rate_limited("x");
@@ -52,7 +52,7 @@ impl Drop for PanicsInDrop {
 
 #[test]
 fn keys_that_panic_in_drop_do_so_one_by_one() {
-    let queue = Queue::new();
+    let (queue, _clock) = fake();
     queue.add(PanicsInDrop);
     Item::succeed_all(queue.try_get());
     assert_eq!(queue.known(), 0);
@@ -80,7 +80,7 @@ impl Eq for PanicsInEq {}
 
 #[test]
 fn those_who_wait_are_woken_for_what_was_added_before_a_key_panicked() {
-    let queue = Queue::new();
+    let (queue, _clock) = fake();
     queue.add(PanicsInEq(2));
     let held = queue.try_get().unwrap();
     let (wakes, waker) = Wakes::new();

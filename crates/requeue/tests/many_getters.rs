@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use common::{Wakes, fake, poll};
+use common::{Wakes, fake, poll, timeless};
 use requeue::clock::{Alarm, FakeClock};
 use requeue::{Clock, CustomOrder, Order, Queue, Time};
 
@@ -34,7 +34,7 @@ impl CustomOrder<u32> for Stack {
 #[test]
 fn many_keys_come_in_the_order_of_ones_own() {
     let order = Order::Custom(Box::new(Stack(Vec::new())));
-    let queue = Queue::builder().order(order).build().unwrap();
+    let queue = timeless().order(order).build().unwrap();
     queue.add_all(1..=6);
     let keys: Vec<u32> = queue.try_get_many(6).iter().map(|item| **item).collect();
     assert_eq!(keys, [6, 5, 4, 3, 2, 1]);
@@ -56,7 +56,7 @@ impl Clone for Rare {
 
 #[test]
 fn keys_taken_before_a_copy_fails_go_back() {
-    let queue = Queue::new();
+    let (queue, _clock) = fake();
     queue.add_all((0..6).map(|n| Rare(n, Arc::new(()))));
     COPIES.store(3, Ordering::Relaxed);
     let caught = catch_unwind(AssertUnwindSafe(|| queue.try_get_many(6).len()));
@@ -68,7 +68,7 @@ fn keys_taken_before_a_copy_fails_go_back() {
 
 #[test]
 fn with_two_tasks_that_are_not_polled_a_thread_behind_them_gets_the_key() {
-    let queue = Queue::<u32>::new();
+    let (queue, _clock) = fake::<u32>();
     let mut lazy = [Box::pin(queue.get()), Box::pin(queue.get()), Box::pin(queue.get())];
     lazy.iter_mut().for_each(|getter| assert!(poll(getter, Waker::noop()).is_pending()));
     std::thread::scope(|scope| {

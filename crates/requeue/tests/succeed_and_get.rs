@@ -180,7 +180,7 @@ fn a_future_that_is_dropped_has_ended_the_item_and_taken_nothing() {
 
 #[test]
 fn threads_and_tasks_pass_a_key_on_from_one_to_the_next() {
-    let queue = Queue::new();
+    let (queue, _clock) = fake();
     thread::scope(|scope| {
         let as_thread = || {
             let mut next = queue.get_blocking();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
-use requeue::{Item, Key, Queue};
+use requeue::{Builder, Item, Key, Queue};
 
 pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -28,6 +28,12 @@ pub(crate) fn fake<K: Key>() -> (Queue<K>, FakeClock) {
     let limiter = ExponentialFailure::new(ms(1), secs(1000));
     let queue = Queue::builder().clock(clock.clone()).limiter(limiter).build().unwrap();
     (queue, clock)
+}
+
+/// A builder of queues whose time stands still, for a test that never moves it. By the default
+/// clock, a failed key would come back while a slow machine runs the test.
+pub(crate) fn timeless<K: Key>() -> Builder<K> {
+    Queue::builder().clock(FakeClock::new())
 }
 
 /// How often a waker was woken.
