@@ -5,7 +5,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::support::{Gate, Live, directory, end, heeds, run, run_in};
+use crate::support::{Gate, Live, directory, end, run, run_in};
 
 #[test]
 fn verbose_shows_each_command_as_it_starts() {
@@ -127,9 +127,6 @@ fn a_joblog_that_gets_full_is_a_failure() {
 
 #[test]
 fn sigusr1_asks_how_far_it_is() {
-    if !heeds("sigusr1_asks", &[Signal::USR1]) {
-        return;
-    }
     let dir = directory("usr1");
     let mut gate = Gate::new(&dir);
     let mut live = Live::start(&dir, &["-j1", "-c", "echo up; read _ <gate"]);

@@ -5,15 +5,12 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::support::{Gate, Live, directory, heeds};
+use crate::support::{Gate, Live, directory, end};
 
 const ALL: [Signal; 3] = [Signal::TERM, Signal::INT, Signal::HUP];
 
 #[test]
 fn the_first_signal_lets_commands_finish_and_starts_no_more() {
-    if !heeds("the_first_signal", &ALL) {
-        return;
-    }
     for signal in ALL {
         let dir = directory("first_signal");
         let mut gate = Gate::new(&dir);
@@ -62,9 +59,6 @@ fn where_nothing_runs_the_first_signal_ends_it() {
 
 #[test]
 fn the_second_signal_ends_the_process_groups() {
-    if !heeds("the_second_signal", &ALL) {
-        return;
-    }
     let dir = directory("second_signal");
     let _gate = Gate::new(&dir);
     // The child of the shell has to end, too, for the shell not to wait for ever.
@@ -83,9 +77,6 @@ fn the_second_signal_ends_the_process_groups() {
 
 #[test]
 fn the_third_signal_kills_them() {
-    if !heeds("the_third_signal", &ALL) {
-        return;
-    }
     let dir = directory("third_signal");
     let _gate = Gate::new(&dir);
     let mut live = Live::start(&dir, &["-c", "trap '' TERM; echo up; cat gate"]);
@@ -146,6 +137,27 @@ fn a_signal_that_was_ignored_at_the_start_stays_ignored() {
     gate.open(1);
     let ended = live.end();
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "up\ndone\n"));
+}
+
+/// `nohup`, and a script that starts the tests in the background, leave signals ignored.
+#[test]
+#[cfg(target_os = "linux")]
+fn tests_that_were_started_with_signals_ignored_can_send_them_all_the_same() {
+    const INNER: &str = "REQUEUE_SIGNALS_ARE_IGNORED";
+    if std::env::var_os(INNER).is_some() {
+        let mut live = Live::start(&directory("ignored"), &["echo"]);
+        live.send("a\n");
+        live.wait_for("a");
+        live.signal(Signal::INT);
+        live.wait_for_message("1 add, 1 run");
+        assert_eq!(live.end().status.signal(), Some(Signal::INT.as_raw()));
+        return;
+    }
+    let this = "signals::tests_that_were_started_with_signals_ignored_can_send_them_all_the_same";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP INT TERM; exec \"$0\" --exact \"$1\""]).env(INNER, "1");
+    let ended = end(shell.arg(std::env::current_exe().unwrap()).arg(this), "");
+    assert!(ended.status.success() && ended.text().contains("1 passed"), "{ended:?}");
 }
 
 #[test]

@@ -7,10 +7,12 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Once};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1};
 
 use crate::limit::{DEADLINE, Limit};
 
@@ -92,6 +94,7 @@ impl Live {
     }
 
     pub(crate) fn spawn(command: &mut Command) -> Self {
+        unignore_signals();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program is there");
         let stdout = Lines::new(child.stdout.take().expect("it is piped"));
@@ -180,6 +183,7 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     pub(crate) fn spawn(command: Command) -> Self {
+        unignore_signals();
         let (pty, pts) = pty_process::blocking::open().expect("there are terminals");
         let keyboard = pty.as_fd().try_clone_to_owned().expect("a handle more");
         let mut on_it = pty_process::blocking::Command::new(command.get_program());
@@ -350,15 +354,20 @@ pub(crate) fn did_not_run(test: &str, why: &str) {
     }
 }
 
-/// Whether this process could send the program these signals and see it act: not where they were
-/// ignored when the tests were started. Said in the list of what did not run.
-pub(crate) fn heeds(test: &str, signals: &[Signal]) -> bool {
-    let Ok(status) = fs::read_to_string("/proc/self/status") else { return true };
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or("0");
-    let mask = u64::from_str_radix(mask.trim(), 16).expect("a mask");
-    let heeded = signals.iter().all(|signal| mask & (1 << (signal.as_raw() - 1)) == 0);
-    if !heeded {
-        did_not_run(test, "signals are ignored here");
-    }
-    heeded
+/// Lets each program that is started from here act on signals, even where the tests were started
+/// with some of them ignored, as under `nohup` or by a script in the background. A program inherits
+/// what its parent ignores, but not what its parent handles.
+pub(crate) fn unignore_signals() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let Ok(status) = fs::read_to_string("/proc/self/status") else { return };
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or("0");
+        let mask = u64::from_str_radix(mask.trim(), 16).expect("a mask");
+        for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1] {
+            if mask & (1 << (signal - 1)) != 0 {
+                // The tests themselves go on ignoring it: nobody reads the flag.
+                signal_hook::flag::register(signal, Arc::default()).expect("it can be handled");
+            }
+        }
+    });
 }

@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 
 use rustix::process::{Pid, Signal};
 
-use crate::support::{Gate, Live, Terminal, command, directory, heeds, until};
+use crate::support::{Gate, Live, Terminal, command, directory, until};
 
 /// What `ps` says a process is doing: `T` if it is stopped.
 fn state(pid: Pid) -> Option<char> {
@@ -64,9 +64,6 @@ fn a_command_that_stops_for_another_reason_is_left_alone() {
 
 #[test]
 fn stopping_and_continuing_reach_the_commands() {
-    if !heeds("stopping_and_continuing", &[Signal::TSTP]) {
-        return;
-    }
     let dir = directory("stop");
     let mut gate = Gate::new(&dir);
     let script = "sleep 1000 & echo $! >child; echo $$ >pid; read _ <gate; kill $!; echo done";

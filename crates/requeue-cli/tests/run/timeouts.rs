@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::limit::DEADLINE;
-use crate::support::{Ended, Gate, Live, directory, heeds, run, run_in, until};
+use crate::support::{Ended, Gate, Live, directory, run, run_in, until};
 
 const ONCE: [&str; 2] = ["--retries", "0"];
 const TIMEOUT: [&str; 2] = ["--timeout", "1s"];
@@ -185,9 +185,6 @@ fn without_a_time_out_or_with_0_there_is_none() {
 
 #[test]
 fn after_the_second_signal_what_stays_is_killed_in_time() {
-    if !heeds("after_the_second_signal", &[Signal::TERM, Signal::INT]) {
-        return;
-    }
     let dir = directory("killed_in_time");
     let _gate = Gate::new(&dir);
     let script = "trap '' TERM; echo leader $$; cat gate & cat gate";
