@@ -70,15 +70,16 @@ fn survives_a_worker(test: &str, url: &str) {
     let dir = directory(test);
     let mut gate = Gate::new(&dir);
     add(url, &["k"]);
-    let args = ["--lease", "2s", "--base-delay", "10ms", "-c"];
-    let work = |subcommand, script| requeue(&[subcommand], url, &[&args[..], &[script]].concat());
-    let mut first = Live::spawn(work("work", "echo up; read _ <gate").current_dir(&dir));
+    // Only the first may lose its lease, even where the machine is slow.
+    let args = ["--lease", "5s", "-c", "echo up; read _ <gate"];
+    let mut first = Live::spawn(requeue(&["work"], url, &args).current_dir(&dir));
     first.wait_for("up");
     first.signal(Signal::KILL);
     // What it had started goes on alone.
     gate.open(1);
     assert_eq!(first.end().status.signal(), Some(Signal::KILL.as_raw()));
-    let ended = end(&mut work("run", "echo $1 $REQUEUE_ATTEMPT"), "");
+    let args = ["--base-delay", "10ms", "-c", "echo $1 $REQUEUE_ATTEMPT"];
+    let ended = end(&mut requeue(&["run"], url, &args), "");
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "k 2\n"), "{}", ended.stderr);
 }
 
@@ -93,8 +94,9 @@ fn may_go_and_come_back(
 ) {
     let dir = directory(test);
     let script = "mkdir \"at-$1\" || echo overlap; rmdir \"at-$1\"; echo $1";
-    // The server forgets the ends of runs when it is killed just then: they run once more.
-    let work = || requeue(&["work"], url, &["--lease", "2s", "-j2", "-c", script]);
+    // The server forgets the ends of runs when it is killed just then: they run once more, after a
+    // lease that no slow machine lets run out before.
+    let work = || requeue(&["work"], url, &["--lease", "10s", "-j2", "-c", script]);
     let mut both = [(); 2].map(|()| Live::spawn(work().current_dir(&dir)));
     for _ in 0..10 {
         add(url, &["a", "b", "c"]);
