@@ -125,16 +125,17 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Keys with a delayed add that have failed: those that [`Filter::Failing`] takes.
     ///
     /// ```
-    /// use requeue::Queue;
+    /// use requeue::{Queue, clock::FakeClock};
     /// use std::time::Duration;
     ///
-    /// let queue = Queue::new();
+    /// let queue = Queue::builder().clock(FakeClock::new()).build()?;
     /// queue.add("a");
     /// queue.add_after("b", Duration::from_secs(60));
     /// queue.try_get().expect("one is ready").retry();
     /// assert_eq!((queue.waiting(), queue.failing()), (2, 1));
     /// queue.forget(&"a");
     /// assert_eq!((queue.waiting(), queue.failing()), (2, 0));
+    /// # Ok::<(), requeue::BuildError>(())
     /// ```
     #[must_use]
     pub fn failing(&self) -> usize {

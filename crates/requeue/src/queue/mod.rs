@@ -259,9 +259,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// use std::time::Duration;
     ///
     /// let queue = Queue::new();
-    /// // A trailing delay that starts anew with each add.
-    /// queue.add_with("typing", Add::after(Duration::from_millis(300)).merge(Merge::Latest));
     /// queue.add_with("urgent", Add::now().priority(10).reason(0b10));
+    /// // A trailing delay, which starts again with each add.
+    /// queue.add_with("typing", Add::after(Duration::from_millis(300)).merge(Merge::Latest));
     /// assert_eq!(queue.try_get().unwrap().reasons(), 0b10);
     /// ```
     pub fn add_with(&self, key: K, add: Add) -> Added {
@@ -327,7 +327,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// use std::time::Duration;
     ///
     /// let queue = Queue::new();
-    /// queue.add_after("a", Duration::from_secs(5));
+    /// queue.add_after("a", Duration::from_secs(60));
     /// assert!(queue.cancel(&"a").waiting);
     /// assert!(!queue.cancel(&"a").any());
     /// ```
