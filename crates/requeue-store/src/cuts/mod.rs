@@ -16,8 +16,8 @@ use self::verbs::{CALLS, Said, Stand, call, ended};
 use crate::{Add, Added, Item, Queue, State, Store};
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// For what has to run out.
-const SHORT: Duration = Duration::from_secs(1);
+/// A lease or a limit that has to run out, but not while a slow machine makes one step.
+const SHORT: Duration = Duration::from_secs(3);
 
 type By = dyn Fn(&str, u16) -> String + Send + Sync;
 
