@@ -155,14 +155,14 @@ fn gauges_are_right_when_asked() {
 #[derive(Clone, Default)]
 struct Queued(Arc<Mutex<Vec<Duration>>>);
 
-impl QueueMetrics for Queued {
-    fn get(&self, queued: Duration) {
+impl<K> QueueMetrics<K> for Queued {
+    fn get(&self, _: &K, queued: Duration) {
         self.0.lock().unwrap().push(queued);
     }
 }
 
-impl MetricsProvider for Queued {
-    fn queue(&self, _: &str) -> Arc<dyn QueueMetrics> {
+impl<K> MetricsProvider<K> for Queued {
+    fn queue(&self, _: &str) -> Arc<dyn QueueMetrics<K>> {
         Arc::new(self.clone())
     }
 }

@@ -32,20 +32,20 @@ impl Seen {
     }
 }
 
-impl QueueMetrics for Seen {
+impl<K> QueueMetrics<K> for Seen {
     fn add(&self) {
         let mut told = self.told();
         told.adds += 1;
         told.depth += 1;
     }
 
-    fn get(&self, queued: Duration) {
+    fn get(&self, _: &K, queued: Duration) {
         let mut told = self.told();
         told.depth -= 1;
         told.queued.push(queued);
     }
 
-    fn done(&self, worked: Duration) {
+    fn done(&self, _: &K, worked: Duration) {
         self.told().worked.push(worked);
     }
 
@@ -58,8 +58,8 @@ impl QueueMetrics for Seen {
     }
 }
 
-impl MetricsProvider for Seen {
-    fn queue(&self, _name: &str) -> Arc<dyn QueueMetrics> {
+impl<K> MetricsProvider<K> for Seen {
+    fn queue(&self, _name: &str) -> Arc<dyn QueueMetrics<K>> {
         Arc::new(self.clone())
     }
 }

@@ -21,16 +21,6 @@ pub enum Ending {
     ShutDown,
 }
 
-/// What [`Queue::drop_some`] took.
-#[derive(Debug)]
-#[must_use]
-pub struct Dropped<K> {
-    /// Keys of which a run was asked for that will not happen.
-    pub keys: Vec<K>,
-    /// Whether there may be more to drop.
-    pub more: bool,
-}
-
 impl<K: Eq + Clone> Queue<K> {
     /// How far the queue has ended.
     #[must_use]
@@ -57,12 +47,17 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// After [`Ending::ShutDown`]: takes out up to `max` keys of those that are dropped, which are
-    /// the waiting ones and, if the queue was paused, the ready ones.
-    pub fn drop_some(&mut self, max: usize) -> Dropped<K> {
-        let mut keys = Vec::new();
+    /// After [`Ending::ShutDown`]: takes out up to `max` keys that will not run, and appends them to
+    /// `keys`. These are the waiting ones and, if the queue was paused, the ready ones. Returns whether
+    /// there may be more.
+    ///
+    /// # Panics
+    ///
+    /// If a key's `clone` does. `keys` has the keys that were taken out before.
+    #[must_use]
+    pub fn drop_some(&mut self, max: usize, keys: &mut Vec<K>) -> bool {
         if self.ending != Ending::ShutDown {
-            return Dropped { keys, more: false };
+            return false;
         }
         for _ in 0..max {
             if let Some(slot) = self.timers.any() {
@@ -72,17 +67,17 @@ impl<K: Eq + Clone> Queue<K> {
                     keys.push(record.key.clone());
                 }
                 self.stop_waiting(slot);
-                self.drop_idle(slot, &mut keys);
+                self.drop_idle(slot, keys);
             } else if self.paused
                 && let Some(slot) = self.any_ready()
             {
                 self.unready(slot);
-                self.drop_idle(slot, &mut keys);
+                self.drop_idle(slot, keys);
             } else {
-                return Dropped { keys, more: false };
+                return false;
             }
         }
-        Dropped { keys, more: true }
+        true
     }
 
     fn drop_idle(&mut self, slot: u32, keys: &mut Vec<K>) {

@@ -31,7 +31,7 @@ mod upkeep;
 pub mod wait;
 
 pub use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge, When};
-pub use crate::ending::{Dropped, Ending};
+pub use crate::ending::Ending;
 pub use crate::hand_out::{Asked, Finish, Finished, HandOut, Popped, Ticket};
 pub use crate::limiter::RateLimiter;
 pub use crate::order::{CustomOrder, Group, Order};

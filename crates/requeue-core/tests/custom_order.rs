@@ -260,3 +260,20 @@ fn a_copy_that_fails_takes_no_place_in_its_group() {
     let taken = [(); 3].map(|()| queue.get_by_order(NOW, hash).item.is_some());
     assert_eq!((taken, queue.eligible()), ([true, true, false], 0));
 }
+
+#[test]
+fn a_copy_that_fails_while_keys_are_dropped_loses_none_of_them() {
+    let mut queue: Queue<Fragile> = Queue::new(Config::default());
+    let later = Add::after(core::time::Duration::from_secs(1));
+    let _ = queue.add(Fragile(2), 2, Add::now(), Group::default(), NOW);
+    let _running = queue.get(NOW).expect("it is ready");
+    let _ = queue.add(Fragile(1), 1, later, Group::default(), NOW);
+    let _ = queue.add(Fragile(2), 2, later, Group::default(), NOW);
+    queue.end(requeue_core::Ending::ShutDown);
+    let mut dropped = Vec::new();
+    fails(|| queue.drop_some(10, &mut dropped));
+    assert!(!queue.drop_some(10, &mut dropped));
+    let mut dropped: Vec<u32> = dropped.iter().map(|key| key.0).collect();
+    dropped.sort_unstable();
+    assert_eq!(dropped, [1, 2]);
+}

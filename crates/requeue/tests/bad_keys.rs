@@ -397,3 +397,26 @@ fn a_key_may_be_nothing() {
     queue.try_get().unwrap().retry_after(Duration::ZERO);
     assert_eq!(queue.try_get().unwrap().attempt(), 2);
 }
+
+#[test]
+fn a_panic_in_clone_while_a_queue_is_shut_down_loses_no_key_and_lets_nobody_wait() {
+    let setup = Setup::new(Order::Fifo);
+    let queue = &setup.queue;
+    setup.add([1]);
+    let item = queue.try_get().unwrap();
+    for id in 1..=9 {
+        queue.add_after(setup.key(id), secs(1));
+    }
+    let (wakes, waker) = common::Wakes::new();
+    let mut get = queue.get();
+    assert!(poll(&mut get, &waker).is_pending());
+    setup.orders.panic_in_clone.store(true, Ordering::Relaxed);
+    assert!(panics(|| queue.shut_down()));
+    setup.orders.panic_in_clone.store(false, Ordering::Relaxed);
+    assert_eq!((queue.shutting_down(), wakes.count()), (true, 1));
+    let mut dropped: Vec<u32> = queue.shut_down().iter().map(|key| key.id).collect();
+    dropped.extend(queue.take_dropped().iter().map(|key| key.id));
+    dropped.sort_unstable();
+    assert_eq!(dropped, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    item.succeed();
+}

@@ -22,16 +22,16 @@ fn count(events: &AtomicU64) {
     events.fetch_add(1, Ordering::Relaxed);
 }
 
-impl QueueMetrics for Hooks {
+impl<K> QueueMetrics<K> for Hooks {
     fn add(&self) {
         count(&self.adds);
     }
 
-    fn get(&self, _: Duration) {
+    fn get(&self, _: &K, _: Duration) {
         count(&self.gets);
     }
 
-    fn done(&self, _: Duration) {
+    fn done(&self, _: &K, _: Duration) {
         count(&self.dones);
     }
 
@@ -46,9 +46,9 @@ impl QueueMetrics for Hooks {
 
 pub(super) struct Provider(pub(super) Arc<Hooks>);
 
-impl MetricsProvider for Provider {
-    fn queue(&self, _: &str) -> Arc<dyn QueueMetrics> {
-        Arc::clone(&self.0) as Arc<dyn QueueMetrics>
+impl<K> MetricsProvider<K> for Provider {
+    fn queue(&self, _: &str) -> Arc<dyn QueueMetrics<K>> {
+        Arc::clone(&self.0) as Arc<dyn QueueMetrics<K>>
     }
 }
 

@@ -270,8 +270,9 @@ impl Lockstep {
     }
 
     fn drop_some(&mut self, max: usize) {
-        let dropped = inside(|| self.queue.drop_some(max));
-        for key in dropped.keys {
+        let mut keys = Vec::new();
+        let more = inside(|| self.queue.drop_some(max, &mut keys));
+        for key in keys {
             let lazy = self.setup.mode == Mode::Lazy;
             assert!(self.lost[0].insert(key.0) || lazy, "{key:?} twice");
             if lazy && self.queue.look_up(&key, self.setup.hash(key.0)).is_none() {
@@ -281,7 +282,7 @@ impl Lockstep {
                 self.walk.iter_mut().for_each(|walk| _ = walk.expected.remove(&key.0));
             }
         }
-        if !dropped.more {
+        if !more {
             self.dropping = false;
             let [core, model] = &self.lost;
             // Dropped late, a key that was also ready may have had that run meanwhile.

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::hash::BuildHasher;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -36,6 +37,28 @@ impl<K> Drained<K> {
     #[must_use]
     pub const fn new(ready: usize, processing: usize, dropped: Vec<K>) -> Self {
         Self { finished: ready == 0 && processing == 0, ready, processing, dropped }
+    }
+}
+
+/// Keys that were dropped, for a caller who may never get them: then `take_dropped` has them.
+struct Unreported<'q, K: Key> {
+    shared: &'q Shared<K>,
+    keys: Vec<K>,
+}
+
+impl<K: Key> Unreported<'_, K> {
+    fn report(mut self) -> Vec<K> {
+        std::mem::take(&mut self.keys)
+    }
+}
+
+impl<K: Key> Drop for Unreported<'_, K> {
+    fn drop(&mut self) {
+        if !self.keys.is_empty()
+            && let Ok(mut state) = self.shared.lock()
+        {
+            state.lost.append(std::mem::take(&mut self.keys));
+        }
     }
 }
 
@@ -84,14 +107,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     fn end(&self, ends_drains: bool) -> Vec<K> {
-        let mut dropped = Vec::new();
-        // What has fallen due is ready, whether anybody has looked or not.
-        let Some((state, _)) = self.settled() else { return dropped };
+        let mut dropped = Unreported { shared: &self.shared, keys: Vec::new() };
+        // Keys that have fallen due are ready, even if no operation has noticed that so far.
+        let Some((state, _)) = self.settled() else { return Vec::new() };
         let mut first = Some(state);
         loop {
             let is_first = first.is_some();
             let Some(mut state) = first.take().or_else(|| self.shared.lock().ok()) else {
-                return dropped;
+                return dropped.report();
             };
             let mut wakers = Vec::new();
             if is_first {
@@ -101,17 +124,20 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
                     wakers.extend(state.drainers.drain(..).map(|drainer| drainer.waker));
                 }
             }
-            let slice = state.core.drop_some(SLICE);
+            let drop_some = || state.core.drop_some(SLICE, &mut dropped.keys);
+            let more = catch_unwind(AssertUnwindSafe(drop_some));
             let leftovers = state.core.leftovers(SLICE);
-            let more = slice.more || leftovers.len() == SLICE;
+            let full = leftovers.len() == SLICE;
             self.shared.release(state);
             leftovers.into_iter().for_each(drop_quietly);
             for waker in wakers {
                 quietly(|| waker.wake());
             }
-            dropped.extend(slice.keys);
-            if !more {
-                return dropped;
+            match more {
+                // A key's `clone` has panicked. Everybody who waits was woken all the same.
+                Err(panic) => resume_unwind(panic),
+                Ok(more) if !more && !full => return dropped.report(),
+                Ok(_) => {}
             }
         }
     }
