@@ -2,33 +2,56 @@
 
 use alloc::collections::BTreeMap;
 
-/// Counts the dirty keys of each priority: those that are ready, and those with a worker that were
-/// added again since. A priority without such keys has no entry.
-pub(crate) struct Depths(BTreeMap<i32, usize>);
+/// Counts the dirty keys of each priority: those that are ready, and those in flight that were added
+/// again since.
+pub(crate) struct Depths {
+    /// Keys of the priority 0, which most keys have. They need no entry in a map.
+    zero: usize,
+    /// Every other priority that has keys.
+    others: BTreeMap<i32, usize>,
+}
 
 impl Depths {
     pub(crate) const fn new() -> Self {
-        Self(BTreeMap::new())
+        Self { zero: 0, others: BTreeMap::new() }
     }
 
     /// A key of `priority` has become dirty.
+    #[inline]
     pub(crate) fn enter(&mut self, priority: i32) {
-        *self.0.entry(priority).or_default() += 1;
+        if priority == 0 {
+            self.zero += 1;
+        } else {
+            *self.others.entry(priority).or_default() += 1;
+        }
     }
 
-    /// A key of `priority` is dirty no more.
+    /// A key of `priority` is no longer dirty.
+    #[inline]
     pub(crate) fn leave(&mut self, priority: i32) {
-        let Some(depth) = self.0.get_mut(&priority) else {
+        if priority == 0 {
+            self.zero -= 1;
+        } else {
+            self.leave_other(priority);
+        }
+    }
+
+    #[inline(never)]
+    fn leave_other(&mut self, priority: i32) {
+        let Some(depth) = self.others.get_mut(&priority) else {
             debug_assert!(false, "a key leaves the priority with which it has entered");
             return;
         };
         *depth -= 1;
         if *depth == 0 {
-            self.0.remove(&priority);
+            self.others.remove(&priority);
         }
     }
 
+    /// The priorities that have keys, in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (i32, usize)> {
-        self.0.iter().map(|(&priority, &depth)| (priority, depth))
+        let zero = (self.zero > 0).then_some((0, self.zero));
+        let copy = |(&priority, &depth): (&i32, &usize)| (priority, depth);
+        self.others.range(..0).map(copy).chain(zero).chain(self.others.range(1..).map(copy))
     }
 }

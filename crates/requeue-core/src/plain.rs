@@ -72,7 +72,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
         self.counts.retries += u64::from(add.is_retry());
         self.enroll(slot, now);
-        if due.is_none() {
+        if self.tracks && due.is_none() {
             self.enter(slot);
         }
         Ok((Added::New, None))
@@ -104,6 +104,7 @@ impl<K: Eq + Clone> Queue<K> {
         };
         let before = record.priority;
         record.note(add.priority, 1, add.reasons);
+        let is_raised = record.priority != before;
         if added == Added::Dirty {
             record.phase = Phase::ProcessingDirty;
             self.dirty_len += 1;
@@ -112,7 +113,9 @@ impl<K: Eq + Clone> Queue<K> {
             self.enter(slot);
         } else {
             self.counts.coalesced += 1;
-            self.raised(slot, before);
+            if is_raised {
+                self.raised(slot, before);
+            }
             if self.ready.ranks() {
                 self.touch_if(slot, true);
             }

@@ -223,7 +223,7 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// The key in `slot` was added again, which may have raised its priority from `before`.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn raised(&mut self, slot: u32, before: i32) {
         let record = self.records.get(slot);
         if record.priority == before || !record.phase.is_dirty() {
