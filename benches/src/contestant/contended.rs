@@ -13,7 +13,7 @@ use crate::busy::Busy;
 use crate::meter::Meter;
 use crate::protocol::{Answer, Keys, Request};
 
-/// Who does how much in a round.
+/// The producers, the workers and the work of a round.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     keys: u64,
@@ -58,7 +58,7 @@ impl Plan {
 #[derive(Clone, Copy, Debug)]
 struct Worker {
     keys: u64,
-    /// Of the keys, to tell whether they are the ones that were added.
+    /// The sum of the keys, which shows whether they are the ones that were added.
     sum: u64,
     /// When there were no more keys.
     end: Instant,
@@ -78,7 +78,7 @@ impl Worker {
     }
 }
 
-/// How often this thread has gone to sleep, where the system says so.
+/// The number of times that this thread has gone to sleep, where the system counts them.
 fn sleeps() -> Option<u64> {
     let status = fs::read_to_string("/proc/thread-self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;

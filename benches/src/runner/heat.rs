@@ -9,8 +9,8 @@ use crate::protocol::{Answer, Hello, Keys, Request, Scenario};
 /// Libraries that users come from.
 pub(super) const LIBRARIES: [&str; 3] = ["client-go", "controller-runtime", "kube-runtime"];
 
-/// How many times the time of a library ours may take: nothing gets slower for a user who moves. The
-/// tenth is for noise, as much as ratios of the same code differ by from run to run.
+/// The limit for our time divided by that of a library: nothing gets slower for a user who moves. The
+/// tenth allows for noise, because ratios of the same code differ by as much from run to run.
 pub const NO_MORE: f64 = 1.1;
 
 /// A contestant, with what it has to do.

@@ -25,7 +25,7 @@ pub enum Metric {
     Longest,
     /// Processor time in a second.
     CpuPerSecond,
-    /// How often a worker went to sleep for each key, which is how often it had to be woken.
+    /// Sleeps of workers per key, which is how often one had to be woken.
     Sleeps,
 }
 

@@ -129,7 +129,7 @@ fn this_program() -> io::Result<PathBuf> {
     if this.exists() { Ok(this.to_owned()) } else { std::env::current_exe() }
 }
 
-/// What is in flight, by slot. In memory, and shared by two processes.
+/// The commands in flight, by slot. Two processes share this table in memory.
 #[derive(Debug)]
 struct Table(File);
 
@@ -147,7 +147,7 @@ enum State {
     Started(Pid),
 }
 
-/// Of an entry, in bytes: the run, the leader, the state.
+/// The size of an entry in bytes: the run, the leader, the state.
 const SIZE: usize = 16;
 
 impl Entry {

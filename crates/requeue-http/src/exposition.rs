@@ -13,7 +13,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Of an answer to a request with these values of the header `Accept`.
+    /// The format of the response to a request with these values of the header `Accept`.
     pub(crate) fn accepted<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
         let (mut open, mut classic) = (0, Classic::default());
         for range in accept.flat_map(|value| value.split(',')).filter_map(Range::parse) {
@@ -27,7 +27,7 @@ impl Format {
                 _ => {}
             }
         }
-        // Who names both alike has asked for the newer one.
+        // A client that prefers neither gets the newer one.
         if open > 0 && open >= classic.quality() { Self::OpenMetrics } else { Self::Classic }
     }
 

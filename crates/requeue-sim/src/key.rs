@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// How many clones succeed before one panics.
+    /// The number of clones that succeed before one panics.
     static FUSE: Cell<Option<u32>> = const { Cell::new(None) };
 }
 

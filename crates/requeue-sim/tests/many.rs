@@ -29,7 +29,7 @@ struct Crowd {
     lockstep: Lockstep,
     random: Random,
     keys: u32,
-    /// How far apart priorities are, of which there are so many.
+    /// The number of priorities, and the distance between two of them.
     priorities: (u64, i32),
     steps: u32,
 }

@@ -182,7 +182,7 @@ fn the_thread_that_keeps_the_time_keeps_that_of_its_last_look() {
         queue.add_after(3, ms(1));
         clock.clock.advance(ms(1));
         let key = receiver.recv_timeout(secs(60));
-        // Whoever has been left asleep is woken, so that the test comes to its end.
+        // A getter that is still asleep is woken, so that the test ends.
         queue.shut_down();
         assert_eq!(key, Ok(Some(3)), "the thread that keeps the time slept through a deadline");
     });

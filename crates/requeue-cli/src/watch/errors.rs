@@ -15,7 +15,7 @@ use crate::exit::{Exit, Refusal};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Server {
     pub(crate) url: String,
-    /// Of the kubeconfig; none in a pod.
+    /// The context of the kubeconfig; `None` in a pod.
     pub(crate) context: Option<String>,
     /// The program that the kubeconfig has for credentials.
     pub(crate) plugin: Option<String>,

@@ -55,7 +55,7 @@ impl Access {
         }
     }
 
-    /// What to do where a verb is refused.
+    /// The next step if a verb is refused.
     pub(crate) fn next_step(&self, verb: &str, resource: &Resource) -> String {
         let namespace = self.namespace_of(resource);
         let (role, scope) = match namespace {
@@ -84,7 +84,7 @@ impl Access {
     pub(crate) async fn missing_namespace(&self, resource: &Resource) -> Option<&str> {
         let namespace = self.namespace_of(resource)?;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        // Who may not look it up is told nothing.
+        // Without the right to look it up there is no warning.
         matches!(namespaces.get_metadata_opt(namespace).await, Ok(None)).then_some(namespace)
     }
 }

@@ -27,7 +27,7 @@ fn a_run_that_is_killed_goes_on_where_it_was() {
     until(|| status(&dir) == [35, 0, 1, 0]);
     // Its standard input is open yet.
     live.signal(Signal::KILL);
-    // What it had started ends with it.
+    // Its commands end with it.
     assert_eq!(live.end().status.signal(), Some(Signal::KILL.as_raw()));
 
     let script = "echo $REQUEUE_ATTEMPT $1; echo $1 >>done";

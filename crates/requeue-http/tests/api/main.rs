@@ -151,8 +151,8 @@ fn readiness_and_health_are_the_programs_to_refuse() {
     assert_eq!(statuses(), [200, 200]);
 }
 
-/// What a client gets that asks for nothing, once that and what another one gets are checked: each
-/// family in each format.
+/// Checks each family in both formats, and returns the response to a client without an `Accept`
+/// header.
 #[track_caller]
 fn check_both_formats(server: SocketAddr) -> String {
     let classic = get(server, "/metrics");

@@ -8,7 +8,7 @@ use requeue::metrics::{MetricsProvider, QueueMetrics};
 
 use crate::model::Model;
 
-/// How often each hook was called.
+/// The number of calls of each hook.
 #[derive(Default)]
 pub(super) struct Hooks {
     adds: AtomicU64,
@@ -62,11 +62,11 @@ impl Hooks {
     }
 }
 
-/// What hooks should have been told by now.
+/// The calls that hooks should have received by now.
 pub(super) fn events(model: &Model<u32>) -> Events {
     let tally = model.tally();
     let processing = model.processing() as u64;
-    // What was added is in the queue still, or was handed out, or was taken back.
+    // An added key is still in the queue, was delivered, or was withdrawn.
     let withdrawn = tally.adds - tally.hand_outs - model.depth() as u64;
     [tally.adds, tally.hand_outs, tally.hand_outs - processing, tally.retries, withdrawn]
 }

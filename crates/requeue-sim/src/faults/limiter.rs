@@ -17,7 +17,7 @@ pub(super) struct Said {
     pub(super) faulty: bool,
     /// Whether it panicked when it was asked last; then it has counted nothing.
     pub(super) panicked: bool,
-    /// How many failures of each key it has counted.
+    /// The failures of each key that it has counted.
     counts: BTreeMap<u32, u32>,
     /// Whether it says that it is idle when it is.
     tells: bool,

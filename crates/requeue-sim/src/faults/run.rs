@@ -37,8 +37,8 @@ pub fn run(seed: u64) -> Result<Report, String> {
         fair: rng.u8(..3) == 0,
         limit: (rng.u8(..3) == 0).then(|| rng.u32(1..3)),
     };
-    // Of a crowd of keys that fall due at once, only here the order does not depend on how many of
-    // them are ready when one is asked for.
+    // With other rules, the order of a crowd of keys that fall due at once depends on how many of them
+    // are ready when one is asked for.
     let crowds = if rng.u8(..8) == 0 { rng.u8(1..3) } else { 0 };
     let rules = match crowds {
         0 => rules,
@@ -67,7 +67,7 @@ struct Simulation {
     world: Rc<World>,
     tasks: Vec<Task>,
     ops: u32,
-    /// How many crowds of keys are still to come.
+    /// The number of crowds of keys that are still to come.
     crowds: u8,
     workers: usize,
     /// The latest that it was.

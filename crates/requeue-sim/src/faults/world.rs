@@ -32,7 +32,7 @@ pub(super) struct World {
     /// and not ready yet. To compare them makes those ready, and makes up for wakes that are lost.
     pub(super) sparing: bool,
     hooks: Option<Arc<Hooks>>,
-    /// How many failures of each key the limiter should have counted.
+    /// The failures of each key that the limiter should have counted.
     counted: RefCell<BTreeMap<u32, u32>>,
     /// Keys of crowds have numbers from `CROWD` up to here.
     pub(super) crowd: Cell<u32>,

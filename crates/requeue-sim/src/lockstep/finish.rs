@@ -27,7 +27,7 @@ impl Lockstep {
     }
 
     pub(super) fn finish_stale(&mut self, which: usize, how: How) {
-        // Of those that have ended, one of the last 16.
+        // One of the last 16 that have ended.
         let ended = self.ended.iter().rev().flatten().nth(which % 16);
         let Some(ticket) = ended.copied() else { return };
         let (how, now) = (finish(how, requeue_core::Asked::default()), self.now);

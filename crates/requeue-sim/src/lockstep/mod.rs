@@ -23,7 +23,7 @@ pub struct Lockstep {
     live: Vec<(HandOut<Key>, u32)>,
     /// By epoch, counted from 1: the tickets of hand-outs that have ended.
     ended: Vec<Option<Ticket>>,
-    /// Of the next operation: see [`Op::Break`].
+    /// The fuse of the next operation: see [`Op::Break`].
     fuse: Option<u32>,
     walk: Option<Walk>,
     /// What each side said would not happen, in [`Mode::Lazy`].

@@ -51,7 +51,7 @@ struct Watch {
     alarm: Alarm,
 }
 
-/// How long a woken task may leave a key to itself while other tasks wait.
+/// The time in which a woken task has to be polled, if other tasks wait for the same key.
 const GRACE: Duration = Duration::from_millis(5);
 
 /// What all handles of a queue share.

@@ -9,7 +9,7 @@ use requeue_core::Time;
 
 use super::{Kind, Place, Waiters, Wakes};
 
-/// What happens next; getters have numbers.
+/// The next event; getters have numbers.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     /// A getter comes, or looks again, and finds nothing.
