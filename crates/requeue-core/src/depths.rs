@@ -30,7 +30,8 @@ impl Depths {
     #[inline]
     pub(crate) fn leave(&mut self, priority: i32) {
         if priority == 0 {
-            self.zero -= 1;
+            debug_assert!(self.zero > 0, "a key leaves the priority with which it has entered");
+            self.zero = self.zero.saturating_sub(1);
         } else {
             self.leave_other(priority);
         }

@@ -295,6 +295,23 @@ fn a_drain_of_what_is_in_flight_ends_although_keys_are_ready_and_taken_at_once()
     assert_eq!(take_all(&queue), ["c"]);
     assert!(ready(all).finished);
 
+    // A worker that finishes a key and takes the next in one step, and a drain that changes its mind
+    // after it was polled, and is shut down before it is polled again.
+    let (queue, _clock) = fake();
+    queue.add_all(["a", "b", "c"]);
+    let first = queue.try_get().unwrap();
+    let mut drain = queue.shut_down_with_drain();
+    assert!(poll(&mut drain, Waker::noop()).is_pending());
+    let (wakes, waker) = Wakes::new();
+    let mut drain = drain.in_flight_only();
+    assert!(poll(&mut drain, &waker).is_pending());
+    let second = queue.succeed_and_try_get(first);
+    assert!(second.is_some());
+    assert_eq!(wakes.count(), 1);
+    queue.shut_down();
+    assert!(ready(drain).finished);
+    drop(second);
+
     let (queue, _clock) = fake();
     queue.add_all(["a", "b"]);
     let drained = queue.shut_down_with_drain().in_flight_only().wait_blocking();

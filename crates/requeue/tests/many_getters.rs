@@ -284,3 +284,29 @@ fn tasks_that_are_polled_cost_one_alarm_for_each_grace_at_most() {
         assert_eq!(count.load(Ordering::Relaxed), alarms, "an idle queue is not watched");
     }
 }
+
+/// A clock whose alarms go off as they are armed, as the system's does where it can start no thread.
+struct Hasty;
+
+impl Clock for Hasty {
+    fn now(&self) -> Time {
+        Time::ZERO
+    }
+
+    fn arm(&self, _: Time, waker: &Waker) -> Alarm {
+        waker.wake_by_ref();
+        Alarm::none()
+    }
+}
+
+#[test]
+fn a_clock_that_wakes_at_once_wakes_all_tasks_and_ends() {
+    let queue = Queue::builder().clock(Hasty).build().unwrap();
+    let mut stuck: Vec<_> = (0..100_000).map(|_| Box::pin(queue.get())).collect();
+    stuck.iter_mut().for_each(|getter| assert!(poll(getter, Waker::noop()).is_pending()));
+    let (wakes, waker) = Wakes::new();
+    let mut last = Box::pin(queue.get());
+    assert!(poll(&mut last, &waker).is_pending());
+    queue.add(1);
+    assert_eq!(wakes.count(), 1);
+}

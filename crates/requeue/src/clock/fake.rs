@@ -41,6 +41,11 @@ struct State {
     watchdogs: Timers,
 }
 
+/// The next deadline of both sets.
+fn earliest(timers: &Timers, watchdogs: &Timers) -> Option<Time> {
+    [timers, watchdogs].into_iter().filter_map(Timers::earliest).map(|(at, _)| at).min()
+}
+
 /// Selects one of the two sets of alarms.
 type Set = fn(&mut State) -> &mut Timers;
 
@@ -86,7 +91,8 @@ impl FakeClock {
         self.wake_due();
     }
 
-    /// How many alarms are armed: neither gone off, nor dropped.
+    /// The number of alarms that are armed: neither gone off, nor dropped. The alarms with which a
+    /// queue watches over tasks that it has woken go off like all others, and are not counted.
     #[must_use]
     pub fn armed(&self) -> usize {
         self.lock().timers.len()
@@ -146,8 +152,11 @@ impl FakeClock {
                     return output;
                 }
             }
-            let watchdog = || self.lock().watchdogs.earliest().map(|(at, _)| at);
-            match self.next_alarm().or_else(watchdog) {
+            let next = {
+                let state = self.lock();
+                earliest(&state.timers, &state.watchdogs)
+            };
+            match next {
                 Some(at) => self.set(at),
                 None => panic!("the future waits, and no alarm of its clock is armed"),
             }
@@ -167,8 +176,10 @@ impl FakeClock {
 
     fn pop_due(&self) -> Option<Waker> {
         let mut state = self.lock();
-        let now = state.now;
-        state.timers.pop_due(now).or_else(|| state.watchdogs.pop_due(now))
+        let State { now, timers, watchdogs } = &mut *state;
+        let is_watchdog = watchdogs.earliest().map(|(at, _)| at) == earliest(timers, watchdogs);
+        let set = if is_watchdog { watchdogs } else { timers };
+        set.pop_due(*now)
     }
 
     fn arm_in(&self, set: Set, at: Time, waker: &Waker) -> Alarm {

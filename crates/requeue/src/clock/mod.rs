@@ -83,7 +83,7 @@ pub trait Clock: Send + Sync + 'static {
 
     /// Whether a thread that parks for a duration finds this clock that much later.
     ///
-    /// Where it is true, a blocked thread may keep its own deadline; where it is not, the thread
+    /// A queue asks once, when it is built. Where it is true, a blocked thread may keep its own deadline; where it is not, the thread
     /// has to be woken by an alarm. It may be off by a little: who finds that it is too early waits
     /// again. [`SystemClock`] says true, and so does the one that reads the processor's counter.
     fn is_real_time(&self) -> bool {

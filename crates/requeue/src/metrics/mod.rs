@@ -32,8 +32,8 @@ pub use self::sample::{Sample, Scrape};
 /// All hooks do nothing unless overridden. A hook may use the queue. The queue discards its panics.
 ///
 /// [`get`](Self::get) and [`done`](Self::done) receive the key, for example to measure per
-/// namespace. The other events are only counted under the queue's lock, as a copy of the key for each
-/// of them would be made there, too; the operation that causes them returns what it did.
+/// namespace. The other hooks receive no key, because the queue would have to clone it under its lock.
+/// The operation that causes such an event returns its result.
 ///
 /// Hooks of operations on different threads run in any order. A gauge of the depth that goes up and
 /// down by them is correct whenever no operation is under way.

@@ -121,7 +121,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
                 state.core.end(Ending::ShutDown);
                 if ends_drains {
                     state.shut_downs += 1;
-                    wakers.extend(state.drainers.drain(..).map(|drainer| drainer.waker));
+                    let listed = state.drainers.iter_mut();
+                    wakers.extend(listed.filter_map(|drainer| drainer.waker.take()));
                 }
             }
             let drop_some = || state.core.drop_some(SLICE, &mut dropped.keys);
@@ -276,13 +277,16 @@ pub struct Drain<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
 pub(super) struct Drainer {
     number: u64,
     in_flight_only: bool,
-    pub(super) waker: Waker,
+    /// Whether it has reached its end. It stays so, even if more keys are in flight by now.
+    finished: bool,
+    waker: Option<Waker>,
 }
 
 impl Drainer {
-    /// Whether it has reached its end.
-    pub(super) fn is_finished<K: Eq + Clone>(&self, core: &requeue_core::Queue<K>) -> bool {
-        is_drained(core, self.in_flight_only)
+    /// The waker of a drain that has just reached its end.
+    pub(super) fn finish<K: Eq + Clone>(&mut self, core: &requeue_core::Queue<K>) -> Option<Waker> {
+        self.finished |= is_drained(core, self.in_flight_only);
+        if self.finished { self.waker.take() } else { None }
     }
 }
 
@@ -307,7 +311,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     }
 
     /// Waits for the keys in flight only, as client-go's `ShutDownWithDrain` does. Ready keys are
-    /// still delivered to whoever asks for them, but nobody waits for that.
+    /// still delivered to whoever asks for them, but the drain does not wait for them.
     ///
     /// ```
     /// use requeue::Queue;
@@ -321,7 +325,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     /// assert!(drained.finished);
     /// assert_eq!(drained.ready, 1);
     /// ```
-    #[must_use = "a drain does nothing unless it is polled"]
+    #[must_use = "a future does nothing unless it is polled, but the queue is shut down already"]
     pub fn in_flight_only(mut self) -> Self {
         self.in_flight_only = true;
         self
@@ -345,11 +349,9 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         let Ok(mut state) = shared.lock() else {
             return Some(self.report(false, [0; 2], Lost::new()));
         };
-        // A drain that was taken from the list has reached its end, or was ended by `shut_down`. That
-        // more keys may be in flight by now makes no difference.
-        let is_gone = |number| state.drainers.iter().all(|drainer| drainer.number != number);
-        let notified = self.number.is_some_and(is_gone) && state.shut_downs == self.shut_downs;
-        let finished = notified || is_drained(&state.core, self.in_flight_only);
+        let listed = |drainer: &&mut Drainer| Some(drainer.number) == self.number;
+        let was_finished = state.drainers.iter_mut().find(listed).is_some_and(|own| own.finished);
+        let finished = was_finished || is_drained(&state.core, self.in_flight_only);
         if finished || over || state.shut_downs > self.shut_downs {
             let left = [state.core.len(), state.core.processing()];
             let lost = std::mem::take(&mut state.lost);
@@ -363,10 +365,13 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         });
         let listed = state.drainers.iter_mut().find(|drainer| drainer.number == number);
         let old = match listed {
-            Some(listed) => Some(std::mem::replace(&mut listed.waker, waker_copy)),
+            Some(listed) => {
+                listed.in_flight_only = self.in_flight_only;
+                listed.waker.replace(waker_copy)
+            }
             None => {
-                let in_flight_only = self.in_flight_only;
-                state.drainers.push(Drainer { number, in_flight_only, waker: waker_copy });
+                let (in_flight_only, waker) = (self.in_flight_only, Some(waker_copy));
+                state.drainers.push(Drainer { number, in_flight_only, finished: false, waker });
                 None
             }
         };

@@ -61,8 +61,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// # Cancel safety
     ///
     /// A future that is dropped has taken no key, and passes on the wake-up it was given. A future
-    /// that is woken and not polled takes no key either. It delays another task by 5 ms at most for
-    /// each two such futures that wait before it.
+    /// that is woken and not polled takes no key either. Each two such futures delay a task that waits
+    /// behind them by 5 to 10 ms.
     ///
     /// Each key spends a unit of tokio's cooperative budget, so that a loop over a full queue lets
     /// others run.

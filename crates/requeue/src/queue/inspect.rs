@@ -89,9 +89,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         })
     }
 
-    /// The [`depth`](Self::depth) by priority, in ascending order, without the priorities that have
-    /// none: the first `limit` of them. It takes as long as there are such priorities, however many
-    /// keys there are. Empty unless [times are kept](super::Builder::track_times).
+    /// The [`depth`](Self::depth) by priority, in ascending order. Priorities without keys are left
+    /// out, and at most `limit` entries are returned. The cost grows with the number of priorities, not
+    /// with the number of keys. Empty unless [times are kept](super::Builder::track_times).
     ///
     /// ```
     /// use requeue::{Add, Queue};

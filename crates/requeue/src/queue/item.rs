@@ -461,12 +461,13 @@ impl<K: Key> Shared<K> {
         now: Option<Time>,
         key: Option<&K>,
     ) -> bool {
+        // Before the lock, so that a panic releases that first.
+        let mut copy = None;
         let timed = self.at(state, now, |core| core.finish_needs_now(ticket, &how));
         let Ok((mut state, now)) = timed else { return false };
-        let copy = match (key, &self.hooks) {
-            (None, Some(_)) => state.core.key_of(ticket).cloned(),
-            _ => None,
-        };
+        if key.is_none() && self.hooks.is_some() {
+            copy = state.core.key_of(ticket).cloned();
+        }
         let finished = state.core.finish(ticket, how, now);
         let ended = self.finished(state, finished, key.or(copy.as_ref()));
         drop_quietly(copy);

@@ -75,7 +75,7 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 ///
 /// All of this code may call any queue, and never deadlocks:
 ///
-/// - Code without a lock may do anything.
+/// - Code without a lock may do anything, unless it was called from code that runs under one.
 /// - A limiter may use any queue. But no other limiter answers it: a failure then waits for the
 ///   [longest delay](crate::RateLimiter::longest) of the limiter that was not asked, and `forget` and
 ///   `num_requeues` find nothing.
@@ -409,12 +409,13 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.hash(key);
+        // Before the lock, so that a panic releases that first.
+        let mut copy = None;
         let locked = self.shared.lock_at(None, |core| core.done_needs_now(key, hash));
         let Ok((mut state, now)) = locked else { return false };
-        let copy = match &self.shared.hooks {
-            Some(_) => state.core.look_up(key, hash).map(|entry| entry.key),
-            None => None,
-        };
+        if self.shared.hooks.is_some() {
+            copy = state.core.look_up(key, hash).map(|entry| entry.key);
+        }
         let finished = state.core.done(key, hash, now);
         let ended = self.shared.finished(state, finished, copy.as_ref());
         drop_quietly(copy);

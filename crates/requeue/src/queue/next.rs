@@ -122,7 +122,9 @@ impl<K: Key> Shared<K> {
         };
         ended.0 = Some((item.take(), key));
         let is_timeless = now.is_none() && state.core.get_needs_now();
-        let taken = if is_timeless { None } else { state.core.get(time) };
+        // A drain is to see the moment in which no key is in flight.
+        let takes = !is_timeless && state.drainers.is_empty();
+        let taken = if takes { state.core.get(time) } else { None };
         self.release(state);
         if worked.is_some() {
             self.tell_worked(ended.0.as_ref().map(|(_, key)| key), worked);

@@ -48,7 +48,10 @@ pub(crate) struct State<K> {
 /// A wake-up that has to be used before the alarm goes off.
 struct Watch {
     wake: u64,
-    alarm: Alarm,
+    /// `None` while it is being armed.
+    alarm: Option<Alarm>,
+    /// Whether the alarm has gone off while it was being armed.
+    fired: bool,
 }
 
 /// The time in which a woken task has to be polled, if other tasks wait for the same key.
@@ -214,14 +217,14 @@ impl<K: Key> Shared<K> {
             } else if core.is_exhausted() {
                 waiters.wake_all(false, &mut wakes);
             }
-            let finished = drainers.extract_if(.., |drainer| drainer.is_finished(core));
-            finished.for_each(|drainer| wakes.push(drainer.waker));
+            let finished = drainers.iter_mut().filter_map(|drainer| drainer.finish(core));
+            finished.for_each(|waker| wakes.push(waker));
         }
         let eligible = core.eligible();
         waiters.wake_for(eligible, &mut wakes);
         let unused = waiters.unused_wake(eligible).filter(|_| watch.is_none());
         if let Some(wake) = unused {
-            *watch = Some(Box::new(Watch { wake, alarm: Alarm::none() }));
+            *watch = Some(Box::new(Watch { wake, alarm: None, fired: false }));
         }
         let mut arm = false;
         if !waiters.is_empty()
@@ -306,23 +309,29 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    /// Arms an alarm for the tasks that were woken up to `wake`. At most one is armed at a time, and
-    /// none where no task waits behind them, so that a busy queue arms one per [`GRACE`] at most.
+    /// Arms an alarm for the tasks that were woken up to `wake`. At most one such alarm is armed at a
+    /// time, so a busy queue arms one per [`GRACE`] at most.
     #[cold]
     fn watch(&self, wake: u64) {
         let waker = Waker::from(Arc::new(Overdue(Weak::clone(&self.this))));
         let alarm = quietly(|| self.clock.arm_watchdog(self.clock.now() + GRACE, &waker));
         let Ok(mut state) = self.lock() else { return };
-        let unused = match (&mut state.watch, alarm) {
-            (Some(watch), Some(alarm)) if watch.wake == wake => {
-                Some(std::mem::replace(&mut watch.alarm, alarm))
+        let mut wakes = Wakes::new();
+        let unused = match (state.watch.as_mut().filter(|watch| watch.wake == wake), alarm) {
+            (Some(watch), Some(alarm)) if !watch.fired => {
+                watch.alarm = Some(alarm);
+                None
             }
-            // The clock panics: the next operation tries again.
-            (watch, None) => watch.take_if(|watch| watch.wake == wake).map(|watch| watch.alarm),
-            // The alarm has gone off already.
-            (_, alarm) => alarm,
+            // A clock that panics or that wakes at once cannot watch over anybody.
+            (Some(_), alarm) => {
+                state.watch = None;
+                state.waiters.wake_all(true, &mut wakes);
+                alarm
+            }
+            (None, alarm) => alarm,
         };
         drop(state);
+        wakes.wake();
         drop_quietly(unused);
     }
 
@@ -330,6 +339,13 @@ impl<K: Key> Shared<K> {
     /// their place.
     fn overdue(&self) {
         let Ok(mut state) = self.lock() else { return };
+        if let Some(watch) = &mut state.watch
+            && watch.alarm.is_none()
+        {
+            // `watch` sees to it, so that the two do not call each other without end.
+            watch.fired = true;
+            return;
+        }
         let watch = state.watch.take();
         if let Some(watch) = &watch {
             state.waiters.give_back(watch.wake);

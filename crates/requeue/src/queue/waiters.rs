@@ -207,8 +207,8 @@ impl Waiters {
         }
     }
 
-    /// The last wake that was given to a task, if nobody has come for it and a key although another
-    /// task waits. That wake may never be used, so the caller watches over it.
+    /// The latest wake given to a task, if a key is ready, another getter is listed, and neither this
+    /// wake nor a later one has been returned. It may never be used, so the caller watches over it.
     #[inline]
     pub(crate) const fn unused_wake(&self, keys: usize) -> Option<u64> {
         let only_tasks_come = self.to_task > self.returned && self.to_thread <= self.returned;
