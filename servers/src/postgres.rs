@@ -150,6 +150,47 @@ impl Postgres {
     pub fn restart(&self) {
         self.keeper.order("started");
     }
+
+    /// Makes a backup of all databases, while they are used.
+    ///
+    /// # Panics
+    /// When it can't be made.
+    pub fn back_up(&self) {
+        self.keeper.order("backed_up");
+    }
+
+    /// Has it die, and starts it again with what the last backup has.
+    ///
+    /// # Panics
+    /// When there is no backup that was not restored yet, or it does not start.
+    pub fn restore(&self) {
+        self.keeper.order("restored");
+    }
+
+    /// Starts a replica, which streams what the server writes.
+    ///
+    /// # Panics
+    /// When it does not start, with the log of both.
+    pub fn follow(&self) {
+        self.keeper.order("followed");
+    }
+
+    /// From now on the replica gets nothing more.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn leave_behind(&self) {
+        self.keeper.order("left_behind");
+    }
+
+    /// Has the server die, and promotes the replica that was left behind: it gets the address of the
+    /// server.
+    ///
+    /// # Panics
+    /// When there is none, or it is not promoted.
+    pub fn promote(&self) {
+        self.keeper.order("promoted");
+    }
 }
 
 /// Where its programs are: in the path, or where Debian has the newest.
@@ -166,6 +207,8 @@ fn programs() -> Option<PathBuf> {
     versions.sort();
     let newest = versions.into_iter().rev().map(|(_, dir)| dir);
     newest.chain(std::env::split_paths(&path)).find(|dir| {
-        ["initdb", "pg_ctl", "postgres", "psql"].iter().all(|name| dir.join(name).is_file())
+        ["initdb", "pg_basebackup", "pg_ctl", "postgres", "psql"]
+            .iter()
+            .all(|name| dir.join(name).is_file())
     })
 }
