@@ -42,8 +42,8 @@ pub(crate) trait Loan: Debug + Send + Sync {
     /// How many adds the run stands for.
     fn adds(&self) -> u32;
 
-    /// The number of the loan: a later one of the key has a greater one.
-    fn epoch(&self) -> i64;
+    /// The fencing token: a later loan of the key has a greater one.
+    fn epoch(&self) -> u64;
 
     fn is_lost(&self) -> bool;
 

@@ -451,7 +451,11 @@ impl Pair {
             let models = (model.phase, due, model.failures, model.adds, model.reasons);
             assert_eq!(ours, models, "key {which}: phase, due, failures, adds, reasons");
             let held = self.held.iter().find(|held| held.out.key == found.key);
-            assert_eq!(found.epoch, held.map(|held| held.out.epoch), "the number of its hand-out");
+            assert_eq!(
+                found.epoch,
+                held.map(|held| held.out.epoch.unsigned_abs()),
+                "the number of its hand-out"
+            );
             let since = model.since.filter(|_| phase > 0).map(|since| self.time().since(since));
             assert_eq!(found.since, since, "key {which}, {found:?}: since when");
         }

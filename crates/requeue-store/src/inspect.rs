@@ -36,8 +36,8 @@ pub struct Entry {
     pub due: Option<Duration>,
     /// Of a key with a worker: whether it was added again, and runs once more.
     pub dirty: bool,
-    /// Of a key with a worker: the number of its hand-out.
-    pub epoch: Option<i64>,
+    /// Of a key in flight: the fencing token of its delivery, [`Item::epoch`](crate::Item::epoch).
+    pub epoch: Option<u64>,
     /// Of a key with a worker: how long until its lease runs out, unless renewed.
     pub lease: Option<Duration>,
     /// Failures in a row.

@@ -82,11 +82,18 @@ impl Item {
         self.out.asked.priority = priority;
     }
 
-    /// The number of this hand-out: the fencing token. Of two hand-outs of a key the later has the
-    /// greater one, for ever, whatever happened between them.
+    /// The fencing token: a number that is greater for each later delivery of the key, also after the
+    /// store has failed over to a replica that lags or a backup was restored.
+    ///
+    /// No two deliveries of a queue have the same. It is about the time of the delivery in microseconds
+    /// since 1970, so until the year 2255 it is below 2⁵³, up to which JavaScript and JSON keep integers
+    /// exact; and it fits a `bigint`, as a column for it is. [`Context::epoch`] has the same type.
+    ///
+    /// [`Context::epoch`]: requeue::workers::Context::epoch
     #[must_use]
-    pub const fn epoch(&self) -> i64 {
-        self.out.epoch
+    pub const fn epoch(&self) -> u64 {
+        // Engines count upwards from 0, or from the time.
+        self.out.epoch.unsigned_abs()
     }
 
     /// How long the key was ready; if it was added while with a worker, from that add.

@@ -284,7 +284,7 @@ impl Row {
             },
             due: due.map(|at| until(now, at)),
             lease: self.run.map(|run| until(now, run.lease_until)),
-            epoch: self.run.map(|run| run.epoch),
+            epoch: self.run.map(|run| run.epoch.unsigned_abs()),
             failures: self.failures,
             priority: self.asked.priority,
             adds: self.asked.adds,

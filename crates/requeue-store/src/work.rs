@@ -104,8 +104,7 @@ impl WorkItem for Item {
     }
 
     fn epoch(&self) -> u64 {
-        // They begin at 1.
-        Self::epoch(self).unsigned_abs()
+        Self::epoch(self)
     }
 
     fn lost(&self) -> impl Future<Output = ()> + Send + use<> {

@@ -42,7 +42,7 @@ impl Loan for Item {
         self.adds()
     }
 
-    fn epoch(&self) -> i64 {
+    fn epoch(&self) -> u64 {
         self.epoch()
     }
 

@@ -24,6 +24,9 @@
 //! server, not of its clients, may undo those of its last moment, which is as if their leases had
 //! run out.
 //!
+//! If an asynchronous standby is promoted, adds and claims that it had not received are lost. Name a
+//! standby in `synchronous_standby_names` to prevent that. Epochs rise in either case.
+//!
 //! # Adds in a transaction of one's own
 //!
 //! `requeue.add` and `requeue.add_many` add keys in whatever transaction they are called in, from

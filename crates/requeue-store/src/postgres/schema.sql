@@ -13,7 +13,7 @@ create table requeue.queues (
     waited_until bigint not null default 0
 );
 
--- The numbers of hand-outs, which never go back.
+-- The epochs of deliveries: see `raise_epochs`.
 create sequence requeue.epochs;
 
 -- A row for each key that has a state.

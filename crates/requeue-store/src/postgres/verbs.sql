@@ -19,6 +19,40 @@ create function requeue.is_renewed(in_epoch bigint, t bigint) returns boolean la
         select from requeue.renewals r where r.epoch = in_epoch and r.lease_until > t
     );
 
+-- Raises the next epochs to the time in microseconds since 1970, unless they are greater.
+--
+-- The sequence alone makes epochs rise, also while the clock is set back. But the sequence itself falls
+-- back when a replica is promoted without the last transactions, when a backup is restored, and by
+-- `setval`. The clock has then passed all epochs that are lost.
+--
+-- Most claims only read the sequence. A claim that finds it behind the clock by more than `slack` sets
+-- it, which happens 20 times a second at most. The slack is shorter than a failover takes. It also makes
+-- setting safe: to read a sequence and to set it are two steps, and the claims that draw epochs between
+-- them would have to draw 50,000 to get beyond the time that is set.
+--
+-- Two claims must not set it at once, which takes a lock. A lock that lasts until the commit would make
+-- claims wait for each other's commits. A lock of the session would stay if the statement were cancelled.
+-- So the lock is taken in a subtransaction that is rolled back at once. `setval` is not undone by that.
+create function requeue.raise_epochs() returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+    slack constant bigint := 50000;
+begin
+    if (select s.last_value from requeue.epochs s) >= requeue.now() - slack then
+        return;
+    end if;
+    begin
+        -- `decides` takes no negative number.
+        perform pg_advisory_xact_lock(1920036197, -1);
+        if (select s.last_value from requeue.epochs s) < requeue.now() - slack then
+            perform setval('requeue.epochs', requeue.now());
+        end if;
+        raise sqlstate 'RQ000';
+    exception when sqlstate 'RQ000' then
+        null;
+    end;
+end $$;
+
 -- Hands out keys, after those whose leases have run out have failed.
 --
 -- Nothing is looked for below `in_lows`, of the low, the normal, the high priority and of leases:
@@ -119,6 +153,9 @@ begin
         lows[band] := case when cardinality(here) = wanted then until_at else t end - slack;
     end loop;
 
+    if cardinality(taken) > 0 then
+        perform requeue.raise_epochs();
+    end if;
     return query
     update requeue.keys x set state = 1, at = null, not_before = 0, adds = 0, reasons = 0,
         epoch = nextval('requeue.epochs'), lease_until = requeue.later(t, in_lease), run_since = t,

@@ -34,7 +34,7 @@ impl Redis {
         let Claim { max, oldest, lease, expired, .. } = claim;
         let mut command = self.scripts.claim.on(&shards[number]);
         command.arg(max).arg(oldest).arg(micros(lease)).arg(held(queue));
-        command.arg(values::expired(&expired.nth(number + 1)));
+        command.arg(values::expired(&expired.nth(number + 1))).arg(shards.len());
         let line = (Line::WaitingClaims, WAIT);
         let run = self.run_and_wait(&shards[number], &self.scripts.claim, &command, line);
         let (answer, replicas) = in_time(CLAIMING, &shards[number], run).await?;

@@ -214,7 +214,7 @@ impl Redis {
     }
 }
 
-/// Of a shard's number of a hand-out, the queue's: no two shards have the same.
+/// The queue's epoch for an epoch of a shard: no two shards have the same.
 fn epoch_of(epoch: i64, number: usize, count: usize) -> i64 {
     // A queue has 256 shards at most.
     epoch.saturating_mul(count as i64).saturating_add(number as i64)

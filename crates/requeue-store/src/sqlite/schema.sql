@@ -6,7 +6,8 @@ create table queues (
     early_add integer not null
 ) strict;
 
--- The numbers of hand-outs, which never go back.
+-- The last epoch. The next one is greater, and at least the time in microseconds since 1970, so that
+-- epochs also rise after a backup was restored.
 create table epochs (last integer not null) strict;
 insert into epochs values (0);
 

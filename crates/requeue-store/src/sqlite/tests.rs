@@ -281,9 +281,13 @@ impl Machine {
     }
 
     async fn process(&self) -> (Sqlite, Place) {
+        self.process_with(&at(&self.dir)).await
+    }
+
+    async fn process_with(&self, file: &std::path::Path) -> (Sqlite, Place) {
         let now = Arc::clone(&self.now);
         let clock: Clock = Arc::new(move || now.lock().expect("nobody panics").clone());
-        let engine = Sqlite::open_with(&at(&self.dir), Synchronous::Normal, clock);
+        let engine = Sqlite::open_with(file, Synchronous::Normal, clock);
         let engine = engine.expect("the file opens");
         engine.migrate().await.expect("the schema is made");
         let place = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
@@ -326,7 +330,8 @@ async fn who_sets_the_clock_neither_ends_a_lease_nor_makes_one_longer() {
         a.0.add(&a.1, ask("k", crate::Add::now())).await.expect("added");
         let later = crate::Add::after(Duration::from_secs(60));
         a.0.add(&a.1, ask("later", later)).await.expect("added");
-        assert_eq!(claimed(&a).await, [("k".to_owned(), 1)]);
+        let first = 9 * HOUR;
+        assert_eq!(claimed(&a).await, [("k".to_owned(), first)]);
         let mut processes = vec![a];
         for &by in by {
             machine.set_clock(by);
@@ -341,13 +346,60 @@ async fn who_sets_the_clock_neither_ends_a_lease_nor_makes_one_longer() {
             assert_eq!(k.expect("it is there").lease, Some(left), "{by:?}");
         }
         let (a, place) = &processes[0];
-        let renewed = a.renew(place, vec![("k".into(), 1)], LEASE).await.expect("renewed");
+        let renewed = a.renew(place, vec![("k".into(), first)], LEASE).await.expect("renewed");
         assert_eq!(renewed, [Renewed::Yes]);
         machine.pass(LEASE.as_micros() as i64);
         let b = processes.last().expect("there are some");
-        assert_eq!(claimed(b).await[0], ("k".to_owned(), 2));
+        let (key, epoch) = claimed(b).await.remove(0);
+        assert!(key == "k" && epoch > first, "{key} {epoch}");
         machine.pass(30 * SECOND);
         assert!(claimed(b).await.iter().any(|(key, _)| key == "later"));
+    }
+}
+
+/// Delivers some keys once, and returns their epochs.
+async fn epochs(process: &(Sqlite, Place)) -> Vec<i64> {
+    let (engine, place) = process;
+    for key in ["a", "b", "c"] {
+        engine.add(place, ask(key, crate::Add::now())).await.expect("added");
+    }
+    let claimed = claimed(process).await;
+    let end = |(key, epoch): &(String, i64)| {
+        let how = crate::engine::How::Succeed;
+        End { key: key.as_str().into(), epoch: *epoch, how }
+    };
+    let ended = engine.finish(place, claimed.iter().map(end).collect()).await;
+    assert_eq!(ended.expect("ended"), [true; 3]);
+    claimed.into_iter().map(|(_, epoch)| epoch).collect()
+}
+
+#[tokio::test]
+async fn epochs_rise_after_a_backup_was_restored_and_after_the_clock_was_set() {
+    for is_another_start in [false, true] {
+        let machine = Machine::new();
+        let original = machine.process().await;
+        let mut all = vec![epochs(&original).await];
+        let backup = machine.dir.path().join("backup");
+        let connection = rusqlite::Connection::open(at(&machine.dir)).expect("it opens");
+        let sql = "vacuum into ?1";
+        connection.execute(sql, [backup.to_string_lossy()]).expect("it is made");
+        for by in [0, HOUR, -HOUR, 0] {
+            machine.pass(SECOND);
+            machine.set_clock(by);
+            all.push(epochs(&original).await);
+        }
+        // The backup has none of these deliveries.
+        if is_another_start {
+            machine.start_again();
+        }
+        machine.pass(HOUR);
+        let restored = machine.process_with(&backup).await;
+        for by in [0, -HOUR] {
+            machine.set_clock(by);
+            all.push(epochs(&restored).await);
+        }
+        let all = all.concat();
+        assert!(all.windows(2).all(|two| two[0] < two[1]), "{is_another_start}: {all:?}");
     }
 }
 

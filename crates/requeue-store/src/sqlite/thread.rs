@@ -47,7 +47,10 @@ enum Job {
 /// A transaction, and its time.
 pub(super) struct Work<'c> {
     pub(super) connection: &'c Connection,
+    /// By the clock of the file.
     pub(super) now: Micros,
+    /// By the clock of the machine.
+    pub(super) clock: Micros,
 }
 
 #[derive(Debug)]
@@ -227,7 +230,8 @@ impl Server {
             while !verbs.as_slice().is_empty() {
                 let part = transaction.savepoint()?;
                 let Some(verb) = verbs.next() else { break };
-                let (went_well, tell) = verb(Some(&Work { connection: &part, now }));
+                let work = Work { connection: &part, now, clock: reading.clock };
+                let (went_well, tell) = verb(Some(&work));
                 told.push(tell);
                 if went_well {
                     part.commit()?;

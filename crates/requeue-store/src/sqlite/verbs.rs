@@ -65,8 +65,11 @@ impl Work<'_> {
     }
 
     fn hand_out(&self, queue: &Place, key: &Key, mut row: Row, lease: Duration) -> Result<HandOut> {
-        let sql = "update epochs set last = last + 1 returning last";
-        let epoch = self.connection.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+        // The machine's clock and not the file's: it is the one that a file has in common with a copy
+        // of it that is restored after a reboot, or on another machine.
+        let sql = "update epochs set last = max(last + 1, ?1) returning last";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let epoch = statement.query_row([self.clock], |row| row.get(0))?;
         let out = row.claim(key, epoch, lease, self.now);
         keep(self.connection, queue.id, key, Some(&row))?;
         Ok(out)

@@ -204,7 +204,7 @@ impl InMemory {
             since: entry.since.filter(|_| state != State::Waiting).map(|since| now.since(since)),
             due: entry.due.map(|due| due.since(now)),
             dirty: entry.phase == Phase::ProcessingDirty,
-            epoch: held.map(|(&epoch, _)| epoch),
+            epoch: held.map(|(&epoch, _)| epoch.unsigned_abs()),
             lease: held.map(|(_, held)| held.lease_until.since(now)),
             failures: entry.failures,
             priority: Priority::of(entry.priority),

@@ -363,10 +363,10 @@ impl Context {
         self.priority
     }
 
-    /// The number of this hand-out: of two of a key, the later has the greater one.
+    /// The fencing token: a number that is greater for each later delivery of the key.
     ///
-    /// In memory the numbers begin anew with the process. With a queue in a store they outlive it, and
-    /// only there are they a fence for what is written elsewhere.
+    /// In memory it starts at 1 in each process. Only a queue in a store has numbers that outlive the
+    /// process, so that other systems can refuse late writes by them.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch

@@ -4,6 +4,7 @@ mod changing;
 mod conforming;
 mod connecting;
 mod cuts;
+mod failover;
 mod locked;
 mod sql;
 mod waking;

@@ -74,7 +74,7 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
                 }
             }
         } else {
-            a.epoch.expect("it is with a worker")
+            a.epoch.expect("it is with a worker").cast_signed()
         };
         let ends = vec![End { key: "a".into(), epoch: a, how }];
         assert_eq!(engine.finish(&queue, ends).await.expect("finished"), [true]);

@@ -1,5 +1,5 @@
--- ARGV: how many at most, how many of them oldest first, the lease, whether early adds are held, and
--- how those fail whose leases have run out. Answers how long until the next may be ready, -1 if that is
+-- ARGV: how many at most, how many of them oldest first, the lease, whether early adds are held, how
+-- those fail whose leases have run out, and how many shards the queue has. Answers how long until the next may be ready, -1 if that is
 -- not known or never; and of each key itself, and in one string, which values.rs reads: epoch, adds,
 -- reasons, priority, failures, how long it was ready.
 local HAND_OUT = '>dI4I4bI4d'
@@ -69,8 +69,11 @@ end
 
 local answer = { -1 }
 if #keys > 0 then
-  -- They rise by themselves, and by the clock where the last one was lost.
+  -- They rise by themselves, and by the clock where the last one was lost. The queue's epoch is the
+  -- shard's times the number of shards. So the shard counts in steps of that many microseconds: the time
+  -- in microseconds times 16 is more than 2^53, the end of the integers that a double holds.
   local epoch = tonumber(redis.call('GET', EPOCH) or 0)
+  local least = math.ceil(at / tonumber(ARGV[6]))
   local written, leased, taken, changed = {}, {}, {}, {}
   local leased_until = text_of(lease_until)
   for i, text in ipairs(find(keys)) do
@@ -79,7 +82,7 @@ if #keys > 0 then
       remove(key)
     elseif #text < RUNNING_SIZE then
       -- It was pending and nothing else, as most are.
-      epoch = math.max(epoch + 1, at)
+      epoch = math.max(epoch + 1, least)
       local _
       _, since, adds, reasons, priority = struct.unpack(PENDING, text)
       adds = math.max(adds, 1)
@@ -91,7 +94,7 @@ if #keys > 0 then
       leased[#leased + 1] = key
       append(taken, BANDS[priority + 2], key)
     else
-      epoch = math.max(epoch + 1, at)
+      epoch = math.max(epoch + 1, least)
       local row = read(key, text)
       row.epoch, row.lease_until, row.run_since = epoch, lease_until, at
       row.run_adds, row.run_reasons = math.max(row.adds, 1), row.reasons

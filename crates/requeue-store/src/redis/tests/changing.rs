@@ -305,6 +305,43 @@ async fn a_key_that_ends_leaves_nothing_and_its_numbers_rise() {
     }
 }
 
+/// As many shards as there may be still leave epochs below 2⁵³; and two of them never have the same.
+#[tokio::test]
+async fn epochs_of_any_number_of_shards_are_small_and_rise_without_the_last_one() {
+    let Some(server) = Server::start() else { return };
+    let keys: Vec<String> = (0..60).map(|n| n.to_string()).collect();
+    for shards in [1, 3, 16, 256] {
+        let queue = open(&format!("{}?shards={shards}", server.url("")), &name("epochs")).await;
+        let (mut last, mut all) = (HashMap::new(), HashSet::new());
+        for round in 0..4 {
+            queue.add_all(keys.clone()).await.expect("added");
+            let mut left = keys.len();
+            while left > 0 {
+                for item in queue.get_many(left).await {
+                    let (key, epoch) = (item.to_string(), item.epoch());
+                    assert!(epoch < 1 << 53, "{shards}: {epoch}");
+                    assert!(all.insert(epoch), "{shards}: {epoch} twice");
+                    let least = epoch + if round == 1 { 3_500_000_000 } else { 0 };
+                    assert!(last.insert(key, least) < Some(epoch), "{shards}, {round}");
+                    item.succeed().await.expect("it is ours");
+                    left -= 1;
+                }
+            }
+            for kept in server.cli(&["keys", "requeue:*:epoch"]).lines() {
+                match round {
+                    // As a failover may.
+                    0 => _ = server.cli(&["del", kept]),
+                    // As if the clock were set back by an hour.
+                    1 => {
+                        _ = server.cli(&["incrby", kept, &(3_600_000_000_u64 / shards).to_string()])
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_queue_whose_rows_were_removed_is_empty_and_goes_on() {
     let Some(server) = Server::start() else { return };
