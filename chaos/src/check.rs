@@ -8,24 +8,27 @@ use crate::event::{Event, Kind, Outcome};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Violation {
     /// Two hand-outs of a key have one number.
-    Twice { key: u32, epoch: i64 },
+    Twice { key: u32, epoch: u64 },
+    /// A later hand-out of a key has a smaller number: its holder had the key at a time when the one with
+    /// the greater number had been there for longer than a lease.
+    Fell { key: u32, epoch: u64, at: u64, later: u64 },
     /// An add was acknowledged, and no run began after it.
     LostAdd { key: u32, begun: u64 },
     /// Somebody had the key, as far as it knew, after a later hand-out had arrived.
-    TwoHolders { key: u32, epoch: i64, at: u64, later: i64 },
+    TwoHolders { key: u32, epoch: u64, at: u64, later: u64 },
     /// The end of a hand-out was taken after a later one had arrived.
-    StaleEnd { key: u32, epoch: i64, later: i64 },
+    StaleEnd { key: u32, epoch: u64, later: u64 },
 }
 
 impl Violation {
     /// The key, and the hand-outs that it is about, from the first to the last.
-    pub(crate) const fn about(&self) -> (u32, i64, i64) {
+    pub(crate) const fn about(&self) -> (u32, u64, u64) {
         match *self {
             Self::Twice { key, epoch } => (key, epoch, epoch),
-            Self::LostAdd { key, .. } => (key, i64::MAX, i64::MAX),
-            Self::TwoHolders { key, epoch, later, .. } | Self::StaleEnd { key, epoch, later } => {
-                (key, epoch, later)
-            }
+            Self::LostAdd { key, .. } => (key, u64::MAX, u64::MAX),
+            Self::Fell { key, epoch, later, .. }
+            | Self::TwoHolders { key, epoch, later, .. }
+            | Self::StaleEnd { key, epoch, later } => (key, epoch, later),
         }
     }
 }
@@ -53,12 +56,11 @@ pub(crate) struct Losses {
 
 impl Losses {
     /// Whether an add that was begun and acknowledged then may be lost. Who stood still may have heard of
-    /// that only after the death, by a moment.
+    /// that long after the death.
     fn has_add(&self, begun: u64, at: u64) -> bool {
         let Some(moment) = self.adds else { return false };
-        self.deaths.iter().any(|&Death { from, to }| {
-            begun <= to && (from.saturating_sub(moment)..=to.saturating_add(moment)).contains(&at)
-        })
+        let has = |death: &Death| begun <= death.to && at >= death.from.saturating_sub(moment);
+        self.deaths.iter().any(has)
     }
 
     /// Whether one may have the key at this time, and another since then.
@@ -84,7 +86,7 @@ pub(crate) struct Tally {
 
 #[derive(Clone, Copy)]
 struct HandOut {
-    epoch: i64,
+    epoch: u64,
     at: u64,
 }
 
@@ -106,7 +108,7 @@ pub(crate) fn examine(events: &[Event], losses: &Losses) -> (Vec<Violation>, Tal
     let firsts: BTreeMap<u32, Vec<HandOut>> =
         hand_outs.iter().map(|(&key, hand_outs)| (key, firsts(hand_outs))).collect();
     // The hand-out of a key after `epoch` that arrived first.
-    let later = |key: u32, epoch: i64| {
+    let later = |key: u32, epoch: u64| {
         let hand_outs = hand_outs.get(&key)?;
         let after = hand_outs.partition_point(|hand_out| hand_out.epoch <= epoch);
         firsts.get(&key)?.get(after).copied()
@@ -135,6 +137,10 @@ pub(crate) fn examine(events: &[Event], losses: &Losses) -> (Vec<Violation>, Tal
                 };
                 if later.at >= at {
                     tally.late_writes += 1;
+                } else if later.at.saturating_add(losses.lease) < at {
+                    // What a server loses is no reason: nothing of before it is renewed.
+                    let later = later.epoch;
+                    violations.push(Violation::Fell { key, epoch, at, later });
                 } else if losses.has_holder(at, later.at) {
                     tally.lost_holders += 1;
                 } else {
@@ -171,7 +177,7 @@ mod tests {
     use super::*;
 
     fn check(events: &[Event]) -> Vec<Violation> {
-        examine(events, &Losses::default()).0
+        examine(events, &Losses { lease: 5, ..Losses::default() }).0
     }
 
     fn event(process: u32, kind: Kind) -> Event {
@@ -208,6 +214,8 @@ mod tests {
         assert_eq!(got, [Violation::Twice { key: 7, epoch: 2 }]);
         let wrote = with(Kind::Wrote { epoch: 1, at: 22, landed: 22 });
         assert_eq!(wrote, [Violation::TwoHolders { key: 7, epoch: 1, at: 22, later: 2 }]);
+        let wrote = with(Kind::Wrote { epoch: 1, at: 26, landed: 26 });
+        assert_eq!(wrote, [Violation::Fell { key: 7, epoch: 1, at: 26, later: 2 }]);
         let ended = with(Kind::Ended { epoch: 1, begun: 22, outcome: Outcome::Held });
         assert_eq!(ended, [Violation::StaleEnd { key: 7, epoch: 1, later: 2 }]);
         assert_eq!(with(Kind::Ended { epoch: 1, begun: 22, outcome: Outcome::Lost }), []);
@@ -249,7 +257,9 @@ mod tests {
             let expected = if lost { (0, 0, 1) } else { (1, 0, 0) };
             assert_eq!(examined(wrote, &losses(from, to, None)), expected, "{from} {to}");
         }
-        // Nobody may take a stale end, or give a number twice.
+        // Nobody may take a stale end, or give a number twice or a smaller one.
+        let fell = Kind::Wrote { epoch: 1, at: 26, landed: 27 };
+        assert_eq!(examined(fell, &losses(19, 25, Some(9))), (1, 0, 0));
         let ended = Kind::Ended { epoch: 1, begun: 22, outcome: Outcome::Held };
         assert_eq!(examined(ended, &losses(19, 20, Some(9))), (1, 0, 0));
         assert_eq!(examined(Kind::Got { epoch: 2, at: 19 }, &losses(19, 20, Some(9))), (1, 0, 0));

@@ -41,18 +41,20 @@ pub struct Plan {
 enum Deed {
     Kill,
     Freeze,
-    Strike,
+    Strike(Fault),
     Cut(Point),
     Hold(Point),
 }
 
 /// A round of them. All are done, in an order that is drawn, before the next.
-const ROUND: [Deed; 11] = [
+const ROUND: [Deed; 13] = [
     Deed::Kill,
     Deed::Kill,
     Deed::Freeze,
     Deed::Freeze,
-    Deed::Strike,
+    Deed::Strike(Fault::Killed),
+    Deed::Strike(Fault::Promoted),
+    Deed::Strike(Fault::Restored),
     Deed::Cut(Point::Request),
     Deed::Cut(Point::HalfRequest),
     Deed::Cut(Point::Answer),
@@ -194,8 +196,10 @@ impl<'a> Run<'a> {
         match deed {
             Deed::Kill => self.kill()?,
             Deed::Freeze => self.freeze().await?,
-            Deed::Strike => {
-                if let Some((fault, death)) = self.plan.subject.strike(self.rounds).await? {
+            Deed::Strike(fault) => {
+                let n = self.rounds;
+                let long = Duration::from_millis(self.rng.u64(100..1500));
+                if let Some((fault, death)) = self.plan.subject.strike(fault, n, long).await? {
                     self.count(fault);
                     self.losses.deaths.extend(death);
                 }

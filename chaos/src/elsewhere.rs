@@ -66,8 +66,9 @@ impl Elsewhere {
                 let key = key(rng);
                 let add = format!("begin; select requeue.add('chaos', '{key}')");
                 client.batch_execute(&add).await?;
-                // Mostly within a lease.
-                rest(Duration::from_millis(rng.u64(..700)), over).await;
+                // Mostly within a lease, and sometimes for seconds.
+                let longest = if rng.u8(..6) == 0 { 4000 } else { 700 };
+                rest(Duration::from_millis(rng.u64(..longest)), over).await;
                 // There was no add before this.
                 let begun = now();
                 let end = if which == 1 { "rollback" } else { "commit" };

@@ -30,11 +30,11 @@ pub(crate) enum Kind {
     /// An add that was begun at one time was acknowledged by another.
     Added { begun: u64, at: u64 },
     /// It got the key.
-    Got { epoch: i64, at: u64 },
+    Got { epoch: u64, at: u64 },
     /// It had the key, as far as it knew, at one time, and wrote something that landed at another.
-    Wrote { epoch: i64, at: u64, landed: u64 },
+    Wrote { epoch: u64, at: u64, landed: u64 },
     /// It has ended its run.
-    Ended { epoch: i64, begun: u64, outcome: Outcome },
+    Ended { epoch: u64, begun: u64, outcome: Outcome },
 }
 
 /// What was said to the end of a run.
@@ -49,7 +49,7 @@ pub(crate) enum Outcome {
 }
 
 impl Kind {
-    pub(crate) const fn epoch(&self) -> Option<i64> {
+    pub(crate) const fn epoch(&self) -> Option<u64> {
         match *self {
             Self::Added { .. } => None,
             Self::Got { epoch, .. } | Self::Wrote { epoch, .. } | Self::Ended { epoch, .. } => {

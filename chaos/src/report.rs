@@ -24,13 +24,15 @@ pub(crate) enum Fault {
     TakenOver,
     TakenOverLate,
     Elected,
+    Promoted,
+    Restored,
     Snapshot,
     Committed,
     RolledBack,
 }
 
 impl Fault {
-    const ALL: [(Self, &'static str); 16] = [
+    const ALL: [(Self, &'static str); 18] = [
         (Self::ProcessKilled, "processes killed"),
         (Self::Frozen, "processes frozen"),
         (Self::Ahead, "processes whose clock is an hour ahead"),
@@ -44,6 +46,8 @@ impl Fault {
         (Self::TakenOver, "masters killed, whose replica was told to take over"),
         (Self::TakenOverLate, "masters killed, whose replica had missed their last moment"),
         (Self::Elected, "masters killed, whose replica was elected"),
+        (Self::Promoted, "replicas promoted that lagged"),
+        (Self::Restored, "backups restored"),
         (Self::Snapshot, "transactions open elsewhere"),
         (Self::Committed, "transactions open with an add, committed"),
         (Self::RolledBack, "transactions open with an add, rolled back"),

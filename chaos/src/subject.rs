@@ -1,9 +1,12 @@
 //! The stores that histories are of, and what their servers may lose.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use requeue_servers::{Failover, Language, Postgres, Proxy, Redis, RedisCluster};
+use rusqlite::Connection;
+use rusqlite::backup::Backup;
 use tempfile::TempDir;
 
 use crate::check::{Death, Losses};
@@ -23,7 +26,7 @@ pub struct Subject {
 
 #[derive(Debug)]
 enum Server {
-    File(#[allow(dead_code, reason = "it is removed when this is dropped")] TempDir),
+    File(Arc<TempDir>),
     Postgres(Arc<Postgres>),
     Redis(Arc<Redis>),
     Cluster(Arc<RedisCluster>),
@@ -34,6 +37,8 @@ enum Server {
 /// two more if the disk is slow; and what its replicas have not got yet.
 const UNWRITTEN: Duration = Duration::from_secs(3);
 const UNCOPIED: Duration = Duration::from_secs(2);
+/// The file of a store on SQLite.
+const FILE: &str = "queues.db";
 
 impl Subject {
     /// `sqlite`, `postgres`, `redis` and `rediscluster` stand for one of their own; so do
@@ -52,8 +57,8 @@ impl Subject {
         let started = match name {
             "sqlite" => {
                 let dir = tempfile::tempdir()?;
-                let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-                Some((url, Server::File(dir)))
+                let url = format!("sqlite:{}", dir.path().join(FILE).display());
+                Some((url, Server::File(Arc::new(dir))))
             }
             "postgres" => Postgres::start().map(|server| {
                 let server = Arc::new(server);
@@ -112,26 +117,60 @@ impl Subject {
         let adds = match &*self.name {
             "redis-everysec" => Some(UNWRITTEN),
             "rediscluster" => Some(UNCOPIED),
+            // Only what is younger than a backup or a replica that lags.
+            "sqlite" | "postgres" => Some(Duration::ZERO),
             _ => None,
         };
         let nanos = |duration: Duration| duration.as_nanos() as u64;
         Losses { deaths: Vec::new(), adds: adds.map(nanos), lease: nanos(LEASE) }
     }
 
-    /// Has a server die, and is back when there is one again; the `n`th time. What dies may lose
-    /// something, if a death is given.
-    pub(crate) async fn strike(&self, n: u32) -> Result<Option<(Fault, Option<Death>)>, Failed> {
+    /// Does this to a server, and is back when there is one again; the `n`th time. Where a replica or a
+    /// backup takes its place, that is `long` behind. What dies may lose something, if a death is given.
+    pub(crate) async fn strike(
+        &self,
+        fault: Fault,
+        n: u32,
+        long: Duration,
+    ) -> Result<Option<(Fault, Option<Death>)>, Failed> {
         let from = now();
         let struck: Box<dyn FnOnce() -> (Fault, Option<Death>) + Send> = match &self.server {
-            Server::File(_) | Server::Other => return Ok(None),
-            Server::Postgres(server) => {
-                let server = Arc::clone(server);
+            Server::File(dir) if fault == Fault::Restored => {
+                let dir = Arc::clone(dir);
                 Box::new(move || {
-                    server.kill();
-                    server.restart();
-                    (Fault::Killed, None)
+                    let restored = restore(dir.path(), long);
+                    restored.unwrap_or_else(|error| panic!("the file is not restored: {error}"));
+                    (fault, Some(Death { from, to: now() }))
                 })
             }
+            Server::Postgres(server) => {
+                let server = Arc::clone(server);
+                Box::new(move || match fault {
+                    Fault::Promoted => {
+                        server.follow();
+                        std::thread::sleep(long);
+                        // It may not have got yet what was written just now.
+                        let from = now() - UNCOPIED.as_nanos() as u64;
+                        server.leave_behind();
+                        std::thread::sleep(long);
+                        server.promote();
+                        (fault, Some(Death { from, to: now() }))
+                    }
+                    Fault::Restored => {
+                        server.back_up();
+                        std::thread::sleep(long);
+                        server.restore();
+                        (fault, Some(Death { from, to: now() }))
+                    }
+                    _ => {
+                        server.kill();
+                        server.restart();
+                        (Fault::Killed, None)
+                    }
+                })
+            }
+            _ if fault != Fault::Killed => return Ok(None),
+            Server::File(_) | Server::Other => return Ok(None),
             Server::Redis(server) => {
                 let server = Arc::clone(server);
                 let loses = self.name == "redis-everysec";
@@ -163,4 +202,18 @@ impl Subject {
         // Whoever else is at work here goes on.
         Ok(Some(tokio::task::spawn_blocking(struck).await?))
     }
+}
+
+/// Restores a backup that is `long` old, while the file is in use.
+fn restore(dir: &Path, long: Duration) -> rusqlite::Result<()> {
+    let backup = dir.join("backup.db");
+    // There is none the first time.
+    let _ = std::fs::remove_file(&backup);
+    let mut file = Connection::open(dir.join(FILE))?;
+    file.busy_timeout(Duration::from_secs(60))?;
+    file.execute("vacuum into ?1", [backup.to_string_lossy()])?;
+    std::thread::sleep(long);
+    let backup = Connection::open(&backup)?;
+    // All pages in one step, so that nobody sees a part of it.
+    Backup::new(&backup, &mut file)?.run_to_completion(i32::MAX, Duration::from_millis(5), None)
 }

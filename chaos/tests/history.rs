@@ -20,6 +20,8 @@ const TRANSACTIONS: [&str; 3] = [
     "transactions open with an add, committed",
     "transactions open with an add, rolled back",
 ];
+const RESTORED: [&str; 1] = ["backups restored"];
+const PROMOTED: [&str; 1] = ["replicas promoted that lagged"];
 const CLUSTER: [&str; 1] = ["masters killed, whose replica had missed their last moment"];
 
 async fn is_sound(store: &str, faults: &[&[&str]]) {
@@ -49,12 +51,13 @@ async fn is_sound(store: &str, faults: &[&[&str]]) {
 
 #[tokio::test]
 async fn of_a_file() {
-    is_sound("sqlite", &[&ANYWHERE]).await;
+    is_sound("sqlite", &[&ANYWHERE, &RESTORED]).await;
 }
 
 #[tokio::test]
 async fn of_postgresql() {
-    is_sound("postgres", &[&ANYWHERE, &CLOCKS, &CONNECTIONS, &TRANSACTIONS]).await;
+    let faults = [&ANYWHERE[..], &CLOCKS, &CONNECTIONS, &TRANSACTIONS, &PROMOTED, &RESTORED];
+    is_sound("postgres", &faults).await;
 }
 
 #[tokio::test]
