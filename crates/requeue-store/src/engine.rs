@@ -161,6 +161,12 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Brings the schema up to this version.
     fn migrate(&self) -> Answer<'_, ()>;
 
+    /// Closes all connections that do not close with the process by themselves. Nothing can be asked
+    /// for afterwards.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Opens the queue, and makes it if there is none. Its early adds are what its maker said.
     fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place>;
 

@@ -54,7 +54,7 @@ impl Store {
         let engine: Arc<dyn Engine> = match Address::parse(url)? {
             #[cfg(feature = "sqlite")]
             Address::Sqlite(path, synchronous) => {
-                let said = format!("sqlite:{}", path.display());
+                let said = "the store can't be opened";
                 // It waits for the disk.
                 let opened = tokio::task::spawn_blocking(move || {
                     crate::sqlite::Sqlite::open(&path, synchronous)
@@ -88,6 +88,41 @@ impl Store {
     pub async fn migrate(&self) -> Result<(), MigrateError> {
         let migrated = self.engine.migrate().await;
         migrated.map_err(|fault| MigrateError::of("the schema was not brought up to date", fault))
+    }
+
+    /// Closes the store, for all handles of it and of its queues. Call it before the process exits.
+    ///
+    /// With a file, this completes what was asked for before, and closes the file. If no other process
+    /// has it open, `FILE` alone then holds all queues, and can be copied. If a process exits without
+    /// this, or others have the file open, `FILE-wal` holds the last changes: it belongs to the file.
+    /// The connections to servers need no closing, and stay open.
+    ///
+    /// Whatever is called on a queue of a file afterwards fails, and keys that are held by this
+    /// process are lost when their leases end. So [shut down](Queue::shut_down) the queues first, and
+    /// wait until they are [settled](Queue::settled).
+    ///
+    /// Cancel safe, but then `FILE-wal` may stay.
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let (file, copy) = (dir.path().join("queues.db"), dir.path().join("copy.db"));
+    /// # let url = format!("sqlite:{}", file.display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let store = Store::connect(&url).await?;
+    /// store.migrate().await?;
+    /// store.queue("mail").open().await?.add("alice").await?;
+    ///
+    /// store.close().await;
+    /// std::fs::copy(&file, &copy)?;
+    /// # let store = Store::connect(&format!("sqlite:{}", copy.display())).await?;
+    /// # assert_eq!(store.queue("mail").open().await?.counts().await?.ready, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn close(&self) {
+        self.engine.close().await;
     }
 
     /// The queue with this name, to be [opened](Opening::open).

@@ -12,14 +12,14 @@ use requeue_store::{Add, Added, Key, Merge, Priority, Queue};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::early_add;
 use super::flags::{self, AddFlags};
+use super::{block_on, early_add};
 use crate::args::Summary;
 use crate::command::escaped;
 use crate::exit::{Ended, Exit, Refusal, complain};
 use crate::input::{Ask, Bad, Change, Format, Records, Why};
 use crate::reader::Sink;
-use crate::run::{Runner, block_on};
+use crate::run::Runner;
 use crate::signals::Level;
 use crate::source::{Input, Source};
 use crate::summary::{counted, shown};

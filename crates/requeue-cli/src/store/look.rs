@@ -8,11 +8,10 @@ use requeue_store::{ChangeError, Counts, Entry, Key, Queue};
 use serde::Serialize;
 
 use super::flags::{CancelFlags, ParkedFlags, ReviveFlags, StatusFlags};
-use super::refusal;
+use super::{block_on, refusal};
 use crate::command;
 use crate::exit::{Ended, Exit, Refusal, complain, print};
 use crate::json::Written;
-use crate::run::block_on;
 use crate::summary;
 
 /// How many keys are looked at together.

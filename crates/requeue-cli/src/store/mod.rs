@@ -6,6 +6,7 @@ mod lending;
 mod look;
 mod warnings;
 
+use std::cell::OnceCell;
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,9 +30,30 @@ use crate::exit::{Ended, Exit, Refusal};
 use crate::input::{Format, Kind};
 use crate::letters::identity;
 use crate::reader;
-use crate::run::{self, Files, Parts, block_on};
+use crate::run::{self, Files, Parts};
 use crate::serve::Listener;
 use crate::source::Input;
+
+tokio::task_local! {
+    /// The store of this subcommand, once it is open.
+    static OPENED: OnceCell<Store>;
+}
+
+/// How long the store may take to close when all is done. A file that another process has locked may
+/// take longer; then its log stays beside it.
+const CLOSING: Duration = Duration::from_secs(5);
+
+/// Runs `future` on a runtime of its own, and then closes the store that it has opened: after that a
+/// file is complete without its log.
+fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+    run::block_on(OPENED.scope(OnceCell::new(), async {
+        let done = future.await;
+        if let Some(store) = OPENED.with(|opened| opened.get().cloned()) {
+            let _ = tokio::time::timeout(CLOSING, store.close()).await;
+        }
+        done
+    }))
+}
 
 /// `requeue run --store`: what is read goes through a store.
 pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
@@ -153,7 +175,10 @@ async fn connect(url: &str) -> Result<Store, Refusal> {
     if file(url) == Some(Path::new(":memory:")) {
         return Err(Refusal::usage(format!("{url}: it would be gone with this process")));
     }
-    Store::connect(url).await.map_err(refusal)
+    let store = Store::connect(url).await.map_err(refusal)?;
+    // There is one for each subcommand.
+    let _ = OPENED.with(|opened| opened.set(store.clone()));
+    Ok(store)
 }
 
 /// The file that a store is.

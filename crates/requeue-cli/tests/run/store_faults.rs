@@ -227,3 +227,53 @@ fn what_a_store_refuses_is_said_while_it_is_tried_again() {
     live.signal(Signal::TERM);
     assert_eq!(live.end().count("runs"), 1);
 }
+
+#[test]
+fn a_file_is_complete_without_its_log_when_the_program_has_ended() {
+    let dir = directory("store_closed");
+    let copy_has = |keys: [u64; 4]| {
+        for rest in ["jobs.db-wal", "jobs.db-shm"] {
+            assert!(!dir.join(rest).exists(), "{rest}");
+        }
+        let elsewhere = directory("store_closed_copy");
+        fs::copy(dir.join("jobs.db"), elsewhere.join("jobs.db")).unwrap();
+        assert_eq!(status(&elsewhere), keys);
+    };
+    add(&dir, &["a", "b"]);
+    copy_has([2, 0, 0, 0]);
+    assert_eq!(status(&dir), [2, 0, 0, 0]);
+    assert_eq!(call(&dir, "status", &["--queue", "typo"]).code(), Some(125));
+    assert_eq!(call(&dir, "cancel", &["b"]).code(), Some(0));
+    copy_has([1, 0, 0, 0]);
+    work(&dir, &["--retries", "0", "false"]);
+    copy_has([0, 0, 0, 1]);
+    assert_eq!(call(&dir, "revive", &["a"]).code(), Some(0));
+    copy_has([1, 0, 0, 0]);
+    assert_eq!(end(&mut requeue(&dir, "run", &["true"]), "c\n").code(), Some(0));
+    copy_has([0; 4]);
+    // One that a signal ends.
+    let mut live = Live::spawn(&mut requeue(&dir, "work", &["echo"]));
+    add(&dir, &["d"]);
+    live.wait_for("d");
+    until(|| status(&dir) == [0; 4]);
+    add(&dir, &["--after", "1h", "e"]);
+    assert!(dir.join("jobs.db-wal").exists(), "the worker has the file open");
+    live.signal(Signal::TERM);
+    live.end();
+    copy_has([0, 1, 0, 0]);
+}
+
+#[test]
+fn a_file_that_is_locked_at_the_start_is_named() {
+    let dir = directory("store_locked");
+    add(&dir, &["a"]);
+    let file = rusqlite::Connection::open(dir.join("jobs.db")).unwrap();
+    file.execute_batch("begin immediate").unwrap();
+    let failing = call(&dir, "add", &["--queue", "new", "b"]);
+    assert_eq!(failing.code(), Some(125));
+    let said = "jobs.db: another process holds the lock on the file";
+    assert!(failing.stderr.contains(said), "{}", failing.stderr);
+    file.execute_batch("rollback").unwrap();
+    add(&dir, &["b"]);
+    assert_eq!(status(&dir), [2, 0, 0, 0]);
+}

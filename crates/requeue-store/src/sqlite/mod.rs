@@ -1,6 +1,7 @@
 //! A file, for all processes of one machine.
 
 mod clock;
+mod reserve;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -13,12 +14,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 
 use self::clock::Clock;
 use self::thread::{Thread, Work};
 use crate::add::{Added, Cancelled, EarlyAdd};
-use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place, Renewed};
-use crate::error::Fault;
+use crate::engine::{Answer, Ask, BoxFuture, Claim, Claimed, End, Engine, Place, Renewed};
+use crate::error::{Fault, Kind};
 use crate::inspect::{Counts, Entry, State};
 use crate::key::Key;
 
@@ -66,8 +68,12 @@ impl Sqlite {
         work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Fault> {
         let done = self.change(queue, work).await?;
-        self.sender(queue.id).send_modify(|wakes| *wakes += 1);
+        self.wake(queue);
         Ok(done)
+    }
+
+    fn wake(&self, queue: &Place) {
+        self.sender(queue.id).send_modify(|wakes| *wakes += 1);
     }
 
     async fn change<T: Send + 'static>(
@@ -89,29 +95,59 @@ impl Sqlite {
     }
 }
 
+/// Tries again what fails for now, such as while another process has the file locked.
+async fn patiently<'a, T>(attempt: impl Fn() -> Answer<'a, T>) -> Result<T, Fault> {
+    let since = Instant::now();
+    loop {
+        match attempt().await {
+            Err(fault) if fault.kind == Kind::Absent && since.elapsed() < thread::OPENING => {
+                sleep(thread::PAUSE).await;
+            }
+            done => return done,
+        }
+    }
+}
+
 impl Engine for Sqlite {
     fn migrate(&self) -> Answer<'_, ()> {
-        Box::pin(self.thread.migrate())
+        Box::pin(patiently(|| Box::pin(self.thread.migrate())))
     }
 
     fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place> {
-        let name = name.to_owned();
-        Box::pin(async move {
+        let open = move || async move {
             self.thread.check().await?;
-            self.thread.call(move |at| at.open(&name, early_add)).await
-        })
+            let name = name.to_owned();
+            self.thread.call_growing(move |at| at.open(&name, early_add)).await
+        };
+        Box::pin(patiently(move || Box::pin(open())))
     }
 
     fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
-        let name = name.to_owned();
-        Box::pin(async move {
+        let find = move || async move {
             self.thread.check().await?;
+            let name = name.to_owned();
             self.reader().call(move |at| at.find(&name)).await
+        };
+        Box::pin(patiently(move || Box::pin(find())))
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            if let Some(reader) = &self.reader {
+                reader.close().await;
+            }
+            // If no other process has the file open, SQLite writes the log to it and removes the log.
+            self.thread.close().await;
         })
     }
 
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
-        Box::pin(self.add_to(queue, move |at, queue| at.add(&queue, &asks)))
+        Box::pin(async move {
+            let place = queue.clone();
+            let added = self.thread.call_growing(move |at| at.add(&place, &asks)).await?;
+            self.wake(queue);
+            Ok(added)
+        })
     }
 
     fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {

@@ -1,5 +1,7 @@
 //! Of the file, and of its verbs.
 
+mod file;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -244,7 +246,8 @@ async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing
     other.execute_batch("begin immediate").expect("it is free");
     let fault = fixture.engine.add(&place, vec![ask("a")]).await.expect_err("it is taken");
     assert_eq!(fault.kind, crate::error::Kind::Absent, "{}", fault.source);
-    assert!(fault.source.to_string().contains("locked"), "{}", fault.source);
+    let said = fault.source.to_string();
+    assert!(said.ends_with("q: another process holds the lock on the file"), "{said}");
     other.execute_batch("rollback").expect("it was ours");
 
     fixture.engine.add(&place, vec![ask("b")]).await.expect("added");

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, ffi};
 use tokio::sync::oneshot;
 
 use super::Synchronous;
 use super::clock::{Clock, Time};
-use crate::error::Fault;
+use super::reserve::Reserve;
+use crate::error::{Fault, Kind};
 use crate::time::Micros;
 
 /// What a file of ours has as its `application_id`: "rque".
@@ -20,10 +21,14 @@ const OURS: i32 = 0x7271_7565;
 const VERSION: i32 = 1;
 /// How many verbs one transaction takes at most.
 const MOST: usize = 256;
-/// How long another process may keep the file to itself.
+/// How long a transaction waits while another process has the file locked.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a file that SQLite does not wait for is left alone.
-const PAUSE: Duration = Duration::from_millis(5);
+/// How long it may take to open the file, and a queue in it: as long as an add may take.
+pub(super) const OPENING: Duration = Duration::from_secs(30);
+/// As many pages as SQLite can have.
+const MOST_PAGES: i64 = 4_294_967_294;
+/// How long a file is left alone between two attempts, where SQLite itself does not wait.
+pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
 /// How long the log may get. SQLite begins it anew only when nobody has written or reads what is not in the
 /// file itself: among several who are busy that may never be.
@@ -35,13 +40,21 @@ const REST: Duration = Duration::from_secs(5);
 /// Told whether what it did has been committed.
 type Told = Box<dyn FnOnce(Result<(), Fault>) + Send>;
 
-/// Does what it is for, in a transaction if there is one. Whether it went well, and whom to tell.
-type Verb = Box<dyn FnOnce(Option<&Work<'_>>) -> (bool, Told) + Send>;
+/// Does what it is for, in a transaction if there is one. Whether it went well, or what SQLite said,
+/// and whom to tell.
+type Run = Box<dyn FnOnce(Option<&Work<'_>>) -> (Result<(), Option<ffi::Error>>, Told) + Send>;
+
+struct Verb {
+    run: Run,
+    /// Whether it puts more into the file. What does not must go on while the disk is full.
+    grows: bool,
+}
 
 enum Job {
     Verb(Verb),
     Migrate(oneshot::Sender<Result<(), Fault>>),
     Check(oneshot::Sender<Result<(), Fault>>),
+    Close(oneshot::Sender<Result<(), Fault>>),
 }
 
 /// A transaction, and its time.
@@ -56,6 +69,7 @@ pub(super) struct Work<'c> {
 #[derive(Debug)]
 pub(super) struct Thread {
     jobs: Sender<Job>,
+    path: Arc<Path>,
 }
 
 impl Thread {
@@ -66,13 +80,13 @@ impl Thread {
         synchronous: Synchronous,
         clock: Clock,
     ) -> Result<(Self, Option<Self>), Fault> {
-        let writer = Server::open(path, TransactionBehavior::Immediate, Arc::clone(&clock))?;
+        let mut writer = Server::open(path, TransactionBehavior::Immediate, Arc::clone(&clock))?;
         let has_log = writer.begin(synchronous)?;
         let reader = match has_log {
             true => {
                 let reader = Server::open(path, TransactionBehavior::Deferred, clock)?;
                 let only = reader.connection.pragma_update(None, "query_only", true);
-                only.map_err(|error| fault(&error))?;
+                only.map_err(|error| fault(path, &error))?;
                 Some(reader.spawn()?)
             }
             false => None,
@@ -85,14 +99,34 @@ impl Thread {
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Fault> {
+        self.verb(false, work).await
+    }
+
+    /// The same for `work` that puts more into the file, which has to wait while the disk is full.
+    pub(super) async fn call_growing<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Fault> {
+        self.verb(true, work).await
+    }
+
+    async fn verb<T: Send + 'static>(
+        &self,
+        grows: bool,
+        work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Fault> {
         let (answer, answered) = oneshot::channel();
-        let verb = Box::new(move |at: Option<&Work<'_>>| {
+        let path = Arc::clone(&self.path);
+        let run = Box::new(move |at: Option<&Work<'_>>| {
             // For who has gone nothing is begun: a claim would hold keys that nobody knows of.
             let done = at.filter(|_| !answer.is_closed()).map(work);
-            let went_well = done.as_ref().is_none_or(Result::is_ok);
+            let went_well = match &done {
+                Some(Err(error)) => Err(error.sqlite_error().copied()),
+                _ => Ok(()),
+            };
             let told: Told = Box::new(move |committed| {
                 let done = committed.and_then(|()| match done {
-                    Some(done) => done.map_err(|error| fault(&error)),
+                    Some(done) => done.map_err(|error| fault(&path, &error)),
                     None => Err(Fault::absent("nobody waited for it any more")),
                 });
                 // Whoever asked may have gone.
@@ -100,7 +134,7 @@ impl Thread {
             });
             (went_well, told)
         });
-        self.ask(Job::Verb(verb), answered).await
+        self.ask(Job::Verb(Verb { run, grows }), answered).await
     }
 
     pub(super) async fn migrate(&self) -> Result<(), Fault> {
@@ -114,14 +148,22 @@ impl Thread {
         self.ask(Job::Check(answer), answered).await
     }
 
+    /// Closes the connection when all that was asked for before is done. Nothing can be asked for
+    /// afterwards.
+    pub(super) async fn close(&self) {
+        let (answer, answered) = oneshot::channel();
+        // It fails if it is closed already.
+        let _ = self.ask(Job::Close(answer), answered).await;
+    }
+
     async fn ask<T>(
         &self,
         job: Job,
         answered: oneshot::Receiver<Result<T, Fault>>,
     ) -> Result<T, Fault> {
-        let gone = || Fault::unsure("the thread of the database has ended");
-        self.jobs.send(job).map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?
+        let closed = || Fault::refused(format!("{}: the store is closed", self.path.display()));
+        self.jobs.send(job).map_err(|_| closed())?;
+        answered.await.map_err(|_| Fault::unsure("the thread of the database has ended"))?
     }
 }
 
@@ -133,6 +175,7 @@ struct Server {
     clock: Clock,
     /// When the log was last too long, and could not be begun anew.
     held_up: Option<Instant>,
+    reserve: Option<Reserve>,
 }
 
 impl Server {
@@ -143,22 +186,24 @@ impl Server {
             connection.set_prepared_statement_cache_capacity(64);
             Ok(connection)
         };
-        let connection = open().map_err(|error| fault(&error))?;
-        Ok(Self { connection, path: path.to_owned(), behaviour, clock, held_up: None })
+        let connection = open().map_err(|error| fault(path, &error))?;
+        let (reserve, path) = (Reserve::of(path), path.to_owned());
+        Ok(Self { connection, path, behaviour, clock, held_up: None, reserve })
     }
 
     fn spawn(self) -> Result<Thread, Fault> {
         let (jobs, come) = channel();
+        let path = self.path.as_path().into();
         std::thread::Builder::new()
             .name("requeue-sqlite".to_owned())
-            .spawn(move || self.serve(&come))
+            .spawn(move || self.serve(come))
             .map_err(Fault::absent)?;
-        Ok(Thread { jobs })
+        Ok(Thread { jobs, path })
     }
 
     /// Sets the file up: whether it has a log, so that who reads and who writes are in nobody's way.
     /// One that is not ours is left as it is.
-    fn begin(&self, synchronous: Synchronous) -> Result<bool, Fault> {
+    fn begin(&mut self, synchronous: Synchronous) -> Result<bool, Fault> {
         let set_up = || {
             let mut has_log = false;
             let found = self.found()?;
@@ -180,11 +225,18 @@ impl Server {
         // Who makes the log while others open the file is not waited for by SQLite itself.
         let since = Instant::now();
         let mut tried = set_up();
-        while tried.as_ref().is_err_and(is_busy) && since.elapsed() < PATIENCE {
+        while tried.as_ref().is_err_and(is_busy) && since.elapsed() < OPENING {
             std::thread::sleep(PAUSE);
             tried = set_up();
         }
-        match tried.map_err(|error| fault(&error))? {
+        if tried.as_ref().is_err_and(is_short_of_space)
+            && let Some(reserve) = &self.reserve
+        {
+            // Even to begin with a log takes some.
+            reserve.release();
+            tried = set_up();
+        }
+        match tried.map_err(|error| fault(&self.path, &error))? {
             (Found::Foreign, _) => Err(self.refuse("it belongs to another program")),
             (Found::Nothing | Found::Ours(_), has_log) => Ok(has_log),
         }
@@ -194,7 +246,7 @@ impl Server {
         Fault::refused(format!("{}: {why}", self.path.display()))
     }
 
-    fn serve(mut self, come: &Receiver<Job>) {
+    fn serve(mut self, come: Receiver<Job>) {
         let mut next = None;
         while let Some(job) = next.take().or_else(|| come.recv().ok()) {
             match job {
@@ -210,17 +262,46 @@ impl Server {
                             Err(_) => break,
                         }
                     }
-                    self.commit(verbs);
+                    self.commit_apart(verbs);
                 }
                 Job::Migrate(answer) => _ = answer.send(self.migrate()),
                 Job::Check(answer) => _ = answer.send(self.check()),
+                Job::Close(answer) => {
+                    // First, so that whoever comes later is refused.
+                    drop(come);
+                    drop(self.connection);
+                    // Whoever asked may have gone.
+                    let _ = answer.send(Ok(()));
+                    return;
+                }
             }
         }
+    }
+
+    /// While the disk is full, adds get a transaction of their own, and no more pages than there are.
+    fn commit_apart(&mut self, mut verbs: Vec<Verb>) {
+        let grows = verbs.iter().any(|verb| verb.grows);
+        let Some(reserve) = self.reserve.as_mut().filter(|_| grows) else {
+            return self.commit(verbs);
+        };
+        if reserve.allows_growth() {
+            return self.commit(verbs);
+        }
+        let adds = verbs.extract_if(.., |verb| verb.grows).collect();
+        if !verbs.is_empty() {
+            self.commit(verbs);
+        }
+        // SQLite takes the pages that there are for the least limit. These two need no space, and no
+        // lock that others may have.
+        let _ = self.connection.pragma_update(None, "max_page_count", 1);
+        self.commit(adds);
+        let _ = self.connection.pragma_update(None, "max_page_count", MOST_PAGES);
     }
 
     fn commit(&mut self, verbs: Vec<Verb>) {
         let (clock, behaviour) = (&self.clock, self.behaviour);
         let is_writer = !matches!(behaviour, TransactionBehavior::Deferred);
+        let grows = verbs.iter().any(|verb| verb.grows);
         let mut told = Vec::with_capacity(verbs.len());
         let mut verbs = verbs.into_iter();
         let committed = transact(&mut self.connection, behaviour, |transaction| {
@@ -231,9 +312,15 @@ impl Server {
                 let part = transaction.savepoint()?;
                 let Some(verb) = verbs.next() else { break };
                 let work = Work { connection: &part, now, clock: reading.clock };
-                let (went_well, tell) = verb(Some(&work));
+                let (went_well, tell) = (verb.run)(Some(&work));
                 told.push(tell);
-                if went_well {
+                if part.is_autocommit() {
+                    // After some errors, such as a full disk, SQLite rolls back the whole transaction.
+                    let error = went_well.err().flatten();
+                    let error = error.unwrap_or_else(|| ffi::Error::new(ffi::SQLITE_ABORT));
+                    return Err(rusqlite::Error::SqliteFailure(error, None));
+                }
+                if went_well.is_ok() {
                     part.commit()?;
                 }
             }
@@ -243,14 +330,38 @@ impl Server {
             Ok(())
         });
         // Those that it did not come to are told, too.
-        told.extend(verbs.map(|verb| verb(None).1));
+        told.extend(verbs.map(|verb| (verb.run)(None).1));
+        if is_writer && committed.as_ref().is_err_and(is_short_of_space) {
+            self.make_space(grows);
+        }
         for tell in told {
             // What does not commit has not happened.
-            tell(committed.as_ref().copied().map_err(|error| Fault::absent(error.to_string())));
+            let absent = |error| Fault { kind: Kind::Absent, ..fault(&self.path, error) };
+            tell(committed.as_ref().copied().map_err(absent));
         }
         if is_writer {
             self.shorten_log();
         }
+    }
+
+    /// After a transaction that found the disk full. Adds get no space at the cost of the others.
+    fn make_space(&mut self, has_adds: bool) {
+        let Some(reserve) = &mut self.reserve else { return };
+        reserve.note_shortage();
+        if !has_adds {
+            reserve.release();
+            // The log begins anew in the space that it has. If it can't, the next transaction tries again.
+            let _ = self.checkpoint("restart");
+        }
+    }
+
+    /// Whether all of the log could be written to the file.
+    fn checkpoint(&self, how: &str) -> rusqlite::Result<bool> {
+        self.connection.busy_timeout(SHORT_PATIENCE)?;
+        let sql = format!("pragma wal_checkpoint({how})");
+        let is_held_up = self.connection.query_row(&sql, [], |row| row.get::<_, bool>(0));
+        self.connection.busy_timeout(PATIENCE)?;
+        is_held_up.map(|is_held_up| !is_held_up)
     }
 
     /// Begins the log anew when it has got long.
@@ -261,14 +372,7 @@ impl Server {
         if self.held_up.is_some_and(|since| since.elapsed() < REST) || !is_long() {
             return;
         }
-        let shorten = || {
-            self.connection.busy_timeout(SHORT_PATIENCE)?;
-            let sql = "pragma wal_checkpoint(truncate)";
-            let is_held_up = self.connection.query_row(sql, [], |row| row.get::<_, bool>(0));
-            self.connection.busy_timeout(PATIENCE)?;
-            is_held_up
-        };
-        let is_shorter = shorten().is_ok_and(|is_held_up| !is_held_up);
+        let is_shorter = self.checkpoint("truncate").unwrap_or(false);
         self.held_up = (!is_shorter).then(Instant::now);
     }
 
@@ -278,7 +382,7 @@ impl Server {
     }
 
     fn check(&self) -> Result<(), Fault> {
-        match self.found().map_err(|error| fault(&error))? {
+        match self.found().map_err(|error| fault(&self.path, &error))? {
             Found::Ours(VERSION) => Ok(()),
             Found::Ours(version) => {
                 let said = format!("its version is {version}, and this program's {VERSION}");
@@ -290,6 +394,10 @@ impl Server {
     }
 
     fn migrate(&mut self) -> Result<(), Fault> {
+        // Without a lock, if there is nothing to do.
+        if matches!(self.found(), Ok(Found::Ours(_))) {
+            return self.check();
+        }
         let migrated = transact(&mut self.connection, self.behaviour, |transaction| {
             // In the transaction: somebody else may have been quicker.
             if found(transaction)? == Found::Nothing {
@@ -299,7 +407,7 @@ impl Server {
             }
             Ok(())
         });
-        migrated.map_err(|error| fault(&error))?;
+        migrated.map_err(|error| fault(&self.path, &error))?;
         self.check()
     }
 }
@@ -340,19 +448,29 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
+/// As on a full disk, or where a quota is used up.
+fn is_short_of_space(error: &rusqlite::Error) -> bool {
+    const CODES: [i32; 3] = [ffi::SQLITE_FULL, ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_SHMSIZE];
+    error.sqlite_error().is_some_and(|error| CODES.contains(&error.extended_code))
+}
+
 /// What does not commit has not happened.
-fn fault(error: &rusqlite::Error) -> Fault {
-    let said = error.to_string();
+fn fault(path: &Path, error: &rusqlite::Error) -> Fault {
+    let path = path.display();
     match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            Fault::absent(format!("{path}: another process holds the lock on the file"))
+        }
+        Some(ErrorCode::DiskFull) => Fault::absent(format!(
+            "{path}: the disk is full; free some space, or have workers take keys out of the queue"
+        )),
         Some(
-            ErrorCode::DatabaseBusy
-            | ErrorCode::DatabaseLocked
-            | ErrorCode::DiskFull
-            | ErrorCode::SystemIoFailure
+            ErrorCode::SystemIoFailure
             | ErrorCode::OutOfMemory
             | ErrorCode::OperationInterrupted
+            | ErrorCode::OperationAborted
             | ErrorCode::CannotOpen,
-        ) => Fault::absent(said),
-        _ => Fault::refused(said),
+        ) => Fault::absent(format!("{path}: {error}")),
+        _ => Fault::refused(format!("{path}: {error}")),
     }
 }

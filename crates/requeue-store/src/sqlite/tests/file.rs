@@ -1,0 +1,210 @@
+//! What is in which file, and what happens when another process has it locked or the disk is full.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use super::*;
+use crate::engine::How;
+use crate::error::Kind;
+
+#[tokio::test]
+async fn a_file_is_complete_without_its_log_when_the_store_is_closed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = dir.path().join("q-wal");
+    let (one, other) = (store(&at(&dir)).await, store(&at(&dir)).await);
+    let queue = one.queue("q").open().await.expect("it opens");
+    queue.add_all(["a", "b"]).await.expect("added");
+    assert_eq!(queue.counts().await.expect("counted").ready, 2);
+    one.close().await;
+    assert!(log.exists(), "the other has the file open");
+    let error = queue.add("c").await.expect_err("it is closed");
+    assert!(error.to_string().ends_with("q: the store is closed"), "{error}");
+    assert!(!error.may_have_happened());
+    queue.counts().await.expect_err("it is closed");
+    one.close().await;
+
+    let queue = other.queue("q").open().await.expect("it opens");
+    queue.add("d").await.expect("added");
+    let file = rusqlite::Connection::open(at(&dir)).expect("it opens");
+    let beside = dir.path().join("beside").display().to_string();
+    file.execute("vacuum into ?1", [&beside]).expect("it is copied");
+    drop(file);
+    other.close().await;
+    assert!(!log.exists(), "nobody has the file open");
+    fs::copy(at(&dir), dir.path().join("copy")).expect("it is copied");
+    for copy in ["copy", "beside"] {
+        let copy = store(&dir.path().join(copy)).await;
+        let queue = copy.queue("q").existing().open().await.expect("it is there");
+        assert_eq!(queue.counts().await.expect("counted").ready, 3);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
+    let fixture = Fixture::new().await;
+    let engine = &fixture.engine;
+    let impatient = |at: &Work<'_>| at.connection.busy_timeout(Duration::ZERO);
+    engine.thread.call(impatient).await.expect("it is set");
+    let other = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("it opens");
+    let lock = |verb: &str| other.execute_batch(verb).expect("it is free, or ours");
+
+    lock("begin immediate");
+    let since = Instant::now();
+    let fault = engine.open("q", EarlyAdd::Replace).await.expect_err("it is locked");
+    assert!(since.elapsed() >= Duration::from_secs(30));
+    let said = fault.source.to_string();
+    assert!(said.ends_with("q: another process holds the lock on the file"), "{said}");
+    // There is nothing to write for who finds the schema.
+    engine.migrate().await.expect("it is there");
+
+    let unlocked = async {
+        sleep(Duration::from_secs(29)).await;
+        lock("rollback");
+    };
+    let (opened, ()) = tokio::join!(engine.open("q", EarlyAdd::Replace), unlocked);
+    opened.expect("it was locked for less than 30 s");
+}
+
+#[tokio::test]
+async fn without_a_reserve_adds_use_only_what_is_free_in_the_file() {
+    let fixture = Fixture::new().await;
+    let (engine, reserve) = (&fixture.engine, fixture._dir.path().join("q-reserve"));
+    let place = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    assert_eq!(fs::metadata(&reserve).expect("it is there").len(), 256 << 10);
+    for n in 0..20 {
+        engine.add(&place, long(n)).await.expect("added");
+    }
+    assert_eq!(work(engine, &place).await, 20);
+    fs::remove_file(&reserve).expect("it is removed");
+    // No reserve can be made there, as on a full disk.
+    fs::create_dir(&reserve).expect("it is made");
+    let (added, fault) = add_until_full(engine, &place).await;
+    assert_eq!(fault.kind, Kind::Absent);
+    let said = fault.source.to_string();
+    assert!(said.contains("q: the disk is full; free some space, or have workers"), "{said}");
+    assert!(added > 10, "{added}: the pages of keys that are done are free, in the file");
+    assert_eq!(work(engine, &place).await, added);
+    let (again, _) = add_until_full(engine, &place).await;
+    assert!(again > 10, "{again}");
+    fs::remove_dir(&reserve).expect("it is removed");
+    engine.add(&place, long(u64::MAX)).await.expect("there is space again");
+    assert!(fs::metadata(&reserve).expect("it is there").len() >= 256 << 10);
+    assert_eq!(work(engine, &place).await, again + 1);
+}
+
+fn long(n: u64) -> Vec<Ask> {
+    let key = Key::from([&n.to_be_bytes()[..], &[b'k'; 1500]].concat());
+    vec![Ask { key, add: crate::Add::now(), adds: 1 }]
+}
+
+/// How many keys were acknowledged, and why no more were.
+async fn add_until_full(engine: &Sqlite, place: &Place) -> (u64, Fault) {
+    let mut added = 0;
+    loop {
+        match engine.add(place, long(added)).await {
+            Ok(_) => added += 1,
+            Err(fault) => return (added, fault),
+        }
+    }
+}
+
+/// Works until nothing is left, as one who asks again when the disk is full. How many keys there were.
+async fn work(engine: &Sqlite, place: &Place) -> u64 {
+    let backoff = crate::engine::Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
+    let expired = crate::engine::Failing { backoff, max_failures: None };
+    let claim = Claim { max: 16, oldest: 0, lease: LEASE, expired, poll: LEASE };
+    let (mut done, mut failed) = (0, 0);
+    let mut retry = |fault: Fault| {
+        failed += 1;
+        assert!(failed < 10, "{}", fault.source);
+    };
+    loop {
+        let items = match engine.claim(place, claim).await {
+            Ok(claimed) if claimed.items.is_empty() => break,
+            Ok(claimed) => claimed.items,
+            Err(fault) => {
+                retry(fault);
+                continue;
+            }
+        };
+        let end = |out| End { key: out, epoch: 0, how: How::Succeed };
+        let ends: Vec<_> =
+            items.into_iter().map(|out| End { epoch: out.epoch, ..end(out.key) }).collect();
+        loop {
+            match engine.finish(place, ends.clone()).await {
+                Ok(ours) => {
+                    done += ours.into_iter().filter(|&is_ours| is_ours).count() as u64;
+                    break;
+                }
+                Err(fault) => retry(fault),
+            }
+        }
+    }
+    assert_eq!(engine.counts(place).await.expect("counted"), Counts::default());
+    done
+}
+
+/// In a process of its own, which alone sees the disk.
+#[test]
+fn a_queue_on_a_full_disk_drains_and_takes_keys_again() {
+    const DISK: &str = "REQUEUE_TEST_DISK";
+    const TEST: &str = "sqlite::tests::file::a_queue_on_a_full_disk_drains_and_takes_keys_again";
+    const MOUNTED: &str = "mount -t tmpfs -o size=48m none \"$0\" && exec \"$@\"";
+
+    if let Some(disk) = std::env::var_os(DISK) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        return runtime.expect("a runtime").block_on(fill_and_drain(Path::new(&disk)));
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let run = |program: &Path, args: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", MOUNTED]);
+        command.arg(dir.path()).arg(program).args(args).env(DISK, dir.path()).output()
+    };
+    if !run(Path::new("true"), &[]).is_ok_and(|done| done.status.success()) {
+        requeue_servers::did_not_run("no file system can be mounted here: unshare --user --mount");
+        return;
+    }
+    let program = std::env::current_exe().expect("it has a path");
+    let done = run(&program, &["--exact", TEST, "--nocapture"]).expect("it runs");
+    let said = [done.stdout, done.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+    assert!(done.status.success() && said[0].contains("1 passed"), "{}{}", said[0], said[1]);
+}
+
+async fn fill_and_drain(disk: &Path) {
+    let file = disk.join("q");
+    let open = || async {
+        let engine = Sqlite::open(&file, Synchronous::Normal).expect("it opens");
+        engine.migrate().await.expect("the schema is there");
+        let place = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+        (engine, place)
+    };
+    let mut filler = File::create(disk.join("filler")).expect("it is made");
+    filler.write_all(&[0; 24 << 20]).expect("there is space");
+    let ((adder, place), (worker, same)) = (open().await, open().await);
+    let (mut added, fault) = add_until_full(&adder, &place).await;
+    assert!(added > 1000, "{added}");
+    assert!(fault.source.to_string().contains("the disk is full"), "{}", fault.source);
+    // Others take whatever is left.
+    while filler.write_all(&[0; 256]).is_ok() {}
+    assert_eq!(worker.counts(&same).await.expect("counted").ready, added);
+    assert_eq!(work(&worker, &same).await, added);
+
+    // The pages of these keys are free, though the disk is not.
+    (added, _) = add_until_full(&adder, &place).await;
+    assert!(added > 1000, "{added}");
+    assert_eq!(work(&worker, &same).await, added);
+    adder.add(&place, long(0)).await.expect("added");
+    // Also for who comes now.
+    drop((adder, worker));
+    let (late, place) = open().await;
+    assert_eq!(work(&late, &place).await, 1);
+    drop(filler);
+    fs::remove_file(disk.join("filler")).expect("it is removed");
+    let reserve = disk.join("q-reserve");
+    assert!(!reserve.exists());
+    late.add(&place, long(0)).await.expect("there is space again");
+    assert!(reserve.exists());
+}
