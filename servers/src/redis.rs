@@ -40,18 +40,33 @@ impl Redis {
         if found.is_none() {
             did_not_run(MISSING);
         }
-        found.map(|programs| Self::start_with(&programs, false, fsync))
+        found.map(|programs| Self::start_with(&programs, false, fsync, 0))
     }
 
-    fn start_with((program, cli): &(PathBuf, PathBuf), in_cluster: bool, fsync: &str) -> Self {
+    /// Starts a Sentinel that watches this one, under the name `jobs`.
+    ///
+    /// # Panics
+    /// When it does not start, with its log.
+    pub fn sentinel(&self) -> Self {
+        let programs = programs().unwrap_or_else(|| panic!("{MISSING}"));
+        Self::start_with(&programs, false, "no", self.port)
+    }
+
+    fn start_with(
+        (program, cli): &(PathBuf, PathBuf),
+        in_cluster: bool,
+        fsync: &str,
+        watched: u16,
+    ) -> Self {
         let mut tries = 0;
         loop {
             tries += 1;
             let [port, tls_port, cluster_port] = free_ports();
             let cluster_port = if in_cluster { cluster_port } else { 0 };
             let paths = [program, cli].map(|path| path.to_string_lossy());
-            let ports = [port, tls_port, cluster_port].map(|port| port.to_string());
-            let args = [&*paths[0], &*paths[1], &*ports[0], &*ports[1], &*ports[2], fsync];
+            let ports = [port, tls_port, cluster_port, watched].map(|port| port.to_string());
+            let [port_arg, tls, cluster, watched] = ports.each_ref().map(|port| &**port);
+            let args = [&*paths[0], &*paths[1], port_arg, tls, cluster, fsync, watched];
             let keeper = Keeper::new(include_str!("redis.sh"), &args, |dir| {
                 let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
                 let certificate = certificate.unwrap_or_else(|err| panic!("a certificate: {err}"));
@@ -177,7 +192,7 @@ impl RedisCluster {
             did_not_run(MISSING);
             return None;
         };
-        let node = |_| Redis::start_with(&programs, true, "no");
+        let node = |_| Redis::start_with(&programs, true, "no", 0);
         let nodes: Vec<_> = (0..2 * MASTERS).map(node).collect();
         let cluster = Self { nodes };
         cluster.join();

@@ -45,11 +45,13 @@ impl Store {
     /// `?synchronous=full` so that what was acknowledged survives also when the power goes, and in
     /// tests `sqlite::memory:`, which is gone with the last handle; or `postgres://USER@HOST/DATABASE`, with the feature `postgres`; or `redis://HOST` or
     /// `rediss://HOST`, with the feature `redis`, one node or any of a cluster, with
-    /// `?wait=N` so that what was acknowledged is on N replicas, and `shards=N` for queues to be made.
+    /// `?wait=N` so that what was acknowledged is on N replicas, `shards=N` for queues to be made, and
+    /// `eviction=accept` for a server that may remove keys when its memory is full.
     ///
     /// # Errors
     ///
-    /// If the address is none, or nothing is there. No password is in the message.
+    /// If the address is none, or nothing is there; or if a server of Redis evicts keys, or is a
+    /// Sentinel. No password is in the message.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         let engine: Arc<dyn Engine> = match Address::parse(url)? {
             #[cfg(feature = "sqlite")]

@@ -115,6 +115,7 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
 pub(crate) fn command(command: &StoreCommand) -> Result<Ended, Refusal> {
     let StoreCommand::Init { store } = command;
     block_on(async {
+        let _shown = warnings::show_here();
         let store = connect(store).await?;
         store.migrate().await.map_err(refusal)?;
         Ok(Ended::Exit(Exit::Done))
@@ -149,6 +150,7 @@ impl Place {
         early_add: Option<EarlyAdd>,
         how: impl FnOnce(Opening) -> Opening,
     ) -> Result<Queue, Refusal> {
+        let _shown = warnings::show_here();
         let store = connect(&self.store).await?;
         if file(&self.store).is_some() {
             store.migrate().await.map_err(refusal)?;
@@ -165,6 +167,7 @@ impl Place {
         if file(&self.store).is_some_and(|path| !path.exists()) {
             return Err(Refusal::failure(format!("{}: there is no such file", self.store)));
         }
+        let _shown = warnings::show_here();
         let store = connect(&self.store).await?;
         store.queue(&self.queue).existing().open().await.map_err(refusal)
     }

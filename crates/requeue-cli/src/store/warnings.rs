@@ -1,4 +1,4 @@
-//! What goes wrong between a queue and its store while it is tried again.
+//! Warnings of a store: how its server is set up, what it has lost, and what fails and is tried again.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -8,26 +8,36 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::exit::complain;
 use crate::run::Runner;
 
 /// Shows warnings on standard error, unless that would mean to wait.
 pub(super) fn show(runner: &Arc<Runner>) {
-    let runner = Arc::clone(runner);
+    // There is no other: this process does one thing.
+    let _ = lines(Some(runner)).try_init();
+}
+
+/// Shows those of this thread until the guard is dropped, where no run writes to standard error yet.
+pub(super) fn show_here() -> impl Sized {
+    lines(None).set_default()
+}
+
+fn lines(runner: Option<&Arc<Runner>>) -> impl SubscriberInitExt + use<> {
+    let runner = runner.map(Arc::clone);
     let lines = tracing_subscriber::fmt::layer()
         .without_time()
         .with_level(false)
         .with_target(false)
         .with_ansi(false)
-        .with_writer(move || Line { runner: Arc::clone(&runner), text: Vec::new() });
+        .with_writer(move || Line { runner: runner.clone(), text: Vec::new() });
     // What drivers warn of comes out of that.
     let ours = Targets::new().with_target("requeue_store", LevelFilter::WARN);
-    // There is no other: this process does one thing.
-    let _ = tracing_subscriber::registry().with(lines.with_filter(ours)).try_init();
+    tracing_subscriber::registry().with(lines.with_filter(ours))
 }
 
 /// One of them.
 struct Line {
-    runner: Arc<Runner>,
+    runner: Option<Arc<Runner>>,
     text: Vec<u8>,
 }
 
@@ -44,6 +54,10 @@ impl Write for Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        self.runner.output.hint(String::from_utf8_lossy(&self.text).trim_end());
+        let text = String::from_utf8_lossy(&self.text);
+        match &self.runner {
+            Some(runner) => runner.output.hint(text.trim_end()),
+            None => complain(text.trim_end()),
+        }
     }
 }

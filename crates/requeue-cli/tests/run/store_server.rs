@@ -153,3 +153,35 @@ fn a_redis_cluster_is_shared_and_goes_on_without_one_of_its_masters() {
     let back = || cluster.take_over(0);
     may_go_and_come_back("store_cluster", &url, || cluster.nodes()[0].kill(), None, back);
 }
+
+#[test]
+fn a_redis_server_that_may_lose_keys_is_refused_or_warned_of() {
+    let Some(server) = Redis::start() else { return };
+    let url = server.url("");
+    server.cli(&["config", "set", "appendonly", "no"]);
+    let ended = end(&mut requeue(&["store", "init"], &url, &[]), "");
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches("appendonly is no").count(), 1, "{}", ended.stderr);
+    server.cli(&["config", "set", "appendonly", "yes"]);
+    let ended = call("add", &url, &["a", "b"]);
+    assert!(!ended.stderr.contains("appendonly"), "{}", ended.stderr);
+
+    // One key has lost its row, and the other its place.
+    server.cli(&["hdel", "requeue:{default/0.0}:rows", "a"]);
+    server.cli(&["zrem", "requeue:{default/0.0}:normal", "b"]);
+    server.cli(&["zadd", "requeue:{default/0.0}:low", "1", "c"]);
+    let ended = call("status", &url, &[]);
+    assert!(ended.text().starts_with("ready       1, "), "{}{}", ended.text(), ended.stderr);
+    let said = "the server has lost parts of the queue: does it evict, or were keys deleted? \
+                queue=\"default\" restored=1 lost=2";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    let ended = call("work", &url, &["--until-empty", "echo"]);
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "b\n"), "{}", ended.stderr);
+
+    server.cli(&["config", "set", "maxmemory", "1gb"]);
+    server.cli(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
+    let ended = call("add", &url, &["a"]);
+    assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
+    assert!(ended.stderr.contains("maxmemory-policy is allkeys-lru"), "{}", ended.stderr);
+    add(&format!("{url}?eviction=accept"), &["a"]);
+}

@@ -1,5 +1,6 @@
 //! Claims of a queue with several shards.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -27,7 +28,7 @@ impl Redis {
     async fn claim_of(
         &self,
         queue: &Place,
-        shards: &[Shard],
+        shards: &Arc<Vec<Shard>>,
         number: usize,
         claim: Claim,
     ) -> Result<Claimed, Fault> {
@@ -38,7 +39,8 @@ impl Redis {
         let line = (Line::WaitingClaims, WAIT);
         let run = self.run_and_wait(&shards[number], &self.scripts.claim, &command, line);
         let (answer, replicas) = in_time(CLAIMING, &shards[number], run).await?;
-        let mut claimed = values::claimed(answer)?;
+        let (mut claimed, health) = values::claimed(answer)?;
+        claimed.next = self.heal(queue, shards, number, health).or(claimed.next);
         if !claimed.items.is_empty() && replicas < self.wait {
             tracing::debug!(queue = queue.name, replicas, "claims that few replicas have");
         }
@@ -49,11 +51,19 @@ impl Redis {
     }
 
     /// How many keys the shard has to claim, and how long until there may be one.
-    async fn peek(&self, shard: &Shard) -> Result<(usize, Option<Duration>), Fault> {
+    async fn peek(
+        &self,
+        queue: &Place,
+        shards: &Arc<Vec<Shard>>,
+        number: usize,
+    ) -> Result<(usize, Option<Duration>), Fault> {
+        let shard = &shards[number];
         let command = self.scripts.peek.on(shard);
         let run = self.run(shard, &self.scripts.peek, &command);
         let mut found = Values::of(in_time(PEEKING, shard, run).await?)?;
-        Ok((found.number::<u32>()? as usize, found.until()?))
+        let due = found.number::<u32>()? as usize;
+        let (next, health) = found.next_or_damage()?;
+        Ok((due, self.heal(queue, shards, number, health).or(next)))
     }
 
     /// Claims of one shard; and if that has too few, of those others that have some. Where one does
@@ -79,7 +89,7 @@ impl Redis {
                 lock(&shards[number].silent).is_none_or(|since| since.elapsed() > RESTING)
             });
         }
-        let peeked = join_all(others.iter().map(|&number| self.peek(&shards[number]))).await;
+        let peeked = join_all(others.iter().map(|&number| self.peek(queue, &shards, number))).await;
         let (mut left, mut oldest) = (claim.max - all.items.len(), claim.oldest);
         oldest = oldest.saturating_sub(all.items.len());
         let mut claims = Vec::new();

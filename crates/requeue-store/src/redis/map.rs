@@ -6,6 +6,7 @@ use redis::{ConnectionAddr, Value, cmd};
 
 use super::faults::garbled;
 use super::node::Node;
+use super::requirements::{said, sentinel};
 use crate::error::Fault;
 
 #[derive(Debug, Default)]
@@ -30,6 +31,9 @@ impl Map {
         let says = |name: &str, what: &str| {
             words.chunks(2).any(|pair| matches!(pair, [a, b] if text(a) == name && text(b) == what))
         };
+        if says("mode", "sentinel") {
+            return Err(sentinel(node).await);
+        }
         if !says("mode", "cluster") {
             if says("role", "replica") {
                 return Err(Fault::absent(format!("{}: it is a replica, for now", node.address)));
@@ -40,10 +44,7 @@ impl Map {
         let (mut slots, mut info) = (cmd("CLUSTER"), cmd("CLUSTER"));
         let [slots, info] = node.ask([slots.arg("SLOTS"), info.arg("INFO")]).await?;
         let info = text(&info);
-        let said = |name: &str| {
-            let mut lines = info.lines().filter_map(|line| line.split_once(':'));
-            lines.find(|&(said, _)| said == name).map(|(_, value)| value)
-        };
+        let said = |name: &str| said(&info, name);
         let epoch = said("cluster_current_epoch").and_then(|epoch| epoch.parse().ok());
         let Value::Array(parts) = slots else { return Err(garbled()) };
         let mut ranges = Vec::new();
@@ -72,6 +73,17 @@ impl Map {
         (self.is_whole, self.epoch) > (other.is_whole, other.epoch)
     }
 
+    /// Each server that has slots, once.
+    pub(super) fn masters(&self) -> Vec<Arc<Node>> {
+        let mut masters: Vec<Arc<Node>> = Vec::new();
+        for (_, node) in &self.ranges {
+            if !masters.iter().any(|known| Arc::ptr_eq(known, node)) {
+                masters.push(Arc::clone(node));
+            }
+        }
+        masters
+    }
+
     pub(super) fn has(&self, node: &Arc<Node>) -> bool {
         self.ranges.iter().any(|(_, holder)| Arc::ptr_eq(holder, node))
     }
@@ -98,7 +110,7 @@ pub(super) fn address(from: &Node, host: &str, port: u16) -> ConnectionAddr {
     }
 }
 
-fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> String {
     match value {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Value::SimpleString(text) => text.clone(),

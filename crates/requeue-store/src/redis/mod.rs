@@ -18,10 +18,17 @@
 //! # Least rights
 //!
 //! For queues, keys `requeue:*` and the commands `evalsha`, `script|load`, `blpop`, `get`, `set`, `time`,
-//! `exists`, `type`, `hset`, `hdel`, `hget`, `hmget`, `hscan`, `zadd`, `zrem`, `zrange`, `zrangebylex`,
-//! `zrangebyscore`, `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`; on a cluster `cluster|slots` and
-//! `cluster|info`, too, for `wait=N` `wait`, and for an address with a `/DB` `select`.
-//! `migrate` needs no more.
+//! `exists`, `type`, `hset`, `hdel`, `hget`, `hlen`, `hmget`, `hscan`, `zadd`, `zrem`, `zrange`, `zrangebylex`,
+//! `zrangebyscore`, `zscore`, `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`; on a cluster
+//! `cluster|slots` and `cluster|info`, too, for `wait=N` `wait`, and for an address with a `/DB` `select`.
+//! `migrate` needs no more. With `info`, servers that evict or do not persist are detected.
+//!
+//! # Lost keys
+//!
+//! Evictions and deletions by hand can take parts of a shard. Each row has one place
+//! in the sorted sets, so a script sees by their counts that some are gone: when a queue is opened, and
+//! when a claim finds nothing. Then all rows are walked in short steps, and get back their places; places
+//! without a row are dropped. Keys whose rows are gone are lost.
 
 mod claiming;
 mod faults;
@@ -30,6 +37,8 @@ mod names;
 mod node;
 mod nodes;
 mod options;
+mod repairing;
+mod requirements;
 mod scripts;
 #[cfg(test)]
 mod tests;
@@ -94,9 +103,9 @@ impl Redis {
     async fn connect_with(options: Options, clock: &str) -> Result<Self, Fault> {
         // The driver has none of its own; another one that the program has chosen stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let Options { seeds, wait, shards } = options;
+        let Options { seeds, wait, shards, accepts_eviction } = options;
         let addresses: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
-        let nodes = Nodes::find(&seeds).await?;
+        let nodes = Nodes::find(&seeds, accepts_eviction).await?;
         let shards = shards.unwrap_or(if nodes.is_cluster() { SHARDS } else { 1 });
         Ok(Self {
             address: addresses.join(","),
@@ -157,15 +166,28 @@ impl Redis {
         }
     }
 
-    async fn check(&self) -> Result<(), Fault> {
+    /// Whether there is a schema of this version, where this queue is to be.
+    async fn check(&self, queue: Option<&str>) -> Result<(), Fault> {
         let refuse = |why: &str| Err(Fault::refused(format!("{}: {why}", self.address)));
         match self.version().await?.as_deref() {
             Some(VERSION) => Ok(()),
+            None if self.has_record_of(queue).await? => refuse(&format!(
+                "it has the queue, but not the key {:?}: the server has evicted or lost it, or \
+                 it was deleted; `requeue store init` or `Store::migrate` makes it again",
+                names::SCHEMA
+            )),
             None => refuse(crate::error::UNPREPARED),
             Some(other) => {
                 refuse(&format!("its version is {other:?}, and this program's {VERSION}"))
             }
         }
+    }
+
+    async fn has_record_of(&self, queue: Option<&str>) -> Result<bool, Fault> {
+        let Some((key, slot)) = queue.map(names::queue) else { return Ok(false) };
+        let mut exists = cmd("EXISTS");
+        let found = self.nodes.run(slot, exists.arg(key), None).await?;
+        Ok(values::number(found)? > 0)
     }
 
     async fn migrated(&self) -> Result<(), Fault> {
@@ -175,7 +197,7 @@ impl Redis {
             set.arg(names::SCHEMA).arg(VERSION).arg("NX");
             self.nodes.run(names::slot(names::SCHEMA), &set, None).await?;
         }
-        self.check().await
+        self.check(None).await
     }
 
     /// The queue, which is made with these early adds, if any are said.
@@ -184,7 +206,7 @@ impl Redis {
         name: &str,
         early_add: Option<EarlyAdd>,
     ) -> Result<Option<Place>, Fault> {
-        self.check().await?;
+        self.check(Some(name)).await?;
         let (key, slot) = names::queue(name);
         let mut open = self.scripts.open.with(&[key]);
         if let Some(early_add) = early_add {
@@ -196,17 +218,33 @@ impl Redis {
         }
         let mut said = Values::of(answer)?;
         let (held, count) = (said.number::<u8>()?, said.number::<u16>()?);
+        let is_new = said.number::<u8>()? == 1;
         let early_add = if held == 1 { EarlyAdd::Hold } else { EarlyAdd::Replace };
         if !(1..=names::MOST).contains(&count) {
             return Err(Fault::refused(format!("{}: {count} shards are too many", self.address)));
         }
         let shards = Arc::new(names::shards(name, count));
+        let mut is_lost = false;
         for shard in &*shards {
-            self.run(shard, &self.scripts.check, &self.scripts.check.on(shard)).await?;
+            let checked =
+                self.run(shard, &self.scripts.check, &self.scripts.check.on(shard)).await?;
+            let mut checked = Values::of(checked)?;
+            is_lost |= checked.number::<u8>()? == 1 && is_new;
+            if checked.number::<u8>()? == 1 {
+                repairing::repair(&self.nodes, &self.scripts, name, shard).await?;
+            }
             if self.wait > 0 {
                 // Whether it may be asked for at all.
                 self.nodes.run(shard.slot, cmd("WAIT").arg(0).arg(1), None).await?;
             }
+        }
+        if is_lost {
+            tracing::warn!(
+                queue = name,
+                shards = count,
+                ?early_add,
+                "the server has lost the record of the queue; it was made again, with these settings"
+            );
         }
         lock(&self.queues).entry(name.to_owned()).or_insert(shards);
         let id = self.places.fetch_add(1, Ordering::Relaxed);

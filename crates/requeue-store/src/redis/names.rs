@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 use crc16::{State, XMODEM};
 use tokio::time::Instant;
@@ -24,6 +25,8 @@ pub(super) struct Shard {
     pub(super) keys: [String; 9],
     /// Since when it has not answered one who claims; nothing is claimed there before it has.
     pub(super) silent: Mutex<Option<Instant>>,
+    /// Whether this process is repairing it.
+    pub(super) is_repaired: AtomicBool,
 }
 
 impl Shard {
@@ -43,7 +46,8 @@ pub(super) fn shards(queue: &str, count: u16) -> Vec<Shard> {
         let tag = tag.unwrap_or_else(|| queue.clone());
         let parts = ["rows", "low", "normal", "high", "leases", "again", "parked", "epoch", "wake"];
         let keys = parts.map(|part| format!("requeue:{{{tag}}}:{part}"));
-        Shard { slot: slot(&tag), keys, silent: Mutex::default() }
+        let (silent, is_repaired) = (Mutex::default(), AtomicBool::new(false));
+        Shard { slot: slot(&tag), keys, silent, is_repaired }
     };
     (0..count).map(shard).collect()
 }

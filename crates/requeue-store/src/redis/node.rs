@@ -51,6 +51,8 @@ pub(super) struct Node {
     silent: AtomicBool,
     /// Somebody is finding out whether it is there.
     doubted: AtomicBool,
+    /// Whether it has been asked if it keeps what it acknowledges, since it was last connected to.
+    pub(super) is_examined: AtomicBool,
 }
 
 impl fmt::Debug for Node {
@@ -68,6 +70,7 @@ impl Node {
             turn: AtomicUsize::new(0),
             silent: AtomicBool::new(false),
             doubted: AtomicBool::new(false),
+            is_examined: AtomicBool::new(false),
         }
     }
 
@@ -125,6 +128,8 @@ impl Node {
     /// What is under way on its connections may still be answered; what comes goes over new ones.
     pub(super) fn disconnect(&self) {
         self.note_silence();
+        // It may be another one by then.
+        self.is_examined.store(false, Ordering::Relaxed);
         for wire in &self.wires {
             *lock(&wire.open) = None;
         }

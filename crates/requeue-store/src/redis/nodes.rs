@@ -20,6 +20,7 @@ use super::faults::{failed, garbled};
 use super::lock;
 use super::map::{self, Map};
 use super::node::{Line, Node};
+use super::requirements::examine;
 use super::scripts::Script;
 use crate::error::{Fault, Kind};
 
@@ -42,11 +43,15 @@ pub(super) struct Nodes {
     map: Mutex<Arc<Map>>,
     /// When a cluster was last asked who has what.
     asked: tokio::sync::Mutex<Option<Instant>>,
+    accepts_eviction: bool,
 }
 
 impl Nodes {
-    /// Looks for them.
-    pub(super) async fn find(seeds: &[ConnectionInfo]) -> Result<Arc<Self>, Fault> {
+    /// Looks for them. Those that evict are refused, unless that is accepted.
+    pub(super) async fn find(
+        seeds: &[ConnectionInfo],
+        accepts_eviction: bool,
+    ) -> Result<Arc<Self>, Fault> {
         let seeds: Vec<_> = seeds.iter().map(|info| Arc::new(Node::new(info.clone()))).collect();
         let known = seeds.iter().map(|node| (node.address.clone(), Arc::clone(node))).collect();
         let nodes = Arc::new(Self {
@@ -54,9 +59,15 @@ impl Nodes {
             known: Mutex::new(known),
             map: Mutex::default(),
             asked: tokio::sync::Mutex::default(),
+            accepts_eviction,
         });
-        nodes.look().await?;
+        nodes.look_now().await?;
+        examine(nodes.masters(), accepts_eviction).await?;
         Ok(nodes)
+    }
+
+    fn masters(&self) -> Vec<Arc<Node>> {
+        lock(&self.map).masters()
     }
 
     pub(super) fn is_cluster(&self) -> bool {
@@ -67,7 +78,17 @@ impl Nodes {
     /// for it may give up.
     async fn look(self: &Arc<Self>) -> Result<(), Fault> {
         let nodes = Arc::clone(self);
-        let looked = tokio::spawn(async move { nodes.look_now().await });
+        let looked = tokio::spawn(async move {
+            nodes.look_now().await?;
+            // Those that have taken the place of others. Nobody waits for that.
+            tokio::spawn(async move {
+                let examined = examine(nodes.masters(), nodes.accepts_eviction).await;
+                if let Err(Fault { source: error, .. }) = examined {
+                    tracing::warn!(%error, "a server may lose keys");
+                }
+            });
+            Ok(())
+        });
         looked.await.unwrap_or_else(|error| Err(Fault::absent(error)))
     }
 

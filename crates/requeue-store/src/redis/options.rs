@@ -16,6 +16,8 @@ pub(crate) struct Options {
     pub(super) wait: u32,
     /// Of queues that are made.
     pub(super) shards: Option<u16>,
+    /// Whether the server may remove keys when its memory is full.
+    pub(super) accepts_eviction: bool,
 }
 
 impl Options {
@@ -45,7 +47,7 @@ impl Options {
             })
         };
         let seeds = hosts.split(',').map(seed).collect::<Result<_, _>>()?;
-        let mut options = Self { seeds, wait: 0, shards: None };
+        let mut options = Self { seeds, wait: 0, shards: None, accepts_eviction: false };
         if let Ok(password) = env::var("REDISCLI_AUTH") {
             options.seeds = options.seeds.into_iter().map(|seed| with(seed, &password)).collect();
         }
@@ -57,11 +59,22 @@ impl Options {
                     options.shards = value.parse().ok();
                     options.shards.is_some_and(|shards| (1..=names::MOST).contains(&shards))
                 }
+                "eviction" if value == "accept" => {
+                    options.accepts_eviction = true;
+                    true
+                }
+                "eviction" => {
+                    return Err(bad(&format!("{option:?}: there is eviction=accept alone")));
+                }
                 "ca" => {
                     options.trust(value).map_err(|why| bad(&format!("{value:?}: {why}")))?;
                     true
                 }
-                _ => return Err(bad(&format!("{name:?} is no option; ca, wait and shards are"))),
+                _ => {
+                    return Err(bad(&format!(
+                        "{name:?} is no option; ca, eviction, shards and wait are"
+                    )));
+                }
             };
             if !read {
                 let most = names::MOST;
@@ -125,10 +138,16 @@ mod tests {
                 "//h?shards=0",
                 "redis: \"shards=0\": a number of replicas, or of shards from 1 to 256",
             ),
-            ("//h?speed=9", "redis: \"speed\" is no option; ca, wait and shards are"),
+            ("//h?speed=9", "redis: \"speed\" is no option; ca, eviction, shards and wait are"),
         ] {
             assert_eq!(Options::parse("redis", rest).expect_err("bad"), said);
         }
+        for rest in ["//h?eviction", "//h?eviction=yes"] {
+            let error = Options::parse("redis", rest).expect_err("bad");
+            assert!(error.ends_with(": there is eviction=accept alone"), "{error}");
+        }
+        let options = Options::parse("redis", "//h?eviction=accept").expect("good");
+        assert!(options.accepts_eviction);
         for rest in ["//me:sec/ret@h", "//me:sec?ret@h", "//me:a/sec@h/1"] {
             let error = Options::parse("redis", rest).expect_err("bad");
             assert!(!error.contains("sec") && error.contains("%2F"), "{error}");

@@ -51,6 +51,7 @@ pub(super) struct Scripts {
     pub(super) walk: Script,
     pub(super) parked: Script,
     pub(super) counts: Script,
+    pub(super) repair: Script,
     pub(super) wake: Script,
 }
 
@@ -84,6 +85,7 @@ impl Scripts {
             walk: look(include_str!("lua/walk.lua")),
             parked: look(include_str!("lua/parked.lua")),
             counts: look(include_str!("lua/counts.lua")),
+            repair: verb(include_str!("lua/repair.lua")),
             wake: touch("wake()"),
         }
     }

@@ -95,9 +95,13 @@ impl Values {
         number(self.value()?).and_then(|number| number.try_into().map_err(|_| garbled()))
     }
 
-    /// How long it is, or less than nothing for never.
-    pub(super) fn until(&mut self) -> Result<Option<Duration>, Fault> {
-        Ok(u64::try_from(self.number::<i64>()?).ok().map(Duration::from_micros))
+    /// How long it is until the next key, -1 for never, and less if the shard is damaged; then it is
+    /// not known.
+    pub(super) fn next_or_damage(&mut self) -> Result<(Option<Duration>, Health), Fault> {
+        let number = self.number::<i64>()?;
+        let dropped = u64::try_from(-2 - number);
+        let next = u64::try_from(number).ok().map(Duration::from_micros);
+        Ok((next, dropped.map_or(Health::Good, Health::Damaged)))
     }
 }
 
@@ -143,9 +147,9 @@ pub(super) fn cancelled(value: Value) -> Result<Cancelled, Fault> {
 }
 
 /// What claim.lua answers. Epochs are the shard's.
-pub(super) fn claimed(value: Value) -> Result<Claimed, Fault> {
+pub(super) fn claimed(value: Value) -> Result<(Claimed, Health), Fault> {
     let mut values = Values::of(value)?;
-    let next = values.until()?;
+    let (next, health) = values.next_or_damage()?;
     let mut items = Vec::with_capacity(values.0.len() / 2);
     while !values.is_empty() {
         let (key, said) = (values.bytes()?.into(), values.bytes()?);
@@ -158,7 +162,15 @@ pub(super) fn claimed(value: Value) -> Result<Claimed, Fault> {
             queued: Duration::from_micros(fields.number()?.try_into().map_err(|_| garbled())?),
         });
     }
-    Ok(Claimed { items, next })
+    Ok((Claimed { items, next }, health))
+}
+
+/// Whether a shard has all of its keys, as far as its own counts say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Health {
+    Good,
+    /// With how many places of keys that have no row, which were dropped.
+    Damaged(u64),
 }
 
 /// What rows.lua has packed: a part for what is pending; and perhaps one for the hand-out, and one for

@@ -80,7 +80,7 @@ impl Thread {
         synchronous: Synchronous,
         clock: Clock,
     ) -> Result<(Self, Option<Self>), Fault> {
-        let mut writer = Server::open(path, TransactionBehavior::Immediate, Arc::clone(&clock))?;
+        let writer = Server::open(path, TransactionBehavior::Immediate, Arc::clone(&clock))?;
         let has_log = writer.begin(synchronous)?;
         let reader = match has_log {
             true => {
@@ -203,7 +203,7 @@ impl Server {
 
     /// Sets the file up: whether it has a log, so that who reads and who writes are in nobody's way.
     /// One that is not ours is left as it is.
-    fn begin(&mut self, synchronous: Synchronous) -> Result<bool, Fault> {
+    fn begin(&self, synchronous: Synchronous) -> Result<bool, Fault> {
         let set_up = || {
             let mut has_log = false;
             let found = self.found()?;

@@ -1,5 +1,6 @@
 -- Whether what is there is ours, and whether we may do what the other scripts do: none of them is to
--- fail in the middle.
+-- fail in the middle. Answers whether the shard was there already, and whether it is damaged.
+local was_there = redis.call('GET', EPOCH) and 1 or 0
 for i, key in ipairs(KEYS) do
   local found = redis.call('TYPE', key).ok
   local ours = i == 1 and 'hash' or i == 8 and 'string' or i == 9 and 'list' or 'zset'
@@ -18,7 +19,7 @@ redis.call('ZRANGEBYLEX', PARKED, '-', '+', 'LIMIT', 0, 1)
 redis.call('ZCARD', PARKED)
 redis.call('ZCOUNT', PARKED, 0, 0)
 redis.call('ZRANGEBYSCORE', PARKED, 0, 0)
-redis.call('GET', EPOCH)
+redis.call('ZSCORE', PARKED, none)
 first(PARKED)
 -- Nothing of what follows stays.
 redis.call('ZREM', AGAIN, none)
@@ -31,3 +32,4 @@ redis.call('SET', EPOCH, redis.call('GET', EPOCH) or 0)
 redis.call('LLEN', WAKE)
 redis.call('LPUSH', WAKE, 1)
 redis.call('LTRIM', WAKE, 0, 0)
+return { was_there, is_damaged() and 1 or 0 }

@@ -1,15 +1,19 @@
 -- ARGV: how many at most, how many of them oldest first, the lease, whether early adds are held, how
--- those fail whose leases have run out, and how many shards the queue has. Answers how long until the next may be ready, -1 if that is
--- not known or never; and of each key itself, and in one string, which values.rs reads: epoch, adds,
+-- those fail whose leases have run out, and how many shards the queue has. Answers how long until the
+-- next may be ready, -1 if that is not known or never, -2 or less if the shard is damaged: -2 less the
+-- places that were dropped. And of each key itself, and in one string, which values.rs reads: epoch, adds,
 -- reasons, priority, failures, how long it was ready.
 local HAND_OUT = '>dI4I4bI4d'
 local at, max, oldest = now(), tonumber(ARGV[1]), tonumber(ARGV[2])
 local lease_until, hold = after(at, tonumber(ARGV[3])), ARGV[4] == '1'
 
--- Where somebody has removed the rows, what is left of a key goes, too.
-local function remove(key)
-  for _, set in ipairs({ LEASES, AGAIN, BANDS[1], BANDS[2], BANDS[3] }) do
-    redis.call('ZREM', set, key)
+-- If the row of a key was deleted by others, the places of the old row go, too, also where the key has
+-- been added again since then.
+local removed, is_odd = 0, false
+local function remove(key, ...)
+  is_odd = true
+  for _, set in ipairs({ ... }) do
+    removed = removed + redis.call('ZREM', set, key)
   end
 end
 
@@ -18,8 +22,9 @@ if #expired > 0 then
   local failing, failed = parsed(ARGV[5], ENDS), {}
   for i, text in ipairs(find(expired)) do
     local key = expired[i]
-    if text then
-      local row, n = read(key, text), #failed + 1
+    local row = text and read(key, text)
+    if row and row.epoch > 0 then
+      local n = #failed + 1
       local how = setmetatable({
         adds = row.run_adds, reasons = row.run_reasons, priority = row.run_priority,
         -- What fails at once is not to come back at once: see `Failing::nth`.
@@ -28,7 +33,8 @@ if #expired > 0 then
       finish(row, how, 'the lease ran out', hold, at)
       failed[n] = key
     else
-      remove(key)
+      remove(key, LEASES)
+      redis.call('ZREM', AGAIN, key)
     end
   end
   keep(failed, at)
@@ -76,10 +82,14 @@ if #keys > 0 then
   local least = math.ceil(at / tonumber(ARGV[6]))
   local written, leased, taken, changed = {}, {}, {}, {}
   local leased_until = text_of(lease_until)
+  -- One that is in several sets is given once.
+  local given = #some > 1 and {}
   for i, text in ipairs(find(keys)) do
     local key, since, adds, reasons, priority, failures = keys[i], nil, nil, nil, nil, 0
-    if not text then
-      remove(key)
+    if given and given[key] then
+      is_odd = true
+    elseif not text then
+      remove(key, BANDS[1], BANDS[2], BANDS[3])
     elseif #text < RUNNING_SIZE then
       -- It was pending and nothing else, as most are.
       epoch = math.max(epoch + 1, least)
@@ -94,18 +104,26 @@ if #keys > 0 then
       leased[#leased + 1] = key
       append(taken, BANDS[priority + 2], key)
     else
-      epoch = math.max(epoch + 1, least)
       local row = read(key, text)
-      row.epoch, row.lease_until, row.run_since = epoch, lease_until, at
-      row.run_adds, row.run_reasons = math.max(row.adds, 1), row.reasons
-      row.run_priority = row.priority
-      row.at, row.adds, row.reasons = 0, 0, 0
-      if row.not_before > 0 then
-        row.not_before = 0
+      if row.epoch > 0 or row.parked == 1 then
+        -- It is not ready: this place is left of an old row.
+        remove(key, BANDS[1], BANDS[2], BANDS[3])
+      else
+        epoch = math.max(epoch + 1, least)
+        row.epoch, row.lease_until, row.run_since = epoch, lease_until, at
+        row.run_adds, row.run_reasons = math.max(row.adds, 1), row.reasons
+        row.run_priority = row.priority
+        row.at, row.adds, row.reasons = 0, 0, 0
+        if row.not_before > 0 then
+          row.not_before = 0
+        end
+        changed[#changed + 1] = key
+        since, adds, reasons = row.since, row.run_adds, row.run_reasons
+        priority, failures = row.run_priority, row.failures
       end
-      changed[#changed + 1] = key
-      since, adds, reasons = row.since, row.run_adds, row.run_reasons
-      priority, failures = row.run_priority, row.failures
+    end
+    if given then
+      given[key] = true
     end
     if since then
       local queued = math.max(at - since, 0)
@@ -134,5 +152,8 @@ else
   if next < NEVER then
     answer[1] = math.max(next - at, 0)
   end
+end
+if is_odd or #answer == 1 and is_damaged() then
+  answer[1] = -2 - removed
 end
 return answer

@@ -5,9 +5,11 @@ local ready, all, since = 0, 0, NEVER
 for _, set in ipairs(BANDS) do
   ready = ready + redis.call('ZCOUNT', set, '-inf', at)
   all = all + redis.call('ZCARD', set)
-  local head = redis.call('ZRANGEBYSCORE', set, '-inf', at, 'LIMIT', 0, 1)[1]
-  if head then
-    since = math.min(since, (struct.unpack('>d', redis.call('HGET', ROWS, head), 9)))
+  local head = redis.call('ZRANGEBYSCORE', set, '-inf', at, 'WITHSCORES', 'LIMIT', 0, 1)
+  if head[1] then
+    -- The row may have been deleted by others.
+    local row = redis.call('HGET', ROWS, head[1])
+    since = math.min(since, row and struct.unpack('>d', row, 9) or tonumber(head[2]))
   end
 end
 return {

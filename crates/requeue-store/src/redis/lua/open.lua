@@ -1,6 +1,8 @@
--- What is said of a queue, once and for all. ARGV: whether its early adds are held, its shards; nothing
--- where none is to be made.
-if ARGV[1] and redis.call('EXISTS', KEYS[1]) == 0 then
+-- What is said of a queue, once and for all, and whether it was made now. ARGV: whether its early adds are
+-- held, its shards; nothing where none is to be made.
+local is_new = redis.call('EXISTS', KEYS[1]) == 0
+if ARGV[1] and is_new then
   redis.call('HSET', KEYS[1], 'early_add', ARGV[1], 'shards', ARGV[2])
 end
-return redis.call('HMGET', KEYS[1], 'early_add', 'shards')
+local said = redis.call('HMGET', KEYS[1], 'early_add', 'shards')
+return { said[1], said[2], is_new and 1 or 0 }

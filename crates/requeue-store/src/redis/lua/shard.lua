@@ -15,6 +15,16 @@ local function next_due()
   return math.min(first(BANDS[1]), first(BANDS[2]), first(BANDS[3]))
 end
 
+-- Whether parts of the shard have been deleted by others, as by an eviction. Each row has a place in
+-- exactly one of these sets, and they have no other members. See repair.lua.
+local function is_damaged()
+  local placed = redis.call('ZCARD', LEASES) + redis.call('ZCARD', PARKED)
+  for _, set in ipairs(BANDS) do
+    placed = placed + redis.call('ZCARD', set)
+  end
+  return redis.call('HLEN', ROWS) ~= placed
+end
+
 -- Wakes one who waits. One token is enough: whoever takes it and leaves keys behind puts another.
 local function wake()
   if redis.call('LLEN', WAKE) == 0 then

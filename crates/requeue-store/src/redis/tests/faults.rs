@@ -58,8 +58,8 @@ async fn who_is_not_let_in_hears_why_without_the_password() {
 
 /// As the page of the engine says.
 pub(super) const RIGHTS: &str = "on >s3cret ~requeue:* +evalsha +script|load +blpop +get +set +time +exists \
-    +type +hset +hdel +hget +hmget +hscan +zadd +zrem +zrange +zrangebylex +zrangebyscore +zcount +zcard +zscan \
-    +llen +lpush +ltrim +wait +cluster|slots +cluster|info";
+    +type +hset +hdel +hget +hlen +hmget +hscan +zadd +zrem +zrange +zrangebylex +zrangebyscore +zscore +zcount +zcard \
+    +zscan +llen +lpush +ltrim +wait +cluster|slots +cluster|info +info";
 
 #[tokio::test]
 async fn the_rights_that_are_documented_are_enough_and_needed() {
@@ -79,7 +79,7 @@ async fn the_rights_that_are_documented_are_enough_and_needed() {
     assert_eq!(drained(&queue).await, ["a", "b"]);
     // Who lacks one of them can't open the queue, so that no script ends in the middle.
     let needed = RIGHTS.split_whitespace().filter(|right| right.starts_with('+'));
-    let elsewhere = ["+blpop", "+wait", "+cluster|slots", "+cluster|info", "+script|load"];
+    let elsewhere = ["+blpop", "+wait", "+cluster|slots", "+cluster|info", "+script|load", "+info"];
     for (at, right) in needed.filter(|right| !elsewhere.contains(right)).enumerate() {
         let url = user(&format!("poor{at}"), &RIGHTS.replacen(right, "", 1));
         let opened = Store::connect(&url).await.expect("it is let in").queue("q").open().await;

@@ -5,6 +5,7 @@ mod changing;
 mod conforming;
 mod cuts;
 mod faults;
+mod losing;
 mod nodes;
 
 use std::sync::atomic::{AtomicU32, Ordering as Atomic};

@@ -1,0 +1,85 @@
+//! The repair of shards of which keys have been removed by others, such as a server that evicts.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::Redis;
+use super::names::Shard;
+use super::nodes::Nodes;
+use super::scripts::Scripts;
+use super::values::{Health, Values};
+use crate::engine::Place;
+use crate::error::Fault;
+
+/// After how long a shard that is being repaired is asked again for keys.
+const SOON: Duration = Duration::from_millis(100);
+
+/// The keys of a shard that are walked, as scripts count them: first the rows, which get back their
+/// places, then the places: low, normal and high, leases, again, parked.
+const WALKED: [usize; 7] = [1, 2, 3, 4, 5, 6, 7];
+
+impl Redis {
+    /// Begins the repair of a damaged shard. How long until there may be keys in it.
+    pub(super) fn heal(
+        &self,
+        queue: &Place,
+        shards: &Arc<Vec<Shard>>,
+        number: usize,
+        health: Health,
+    ) -> Option<Duration> {
+        let Health::Damaged(dropped) = health else { return None };
+        let (nodes, scripts) = (Arc::clone(&self.nodes), Arc::clone(&self.scripts));
+        let (queue, shards) = (queue.name.clone(), Arc::clone(shards));
+        report(&queue, 0, dropped);
+        if !shards[number].is_repaired.swap(true, Ordering::Relaxed) {
+            tokio::spawn(async move {
+                let shard = &shards[number];
+                if let Err(fault) = repair(&nodes, &scripts, &queue, shard).await {
+                    tracing::warn!(queue, error = %fault.source, "a damaged shard is not repaired");
+                }
+                shard.is_repaired.store(false, Ordering::Relaxed);
+            });
+        }
+        Some(SOON)
+    }
+}
+
+/// Restores the places of rows, and drops places that have no row, in short steps. Others may use the
+/// shard meanwhile, and repair it as well.
+pub(super) async fn repair(
+    nodes: &Arc<Nodes>,
+    scripts: &Scripts,
+    queue: &str,
+    shard: &Shard,
+) -> Result<(), Fault> {
+    let (mut restored, mut dropped) = (0, 0);
+    for walked in WALKED {
+        let mut cursor = b"0".to_vec();
+        loop {
+            let mut command = scripts.repair.on(shard);
+            command.arg(walked).arg(&cursor);
+            let step = nodes.run(shard.slot, &command, Some(&scripts.repair)).await?;
+            let mut step = Values::of(step)?;
+            cursor = step.bytes()?;
+            restored += step.number::<u64>()?;
+            dropped += step.number::<u64>()?;
+            if cursor == b"0" {
+                break;
+            }
+        }
+    }
+    report(queue, restored, dropped);
+    Ok(())
+}
+
+fn report(queue: &str, restored: u64, dropped: u64) {
+    if restored + dropped > 0 {
+        tracing::warn!(
+            queue,
+            restored,
+            lost = dropped,
+            "the server has lost parts of the queue: does it evict, or were keys deleted?"
+        );
+    }
+}

@@ -1,0 +1,117 @@
+//! Whether a server is set up to keep what it has acknowledged.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::{Value, cmd};
+use tokio::time::timeout;
+
+use super::faults::garbled;
+use super::map::{address, text};
+use super::node::Node;
+use crate::error::Fault;
+
+/// How long a server may take to say how it is set up. One that does not is asked at the next occasion.
+const SAYING: Duration = Duration::from_secs(3);
+
+/// Asks those servers that have not said so since they were last connected to. An error says which of them
+/// evicts keys, unless that is accepted.
+pub(super) async fn examine(masters: Vec<Arc<Node>>, accepts_eviction: bool) -> Result<(), Fault> {
+    let asked = masters.iter().map(async |node| {
+        if node.is_examined.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let said = timeout(SAYING, settings(node)).await;
+        let settings = match said.unwrap_or_else(|_| Err(Fault::absent("no answer in time"))) {
+            Ok(settings) => settings,
+            Err(fault) => {
+                // The rights for that may be missing, and everything else is there.
+                let (server, error) = (&node.address, fault.source);
+                tracing::debug!(server, error, "whether the server evicts or persists is not known");
+                node.is_examined.store(false, Ordering::Relaxed);
+                return Ok(());
+            }
+        };
+        if !settings.persists {
+            tracing::warn!(
+                server = node.address,
+                "appendonly is no: if this server stops, all keys since its last snapshot are lost; \
+                 CONFIG SET appendonly yes"
+            );
+        }
+        settings.evicts.filter(|_| !accepts_eviction).map_or(Ok(()), |policy| {
+            // It is asked again by whoever tries again.
+            node.is_examined.store(false, Ordering::Relaxed);
+            Err(Fault::refused(format!(
+                "{}: maxmemory-policy is {policy}: when its memory is full, this server removes keys \
+                 that it has acknowledged; run CONFIG SET maxmemory-policy noeviction there, or accept \
+                 the loss with ?eviction=accept",
+                node.address
+            )))
+        })
+    });
+    join_all(asked).await.into_iter().collect()
+}
+
+struct Settings {
+    /// By which policy it removes keys that have no time to live, as ours.
+    evicts: Option<String>,
+    /// Whether it has a log of what it is asked to do.
+    persists: bool,
+}
+
+async fn settings(node: &Node) -> Result<Settings, Fault> {
+    let (mut memory, mut persistence) = (cmd("INFO"), cmd("INFO"));
+    let asked = [&*memory.arg("memory"), persistence.arg("persistence")];
+    let [memory, persistence] = node.ask(asked).await?.map(|said| text(&said));
+    // Without a limit nothing is evicted; and the policies `volatile-*` concern keys of others.
+    let has_limit = said(&memory, "maxmemory").is_some_and(|limit| limit != "0");
+    let policy = said(&memory, "maxmemory_policy").filter(|policy| policy.starts_with("allkeys"));
+    Ok(Settings {
+        evicts: policy.filter(|_| has_limit).map(ToOwned::to_owned),
+        persists: said(&persistence, "aof_enabled") != Some("0"),
+    })
+}
+
+/// What `INFO` says under this name.
+pub(super) fn said<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = info.lines().filter_map(|line| line.split_once(':'));
+    lines.find(|&(said, _)| said == name).map(|(_, value)| value)
+}
+
+/// Why a Sentinel is of no use, and which server is.
+pub(super) async fn sentinel(node: &Node) -> Fault {
+    let mut masters = cmd("SENTINEL");
+    let masters =
+        node.ask([masters.arg("MASTERS")]).await.and_then(|[masters]| named(node, masters));
+    let instead = match masters {
+        Ok(masters) if !masters.is_empty() => {
+            format!("use that of its master: {}", masters.join(" or "))
+        }
+        _ => "use that of its master".to_owned(),
+    };
+    Fault::refused(format!("{}: this is the address of a Sentinel; {instead}", node.address))
+}
+
+/// The addresses of masters, with their names.
+fn named(node: &Node, masters: Value) -> Result<Vec<String>, Fault> {
+    let Value::Array(masters) = masters else { return Err(garbled()) };
+    let named = masters.iter().map(|master| {
+        let Value::Array(words) = master else { return Err(garbled()) };
+        let said = |name: &str| {
+            let mut pairs = words.chunks(2);
+            pairs.find_map(|pair| match pair {
+                [said, value] if text(said) == name => Some(text(value)),
+                _ => None,
+            })
+        };
+        let (Some(name), Some(ip), Some(port)) = (said("name"), said("ip"), said("port")) else {
+            return Err(garbled());
+        };
+        let address = address(node, &ip, port.parse().map_err(|_| garbled())?);
+        Ok(format!("{address} ({name})"))
+    });
+    named.collect()
+}

@@ -1,0 +1,316 @@
+//! Servers that lose keys of ours, by their settings or by a deletion.
+
+use std::collections::BTreeSet;
+
+use tokio::time::timeout;
+
+use super::faults::RIGHTS;
+use super::*;
+use crate::engine::{Delay, How};
+use crate::{Add, Priority, Queue, Store};
+
+const LONG: Duration = Duration::from_secs(120);
+
+#[tokio::test]
+async fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
+    let Some(server) = Server::start() else { return };
+    let set = |limit: &str, policy: &str| {
+        server.cli(&["config", "set", "maxmemory", limit]);
+        server.cli(&["config", "set", "maxmemory-policy", policy]);
+    };
+    let (url, accepting) = (server.url(""), format!("{}?eviction=accept", server.url("")));
+    for (limit, policy, evicts) in [
+        ("100mb", "allkeys-lru", true),
+        ("100mb", "allkeys-random", true),
+        ("100mb", "noeviction", false),
+        // It concerns keys with a time to live, and ours have none.
+        ("100mb", "volatile-lru", false),
+        ("0", "allkeys-lru", false),
+    ] {
+        set(limit, policy);
+        let connected = Store::connect(&url).await;
+        assert_eq!(connected.is_err(), evicts, "{limit} {policy}");
+        if let Err(error) = connected {
+            let said = format!("127.0.0.1:{}: maxmemory-policy is {policy}", server.port());
+            let error = error.to_string();
+            assert!(error.contains(&said), "{error}");
+            assert!(error.contains("CONFIG SET maxmemory-policy noeviction"), "{error}");
+            assert!(error.contains("?eviction=accept"), "{error}");
+        }
+        Store::connect(&accepting).await.expect("it is accepted");
+    }
+    // Who may not ask gets on without.
+    set("100mb", "allkeys-lru");
+    let rights = format!("worker {}", RIGHTS.replace(" +info", ""));
+    let rights: Vec<_> = rights.split_whitespace().collect();
+    server.cli(&[&["acl", "setuser"], &rights[..]].concat());
+    let store = Store::connect(&server.url("worker:s3cret@")).await.expect("it may not ask");
+    store.migrate().await.expect("the schema is made");
+    store.queue("q").open().await.expect("it opens");
+}
+
+#[tokio::test]
+async fn each_master_of_a_cluster_is_asked_whether_it_evicts() {
+    let Some(cluster) = Cluster::start() else { return };
+    let master = &cluster.nodes()[2];
+    master.cli(&["config", "set", "maxmemory", "100mb"]);
+    master.cli(&["config", "set", "maxmemory-policy", "allkeys-lfu"]);
+    let error = Store::connect(&cluster.url()).await.expect_err("it evicts").to_string();
+    let said = format!("127.0.0.1:{}: maxmemory-policy is allkeys-lfu", master.port());
+    assert!(error.contains(&said), "{error}");
+}
+
+#[tokio::test]
+async fn a_sentinel_names_the_server_to_use() {
+    let Some(server) = Server::start() else { return };
+    let sentinel = server.sentinel();
+    let error = Store::connect(&sentinel.url("")).await.expect_err("it has no keys").to_string();
+    let said = format!(
+        "127.0.0.1:{}: this is the address of a Sentinel; use that of its master: 127.0.0.1:{} (jobs)",
+        sentinel.port(),
+        server.port()
+    );
+    assert!(error.ends_with(&said), "{error}");
+}
+
+#[tokio::test]
+async fn a_schema_or_a_record_that_was_removed_is_named_and_made_again() {
+    let Some(server) = Server::start() else { return };
+    let store = store(&server.url("")).await;
+    let queue = store.queue("q").early_add(EarlyAdd::Hold).open().await.expect("it opens");
+    queue.add("a").await.expect("added");
+    server.cli(&["del", "requeue:schema"]);
+    let error = store.queue("q").open().await.expect_err("it is gone").to_string();
+    assert!(error.contains("it has the queue, but not the key \"requeue:schema\""), "{error}");
+    assert!(error.contains("`requeue store init`"), "{error}");
+    store.migrate().await.expect("it is made again");
+    server.cli(&["del", "requeue:{q}:queue"]);
+    let queue = store.queue("q").early_add(EarlyAdd::Hold).open().await.expect("it opens");
+    assert_eq!(queue.counts().await.expect("counted").ready, 1);
+}
+
+/// All keys of a shard but its epoch and its tokens, by name.
+const PARTS: [&str; 7] = ["rows", "low", "normal", "high", "leases", "again", "parked"];
+
+/// A queue with a key of each kind.
+async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
+    let (engine, place) = engine(url, name).await;
+    for (key, priority) in
+        [("low", Priority::Low), ("normal", Priority::Normal), ("high", Priority::High)]
+    {
+        // Before these are due, those that are added later have been claimed.
+        let add = Add::after(Duration::from_millis(1)).priority(priority);
+        let ask = Ask { key: key.into(), add, adds: 1 };
+        engine.add(&place, vec![ask]).await.expect("added");
+    }
+    let later = Ask { key: "later".into(), add: Add::after(LONG * 30), adds: 1 };
+    engine.add(&place, vec![later]).await.expect("added");
+    let mut ends = Vec::new();
+    for key in ["parked", "running", "dirty"] {
+        let urgent = Add::now().priority(Priority::High);
+        engine
+            .add(&place, vec![Ask { key: key.into(), add: urgent, adds: 1 }])
+            .await
+            .expect("added");
+    }
+    while ends.len() < 3 {
+        let claimed = engine.claim(&place, Claim { max: 1, ..ONE }).await.expect("claimed");
+        for out in claimed.items {
+            let how = match &*out.key {
+                b"parked" => {
+                    let (delay, asked) = (Delay::Park, out.asked);
+                    How::Fail { delay, asked, error: "no".to_owned() }
+                }
+                b"running" | b"dirty" => How::Succeed,
+                _ => How::PutBack(out.asked),
+            };
+            let end = End { key: out.key, epoch: out.epoch, how };
+            if matches!(end.how, How::PutBack(_)) {
+                engine.finish(&place, vec![end]).await.expect("it is ours");
+                continue;
+            }
+            ends.push(end);
+        }
+    }
+    ends.sort_by(|a, b| a.key.cmp(&b.key));
+    let parked = ends.remove(1);
+    engine.finish(&place, vec![parked]).await.expect("it is ours");
+    engine.add(&place, asking("dirty")).await.expect("added");
+    (engine, place, ends)
+}
+
+/// No verb fails, whatever is missing.
+async fn all_verbs_work(engine: &Redis, place: &Place) {
+    engine.counts(place).await.expect("counted");
+    for state in [None, Some(State::Ready), Some(State::Processing), Some(State::Parked)] {
+        engine.page(place, state, None, 100).await.expect("a page");
+    }
+    for key in ["low", "normal", "later", "parked", "running", "dirty"] {
+        engine.look_up(place, &key.into()).await.expect("looked up");
+    }
+    let held = vec![("running".into(), 1), ("nobody's".into(), 1)];
+    engine.renew(place, held, ONE.lease).await.expect("answered");
+    let end = End { key: "nobody's".into(), epoch: 1, how: How::Succeed };
+    assert_eq!(engine.finish(place, vec![end]).await.expect("answered"), [false]);
+    engine.cancel(place, &"nobody's".into()).await.expect("answered");
+    engine.revive(place, &"nobody's".into()).await.expect("answered");
+}
+
+/// Works until nothing is ready or running. The keys, of which each is with one worker at a time.
+async fn drain(engine: &Redis, place: &Place, ends: Vec<End>) -> Vec<String> {
+    engine.finish(place, ends).await.expect("answered");
+    engine.cancel(place, &"later".into()).await.expect("answered");
+    let drained = async {
+        let mut found = Vec::new();
+        loop {
+            let claimed = engine.claim(place, Claim { max: 2, ..ONE }).await.expect("claimed");
+            if claimed.items.is_empty() && claimed.next.is_none() {
+                if engine.is_idle(place).await.expect("answered") {
+                    break found;
+                }
+                continue;
+            }
+            let keys: BTreeSet<_> = claimed.items.iter().map(|out| out.key.clone()).collect();
+            assert_eq!(keys.len(), claimed.items.len(), "a key has two runs: {claimed:?}");
+            for out in claimed.items {
+                found.push(out.key.to_string());
+                let end = End { key: out.key, epoch: out.epoch, how: How::Succeed };
+                assert_eq!(engine.finish(place, vec![end]).await.expect("answered"), [true]);
+            }
+        }
+    };
+    let mut found = timeout(LONG, drained).await.expect("no key is stuck");
+    found.sort();
+    found
+}
+
+fn removed(server: &Server, queue: &str, part: &str) {
+    let key = format!("requeue:{{{queue}/0.0}}:{part}");
+    assert_eq!(server.cli(&["del", &key]), "1", "{key}");
+}
+
+#[tokio::test]
+async fn a_shard_that_has_lost_a_part_is_repaired_and_no_key_is_stuck() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.url("");
+    for part in PARTS {
+        for is_open in [true, false] {
+            let name = name(part);
+            let (engine, place, ends) = with_all_kinds(&url, &name).await;
+            removed(server, &name, part);
+            let (engine, place) = match is_open {
+                true => (engine, place),
+                false => super::engine(&url, &name).await,
+            };
+            all_verbs_work(&engine, &place).await;
+            let found = drain(&engine, &place, ends).await;
+            // The rows are the keys. All else can be told from them.
+            let wanted: &[&str] =
+                if part == "rows" { &[] } else { &["dirty", "high", "low", "normal"] };
+            assert_eq!(found, wanted, "{part}, {is_open}");
+            let parked = u64::from(part != "rows");
+            let counts = engine.counts(&place).await.expect("counted");
+            assert_eq!(counts, Counts { parked, ..Counts::default() }, "{part}, {is_open}");
+            assert_eq!(
+                engine.revive(&place, &"parked".into()).await.expect("answered"),
+                parked == 1
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_was_removed_fails_no_script() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.url("");
+    for key in ["low", "normal", "high", "later", "parked", "running", "dirty"] {
+        let name = name("row");
+        let (engine, place, ends) = with_all_kinds(&url, &name).await;
+        assert_eq!(server.cli(&["hdel", &format!("requeue:{{{name}/0.0}}:rows"), key]), "1");
+        all_verbs_work(&engine, &place).await;
+        let found = drain(&engine, &place, ends).await;
+        let wanted: Vec<_> =
+            ["dirty", "high", "low", "normal"].into_iter().filter(|&other| other != key).collect();
+        assert_eq!(found, wanted, "{key}");
+        let parked = u64::from(key != "parked");
+        let counts = engine.counts(&place).await.expect("counted");
+        assert_eq!(counts, Counts { parked, ..Counts::default() }, "{key}");
+    }
+}
+
+/// What is left of a key whose row was removed makes no second run of it when it is added anew.
+#[tokio::test]
+async fn what_is_left_of_a_removed_row_does_nothing_to_its_key() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.url("");
+    for part in ["low", "running", "parked", "dirty"] {
+        let name = name("left");
+        let (engine, place, _) = with_all_kinds(&url, &name).await;
+        removed(server, &name, "rows");
+        engine.add(&place, asking(part)).await.expect("added");
+        // As if the leases of those that are running were over.
+        let leases = format!("requeue:{{{name}/0.0}}:leases");
+        if server.cli(&["zcard", &leases]) != "0" {
+            server.cli(&["zadd", &leases, "1", "running", "1", "dirty"]);
+        }
+        let claimed = engine.claim(&place, Claim { max: 9, ..ONE }).await.expect("claimed").items;
+        let found: Vec<_> = claimed.iter().map(|out| (out.key.to_string(), out.failures)).collect();
+        assert_eq!(found, [(part.to_owned(), 0)]);
+        let again = engine.claim(&place, Claim { max: 9, ..ONE }).await.expect("claimed").items;
+        assert_eq!(again, [], "{part}: it is held");
+        let ends = claimed.into_iter().map(|out| End {
+            key: out.key,
+            epoch: out.epoch,
+            how: How::Succeed,
+        });
+        assert_eq!(drain(&engine, &place, ends.collect()).await, Vec::<String>::new());
+        let counts = engine.counts(&place).await.expect("counted");
+        assert_eq!(counts, Counts::default(), "{part}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_on_a_server_that_evicts_goes_on_with_what_is_left() {
+    let Some(server) = Server::start() else { return };
+    server.cli(&["config", "set", "maxmemory-policy", "allkeys-random"]);
+    let used = server.cli(&["info", "memory"]);
+    let used = super::super::requirements::said(&used, "used_memory").expect("it is told");
+    let limit = used.trim().parse::<u64>().expect("a number") + (3 << 20);
+    server.cli(&["config", "set", "maxmemory", &limit.to_string()]);
+    let url = format!("{}?eviction=accept&shards=32", server.url(""));
+    let open = || async {
+        store(&url).await.queue("q").backoff(Duration::ZERO, Duration::ZERO).open().await
+    };
+    let queue: Queue = open().await.expect("it opens");
+    let evicted = || {
+        let stats = server.cli(&["info", "stats"]);
+        stats
+            .lines()
+            .any(|line| line.starts_with("evicted_keys:") && line.trim() != "evicted_keys:0")
+    };
+    let mut n = 0;
+    while !evicted() || n < 20_000 {
+        queue.add_all((n..n + 256).map(|n| format!("{n:0>100}"))).await.expect("added");
+        n += 256;
+        for item in queue.get_many(100).await {
+            // It may be lost.
+            let _ = item.succeed().await;
+        }
+    }
+    server.cli(&["config", "set", "maxmemory-policy", "noeviction"]);
+    server.cli(&["config", "set", "maxmemory", "0"]);
+    if server.cli(&["exists", "requeue:schema"]) == "0" {
+        store(&url).await;
+    }
+    queue.shut_down_when_idle();
+    let drained = async {
+        while let Some(item) = queue.get().await {
+            let _ = item.succeed().await;
+        }
+    };
+    timeout(LONG, drained).await.expect("no key is stuck");
+    let late = open().await.expect("it opens");
+    assert_eq!(late.counts().await.expect("counted"), Counts::default());
+    late.add("a").await.expect("added");
+    assert_eq!(late.get().await.expect("it is there").as_str(), Some("a"));
+}
