@@ -292,7 +292,9 @@ async fn a_queue_on_a_server_that_evicts_goes_on_with_what_is_left() {
     while !evicted() || n < 20_000 {
         queue.add_all((n..n + 256).map(|n| format!("{n:0>100}"))).await.expect("added");
         n += 256;
-        for item in queue.get_many(100).await {
+        // All that was there may have been evicted.
+        let items = timeout(Duration::from_secs(1), queue.get_many(100)).await.unwrap_or_default();
+        for item in items {
             // It may be lost.
             let _ = item.succeed().await;
         }
