@@ -1,15 +1,13 @@
 //! A line for each attempt, in the form of GNU parallel's `--joblog`.
 
-use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use crate::command::escaped;
 use crate::exit::Refusal;
-use crate::letters::{Identity, Letters, identity, standard};
+use crate::files::{self, Identity, identity, standard};
+use crate::letters::{Letters, refusal};
 use crate::patient::Patient;
 
 const HEADER: &str = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n";
@@ -42,27 +40,25 @@ impl Joblog {
         input: Option<Identity>,
         letters: &Letters,
     ) -> Result<Self, Refusal> {
-        let stream = standard(path);
-        let is = match stream {
-            Some(_) => None,
-            None => fs::metadata(path).ok().and_then(|metadata| identity(&metadata)),
+        let failed = |error| refusal("--joblog", path, &error);
+        let mut file = match standard(path) {
+            Some(stream) => stream.map_err(failed)?,
+            None => {
+                let file = files::overwrite(path).map_err(failed)?;
+                let is = identity(&file.metadata().map_err(failed)?);
+                if is.is_some() && is == input {
+                    // The keys would be gone before they are read.
+                    return Err(Refusal::usage("--joblog: that file is the input"));
+                }
+                if is.is_some_and(|is| letters.has(is)) {
+                    return Err(Refusal::usage("--joblog: that file is to have keys"));
+                }
+                files::empty(&file).map_err(failed)?;
+                Patient::new(file)
+            }
         };
-        if is.is_some() && is == input {
-            // The keys would be gone before they are read.
-            return Err(Refusal::usage("--joblog: that file is the input"));
-        }
-        if is.is_some_and(|is| letters.has(is)) {
-            return Err(Refusal::usage("--joblog: that file is to have keys"));
-        }
-        let file = stream.unwrap_or_else(|| File::create(path).map(Patient::new));
-        let file = file.and_then(|mut file| {
-            file.write_all(HEADER.as_bytes())?;
-            Ok(file)
-        });
-        file.map(|file| Self(Mutex::new(file))).map_err(|error| {
-            let name = escaped(path.as_os_str().as_bytes());
-            Refusal::failure(format!("--joblog {name}: {error}"))
-        })
+        file.write_all(HEADER.as_bytes()).map_err(failed)?;
+        Ok(Self(Mutex::new(file)))
     }
 
     pub(crate) fn write(

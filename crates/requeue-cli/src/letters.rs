@@ -1,62 +1,24 @@
 //! Files of keys that were not done, in the form in which keys come in: so that they can.
 
 use std::collections::HashMap;
-use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::command::escaped;
 use crate::exit::Refusal;
+use crate::files::{self, Identity, Replaced, identity, standard};
 use crate::input::{Format, Key, Kind, Records};
 use crate::json::Written;
 use crate::patient::Patient;
 use crate::source::Input;
 
-/// Which file a handle is of.
-pub(crate) type Identity = (u64, u64);
-
-pub(crate) fn identity(of: &Metadata) -> Option<Identity> {
-    // Terminals and the like can well be several things at once.
-    of.is_file().then(|| (of.dev(), of.ino()))
-}
-
-/// Opens what has this name, which it will be added to.
-fn open(flag: &str, path: &Path) -> Result<(Patient, Option<Identity>), Refusal> {
-    let opened = match standard(path) {
-        Some(stream) => stream.map(|stream| (stream, None)),
-        None => OpenOptions::new().append(true).create(true).open(path).and_then(|file| {
-            let identity = identity(&file.metadata()?);
-            Ok((Patient::new(file), identity))
-        }),
-    };
-    opened.map_err(|error| {
-        let name = escaped(path.as_os_str().as_bytes());
-        Refusal::failure(format!("{flag} {name}: {error}"))
-    })
-}
-
-/// Our own handle to the standard stream that has this name. Another one would have a place of its
-/// own in a file, and each would write over what the other has written.
-pub(crate) fn standard(path: &Path) -> Option<io::Result<Patient>> {
-    match open_number(path)? {
-        "1" => Some(Patient::own(io::stdout())),
-        "2" => Some(Patient::own(io::stderr())),
-        _ => None,
-    }
-}
-
-/// The number of what is open already and has this name, like `/dev/stdout`: what has been written
-/// there would be lost with a file that was replaced.
-fn open_number(path: &Path) -> Option<&str> {
-    match path.to_str()? {
-        "/dev/stdout" => Some("1"),
-        "/dev/stderr" => Some("2"),
-        path => path.strip_prefix("/dev/fd/").or_else(|| path.strip_prefix("/proc/self/fd/")),
-    }
+/// Says which file of which flag is the trouble.
+pub(crate) fn refusal(flag: &str, path: &Path, error: &io::Error) -> Refusal {
+    let name = escaped(path.as_os_str().as_bytes());
+    Refusal::failure(format!("{flag} {name}: {error}"))
 }
 
 /// The files, opened before anything is read.
@@ -66,7 +28,13 @@ pub(crate) struct Letters {
     dead: Option<Mutex<Patient>>,
     /// Which files they are.
     are: [Option<Identity>; 2],
-    unfinished: Option<PathBuf>,
+    unfinished: Option<Unfinished>,
+}
+
+#[derive(Debug)]
+enum Unfinished {
+    Stream(Mutex<Patient>),
+    File(Replaced),
 }
 
 /// Why a key was given up.
@@ -95,24 +63,25 @@ impl Letters {
     pub(crate) fn open(
         format: Format,
         dead: Option<&Path>,
-        unfinished: Option<PathBuf>,
+        unfinished: Option<&Path>,
         input: Option<Identity>,
     ) -> Result<Self, Refusal> {
-        let dead = dead.map(|path| open("--dead-letter", path)).transpose()?;
-        let dead_is = dead.as_ref().and_then(|&(_, identity)| identity);
+        let dead = dead.map(|path| open_dead(path).map_err(|e| refusal("--dead-letter", path, &e)));
+        let (dead, dead_is) = dead.transpose()?.unzip();
+        let dead_is = dead_is.flatten();
         if dead_is.is_some() && dead_is == input {
             // What fails would be read again, for ever.
             return Err(Refusal::usage("--dead-letter: that file is the input"));
         }
-        let mut unfinished_is = None;
-        if let Some(path) = &unfinished {
-            (_, unfinished_is) = open("--unfinished", path)?;
-            if dead_is.is_some() && dead_is == unfinished_is {
-                return Err(Refusal::usage("--dead-letter and --unfinished: one file each"));
-            }
+        let unfinished = unfinished
+            .map(|path| open_unfinished(path).map_err(|e| refusal("--unfinished", path, &e)));
+        let (unfinished, unfinished_is) = unfinished.transpose()?.unzip();
+        let unfinished_is = unfinished_is.flatten();
+        if dead_is.is_some() && dead_is == unfinished_is {
+            return Err(Refusal::usage("--dead-letter and --unfinished: one file each"));
         }
         let are = [dead_is, unfinished_is];
-        Ok(Self { format, dead: dead.map(|(file, _)| Mutex::new(file)), are, unfinished })
+        Ok(Self { format, dead: dead.map(Mutex::new), are, unfinished })
     }
 
     pub(crate) fn has(&self, file: Identity) -> bool {
@@ -163,31 +132,21 @@ impl Letters {
         pending: &HashMap<Key, Pending>,
         rest: Option<Rest>,
     ) -> io::Result<()> {
-        let Some(path) = &self.unfinished else { return Ok(()) };
-        if let Some(stream) = standard(path) {
-            return self.write(stream?, keys, pending, rest);
+        match &self.unfinished {
+            None => Ok(()),
+            Some(Unfinished::Stream(stream)) => {
+                let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+                self.write(&mut *stream, keys, pending, rest)
+            }
+            Some(Unfinished::File(file)) => {
+                file.replace(|out| self.write(out, keys, pending, rest))
+            }
         }
-        let metadata = path.metadata()?;
-        if !metadata.is_file() || open_number(path).is_some() {
-            return self.write(OpenOptions::new().append(true).open(path)?, keys, pending, rest);
-        }
-        let path = path.canonicalize()?;
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}", std::process::id()));
-        let new = path.with_file_name(name);
-        let written = File::create(&new)
-            .and_then(|file| self.write(file, keys, pending, rest))
-            .and_then(|()| fs::set_permissions(&new, metadata.permissions()))
-            .and_then(|()| fs::rename(&new, &path));
-        if written.is_err() {
-            let _ = fs::remove_file(&new);
-        }
-        written
     }
 
     fn write(
         &self,
-        file: impl Write,
+        file: &mut dyn Write,
         keys: &[Key],
         pending: &HashMap<Key, Pending>,
         rest: Option<Rest>,
@@ -221,4 +180,22 @@ impl Letters {
         }
         out.flush()
     }
+}
+
+fn open_dead(path: &Path) -> io::Result<(Patient, Option<Identity>)> {
+    if let Some(stream) = standard(path) {
+        return Ok((stream?, None));
+    }
+    let file = files::append(path)?;
+    let identity = identity(&file.metadata()?);
+    Ok((Patient::new(file), identity))
+}
+
+fn open_unfinished(path: &Path) -> io::Result<(Unfinished, Option<Identity>)> {
+    if let Some(stream) = standard(path) {
+        return Ok((Unfinished::Stream(Mutex::new(stream?)), None));
+    }
+    let file = Replaced::open(path)?;
+    let identity = file.identity()?;
+    Ok((Unfinished::File(file), identity))
 }

@@ -12,6 +12,7 @@ mod config;
 pub mod door;
 mod ending;
 mod exit;
+mod files;
 mod given;
 mod groups;
 mod guardian;

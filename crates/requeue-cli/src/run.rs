@@ -14,13 +14,14 @@ use tokio::task::JoinHandle;
 use crate::args;
 use crate::config::Config;
 use crate::exit::{Ended, Refusal};
+use crate::files::{Identity, identity};
 use crate::given::Things;
 use crate::groups::Groups;
 use crate::guardian::Guardian;
 use crate::input::Key;
 use crate::joblog::Joblog;
 use crate::lent::{Job, Lender, Loans};
-use crate::letters::{Identity, Letters, Rest, identity};
+use crate::letters::{Letters, Rest};
 use crate::output::{Closed, Output, Stream};
 use crate::pace::Pace;
 use crate::rate::Rate;
@@ -66,7 +67,7 @@ pub(crate) struct Files {
 impl Files {
     /// None of them may be the input.
     pub(crate) fn open(config: &Config, input: Option<Identity>) -> Result<Self, Refusal> {
-        let (dead, unfinished) = (config.dead_letter.as_deref(), config.unfinished.clone());
+        let (dead, unfinished) = (config.dead_letter.as_deref(), config.unfinished.as_deref());
         let letters = Letters::open(config.format, dead, unfinished, input)?;
         let joblog = config.joblog.as_deref();
         let joblog = joblog.map(|path| Joblog::create(path, input, &letters)).transpose()?;

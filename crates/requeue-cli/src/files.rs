@@ -1,0 +1,216 @@
+//! Files that the program writes. Their directories may be open to other users: nothing is written through a link that
+//! another user has put there, new files are readable by their owner alone, and a file is replaced in one step.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use crate::patient::Patient;
+
+/// The device and inode of a file.
+pub(crate) type Identity = (u64, u64);
+
+/// `None` for terminals and the like, which may well be several things at once.
+pub(crate) fn identity(of: &Metadata) -> Option<Identity> {
+    of.is_file().then(|| (of.dev(), of.ino()))
+}
+
+/// Our own handle to the standard stream with this name. A second handle would have a position of its
+/// own in a file, and the two would overwrite each other.
+pub(crate) fn standard(path: &Path) -> Option<io::Result<Patient>> {
+    match descriptor(path)? {
+        "1" => Some(Patient::own(io::stdout())),
+        "2" => Some(Patient::own(io::stderr())),
+        _ => None,
+    }
+}
+
+/// The number of the open file that a path such as `/dev/stdout` names.
+fn descriptor(path: &Path) -> Option<&str> {
+    match path.to_str()? {
+        "/dev/stdout" => Some("1"),
+        "/dev/stderr" => Some("2"),
+        path => path.strip_prefix("/dev/fd/").or_else(|| path.strip_prefix("/proc/self/fd/")),
+    }
+}
+
+/// Opens a file to append to, and creates it if it does not exist.
+pub(crate) fn append(path: &Path) -> io::Result<File> {
+    open(path, OpenOptions::new().append(true).create(true))
+}
+
+/// Opens a file to write from its start, and creates it if it does not exist. Nothing is deleted yet: see
+/// [`empty`].
+pub(crate) fn overwrite(path: &Path) -> io::Result<File> {
+    open(path, OpenOptions::new().write(true).create(true).truncate(false))
+}
+
+/// Deletes what is in the file.
+pub(crate) fn empty(file: &File) -> io::Result<()> {
+    if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
+}
+
+fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    options.mode(0o600);
+    let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
+    match options.clone().custom_flags(no_follow).open(path) {
+        Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+            let owner = path.symlink_metadata()?.uid();
+            if !follows(owner, geteuid().as_raw()) {
+                let why = format!("a symbolic link of another user (uid {owner}) is not followed");
+                return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+            }
+            options.open(path)
+        }
+        opened => opened,
+    }
+}
+
+/// Whether a symbolic link of `owner` is followed for `user`.
+const fn follows(owner: u32, user: u32) -> bool {
+    owner == user || owner == 0
+}
+
+/// A file that is replaced at the end, or an open one that is appended to.
+#[derive(Debug)]
+pub(crate) struct Replaced {
+    file: File,
+    /// Of a regular file, without symbolic links.
+    path: Option<PathBuf>,
+}
+
+impl Replaced {
+    /// Opens the file, so that it is known early whether it can be written.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let file = append(path)?;
+        let is_regular = file.metadata()?.is_file() && descriptor(path).is_none();
+        let path = is_regular.then(|| path.canonicalize()).transpose()?;
+        Ok(Self { file, path })
+    }
+
+    pub(crate) fn identity(&self) -> io::Result<Option<Identity>> {
+        Ok(identity(&self.file.metadata()?))
+    }
+
+    /// Replaces the file in one step by what `write` writes, with the mode and the owner that it had. If
+    /// we may not give it to that owner, it stays ours and only we can read it. What is no regular
+    /// file is appended to.
+    pub(crate) fn replace(
+        &self,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let Some(path) = &self.path else {
+            return write(&mut Patient::new(self.file.try_clone()?));
+        };
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        let was = self.file.metadata()?;
+        // Its name can't be predicted, it is created exclusively, and its mode is 0600.
+        let mut new = tempfile::Builder::new().prefix(".requeue-").tempfile_in(dir)?;
+        write(new.as_file_mut())?;
+        let is = new.as_file().metadata()?;
+        let same = (is.uid(), is.gid()) == (was.uid(), was.gid());
+        let given = same || fchown(new.as_file(), Some(was.uid()), Some(was.gid())).is_ok();
+        let mode = was.mode() & if given { 0o7777 } else { 0o700 };
+        new.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
+        new.as_file().sync_all()?;
+        // If a link has taken the place of the file meanwhile, this replaces the link.
+        new.persist(path).map_err(|error| error.error)?;
+        File::open(dir)?.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{lchown, symlink};
+
+    use super::*;
+
+    fn mode(of: &File) -> u32 {
+        of.metadata().unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_new_file_is_readable_by_its_owner_alone_and_an_old_one_keeps_its_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        for open in [append, overwrite] {
+            assert_eq!(mode(&open(&path).unwrap()) & 0o177, 0);
+            fs::remove_file(&path).unwrap();
+        }
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let replaced = Replaced::open(&path).unwrap();
+        let secret = |out: &mut dyn Write| {
+            out.write_all(b"new")?;
+            for entry in fs::read_dir(dir.path())? {
+                let entry = entry?;
+                let is_new = entry.file_name() != "f";
+                assert!(!is_new || entry.metadata()?.mode() & 0o177 == 0, "{entry:?}");
+            }
+            Ok(())
+        };
+        replaced.replace(secret).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(mode(&File::open(&path).unwrap()), 0o640);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_to_the_end_stays_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        fs::write(&path, "old").unwrap();
+        let replaced = Replaced::open(&path).unwrap();
+        let fail = |out: &mut dyn Write| {
+            out.write_all(b"new")?;
+            Err(io::Error::other("full"))
+        };
+        assert_eq!(replaced.replace(fail).unwrap_err().to_string(), "full");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    /// Whether it is planted before the file is opened or while the program runs.
+    #[test]
+    fn a_planted_link_leads_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let [victim, path] = ["victim", "f"].map(|name| dir.path().join(name));
+        fs::write(&victim, "precious").unwrap();
+        let replaced = Replaced::open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        symlink(&victim, &path).unwrap();
+        replaced.replace(|out| out.write_all(b"keys")).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"keys");
+        assert!(!path.symlink_metadata().unwrap().is_symlink());
+
+        assert!(follows(1000, 1000) && follows(0, 1000) && follows(0, 0));
+        assert!(!follows(1001, 1000) && !follows(1000, 0));
+        fs::remove_file(&path).unwrap();
+        symlink(&victim, &path).unwrap();
+        // Only root can give a link away.
+        if lchown(&path, Some(65534), None).is_ok() {
+            for open in [append, overwrite] {
+                let error = open(&path).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+            }
+            assert!(Replaced::open(&path).is_err());
+        }
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_link_of_ours_is_followed_and_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let [target, path] = ["target", "f"].map(|name| dir.path().join(name));
+        symlink(&target, &path).unwrap();
+        append(&path).unwrap().write_all(b"old").unwrap();
+        Replaced::open(&path).unwrap().replace(|out| out.write_all(b"new")).unwrap();
+        assert!(path.symlink_metadata().unwrap().is_symlink());
+        assert_eq!(fs::read(&target).unwrap(), b"new");
+    }
+}
