@@ -9,6 +9,7 @@ use std::sync::Arc;
 use prometheus_client::registry::Registry;
 use requeue::metrics::Metrics;
 use requeue_http::{Builder, Detail, Site};
+use rustix::process::Resource;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -95,6 +96,11 @@ impl Listener {
         let served = site.clone();
         let server = tokio::spawn(async move { served.serve(listener).await });
         runner.output.say(&format!("http://{address}/ shows how it goes")).await;
+        if address.ip().is_unspecified() {
+            let warning = "--serve: every host that reaches this machine can see keys, output and errors; \
+                           there is no password";
+            runner.output.say(warning).await;
+        }
         Ok(Page { site, server })
     }
 }
@@ -110,7 +116,9 @@ struct Dress {
 
 impl Dress {
     fn on<K>(self, site: Builder<K>) -> Site {
-        let mut site = site.title(self.title).registry(self.registry);
+        let mut site = site.title(self.title).registry(self.registry).max_connections(
+            most_connections(rustix::process::getrlimit(Resource::Nofile).current),
+        );
         let address = self.address;
         if address.ip().is_unspecified() {
             // Whatever this machine's addresses are, and its name.
@@ -124,6 +132,11 @@ impl Dress {
         }
         site.build()
     }
+}
+
+/// How many connections leave descriptors for commands, where a process may have so many.
+fn most_connections(descriptors: Option<u64>) -> usize {
+    descriptors.map_or(64, |most| (most / 8).clamp(2, 64) as usize)
 }
 
 /// Neither arguments nor scripts: they may hold what is not for everyone.

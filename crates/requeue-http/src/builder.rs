@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::hosts::Hosts;
 use crate::rows::Detail;
 use crate::samples::{Samples, keep_sampling, unix_time};
 use crate::site::{Inner, Site};
 use crate::source::{DetailOf, Source};
+use crate::turns::Turns;
 
 /// Makes a [`Site`]. Where nothing is said: titled with the queue's name, without metrics, and
 /// answering under the names of this machine's loopback alone.
@@ -23,6 +24,7 @@ pub struct Builder<K> {
     ready: Box<dyn Fn() -> bool + Send + Sync>,
     healthy: Box<dyn Fn() -> bool + Send + Sync>,
     hosts: Hosts,
+    max_connections: usize,
 }
 
 impl<K> Builder<K> {
@@ -37,6 +39,7 @@ impl<K> Builder<K> {
             ready: Box::new(|| true),
             healthy: Box::new(|| true),
             hosts: Hosts::default(),
+            max_connections: 64,
         }
     }
 
@@ -124,6 +127,13 @@ impl<K> Builder<K> {
         self
     }
 
+    /// How many connections [`Site::serve`] has at most; 64 by default, at least 1. Half of them, at most, are
+    /// streams of events. Where more come, one that asks for nothing just then is closed.
+    pub fn max_connections(mut self, most: usize) -> Self {
+        self.max_connections = most.max(1);
+        self
+    }
+
     /// Makes the site, and begins to sample the queue.
     ///
     /// # Panics
@@ -144,6 +154,9 @@ impl<K> Builder<K> {
             started: unix_time(),
             ticks: watch::Sender::new(Arc::from("")),
             ended: watch::Sender::new(false),
+            max_connections: self.max_connections,
+            streams: Arc::new(Semaphore::new(self.max_connections.div_ceil(2))),
+            walks: Turns::new(),
         });
         inner.tick();
         tokio::spawn(keep_sampling(Arc::downgrade(&inner)));

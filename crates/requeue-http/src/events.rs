@@ -27,11 +27,15 @@ struct History {
     samples: Columns,
 }
 
-pub(crate) fn events(site: Arc<Inner>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    Sse::new(unfold((site, Next::History), async |(site, next)| {
+/// `None` where too many clients watch already.
+pub(crate) fn events(
+    site: Arc<Inner>,
+) -> Option<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
+    let stream = Arc::clone(&site.streams).try_acquire_owned().ok()?;
+    Some(Sse::new(unfold((site, stream, Next::History), async |(site, stream, next)| {
         let (event, next) = site.event(next).await?;
-        Some((Ok(event), (site, next)))
-    }))
+        Some((Ok(event), (site, stream, next)))
+    })))
 }
 
 impl Inner {

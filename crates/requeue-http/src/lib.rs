@@ -73,10 +73,12 @@ mod params;
 mod routes;
 mod rows;
 mod samples;
+mod server;
 mod site;
 mod source;
 #[cfg(feature = "store")]
 mod store;
+mod turns;
 
 pub use builder::Builder;
 pub use keys::ShownKey;

@@ -20,6 +20,13 @@ impl Problem {
         Self { error: error.into(), parameter: None, status }
     }
 
+    /// Too much is asked at once.
+    pub(crate) fn busy(error: &str) -> Response {
+        let problem =
+            Self::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}; try again later"));
+        ([(header::RETRY_AFTER, "5")], problem).into_response()
+    }
+
     /// A parameter that makes no sense.
     pub(crate) fn parameter(name: &str, error: &str) -> Self {
         Self {

@@ -41,7 +41,7 @@ pub(crate) fn router(site: Arc<Inner>) -> Router {
         .route("/api/v1/summary", get(summary))
         .route("/api/v1/keys", get(keys))
         .route("/api/v1/key", get(key))
-        .route("/api/v1/events", get(async |State(site): Site| events::events(site)))
+        .route("/api/v1/events", get(events))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
         .layer(from_fn_with_state(Arc::clone(&site), guard))
         .with_state(site)
@@ -84,12 +84,27 @@ fn refusal(site: &Inner, request: &Request) -> Option<Response> {
         let error = format!("this is not served as {host:?}");
         return Some(Problem::new(StatusCode::FORBIDDEN, error).into_response());
     }
+    if is_foreign(request) {
+        let error = "another site asks for this; open it in a tab of its own";
+        return Some(Problem::new(StatusCode::FORBIDDEN, error).into_response());
+    }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let error = "nothing can be changed here; GET and HEAD are all there is";
         let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, error);
         return Some(([(header::ALLOW, "GET, HEAD")], problem).into_response());
     }
     None
+}
+
+/// Whether a page of another site asks. It can't read the answer, but it can measure how long the answer takes,
+/// and so find out which keys there are. Opening a link is no question of that page: but for the API, which no
+/// link need lead to.
+fn is_foreign(request: &Request) -> bool {
+    let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+    let is_link = header("sec-fetch-mode") == Some("navigate")
+        && header("sec-fetch-dest") == Some("document")
+        && !request.uri().path().starts_with("/api/");
+    matches!(header("sec-fetch-site"), Some("cross-site" | "same-site")) && !is_link
 }
 
 // --- The page ---------------------------------------------------------------------------------
@@ -230,7 +245,21 @@ struct Keys {
     looked_at: usize,
 }
 
-async fn keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+async fn events(State(site): Site) -> Response {
+    match events::events(site) {
+        Some(events) => events.into_response(),
+        None => Problem::busy("too many clients watch already"),
+    }
+}
+
+async fn keys(site: Site, query: RawQuery) -> Response {
+    match site.walks.take().await {
+        Some(_turn) => walk(&site, query).await.into_response(),
+        None => Problem::busy("too many clients ask for keys"),
+    }
+}
+
+async fn walk(site: &Inner, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let params = Params::of(query.as_deref(), &["state", "q", "cursor", "limit"])?;
     let which = match params.text("state")? {
         None => Which::All,

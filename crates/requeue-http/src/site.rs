@@ -11,7 +11,7 @@ use axum::Router;
 use prometheus_client::registry::Registry;
 use requeue::{Key, Queue};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::Builder;
 use crate::hosts::Hosts;
@@ -19,7 +19,9 @@ use crate::keys::ShownKey;
 use crate::memory::Shown;
 use crate::routes;
 use crate::samples::Samples;
+use crate::server;
 use crate::source::Source;
+use crate::turns::Turns;
 
 /// The page, the metrics and the API of a queue. Handles are cheap to clone.
 ///
@@ -42,6 +44,10 @@ pub(crate) struct Inner {
     /// The summary of each second, as JSON.
     pub(crate) ticks: watch::Sender<Arc<str>>,
     pub(crate) ended: watch::Sender<bool>,
+    pub(crate) max_connections: usize,
+    /// A permit for each client of `/api/v1/events`.
+    pub(crate) streams: Arc<Semaphore>,
+    pub(crate) walks: Turns,
 }
 
 /// How long connections have to take in the last of it.
@@ -121,28 +127,30 @@ impl Site {
         routes::router(Arc::clone(&self.inner))
     }
 
-    /// Serves it until [`end`](Self::end), and then a second longer for those who have not read
+    /// Serves it until [`end`](Self::end), and then a second longer for clients that have not read
     /// all of it.
+    ///
+    /// A server of its own keeps to limits, so that no client can use up what the program needs: a number of
+    /// [connections](Builder::max_connections); 10 s for the head of a request, which has 32 KiB at most, also
+    /// on a connection that is kept alive; and 30 s in which a client reads nothing of a response. A
+    /// server that mounts the [router](Self::router) needs limits of its own.
     ///
     /// # Errors
     ///
     /// None at present: an `accept` that fails is tried again.
     pub async fn serve(&self, listener: TcpListener) -> io::Result<()> {
-        let ended = || {
-            let mut ended = self.inner.ended.subscribe();
-            async move {
-                // It can't be gone: `self` has it.
-                let _ = ended.wait_for(|&ended| ended).await;
-            }
-        };
-        let server = axum::serve(listener, self.router()).with_graceful_shutdown(ended());
+        let ended = self.inner.ended.subscribe();
+        let mut over = ended.clone();
+        let server = server::serve(listener, self.router(), self.inner.max_connections, ended);
         tokio::select! {
-            served = server => served,
+            () = server => {}
             () = async {
-                ended().await;
+                // It can't be gone: `self` has it.
+                let _ = over.wait_for(|&ended| ended).await;
                 tokio::time::sleep(GRACE).await;
-            } => Ok(()),
+            } => {}
         }
+        Ok(())
     }
 
     /// The program ends: open pages are told so, `/readyz` is 503, and [`serve`](Self::serve)

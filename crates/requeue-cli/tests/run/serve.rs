@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -95,11 +96,34 @@ fn every_address_is_served_where_that_is_asked_for_but_no_foreign_name() {
     let dir = directory("every_address_is_served_where_that_is_asked_for");
     let mut run = Live::start(&dir, &["--serve", "0.0.0.0:0", "true"]);
     let port = address(&mut run).port();
+    run.wait_for_message("every host that reaches this machine can see keys");
     let server = SocketAddr::from(([127, 0, 0, 1], port));
     for (host, status) in [("10.0.0.1", 200), ("localhost", 200), ("example.org", 403)] {
         assert_eq!(ask(server, host, "/healthz").0, status, "{host}");
     }
     run.end();
+}
+
+/// A process may have 64 open files here, of which each command takes some.
+#[test]
+fn silent_connections_leave_descriptors_for_commands_and_room_for_others() {
+    let dir = directory("silent_connections");
+    let mut command = Command::new("sh");
+    command.current_dir(&dir).args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]);
+    command.arg(env!("CARGO_BIN_EXE_requeue"));
+    command.args(["run", "--serve", "0", "-j4", "--", "echo", "{}"]);
+    let mut run = Live::spawn(&mut command);
+    let server = address(&mut run);
+    let silent: Vec<_> =
+        (0..300).map(|_| TcpStream::connect(server).expect("it listens")).collect();
+    for n in 0..20 {
+        run.send(&format!("{n}\n"));
+        run.wait_for(&n.to_string());
+    }
+    until(|| get(server, "/api/v1/summary")["now"]["runs"] == json!(20));
+    drop(silent);
+    let ended = run.end();
+    assert_eq!((ended.code(), ended.count("failures")), (Some(0), 0), "{}", ended.stderr);
 }
 
 #[test]

@@ -74,6 +74,41 @@ fn foreign_hosts_are_refused_whatever_they_ask_for() {
     }
 }
 
+/// A page of another site can't read an answer, but it can time it: a search that finds a key is answered sooner.
+#[test]
+fn other_sites_are_refused_before_any_key_is_looked_for() {
+    let queue = Keys::new();
+    queue.add(b"secret".to_vec());
+    let served = Served::new(Site::builder(queue));
+    let server = served.address;
+    let asked = |path: &str, headers: &str| {
+        ask(server, &format!("GET {path} HTTP/1.1\r\nHost: {server}\r\n{headers}"))
+    };
+    let foreign = |site: &str, mode: &str, dest: &str| {
+        format!("Sec-Fetch-Site: {site}\r\nSec-Fetch-Mode: {mode}\r\nSec-Fetch-Dest: {dest}")
+    };
+    for path in PATHS.into_iter().chain(["/api/v1/keys?q=secret", "/api/v1/events"]) {
+        for site in ["cross-site", "same-site"] {
+            for (mode, dest) in [
+                ("no-cors", "empty"),
+                ("cors", "empty"),
+                ("no-cors", "image"),
+                ("navigate", "iframe"),
+            ] {
+                let answer = asked(path, &foreign(site, mode, dest));
+                assert_eq!(answer.status, 403, "{path} {site} {mode} {dest}");
+            }
+            // A link that somebody follows.
+            let status = asked(path, &foreign(site, "navigate", "document")).status;
+            assert_eq!(status == 403, path.starts_with("/api/"), "{path} {site}");
+        }
+    }
+    // Its own page, an address that was typed in, and a client that is no browser.
+    for headers in [&foreign("same-origin", "cors", "empty"), "Sec-Fetch-Site: none", "X: y"] {
+        assert_eq!(asked("/api/v1/keys?q=secret", headers).status, 200, "{headers}");
+    }
+}
+
 #[test]
 fn nothing_can_be_changed() {
     let served = Served::new(Site::builder(Keys::new()));

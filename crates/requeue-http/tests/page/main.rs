@@ -3,6 +3,8 @@
 mod chromium;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -22,8 +24,10 @@ struct Served {
     clock: FakeClock,
     site: Site,
     address: SocketAddr,
+    /// How many keys it was asked for details of.
+    shown: Arc<AtomicUsize>,
     /// What serves it.
-    _runtime: Runtime,
+    runtime: Runtime,
 }
 
 impl Served {
@@ -37,18 +41,23 @@ impl Served {
         let clock = FakeClock::new();
         let queue = Queue::builder().clock(clock.clone()).early_add(EarlyAdd::Hold).track_times();
         let queue: Keys = queue.build().expect("it makes sense");
+        let shown = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&shown);
         let site = Site::builder(queue.clone())
             .title("hash <files>")
-            .detail(|key| match key.starts_with(b"src/") {
-                true => Detail::new().attempt(7).field("last exit", 2),
-                false => Detail::new(),
+            .detail(move |key| {
+                counter.fetch_add(1, Ordering::Relaxed);
+                match key.starts_with(b"src/") {
+                    true => Detail::new().attempt(7).field("last exit", 2),
+                    false => Detail::new(),
+                }
             })
             .build();
         let listener = runtime.block_on(TcpListener::bind(address)).expect("a free port");
         let address = listener.local_addr().expect("an address");
         let app = Router::new().nest_service("/queue", site.router()).merge(site.router());
         runtime.spawn(async move { axum::serve(listener, app).await });
-        Self { queue, clock, site, address, _runtime: runtime }
+        Self { queue, clock, site, address, shown, runtime }
     }
 
     fn url(&self, path: &str) -> String {
@@ -271,6 +280,52 @@ fn it_says_when_the_program_ends_and_comes_back_with_it() {
     // Gone without a word.
     drop(served);
     page.wait_for(&format!("{said} === 'The connection is lost; tries again'"));
+}
+
+/// A page of another site can't read an answer, but it can measure how long the answer takes.
+#[test]
+fn a_page_of_another_site_has_no_key_looked_for() {
+    let served = Served::start();
+    served.queue.add(b"src/secret".to_vec());
+    let listener = served.runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
+    // For a browser, "localhost" is another site than the address.
+    let port = listener.local_addr().expect("an address").port();
+    let html = || async { axum::response::Html("<!doctype html><title>evil</title><body>") };
+    let app = Router::new().route("/", axum::routing::get(html));
+    served.runtime.spawn(async move { axum::serve(listener, app).await });
+    let Some(chromium) = chromium::find("a_page_of_another_site_has_no_key_looked_for") else {
+        return;
+    };
+    let page = Chromium::start(&chromium, "a_page_of_another_site_has_no_key_looked_for");
+    let search = served.url("/api/v1/keys?q=src/s");
+
+    page.open(&format!("http://localhost:{port}/"));
+    let attacks = [
+        format!("fetch('{search}', {{ mode: 'no-cors', credentials: 'include' }})"),
+        format!("fetch('{search}')"),
+        format!("Object.assign(new Image(), {{ src: '{search}' }}).decode()"),
+    ];
+    for attack in attacks {
+        page.eval(&format!("{attack}.then(() => 0, () => 0)"));
+    }
+    for element in ["iframe", "script", "object", "link"] {
+        page.eval(&format!(
+            "new Promise((done) => {{
+                const element = document.createElement('{element}');
+                element.rel = 'stylesheet';
+                element.onload = element.onerror = done;
+                element.src = element.href = element.data = '{search}';
+                document.body.append(element);
+            }}).then(() => 0)"
+        ));
+    }
+    page.eval(&format!("Boolean(window.open('{search}'))"));
+    assert_eq!(served.shown.load(Ordering::Relaxed), 0);
+
+    // The page itself finds it.
+    page.open(&served.url("/"));
+    page.wait_for(&format!("document.body.dataset.link === 'live' && {SHOWN}.length === 1"));
+    assert!(served.shown.load(Ordering::Relaxed) > 0);
 }
 
 /// The lowest contrast between a text that is seen and what is behind it.

@@ -1,0 +1,268 @@
+//! Serves connections, within limits: clients that are silent, slow or many use up neither the
+//! descriptors nor the memory of the program.
+
+use std::collections::VecDeque;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::Request;
+use futures_util::FutureExt;
+use hyper::body::{Frame, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio_io_timeout::TimeoutStream;
+
+/// How long a client has for the head of a request, from the end of the one before.
+const HEAD: Duration = Duration::from_secs(10);
+/// How long a client may read nothing of a response.
+const STALL: Duration = Duration::from_secs(30);
+/// How many bytes the head of a request has at most. A key in it has four bytes per byte at most.
+const HEAD_BYTES: usize = 32 << 10;
+/// How long an `accept` that failed, for want of descriptors, waits until the next one.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Serves `router` on at most `most` connections at a time, until `ended`. Where more come, the
+/// oldest one that never sent a request is closed, else the oldest one that waits for the next request, else the new one.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    most: usize,
+    ended: watch::Receiver<bool>,
+) {
+    let mut tasks = JoinSet::new();
+    let mut connections: VecDeque<Arc<Connection>> = VecDeque::new();
+    let mut end = pin!(async { _ = ended.clone().wait_for(|&ended| ended).await }.fuse());
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = &mut end => break,
+            Some(_) = tasks.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) if is_of_connection(&error) => continue,
+            Err(_) => {
+                tokio::time::sleep(RETRY).await;
+                continue;
+            }
+        };
+        connections.retain(|connection| Arc::strong_count(connection) > 1);
+        if connections.len() >= most {
+            let is_silent =
+                |connection: &Arc<Connection>| !connection.asked.load(Ordering::Relaxed);
+            let silent = connections.iter().position(is_silent);
+            let idle = silent.or_else(|| connections.iter().position(|other| other.is_idle()));
+            // Without one, the new connection is closed.
+            let Some(idle) = idle.and_then(|idle| connections.remove(idle)) else { continue };
+            idle.close.notify_one();
+        }
+        let connection = Arc::<Connection>::default();
+        connections.push_back(Arc::clone(&connection));
+        tasks.spawn(connection.serve(stream, router.clone(), ended.clone()));
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+/// Whether `accept` failed for a connection that has gone already.
+fn is_of_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+#[derive(Default)]
+struct Connection {
+    /// Whether it has ever sent a request.
+    asked: AtomicBool,
+    /// Requests whose responses have not been passed on to the end.
+    requests: AtomicUsize,
+    close: Notify,
+}
+
+impl Connection {
+    fn is_idle(&self) -> bool {
+        self.requests.load(Ordering::Relaxed) == 0
+    }
+
+    async fn serve(
+        self: Arc<Self>,
+        stream: TcpStream,
+        router: Router,
+        mut ended: watch::Receiver<bool>,
+    ) {
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(STALL));
+        let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
+            let answered = InFlight::of(&self);
+            let response = tower_service::Service::call(
+                &mut router.clone(),
+                Request::from(request.map(Body::new)),
+            );
+            async move {
+                let response = response.await?;
+                Ok::<_, std::convert::Infallible>(
+                    response.map(|body| Answer { body, _answered: answered }),
+                )
+            }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD)
+            .max_buf_size(HEAD_BYTES)
+            .serve_connection(TokioIo::new(Box::pin(stream)), service);
+        let mut connection = pin!(connection);
+        tokio::select! {
+            // What a client does wrong is its own affair.
+            _ = &mut connection => return,
+            () = self.close.notified() => return,
+            _ = ended.wait_for(|&ended| ended) => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        _ = connection.await;
+    }
+}
+
+/// A request whose response has not been passed on to the end.
+struct InFlight(Arc<Connection>);
+
+impl InFlight {
+    fn of(connection: &Arc<Connection>) -> Self {
+        connection.asked.store(true, Ordering::Relaxed);
+        connection.requests.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(connection))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A body whose connection is not idle before it has been passed on.
+struct Answer {
+    body: Body,
+    _answered: InFlight,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    const LARGE: usize = 64 << 20;
+
+    /// Time goes on by itself when nothing else is left to do.
+    async fn connect(most: usize) -> (TcpStream, watch::Sender<bool>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/", get(async || "short")).route(
+            "/large",
+            get(async || {
+                let part = Bytes::from_static(&[b'x'; 1 << 16]);
+                let parts = std::iter::repeat_n(part, LARGE >> 16).map(Ok::<_, io::Error>);
+                Body::from_stream(futures_util::stream::iter(parts))
+            }),
+        );
+        let (end, ended) = watch::channel(false);
+        tokio::spawn(serve(listener, router, most, ended));
+        (TcpStream::connect(address).await.unwrap(), end)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_silent_or_stops_half_way_is_left() {
+        for sent in ["", "GET / HT", "GET / HTTP/1.1\r\nHost: a\r\nX: ", "GET / HTTP/1.1\r\n\r\n"] {
+            let (mut client, _end) = connect(1).await;
+            client.write_all(sent.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).await.unwrap();
+            assert_eq!(answer.ends_with(b"short"), sent.ends_with("\r\n\r\n"), "{sent:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_is_left() {
+        let (mut client, _end) = connect(1).await;
+        client.write_all(b"GET /large HTTP/1.1\r\n\r\n").await.unwrap();
+        // More than the buffers of the system hold, so that the server waits, in vain.
+        tokio::time::sleep(STALL * 10).await;
+        let mut answer = Vec::new();
+        // The connection may be reset.
+        let _ = client.read_to_end(&mut answer).await;
+        assert!((1..LARGE).contains(&answer.len()), "{}", answer.len());
+    }
+
+    #[tokio::test]
+    async fn a_head_that_is_too_long_is_refused() {
+        let (mut client, _end) = connect(1).await;
+        let head = format!("GET /{} HTTP/1.1\r\n", "x".repeat(HEAD_BYTES));
+        client.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = client.read_to_end(&mut answer).await;
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn connections_that_ask_for_nothing_make_way() {
+        let (first, _end) = connect(2).await;
+        let address = first.peer_addr().unwrap();
+        let mut silent = vec![first];
+        for _ in 0..50 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        assert!(answer.ends_with(b"short"));
+        for mut gone in silent.drain(..50) {
+            assert_eq!(gone.read(&mut [0]).await.unwrap_or_default(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn where_all_are_answered_a_new_one_is_closed() {
+        let (mut reader, _end) = connect(1).await;
+        reader.write_all(b"GET /large HTTP/1.1\r\nConnection: close\r\n\r\n").await.unwrap();
+        // It is in the middle of its answer.
+        reader.read_exact(&mut [0; 1]).await.unwrap();
+        let mut new = TcpStream::connect(reader.peer_addr().unwrap()).await.unwrap();
+        assert_eq!(new.read(&mut [0]).await.unwrap_or_default(), 0);
+        let mut rest = Vec::new();
+        reader.read_to_end(&mut rest).await.unwrap();
+        assert!(rest.len() > LARGE);
+    }
+}

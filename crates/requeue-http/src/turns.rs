@@ -1,0 +1,57 @@
+//! Limits how many requests walk through keys at once.
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// How many requests walk at once. Each takes a processor, which work on keys needs too.
+const AT_ONCE: usize = 2;
+/// How many wait for that.
+const WAITING: usize = 16;
+
+/// Turns are taken in the order of the requests.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    at_once: Semaphore,
+    all: Semaphore,
+}
+
+/// The right to walk, until it is dropped.
+pub(crate) struct Turn<'a> {
+    _one: SemaphorePermit<'a>,
+    _of_all: SemaphorePermit<'a>,
+}
+
+impl Turns {
+    pub(crate) fn new() -> Self {
+        Self { at_once: Semaphore::new(AT_ONCE), all: Semaphore::new(AT_ONCE + WAITING) }
+    }
+
+    /// Waits for a turn; `None` at once where too many wait already.
+    pub(crate) async fn take(&self) -> Option<Turn<'_>> {
+        let _of_all = self.all.try_acquire().ok()?;
+        // It is never closed.
+        let _one = self.at_once.acquire().await.ok()?;
+        Some(Turn { _one, _of_all })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn two_walk_sixteen_wait_and_the_rest_is_refused() {
+        let turns = Turns::new();
+        let walking: Vec<_> = (0..AT_ONCE).map(|_| turns.take().now_or_never()).collect();
+        assert!(walking.iter().all(|turn| matches!(turn, Some(Some(_)))));
+        let mut waiting: Vec<_> = (0..WAITING).map(|_| Box::pin(turns.take())).collect();
+        assert!(waiting.iter_mut().all(|turn| turn.now_or_never().is_none()));
+        assert!(matches!(turns.take().now_or_never(), Some(None)));
+        drop(walking);
+        assert!(matches!(waiting.remove(0).now_or_never(), Some(Some(_))));
+        // A client that gives up makes way.
+        waiting.clear();
+        assert!(matches!(turns.take().now_or_never(), Some(Some(_))));
+    }
+}
