@@ -43,7 +43,9 @@ impl ObjectKey {
         Self::of_meta(object.meta())
     }
 
-    pub(crate) fn of_meta(meta: &ObjectMeta) -> Self {
+    /// The key of the object with this metadata.
+    #[must_use]
+    pub fn of_meta(meta: &ObjectMeta) -> Self {
         // What the API server sends has a name.
         Self::new(meta.namespace.as_deref(), meta.name.as_deref().unwrap_or_default())
     }

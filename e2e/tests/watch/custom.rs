@@ -2,7 +2,7 @@
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, CustomResource, CustomResourceExt};
+use kube::{Api, Client, CustomResource, CustomResourceExt};
 use requeue_e2e::{Server, until};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -129,4 +129,75 @@ async fn an_object_of_the_cluster_has_its_name_for_a_key() {
     let watching = Watching::start(server, "cluster", &args);
     assert_eq!(watching.wait(&format!("{ns} "), 1).await, [format!("{ns} []")]);
     watching.wait("default ", 1).await;
+}
+
+/// Writes an object by its JSON: it is nested deeper than a client of ours decodes.
+async fn put(client: &Client, method: &str, path: &str, body: String) {
+    let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+    let request = http::Request::builder().method(method).uri(path).header("Content-Type", kind);
+    client.request_text(request.body(body.into_bytes()).unwrap()).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_object_that_cannot_be_decoded_is_named_and_keeps_no_other_from_its_run() {
+    let Some(server) = Server::shared().await else { return };
+    let client = server.client().await;
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let crd = json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": { "name": "nests.watch.example.com" },
+        "spec": {
+            "group": "watch.example.com",
+            "scope": "Namespaced",
+            "names": { "kind": "Nest", "plural": "nests" },
+            "versions": [{
+                "name": "v1",
+                "served": true,
+                "storage": true,
+                "schema": { "openAPIV3Schema": {
+                    "type": "object",
+                    "x-kubernetes-preserve-unknown-fields": true,
+                } },
+            }],
+        },
+    });
+    let params = PatchParams::apply("test").force();
+    crds.patch("nests.watch.example.com", &params, &Patch::Apply(crd)).await.unwrap();
+    let (tenant, hostile) = (server.namespace("tenant").await, server.namespace("hostile").await);
+    let path = |namespace: &str| format!("/apis/watch.example.com/v1/namespaces/{namespace}/nests");
+    let list = path(&tenant);
+    until("nests are served", async || {
+        let request = http::Request::get(&list).body(Vec::new()).unwrap();
+        client.request_text(request).await.is_ok()
+    })
+    .await;
+    let nest = |name: &str, levels: usize| {
+        let spec = format!("{}1{}", r#"{"a":"#.repeat(levels), "}".repeat(levels));
+        let (version, kind) = ("watch.example.com/v1", "Nest");
+        format!(
+            r#"{{"apiVersion":"{version}","kind":"{kind}","metadata":{{"name":"{name}"}},"spec":{spec}}}"#
+        )
+    };
+    put(&client, "POST", &path(&hostile), nest("deep", 130)).await;
+    put(&client, "POST", &path(&tenant), nest("a", 10)).await;
+
+    // Whether it is in the list or in the watch, for itself or as what others own or have a copy of.
+    let show = r#"echo "$REQUEUE_EVENT $1""#;
+    let args = ["nests", "-A", "--owns", "nests", "--snapshot", "nests=nests", "-c", show];
+    let watching = Watching::start(server, "hostile", &args);
+    watching.wait(&format!("apply {tenant}/a"), 1).await;
+    let named = format!("{hostile}/deep");
+    until("the object is named", async || watching.log().contains(&named)).await;
+    let deeper = path(&hostile) + "/deep";
+    put(&client, "PATCH", &deeper, r#"{"metadata":{"labels":{"a":"b"}}}"#.to_owned()).await;
+    put(&client, "POST", &path(&hostile), nest("deeper", 500)).await;
+    put(&client, "POST", &path(&tenant), nest("b", 10)).await;
+    watching.wait(&format!("apply {tenant}/b"), 1).await;
+    put(&client, "DELETE", &deeper, String::new()).await;
+    put(&client, "POST", &path(&tenant), nest("c", 10)).await;
+    watching.wait(&format!("apply {tenant}/c"), 1).await;
+    let log = watching.end().await;
+    assert!(log.contains("can't be decoded: recursion limit exceeded"), "{log}");
+    assert!(!log.contains(&format!("apply {hostile}/")), "{log}");
 }

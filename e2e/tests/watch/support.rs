@@ -69,6 +69,15 @@ impl Watching {
     }
 }
 
+impl Drop for Watching {
+    /// A test that fails shows what the program has written.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
+    }
+}
+
 /// Writes a line with the event, the key and the object.
 pub(crate) const SHOW: &str = r#"printf '%s %s %s\n' "$REQUEUE_EVENT" "$1" "$(cat)""#;
 

@@ -5,13 +5,14 @@ use std::fmt;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::core::{ApiResource, DynamicObject, DynamicResourceScope};
+use kube::core::{ApiResource, DynamicObject, DynamicResourceScope, PartialObjectMeta};
 use kube::discovery::Scope;
 use kube::runtime::watcher;
 use kube::{Api, Client, Config, Resource as Object};
 
 use requeue_kube::leader;
 
+use super::decoded::Decoded;
 use super::errors::{Server, failure};
 use super::flags::AccessFlags;
 use super::follow::Source;
@@ -147,8 +148,8 @@ impl Access {
     /// Whether they can be listed. kube's watchers try for ever where that is not allowed, and don't
     /// say so.
     async fn try_list(&self, resource: &Resource, params: &ListParams) -> Result<(), Refusal> {
-        let api: Api<DynamicObject> = self.api(resource);
-        let listed = api.list_metadata(&params.clone().limit(1)).await;
+        let api: Api<Decoded<PartialObjectMeta<DynamicObject>>> = self.api(resource);
+        let listed = api.list(&params.clone().limit(1)).await;
         let namespace = self.namespace_of(resource).unwrap_or_default();
         listed.map(|_| ()).map_err(|error| {
             let mut refusal = self.server.refusal("list", &resource.name_in(namespace), &error);

@@ -1,5 +1,6 @@
 //! Errors of requests to the API server, as messages.
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use kube::client::AuthError;
 use kube::core::Status;
 use kube::runtime::watcher;
 use requeue::Time;
+use requeue_kube::ObjectKey;
 
 use crate::exit::{Exit, Refusal};
 
@@ -130,6 +132,24 @@ impl Reports {
     }
 }
 
+/// Chooses which objects that can't be decoded are reported: each once a minute, and 20 in a minute, as whoever may
+/// write one may write many.
+#[derive(Debug, Default)]
+pub(crate) struct Unreadable(HashMap<ObjectKey, Time>);
+
+const REPORTED: usize = 20;
+
+impl Unreadable {
+    pub(crate) fn is_due(&mut self, key: &ObjectKey, now: Time) -> bool {
+        self.0.retain(|_, at| now.since(*at) < AGAIN);
+        let is_due = self.0.len() < REPORTED && !self.0.contains_key(key);
+        if is_due {
+            self.0.insert(key.clone(), now);
+        }
+        is_due
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;
@@ -156,6 +176,18 @@ mod tests {
         assert_eq!(count("403: forbidden", 600), 10);
         assert_eq!(count("connection refused", 5), 1);
         assert_eq!(count("403: forbidden", 60), 1);
+    }
+
+    #[test]
+    fn objects_that_cannot_be_decoded_are_reported_without_a_flood() {
+        let (mut unreadable, clock) = (Unreadable::default(), FakeClock::new());
+        let mut count = || {
+            let keys = (0..100).map(|n| ObjectKey::new(Some("ns"), &n.to_string()));
+            keys.filter(|key| unreadable.is_due(key, clock.now())).count()
+        };
+        assert_eq!((count(), count()), (REPORTED, 0));
+        clock.advance(AGAIN);
+        assert_eq!(count(), REPORTED);
     }
 
     fn server() -> Server {

@@ -6,24 +6,27 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use kube::core::{DynamicObject, TypeMeta};
+use kube::core::error_boundary::InvalidObject;
+use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::runtime::{WatchStreamExt, watcher::Error};
 use kube::{Api, Resource as Object};
 use requeue_kube::ObjectKey;
-use requeue_kube::watch::{Sight, Watch};
+use requeue_kube::watch::{Change, Sight, Watch};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::errors::{Reports, Server};
+use super::decoded::Decoded;
+use super::errors::{Reports, Server, Unreadable};
 use super::feed::Feed;
 use super::objects::{Objects, State};
 use super::resource::Resource;
+use crate::command::escaped;
 use crate::run::Runner;
 
 /// What is watched.
 pub(crate) struct Source<K> {
-    pub(crate) api: Api<K>,
+    pub(crate) api: Api<Decoded<K>>,
     pub(crate) config: watcher::Config,
     /// The resource, and its namespace.
     pub(crate) what: String,
@@ -31,14 +34,25 @@ pub(crate) struct Source<K> {
 }
 
 impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
-    /// Takes each event, for ever. Errors are reported when their reason changes, and once a minute
-    /// while it stays the same.
-    pub(crate) async fn each(self, runner: &Runner, mut take: impl FnMut(Event<K>)) {
+    /// Takes each step, for ever. Errors are reported when their reason changes, and once a minute
+    /// while it stays the same; and each object that can't be decoded, once a minute.
+    pub(crate) async fn each(self, runner: &Runner, mut take: impl FnMut(Step<K>)) {
         let mut events = pin!(watcher(self.api, self.config).default_backoff());
-        let mut reports = Reports::default();
+        let (mut reports, mut unreadable) = (Reports::default(), Unreadable::default());
         while let Some(event) = events.next().await {
             match event {
-                Ok(event) => take(event),
+                Ok(event) => match Step::of(event) {
+                    Ok(step) => take(step),
+                    Err(invalid) => {
+                        let key = ObjectKey::of_meta(&invalid.metadata);
+                        if unreadable.is_due(&key, runner.queue.now()) {
+                            let (what, key) = (&self.what, escaped(key.to_string().as_bytes()));
+                            let why = format!("{what}: {key} can't be decoded: {invalid}");
+                            runner.output.say(&format!("{why}; nothing is run for it")).await;
+                        }
+                        take(Step::Kept(key));
+                    }
+                },
                 // It lists again, which is no concern of anybody's.
                 Err(Error::WatchError(status)) if status.code == 410 => {}
                 Err(error) => {
@@ -54,12 +68,47 @@ impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
     }
 }
 
+/// A step of a watch.
+pub(crate) enum Step<K> {
+    Event(Event<K>),
+    /// An object that can't be decoded is there: it stays as it was when it could be.
+    Kept(ObjectKey),
+    /// An object that can't be decoded is gone.
+    Gone(ObjectMeta),
+}
+
+impl<K> Step<K> {
+    /// Of this event, or the object that can't be decoded.
+    fn of(event: Event<Decoded<K>>) -> Result<Self, InvalidObject> {
+        Ok(Self::Event(match event {
+            Event::Init => Event::Init,
+            Event::InitDone => Event::InitDone,
+            Event::InitApply(Decoded(object)) => Event::InitApply(object?),
+            Event::Apply(Decoded(object)) => Event::Apply(object?),
+            Event::Delete(Decoded(Ok(object))) => Event::Delete(object),
+            Event::Delete(Decoded(Err(invalid))) => return Ok(Self::Gone(invalid.metadata)),
+        }))
+    }
+
+    /// The changes that it shows.
+    pub(crate) fn changes(self, watch: &mut Watch, sight: impl FnOnce(K) -> Sight) -> Vec<Change> {
+        match self {
+            Self::Event(event) => watch.event(event, sight),
+            Self::Gone(meta) => watch.event(Event::Delete(meta), |meta| Sight::of(&meta)),
+            Self::Kept(key) => {
+                watch.keep(&key);
+                Vec::new()
+            }
+        }
+    }
+}
+
 /// Follows the objects that are run for.
 pub(crate) async fn follow(source: Source<DynamicObject>, feed: Arc<Feed>, sights: Sights) {
     let mut watch = Watch::new();
-    let changed = |event| {
-        let is_listed = matches!(event, Event::InitDone);
-        for change in watch.event(event, |object| sights.of(object)) {
+    let changed = |step: Step<_>| {
+        let is_listed = matches!(step, Step::Event(Event::InitDone));
+        for change in step.changes(&mut watch, |object| sights.of(object)) {
             feed.changed(&change);
         }
         if is_listed {

@@ -1,6 +1,7 @@
 //! `requeue watch`: a command per Kubernetes object that changes.
 
 mod access;
+mod decoded;
 mod errors;
 mod feed;
 mod finalizer;

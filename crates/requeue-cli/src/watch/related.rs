@@ -12,7 +12,7 @@ use requeue_kube::watch::{Sight, Watch, What};
 
 use super::access::Access;
 use super::feed::Feed;
-use super::follow::Source;
+use super::follow::{Source, Step};
 use super::names::Selected;
 use super::resource::Resource;
 use crate::exit::Refusal;
@@ -84,8 +84,8 @@ async fn each_change(
     changed: impl Fn(BTreeSet<ObjectKey>),
 ) {
     let mut watch = Watch::new();
-    let take = |event| {
-        let mut changes = watch.event(event, &sight);
+    let take = |step: Step<_>| {
+        let mut changes = step.changes(&mut watch, &sight);
         changes.retain(|change| !matches!(change.what, What::Listed | What::Unchanged));
         if !changes.is_empty() {
             let keys: BTreeSet<_> = changes.into_iter().flat_map(|change| change.targets).collect();

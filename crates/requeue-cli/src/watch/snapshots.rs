@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use tokio::sync::SetOnce;
 
 use super::access::Access;
-use super::follow::{Source, complete, types};
+use super::follow::{Source, Step, complete, types};
 use super::names::Named;
 use super::resource::Resource;
 use crate::exit::Refusal;
@@ -65,12 +65,21 @@ impl Store {
 
     /// Follows what becomes of the objects.
     async fn follow(self: Arc<Self>, source: Source<DynamicObject>, runner: Arc<Runner>) {
-        source.each(&runner, |event| self.take(event)).await;
+        source.each(&runner, |step| self.take(step)).await;
     }
 
-    fn take(&self, event: Event<DynamicObject>) {
+    fn take(&self, step: Step<DynamicObject>) {
         let mut contents = self.lock();
         let Contents { version, objects, list } = &mut *contents;
+        let event = match step {
+            Step::Event(event) => event,
+            Step::Kept(key) => return list.extend(objects.get_key_value(&key).map(owned)),
+            Step::Gone(meta) => {
+                Arc::make_mut(objects).remove(&ObjectKey::of_meta(&meta));
+                *version += 1;
+                return;
+            }
+        };
         match event {
             Event::Init => return list.clear(),
             Event::InitApply(object) => {
@@ -105,6 +114,10 @@ impl Store {
     fn lock(&self) -> MutexGuard<'_, Contents> {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn owned((key, json): (&ObjectKey, &Arc<[u8]>)) -> (ObjectKey, Arc<[u8]>) {
+    (key.clone(), Arc::clone(json))
 }
 
 impl Snapshots {
@@ -229,15 +242,17 @@ mod tests {
         let stores = ["a", "b"].map(|name| Arc::new(Store::new(name.into(), things.clone())));
         let snapshots = Snapshots::new(stores.to_vec()).unwrap();
         for store in &stores {
-            [Event::Init, Event::InitDone].into_iter().for_each(|event| store.take(event));
+            [Event::Init, Event::InitDone]
+                .into_iter()
+                .for_each(|event| store.take(Step::Event(event)));
         }
         snapshots.listed().await;
         let empty = snapshots.now().await.unwrap();
         assert_eq!(read(&empty, "a.json"), json!([]));
         assert_eq!(snapshots.now().await.unwrap().path(), empty.path());
 
-        stores[0].take(Event::Apply(object("y", 1)));
-        stores[0].take(Event::Apply(object("x", 1)));
+        stores[0].take(Step::Event(Event::Apply(object("y", 1))));
+        stores[0].take(Step::Event(Event::Apply(object("x", 1))));
         let first = snapshots.now().await.unwrap();
         let x = json!({
             "apiVersion": "example.com/v1",
@@ -250,8 +265,8 @@ mod tests {
         let number = |dir: &TempDir| fs::metadata(dir.path().join("b.json")).unwrap().ino();
         assert_eq!(number(&first), number(&empty));
 
-        stores[0].take(Event::Apply(object("x", 2)));
-        stores[0].take(Event::Delete(object("y", 1)));
+        stores[0].take(Step::Event(Event::Apply(object("x", 2))));
+        stores[0].take(Step::Event(Event::Delete(object("y", 1))));
         let second = snapshots.now().await.unwrap();
         assert_eq!(read(&second, "a.json")[0]["value"], 2);
         assert_eq!(read(&second, "a.json").as_array().unwrap().len(), 1);
@@ -260,12 +275,14 @@ mod tests {
 
         // A list that is begun anew has said nothing.
         let begun = [Event::Init, Event::InitApply(object("z", 1)), Event::Init];
-        begun.into_iter().for_each(|event| stores[0].take(event));
+        begun.into_iter().for_each(|event| stores[0].take(Step::Event(event)));
         assert_eq!(snapshots.now().await.unwrap().path(), second.path());
         let unchanged = [Event::InitApply(object("x", 2)), Event::InitDone];
-        unchanged.into_iter().for_each(|event| stores[0].take(event));
+        unchanged.into_iter().for_each(|event| stores[0].take(Step::Event(event)));
         assert_eq!(snapshots.now().await.unwrap().path(), second.path());
-        [Event::Init, Event::InitDone].into_iter().for_each(|event| stores[0].take(event));
+        [Event::Init, Event::InitDone]
+            .into_iter()
+            .for_each(|event| stores[0].take(Step::Event(event)));
         assert_eq!(read(&snapshots.now().await.unwrap(), "a.json"), json!([]));
 
         let gone = first.path().to_owned();

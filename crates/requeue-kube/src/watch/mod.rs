@@ -241,6 +241,34 @@ impl Watch {
         change.into_iter().collect()
     }
 
+    /// The list that is under way has an object of this key that can't be read: it counts as the object
+    /// that was seen before, if any, and not as gone.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::ConfigMap;
+    /// use kube::runtime::watcher::Event;
+    /// use requeue_kube::ObjectKey;
+    /// use requeue_kube::watch::{Sight, Watch, What};
+    ///
+    /// let mut watch = Watch::new();
+    /// let mut events = |watch: &mut Watch, event| {
+    ///     watch.event(event, |map: ConfigMap| Sight::of(&map.metadata))
+    /// };
+    /// let mut map = ConfigMap::default();
+    /// map.metadata.name = Some("a".into());
+    /// events(&mut watch, Event::Apply(map));
+    ///
+    /// events(&mut watch, Event::Init);
+    /// watch.keep(&ObjectKey::new(None, "a"));
+    /// let changes = events(&mut watch, Event::InitDone);
+    /// assert!(changes.iter().all(|change| change.what != What::Deleted));
+    /// ```
+    pub fn keep(&mut self, key: &ObjectKey) {
+        if let Some((key, seen)) = self.seen.get_key_value(key) {
+            self.list.insert(key.clone(), seen.clone());
+        }
+    }
+
     fn apply(&mut self, Sight { key, seen }: Sight) -> Option<Change> {
         match self.seen.entry(key) {
             Entry::Vacant(entry) => {

@@ -1,0 +1,146 @@
+//! Objects that are decoded one by one, so that one that can't be decoded does not take a list with it.
+//!
+//! kube's `DeserializeGuard` does the same, but for an object that is nested too deep: it fails as the list does.
+
+use std::borrow::Cow;
+
+use kube::Resource;
+use kube::core::ObjectMeta;
+use kube::core::error_boundary::InvalidObject;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+/// An object, or the name of one that can't be decoded.
+#[derive(Clone, Debug)]
+pub(crate) struct Decoded<K>(pub(crate) Result<K, InvalidObject>);
+
+impl<'de, K: DeserializeOwned> Deserialize<'de> for Decoded<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // Its nesting is not limited: serde_json skips what it need not decode without recursion.
+        let raw = Box::<RawValue>::deserialize(deserializer)?;
+        Ok(Self(serde_json::from_str(raw.get()).map_err(|error| InvalidObject {
+            error: error.to_string(),
+            metadata: serde_json::from_str(raw.get()).map(Named::metadata).unwrap_or_default(),
+        })))
+    }
+}
+
+/// As much of an object as tells it from others. Its other metadata may be nested, too.
+#[derive(Deserialize)]
+struct Named {
+    metadata: Names,
+}
+
+#[derive(Deserialize)]
+struct Names {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+}
+
+impl Named {
+    fn metadata(self) -> ObjectMeta {
+        let Names { name, namespace, uid } = self.metadata;
+        ObjectMeta { name, namespace, uid, ..ObjectMeta::default() }
+    }
+}
+
+impl<K: Resource> Resource for Decoded<K> {
+    type DynamicType = K::DynamicType;
+    type Scope = K::Scope;
+
+    fn metadata_api() -> bool {
+        K::metadata_api()
+    }
+
+    fn kind(kind: &K::DynamicType) -> Cow<'_, str> {
+        K::kind(kind)
+    }
+
+    fn group(kind: &K::DynamicType) -> Cow<'_, str> {
+        K::group(kind)
+    }
+
+    fn version(kind: &K::DynamicType) -> Cow<'_, str> {
+        K::version(kind)
+    }
+
+    fn plural(kind: &K::DynamicType) -> Cow<'_, str> {
+        K::plural(kind)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        self.0.as_ref().map_or_else(|invalid| &invalid.metadata, K::meta)
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        self.0.as_mut().map_or_else(|invalid| &mut invalid.metadata, K::meta_mut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::{DynamicObject, ObjectList, PartialObjectMeta, WatchEvent};
+
+    use super::*;
+
+    fn object(name: &str, spec: &str, managed: &str) -> String {
+        format!(
+            r#"{{"apiVersion":"v1","kind":"Thing","metadata":{{"name":"{name}","namespace":"ns","uid":"u",
+            "managedFields":[{{"fieldsV1":{managed}}}]}},"spec":{spec}}}"#
+        )
+    }
+
+    fn deep(levels: usize) -> String {
+        format!("{}1{}", r#"{"f:a":"#.repeat(levels), "}".repeat(levels))
+    }
+
+    fn names<K: Resource>(list: &[Decoded<K>]) -> Vec<(&str, bool)> {
+        list.iter().map(|it| (it.meta().name.as_deref().unwrap_or(""), it.0.is_ok())).collect()
+    }
+
+    #[test]
+    fn an_object_that_is_nested_too_deep_takes_no_list_and_no_watch_with_it() {
+        for levels in [130, 9_000] {
+            let (deep, items) = (deep(levels), |hostile: [&str; 2]| {
+                let hostile = object("hostile", hostile[0], hostile[1]);
+                let items = [object("a", "1", "{}"), hostile, object("b", "{}", "{}")].join(",");
+                format!(
+                    r#"{{"kind":"ThingList","metadata":{{"resourceVersion":"7"}},"items":[{items}]}}"#
+                )
+            });
+            let all = [("a", true), ("hostile", false), ("b", true)];
+            for hostile in [[&*deep, "{}"], ["1", &deep]] {
+                let list: ObjectList<Decoded<DynamicObject>> =
+                    serde_json::from_str(&items(hostile)).unwrap();
+                assert_eq!(names(&list.items), all);
+                assert_eq!(list.metadata.resource_version.as_deref(), Some("7"));
+                let invalid = list.items[1].0.as_ref().unwrap_err();
+                assert!(invalid.error.starts_with("recursion limit exceeded"), "{invalid}");
+                assert_eq!(invalid.metadata.namespace.as_deref(), Some("ns"));
+                // Without kube's guard nothing is left of the list, nor with it.
+                assert!(
+                    serde_json::from_str::<ObjectList<DynamicObject>>(&items(hostile)).is_err()
+                );
+                let event = object("hostile", hostile[0], hostile[1]);
+                let event = format!(r#"{{"type":"MODIFIED","object":{event}}}"#);
+                let event: WatchEvent<Decoded<DynamicObject>> =
+                    serde_json::from_str(&event).unwrap();
+                let WatchEvent::Modified(object) = event else { panic!("{event:?}") };
+                assert_eq!(names(&[object]), [("hostile", false)]);
+            }
+            let list: ObjectList<Decoded<PartialObjectMeta<DynamicObject>>> =
+                serde_json::from_str(&items(["1", &deep])).unwrap();
+            assert_eq!(names(&list.items), all);
+        }
+    }
+
+    #[test]
+    fn an_object_of_another_form_is_named_too() {
+        let list =
+            r#"{"metadata":{},"items":[{"metadata":{"name":"x","labels":7}},{"metadata":7},8]}"#;
+        let list: ObjectList<Decoded<DynamicObject>> = serde_json::from_str(list).unwrap();
+        assert_eq!(names(&list.items), [("x", false), ("", false), ("", false)]);
+    }
+}
