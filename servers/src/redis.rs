@@ -110,6 +110,11 @@ impl Redis {
         self.port
     }
 
+    /// The port that it listens on for connections with TLS.
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port
+    }
+
     /// Runs a command, and returns what it prints.
     ///
     /// # Panics

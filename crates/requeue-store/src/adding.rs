@@ -12,6 +12,7 @@ use crate::engine::{Ask, Engine, Place, by_shard};
 use crate::error::{AddError, Fault, Kind};
 use crate::key::Key;
 use crate::lane::{Tried, Wish};
+use crate::outage::Part;
 use crate::patience::Patience;
 
 pub(crate) type Reply = oneshot::Sender<Result<Added, AddError>>;
@@ -205,6 +206,9 @@ async fn try_add(
 ) -> Result<Free, (bool, Fault)> {
     let mut patience = Patience::new();
     let mut unsure = false;
+    // They are of one shard.
+    let first = asks.first().map(|ask| ask.key.clone());
+    let part = || Part::Shard(first.as_ref().map_or(0, |key| engine.shard(place, key)));
     loop {
         let sent = asks.clone();
         let added = async {
@@ -216,6 +220,7 @@ async fn try_add(
         let fault = match timeout_at(deadline, added).await {
             Ok(Ok(answers)) => {
                 place.meters.added(&asks, &answers);
+                place.note_answer(part);
                 return Ok(Free { answers, unsure });
             }
             Ok(Err(fault)) if fault.kind == Kind::Locked && tried == Tried::No => {
@@ -226,6 +231,9 @@ async fn try_add(
             Err(_) => Fault::unsure("there was no answer in time"),
         };
         unsure |= fault.kind == Kind::Unsure;
+        if matches!(fault.kind, Kind::Absent | Kind::Unsure) {
+            place.note_failure(part(), &fault);
+        }
         let wait = patience.wait();
         if fault.kind == Kind::Refused || Instant::now() + wait >= deadline {
             return Err((unsure, fault));

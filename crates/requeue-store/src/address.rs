@@ -20,7 +20,7 @@ impl Address {
     /// No error has a password in it.
     pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
         let Some((scheme, rest)) = url.split_once(':') else {
-            let said = format!("{url:?}: no address of a store, such as sqlite:FILE");
+            let said = format!("{url:?} is not the address of a store, such as sqlite:FILE");
             return Err(ConnectError::new(said));
         };
         match scheme {
@@ -28,8 +28,33 @@ impl Address {
             "postgres" | "postgresql" => postgres(url),
             "redis" | "rediss" => redis(scheme, rest),
             other => Err(ConnectError::new(format!(
-                "{other}: no kind of store; there are sqlite, postgres and redis"
+                "there is no kind of store {other:?}; there are sqlite, postgres and redis"
             ))),
+        }
+    }
+}
+
+/// The options of an address, which are what follows its `?`: their names and values.
+pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
+    let options = query.split('&').filter(|option| !option.is_empty());
+    options.map(|option| option.split_once('=').unwrap_or((option, "")))
+}
+
+/// The message about an option that is not one of `allowed`, or whose value is not valid: with each
+/// name goes what the option takes.
+///
+/// The value of an unknown option is left out: it may be a password under a mistyped name.
+pub(crate) fn wrong_option(
+    scheme: &str,
+    allowed: &[(&str, &str)],
+    name: &str,
+    value: &str,
+) -> String {
+    match allowed.iter().find(|(known, _)| *known == name) {
+        Some((_, takes)) => format!("{scheme}: {name}={value}: it takes {takes}"),
+        None => {
+            let names: Vec<_> = allowed.iter().map(|(name, _)| *name).collect();
+            format!("{scheme}: there is no option {name:?}; there are {}", names.join(", "))
         }
     }
 }
@@ -48,6 +73,8 @@ fn sqlite(_: &str) -> Result<Address, ConnectError> {
 fn sqlite(rest: &str) -> Result<Address, ConnectError> {
     use crate::sqlite::Synchronous;
 
+    const OPTIONS: &[(&str, &str)] = &[("synchronous", "normal or full")];
+
     let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
     if path.is_empty() {
         return Err(ConnectError::new("sqlite: without the name of a file"));
@@ -59,14 +86,11 @@ fn sqlite(rest: &str) -> Result<Address, ConnectError> {
         return Err(ConnectError::new(said));
     }
     let mut synchronous = Synchronous::default();
-    for option in options.split('&').filter(|option| !option.is_empty()) {
-        synchronous = match option {
-            "synchronous=normal" => Synchronous::Normal,
-            "synchronous=full" => Synchronous::Full,
-            _ => {
-                let said = format!("sqlite:{rest}: {option:?} is no option; synchronous=full is");
-                return Err(ConnectError::new(said));
-            }
+    for (name, value) in pairs(options) {
+        synchronous = match (name, value) {
+            ("synchronous", "normal") => Synchronous::Normal,
+            ("synchronous", "full") => Synchronous::Full,
+            _ => return Err(ConnectError::new(wrong_option("sqlite", OPTIONS, name, value))),
         };
     }
     Ok(Address::Sqlite(path.into(), synchronous))
@@ -90,4 +114,77 @@ fn redis(_: &str, _: &str) -> Result<Address, ConnectError> {
 #[cfg(feature = "redis")]
 fn redis(scheme: &str, rest: &str) -> Result<Address, ConnectError> {
     crate::redis::Options::parse(scheme, rest).map(Address::Redis).map_err(ConnectError::new)
+}
+
+#[cfg(all(test, feature = "sqlite", feature = "postgres", feature = "redis"))]
+mod tests {
+    use super::*;
+    use crate::error::ConnectErrorKind;
+
+    #[test]
+    fn each_wrong_option_is_named_with_what_is_right() {
+        let postgres = "postgres: there is no option \"speed\"; there are connections, passfile, ";
+        for (url, said) in [
+            (
+                "sqlite:a.db?synchronous=banana",
+                "sqlite: synchronous=banana: it takes normal or full",
+            ),
+            ("sqlite:a.db?synchronous", "sqlite: synchronous=: it takes normal or full"),
+            ("sqlite:a.db?speed=9", "sqlite: there is no option \"speed\"; there are synchronous"),
+            ("postgres://h/d?speed=9", postgres),
+            ("postgres://h/d?a=1&speed=9", "there is no option \"a\""),
+            (
+                "postgres://h/d?connections=0",
+                "postgres: connections=0: it takes a number from 1 on",
+            ),
+            (
+                "postgres://h/d?sslmode=allow",
+                "postgres: sslmode=allow: it takes disable, prefer, require, verify-ca or verify-full",
+            ),
+            (
+                "postgres://h/d?connect_timeout=5s",
+                "connect_timeout=5s: it takes a number of seconds",
+            ),
+            (
+                "postgres://h/d?target_session_attrs=primary",
+                "target_session_attrs=primary: it takes any, read-write or read-only",
+            ),
+            (
+                "redis://h?speed=9",
+                "redis: there is no option \"speed\"; there are ca, shards, wait",
+            ),
+            ("redis://h?wait=x", "redis: wait=x: it takes a number of replicas"),
+            ("rediss://h?shards=0", "rediss: shards=0: it takes a number of shards from 1 to 256"),
+            (
+                "redis://h?shards=257",
+                "redis: shards=257: it takes a number of shards from 1 to 256",
+            ),
+            ("redis://h?ca=/nowhere", "redis: ca=/nowhere: "),
+        ] {
+            let error = Address::parse(url).expect_err(url);
+            assert_eq!(error.kind(), ConnectErrorKind::Address, "{url}");
+            assert!(error.to_string().contains(said), "{url}: {error}");
+        }
+        // It is perhaps a password.
+        for url in
+            ["postgres://h/d?pasword=s3cret", "redis://h?pasword=s3cret", "sqlite:f?p=s3cret"]
+        {
+            let error = Address::parse(url).expect_err(url).to_string();
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn all_documented_options_are_taken() {
+        for options in [
+            "sslmode=prefer&connect_timeout=3&application_name=x%20y&options=-c%20a%3Db",
+            "target_session_attrs=read-write&keepalives=1&keepalives_idle=3&tcp_user_timeout=1",
+            "keepalives_interval=3&keepalives_retries=3&load_balance_hosts=random",
+            "channel_binding=prefer&sslnegotiation=postgres&hostaddr=127.0.0.1&port=1&host=h",
+            "user=u&password=p&dbname=d&sslrootcert=system&connections=3&passfile=%2Fx",
+        ] {
+            let url = format!("postgres://h/d?{options}");
+            assert!(Address::parse(&url).is_ok(), "{url}: {:?}", Address::parse(&url));
+        }
+    }
 }

@@ -12,6 +12,7 @@ use crate::error::Fault;
 use crate::inspect::{Counts, Entry, State};
 use crate::key::Key;
 use crate::meters::Meters;
+use crate::outage::Outage;
 
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, Fault>>;
@@ -24,11 +25,13 @@ pub(crate) struct Place {
     pub(crate) early_add: EarlyAdd,
     /// Of this process.
     pub(crate) meters: Arc<Meters>,
+    /// Of this process's connections.
+    pub(crate) outage: Arc<Outage>,
 }
 
 impl Place {
     pub(crate) fn new(id: i64, name: impl Into<String>, early_add: EarlyAdd) -> Self {
-        Self { id, name: name.into(), early_add, meters: Arc::default() }
+        Self { id, name: name.into(), early_add, meters: Arc::default(), outage: Arc::default() }
     }
 }
 
@@ -172,6 +175,11 @@ pub(crate) trait Engine: Debug + Send + Sync {
 
     /// Opens the queue, if there is one.
     fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>>;
+
+    /// The names of queues, up to a thousand; none where they are not known.
+    fn names(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
 
     /// How many parts the queue has. What goes well in one may fail in another.
     fn shards(&self, _queue: &Place) -> usize {

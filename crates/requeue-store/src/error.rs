@@ -51,59 +51,100 @@ impl Fault {
     }
 }
 
-/// An error that is a sentence and what the engine said.
+/// The reason why a store can't be connected to, with its kind: the source of a [`Fault`].
+#[derive(Debug)]
+pub(crate) struct Reason {
+    pub(crate) kind: ConnectErrorKind,
+    pub(crate) said: String,
+}
+
+impl Reason {
+    pub(crate) fn new(kind: ConnectErrorKind, said: impl Into<String>) -> Self {
+        Self { kind, said: said.into() }
+    }
+
+    /// Both, of two servers. If one of them may answer later, so may both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        let kind = if self.kind == other.kind { self.kind } else { ConnectErrorKind::Unreachable };
+        Self { kind, said: format!("{}; {}", self.said, other.said) }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl Error for Reason {}
+
+impl From<Reason> for Fault {
+    fn from(reason: Reason) -> Self {
+        match reason.kind {
+            ConnectErrorKind::Unreachable => Self::absent(reason),
+            _ => Self::refused(reason),
+        }
+    }
+}
+
+/// An error and its sources in one line, with `: ` between them.
+///
+/// A source is left out where the text before it ends with the same words: some drivers' errors print
+/// their source themselves.
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text += &format!(": {more}");
+        }
+        source = error.source();
+    }
+    text
+}
+
+/// An error that is a sentence, and as its source the engine's error.
 macro_rules! error {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $name {
             said: String,
-            source: Option<Source>,
+            kind: Kind,
+            source: Source,
         }
 
         impl $name {
-            #[allow(dead_code, reason = "not every error has both")]
-            pub(crate) fn new(said: impl Into<String>) -> Self {
-                Self { said: said.into(), source: None }
+            pub(crate) fn of(said: impl Into<String>, fault: Fault) -> Self {
+                Self { said: said.into(), kind: fault.kind, source: fault.source }
             }
 
-            #[allow(dead_code, reason = "not every error has both")]
-            pub(crate) fn of(said: impl Into<String>, fault: Fault) -> Self {
-                Self { said: said.into(), source: Some(fault.source) }
+            /// Whether the same call may succeed later: the store can't be reached now, or others
+            /// have locked a part of it.
+            #[must_use]
+            pub fn is_temporary(&self) -> bool {
+                self.kind != Kind::Refused
             }
         }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.said)?;
-                match &self.source {
-                    Some(source) => write!(f, ": {source}"),
-                    None => Ok(()),
-                }
+                f.write_str(&self.said)
             }
         }
 
         impl Error for $name {
             fn source(&self) -> Option<&(dyn Error + 'static)> {
-                self.source.as_deref().map(|source| source as _)
+                Some(&*self.source)
             }
         }
     };
 }
 
 error! {
-    /// A store can't be reached, or its address is none: then it has no source.
-    ConnectError
-}
-error! {
     /// The schema can't be brought up to this version.
     MigrateError
-}
-error! {
-    /// A queue can't be opened: there is no schema, or one of another version; there is
-    /// [no such queue](Self::is_missing), and none was to be made; or, without a source, its name is
-    /// none, or somebody has opened it with other early adds.
-    OpenError
 }
 error! {
     /// What is in a queue can't be told: the engine can't be reached.
@@ -114,26 +155,154 @@ error! {
     ChangeError
 }
 
+/// A store can't be connected to.
+///
+/// Its [kind](Self::kind) says what to do about it. Its source, which an address that is not valid
+/// doesn't have, is what the engine, the server or the system reported. No password is in either.
 #[derive(Debug)]
-struct Missing;
+pub struct ConnectError {
+    said: String,
+    kind: ConnectErrorKind,
+    source: Option<Source>,
+}
 
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the store has none of that name")
+/// Why a store can't be connected to.
+///
+/// ```
+/// use requeue_store::{ConnectErrorKind, Store};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let error = Store::connect("sqlite:jobs.db?synchronous=often").await.expect_err("no such value");
+/// assert_eq!(error.kind(), ConnectErrorKind::Address);
+/// assert_eq!(error.to_string(), "sqlite: synchronous=often: it takes normal or full");
+/// # });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum ConnectErrorKind {
+    /// The address is not valid, or one of its options is not.
+    Address,
+    /// Nothing answers at the address, or a server that can't serve yet; a file can't be opened, or is
+    /// locked. The only kind that may end by itself.
+    Unreachable,
+    /// The server rejects the user or the password, or asks for one.
+    Authentication,
+    /// There is no encrypted connection: the server's certificate is not trusted, or one side speaks
+    /// TLS and the other doesn't.
+    Tls,
+    /// Something else answers: another kind of server, or a file of another program.
+    WrongServer,
+    /// The server refuses for another reason: there is no such database, for example.
+    Refused,
+}
+
+impl ConnectError {
+    /// The address is not valid.
+    pub(crate) fn new(said: impl Into<String>) -> Self {
+        Self { said: said.into(), kind: ConnectErrorKind::Address, source: None }
+    }
+
+    pub(crate) fn of(said: impl Into<String>, fault: Fault) -> Self {
+        let kind = match fault.source.downcast_ref::<Reason>() {
+            Some(reason) => reason.kind,
+            None if fault.kind == Kind::Refused => ConnectErrorKind::Refused,
+            None => ConnectErrorKind::Unreachable,
+        };
+        Self { said: said.into(), kind, source: Some(fault.source) }
+    }
+
+    /// What kind of failure it is.
+    #[must_use]
+    pub const fn kind(&self) -> ConnectErrorKind {
+        self.kind
     }
 }
 
-impl Error for Missing {}
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl Error for ConnectError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// A queue can't be opened.
+///
+/// Either what was asked for is [not valid](Self::is_invalid), or there is
+/// [no such queue](Self::is_missing) and none was to be created; or, with a source, the store has no
+/// schema or one of another version, or can't be reached.
+#[derive(Debug)]
+pub struct OpenError(NotOpened);
+
+#[derive(Debug)]
+enum NotOpened {
+    Invalid(String),
+    /// With the names of queues that are nearly the same.
+    Missing(String, Vec<String>),
+    Failed(String, Fault),
+}
 
 impl OpenError {
-    pub(crate) fn missing(queue: &str) -> Self {
-        Self { said: format!("the queue {queue:?}"), source: Some(Box::new(Missing)) }
+    pub(crate) fn invalid(said: impl Into<String>) -> Self {
+        Self(NotOpened::Invalid(said.into()))
     }
 
-    /// Whether it is for that alone that there is no such queue, where none was to be made.
+    pub(crate) fn missing(queue: &str, similar: Vec<String>) -> Self {
+        Self(NotOpened::Missing(queue.to_owned(), similar))
+    }
+
+    pub(crate) fn of(said: impl Into<String>, fault: Fault) -> Self {
+        Self(NotOpened::Failed(said.into(), fault))
+    }
+
+    /// Whether the store has no queue of that name, and none was to be
+    /// [created](crate::Opening::existing).
     #[must_use]
-    pub fn is_missing(&self) -> bool {
-        self.source.as_ref().is_some_and(|source| source.is::<Missing>())
+    pub const fn is_missing(&self) -> bool {
+        matches!(self.0, NotOpened::Missing(..))
+    }
+
+    /// Whether the name is not valid, or the options contradict what the queue is.
+    #[must_use]
+    pub const fn is_invalid(&self) -> bool {
+        matches!(self.0, NotOpened::Invalid(_))
+    }
+
+    /// Whether the same call may succeed later: the store can't be reached now, or others have locked
+    /// a part of it.
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
+        matches!(&self.0, NotOpened::Failed(_, fault) if fault.kind != Kind::Refused)
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            NotOpened::Invalid(said) | NotOpened::Failed(said, _) => f.write_str(said),
+            NotOpened::Missing(queue, similar) => {
+                write!(f, "no such queue: {queue:?}")?;
+                if !similar.is_empty() {
+                    let names: Vec<_> = similar.iter().map(|name| format!("{name:?}")).collect();
+                    write!(f, " (did you mean {}?)", names.join(" or "))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Error for OpenError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.0 {
+            NotOpened::Failed(_, fault) => Some(&*fault.source),
+            NotOpened::Invalid(_) | NotOpened::Missing(..) => None,
+        }
     }
 }
 
@@ -169,10 +338,7 @@ impl fmt::Display for AddError {
         if self.unsure {
             f.write_str(" (it may have been added all the same)")?;
         }
-        match &self.source {
-            Some(source) => write!(f, ": {source}"),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -203,8 +369,8 @@ impl fmt::Display for FinishError {
             Self::Unsure => {
                 f.write_str("the lease has run out, or it ended in time: the answer was lost")
             }
-            Self::Unreachable(error) => {
-                write!(f, "the store could not be reached while the lease lasted: {error}")
+            Self::Unreachable(_) => {
+                f.write_str("the store could not be reached while the lease lasted")
             }
         }
     }

@@ -6,10 +6,11 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::engine::{End, Engine, Place};
-use crate::error::{Fault, FinishError, Kind};
+use crate::error::{Fault, FinishError, Kind, chain};
 use crate::key::Key;
 use crate::lane::{Tried, Wish};
 use crate::leases::Ending;
+use crate::outage::Part;
 use crate::patience::Patience;
 
 pub(crate) type Reply = oneshot::Sender<Result<(), FinishError>>;
@@ -41,7 +42,8 @@ impl Finishing {
             None => {
                 if let Err(error) = ended {
                     let (queue, key) = (&place.name, &end.key);
-                    tracing::warn!(queue, %key, %error, "a hand-out was not ended");
+                    let error = chain(&error);
+                    tracing::warn!(queue, %key, error, "a hand-out was not ended");
                 }
             }
         }
@@ -72,6 +74,9 @@ impl Wish for Finishing {
     ) -> Vec<Self> {
         let mut patience = Patience::new();
         let mut fault = None;
+        // They are of one shard.
+        let first = batch.first().map(|first| first.end.key.clone());
+        let part = || Part::Shard(first.as_ref().map_or(0, |key| engine.shard(&place, key)));
         loop {
             for lost in batch.extract_if(.., |finishing| finishing.lease.deadline().is_none()) {
                 lost.give_up(&place, fault.as_ref());
@@ -89,7 +94,10 @@ impl Wish for Finishing {
                 }
             };
             let why = match timeout_at(deadline, finished).await {
-                Ok(Ok(held)) => return answer(&place, batch, held),
+                Ok(Ok(held)) => {
+                    place.note_answer(part);
+                    return answer(&place, batch, held);
+                }
                 Ok(Err(why)) if why.kind == Kind::Locked && tried == Tried::No => {
                     tried = Tried::InVain;
                     continue;
@@ -97,6 +105,9 @@ impl Wish for Finishing {
                 Ok(Err(why)) => why,
                 Err(_) => Fault::unsure("there was no answer in time"),
             };
+            if matches!(why.kind, Kind::Absent | Kind::Unsure) {
+                place.note_failure(part(), &why);
+            }
             let is_unsure = why.kind == Kind::Unsure;
             batch.iter_mut().for_each(|finishing| finishing.unsure |= is_unsure);
             let wait = patience.wait();

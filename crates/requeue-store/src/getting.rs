@@ -12,6 +12,7 @@ use crate::engine::{Claim, How};
 use crate::error::Fault;
 use crate::item::Item;
 use crate::lane::MOST;
+use crate::outage::Part;
 use crate::patience::Patience;
 use crate::queue::{Ending, Shared};
 
@@ -102,9 +103,9 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
                 }
                 wait
             }
-            Err(error) => {
-                let queue = &strong.place.name;
-                tracing::warn!(queue, %error, "no keys can be claimed");
+            Err(fault) => {
+                let part = Part::all(&*strong.engine, &strong.place);
+                strong.place.note_failure(part, &fault);
                 Some(Some(patience.wait()))
             }
         };
@@ -137,8 +138,7 @@ async fn is_idle(shared: &Shared) -> bool {
     let is_idle = timeout(options.lease, engine.is_idle(place)).await;
     let is_idle = is_idle.unwrap_or_else(|_| Err(Fault::absent("there was no answer in time")));
     is_idle.unwrap_or_else(|fault| {
-        let (queue, error) = (&place.name, fault.source);
-        tracing::warn!(queue, %error, "whether anything is left to do is not known");
+        place.note_failure(Part::all(&**engine, place), &fault);
         false
     })
 }
@@ -148,7 +148,7 @@ async fn claim(
     max: usize,
     hand_outs: &mut u32,
     poll: Duration,
-) -> Result<(Vec<Item>, Option<Duration>), String> {
+) -> Result<(Vec<Item>, Option<Duration>), Fault> {
     let options = &shared.options;
     let every = options.oldest_every;
     // So many of the next `max` hand-outs complete a round of `every`.
@@ -159,8 +159,8 @@ async fn claim(
     let since = Instant::now();
     // What is answered later than that is another's by then.
     let claimed = timeout(options.lease, shared.engine.claim(&shared.place, claim)).await;
-    let claimed = claimed.map_err(|_| "there was no answer in time".to_owned())?;
-    let claimed = claimed.map_err(|fault| fault.source.to_string())?;
+    let claimed = claimed.map_err(|_| Fault::unsure("there was no answer in time"))??;
+    shared.place.note_answer(|| Part::all(&*shared.engine, &shared.place));
     *hand_outs = ((u64::from(*hand_outs) + claimed.items.len() as u64) % u64::from(every)) as u32;
     shared.place.meters.handed_out(&claimed.items);
     let items = claimed.items.into_iter();

@@ -10,8 +10,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::{Engine, Place, Renewed, by_shard};
+use crate::error::Fault;
 use crate::key::Key;
 use crate::lane::MOST;
+use crate::outage::Part;
 
 /// A hand-out, by its number.
 #[derive(Debug)]
@@ -217,7 +219,8 @@ async fn keep(
                     None => break,
                     Some(Ok(Ok(()))) => {}
                     Some(_) => {
-                        tracing::warn!(queue = place.name, "leases not renewed: no answer");
+                        let fault = Fault::unsure("leases were not renewed in time");
+                        place.note_failure(Part::all(&*engine, &place), &fault);
                     }
                 },
                 () = sleep_until(next.unwrap_or(renewal)) => {}
@@ -233,15 +236,18 @@ async fn renew(
     held: Vec<(Key, i64)>,
     mut since: Instant,
 ) {
+    let shard = held.first().map_or(0, |(key, _)| engine.shard(&place, key));
+    let shard = Part::Shard(shard);
     for part in held.chunks(MOST) {
         let Some(lease) = leases.upgrade().map(|leases| leases.lease) else { return };
         match engine.renew(&place, part.to_vec(), lease).await {
             Ok(answers) => {
+                place.note_answer(|| shard);
                 let Some(leases) = leases.upgrade() else { return };
                 leases.renewed(part, &answers, since);
             }
             Err(fault) => {
-                tracing::warn!(queue = place.name, error = %fault.source, "leases not renewed");
+                place.note_failure(shard, &fault);
             }
         }
         since = Instant::now();

@@ -97,7 +97,10 @@ mod lane;
 mod leases;
 mod meters;
 mod options;
+mod outage;
 mod patience;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod peer;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod queue;
@@ -115,7 +118,8 @@ mod work;
 
 pub use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge, Priority};
 pub use crate::error::{
-    AddError, ChangeError, ConnectError, FinishError, LookError, MigrateError, OpenError,
+    AddError, ChangeError, ConnectError, ConnectErrorKind, FinishError, LookError, MigrateError,
+    OpenError,
 };
 pub use crate::inspect::{Counts, Entry, State};
 pub use crate::item::Item;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use requeue::metrics::{Sample, Scrape};
 use tokio::time::{Instant, timeout};
 
-use crate::error::{Fault, LookError};
+use crate::error::{Fault, LookError, chain};
 use crate::inspect::{Counts, Entry, State};
 use crate::queue::{Queue, Shared};
 
@@ -191,7 +191,9 @@ pub(crate) async fn keep_counting(shared: std::sync::Weak<Shared>) {
     let begin = |shared: Arc<Shared>| (Arc::clone(&shared.place), shared.recent_counts());
     while let Some((place, counting)) = shared.upgrade().map(begin) {
         if let Err(error) = counting.await {
-            tracing::warn!(queue = place.name, %error, "metrics are as they were");
+            // An outage is reported by what works on the queue.
+            let error = chain(&error);
+            tracing::debug!(queue = place.name, error, "metrics are as they were");
         }
         tokio::time::sleep(BETWEEN_SCRAPES).await;
     }

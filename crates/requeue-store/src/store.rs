@@ -50,8 +50,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// If the address is none, or nothing is there; or if a server of Redis evicts keys, or is a
-    /// Sentinel. No password is in the message.
+    /// If the address is not valid, or no connection is made: the error's
+    /// [kind](ConnectError::kind) says why. No password is in the message.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         let engine: Arc<dyn Engine> = match Address::parse(url)? {
             #[cfg(feature = "sqlite")]
@@ -73,11 +73,31 @@ impl Store {
             }
             #[cfg(feature = "redis")]
             Address::Redis(options) => {
+                let said = options.shown();
                 let connected = crate::redis::Redis::connect(options).await;
-                Arc::new(connected.map_err(|fault| ConnectError::of("redis", fault))?)
+                Arc::new(connected.map_err(|fault| ConnectError::of(said, fault))?)
             }
         };
         Ok(Self { engine })
+    }
+
+    /// Checks an address, with its options, without connecting to it.
+    ///
+    /// A file with certificates that the address names is read.
+    ///
+    /// # Errors
+    ///
+    /// If the address is not valid, or a feature for it is missing. No password is in the message.
+    ///
+    /// ```
+    /// use requeue_store::Store;
+    ///
+    /// assert!(Store::check("sqlite:jobs.db?synchronous=full").is_ok());
+    /// let error = Store::check("sqlite:jobs.db?sync=full").expect_err("a typing error");
+    /// assert_eq!(error.to_string(), "sqlite: there is no option \"sync\"; there are synchronous");
+    /// ```
+    pub fn check(url: &str) -> Result<(), ConnectError> {
+        Address::parse(url).map(drop)
     }
 
     /// Makes the schema, or brings it up to this version; harmless if there is nothing to do. It
@@ -151,7 +171,8 @@ impl Opening {
         self
     }
 
-    /// Only if there is one: none is made. For whoever looks at a queue, or after it.
+    /// Opens the queue only if it exists, and creates none. The error names queues whose names differ
+    /// by a typing error, on SQLite and PostgreSQL.
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -160,9 +181,10 @@ impl Opening {
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// # let store = Store::connect(&url).await?;
     /// # store.migrate().await?;
+    /// store.queue("mail").open().await?;
     /// let error = store.queue("mial").existing().open().await.expect_err("it is called mail");
     /// assert!(error.is_missing());
-    /// assert_eq!(error.to_string(), "the queue \"mial\": the store has none of that name");
+    /// assert_eq!(error.to_string(), "no such queue: \"mial\" (did you mean \"mail\"?)");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -272,7 +294,7 @@ impl Opening {
     /// Outside a tokio runtime.
     pub async fn open(self) -> Result<Queue, OpenError> {
         let Self { store, name, options } = self;
-        let bad = |why: &str| OpenError::new(format!("the queue {name:?}: {why}"));
+        let bad = |why: &str| OpenError::invalid(format!("the queue {name:?}: {why}"));
         if name.is_empty() || name.len() > 200 || name.contains('\0') {
             return Err(bad("a name has 1 to 200 bytes, and no NUL"));
         }
@@ -287,7 +309,11 @@ impl Opening {
             let retry = if fault.kind == Kind::Refused { "" } else { ", for now" };
             OpenError::of(format!("the queue {name:?} can't be opened{retry}"), fault)
         })?;
-        let Some(place) = opened else { return Err(OpenError::missing(&name)) };
+        let Some(place) = opened else {
+            // Without names the error is as true, and says less.
+            let names = store.engine.names().await.unwrap_or_default();
+            return Err(OpenError::missing(&name, similar(&name, names)));
+        };
         if let Some(wanted) = options.early_add.filter(|&wanted| wanted != place.early_add) {
             let why = format!("its early adds are {:?}, not {wanted:?}", place.early_add);
             return Err(bad(&why));
@@ -302,6 +328,17 @@ impl Opening {
         }
         Ok(queue)
     }
+}
+
+/// Of these names up to three that somebody may have meant who typed this one.
+fn similar(typed: &str, names: Vec<String>) -> Vec<String> {
+    // Of a name of one or two letters each other one is as near.
+    let most = typed.chars().count() / 3;
+    let differences = |name: String| (strsim::osa_distance(typed, &name), name);
+    let mut near: Vec<_> =
+        names.into_iter().map(differences).filter(|(many, _)| *many <= most).collect();
+    near.sort();
+    near.into_iter().map(|(_, name)| name).take(3).collect()
 }
 
 impl fmt::Debug for Opening {

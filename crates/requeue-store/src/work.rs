@@ -8,7 +8,7 @@ use requeue::clock::{Clock, TokioClock};
 use requeue::workers::{Error, Outcome, WorkItem, WorkQueue};
 
 use crate::add::Priority;
-use crate::error::FinishError;
+use crate::error::{FinishError, chain};
 use crate::item::Item;
 use crate::key::Key;
 use crate::queue::Queue;
@@ -112,7 +112,7 @@ impl WorkItem for Item {
     }
 
     fn note_error(&mut self, error: &Error) {
-        self.error = Some(error.to_string());
+        self.error = Some(chain(error.source()));
     }
 
     async fn finish(mut self, outcome: Outcome) {
@@ -133,5 +133,6 @@ impl WorkItem for Item {
 }
 
 fn tell(key: &dyn Display, error: &FinishError) {
-    tracing::warn!(%key, %error, "what a worker said of its key came to nothing");
+    let error = chain(error);
+    tracing::warn!(%key, error, "what a worker said of its key came to nothing");
 }

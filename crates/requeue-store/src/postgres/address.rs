@@ -8,6 +8,7 @@ use tokio_postgres::config::{Host, SslMode};
 
 use super::passwords;
 use super::tls::Trust;
+use crate::address::{pairs, wrong_option};
 use crate::error::ConnectError;
 
 /// How many connections a process has at most, unless said.
@@ -21,6 +22,33 @@ pub(crate) struct Address {
     pub(super) trust: Trust,
     pub(super) connections: usize,
 }
+
+/// The options of an address, and what they take. Those that are not ours are the driver's.
+const OPTIONS: &[(&str, &str)] = &[
+    ("connections", "a number from 1 on"),
+    ("passfile", "the path of a file, with %20 for a space"),
+    ("sslmode", "disable, prefer, require, verify-ca or verify-full"),
+    ("sslrootcert", "system, or the path of a file, with %20 for a space"),
+    ("application_name", "a name"),
+    ("channel_binding", "disable, prefer or require"),
+    ("connect_timeout", "a number of seconds"),
+    ("dbname", "a name"),
+    ("host", "a name, or several with commas between them"),
+    ("hostaddr", "an IP address, or several with commas between them"),
+    ("keepalives", "0 or 1"),
+    ("keepalives_idle", "a number of seconds"),
+    ("keepalives_interval", "a number of seconds"),
+    ("keepalives_retries", "a number"),
+    ("load_balance_hosts", "disable or random"),
+    ("options", "what the server takes on its command line"),
+    (PASSWORD, "a password"),
+    ("port", "a number, or several with commas between them"),
+    ("sslnegotiation", "postgres or direct"),
+    ("target_session_attrs", "any, read-write or read-only"),
+    ("tcp_user_timeout", "a number of seconds"),
+    ("user", "a name"),
+];
+const PASSWORD: &str = "password";
 
 /// What of the address is ours to understand.
 #[derive(Debug, Default)]
@@ -36,16 +64,23 @@ impl Address {
     pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
         let bad = |why: &str| ConnectError::new(format!("postgres: {why}"));
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
+        // An unknown option with an @ in it may be a part of a password with a ? in it.
+        let is_misread = query.contains('@');
         let mut options = Options::default();
         let mut rest = Vec::new();
-        for option in query.split('&').filter(|option| !option.is_empty()) {
-            if !options.take(option).map_err(|why| bad(&why))? {
-                rest.push(option);
+        for (name, value) in pairs(query).filter(|_| !is_misread) {
+            let wrong = || ConnectError::new(wrong_option("postgres", OPTIONS, name, value));
+            match options.take(name, value) {
+                Some(true) => {}
+                Some(false) if drivers(name, value) => rest.push(format!("{name}={value}")),
+                Some(false) if name == PASSWORD => return Err(bad("password= can't be read")),
+                Some(false) | None => return Err(wrong()),
             }
         }
         let url = format!("{base}?{}", rest.join("&"));
-        // What it says names options, and unknown ones may be parts of a password.
-        let mut config: Config = url.parse().map_err(|_| {
+        let config = url.parse().ok().filter(|_| !is_misread);
+        // What the driver says of it may have parts of a password in it.
+        let mut config: Config = config.ok_or_else(|| {
             bad("the address can't be read; it is postgres://USER:PASSWORD@HOST:PORT/DATABASE, \
                  with what is special in a part written %40 for @")
         })?;
@@ -91,6 +126,15 @@ impl Address {
         Ok(Self { config, trust, connections })
     }
 
+    /// The servers that are reached by TCP.
+    pub(super) fn servers(&self) -> impl Iterator<Item = (&str, u16)> {
+        let ports = self.config.get_ports();
+        self.config.get_hosts().iter().enumerate().filter_map(|(n, host)| match host {
+            Host::Tcp(host) => Some((&**host, *ports.get(n).or(ports.first()).unwrap_or(&5432))),
+            Host::Unix(_) => None,
+        })
+    }
+
     /// Without what is secret.
     pub(crate) fn shown(&self) -> String {
         let config = &self.config;
@@ -108,9 +152,8 @@ impl Address {
 }
 
 impl Options {
-    /// Whether it is one of these.
-    fn take(&mut self, option: &str) -> Result<bool, String> {
-        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+    /// Whether it is one of these; `None` if its value is not valid.
+    fn take(&mut self, name: &str, value: &str) -> Option<bool> {
         match (name, value) {
             ("sslmode", "verify-ca") => self.trust = Some(Trust::Authority(None)),
             ("sslmode", "verify-full") => self.trust = Some(Trust::Name(None)),
@@ -118,16 +161,19 @@ impl Options {
             ("sslrootcert", path) => self.roots = Some(decoded(path)?.into()),
             ("passfile", path) => self.passfile = Some(decoded(path)?.into()),
             ("connections", number) => {
-                let number = number.parse().ok().filter(|&number| number > 0);
-                self.connections = Some(number.ok_or("connections=N: N is 1 or more")?);
+                self.connections = Some(number.parse().ok().filter(|&number| number > 0)?);
             }
-            _ => return Ok(false),
+            _ => return Some(false),
         }
-        Ok(true)
+        Some(true)
     }
 }
 
-fn decoded(text: &str) -> Result<String, String> {
-    let decoded = percent_encoding::percent_decode_str(text).decode_utf8();
-    decoded.map(Into::into).map_err(|_| format!("{text}: it is no UTF-8"))
+/// Whether the driver knows the option and takes the value.
+fn drivers(name: &str, value: &str) -> bool {
+    format!("postgres://host?{name}={value}").parse::<Config>().is_ok()
+}
+
+fn decoded(text: &str) -> Option<String> {
+    percent_encoding::percent_decode_str(text).decode_utf8().ok().map(Into::into)
 }

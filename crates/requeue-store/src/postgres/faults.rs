@@ -7,34 +7,67 @@ use deadpool_postgres::{HookError, PoolError};
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
-use crate::error::{Fault, Kind};
+use crate::error::{ConnectErrorKind, Fault, Kind, Reason};
 
 /// There is no connection, so that nothing has happened.
 pub(super) fn of_connecting(error: PoolError) -> Fault {
     match error {
         PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
-            let kind = if is_hopeless(&error) { Kind::Refused } else { Kind::Absent };
-            Fault { kind, source: said(&error).into() }
+            match reason(&error) {
+                Some(kind) => Reason::new(kind, said(&error)).into(),
+                None => Fault { kind: kind_of_connecting(&error), source: said(&error).into() },
+            }
         }
+        PoolError::Timeout(_) => Fault::absent("the server did not answer in time"),
         other => Fault::absent(other.to_string()),
     }
 }
 
-/// Whether the next try will be told the same.
-fn is_hopeless(error: &Error) -> bool {
+/// Why the server, or TLS, lets nobody in, if that is certain.
+fn reason(error: &Error) -> Option<ConnectErrorKind> {
     if let Some(code) = error.code() {
-        // Not who one may be, or to no such database.
-        return code.code().starts_with("28") || *code == SqlState::INVALID_CATALOG_NAME;
+        return Some(match *code {
+            SqlState::INVALID_CATALOG_NAME => ConnectErrorKind::Refused,
+            // Invalid authorization.
+            _ if code.code().starts_with("28") => ConnectErrorKind::Authentication,
+            // It starts, stops or has no connection left.
+            _ => ConnectErrorKind::Unreachable,
+        });
     }
+    // The driver's errors have no public kinds.
+    let text = error.to_string();
+    let cause = error.source().map(ToString::to_string).unwrap_or_default();
+    let no_password = text == "invalid configuration" && cause == "password missing";
+    if text == "authentication error" || no_password {
+        return Some(ConnectErrorKind::Authentication);
+    }
+    let is_tls = text == "error performing TLS handshake" || has_invalid_data(error);
+    is_tls.then_some(ConnectErrorKind::Tls)
+}
+
+/// Whether TLS has rejected what it got, such as a certificate.
+fn has_invalid_data(error: &Error) -> bool {
     let mut source = error.source();
     while let Some(inner) = source {
         if let Some(error) = inner.downcast_ref::<io::Error>() {
-            // TLS says so of certificates.
             return error.kind() == io::ErrorKind::InvalidData;
         }
         source = inner.source();
     }
-    !error.is_closed() && !error.to_string().contains("timeout")
+    false
+}
+
+/// Without a connection, and without a word of the server.
+fn kind_of_connecting(error: &Error) -> Kind {
+    let mut source = error.source();
+    while let Some(inner) = source {
+        if inner.is::<io::Error>() {
+            return Kind::Absent;
+        }
+        source = inner.source();
+    }
+    let may_change = error.is_closed() || error.to_string().contains("timeout");
+    if may_change { Kind::Absent } else { Kind::Refused }
 }
 
 /// A statement has failed. Each is a transaction of its own.

@@ -2,16 +2,20 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use futures_util::future::poll_fn;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_postgres::{AsyncMessage, Client};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::address::Address;
 use crate::patience::Patience;
+
+/// How often it is said that there is no connection to listen by.
+const REPORTING: Duration = Duration::from_secs(60);
 
 /// A task, which ends with this.
 #[derive(Debug)]
@@ -77,10 +81,12 @@ impl Told {
 
 async fn listen(told: Weak<Told>, address: Address, tls: MakeRustlsConnect) {
     let mut patience = Patience::new();
+    // When it was last said that there is no connection, or first so.
+    let mut told_at = None;
     while told.strong_count() > 0 {
         match address.config.connect(tls.clone()).await {
             Ok((client, mut connection)) => {
-                patience = Patience::new();
+                (patience, told_at) = (Patience::new(), None);
                 let heard = told.clone();
                 let driven = tokio::spawn(async move {
                     while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
@@ -94,7 +100,8 @@ async fn listen(told: Weak<Told>, address: Address, tls: MakeRustlsConnect) {
                             }
                             Ok(_) => {}
                             Err(error) => {
-                                tracing::warn!(%error, "the connection that listens has ended");
+                                // It is made again; an outage is reported by claims.
+                                tracing::debug!(%error, "the connection that listens has ended");
                                 return;
                             }
                         }
@@ -106,7 +113,14 @@ async fn listen(told: Weak<Told>, address: Address, tls: MakeRustlsConnect) {
                     _ = driven => {}
                 }
             }
-            Err(error) => tracing::warn!(%error, "no connection to listen by"),
+            Err(error) => {
+                let now = Instant::now();
+                // An outage is reported by claims. Without this connection alone keys are polled for.
+                if now - *told_at.get_or_insert(now) >= REPORTING {
+                    told_at = Some(now);
+                    tracing::warn!(%error, "no connection to listen by: keys are polled for");
+                }
+            }
         }
         sleep(patience.wait()).await;
     }

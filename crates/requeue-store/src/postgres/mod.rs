@@ -74,6 +74,7 @@ mod address;
 mod faults;
 mod listening;
 mod passwords;
+mod reaching;
 mod schema;
 mod sessions;
 #[cfg(test)]
@@ -144,11 +145,10 @@ struct Claims {
 impl Postgres {
     pub(crate) async fn connect(address: Address) -> Result<Self, ConnectError> {
         let engine = Self::new(address, WHOLE)?;
-        match engine.sessions.session().await {
-            Ok(session) => session.end(),
-            Err(fault) => return Err(ConnectError::of(engine.address.shown(), fault)),
+        match engine.reach().await {
+            Ok(()) => Ok(engine),
+            Err(fault) => Err(ConnectError::of(engine.address.shown(), fault)),
         }
-        Ok(engine)
     }
 
     fn new(address: Address, whole: Duration) -> Result<Self, ConnectError> {
@@ -215,6 +215,10 @@ impl Engine for Postgres {
             schema::check(&self.sessions).await?;
             self.sessions.find(name).await
         })
+    }
+
+    fn names(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(self.sessions.names())
     }
 
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {

@@ -41,6 +41,12 @@ impl Sessions {
         Ok(rows.first().map(|row| place(name, row)))
     }
 
+    pub(super) async fn names(&self) -> Result<Vec<String>, Fault> {
+        let sql = "select name from requeue.queues order by id desc limit 1000";
+        let rows = self.rows(sql, &[]).await?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
     pub(super) async fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>, Fault> {
         let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7)";
         let added = self.added(sql, queue, asks).await?;

@@ -12,6 +12,7 @@ use super::values::{self, Values};
 use super::{Redis, epoch_of, held, lock};
 use crate::engine::{Claim, Claimed, HandOut, Place};
 use crate::error::Fault;
+use crate::outage::Part;
 use crate::time::micros;
 
 /// How long a claim may take. What is answered later is lost until its lease ends.
@@ -38,7 +39,11 @@ impl Redis {
         command.arg(values::expired(&expired.nth(number + 1))).arg(shards.len());
         let line = (Line::WaitingClaims, WAIT);
         let run = self.run_and_wait(&shards[number], &self.scripts.claim, &command, line);
-        let (answer, replicas) = in_time(CLAIMING, &shards[number], run).await?;
+        let (answer, replicas) =
+            in_time(CLAIMING, &shards[number], run).await.inspect_err(|fault| {
+                queue.note_failure(Part::Shard(number), fault);
+            })?;
+        queue.note_answer(|| Part::Shard(number));
         let (mut claimed, health) = values::claimed(answer)?;
         claimed.next = self.heal(queue, shards, number, health).or(claimed.next);
         if !claimed.items.is_empty() && replicas < self.wait {
@@ -60,7 +65,10 @@ impl Redis {
         let shard = &shards[number];
         let command = self.scripts.peek.on(shard);
         let run = self.run(shard, &self.scripts.peek, &command);
-        let mut found = Values::of(in_time(PEEKING, shard, run).await?)?;
+        let found = in_time(PEEKING, shard, run).await;
+        let found = found.inspect_err(|fault| queue.note_failure(Part::Shard(number), fault))?;
+        queue.note_answer(|| Part::Shard(number));
+        let mut found = Values::of(found)?;
         let due = found.number::<u32>()? as usize;
         let (next, health) = found.next_or_damage()?;
         Ok((due, self.heal(queue, shards, number, health).or(next)))
@@ -89,7 +97,8 @@ impl Redis {
                 lock(&shards[number].silent).is_none_or(|since| since.elapsed() > RESTING)
             });
         }
-        let peeked = join_all(others.iter().map(|&number| self.peek(queue, &shards, number))).await;
+        let peeked = others.iter().map(|&number| self.peek(queue, &shards, number));
+        let peeked = join_all(peeked).await;
         let (mut left, mut oldest) = (claim.max - all.items.len(), claim.oldest);
         oldest = oldest.saturating_sub(all.items.len());
         let mut claims = Vec::new();
@@ -143,8 +152,8 @@ impl Gathered {
         let Self { items, next, answered, fault } = self;
         match fault {
             Some(fault) if !answered => return Err(fault),
-            Some(fault) => tracing::warn!(error = %fault.source, "a shard is left out"),
-            None => {}
+            // It was reported, and is left out.
+            Some(_) | None => {}
         }
         Ok(Claimed { items, next })
     }

@@ -1,8 +1,12 @@
 //! What the driver's errors mean.
 
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+
 use redis::{ErrorKind, RedisError};
 
-use crate::error::{Fault, Kind};
+use crate::error::{ConnectErrorKind, Fault, Kind, Reason};
 
 /// What went wrong before a command was sent, at the server with this address.
 pub(super) fn unconnected(address: &str, error: &RedisError) -> Fault {
@@ -10,13 +14,39 @@ pub(super) fn unconnected(address: &str, error: &RedisError) -> Fault {
         ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => Kind::Refused,
         _ => said(error).unwrap_or(Kind::Absent),
     };
-    Fault { kind, source: format!("{address}: {error}").into() }
+    fault(kind, address, error)
 }
 
 /// What went wrong when it had been sent, perhaps.
 pub(super) fn failed(address: &str, error: &RedisError) -> Fault {
-    let kind = said(error).unwrap_or(Kind::Unsure);
-    Fault { kind, source: format!("{address}: {error}").into() }
+    fault(said(error).unwrap_or(Kind::Unsure), address, error)
+}
+
+fn fault(kind: Kind, address: &str, error: &RedisError) -> Fault {
+    let text = format!("{address}: {error}");
+    let source = match (error.code(), error.kind()) {
+        (Some("NOAUTH" | "WRONGPASS"), _) | (_, ErrorKind::AuthenticationFailed) => {
+            Reason::new(ConnectErrorKind::Authentication, text).into()
+        }
+        // The server has said so.
+        (Some(_), _) if kind == Kind::Refused => {
+            Reason::new(ConnectErrorKind::Refused, text).into()
+        }
+        (Some(_), _) => Reason::new(ConnectErrorKind::Unreachable, text).into(),
+        // Such as a certificate that is not trusted.
+        _ if has_invalid_data(error) => Reason::new(ConnectErrorKind::Tls, text).into(),
+        _ => text.into(),
+    };
+    Fault { kind, source }
+}
+
+/// Whether TLS has rejected what it got.
+fn has_invalid_data(error: &RedisError) -> bool {
+    // The driver shares the causes of its errors.
+    let cause =
+        error.source().and_then(|source| source.downcast_ref::<Arc<dyn Error + Send + Sync>>());
+    let cause = cause.and_then(|cause| cause.downcast_ref::<io::Error>());
+    cause.is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
 }
 
 /// An answer that no script of ours gives.

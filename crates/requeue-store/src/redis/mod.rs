@@ -37,6 +37,7 @@ mod names;
 mod node;
 mod nodes;
 mod options;
+mod reaching;
 mod repairing;
 mod requirements;
 mod scripts;
@@ -96,7 +97,11 @@ pub(crate) struct Redis {
 
 impl Redis {
     pub(crate) async fn connect(options: Options) -> Result<Self, Fault> {
-        Self::connect_with(options, CLOCK).await
+        let seeds = options.seeds.clone();
+        match Self::connect_with(options, CLOCK).await {
+            Ok(engine) => Ok(engine),
+            Err(fault) => Err(reaching::explained(&seeds, fault).await),
+        }
     }
 
     /// `clock` is a function `now` in Lua.

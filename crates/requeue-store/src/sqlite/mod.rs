@@ -141,6 +141,10 @@ impl Engine for Sqlite {
         })
     }
 
+    fn names(&self) -> Answer<'_, Vec<String>> {
+        Box::pin(self.reader().call(|at| at.names()))
+    }
+
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
         Box::pin(async move {
             let place = queue.clone();

@@ -13,6 +13,7 @@ use super::thread::LONGEST_LOG;
 use super::*;
 use crate::conformance::{Rig, check, check_jitter, steps};
 use crate::engine::BoxFuture;
+use crate::error::{ConnectErrorKind, chain};
 use crate::tests::polled;
 
 struct Fixture {
@@ -184,8 +185,9 @@ async fn a_file_of_another_program_stays_as_it_is() {
     let other = rusqlite::Connection::open(at(&dir)).expect("it opens");
     other.execute_batch("create table keys (a)").expect("it is made");
     let url = format!("sqlite:{}", at(&dir).display());
-    let error = crate::Store::connect(&url).await.expect_err("it is another's").to_string();
-    assert!(error.ends_with("q: it belongs to another program"), "{error}");
+    let error = crate::Store::connect(&url).await.expect_err("it is another's");
+    assert_eq!(error.kind(), ConnectErrorKind::WrongServer);
+    assert!(chain(&error).ends_with("q: it belongs to another program"), "{error}");
     let tables = "select count(*) from sqlite_schema";
     let tables: i64 = other.query_row(tables, [], |row| row.get(0)).expect("counted");
     let journal: String =
@@ -195,8 +197,12 @@ async fn a_file_of_another_program_stays_as_it_is() {
     std::fs::write(at(&dir).with_extension("txt"), "no database at all, but text")
         .expect("it is written");
     let url = format!("sqlite:{}", at(&dir).with_extension("txt").display());
-    let error = crate::Store::connect(&url).await.expect_err("it is text").to_string();
-    assert!(error.contains("q.txt: file is not a database"), "{error}");
+    let error = crate::Store::connect(&url).await.expect_err("it is text");
+    assert_eq!(error.kind(), ConnectErrorKind::WrongServer);
+    assert!(chain(&error).contains("q.txt: file is not a database"), "{error}");
+    let nowhere = at(&dir).join("no").join("such.db");
+    let nowhere = crate::Store::connect(&format!("sqlite:{}", nowhere.display())).await;
+    assert_eq!(nowhere.expect_err("no directory").kind(), ConnectErrorKind::Unreachable);
 }
 
 #[tokio::test]
@@ -204,7 +210,7 @@ async fn a_queue_says_why_it_does_not_open() {
     let dir = tempfile::tempdir().expect("a directory");
     let url = format!("sqlite:{}", at(&dir).display());
     let bare = crate::Store::connect(&url).await.expect("it opens");
-    let error = bare.queue("q").open().await.expect_err("there is none").to_string();
+    let error = chain(&bare.queue("q").open().await.expect_err("there is none"));
     assert!(error.contains("q: there is no queue in it yet; `requeue store init`"), "{error}");
     let store = store(&at(&dir)).await;
     store.queue("q").early_add(EarlyAdd::Hold).open().await.expect("it opens");
@@ -214,24 +220,38 @@ async fn a_queue_says_why_it_does_not_open() {
     assert_eq!(error.to_string(), "the queue \"q\": its early adds are Hold, not Replace");
     let error = store.queue("r").existing().open().await.expect_err("there is none");
     assert!(error.is_missing(), "{error}");
+    assert_eq!(error.to_string(), "no such queue: \"r\"");
+    for name in ["mail", "mails", "invoices"] {
+        store.queue(name).open().await.expect("it opens");
+    }
+    for (typed, said) in [
+        ("mial", " (did you mean \"mail\"?)"),
+        ("mailss", " (did you mean \"mails\" or \"mail\"?)"),
+        ("invoces", " (did you mean \"invoices\"?)"),
+        ("orders", ""),
+    ] {
+        let error = store.queue(typed).existing().open().await.expect_err("there is none");
+        assert_eq!(error.to_string(), format!("no such queue: {typed:?}{said}"));
+    }
     let opened = store.queue("q").existing().open().await.expect("it is there");
     assert_eq!(opened.early_add(), EarlyAdd::Hold);
     for name in ["", "a\0b", &"x".repeat(201)] {
-        let error = store.queue(name).open().await.expect_err("no name").to_string();
+        let error = chain(&store.queue(name).open().await.expect_err("no name"));
         assert!(error.ends_with("a name has 1 to 200 bytes, and no NUL"), "{error}");
     }
     for (url, said) in [
-        ("nowhere", "\"nowhere\": no address of a store, such as sqlite:FILE"),
+        ("nowhere", "\"nowhere\" is not the address of a store, such as sqlite:FILE"),
         (
             "mysql://me:secret@host/db",
-            "mysql: no kind of store; there are sqlite, postgres and redis",
+            "there is no kind of store \"mysql\"; there are sqlite, postgres and redis",
         ),
         ("sqlite:", "sqlite: without the name of a file"),
         ("sqlite://q.db", "sqlite://q.db: what follows sqlite: is a path, as in sqlite:jobs.db"),
         ("sqlite:file:q", "sqlite:file:q: what follows sqlite: is a path, as in sqlite:jobs.db"),
-        ("sqlite:x?sync=no", "sqlite:x?sync=no: \"sync=no\" is no option; synchronous=full is"),
+        ("sqlite:x?sync=no", "sqlite: there is no option \"sync\"; there are synchronous"),
     ] {
-        assert_eq!(crate::Store::connect(url).await.expect_err("no address").to_string(), said);
+        let error = crate::Store::connect(url).await.expect_err("no address");
+        assert_eq!((error.kind(), &*error.to_string()), (ConnectErrorKind::Address, said));
     }
 }
 

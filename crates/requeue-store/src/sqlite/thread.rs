@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::Synchronous;
 use super::clock::{Clock, Time};
 use super::reserve::Reserve;
-use crate::error::{Fault, Kind};
+use crate::error::{ConnectErrorKind, Fault, Kind, Reason};
 use crate::time::Micros;
 
 /// What a file of ours has as its `application_id`: "rque".
@@ -237,7 +237,10 @@ impl Server {
             tried = set_up();
         }
         match tried.map_err(|error| fault(&self.path, &error))? {
-            (Found::Foreign, _) => Err(self.refuse("it belongs to another program")),
+            (Found::Foreign, _) => {
+                let said = format!("{}: it belongs to another program", self.path.display());
+                Err(Reason::new(ConnectErrorKind::WrongServer, said).into())
+            }
             (Found::Nothing | Found::Ours(_), has_log) => Ok(has_log),
         }
     }
@@ -471,6 +474,10 @@ fn fault(path: &Path, error: &rusqlite::Error) -> Fault {
             | ErrorCode::OperationAborted
             | ErrorCode::CannotOpen,
         ) => Fault::absent(format!("{path}: {error}")),
+        Some(ErrorCode::NotADatabase) => {
+            let said = format!("{path}: {error}");
+            Reason::new(ConnectErrorKind::WrongServer, said).into()
+        }
         _ => Fault::refused(format!("{path}: {error}")),
     }
 }

@@ -36,6 +36,13 @@ impl Work<'_> {
         self.connection.query_row(sql, [name], place).optional()
     }
 
+    pub(super) fn names(&self) -> Result<Vec<String>> {
+        let mut names =
+            self.connection.prepare("select name from queues order by id desc limit 1000")?;
+        let names = names.query_map([], |row| row.get(0))?.collect();
+        names
+    }
+
     pub(super) fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>> {
         let add = |ask: &Ask| {
             let was = load(self.connection, queue.id, &ask.key)?;

@@ -101,7 +101,7 @@ async fn what_went_wrong_is_not_asked_for_by_each_who_waited() {
         drop(counting);
         for asked in asked {
             let error = asked.await.expect("it ends").expect_err("nobody is there");
-            assert_eq!(error.to_string(), "the keys were not counted: nobody is there");
+            assert_eq!(chain(&error), "the keys were not counted: nobody is there");
         }
         tokio::time::advance(pause * SECOND - Duration::from_millis(1)).await;
         queue.recent_counts().await.expect_err("as not long ago");

@@ -3,12 +3,14 @@
 
 mod adding;
 mod engine;
+mod errors;
 mod getting;
 mod in_memory;
 mod leases;
 mod locked;
 mod lonely;
 mod metering;
+mod outage;
 mod settling;
 
 use std::future::poll_fn;
@@ -22,7 +24,7 @@ use tokio::time::Instant;
 use self::engine::{Memory, Mishap};
 use crate::add::{Add, Added, EarlyAdd, Priority};
 use crate::engine::{Engine, Place};
-use crate::error::FinishError;
+use crate::error::{FinishError, chain};
 use crate::item::Item;
 use crate::options::Options;
 use crate::queue::Queue;

@@ -1,13 +1,13 @@
 //! Getting in, and back in.
 
 use super::*;
-use crate::error::Kind;
+use crate::error::{ConnectErrorKind, Kind, chain};
 use crate::store::Store;
 
 async fn said(url: &str) -> String {
     match Store::connect(url).await {
         Ok(_) => "nothing".to_owned(),
-        Err(error) => error.to_string(),
+        Err(error) => chain(&error),
     }
 }
 
@@ -16,7 +16,7 @@ async fn a_store_is_found_at_its_address() {
     let Some(server) = Server::shared() else { return };
     let url = server.database();
     let store = Store::connect(&url).await.expect("it is there");
-    let error = store.queue("q").open().await.expect_err("there is no schema").to_string();
+    let error = chain(&store.queue("q").open().await.expect_err("there is no schema"));
     assert!(error.contains("there is no queue in it yet; `requeue store init`"), "{error}");
     // Several at once make one schema.
     let (one, other) = tokio::join!(store.migrate(), store.migrate());
@@ -32,11 +32,11 @@ async fn a_store_is_found_at_its_address() {
 
     let database = url.rsplit_once('/').expect("an address").1;
     server.psql(database, "update requeue.version set version = 7");
-    let error = store.queue("q").open().await.expect_err("it is another's").to_string();
+    let error = chain(&store.queue("q").open().await.expect_err("it is another's"));
     assert!(error.contains("the version of the schema is 7, and this program's 1"), "{error}");
     assert!(store.migrate().await.is_err());
     server.psql(database, "drop schema requeue cascade; create schema requeue");
-    let error = store.migrate().await.expect_err("it is another's").to_string();
+    let error = chain(&store.migrate().await.expect_err("it is another's"));
     assert!(error.contains("belongs to another program"), "{error}");
 }
 
@@ -54,8 +54,9 @@ async fn no_password_is_in_what_is_said() {
         (tcp("127.0.0.1", "wr0ng", ""), "password authentication failed"),
         (tcp("localhost", "wr0ng", "?sslmode=require"), "password authentication failed"),
         (tcp("127.0.0.1", "wr0ng@x", ""), "a @ in a user's name or password is written %40"),
-        (tcp("127.0.0.1", "wr0ng", "?wr0ng=1"), "the address can't be read"),
-        (tcp("127.0.0.1", "wr0ng", "?connections=0"), "connections=N: N is 1 or more"),
+        (tcp("127.0.0.1", "wr0ng", "?wr0ng@1"), "the address can't be read"),
+        (tcp("127.0.0.1", "", "?pasword=wr0ng"), "there is no option \"pasword\""),
+        (tcp("127.0.0.1", "wr0ng", "?connections=0"), "connections=0: it takes a number"),
         (tcp("nowhere.invalid", "wr0ng", ""), "nowhere.invalid"),
         (server.tcp_url("127.0.0.1", "postgres", "postgres"), "password"),
         (server.url("postgres", "n0where"), "does not exist"),
@@ -68,6 +69,78 @@ async fn no_password_is_in_what_is_said() {
             assert!(!format!("{address:?}{}", address.shown()).contains("wr0ng"));
         }
     }
+}
+
+#[tokio::test]
+async fn why_nothing_connects_has_a_kind() {
+    use ConnectErrorKind::{Address, Authentication, Refused, Tls, Unreachable, WrongServer};
+
+    let Some(server) = Server::shared() else { return };
+    let Some(redis) = requeue_servers::Redis::shared() else { return };
+    let [nobody] = requeue_servers::free_ports();
+    let coded: String = Server::PASSWORD.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let right = format!("postgres:{coded}");
+    let at = |port: u16| format!("postgres://postgres@127.0.0.1:{port}/postgres");
+    let is_redis = |port| format!("127.0.0.1:{port} answered, but not as a PostgreSQL server");
+    for (url, kind, expected) in [
+        ("postgres://h/d?speed=9".to_owned(), Address, "there is no option \"speed\"".to_owned()),
+        (
+            at(nobody),
+            Unreachable,
+            format!("nothing listens on 127.0.0.1:{nobody}: connection refused"),
+        ),
+        (at(redis.port()), WrongServer, is_redis(redis.port()) + ": it is a Redis server"),
+        (at(redis.port()) + "?sslmode=require", WrongServer, is_redis(redis.port())),
+        (at(redis.tls_port()), WrongServer, is_redis(redis.tls_port()) + ": it speaks TLS"),
+        (
+            format!("postgres://postgres@127.0.0.1:{nobody},127.0.0.1:{}/d", redis.port()),
+            Unreachable,
+            format!("connection refused; {}", is_redis(redis.port())),
+        ),
+        (
+            server.tcp_url("127.0.0.1", "postgres:wr0ng", "postgres"),
+            Authentication,
+            "password authentication failed".to_owned(),
+        ),
+        (
+            server.tcp_url("127.0.0.1", "postgres", "postgres?passfile=/nowhere"),
+            Authentication,
+            "password missing".to_owned(),
+        ),
+        (server.tcp_url("127.0.0.1", &right, "n0where"), Refused, "does not exist".to_owned()),
+        (
+            server.tcp_url("localhost", &right, "postgres?sslmode=verify-full"),
+            Tls,
+            "certificate".to_owned(),
+        ),
+    ] {
+        let error = Store::connect(&url).await.expect_err(&url);
+        assert!(chain(&error).contains(&expected), "{url}: {}", chain(&error));
+        assert_eq!(error.kind(), kind, "{url}: {}", chain(&error));
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_tls_is_known() {
+    let Some(server) = Server::start_with(&["ssl=off"]) else { return };
+    let coded: String = Server::PASSWORD.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let url = server.tcp_url("127.0.0.1", &format!("postgres:{coded}"), "postgres");
+    assert_eq!(said(&url).await, "nothing");
+    let error = Store::connect(&(url + "?sslmode=require")).await.expect_err("it has none");
+    assert_eq!(error.kind(), ConnectErrorKind::Tls, "{}", chain(&error));
+    assert!(chain(&error).contains("does not support TLS"), "{}", chain(&error));
+}
+
+#[tokio::test]
+async fn a_server_that_starts_may_be_waited_for() {
+    let Some(server) = Server::start() else { return };
+    let url = server.url("postgres", "postgres");
+    server.stop();
+    let error = Store::connect(&url).await.expect_err("it is stopped");
+    assert_eq!(error.kind(), ConnectErrorKind::Unreachable, "{}", chain(&error));
+    server.restart();
+    let store = Store::connect(&url).await.expect("it is there");
+    drop(store);
 }
 
 #[tokio::test]
@@ -113,7 +186,7 @@ async fn a_server_is_who_it_is_asked_to_be() {
             format!("{}?sslmode=verify-ca&sslrootcert={}", url("localhost"), empty.display()),
             "there is no certificate in it",
         ),
-        (format!("{}?sslmode=bogus", url("localhost")), "the address can't be read"),
+        (format!("{}?sslmode=bogus", url("localhost")), "sslmode=bogus: it takes disable, "),
     ] {
         let said = said(&url).await;
         assert!(said.contains(expected), "{url}: {said}");

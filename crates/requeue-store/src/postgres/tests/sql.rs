@@ -28,6 +28,9 @@ async fn anybody_adds_by_sql() {
     assert_eq!(sql("select holds from requeue.open('q', true)"), "t");
     let error = store.queue("r").existing().open().await.expect_err("there is none");
     assert!(error.is_missing(), "{error}");
+    store.queue("mail").open().await.expect("it opens");
+    let error = store.queue("mial").existing().open().await.expect_err("it is called mail");
+    assert_eq!(error.to_string(), "no such queue: \"mial\" (did you mean \"mail\"?)");
     let queue = store.queue("q").existing().open().await.expect("it is there");
     assert_eq!(queue.early_add(), EarlyAdd::Hold);
     assert_eq!(sql("select requeue.add('q', 'a'), requeue.add('q', 'a')"), "new|coalesced");

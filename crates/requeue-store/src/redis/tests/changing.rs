@@ -201,7 +201,7 @@ async fn may_be_anything(url: &str) {
     assert!(!error.may_have_happened(), "{error}");
     assert_eq!(queues[0].counts().await.expect("counted"), Counts::default());
     for name in ["", "a\0b", &"q".repeat(201)] {
-        let error = store(url).await.queue(name).open().await.expect_err("no name").to_string();
+        let error = chain(&store(url).await.queue(name).open().await.expect_err("no name"));
         assert_eq!(error, format!("the queue {name:?}: a name has 1 to 200 bytes, and no NUL"));
     }
 }

@@ -48,12 +48,62 @@ async fn who_is_not_let_in_hears_why_without_the_password() {
     let Some(server) = Server::start() else { return };
     server.cli(&["acl", "setuser", "worker", "on", ">s3cret"]);
     let url = server.url("worker:wr0ng@");
-    let error = Store::connect(&url).await.expect_err("it is wrong").to_string();
+    let error = chain(&Store::connect(&url).await.expect_err("it is wrong"));
     assert!(error.contains("WRONGPASS") || error.contains("uthentication"), "{error}");
     assert!(!error.contains("wr0ng"), "{error}");
     server.kill();
-    let error = Store::connect(&url).await.expect_err("nobody is there").to_string();
+    let error = chain(&Store::connect(&url).await.expect_err("nobody is there"));
     assert!(!error.contains("wr0ng") && error.contains("127.0.0.1:"), "{error}");
+}
+
+#[tokio::test]
+async fn why_nothing_connects_has_a_kind() {
+    use crate::ConnectErrorKind::{
+        Address, Authentication, Refused, Tls, Unreachable, WrongServer,
+    };
+
+    let Some(server) = Server::start() else { return };
+    let Some(postgres) = requeue_servers::Postgres::shared() else { return };
+    let [nobody] = requeue_servers::free_ports();
+    let other = format!("127.0.0.1:{} answered, but not as a Redis server", postgres.port());
+    let ca = server.certificate();
+    let with_tls = |host| format!("{}?ca={}", server.tls_url(host), ca.display());
+    let refused = format!("nothing listens on 127.0.0.1:{nobody}: connection refused");
+    for (url, kind, expected) in [
+        ("redis://h?speed=9".to_owned(), Address, "there is no option \"speed\"".to_owned()),
+        (format!("redis://127.0.0.1:{nobody}"), Unreachable, refused.clone()),
+        (format!("rediss://127.0.0.1:{nobody}"), Unreachable, refused),
+        (
+            format!("redis://127.0.0.1:{}", postgres.port()),
+            WrongServer,
+            format!("{other}: it is a PostgreSQL server"),
+        ),
+        (format!("rediss://127.0.0.1:{}", postgres.port()), WrongServer, other),
+        (
+            server.tls_url("127.0.0.1").replace("rediss", "redis"),
+            Tls,
+            "answered, but only with TLS: rediss://".to_owned(),
+        ),
+        (
+            server.url("").replace("redis:", "rediss:"),
+            Tls,
+            "answered without TLS: redis://".to_owned(),
+        ),
+        (server.tls_url("localhost"), Tls, "certificate".to_owned()),
+        (with_tls("127.0.0.1"), Tls, "certificate".to_owned()),
+        (server.url("poor:wr0ng@"), Authentication, "uthentication".to_owned()),
+        (server.url("") + "/99", Refused, "DB index is out of range".to_owned()),
+    ] {
+        let error = Store::connect(&url).await.expect_err(&url);
+        assert!(chain(&error).contains(&expected), "{url}: {}", chain(&error));
+        assert_eq!(error.kind(), kind, "{url}: {}", chain(&error));
+    }
+    server.cli(&["config", "set", "requirepass", "n0w"]);
+    let error = Store::connect(&server.url("")).await.expect_err("it wants a password");
+    assert_eq!(error.kind(), Authentication, "{}", chain(&error));
+    let error = Store::connect(&server.url("default:wr0ng@")).await.expect_err("a wrong one");
+    assert_eq!(error.kind(), Authentication, "{}", chain(&error));
+    assert!(Store::connect(&server.url("default:n0w@")).await.is_ok());
 }
 
 /// As the page of the engine says.
@@ -83,7 +133,7 @@ async fn the_rights_that_are_documented_are_enough_and_needed() {
     for (at, right) in needed.filter(|right| !elsewhere.contains(right)).enumerate() {
         let url = user(&format!("poor{at}"), &RIGHTS.replacen(right, "", 1));
         let opened = Store::connect(&url).await.expect("it is let in").queue("q").open().await;
-        let error = opened.expect_err(right).to_string();
+        let error = chain(&opened.expect_err(right));
         let denied = ["NOPERM", "can't run this command", "permissions"];
         assert!(denied.iter().any(|word| error.contains(word)), "{right}: {error}");
         assert!(!error.contains("for now"), "{right}: {error}");
@@ -94,14 +144,14 @@ async fn the_rights_that_are_documented_are_enough_and_needed() {
 async fn what_is_not_ours_stays_as_it_is() {
     let Some(server) = Server::start() else { return };
     let bare = Store::connect(&server.url("")).await.expect("it is there");
-    let error = bare.queue("q").open().await.expect_err("there is none").to_string();
+    let error = chain(&bare.queue("q").open().await.expect_err("there is none"));
     assert!(error.contains("there is no queue in it yet; `requeue store init`"), "{error}");
     server.cli(&["set", "requeue:schema", "7"]);
-    let error = bare.migrate().await.expect_err("it is of another version").to_string();
+    let error = chain(&bare.migrate().await.expect_err("it is of another version"));
     assert!(error.ends_with("its version is \"7\", and this program's 1"), "{error}");
     server.cli(&["set", "requeue:schema", "1"]);
     server.cli(&["set", "requeue:{q/0.0}:leases", "mine"]);
-    let error = bare.queue("q").open().await.expect_err("it is a string").to_string();
+    let error = chain(&bare.queue("q").open().await.expect_err("it is a string"));
     assert!(error.contains("requeue:{q/0.0}:leases is another program's: a string"), "{error}");
     assert_eq!(server.cli(&["get", "requeue:{q/0.0}:leases"]), "mine");
 }
@@ -292,7 +342,7 @@ async fn with_tls_a_server_is_believed_if_its_certificate_is() {
         server.tls_url("localhost"),
         format!("{}?ca={}", server.tls_url("127.0.0.1"), certificate.display()),
     ] {
-        let error = Store::connect(&url).await.expect_err(&url).to_string();
+        let error = chain(&Store::connect(&url).await.expect_err(&url));
         assert!(error.contains("certificate"), "{error}");
     }
 }

@@ -14,6 +14,7 @@ use requeue_servers::{Redis as Server, RedisCluster as Cluster};
 
 use super::*;
 use crate::engine::{Backoff, Failing};
+use crate::error::chain;
 
 /// A name that no other test has.
 fn name(what: &str) -> String {

@@ -1,0 +1,282 @@
+//! Finds out what listens at an address where a connection was not made, to say what is wrong.
+//!
+//! A driver that meets another kind of server reports a time-out or an answer that it can't read.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::error::{ConnectErrorKind, Reason};
+
+/// How long it may take to connect.
+const CONNECTING: Duration = Duration::from_secs(3);
+/// How long it may take to answer. A server that is found is known before; only one that is silent is
+/// waited for.
+const ANSWERING: Duration = Duration::from_secs(4);
+
+/// What a server speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Protocol {
+    Postgres,
+    Redis,
+    /// Redis inside TLS.
+    RedisTls,
+}
+
+/// What was found at an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Peer {
+    Postgres,
+    Redis,
+    Http,
+    /// Something inside TLS.
+    Tls,
+    /// It says something else.
+    Unknown,
+    /// It closes each connection.
+    Closes,
+    /// It says nothing.
+    Silent,
+}
+
+/// Why there is no connection to what should speak `wanted`; `None` if it does, so that the driver's
+/// error says more.
+pub(crate) async fn explain(host: &str, port: u16, wanted: Protocol) -> Option<Reason> {
+    use ConnectErrorKind::{Tls, Unreachable, WrongServer};
+
+    let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let found = match identify(host, port).await {
+        Ok(found) => found,
+        Err(why) => return Some(Reason::new(Unreachable, unconnected(host, &at, &why))),
+    };
+    let kind = match wanted {
+        Protocol::Postgres => "a PostgreSQL",
+        Protocol::Redis | Protocol::RedisTls => "a Redis",
+    };
+    let other = |what: &str| {
+        let said = format!("{at} answered, but not as {kind} server: {what}");
+        Some(Reason::new(WrongServer, said))
+    };
+    match (found, wanted) {
+        (Peer::Postgres, Protocol::Postgres) | (Peer::Redis, Protocol::Redis) => None,
+        // With what it is inside TLS, the driver's error is about that.
+        (Peer::Tls, Protocol::RedisTls) => None,
+        (Peer::Redis, Protocol::RedisTls) => {
+            let said = format!("{at} answered without TLS: redis://, not rediss://, is without");
+            Some(Reason::new(Tls, said))
+        }
+        (Peer::Tls, Protocol::Redis) => {
+            let said =
+                format!("{at} answered, but only with TLS: rediss://, not redis://, is with");
+            Some(Reason::new(Tls, said))
+        }
+        (Peer::Postgres, _) => other("it is a PostgreSQL server"),
+        (Peer::Redis, _) => other("it is a Redis server"),
+        (Peer::Http, _) => other("it is an HTTP server"),
+        (Peer::Tls, Protocol::Postgres) => other("it speaks TLS from the start"),
+        (Peer::Unknown, _) => other(&format!("is this {kind} server?")),
+        // As a proxy does whose server is away.
+        (Peer::Closes, _) => {
+            let said =
+                format!("{at} closed the connection without an answer: is this {kind} server?");
+            Some(Reason::new(Unreachable, said))
+        }
+        (Peer::Silent, _) => {
+            let said = format!("{at} was connected to and is silent: is this {kind} server?");
+            Some(Reason::new(Unreachable, said))
+        }
+    }
+}
+
+fn unconnected(host: &str, at: &str, why: &Unconnected) -> String {
+    match why {
+        Unconnected::NoHost(error) => format!("the host {host:?} is not known: {error}"),
+        Unconnected::NoAnswer => format!("{at} did not answer within {CONNECTING:?}"),
+        Unconnected::Failed(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            format!("nothing listens on {at}: connection refused")
+        }
+        Unconnected::Failed(error) => format!("{at}: {error}"),
+    }
+}
+
+enum Unconnected {
+    NoHost(io::Error),
+    NoAnswer,
+    Failed(io::Error),
+}
+
+async fn connect(host: &str, port: u16) -> Result<TcpStream, Unconnected> {
+    let mut last = Unconnected::NoHost(io::Error::other("it has no address"));
+    for address in lookup_host((host, port)).await.map_err(Unconnected::NoHost)? {
+        match timeout(CONNECTING, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = Unconnected::Failed(error),
+            Err(_) => last = Unconnected::NoAnswer,
+        }
+    }
+    Err(last)
+}
+
+/// Greets it in several ways, each on a connection of its own, since each kind of server answers
+/// another one.
+async fn identify(host: &str, port: u16) -> Result<Peer, Unconnected> {
+    /// PostgreSQL's question whether there is TLS: one letter is the answer.
+    const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
+    /// HTTP, and to Redis a command with too few arguments.
+    const GET: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
+    let first = connect(host, port).await?;
+    let mut greeted = JoinSet::new();
+    greeted.spawn(greet(first, SSL_REQUEST.to_vec(), |said| match said {
+        b"S" | b"N" => Peer::Postgres,
+        said => in_general(said),
+    }));
+    for hello in [GET.to_vec(), client_hello()] {
+        // A server may have room for one alone.
+        if let Ok(stream) = connect(host, port).await {
+            greeted.spawn(greet(stream, hello, in_general));
+        }
+    }
+    let mut found = Peer::Silent;
+    while let Some(Ok(peer)) = greeted.join_next().await {
+        found = match (found, peer) {
+            // These are certain.
+            (_, Peer::Postgres | Peer::Redis | Peer::Http) => return Ok(peer),
+            // Servers of several kinds take TLS from the start, too.
+            (_, Peer::Tls) | (Peer::Tls, _) => Peer::Tls,
+            (_, Peer::Unknown) | (Peer::Unknown, _) => Peer::Unknown,
+            (_, Peer::Closes) | (Peer::Closes, _) => Peer::Closes,
+            (known, Peer::Silent) => known,
+        };
+    }
+    Ok(found)
+}
+
+/// What a server is that says this, whatever it was asked.
+fn in_general(said: &[u8]) -> Peer {
+    match said {
+        [] => Peer::Closes,
+        [b'H', b'T', b'T', b'P', b'/', ..] => Peer::Http,
+        // An error or an answer, by a line.
+        [b'-' | b'+', b'A'..=b'Z', ..] => Peer::Redis,
+        // A record with an alert, or with a handshake.
+        [0x15 | 0x16, 0x03, ..] => Peer::Tls,
+        _ => Peer::Unknown,
+    }
+}
+
+/// What it says to `hello`, as `is` reads it.
+async fn greet(mut stream: TcpStream, hello: Vec<u8>, is: fn(&[u8]) -> Peer) -> Peer {
+    let answered = async {
+        stream.write_all(&hello).await?;
+        let mut said = vec![0; 64];
+        let length = stream.read(&mut said).await?;
+        said.truncate(length);
+        Ok::<_, io::Error>(said)
+    };
+    match timeout(ANSWERING, answered).await {
+        Ok(Ok(said)) => is(&said),
+        Ok(Err(_)) => Peer::Closes,
+        Err(_) => Peer::Silent,
+    }
+}
+
+/// How a connection with TLS begins.
+fn client_hello() -> Vec<u8> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let mut hello = Vec::new();
+    let (Ok(config), Ok(name)) = (config, ServerName::try_from("localhost")) else { return hello };
+    let config = config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+    if let Ok(mut connection) = ClientConnection::new(Arc::new(config), name) {
+        // A vector takes everything.
+        let _ = connection.write_tls(&mut hello);
+    }
+    hello
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server that says this to everybody, once it was asked something; and then closes.
+    async fn listener(says: &'static [u8]) -> u16 {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let _ = stream.read(&mut [0; 512]).await;
+                    let _ = stream.write_all(says).await;
+                });
+            }
+        });
+        port
+    }
+
+    #[tokio::test]
+    async fn what_listens_is_named() {
+        use ConnectErrorKind::{Tls, Unreachable, WrongServer};
+        use Protocol::{Postgres, Redis, RedisTls};
+
+        let http = b"HTTP/1.1 400 Bad Request\r\n\r\n";
+        let alert = b"\x15\x03\x01\x00\x02\x02\x46";
+        let redis = b"-ERR unknown command\r\n";
+        for (says, wanted, kind, expected) in [
+            (&http[..], Postgres, WrongServer, "not as a PostgreSQL server: it is an HTTP server"),
+            (http, Redis, WrongServer, "not as a Redis server: it is an HTTP server"),
+            (http, RedisTls, WrongServer, "not as a Redis server: it is an HTTP server"),
+            (redis, Postgres, WrongServer, "not as a PostgreSQL server: it is a Redis server"),
+            (redis, RedisTls, Tls, "answered without TLS: redis://, not rediss://"),
+            (b"N", Redis, WrongServer, "not as a Redis server: it is a PostgreSQL server"),
+            (b"S", RedisTls, WrongServer, "not as a Redis server: it is a PostgreSQL server"),
+            (alert, Redis, Tls, "only with TLS: rediss://, not redis://"),
+            (alert, Postgres, WrongServer, "not as a PostgreSQL server: it speaks TLS"),
+            (b"SSH-2.0-x\r\n", Redis, WrongServer, "is this a Redis server?"),
+            (b"220 smtp\r\n", Postgres, WrongServer, "is this a PostgreSQL server?"),
+            (b"", Redis, Unreachable, "closed the connection without an answer"),
+        ] {
+            let port = listener(says).await;
+            let reason = explain("127.0.0.1", port, wanted).await.expect("it is another");
+            assert!(reason.said.contains(expected), "{says:?}: {reason}");
+            assert!(reason.said.contains(&format!("127.0.0.1:{port}")), "{reason}");
+            assert_eq!(reason.kind, kind, "{reason}");
+        }
+        for (says, wanted) in [(&redis[..], Redis), (b"S", Postgres), (alert, RedisTls)] {
+            let port = listener(says).await;
+            assert!(explain("127.0.0.1", port, wanted).await.is_none(), "{wanted:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn where_nothing_listens_is_said() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        drop(listener);
+        let reason = explain("127.0.0.1", port, Protocol::Redis).await.expect("nobody is there");
+        assert_eq!(reason.kind, ConnectErrorKind::Unreachable);
+        assert_eq!(reason.said, format!("nothing listens on 127.0.0.1:{port}: connection refused"));
+        let reason = explain("nowhere.invalid", 1, Protocol::Redis).await.expect("there is none");
+        assert!(reason.said.starts_with("the host \"nowhere.invalid\" is not known: "), "{reason}");
+    }
+
+    #[tokio::test]
+    async fn one_that_is_silent_is_given_up() {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        // The system takes the connections.
+        let reason = explain("127.0.0.1", port, Protocol::Postgres).await.expect("it is silent");
+        assert_eq!(reason.kind, ConnectErrorKind::Unreachable);
+        assert!(reason.said.ends_with("is silent: is this a PostgreSQL server?"), "{reason}");
+    }
+}

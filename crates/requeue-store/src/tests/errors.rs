@@ -1,0 +1,74 @@
+//! How errors present themselves.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+
+use crate::error::*;
+
+/// Each public type of error, by each way to make one that has a source or none.
+fn all() -> Vec<(&'static str, Box<dyn Error>)> {
+    let fault = || Fault::absent("connection refused");
+    vec![
+        ("ConnectError", Box::new(ConnectError::new("sqlite: without the name of a file"))),
+        ("ConnectError", Box::new(ConnectError::of("redis://h:1", fault()))),
+        (
+            "MigrateError",
+            Box::new(MigrateError::of("the schema was not brought up to date", fault())),
+        ),
+        ("OpenError", Box::new(OpenError::invalid("the queue \"\": a name has 1 to 200 bytes"))),
+        ("OpenError", Box::new(OpenError::missing("mial", vec!["mail".to_owned()]))),
+        ("OpenError", Box::new(OpenError::of("the queue \"q\" can't be opened", fault()))),
+        ("LookError", Box::new(LookError::of("the keys were not counted", fault()))),
+        ("ChangeError", Box::new(ChangeError::of("the key was not revived", fault()))),
+        ("AddError", Box::new(AddError::new("a key of 3000 bytes"))),
+        ("AddError", Box::new(AddError::of("the key was not added", true, fault()))),
+        ("FinishError", Box::new(FinishError::Lost)),
+        ("FinishError", Box::new(FinishError::Unsure)),
+        ("FinishError", Box::new(FinishError::Unreachable("connection refused".into()))),
+    ]
+}
+
+#[test]
+fn no_error_prints_its_source_which_it_returns() {
+    let mut sources = 0;
+    for (name, error) in all() {
+        let mut error: &dyn Error = &*error;
+        while let Some(source) = error.source() {
+            let (outer, inner) = (error.to_string(), source.to_string());
+            assert!(!inner.is_empty() && !outer.contains(&inner), "{name}: {outer:?}, {inner:?}");
+            (error, sources) = (source, sources + 1);
+        }
+    }
+    assert_eq!(sources, 7);
+}
+
+#[test]
+fn all_types_of_errors_are_held_to_that() {
+    let text = include_str!("../error.rs");
+    let by_hand = text.lines().filter_map(|line| line.strip_prefix("impl Error for "));
+    let by_hand = by_hand.filter_map(|line| line.split(' ').next());
+    let uses = text.split("\nerror! {").skip(1).filter_map(|used| used.split("\n}").next());
+    let by_macro = uses.filter_map(|used| used.lines().last()).map(str::trim);
+    // Of those that are public.
+    let found: BTreeSet<_> = by_hand.chain(by_macro).filter(|&name| name != "Reason").collect();
+    let held: BTreeSet<_> = all().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(found, held);
+}
+
+#[test]
+fn a_chain_has_each_part_once() {
+    #[derive(Debug)]
+    struct Outer(Box<dyn Error>, &'static str);
+    impl std::fmt::Display for Outer {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(self.1)
+        }
+    }
+    impl Error for Outer {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&*self.0)
+        }
+    }
+    let error = Outer(Box::new(Outer("the cause".into(), "the middle: the cause")), "the outside");
+    assert_eq!(chain(&error), "the outside: the middle: the cause");
+}

@@ -1,0 +1,160 @@
+//! What is written of a store that stops answering.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::iter::repeat_n;
+use std::sync::Once;
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use super::*;
+use crate::error::Fault;
+use crate::outage::Part;
+
+thread_local! {
+    static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps the messages about outages for the thread that they come from, which is that of one test. All
+/// tests share it: with one of its own for a thread, other threads could have switched the events off.
+struct Keeping;
+
+impl Subscriber for Keeping {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().ends_with("::outage")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut Message);
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+struct Message;
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            LINES.with_borrow_mut(|lines| lines.push(format!("{value:?}")));
+        }
+    }
+}
+
+fn keep_lines() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| tracing::subscriber::set_global_default(Keeping).expect("there is no other"));
+}
+
+/// What was written since this was last asked for.
+fn lines() -> Vec<String> {
+    LINES.take()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_reported_when_it_begins_each_minute_and_when_it_ends() {
+    keep_lines();
+    let (engine, queue) = queue();
+    queue.add("a").await.expect("added");
+    let begin = Instant::now();
+    engine.fail(repeat_n(Mishap::Absent, 300));
+    get(&queue).await.succeed().await.expect("it is ours");
+    let minutes = begin.elapsed().as_secs() / 60;
+    assert!(minutes > 1, "the tries took {:?}", begin.elapsed());
+    let lines = lines();
+    assert_eq!(lines[0], "store unreachable: nobody is there; retrying");
+    let (last, between) = lines[1..].split_last().expect("it ended");
+    let prefix = format!("store reachable again after {minutes} min ");
+    assert!(last.starts_with(&prefix), "{lines:?}");
+    assert_eq!(between.len() as u64, minutes, "{lines:?}");
+    for line in between {
+        assert!(line.starts_with("store still unreachable after "), "{lines:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_that_fails_in_one_outage_is_one_report() {
+    keep_lines();
+    let (engine, queue) = queue();
+    queue.add("held").await.expect("added");
+    let item = get(&queue).await;
+    // Adds, the end of a run, a claim and renewals meet it, in whatever order.
+    engine.fail(repeat_n(Mishap::Lost, 12));
+    let getting = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.get().await }
+    });
+    let (added, ended) = tokio::join!(queue.add("a"), item.succeed());
+    added.expect("added");
+    ended.expect("it is ours");
+    assert!(getting.await.expect("it ends").is_some());
+    let lines = lines();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_eq!(lines[0], "store unreachable: the line is cut; retrying");
+    assert!(lines[1].starts_with("store reachable again after "), "{lines:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_every_other_time_is_not_reported_each_time() {
+    keep_lines();
+    let (engine, queue) = queue();
+    for n in 0..100 {
+        engine.fail([Mishap::Absent]);
+        queue.add(format!("k{n}")).await.expect("added");
+        tokio::time::advance(SECOND).await;
+    }
+    let lines = lines();
+    let starts = lines.iter().filter(|line| line.starts_with("store unreachable: ")).count();
+    // At once, and a minute later.
+    assert_eq!((starts, lines.len()), (2, 4), "{lines:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_store_refuses_is_reported_as_that() {
+    keep_lines();
+    let (engine, queue) = queue();
+    queue.add("a").await.expect("added");
+    engine.fail([Mishap::Refused]);
+    get(&queue).await.succeed().await.expect("it is ours");
+    assert_eq!(
+        lines(),
+        [
+            "store refuses what is asked: it is not allowed; retrying",
+            "store reachable again after less than a second"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_one_shard_ends_with_that_shard_or_when_nobody_tries_it_any_more() {
+    keep_lines();
+    let place = Place::new(1, "q", EarlyAdd::Replace);
+    let gone = || Fault::absent("gone");
+    for shard in [0, 1] {
+        place.note_failure(Part::Shard(shard), &gone());
+    }
+    place.note_answer(|| Part::Shard(0));
+    place.note_answer(|| Part::Shard(2));
+    assert_eq!(lines(), ["store unreachable: gone; retrying"]);
+    tokio::time::advance(23 * SECOND).await;
+    place.note_answer(|| Part::Shard(1));
+    assert_eq!(lines(), ["store reachable again after 23 s"]);
+
+    tokio::time::advance(20 * SECOND).await;
+    place.note_failure(Part::Shard(0), &gone());
+    tokio::time::advance(70 * SECOND).await;
+    place.note_answer(|| Part::All);
+    assert_eq!(
+        lines(),
+        ["store unreachable: gone; retrying", "store reachable again after 1 min 10 s"]
+    );
+}
