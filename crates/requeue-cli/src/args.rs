@@ -22,7 +22,7 @@ use crate::values::{Delimiter, Jobs, Retries, parse_duration, parse_size};
 macro_rules! through {
     () => {
         "With --store URL keys are kept there until they are done, in the queue
-  --queue NAME [default]; that and --lease TIME are as for `requeue work`.\n"
+  --queue NAME [default]; that, --lease TIME, --wait[=TIME]: see `requeue work`.\n"
     };
 }
 

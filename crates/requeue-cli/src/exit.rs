@@ -1,5 +1,6 @@
 //! How the program ends.
 
+use std::error::Error;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
@@ -57,6 +58,21 @@ impl Refusal {
     pub(crate) fn failure(message: impl Into<String>) -> Self {
         Self { exit: Exit::Failure, message: message.into() }
     }
+}
+
+/// An error and its sources, with `: ` between them.
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        // Some errors print their source themselves.
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = error.source();
+    }
+    text
 }
 
 /// Writes to standard output, as long as somebody reads it: whether that is so.

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Span, SpanRelativeTo};
 
 use crate::command;
 
@@ -60,14 +60,17 @@ impl FromStr for Retries {
     }
 }
 
-/// "1.5s", "2m", "1h 30m"; a bare number is seconds.
+/// "1.5s", "2m", "1h 30m", "1d", "2w"; a bare number is seconds. A day has 24 hours.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, &'static str> {
-    const WRONG: &str = "a time like 1.5s, 500ms, 2m or 1h, or a number of seconds";
+    const WRONG: &str = "a time like 1.5s, 500ms, 2m, 1h30m, 1d or 2w, or a number of seconds";
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).map_err(|_| WRONG);
     }
-    let duration = text.parse::<SignedDuration>().map_err(|_| WRONG)?;
-    Duration::try_from(duration).map_err(|_| WRONG)
+    // Days and weeks have no fixed length in general; months and years have none here either.
+    let duration = text
+        .parse::<SignedDuration>()
+        .or_else(|_| text.parse::<Span>()?.to_duration(SpanRelativeTo::days_are_24_hours()));
+    Duration::try_from(duration.map_err(|_| WRONG)?).map_err(|_| WRONG)
 }
 
 /// The byte between two records.
@@ -133,10 +136,16 @@ mod tests {
             ("500ms", 500),
             ("5m", 300_000),
             ("0", 0),
+            ("1h30m", 5_400_000),
+            ("1h 30m 5.5s", 5_405_500),
+            ("1d", 86_400_000),
+            ("1 day, 2 hours", 93_600_000),
+            ("2w3d12h", 1_512_000_000),
+            ("P1DT1H", 90_000_000),
         ] {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
         }
-        for text in ["", "-1s", "-1", "1 parsec", "NaN", "inf", "1e300"] {
+        for text in ["", "-1s", "-1", "1 parsec", "NaN", "inf", "1e300", "1mo", "1y", "-1d"] {
             assert!(parse_duration(text).is_err(), "{text}");
         }
     }

@@ -104,10 +104,11 @@ impl Kind {
             Time | Number | One(_) if from.ratio(1, 32)? => ("??".to_owned(), String::new()),
             Time => {
                 let (number, unit) =
-                    (from.int_in_range(0..=70_u64)?, from.choose(&["ms", "s", "", "m"])?);
+                    (from.int_in_range(0..=70_u64)?, from.choose(&["ms", "s", "", "m", "d"])?);
                 let time = match *unit {
                     "ms" => Duration::from_millis(number),
                     "m" => Duration::from_mins(number),
+                    "d" => Duration::from_hours(24 * number),
                     _ => Duration::from_secs(number),
                 };
                 let (text, shown) = (format!("{number}{unit}"), format!("{time:?}"));

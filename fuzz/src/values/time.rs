@@ -8,7 +8,9 @@ use requeue_cli::door;
 use super::number;
 
 /// The units, as they are written, and their nanoseconds.
-const UNITS: [(&[&str], u128); 6] = [
+const UNITS: [(&[&str], u128); 8] = [
+    (&["w", "wk", "wks", "week", "weeks"], 604_800_000_000_000),
+    (&["d", "day", "days"], 86_400_000_000_000),
     (&["h", "hr", "hrs", "hour", "hours"], 3_600_000_000_000),
     (&["m", "min", "mins", "minute", "minutes"], 60_000_000_000),
     (&["s", "sec", "secs", "second", "seconds"], 1_000_000_000),
@@ -27,8 +29,10 @@ pub(super) fn written(data: &[u8]) {
 fn write(from: &mut Unstructured<'_>) -> Result<(String, u128)> {
     let is_iso = from.ratio(1, 4)?;
     let (mut text, mut nanos) = (if is_iso { "PT" } else { "" }.to_owned(), 0);
-    let units = &UNITS[..if is_iso { 3 } else { 6 }];
+    let units = if is_iso { &UNITS[2..5] } else { &UNITS[..] };
     let first = from.choose_index(units.len())?;
+    // Beside days and weeks, there are at most so many hours as in twenty thousand years.
+    let has_days = !is_iso && first < 2;
     for (at, (names, unit)) in units.iter().enumerate().skip(first) {
         // The first one at least.
         let is_last = at + 1 == units.len() || from.ratio(1, 3)?;
@@ -38,10 +42,11 @@ fn write(from: &mut Unstructured<'_>) -> Result<(String, u128)> {
         if at != first && !is_iso {
             text += from.choose(&["", " ", ", "])?;
         }
-        let whole: u32 = from.arbitrary()?;
+        let whole = from.arbitrary::<u32>()? % if has_days { 1_000_000 } else { u32::MAX };
         text += &whole.to_string();
         nanos += u128::from(whole) * unit;
-        if is_last && *unit > 1 && from.ratio(1, 2)? {
+        let may_have_point = (2..=3_600_000_000_000).contains(unit);
+        if is_last && may_have_point && from.ratio(1, 2)? {
             let (digits, fraction) = digits(from)?;
             text += &format!(".{digits}");
             // What is less than a nanosecond is cut off.

@@ -8,15 +8,15 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use requeue_store::{Add, Added, Key, Merge, Priority, Queue};
+use requeue_store::{Add, Added, Key, Merge, Opening, Priority, Queue};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
 use super::flags::{self, AddFlags};
-use super::{block_on, early_add};
+use super::{block_on, early_add, warnings};
 use crate::args::Summary;
 use crate::command::escaped;
-use crate::exit::{Ended, Exit, Refusal, complain};
+use crate::exit::{Ended, Exit, Refusal, chain, complain};
 use crate::input::{Ask, Bad, Change, Format, Records, Why};
 use crate::reader::Sink;
 use crate::run::Runner;
@@ -85,7 +85,7 @@ impl Adder {
             Change::Cancel(key) => {
                 self.settle().await?;
                 let cancelled = self.queue.cancel(&*key).await;
-                let cancelled = cancelled.map_err(|error| Refused::Failed(error.to_string()))?;
+                let cancelled = cancelled.map_err(|error| Refused::Failed(chain(&error)))?;
                 self.counts.cancelled += usize::from(cancelled.any());
             }
         }
@@ -119,7 +119,7 @@ impl Adder {
                     self.counts.adds += 1;
                     self.counts.coalesced += 1;
                 }
-                Err(error) => failed = Some(error.to_string()),
+                Err(error) => failed = Some(chain(&error)),
             }
         }
         failed.map_or(Ok(()), |why| Err(Refused::Failed(why)))
@@ -183,14 +183,20 @@ impl Sink for Reading {
 /// `requeue add`.
 pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     let AddFlags { keys, place, after, priority, revive, early_add: when_early, .. } = flags;
-    let AddFlags { read, summary, .. } = flags;
+    let AddFlags { read, summary, unsupported, .. } = flags;
+    unsupported.check()?;
     let started = Instant::now();
     let early_add = early_add(when_early)?;
     let (source, format) = read.check()?;
     let unsaid =
         Unsaid { after: after.unwrap_or_default(), priority: priority.into(), revives: revive };
     block_on(async {
-        let queue = place.to_change(early_add, |opening| opening).await?;
+        let how = |opening: Opening| match early_add {
+            Some(early_add) => opening.early_add(early_add),
+            None => opening,
+        };
+        let queue = place.to_change(how).await?;
+        warnings::show(complain);
         let mut adder = Adder::new(queue, unsaid);
         let added = match keys.is_empty() {
             true => adder.add_read(&source, format).await,

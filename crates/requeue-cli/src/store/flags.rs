@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 use crate::args::{self, Common, Read, Stdin, Summary};
 use crate::serve::Address;
+use crate::store::unsupported::Unsupported;
 use crate::values::parse_duration;
 
 /// As `run`'s: a test holds it to the flags.
@@ -22,15 +23,25 @@ pub(crate) struct Place {
     /// Its name there
     #[arg(long, value_name = "NAME", default_value = "default", help_heading = "Queue")]
     pub(crate) queue: String,
+
+    #[command(flatten)]
+    pub(crate) wait: Wait,
 }
 
-// What `run` has of it. What only a queue in memory can do is said at the flag that refuses it.
+// No doc comment: it would be the command's text.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct Wait {
+    /// Wait at the start until the store can be reached, for TIME at most
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true)]
+    #[arg(value_parser = parse_duration, help_heading = "Queue")]
+    pub(crate) wait: Option<Option<Duration>>,
+}
+
+// What `run` has of it.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Through {
     /// Keep the keys there until they are done: sqlite:FILE, postgres://HOST/DATABASE, redis://HOST
     #[arg(long, value_name = "URL", help_heading = "Input")]
-    #[arg(conflicts_with_all = ["max_keys", "dry_run", "delay", "debounce", "debounce_max"])]
-    #[arg(conflicts_with_all = ["min_interval", "order", "group_by", "group_jobs"])]
     pub(crate) store: Option<String>,
 
     /// In the queue of this name [default]
@@ -42,6 +53,11 @@ pub(crate) struct Through {
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30s")]
     #[arg(hide_default_value = true, requires = "store", help_heading = "Input")]
     pub(crate) lease: Duration,
+
+    /// Wait at the start until the store can be reached, for TIME at most
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true)]
+    #[arg(value_parser = parse_duration, requires = "store", help_heading = "Input")]
+    pub(crate) wait: Option<Option<Duration>>,
 }
 
 #[derive(Args, Debug)]
@@ -54,6 +70,10 @@ pub(crate) struct Through {
 pub(crate) struct WorkFlags {
     #[command(flatten)]
     pub(crate) place: Place,
+
+    /// Create the queue if there is none, and a file for it
+    #[arg(long, help_heading = "Queue")]
+    pub(crate) create: bool,
 
     /// A dead worker's keys are free again after TIME [30s]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30s")]
@@ -82,6 +102,9 @@ pub(crate) struct WorkFlags {
     /// End once no key is ready, waiting or running anywhere
     #[arg(long, help_heading = "Ending")]
     pub(crate) until_empty: bool,
+
+    #[command(flatten)]
+    pub(crate) unsupported: Unsupported,
 }
 
 #[derive(Args, Debug)]
@@ -123,6 +146,9 @@ pub(crate) struct AddFlags {
     /// Last on standard error: text, json, none
     #[arg(long, value_enum, value_name = "HOW", default_value_t, help_heading = "Output")]
     pub(crate) summary: Summary,
+
+    #[command(flatten)]
+    pub(crate) unsupported: Unsupported,
 }
 
 /// In what order keys go.
@@ -188,6 +214,13 @@ pub(crate) enum StoreCommand {
         /// Where: sqlite:FILE, postgres://HOST/DATABASE, redis://HOST
         #[arg(long, value_name = "URL")]
         store: String,
+
+        /// Create this queue, too, for workers to start before anything adds to it
+        #[arg(long, value_name = "NAME")]
+        queue: Vec<String>,
+
+        #[command(flatten)]
+        wait: Wait,
     },
 }
 

@@ -3,6 +3,7 @@
 use requeue_http::{Builder, Site};
 use requeue_store::{Item, Key, Queue};
 
+use crate::exit::chain;
 use crate::given::Later;
 use crate::lent::{Back, Lender, Loan};
 
@@ -62,7 +63,7 @@ impl Loan for Item {
                 Back::Failed(why) => self.retry(why).await,
                 Back::GivenUp(why) => self.park(why).await,
             };
-            ended.map_err(|error| error.to_string())
+            ended.map_err(|error| chain(&error))
         })
     }
 }

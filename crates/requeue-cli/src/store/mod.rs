@@ -4,14 +4,17 @@ mod adder;
 mod flags;
 mod lending;
 mod look;
+mod reaching;
+mod unsupported;
 mod warnings;
 
-use std::cell::OnceCell;
+use std::cell::RefCell;
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use os_display::Quotable;
 use requeue::metrics::Metrics;
 use requeue_store::{EarlyAdd, Opening, Queue, Store};
 use tokio::sync::oneshot;
@@ -24,9 +27,11 @@ pub(crate) use self::flags::{
 pub(crate) use self::look::{cancel, parked, revive, status};
 
 use self::adder::Reading;
+use self::flags::Wait;
+use self::reaching::{Unopened, patiently};
 use crate::args::{self, Alone, AtEof, Flags};
 use crate::config::{Config, Own};
-use crate::exit::{Ended, Exit, Refusal};
+use crate::exit::{Ended, Exit, Refusal, chain};
 use crate::files::identity;
 use crate::input::{Format, Kind};
 use crate::reader;
@@ -36,7 +41,7 @@ use crate::source::Input;
 
 tokio::task_local! {
     /// The store of this subcommand, once it is open.
-    static OPENED: OnceCell<Store>;
+    static OPENED: RefCell<Option<Store>>;
 }
 
 /// How long the store may take to close when all is done. A file that another process has locked may
@@ -46,9 +51,9 @@ const CLOSING: Duration = Duration::from_secs(5);
 /// Runs `future` on a runtime of its own, and then closes the store that it has opened: after that a
 /// file is complete without its log.
 fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
-    run::block_on(OPENED.scope(OnceCell::new(), async {
+    run::block_on(OPENED.scope(RefCell::default(), async {
         let done = future.await;
-        if let Some(store) = OPENED.with(|opened| opened.get().cloned()) {
+        if let Some(store) = OPENED.with(RefCell::take) {
             let _ = tokio::time::timeout(CLOSING, store.close()).await;
         }
         done
@@ -57,8 +62,9 @@ fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Re
 
 /// `requeue run --store`: what is read goes through a store.
 pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
-    let Through { store, queue, lease } = flags.through.clone();
-    let place = Place { store: store.unwrap_or_default(), queue };
+    unsupported::check(&flags)?;
+    let Through { store, queue, lease, wait } = flags.through.clone();
+    let place = Place { store: store.unwrap_or_default(), queue, wait: Wait { wait } };
     let early_add = early_add(flags.common.early_add)?;
     let (source, config) = Config::check(flags)?;
     let (input, stopper) = Input::open(&source, config.unfinished.is_some())?;
@@ -66,11 +72,13 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     block_on(async {
         let listener = Listener::of(&config).await?;
         let metrics = listener.as_ref().map(Listener::metrics);
-        let queue = place.to_work_on(lease, early_add, &config, metrics).await?;
+        // It adds to the queue itself, and so creates it.
+        let queue = place.to_work_on(true, lease, early_add, &config, metrics).await?;
         let lender = Some(Arc::new(queue.clone()) as _);
         let parts = Parts { config, files, listener, stopper: Some(stopper), things: None, lender };
         run::go(parts, |runner| {
-            warnings::show(runner);
+            let runner_said = Arc::clone(runner);
+            warnings::show(move |line| runner_said.output.hint(line));
             reader::spawn(runner, input, Reading::new(runner, queue))
         })
         .await
@@ -79,7 +87,8 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
 
 /// `requeue work`.
 pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
-    let WorkFlags { place, lease, common, stdin, serve, until_empty } = flags;
+    let WorkFlags { place, create, lease, common, stdin, serve, until_empty, unsupported } = flags;
+    unsupported.check()?;
     let early_add = early_add(common.early_add)?;
     let own = Own {
         name: "work",
@@ -96,14 +105,15 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let listener = Listener::of(&config).await?;
         let metrics = listener.as_ref().map(Listener::metrics);
-        let queue = place.to_work_on(lease, early_add, &config, metrics).await?;
+        let queue = place.to_work_on(create, lease, early_add, &config, metrics).await?;
         if until_empty {
             queue.shut_down_when_idle();
         }
         let lender = Some(Arc::new(queue) as _);
         let parts = Parts { config, files, listener, stopper: None, things: None, lender };
         run::go(parts, |runner| {
-            warnings::show(runner);
+            let runner_said = Arc::clone(runner);
+            warnings::show(move |line| runner_said.output.hint(line));
             // Nothing is left of an input, as there is none.
             Ok(oneshot::channel().1)
         })
@@ -113,74 +123,110 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
 
 /// `requeue store`.
 pub(crate) fn command(command: &StoreCommand) -> Result<Ended, Refusal> {
-    let StoreCommand::Init { store } = command;
+    let StoreCommand::Init { store: url, queue: queues, wait } = command;
     block_on(async {
-        let _shown = warnings::show_here();
-        let store = connect(store).await?;
-        store.migrate().await.map_err(refusal)?;
+        patiently(wait.wait, async || {
+            let store = connect(url).await?;
+            store.migrate().await?;
+            for queue in queues {
+                store.queue(queue).open().await?;
+            }
+            Ok(())
+        })
+        .await?;
         Ok(Ended::Exit(Exit::Done))
     })
 }
 
 impl Place {
-    /// The queue, for one who works on it as `config` has it.
+    /// The queue, for a worker as `config` has it; whether it is created if there is none.
     async fn to_work_on(
         &self,
+        creates: bool,
         lease: Duration,
         early_add: Option<EarlyAdd>,
         config: &Config,
         metrics: Option<&Metrics>,
     ) -> Result<Queue, Refusal> {
-        self.to_change(early_add, |mut opening| {
+        let how = |mut opening: Opening| {
             if let Some(metrics) = metrics {
                 opening = opening.metrics(metrics);
+            }
+            if let Some(early_add) = early_add {
+                opening = opening.early_add(early_add);
             }
             let opening = opening.lease(lease).backoff(config.base_delay, config.max_delay);
             match config.retries {
                 Some(retries) => opening.max_failures(retries.saturating_add(1)),
                 None => opening,
             }
+        };
+        if creates {
+            return self.to_change(how).await;
+        }
+        let hint = || {
+            let queue = self.queue.maybe_quote();
+            format!("; `requeue add --queue {queue}` creates it, and so does --create")
+        };
+        self.to_find(how, hint).await
+    }
+
+    /// The queue, which is created if there is none, and so is a file for it.
+    async fn to_change(&self, how: impl Fn(Opening) -> Opening) -> Result<Queue, Refusal> {
+        patiently(self.wait.wait, async || {
+            let store = connect(&self.store).await?;
+            if file(&self.store).is_some() {
+                store.migrate().await?;
+            }
+            Ok(how(store.queue(&self.queue)).open().await?)
         })
         .await
     }
 
-    /// The queue, which is made if there is none, and so is a file that it is in.
-    async fn to_change(
-        &self,
-        early_add: Option<EarlyAdd>,
-        how: impl FnOnce(Opening) -> Opening,
-    ) -> Result<Queue, Refusal> {
-        let _shown = warnings::show_here();
-        let store = connect(&self.store).await?;
-        if file(&self.store).is_some() {
-            store.migrate().await.map_err(refusal)?;
-        }
-        let mut opening = how(store.queue(&self.queue));
-        if let Some(early_add) = early_add {
-            opening = opening.early_add(early_add);
-        }
-        opening.open().await.map_err(refusal)
+    /// The queue, which exists already.
+    async fn to_look_at(&self) -> Result<Queue, Refusal> {
+        self.to_find(|opening| opening, String::new).await
     }
 
-    /// The queue, which is there already.
-    async fn to_look_at(&self) -> Result<Queue, Refusal> {
-        if file(&self.store).is_some_and(|path| !path.exists()) {
-            return Err(Refusal::failure(format!("{}: there is no such file", self.store)));
-        }
-        let _shown = warnings::show_here();
-        let store = connect(&self.store).await?;
-        store.queue(&self.queue).existing().open().await.map_err(refusal)
+    /// The queue, which exists already; `hint` says how to create it.
+    async fn to_find(
+        &self,
+        how: impl Fn(Opening) -> Opening,
+        hint: impl Fn() -> String,
+    ) -> Result<Queue, Refusal> {
+        patiently(self.wait.wait, async || {
+            // Before the file is looked for: with a wrong option it has another name.
+            Store::check(&self.store)?;
+            if file(&self.store).is_some_and(|path| !path.exists() && path != Path::new(MEMORY)) {
+                let said = format!("{}: there is no such file{}", self.store, hint());
+                return Err(Refusal::failure(said).into());
+            }
+            let store = connect(&self.store).await?;
+            let opened = how(store.queue(&self.queue)).existing().open().await;
+            opened.map_err(|error| {
+                let is_missing = error.is_missing();
+                let mut unopened = Unopened::from(error);
+                if is_missing {
+                    unopened.refusal.message += &hint();
+                }
+                unopened
+            })
+        })
+        .await
     }
 }
 
+/// The file that SQLite keeps in memory.
+const MEMORY: &str = ":memory:";
+
 /// A store that is there for others, too, and after this process.
-async fn connect(url: &str) -> Result<Store, Refusal> {
-    if file(url) == Some(Path::new(":memory:")) {
-        return Err(Refusal::usage(format!("{url}: it would be gone with this process")));
+async fn connect(url: &str) -> Result<Store, Unopened> {
+    if file(url) == Some(Path::new(MEMORY)) {
+        return Err(Refusal::usage(format!("{url}: it would be gone with this process")).into());
     }
-    let store = Store::connect(url).await.map_err(refusal)?;
-    // There is one for each subcommand.
-    let _ = OPENED.with(|opened| opened.set(store.clone()));
+    let store = Store::connect(url).await?;
+    // There is one for each subcommand; that of an attempt before has gone.
+    OPENED.with(|opened| opened.replace(Some(store.clone())));
     Ok(store)
 }
 
@@ -190,12 +236,9 @@ fn file(url: &str) -> Option<&Path> {
     Some(Path::new(rest.split_once('?').map_or(rest, |(path, _)| path)))
 }
 
-/// What was asked for makes no sense, or else the store has said why not.
-fn refusal(error: impl Error) -> Refusal {
-    match error.source() {
-        None => Refusal::usage(error.to_string()),
-        Some(_) => Refusal::failure(error.to_string()),
-    }
+/// The store has not done what it was asked for.
+fn refusal(error: impl Error + 'static) -> Refusal {
+    Refusal::failure(chain(&error))
 }
 
 fn early_add(flag: Option<args::EarlyAdd>) -> Result<Option<EarlyAdd>, Refusal> {

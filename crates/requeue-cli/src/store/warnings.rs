@@ -5,39 +5,49 @@ use std::sync::Arc;
 
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::exit::complain;
-use crate::run::Runner;
 
-/// Shows warnings on standard error, unless that would mean to wait.
-pub(super) fn show(runner: &Arc<Runner>) {
+type Say = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Has `say` print warnings of the store, and when it can be reached again, each as one line.
+pub(super) fn show(say: impl Fn(&str) + Send + Sync + 'static) {
     // There is no other: this process does one thing.
-    let _ = lines(Some(runner)).try_init();
+    let _ = lines(Arc::new(say)).try_init();
 }
 
-/// Shows those of this thread until the guard is dropped, where no run writes to standard error yet.
+/// Prints those of this thread to standard error until the guard is dropped.
 pub(super) fn show_here() -> impl Sized {
-    lines(None).set_default()
+    lines(Arc::new(|line| complain(line))).set_default()
 }
 
-fn lines(runner: Option<&Arc<Runner>>) -> impl SubscriberInitExt + use<> {
-    let runner = runner.map(Arc::clone);
+fn lines(say: Say) -> impl SubscriberInitExt {
+    // There is one queue, whose name the user knows.
+    let fields = debug_fn(|line, field, value| match field.name() {
+        "message" => write!(line, "{value:?}"),
+        "queue" => Ok(()),
+        name => write!(line, " {name}={value:?}"),
+    });
     let lines = tracing_subscriber::fmt::layer()
         .without_time()
         .with_level(false)
         .with_target(false)
         .with_ansi(false)
-        .with_writer(move || Line { runner: runner.clone(), text: Vec::new() });
+        .fmt_fields(fields)
+        .with_writer(move || Line { say: Arc::clone(&say), text: Vec::new() });
     // What drivers warn of comes out of that.
-    let ours = Targets::new().with_target("requeue_store", LevelFilter::WARN);
+    let ours = Targets::new()
+        .with_target("requeue_store", LevelFilter::WARN)
+        .with_target("requeue_store::outage", LevelFilter::INFO);
     tracing_subscriber::registry().with(lines.with_filter(ours))
 }
 
 /// One of them.
 struct Line {
-    runner: Option<Arc<Runner>>,
+    say: Say,
     text: Vec<u8>,
 }
 
@@ -54,10 +64,6 @@ impl Write for Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let text = String::from_utf8_lossy(&self.text);
-        match &self.runner {
-            Some(runner) => runner.output.hint(text.trim_end()),
-            None => complain(text.trim_end()),
-        }
+        (self.say)(String::from_utf8_lossy(&self.text).trim_end());
     }
 }

@@ -11,7 +11,7 @@ use kube::runtime::watcher;
 use requeue::Time;
 use requeue_kube::ObjectKey;
 
-use crate::exit::{Exit, Refusal};
+use crate::exit::{Exit, Refusal, chain};
 
 /// The API server, and who vouches for us there.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -95,21 +95,6 @@ pub(crate) fn explain(error: &(dyn Error + 'static)) -> String {
         source = error.source();
     }
     chain(error)
-}
-
-/// An error with what it comes from: some say nothing without that.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let more = error.to_string();
-        // Others say it all at once.
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = error.source();
-    }
-    text
 }
 
 /// Chooses which errors are reported of something that is tried for ever: each whose reason differs

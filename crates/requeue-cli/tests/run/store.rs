@@ -221,7 +221,7 @@ fn what_another_process_adds_is_worked_on_at_once() {
     let dir = directory("store_while_working");
     let mut gate = Gate::new(&dir);
     let script = "echo up $1; read _ <gate; echo done $1";
-    let mut live = Live::spawn(&mut requeue(&dir, "work", &["-j1", "-c", script]));
+    let mut live = Live::spawn(&mut requeue(&dir, "work", &["--create", "-j1", "-c", script]));
     add(&dir, &["k"]);
     live.wait_for("up k");
     // Once more, however often it comes.
@@ -277,12 +277,13 @@ fn what_makes_no_sense_is_refused() {
     };
     let name = "n".repeat(201);
     for (store, args, code, part) in [
-        ("nowhere", &["k"][..], 2, "no address of a store, such as sqlite:FILE"),
-        ("floppy:jobs", &["k"], 2, "floppy: no kind of store"),
+        ("nowhere", &["k"][..], 2, "is not the address of a store, such as sqlite:FILE"),
+        ("floppy:jobs", &["k"], 2, "there is no kind of store \"floppy\""),
         ("sqlite:", &["k"], 2, "without the name of a file"),
         ("sqlite::memory:", &["k"], 2, "it would be gone with this process"),
         ("sqlite://jobs.db", &["k"], 2, "what follows sqlite: is a path"),
-        ("sqlite:a?mode=x", &["k"], 2, "mode=x"),
+        ("sqlite:a?mode=x", &["k"], 2, "there is no option \"mode\"; there are synchronous"),
+        ("sqlite:a?synchronous=banana", &["k"], 2, "synchronous=banana: it takes normal or full"),
         ("sqlite:jobs.db", &["--queue", "", "k"], 2, "a name has 1 to 200 bytes"),
         ("sqlite:jobs.db", &["--queue", &name, "k"], 2, "a name has 1 to 200 bytes"),
         ("sqlite:jobs.db", &["--early-add", "keep", "k"], 2, "a store has replace and hold"),
@@ -300,6 +301,9 @@ fn what_makes_no_sense_is_refused() {
         let (code, said) = with("sqlite:absent.db", subcommand, &[]);
         assert_eq!(code, 125);
         assert!(said.contains("there is no such file"), "{said}");
+        let (code, said) = with("sqlite:absent.db?synchronous=banana", subcommand, &[]);
+        assert_eq!(code, 2);
+        assert!(said.contains("synchronous=banana: it takes normal or full"), "{said}");
     }
     assert!(!dir.join("absent.db").exists());
     add(&dir, &["k"]);
@@ -309,7 +313,7 @@ fn what_makes_no_sense_is_refused() {
         let (code, said) =
             with("sqlite:jobs.db", subcommand, &[&["--queue", "typo"], key].concat());
         assert_eq!(code, 125);
-        assert_eq!(said, "requeue: the queue \"typo\": the store has none of that name\n");
+        assert_eq!(said, "requeue: no such queue: \"typo\"\n");
     }
     let hold = ["--queue", "typo", "--early-add", "hold", "k"];
     assert_eq!(with("sqlite:jobs.db", "add", &hold).0, 0);
@@ -318,12 +322,59 @@ fn what_makes_no_sense_is_refused() {
     let (code, said) = with("sqlite:jobs.db", "work", &replace);
     assert_eq!(code, 2);
     assert!(said.contains("its early adds are Hold"), "{said}");
-    // A queue in a store has no groups, and so on.
-    for args in [&["--delay", "1s"][..], &["--group-by", "x"], &["--dry-run"]] {
-        let (code, said) = with("sqlite:jobs.db", "run", &[args, &["echo"]].concat());
-        assert_eq!(code, 2);
-        assert!(said.contains("cannot be used with"), "{said}");
-        assert_eq!(with("sqlite:jobs.db", "work", &[args, &["echo"]].concat()).0, 2);
+    // A queue in a store has no groups, and so on; there is something else for each.
+    for (args, instead) in [
+        (&["--delay", "1s"][..], "requeue add --after"),
+        (&["--debounce", "1s"], "\"merge\": \"latest\""),
+        (&["--debounce-max", "1s", "--debounce", "1s"], "\"merge\": \"latest\""),
+        (&["--min-interval", "1s"], "--rate"),
+        (&["--order", "fifo"], "--priority"),
+        (&["--group-by", "x"], "--queue"),
+        (&["--group-jobs", "1", "--group-by", "x"], "--queue"),
+        (&["--max-keys", "1"], "keys wait in the store"),
+        (&["--dry-run"], "requeue status"),
+    ] {
+        for subcommand in ["run", "work", "add"] {
+            let (code, said) = with("sqlite:jobs.db", subcommand, &[args, &["echo"]].concat());
+            assert_eq!(code, 2, "{said}");
+            let refused = "a queue in a store does not have it; ";
+            assert!(
+                said.contains(refused) && said.contains(instead),
+                "{subcommand} {args:?}: {said}"
+            );
+            assert!(args.iter().any(|arg| said.contains(&format!("requeue: {arg}: "))), "{said}");
+        }
+    }
+}
+
+#[test]
+fn work_creates_a_queue_only_if_it_is_asked_to() {
+    let dir = directory("store_create");
+    let file = dir.join("jobs.db");
+    let (missing, typo) = (&["--until-empty", "true"][..], &["--queue", "mial", "true"][..]);
+    let ended = call(&dir, "work", missing);
+    let said = "requeue: sqlite:jobs.db: there is no such file; `requeue add --queue default` creates \
+                it, and so does --create\n";
+    assert_eq!((ended.code(), ended.stderr.as_str(), file.exists()), (Some(125), said, false));
+    add(&dir, &["--queue", "mail", "k"]);
+    let ended = call(&dir, "work", typo);
+    let said = "requeue: no such queue: \"mial\" (did you mean \"mail\"?); `requeue add --queue mial` \
+                creates it, and so does --create\n";
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(125), said));
+    assert_eq!(call(&dir, "status", &["--queue", "mial"]).code(), Some(125), "it was not created");
+
+    // A worker that is there before whoever adds.
+    let args = ["--queue", "new", "--create", "--until-empty", "true"];
+    assert_eq!(call(&dir, "work", &args).code(), Some(0));
+    assert_eq!(call(&dir, "status", &["--queue", "new"]).code(), Some(0));
+    let ended = end(&mut requeue(&dir, "run", &["--queue", "run", "true"]), "k\n");
+    assert_eq!((ended.code(), ended.count("runs")), (Some(0), 1), "{}", ended.stderr);
+    let mut init = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    init.args(["store", "init", "--queue", "a", "--queue", "b"]).args(STORE).current_dir(&dir);
+    assert_eq!(end(&mut init, "").code(), Some(0));
+    for queue in ["a", "b"] {
+        let args = ["--queue", queue, "--until-empty", "true"];
+        assert_eq!(call(&dir, "work", &args).code(), Some(0));
     }
 }
 
@@ -338,7 +389,7 @@ fn a_store_can_be_made_beforehand() {
         assert_eq!(init().code(), Some(0));
     }
     let ended = call(&dir, "status", &[]);
-    let said = "requeue: the queue \"default\": the store has none of that name\n";
+    let said = "requeue: no such queue: \"default\"\n";
     assert_eq!((ended.code(), ended.stderr.as_str()), (Some(125), said));
     add(&dir, &["k"]);
     let ended = call(&dir, "parked", &[]);

@@ -73,7 +73,7 @@ fn two_who_work_never_run_a_key_at_once() {
     let mut gate = Gate::new(&dir);
     let script = "mkdir \"at-$1\" || echo overlap; \
                   case $1 in first*) echo up; read _ <gate;; esac; rmdir \"at-$1\"; echo $1";
-    let args = ["-j1", "-c", script];
+    let args = ["--create", "-j1", "-c", script];
     let mut both = [(); 2].map(|()| Live::spawn(&mut requeue(&dir, "work", &args)));
     add(&dir, &["first-1", "first-2"]);
     // Each has one.
@@ -215,17 +215,25 @@ fn a_halt_and_a_rate_are_of_the_process() {
 #[test]
 fn what_a_store_refuses_is_said_while_it_is_tried_again() {
     let dir = directory("store_warned");
-    let mut live = Live::spawn(&mut requeue(&dir, "work", &["echo"]));
+    let mut live = Live::spawn(&mut requeue(&dir, "work", &["--create", "echo"]));
     until(|| dir.join("jobs.db").exists() && call(&dir, "status", &[]).code() == Some(0));
     let file = rusqlite::Connection::open(dir.join("jobs.db")).unwrap();
     file.execute_batch("alter table keys rename to others").unwrap();
-    let said = live.wait_for_message("no keys can be claimed");
-    assert!(said.contains("no such table: keys"), "{said}");
+    let said = live.wait_for_message("store refuses what is asked: no such table: keys");
+    assert!(said.trim_end().ends_with("; retrying"), "{said}");
     file.execute_batch("alter table others rename to keys").unwrap();
     add(&dir, &["k"]);
     live.wait_for("k");
     live.signal(Signal::TERM);
-    assert_eq!(live.end().count("runs"), 1);
+    let ended = live.end();
+    assert_eq!(ended.count("runs"), 1);
+    let lines = |what: &str| ended.stderr.lines().filter(|line| line.contains(what)).count();
+    assert_eq!(
+        (lines("store refuses"), lines("store reachable again after ")),
+        (1, 1),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]

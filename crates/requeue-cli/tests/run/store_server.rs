@@ -108,6 +108,10 @@ fn may_go_and_come_back(
         both.iter_mut().for_each(|live| _ = live.wait_for_message(said));
     }
     is_there_again();
+    if said.is_some() {
+        let back = "store reachable again after ";
+        both.iter_mut().for_each(|live| _ = live.wait_for_message(back));
+    }
     let ended = end(&mut requeue(&["run"], url, &["-j1", "-c", "echo here $1"]), "last\n");
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     until(|| status(url) == [0; 4]);
@@ -121,7 +125,79 @@ fn may_go_and_come_back(
     }
 }
 
-const GONE: Option<&str> = Some("no keys can be claimed");
+const GONE: Option<&str> = Some("store unreachable: ");
+
+/// A server that is away is an error at once, or with `--wait` waited for.
+fn is_waited_for(test: &str, url: &str, goes: impl FnOnce(), is_there_again: impl FnOnce()) {
+    let dir = directory(test);
+    goes();
+    for subcommand in ["add", "status"] {
+        let ended = call(subcommand, url, if subcommand == "add" { &["k"] } else { &[] });
+        assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
+        assert!(ended.stderr.trim_end().ends_with("; --wait keeps trying"), "{}", ended.stderr);
+    }
+    let ended = call("add", url, &["--wait=0s", "k"]);
+    assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
+    assert!(ended.stderr.contains("; not reachable for "), "{}", ended.stderr);
+
+    let mut adding = Live::spawn(&mut requeue(&["add"], url, &["--wait=1d", "waited"]));
+    let work = ["--wait", "-c", "echo $1"];
+    let mut working = Live::spawn(requeue(&["work"], url, &work).current_dir(&dir));
+    for live in [&mut adding, &mut working] {
+        let said = live.wait_for_message("store unreachable: ");
+        assert!(said.trim_end().ends_with("; retrying"), "{said}");
+    }
+    is_there_again();
+    adding.wait_for_message("store reachable after ");
+    assert_eq!(adding.end().code(), Some(0));
+    working.wait_for("waited");
+    working.signal(Signal::TERM);
+    let ended = working.end();
+    let lines = ended.stderr.lines().filter(|line| line.contains("store unreachable"));
+    assert_eq!(lines.count(), 1, "{}", ended.stderr);
+}
+
+/// What waiting does not change is an error at once.
+fn is_not_waited_for(url: &str, expected: &str) {
+    let ended = call("add", url, &["--wait", "k"]);
+    assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
+    assert!(ended.stderr.contains(expected), "{}", ended.stderr);
+    assert!(
+        !ended.stderr.contains("wr0ng") && !ended.stderr.contains("--wait"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn a_postgresql_server_that_starts_is_waited_for() {
+    let Some(server) = Postgres::start() else { return };
+    let url = server.database();
+    init(&url);
+    add(&url, &["first"]);
+    is_not_waited_for(&server.tcp_url("127.0.0.1", "postgres:wr0ng", "postgres"), "password auth");
+    is_not_waited_for(&server.url("postgres", "n0where"), "does not exist");
+    is_waited_for("store_postgres_wait", &url, || server.stop(), || server.restart());
+}
+
+#[test]
+fn a_redis_server_that_starts_is_waited_for() {
+    let Some(server) = Redis::start() else { return };
+    let url = server.url("");
+    init(&url);
+    add(&url, &["first"]);
+    is_not_waited_for(&server.url("default:wr0ng@").replace("default", "nobody"), "uthentication");
+    is_waited_for("store_redis_wait", &url, || server.kill(), || server.restart());
+}
+
+#[test]
+fn another_server_at_the_address_is_named() {
+    let Some(redis) = Redis::shared() else { return };
+    let url = format!("postgres://me@127.0.0.1:{}/jobs", redis.port());
+    let is = "answered, but not as a PostgreSQL server: it is a Redis server";
+    is_not_waited_for(&url, &format!("127.0.0.1:{} {is}", redis.port()));
+    is_not_waited_for(&redis.tls_url("localhost").replace("rediss", "redis"), "rediss://");
+}
 
 #[test]
 fn a_postgresql_server_is_shared_and_may_go_and_come_back() {

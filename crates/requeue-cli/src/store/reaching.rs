@@ -1,0 +1,98 @@
+//! Opening a store that may not be there yet.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use requeue_store::{ConnectError, ConnectErrorKind, MigrateError, OpenError};
+
+use super::warnings;
+use crate::exit::{Exit, Refusal, chain, complain};
+use crate::summary::shown;
+
+/// How often it is said that a store is still waited for.
+const EVERY: Duration = Duration::from_secs(60);
+/// How long the program waits between two tries, at most.
+const MOST: Duration = Duration::from_secs(2);
+
+/// Why a store or a queue was not opened.
+#[derive(Debug)]
+pub(super) struct Unopened {
+    pub(super) refusal: Refusal,
+    /// Whether another try may go well.
+    is_temporary: bool,
+}
+
+impl Unopened {
+    fn new(error: &(dyn Error + 'static), exit: Exit, is_temporary: bool) -> Self {
+        Self { refusal: Refusal { exit, message: chain(error) }, is_temporary }
+    }
+}
+
+impl From<Refusal> for Unopened {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, is_temporary: false }
+    }
+}
+
+impl From<ConnectError> for Unopened {
+    fn from(error: ConnectError) -> Self {
+        let exit = match error.kind() {
+            ConnectErrorKind::Address => Exit::Usage,
+            _ => Exit::Failure,
+        };
+        Self::new(&error, exit, error.kind() == ConnectErrorKind::Unreachable)
+    }
+}
+
+impl From<MigrateError> for Unopened {
+    fn from(error: MigrateError) -> Self {
+        Self::new(&error, Exit::Failure, error.is_temporary())
+    }
+}
+
+impl From<OpenError> for Unopened {
+    fn from(error: OpenError) -> Self {
+        let exit = if error.is_invalid() { Exit::Usage } else { Exit::Failure };
+        Self::new(&error, exit, error.is_temporary())
+    }
+}
+
+/// What `open` returns: at once, or with `--wait` as soon as the store can be reached.
+pub(super) async fn patiently<T>(
+    wait: Option<Option<Duration>>,
+    open: impl AsyncFn() -> Result<T, Unopened>,
+) -> Result<T, Refusal> {
+    // As yet, nothing else writes to standard error.
+    let _shown = warnings::show_here();
+    let began = Instant::now();
+    let mut pause = Duration::from_millis(50);
+    let mut last_said: Option<Instant> = None;
+    loop {
+        let Unopened { mut refusal, is_temporary } = match open().await {
+            Ok(opened) => {
+                if last_said.is_some() {
+                    complain(&format!("store reachable after {}", shown(began.elapsed())));
+                }
+                return Ok(opened);
+            }
+            Err(unopened) => unopened,
+        };
+        if !is_temporary {
+            return Err(refusal);
+        }
+        let Some(limit) = wait else {
+            refusal.message += "; --wait keeps trying";
+            return Err(refusal);
+        };
+        if limit.is_some_and(|limit| began.elapsed() + pause > limit) {
+            refusal.message += &format!("; not reachable for {}", shown(began.elapsed()));
+            return Err(refusal);
+        }
+        if last_said.is_none_or(|said| said.elapsed() >= EVERY) {
+            complain(&format!("store unreachable: {}; retrying", refusal.message));
+            last_said = Some(Instant::now());
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(MOST);
+    }
+}
