@@ -1,5 +1,6 @@
 //! A queue in a store. What can't be had without asking is asked for by a task, each second.
 
+use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -193,10 +194,13 @@ async fn answer<T>(
     patience: Duration,
     looked: impl Future<Output = Result<T, LookError>>,
 ) -> Result<T, Problem> {
-    let away = |error: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, error);
+    let away = |error: &str| Problem::new(StatusCode::SERVICE_UNAVAILABLE, error);
     match timeout(patience, looked).await {
-        Ok(answer) => answer.map_err(|error| away(error.to_string())),
-        Err(_) => Err(away("the store has not answered in time".to_owned())),
+        Ok(answer) => answer.map_err(|error| {
+            let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+            away(&format!("{error}{cause}"))
+        }),
+        Err(_) => Err(away("the store has not answered in time")),
     }
 }
 

@@ -87,7 +87,7 @@ async fn given_up_after(late: Duration, error: fn() -> Error) -> (String, Option
 #[tokio::test(start_paused = true)]
 async fn an_error_after_the_timeout_says_that_and_what_the_handler_said() {
     let (error, source) = given_up_after(Duration::from_secs(1), || "half done".into()).await;
-    assert_eq!(error, "timed out after 3s: half done");
+    assert_eq!(error, "timed out after 3s");
     assert_eq!(source.as_deref(), Some("half done"));
     let (error, source) = given_up_after(Duration::from_secs(9), || "half done".into()).await;
     assert_eq!((&*error, source), ("timed out after 3s", None));

@@ -57,10 +57,11 @@ impl<R: fmt::Display, Q: fmt::Display> fmt::Display for Error<R, Q> {
 impl<R: StdError + 'static, Q: StdError + 'static> StdError for Error<R, Q> {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::ReconcilerFailed(error, _) => Some(error),
-            Self::QueueError(error) => Some(error),
-            Self::RunnerError(error) => Some(error),
-            Self::ObjectNotFound(_)
+            // Their messages are in ours already.
+            Self::ReconcilerFailed(error, _) => error.source(),
+            Self::QueueError(error) => error.source(),
+            Self::RunnerError(_)
+            | Self::ObjectNotFound(_)
             | Self::ReconcilerPanicked(..)
             | Self::ReconcilerTimedOut(..) => None,
         }
@@ -138,5 +139,46 @@ impl StdError for RunnerError {}
 impl From<BuildError> for RunnerError {
     fn from(error: BuildError) -> Self {
         Self::Config(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Outer(std::io::Error);
+
+    impl fmt::Display for Outer {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("the outside")
+        }
+    }
+
+    impl StdError for Outer {
+        fn source(&self) -> Option<&(dyn StdError + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn no_error_prints_its_source_which_it_returns() {
+        let outer = || Outer(std::io::Error::other("the cause"));
+        let object = || {
+            let kind = kube::core::ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
+            Box::new(ObjectRef::<DynamicObject>::new_with("a", kind))
+        };
+        for (error, has_source) in [
+            (Error::ObjectNotFound(object()), false),
+            (Error::ReconcilerFailed(outer(), object()), true),
+            (Error::ReconcilerPanicked("ouch".to_owned(), object()), false),
+            (Error::ReconcilerTimedOut(Duration::from_secs(1), object()), false),
+            (Error::QueueError(outer()), true),
+            (Error::RunnerError(RunnerError::WatchEnded("pods".to_owned())), false),
+        ] {
+            let source = error.source().map(ToString::to_string);
+            assert_eq!(source.is_some(), has_source, "{error}");
+            assert!(source.is_none_or(|source| !error.to_string().contains(&source)), "{error}");
+        }
     }
 }

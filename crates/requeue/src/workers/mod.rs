@@ -118,8 +118,8 @@ where
     /// [grace period](Self::grace) has passed, too, its future is dropped.
     ///
     /// An attempt that ends by itself within the grace period is believed: if it succeeds, it has
-    /// succeeded. If it fails, the error says `timed out after 3s: ` and the handler's own, which
-    /// is its `source`; what comes next is as the handler said, whether a retry with backoff, one
+    /// succeeded. If it fails, the error says `timed out after 3s`, and its `source` is the
+    /// handler's own; what comes next is as the handler said, whether a retry with backoff, one
     /// [after a delay](Error::retry_after), or [none](Error::terminal).
     ///
     /// Code that the handler has put into `spawn_blocking` can't be stopped: it goes on while the

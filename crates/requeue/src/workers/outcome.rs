@@ -191,11 +191,7 @@ struct TimedOut {
 
 impl fmt::Display for TimedOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "timed out after {:?}", self.after)?;
-        match &self.error {
-            Some(error) => write!(f, ": {error}"),
-            None => Ok(()),
-        }
+        write!(f, "timed out after {:?}", self.after)
     }
 }
 
