@@ -60,7 +60,7 @@ pub(crate) enum Subcommand {
     /// Exit: 0 all keys are in the store, where a parked one stays parked without --revive; 2 usage; 3
     /// some of the input was no key; 125 the store can't be reached, or is not prepared.
     #[cfg(feature = "store")]
-    Add(crate::store::AddFlags),
+    Add(Box<crate::store::AddFlags>),
     /// Run a command per key of a queue in a store, here and on other machines
     #[cfg(feature = "store")]
     Work(Box<crate::store::WorkFlags>),

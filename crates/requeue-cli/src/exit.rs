@@ -1,6 +1,5 @@
 //! How the program ends.
 
-use std::error::Error;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
@@ -61,7 +60,8 @@ impl Refusal {
 }
 
 /// An error and its sources, with `: ` between them.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+#[cfg(any(feature = "kube", feature = "store"))]
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

@@ -75,7 +75,7 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "kube")]
         Subcommand::Watch(flags) => watch::run(*flags),
         #[cfg(feature = "store")]
-        Subcommand::Add(flags) => store::add(flags),
+        Subcommand::Add(flags) => store::add(*flags),
         #[cfg(feature = "store")]
         Subcommand::Work(flags) => store::work(*flags),
         #[cfg(feature = "store")]

@@ -58,6 +58,10 @@ impl Part {
 impl Place {
     /// Something has failed that is tried again.
     pub(crate) fn note_failure(&self, part: Part, fault: &Fault) {
+        // A store that says so is reached.
+        if fault.kind == Kind::Locked {
+            return;
+        }
         let now = Instant::now();
         let mut state = self.outage.lock();
         state.failing.insert(part, now);

@@ -39,8 +39,7 @@ impl Work<'_> {
     pub(super) fn names(&self) -> Result<Vec<String>> {
         let mut names =
             self.connection.prepare("select name from queues order by id desc limit 1000")?;
-        let names = names.query_map([], |row| row.get(0))?.collect();
-        names
+        names.query_map([], |row| row.get(0))?.collect()
     }
 
     pub(super) fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>> {
