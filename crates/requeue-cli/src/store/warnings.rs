@@ -21,7 +21,7 @@ pub(super) fn show(say: impl Fn(&str) + Send + Sync + 'static) {
 
 /// Prints those of this thread to standard error until the guard is dropped.
 pub(super) fn show_here() -> impl Sized {
-    lines(Arc::new(|line| complain(line))).set_default()
+    lines(Arc::new(complain)).set_default()
 }
 
 fn lines(say: Say) -> impl SubscriberInitExt {

@@ -13,15 +13,15 @@ use serde_json::value::RawValue;
 
 /// An object, or the name of one that can't be decoded.
 #[derive(Clone, Debug)]
-pub(crate) struct Decoded<K>(pub(crate) Result<K, InvalidObject>);
+pub(crate) struct Decoded<K>(pub(crate) Result<K, Box<InvalidObject>>);
 
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Decoded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // Its nesting is not limited: serde_json skips what it need not decode without recursion.
         let raw = Box::<RawValue>::deserialize(deserializer)?;
-        Ok(Self(serde_json::from_str(raw.get()).map_err(|error| InvalidObject {
-            error: error.to_string(),
-            metadata: serde_json::from_str(raw.get()).map(Named::metadata).unwrap_or_default(),
+        Ok(Self(serde_json::from_str(raw.get()).map_err(|error| {
+            let metadata = serde_json::from_str(raw.get()).map(Named::metadata).unwrap_or_default();
+            Box::new(InvalidObject { error: error.to_string(), metadata })
         })))
     }
 }

@@ -74,19 +74,21 @@ pub(crate) enum Step<K> {
     /// An object that can't be decoded is there: it stays as it was when it could be.
     Kept(ObjectKey),
     /// An object that can't be decoded is gone.
-    Gone(ObjectMeta),
+    Gone(Box<ObjectMeta>),
 }
 
 impl<K> Step<K> {
     /// Of this event, or the object that can't be decoded.
-    fn of(event: Event<Decoded<K>>) -> Result<Self, InvalidObject> {
+    fn of(event: Event<Decoded<K>>) -> Result<Self, Box<InvalidObject>> {
         Ok(Self::Event(match event {
             Event::Init => Event::Init,
             Event::InitDone => Event::InitDone,
             Event::InitApply(Decoded(object)) => Event::InitApply(object?),
             Event::Apply(Decoded(object)) => Event::Apply(object?),
             Event::Delete(Decoded(Ok(object))) => Event::Delete(object),
-            Event::Delete(Decoded(Err(invalid))) => return Ok(Self::Gone(invalid.metadata)),
+            Event::Delete(Decoded(Err(invalid))) => {
+                return Ok(Self::Gone(Box::new(invalid.metadata)));
+            }
         }))
     }
 
