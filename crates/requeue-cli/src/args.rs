@@ -57,8 +57,12 @@ pub(crate) enum Subcommand {
     /// Those named, or else those read from standard input. A key that waits already is added to what
     /// waits; one that runs is run once more afterwards.
     ///
-    /// Exit: 0 all keys are in the store, where a parked one stays parked without --revive; 2 usage; 3
-    /// some of the input was no key; 125 the store can't be reached, or is not prepared.
+    /// An add of a parked key revives it: it runs again, and its failures are reset. A queue may keep
+    /// parked keys instead (--parked-add keep); then --revive revives them. At the end it says how many
+    /// adds had each outcome.
+    ///
+    /// Exit: 0 all keys are in the store, also those that were left parked; 2 usage; 3 some of the input
+    /// was no key; 125 the store can't be reached, or is not prepared.
     #[cfg(feature = "store")]
     Add(Box<crate::store::AddFlags>),
     /// Run a command per key of a queue in a store, here and on other machines
@@ -76,12 +80,18 @@ pub(crate) enum Subcommand {
     Parked(crate::store::ParkedFlags),
     /// Have keys that were given up run again
     ///
-    /// Exit: 0 all of them will; 1 some were not parked; 125 there is no such queue.
+    /// With --all, those that are parked now, 1,000 at a time: an interruption leaves the others parked.
+    ///
+    /// Exit: 0 all of them will; 1 some were not parked; 125 there is no such queue, or the store can't
+    /// be reached.
     #[cfg(feature = "store")]
     Revive(crate::store::ReviveFlags),
     /// Take keys back: those that wait, not those that run
     ///
-    /// Exit: 0 all were taken; 1 some were not there to be taken; 125 there is no such queue.
+    /// With --all, 1,000 at a time: an interruption leaves the others as they are.
+    ///
+    /// Exit: 0 all were taken; 1 some were not there to be taken; 125 there is no such queue, or the
+    /// store can't be reached.
     #[cfg(feature = "store")]
     Cancel(crate::store::CancelFlags),
     /// Look after a store

@@ -79,15 +79,21 @@ impl Runner {
         let key = item.key().clone();
         // Its failures are forgotten: if it was added meanwhile, it runs afresh.
         self.pace.give_up(item);
-        self.mourn(&key, death, buried).await;
+        self.mourn(&key, "given up", death, buried).await;
     }
 
-    /// Says that a key was given up.
-    pub(crate) async fn mourn(&self, key: &Key, death: Death<'_>, buried: io::Result<()>) {
+    /// Says that a key was given up, and what became of it.
+    pub(crate) async fn mourn(
+        &self,
+        key: &Key,
+        fate: &str,
+        death: Death<'_>,
+        buried: io::Result<()>,
+    ) {
         let Death { attempts, why, .. } = death;
         let key = escaped(key);
         let s = if attempts == 1 { "" } else { "s" };
-        self.output.say(&format!("{key}: given up after {attempts} attempt{s}: {why}")).await;
+        self.output.say(&format!("{key}: {fate} after {attempts} attempt{s}: {why}")).await;
         if let Err(error) = buried {
             self.tally.failed.store(true, Ordering::Relaxed);
             self.output.say(&format!("--dead-letter: {key}: {error}")).await;

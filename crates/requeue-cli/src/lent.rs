@@ -50,8 +50,9 @@ pub(crate) trait Loan: Debug + Send + Sync {
     /// Until it is lost: then somebody else may have the key.
     fn lost(&self) -> Later<'_, ()>;
 
-    /// Gives it back. Dropped after it was first polled, that still happens.
-    fn end(self: Box<Self>, how: Back) -> Later<'static, Result<(), String>>;
+    /// Gives it back, and answers whether that parked the key. Dropped after it was first polled, that
+    /// still happens.
+    fn end(self: Box<Self>, how: Back) -> Later<'static, Result<bool, String>>;
 }
 
 /// How a key is given back.
@@ -135,15 +136,14 @@ impl Runner {
         outcome: Outcome,
     ) {
         let (attempts, priority) = (loan.attempt(), loan.priority());
-        let is_last = self.config.retries.is_some_and(|retries| attempts > retries);
-        let (back, exit, is_last) = match &outcome {
-            Outcome::Unfinished => (Back::AsItWas, None, false),
-            Outcome::Done => (Back::Done, None, false),
+        let (back, exit) = match &outcome {
+            Outcome::Unfinished => (Back::AsItWas, None),
+            Outcome::Done => (Back::Done, None),
             Outcome::Failed { exit, why } if self.config.fatal.contain(*exit) => {
-                (Back::GivenUp(why.clone()), Some(*exit), true)
+                (Back::GivenUp(why.clone()), Some(*exit))
             }
-            Outcome::Failed { exit, why } => (Back::Failed(why.clone()), Some(*exit), is_last),
-            Outcome::Hopeless { why } => (Back::GivenUp(why.clone()), None, true),
+            Outcome::Failed { exit, why } => (Back::Failed(why.clone()), Some(*exit)),
+            Outcome::Hopeless { why } => (Back::GivenUp(why.clone()), None),
         };
         let told = tokio::select! {
             biased;
@@ -153,7 +153,7 @@ impl Runner {
         let key = item.key().clone();
         // Nothing more is to be known of it here.
         item.succeed();
-        let counts = told.is_ok();
+        let (counts, is_parked) = (told.is_ok(), told.as_ref().is_ok_and(|&is_parked| is_parked));
         if let Err(why) = told {
             self.output.say(&format!("{}: {why}", escaped(&key))).await;
         }
@@ -166,11 +166,12 @@ impl Runner {
             Outcome::Done => _ = self.tally.failures.one_more(),
             Outcome::Failed { why, .. } | Outcome::Hopeless { why } => {
                 self.tally.failures.one_more();
-                if counts && is_last {
+                if is_parked {
                     self.tally.given_up.one_more();
                     let death = Death { attempts, exit, why: &why, priority };
                     let buried = self.letters.bury(&key, death);
-                    self.mourn(&key, death, buried).await;
+                    let parked = "parked (`requeue revive` runs it again)";
+                    self.mourn(&key, parked, death, buried).await;
                 }
             }
         }

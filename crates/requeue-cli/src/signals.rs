@@ -68,16 +68,11 @@ impl Signals {
     /// Takes them over, but for those that were ignored at start, as under `nohup`. Needs a
     /// runtime.
     pub(crate) fn new() -> io::Result<Self> {
-        let ignored = ignored();
-        let take = |number: i32| {
-            let is_ignored = ignored & (1 << (number - 1)) != 0;
-            (!is_ignored).then(|| signal(SignalKind::from_raw(number))).transpose()
-        };
         Ok(Self {
-            ends: [take(SIGINT)?, take(SIGTERM)?, take(SIGHUP)?],
-            stop: take(SIGTSTP)?,
+            ends: [taken(SIGINT)?, taken(SIGTERM)?, taken(SIGHUP)?],
+            stop: taken(SIGTSTP)?,
             go_on: Some(signal(SignalKind::from_raw(SIGCONT))?),
-            report: take(SIGUSR1)?,
+            report: taken(SIGUSR1)?,
             // Even if it was ignored: else commands could not be waited for.
             children: Some(signal(SignalKind::child())?),
             last: None,
@@ -103,6 +98,23 @@ impl Signals {
             }
         }
     }
+}
+
+/// Until SIGINT or SIGTERM comes, and which. One that was ignored at start, as under `nohup`, stays
+/// ignored. Needs a runtime.
+#[cfg(feature = "store")]
+pub(crate) async fn interrupted() -> i32 {
+    let (mut int, mut term) = (taken(SIGINT).ok().flatten(), taken(SIGTERM).ok().flatten());
+    tokio::select! {
+        () = received(&mut int) => SIGINT,
+        () = received(&mut term) => SIGTERM,
+    }
+}
+
+/// Takes a signal over, unless it was ignored at start.
+fn taken(number: i32) -> io::Result<Option<Signal>> {
+    let is_ignored = ignored() & (1 << (number - 1)) != 0;
+    (!is_ignored).then(|| signal(SignalKind::from_raw(number))).transpose()
 }
 
 async fn received(signal: &mut Option<Signal>) {

@@ -80,6 +80,8 @@ pub(crate) struct Tally {
     pub(crate) adds: Count,
     /// Those that became part of a run that was pending already.
     pub(crate) coalesced: Count,
+    /// Those that revived a parked key, which only a store has.
+    pub(crate) revived: Count,
     /// Commands started.
     pub(crate) runs: Count,
     /// Those that were done.
@@ -109,6 +111,7 @@ impl Tally {
             started: Instant::now(),
             adds: Count::default(),
             coalesced: Count::default(),
+            revived: Count::default(),
             runs: Count::default(),
             done: Count::default(),
             failures: Count::default(),
@@ -142,6 +145,7 @@ impl Tally {
             adds,
             runs,
             coalesced,
+            revived,
             failures,
             given_up,
             timed_out,
@@ -161,9 +165,12 @@ impl Tally {
         if bad_input.get() > 0 {
             text += &format!(", {}", counted(bad_input.get(), "bad record"));
         }
-        for (count, what) in
-            [(timed_out, "timed out"), (cancelled, "cancelled"), (unfinished, "unfinished")]
-        {
+        for (count, what) in [
+            (revived, "revived"),
+            (timed_out, "timed out"),
+            (cancelled, "cancelled"),
+            (unfinished, "unfinished"),
+        ] {
             if count.get() > 0 {
                 text += &format!(", {} {what}", count.get());
             }

@@ -1,5 +1,6 @@
 //! What can be asked of the queue, and what it answers.
 
+use std::ops::AddAssign;
 use std::time::Duration;
 
 /// What an add does to a key that waits for its time, or backs off after a failure. It is the
@@ -12,6 +13,39 @@ pub enum EarlyAdd {
     Replace,
     /// As [`Replace`](Self::Replace), but nothing runs before the backoff of a failure has passed.
     Hold,
+}
+
+/// What an add does to a parked key. It is a setting of the queue, the same for all processes: the
+/// first opener chooses it.
+///
+/// ```
+/// # use requeue_store::Store;
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// # let store = Store::connect(&url).await?;
+/// # store.migrate().await?;
+/// use requeue_store::{Add, Added, ParkedAdd};
+///
+/// let queue = store.queue("mail").parked_add(ParkedAdd::Keep).open().await?;
+/// queue.add("alice").await?;
+/// let item = queue.get().await.expect("the queue is open");
+/// item.park("there is no such address").await?;
+///
+/// assert_eq!(queue.add("alice").await?, Added::Parked);
+/// assert_eq!(queue.add_with("alice", Add::now().revive()).await?, Added::Revived);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[non_exhaustive]
+pub enum ParkedAdd {
+    /// The add revives the key: it runs again, and its failures are reset.
+    #[default]
+    Revive,
+    /// The key stays parked, and the add is answered [`Added::Parked`]. [`Add::revive`] revives it.
+    Keep,
 }
 
 /// How a delayed add and the delay that a key already has become one. It acts on the delay alone:
@@ -119,7 +153,7 @@ impl Add {
         Self { reasons: self.reasons | bits, ..self }
     }
 
-    /// A key that is parked comes back by this add. Without it, one stays where it is.
+    /// The add revives a parked key also in a queue that keeps parked keys: see [`ParkedAdd`].
     pub const fn revive(self) -> Self {
         Self { revives: true, ..self }
     }
@@ -138,7 +172,9 @@ pub enum Added {
     Dirty,
     /// The key has failed and is backing off ([`EarlyAdd::Hold`]): it runs when that has passed.
     Held,
-    /// The key is parked, and stays so: see [`Add::revive`].
+    /// The key was parked. It is ready again, or waits for its delay, and its failures are reset.
+    Revived,
+    /// The key is parked and stays parked ([`ParkedAdd::Keep`]): see [`Add::revive`].
     Parked,
 }
 
@@ -146,9 +182,64 @@ impl Added {
     /// What the same add is answered once more.
     pub(crate) const fn again(self) -> Self {
         match self {
-            Self::New | Self::Dirty => Self::Coalesced,
+            Self::New | Self::Dirty | Self::Revived => Self::Coalesced,
             Self::Coalesced | Self::Held | Self::Parked => self,
         }
+    }
+}
+
+/// What became of several adds: how many had each answer. An add of a key that came earlier in the
+/// same batch is [`coalesced`](Self::coalesced).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[non_exhaustive]
+pub struct AddCounts {
+    /// [`Added::New`].
+    pub new: usize,
+    /// [`Added::Coalesced`].
+    pub coalesced: usize,
+    /// [`Added::Dirty`].
+    pub dirty: usize,
+    /// [`Added::Held`].
+    pub held: usize,
+    /// [`Added::Revived`].
+    pub revived: usize,
+    /// [`Added::Parked`].
+    pub parked: usize,
+}
+
+impl AddCounts {
+    /// How many adds there were.
+    #[must_use]
+    pub const fn total(&self) -> usize {
+        self.new + self.coalesced + self.dirty + self.held + self.revived + self.parked
+    }
+
+    /// Counts adds of one key in one batch, of which the first was answered `first`.
+    pub(crate) fn count(&mut self, first: Added, adds: u32) {
+        let mut count = |added, adds: usize| {
+            let count = match added {
+                Added::New => &mut self.new,
+                Added::Coalesced => &mut self.coalesced,
+                Added::Dirty => &mut self.dirty,
+                Added::Held => &mut self.held,
+                Added::Revived => &mut self.revived,
+                Added::Parked => &mut self.parked,
+            };
+            *count += adds;
+        };
+        count(first, 1);
+        count(first.again(), adds.saturating_sub(1) as usize);
+    }
+}
+
+impl AddAssign for AddCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.new += other.new;
+        self.coalesced += other.coalesced;
+        self.dirty += other.dirty;
+        self.held += other.held;
+        self.revived += other.revived;
+        self.parked += other.parked;
     }
 }
 

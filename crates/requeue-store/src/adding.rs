@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::add::{Add, Added};
+use crate::add::{Add, AddCounts, Added};
 use crate::engine::{Ask, Engine, Place, by_shard};
 use crate::error::{AddError, Fault, Kind};
 use crate::key::Key;
@@ -127,13 +127,13 @@ fn answer(added: Result<Free, (bool, Fault)>, askers: Vec<Vec<Adding>>) -> Vec<A
     left
 }
 
-/// Adds them, in any order of the answers. With an error, whether some may have been added.
+/// Adds them. With an error, whether some may have been added.
 pub(crate) async fn add_all(
     engine: &Arc<dyn Engine>,
     place: &Arc<Place>,
     asks: Vec<Ask>,
     deadline: Instant,
-) -> Result<Vec<Added>, (bool, Fault)> {
+) -> Result<AddCounts, (bool, Fault)> {
     let mut parts = by_shard(&**engine, place, asks, |ask| &ask.key);
     if parts.len() == 1 {
         return add(&**engine, place, parts.remove(0), deadline).await;
@@ -145,43 +145,48 @@ pub(crate) async fn add_all(
             async move { add(&*engine, &place, part, deadline).await }
         })
         .collect();
-    let (mut all, mut failed) = (Vec::new(), None);
+    let (mut all, mut failed) = (AddCounts::default(), None);
     while let Some(added) = adding.join_next().await {
         match added {
-            Ok(Ok(added)) => all.extend(added),
+            Ok(Ok(added)) => all += added,
             Ok(Err(fault)) => failed = Some(fault),
             Err(error) => failed = Some((true, Fault::unsure(error))),
         }
     }
     match failed {
-        Some((unsure, fault)) => Err((unsure || !all.is_empty(), fault)),
+        Some((unsure, fault)) => Err((unsure || all.total() > 0, fault)),
         None => Ok(all),
     }
 }
 
-/// Adds them, which are of one shard, in any order of the answers, those that are locked as soon as
-/// they are not. With an error, whether some may have been added.
+/// Adds them, which are of one shard, those that are locked as soon as they are not. With an error, whether some may have been added.
 async fn add(
     engine: &dyn Engine,
     place: &Place,
     mut asks: Vec<Ask>,
     deadline: Instant,
-) -> Result<Vec<Added>, (bool, Fault)> {
+) -> Result<AddCounts, (bool, Fault)> {
     let mut patience = Patience::up_to(crate::aside::LAST);
-    let (mut all, mut unsure, mut tried) = (Vec::with_capacity(asks.len()), false, Tried::No);
+    let (mut all, mut unsure, mut tried) = (AddCounts::default(), false, Tried::No);
     loop {
         let added = try_add(engine, place, asks.clone(), deadline, tried).await;
-        let free = added.map_err(|(maybe, fault)| (unsure || maybe || !all.is_empty(), fault))?;
+        let free = added.map_err(|(maybe, fault)| (unsure || maybe || all.total() > 0, fault))?;
         unsure |= free.unsure;
         let mut answers = free.answers.iter();
-        asks.retain(|_| answers.next().is_some_and(Option::is_none));
-        all.extend(free.answers.into_iter().flatten());
+        asks.retain(|ask| match answers.next() {
+            Some(&Some(added)) => {
+                all.count(added, ask.adds);
+                false
+            }
+            Some(None) => true,
+            None => false,
+        });
         if asks.is_empty() {
             return Ok(all);
         }
         let wait = patience.wait();
         if Instant::now() + wait >= deadline {
-            return Err((unsure || !all.is_empty(), is_locked()));
+            return Err((unsure || all.total() > 0, is_locked()));
         }
         sleep(wait).await;
         tried = Tried::InVain;

@@ -10,13 +10,14 @@ use proptest::prelude::*;
 use requeue_core as core;
 use requeue_sim::model::{self, Model, Ranking, Rules, Team};
 
-use crate::add::{Add, Added, EarlyAdd, Merge, Priority};
+use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge, ParkedAdd, Priority};
 use crate::engine::{
     Ask, Asked, Backoff, BoxFuture, Claim, Delay, End, Engine, Failing, HandOut, How, Place,
-    Renewed, by_shard,
+    Renewed, Settings, by_shard,
 };
 use crate::inspect::State;
 use crate::key::Key;
+use crate::store::Store;
 use crate::time::Micros;
 
 /// An engine whose clock is the test's.
@@ -29,8 +30,14 @@ pub(crate) trait Rig {
     fn is_ordered(&self) -> bool {
         true
     }
+
+    /// Whether it parks keys.
+    fn parks(&self) -> bool {
+        true
+    }
 }
 
+const STATES: [State; 4] = [State::Ready, State::Waiting, State::Processing, State::Parked];
 const KEYS: u32 = 6;
 const LEASE: Duration = Duration::from_micros(300);
 /// All failures wait the same, so that it need not be known how many the backoff has counted.
@@ -48,7 +55,11 @@ pub(crate) enum Step {
     /// Of those that are held no more.
     FinishStale(usize),
     Renew,
-    Cancel(u32),
+    /// Different keys, in one batch: those in this state, or in any.
+    Cancel(BTreeSet<u32>, Option<State>),
+    Revive(BTreeSet<u32>),
+    /// Over the keys in this state, or in any, by so many at a time.
+    Walk(Option<State>, usize),
     Pass(u64),
 }
 
@@ -59,6 +70,12 @@ pub(crate) enum Ending {
     Fail(Duration),
     BackOff,
     PutBack,
+    /// A key that was added during the run is put back instead.
+    Park,
+}
+
+fn states() -> impl Strategy<Value = Option<State>> {
+    prop::option::of(prop::sample::select(&STATES[..]))
 }
 
 fn delays() -> impl Strategy<Value = Duration> {
@@ -76,8 +93,11 @@ fn adds() -> impl Strategy<Value = Add> {
         1 => Just(Merge::Exactly),
     ];
     let reasons = prop_oneof![Just(0u32), (0u32..32).prop_map(|bit| 1 << bit)];
-    (prop_oneof![3 => Just(Duration::ZERO), 2 => delays()], merge, reasons)
-        .prop_map(|(after, merge, reasons)| Add::after(after).merge(merge).reason(reasons))
+    let after = prop_oneof![3 => Just(Duration::ZERO), 2 => delays()];
+    (after, merge, reasons, any::<bool>()).prop_map(|(after, merge, reasons, revives)| {
+        let add = Add::after(after).merge(merge).reason(reasons);
+        if revives { add.revive() } else { add }
+    })
 }
 
 fn endings() -> impl Strategy<Value = Ending> {
@@ -87,6 +107,7 @@ fn endings() -> impl Strategy<Value = Ending> {
         2 => delays().prop_map(Ending::Fail),
         3 => Just(Ending::BackOff),
         1 => Just(Ending::PutBack),
+        3 => Just(Ending::Park),
     ]
 }
 
@@ -95,6 +116,7 @@ fn endings() -> impl Strategy<Value = Ending> {
 pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     let batch = |of| prop::collection::vec(of, 1..4usize);
     let add = batch((0..KEYS, adds()));
+    let keys = || prop::collection::btree_set(0..KEYS, 1..4usize);
     let step = prop_oneof![
         8 => add.prop_map(|mut adds| {
             adds.sort_by_key(|&(key, _)| key);
@@ -105,7 +127,9 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
         6 => prop::collection::vec((0usize..8, endings()), 1..4).prop_map(Step::Finish),
         1 => (0usize..8).prop_map(Step::FinishStale),
         1 => Just(Step::Renew),
-        1 => (0..KEYS).prop_map(Step::Cancel),
+        1 => (keys(), states()).prop_map(|(keys, only)| Step::Cancel(keys, only)),
+        1 => keys().prop_map(Step::Revive),
+        1 => (states(), 1usize..4).prop_map(|(state, limit)| Step::Walk(state, limit)),
         5 => (1u64..70).prop_map(Step::Pass),
         1 => (200u64..400).prop_map(Step::Pass),
     ];
@@ -120,12 +144,23 @@ struct Held {
     lease_until: Micros,
 }
 
+/// A parked key.
+#[derive(Clone, Copy, Debug)]
+struct Parked {
+    since: Micros,
+    failures: u32,
+    asked: Asked,
+}
+
 struct Pair {
     engine: Arc<dyn Engine>,
     place: Place,
     model: Model<u32>,
     now: Micros,
     is_ordered: bool,
+    parks: bool,
+    /// The model has none of them.
+    parked: BTreeMap<u32, Parked>,
     held: Vec<Held>,
     stale: Vec<HandOut>,
     /// Until when the last failure of a key that the backoff has counted waits.
@@ -152,7 +187,13 @@ fn priority(number: u32) -> Priority {
 /// All of `steps` on both sides, in a queue of its own.
 pub(crate) async fn check(rig: &dyn Rig, name: &str, early_add: EarlyAdd, steps: &[Step]) {
     let engine = rig.engine();
-    let place = engine.open(name, early_add).await.expect("the queue opens");
+    let parked_add = match early_add {
+        EarlyAdd::Replace => ParkedAdd::Revive,
+        EarlyAdd::Hold => ParkedAdd::Keep,
+    };
+    let settings = Settings { early_add, parked_add };
+    let place = engine.open(name, settings).await.expect("the queue opens");
+    assert_eq!((place.early_add, place.parked_add), (early_add, parked_add));
     let rules = Rules {
         early_add: match early_add {
             EarlyAdd::Replace => core::EarlyAdd::Replace,
@@ -168,6 +209,8 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, early_add: EarlyAdd, steps:
         model: Model::new(&rules),
         now: BEGIN,
         is_ordered: rig.is_ordered(),
+        parks: rig.parks(),
+        parked: BTreeMap::new(),
         held: Vec::new(),
         stale: Vec::new(),
         until: BTreeMap::new(),
@@ -198,7 +241,7 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, early_add: EarlyAdd, steps:
 pub(crate) async fn check_jitter(rig: &dyn Rig, name: &str) {
     const KEYS: usize = 40;
     let engine = rig.engine();
-    let place = engine.open(name, EarlyAdd::Replace).await.expect("the queue opens");
+    let place = engine.open(name, Settings::default()).await.expect("the queue opens");
     rig.set_time(BEGIN).await;
     let asks = (0..KEYS).map(|n| Ask { key: n.to_string().into(), add: Add::now(), adds: 1 });
     for part in by_shard(&*engine, &place, asks.collect(), |ask| &ask.key) {
@@ -216,6 +259,53 @@ pub(crate) async fn check_jitter(rig: &dyn Rig, name: &str) {
     assert!(dues.iter().all(|due| (second / 2..=second).contains(due)), "{dues:?}");
     // Of several shards, some may meet.
     assert!(dues.len() > KEYS / 2, "{dues:?}");
+}
+
+/// More keys than one batch has are revived and cancelled, and nothing else is.
+pub(crate) async fn check_bulk(store: &Store, name: &str) {
+    const MANY: u64 = 2_500;
+    let queue = store.queue(name).open().await.expect("it opens");
+    let numbered = |what: &'static str| (0..MANY).map(move |n| format!("{what}-{n}"));
+    queue.add_all(numbered("parked")).await.expect("added");
+    let mut left = MANY;
+    while left > 0 {
+        for item in queue.get_many(256).await {
+            item.park("no").await.expect("it is ours");
+            left -= 1;
+        }
+    }
+    queue.add_all(numbered("ready")).await.expect("added");
+    let later = Add::after(Duration::from_secs(3600));
+    queue.add_all_with(numbered("waiting"), later).await.expect("added");
+    let counted = async || {
+        let counts = queue.counts().await.expect("counted");
+        (counts.ready, counts.waiting, counts.processing, counts.parked)
+    };
+    let held = queue.get_many(3).await;
+    assert_eq!(held.len(), 3);
+    assert_eq!(counted().await, (MANY - 3, MANY, 3, MANY));
+
+    let named = queue.revive_keys(["parked-7", "ready-8", "parked-7", "parked-8", "none"]).await;
+    assert_eq!(named.expect("revived"), [true, false, false, true, false]);
+    assert_eq!(queue.revive_all().await.expect("revived"), MANY - 2);
+    assert_eq!(counted().await, (2 * MANY - 3, MANY, 3, 0));
+    assert_eq!(queue.revive_all().await.expect("revived"), 0);
+    let entry = queue.look_up("parked-9").await.expect("looked up").expect("it is there");
+    assert_eq!((entry.state, entry.failures, entry.error), (State::Ready, 0, None));
+
+    assert_eq!(queue.cancel_all(State::Waiting).await.expect("cancelled"), MANY);
+    assert_eq!(queue.cancel_all(State::Parked).await.expect("cancelled"), 0);
+    assert_eq!(counted().await, (2 * MANY - 3, 0, 3, 0));
+    let named = queue.cancel_keys(["parked-7", "none", "parked-8"]).await;
+    assert_eq!(named.expect("cancelled"), [true, false, true]);
+    queue.add(held[0].key().clone()).await.expect("added");
+    // With the run after the one that goes on.
+    assert_eq!(queue.cancel_all(None).await.expect("cancelled"), 2 * MANY - 4);
+    assert_eq!(counted().await, (0, 0, 3, 0));
+    for item in held {
+        item.succeed().await.expect("it is ours");
+    }
+    assert_eq!(counted().await, (0, 0, 0, 0));
 }
 
 impl Pair {
@@ -249,17 +339,86 @@ impl Pair {
                     held.lease_until = now + crate::time::micros(LEASE);
                 }
             }
-            Step::Cancel(which) => {
-                let cancelled = self.engine.cancel(&self.place, &key(*which)).await;
-                let model = self.model.cancel(which).unwrap_or_default();
-                let cancelled = cancelled.expect("cancelled");
-                let found = (cancelled.ready, cancelled.dirty, cancelled.waiting);
-                assert_eq!(found, (model.ready, model.dirty, model.waiting), "what was cancelled");
-                assert!(!cancelled.parked);
-                self.until.remove(which);
-            }
+            Step::Cancel(keys, only) => self.cancel(keys, *only).await,
+            Step::Revive(keys) => self.revive(keys).await,
+            Step::Walk(state, limit) => self.walk(*state, *limit).await,
             Step::Pass(_) => {}
         }
+    }
+
+    async fn cancel(&mut self, keys: &BTreeSet<u32>, only: Option<State>) {
+        let keys = keys.iter().copied().map(key).collect();
+        for part in by_shard(&*self.engine, &self.place, keys, |key| key) {
+            let cancelled = self.engine.cancel(&self.place, part.clone(), only).await;
+            let cancelled = cancelled.expect("cancelled");
+            assert_eq!(cancelled.len(), part.len());
+            for (which, cancelled) in part.iter().map(number).zip(cancelled) {
+                let fits = only.is_none_or(|only| self.state(which) == Some(only));
+                let expected = if !fits {
+                    Cancelled::default()
+                } else if self.parked.remove(&which).is_some() {
+                    Cancelled { parked: true, ..Cancelled::default() }
+                } else {
+                    self.until.remove(&which);
+                    let model = self.model.cancel(&which).unwrap_or_default();
+                    let core::Cancelled { ready, dirty, waiting, .. } = model;
+                    Cancelled { ready, dirty, waiting, parked: false }
+                };
+                assert_eq!(cancelled, Some(expected), "what was cancelled of {which}");
+            }
+        }
+    }
+
+    async fn revive(&mut self, keys: &BTreeSet<u32>) {
+        let keys = keys.iter().copied().map(key).collect();
+        for part in by_shard(&*self.engine, &self.place, keys, |key| key) {
+            let revived = self.engine.revive(&self.place, part.clone()).await.expect("revived");
+            assert_eq!(revived.len(), part.len());
+            for (which, revived) in part.iter().map(number).zip(revived) {
+                let parked = self.parked.remove(&which);
+                assert_eq!(revived, Some(parked.is_some()), "whether {which} was parked");
+                let Some(Parked { asked, .. }) = parked else { continue };
+                // It is asked for as it was when it was parked.
+                for _ in 0..asked.adds {
+                    let ask = model::Ask {
+                        when: core::When::After(Duration::ZERO),
+                        merge: core::Merge::Earliest,
+                        priority: asked.priority.number().into(),
+                        reasons: asked.reasons,
+                        failed: false,
+                    };
+                    self.model.add(&which, TEAM, &ask, self.time());
+                }
+            }
+        }
+    }
+
+    async fn walk(&self, state: Option<State>, limit: usize) {
+        let (mut met, mut next) = (BTreeSet::new(), None);
+        loop {
+            let walked = self.engine.walk(&self.place, state, next, limit).await.expect("a step");
+            let distinct: BTreeSet<Key> = walked.keys.iter().cloned().collect();
+            assert_eq!(distinct.len(), walked.keys.len(), "a step has each key once");
+            met.extend(distinct);
+            next = walked.next;
+            if next.is_none() {
+                break;
+            }
+        }
+        let page = self.engine.page(&self.place, state, None, 100).await.expect("a page");
+        let there: BTreeSet<Key> = page.into_iter().map(|entry| entry.key).collect();
+        assert_eq!(met, there, "the keys that are {state:?}");
+    }
+
+    fn state(&self, which: u32) -> Option<State> {
+        if self.parked.contains_key(&which) {
+            return Some(State::Parked);
+        }
+        Some(match self.model.see(&which)?.phase {
+            0 => State::Waiting,
+            1 => State::Ready,
+            _ => State::Processing,
+        })
     }
 
     async fn add(&mut self, adds: &[(u32, Add)]) {
@@ -292,8 +451,15 @@ impl Pair {
                 reasons: add.reasons,
                 failed: false,
             };
+            let was_parked = self.parked.contains_key(&which);
+            if was_parked && !self.place.revives(&add) {
+                assert_eq!(answer, Added::Parked, "the answer to an add of {which}");
+                continue;
+            }
+            self.parked.remove(&which);
             let model = self.model.add(&which, TEAM, &ask, self.time());
             let model = match model {
+                core::Added::New if was_parked => Added::Revived,
                 core::Added::New => Added::New,
                 core::Added::Coalesced => Added::Coalesced,
                 core::Added::Dirty => Added::Dirty,
@@ -363,6 +529,12 @@ impl Pair {
         for &(which, ending) in which {
             if !self.held.is_empty() {
                 let held = self.held.remove(which % self.held.len());
+                let seen = self.model.see(&number(&held.out.key));
+                let is_pending = seen.is_some_and(|seen| seen.phase == 3 || seen.due.is_some());
+                let ending = match ending {
+                    Ending::Park if is_pending || !self.parks => Ending::PutBack,
+                    ending => ending,
+                };
                 endings.push((held, ending));
             }
         }
@@ -381,6 +553,7 @@ impl Pair {
                 Ending::Fail(delay) => fail(Delay::Exactly(delay, None)),
                 Ending::BackOff => fail(Delay::Backoff(failing())),
                 Ending::PutBack => How::PutBack(asked),
+                Ending::Park => fail(Delay::Park),
             };
             End { key: held.out.key.clone(), epoch: held.out.epoch, how }
         });
@@ -397,8 +570,12 @@ impl Pair {
                 Ending::BackOff => core_how(Ending::Fail(self.back_off(which))),
                 other => core_how(other),
             };
-            if matches!(ending, Ending::Succeed | Ending::Later(_)) {
+            if matches!(ending, Ending::Succeed | Ending::Later(_) | Ending::Park) {
                 self.until.remove(&which);
+            }
+            if matches!(ending, Ending::Park) {
+                let (asked, failures) = (held.out.asked, held.out.failures + 1);
+                self.parked.insert(which, Parked { since: self.now, failures, asked });
             }
             self.end_of_model(held.of_model, how, held.out.asked);
             self.stale.push(held.out);
@@ -436,6 +613,21 @@ impl Pair {
             let found = self.engine.look_up(&self.place, &key(which)).await.expect("looked up");
             assert_eq!(found.as_ref(), page.iter().find(|entry| entry.key == key(which)));
             let model = self.model.see(&which);
+            if let Some(parked) = self.parked.get(&which) {
+                assert!(model.is_none(), "{which} is parked, and {model:?}");
+                let found = found.expect("it is parked");
+                let since = Duration::from_micros((self.now - parked.since).unsigned_abs());
+                let ours = (found.state, found.since, found.failures, found.adds, found.reasons);
+                let Parked { failures, asked, .. } = *parked;
+                let expected = (State::Parked, Some(since), failures, asked.adds, asked.reasons);
+                assert_eq!(ours, expected, "parked key {which}: since, failures, adds, reasons");
+                assert_eq!(
+                    (found.error.as_deref(), found.due, found.epoch),
+                    (Some("no"), None, None)
+                );
+                *states.entry(State::Parked).or_default() += 1;
+                continue;
+            }
             assert_eq!(found.is_some(), model.is_some(), "{which}: {found:?}, {model:?}");
             let (Some(found), Some(model)) = (found, model) else { continue };
             *states.entry(found.state).or_default() += 1;
@@ -444,7 +636,7 @@ impl Pair {
                 (State::Ready, _) => 1,
                 (State::Processing, false) => 2,
                 (State::Processing, true) => 3,
-                (State::Parked, _) => unreachable!("nothing is parked"),
+                (State::Parked, _) => unreachable!("{which} is not parked"),
             };
             let due = model.due.map(|due| due.since(self.time()));
             let ours = (phase, found.due, found.failures, found.adds, found.reasons);
@@ -461,11 +653,11 @@ impl Pair {
         }
         let counts = self.engine.counts(&self.place).await.expect("counted");
         let state = |state| states.get(&state).copied().unwrap_or(0);
-        let found = (counts.ready, counts.waiting, counts.processing, counts.parked);
-        let all = (state(State::Ready), state(State::Waiting), state(State::Processing), 0);
+        let found = [counts.ready, counts.waiting, counts.processing, counts.parked];
+        let all = STATES.map(state);
         assert_eq!(found, all, "ready, waiting, processing, parked");
         let is_idle = self.engine.is_idle(&self.place).await.expect("it is told");
-        assert_eq!(is_idle, found == (0, 0, 0, 0), "whether nothing is left to do");
+        assert_eq!(is_idle, found[..3] == [0; 3], "whether nothing is left to do");
     }
 }
 
@@ -486,7 +678,8 @@ fn core_asked(asked: Asked) -> core::Asked {
 
 fn core_how(ending: Ending) -> requeue_sim::How {
     match ending {
-        Ending::Succeed => requeue_sim::How::Succeed,
+        // A parked key is none of the model's.
+        Ending::Succeed | Ending::Park => requeue_sim::How::Succeed,
         Ending::Later(delay) => requeue_sim::How::Later(delay),
         Ending::Fail(delay) => requeue_sim::How::Fail(delay),
         Ending::PutBack => requeue_sim::How::PutBack,

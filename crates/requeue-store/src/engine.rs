@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::add::{Add, Added, Cancelled, EarlyAdd, Priority};
+use crate::add::{Add, Added, Cancelled, EarlyAdd, ParkedAdd, Priority};
 use crate::error::Fault;
 use crate::inspect::{Counts, Entry, State};
 use crate::key::Key;
@@ -23,6 +23,7 @@ pub(crate) struct Place {
     pub(crate) id: i64,
     pub(crate) name: String,
     pub(crate) early_add: EarlyAdd,
+    pub(crate) parked_add: ParkedAdd,
     /// Of this process.
     pub(crate) meters: Arc<Meters>,
     /// Of this process's connections.
@@ -30,8 +31,28 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn new(id: i64, name: impl Into<String>, early_add: EarlyAdd) -> Self {
-        Self { id, name: name.into(), early_add, meters: Arc::default(), outage: Arc::default() }
+    pub(crate) fn new(id: i64, name: impl Into<String>, settings: impl Into<Settings>) -> Self {
+        let Settings { early_add, parked_add } = settings.into();
+        let (meters, outage) = Default::default();
+        Self { id, name: name.into(), early_add, parked_add, meters, outage }
+    }
+
+    /// Whether the add revives a parked key.
+    pub(crate) fn revives(&self, add: &Add) -> bool {
+        add.revives || self.parked_add == ParkedAdd::Revive
+    }
+}
+
+/// The settings that a queue has in the store, for all processes. Its first opener chooses them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) early_add: EarlyAdd,
+    pub(crate) parked_add: ParkedAdd,
+}
+
+impl From<EarlyAdd> for Settings {
+    fn from(early_add: EarlyAdd) -> Self {
+        Self { early_add, ..Self::default() }
     }
 }
 
@@ -136,6 +157,20 @@ pub(crate) enum How {
     PutBack(Asked),
 }
 
+impl How {
+    /// Whether this is the failure that parks the key, the `failures`-th in a row, unless the key was
+    /// added during the run.
+    pub(crate) fn parks(&self, failures: u32) -> bool {
+        let Self::Fail { delay, .. } = self else { return false };
+        let most = match delay {
+            Delay::Backoff(failing) => failing.max_failures,
+            Delay::Exactly(_, most) => *most,
+            Delay::Park => Some(0),
+        };
+        most.is_some_and(|most| failures >= most)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Delay {
     /// By the backoff; parked after too many.
@@ -158,6 +193,22 @@ pub(crate) enum Renewed {
     Busy,
 }
 
+/// Where a walk over the keys goes on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Cursor {
+    pub(crate) shard: usize,
+    /// In the engine's terms.
+    pub(crate) at: Vec<u8>,
+}
+
+/// A step of a walk over the keys.
+#[derive(Debug, Default)]
+pub(crate) struct Walked {
+    pub(crate) keys: Vec<Key>,
+    /// `None` at the end of the walk.
+    pub(crate) next: Option<Cursor>,
+}
+
 /// All in one batch happens, or nothing of it. No batch of adds has a key twice; those of adds, ends
 /// and renewals are of one [shard](Self::shard).
 pub(crate) trait Engine: Debug + Send + Sync {
@@ -170,8 +221,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Box::pin(std::future::ready(()))
     }
 
-    /// Opens the queue, and makes it if there is none. Its early adds are what its maker said.
-    fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place>;
+    /// Opens the queue, and makes it with these settings if there is none.
+    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place>;
 
     /// Opens the queue, if there is one.
     fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>>;
@@ -223,10 +274,39 @@ pub(crate) trait Engine: Debug + Send + Sync {
         lease: Duration,
     ) -> Answer<'a, Vec<Renewed>>;
 
-    fn cancel<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Cancelled>;
+    /// Cancels the keys that are in this state, or in any. The keys differ and are of one
+    /// [shard](Self::shard). An answer each: `None` for a key that was
+    /// [locked](crate::error::Kind::Locked) and stayed as it is. A single key is waited for instead.
+    fn cancel<'a>(
+        &'a self,
+        queue: &'a Place,
+        keys: Vec<Key>,
+        only: Option<State>,
+    ) -> Answer<'a, Vec<Option<Cancelled>>>;
 
-    /// Makes a parked key ready, with its failures forgotten. Whether it was parked.
-    fn revive<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, bool>;
+    /// Makes parked keys ready and resets their failures. The keys, and locked ones, are as for
+    /// [`cancel`](Self::cancel). Answers whether each was parked.
+    fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>>;
+
+    /// The next step of a walk over the keys in this state, or in any. A key that is in it throughout
+    /// the walk is met at least once; one that enters it during the walk may be missed.
+    fn walk<'a>(
+        &'a self,
+        queue: &'a Place,
+        state: Option<State>,
+        from: Option<Cursor>,
+        limit: usize,
+    ) -> Answer<'a, Walked> {
+        Box::pin(async move {
+            let after = from.map(|Cursor { at, .. }| Key::from(at));
+            let page = self.page(queue, state, after.as_ref(), limit).await?;
+            let is_full = page.len() >= limit;
+            let keys: Vec<Key> = page.into_iter().map(|entry| entry.key).collect();
+            let last = keys.last().filter(|_| is_full);
+            let next = last.map(|last| Cursor { shard: 0, at: last.to_vec() });
+            Ok(Walked { keys, next })
+        })
+    }
 
     fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>>;
 

@@ -5,20 +5,24 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::engine::{End, Engine, Place};
+use crate::engine::{End, Engine, How, Place};
 use crate::error::{Fault, FinishError, Kind, chain};
+use crate::inspect::State;
 use crate::key::Key;
 use crate::lane::{Tried, Wish};
 use crate::leases::Ending;
 use crate::outage::Part;
 use crate::patience::Patience;
 
-pub(crate) type Reply = oneshot::Sender<Result<(), FinishError>>;
+/// Answered whether the key is parked.
+pub(crate) type Reply = oneshot::Sender<Result<bool, FinishError>>;
 
 /// The end of a hand-out.
 #[derive(Debug)]
 pub(crate) struct Finishing {
     end: End,
+    /// In a row, if this is one more.
+    failures: u32,
     /// After it, the end can have no effect.
     lease: Ending,
     /// Whether it may have happened already.
@@ -27,12 +31,32 @@ pub(crate) struct Finishing {
 }
 
 impl Finishing {
-    pub(crate) const fn new(end: End, lease: Ending, reply: Option<Reply>) -> Self {
-        Self { end, lease, unsure: false, reply }
+    pub(crate) const fn new(end: End, failures: u32, lease: Ending, reply: Option<Reply>) -> Self {
+        Self { end, failures, lease, unsure: false, reply }
+    }
+
+    /// Answers for a failure that parks its key, and reports it, unless the key was added during the
+    /// run. Engines do not say which of the two happened: it is looked up, which may miss a key that
+    /// was revived in between.
+    async fn answer_parked(self, engine: Arc<dyn Engine>, place: Arc<Place>) {
+        let key = &self.end.key;
+        let is_parked = match self.lease.deadline() {
+            Some(deadline) => match timeout_at(deadline, engine.look_up(&place, key)).await {
+                Ok(Ok(found)) => found.is_some_and(|entry| entry.state == State::Parked),
+                // The end has had its effect, and that is the likely one.
+                Ok(Err(_)) | Err(_) => true,
+            },
+            None => true,
+        };
+        if is_parked && let How::Fail { error, .. } = &self.end.how {
+            let (queue, failures) = (&place.name, self.failures);
+            tracing::warn!(target: "requeue_store::parked", queue, %key, failures, error, "parked");
+        }
+        self.answer(&place, Ok(is_parked));
     }
 
     /// Whether it was ended, by the holder's word.
-    fn answer(self, place: &Place, ended: Result<(), FinishError>) {
+    fn answer(self, place: &Place, ended: Result<bool, FinishError>) {
         let Self { end, lease, reply, .. } = self;
         // It is not held here any more when that is said.
         drop(lease);
@@ -96,7 +120,7 @@ impl Wish for Finishing {
             let why = match timeout_at(deadline, finished).await {
                 Ok(Ok(held)) => {
                     place.note_answer(part);
-                    return answer(&place, batch, held);
+                    return answer(&engine, &place, batch, held);
                 }
                 Ok(Err(why)) if why.kind == Kind::Locked && tried == Tried::No => {
                     tried = Tried::InVain;
@@ -128,12 +152,21 @@ impl Wish for Finishing {
 }
 
 /// Those that are left.
-fn answer(place: &Place, batch: Vec<Finishing>, held: Vec<Option<bool>>) -> Vec<Finishing> {
+fn answer(
+    engine: &Arc<dyn Engine>,
+    place: &Arc<Place>,
+    batch: Vec<Finishing>,
+    held: Vec<Option<bool>>,
+) -> Vec<Finishing> {
     let mut left = Vec::new();
     for (finishing, held) in batch.into_iter().zip(held) {
         match held {
             None => left.push(finishing),
-            Some(true) => finishing.answer(place, Ok(())),
+            // Not here: the next batch does not wait for it.
+            Some(true) if finishing.end.how.parks(finishing.failures) => {
+                tokio::spawn(finishing.answer_parked(Arc::clone(engine), Arc::clone(place)));
+            }
+            Some(true) => finishing.answer(place, Ok(false)),
             Some(false) => finishing.give_up(place, None),
         }
     }

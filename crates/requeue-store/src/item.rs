@@ -12,12 +12,35 @@ use tokio_util::sync::CancellationToken;
 use crate::add::Priority;
 use crate::engine::{Asked, Delay, End, HandOut, How};
 use crate::error::FinishError;
-use crate::finishing::Finishing;
+use crate::finishing::{Finishing, Reply};
 use crate::key::Key;
 use crate::queue::Shared;
 
 /// How much of an error is kept, in bytes.
 const LONGEST_ERROR: usize = 4096;
+
+/// How a run of a key has failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The key is tried again with backoff, as by [`Item::retry`].
+    #[default]
+    Backoff,
+    /// The key is tried again after this delay, as by [`Item::retry_after`].
+    After(Duration),
+    /// The key is parked now, as by [`Item::park`].
+    Final,
+}
+
+/// What a failure has done to its key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum Failed {
+    /// The key runs again: it had fewer failures than the limit, or was added during the run.
+    Retried,
+    /// The key is parked.
+    Parked,
+}
 
 /// A key with a worker: nobody else has it, on any machine, until this ends or its lease does.
 ///
@@ -128,7 +151,7 @@ impl Item {
     ///
     /// If the lease was lost, or ended before the store could be reached.
     pub async fn succeed(self) -> Result<(), FinishError> {
-        self.end(How::Succeed).await
+        self.end(How::Succeed).await.map(drop)
     }
 
     /// Failed for this reason, of which the first 4 KiB are kept, and tried again with backoff; or
@@ -138,8 +161,49 @@ impl Item {
     ///
     /// As of [`succeed`](Self::succeed).
     pub async fn retry(self, error: impl fmt::Display) -> Result<(), FinishError> {
-        let how = self.failure(Delay::Backoff(self.shared().options.failing()), &error);
-        self.end(how).await
+        self.fail(Failure::Backoff, error).await.map(drop)
+    }
+
+    /// Failed for this reason, of which the first 4 KiB are kept. Answers whether that parked the key.
+    ///
+    /// [`retry`](Self::retry), [`retry_after`](Self::retry_after) and [`park`](Self::park) do the same
+    /// and do not answer. In each case a parked key is reported as an event of [`tracing`] with the
+    /// target `requeue_store::parked` and the level `WARN`.
+    ///
+    /// # Errors
+    ///
+    /// As of [`succeed`](Self::succeed).
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// use requeue_store::{Failed, Failure};
+    ///
+    /// let queue = store.queue("mail").max_failures(1).open().await?;
+    /// queue.add("alice").await?;
+    /// let item = queue.get().await.expect("the queue is open");
+    /// assert_eq!(item.fail(Failure::Backoff, "no answer").await?, Failed::Parked);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn fail(
+        self,
+        failure: Failure,
+        error: impl fmt::Display,
+    ) -> Result<Failed, FinishError> {
+        let options = &self.shared().options;
+        let delay = match failure {
+            Failure::Backoff => Delay::Backoff(options.failing()),
+            Failure::After(delay) => Delay::Exactly(delay, options.max_failures),
+            Failure::Final => Delay::Park,
+        };
+        let how = self.failure(delay, &error);
+        Ok(if self.end(how).await? { Failed::Parked } else { Failed::Retried })
     }
 
     /// Failed for this reason, and tried again after `delay`: counted as an attempt, but the backoff
@@ -153,9 +217,7 @@ impl Item {
         delay: Duration,
         error: impl fmt::Display,
     ) -> Result<(), FinishError> {
-        let most = self.shared().options.max_failures;
-        let how = self.failure(Delay::Exactly(delay, most), &error);
-        self.end(how).await
+        self.fail(Failure::After(delay), error).await.map(drop)
     }
 
     /// Failed for good: parked with this reason until it is revived. If it was added meanwhile, it
@@ -165,8 +227,7 @@ impl Item {
     ///
     /// As of [`succeed`](Self::succeed).
     pub async fn park(self, error: impl fmt::Display) -> Result<(), FinishError> {
-        let how = self.failure(Delay::Park, &error);
-        self.end(how).await
+        self.fail(Failure::Final, error).await.map(drop)
     }
 
     /// Succeeded, and again after `delay`.
@@ -176,7 +237,7 @@ impl Item {
     /// As of [`succeed`](Self::succeed).
     pub async fn requeue_after(self, delay: Duration) -> Result<(), FinishError> {
         let how = How::Later(delay, self.out.asked.priority);
-        self.end(how).await
+        self.end(how).await.map(drop)
     }
 
     /// As if it had not been handed out: no failure, ready at once, behind those that are ready.
@@ -186,7 +247,7 @@ impl Item {
     /// As of [`succeed`](Self::succeed).
     pub async fn put_back(self) -> Result<(), FinishError> {
         let how = How::PutBack(self.out.asked);
-        self.end(how).await
+        self.end(how).await.map(drop)
     }
 
     fn shared(&self) -> &Arc<Shared> {
@@ -203,7 +264,8 @@ impl Item {
         How::Fail { delay, asked: self.out.asked, error }
     }
 
-    async fn end(mut self, how: How) -> Result<(), FinishError> {
+    /// Whether the key is parked by it.
+    async fn end(mut self, how: How) -> Result<bool, FinishError> {
         let (reply, answered) = oneshot::channel();
         if let Some(shared) = self.shared.take() {
             self.send(&shared, how, Some(reply));
@@ -220,12 +282,7 @@ impl Item {
         }
     }
 
-    fn send(
-        &self,
-        shared: &Shared,
-        how: How,
-        reply: Option<oneshot::Sender<Result<(), FinishError>>>,
-    ) {
+    fn send(&self, shared: &Shared, how: How, reply: Option<Reply>) {
         let (out, meters, worked) = (&self.out, &shared.place.meters, self.since.elapsed());
         let Some(lease) = shared.leases.release(out.epoch) else {
             meters.ended(worked, None);
@@ -238,7 +295,8 @@ impl Item {
         meters.ended(worked, Some((&how, out)));
         let end = End { key: out.key.clone(), epoch: out.epoch, how };
         let shard = shared.engine.shard(&shared.place, &out.key);
-        shared.finishing.put(shard, Finishing::new(end, lease, reply));
+        let failures = out.failures.saturating_add(1);
+        shared.finishing.put(shard, Finishing::new(end, failures, lease, reply));
     }
 
     pub(crate) const fn asked(&self) -> Asked {

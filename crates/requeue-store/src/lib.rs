@@ -9,7 +9,7 @@
 //! - **Leased and fenced**: a worker that dies or is cut off loses its key when the lease ends, and
 //!   whatever it does after that has no effect here; [`Item::epoch`] makes the same true elsewhere.
 //! - **Parked**: a key that fails too often is put out of the way, with its last error, until it is
-//!   revived.
+//!   added again, revived or cancelled.
 //!
 //! ```
 //! use std::time::Duration;
@@ -82,6 +82,7 @@ mod add;
 mod adding;
 mod address;
 mod aside;
+mod bulk;
 #[cfg(test)]
 mod conformance;
 #[cfg(all(test, any(feature = "postgres", feature = "redis")))]
@@ -116,13 +117,14 @@ mod tests;
 mod time;
 mod work;
 
-pub use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge, Priority};
+pub use crate::add::{Add, AddCounts, Added, Cancelled, EarlyAdd, Merge, ParkedAdd, Priority};
+pub use crate::bulk::Bulk;
 pub use crate::error::{
     AddError, ChangeError, ConnectError, ConnectErrorKind, FinishError, LookError, MigrateError,
     OpenError,
 };
 pub use crate::inspect::{Counts, Entry, State};
-pub use crate::item::Item;
+pub use crate::item::{Failed, Failure, Item};
 pub use crate::key::Key;
 pub use crate::queue::Queue;
 pub use crate::store::{Opening, Store};

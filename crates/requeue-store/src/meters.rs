@@ -6,7 +6,7 @@ use std::time::Duration;
 use requeue::metrics::Sample;
 
 use crate::add::Added;
-use crate::engine::{Ask, Delay, HandOut, How};
+use crate::engine::{Ask, HandOut, How};
 use crate::inspect::Counts;
 
 /// Of one queue in one process.
@@ -28,7 +28,7 @@ impl Meters {
             let Some(mut added) = *answer else { continue };
             for _ in 0..ask.adds {
                 match added {
-                    Added::New | Added::Dirty => counts.adds += 1,
+                    Added::New | Added::Dirty | Added::Revived => counts.adds += 1,
                     // What holds it is a run that waits.
                     Added::Coalesced | Added::Held => counts.coalesced += 1,
                     Added::Parked => {}
@@ -56,14 +56,9 @@ impl Meters {
         done.times.worked.observe(worked);
         match how {
             Some((How::Later(..), _)) => done.counts.retries += 1,
-            Some((How::Fail { delay, .. }, out)) => {
+            Some((how @ How::Fail { .. }, out)) => {
                 done.counts.failures += 1;
-                let most = match delay {
-                    Delay::Backoff(failing) => failing.max_failures,
-                    Delay::Exactly(_, most) => *most,
-                    Delay::Park => Some(0),
-                };
-                if most.is_some_and(|most| out.failures.saturating_add(1) >= most) {
+                if how.parks(out.failures.saturating_add(1)) {
                     done.given_up += 1;
                 } else {
                     done.counts.retries += 1;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::add::EarlyAdd;
+use crate::add::{EarlyAdd, ParkedAdd};
 use crate::engine::{Backoff, Failing};
 
 #[derive(Clone, Debug)]
@@ -10,6 +10,7 @@ pub(crate) struct Options {
     /// Whether no queue is made.
     pub(crate) existing: bool,
     pub(crate) early_add: Option<EarlyAdd>,
+    pub(crate) parked_add: Option<ParkedAdd>,
     pub(crate) lease: Duration,
     pub(crate) backoff: (Duration, Duration),
     pub(crate) max_failures: Option<u32>,
@@ -25,6 +26,7 @@ impl Default for Options {
         Self {
             existing: false,
             early_add: None,
+            parked_add: None,
             lease: Duration::from_secs(30),
             backoff: (Duration::from_millis(5), Duration::from_secs(300)),
             max_failures: None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::add::{Add, Added, Cancelled, EarlyAdd};
+use crate::add::{Add, AddCounts, Added, Cancelled, EarlyAdd, ParkedAdd};
 use crate::adding::{self, Adding};
 use crate::engine::{Ask, Engine, Place};
 use crate::error::{AddError, ChangeError, Fault};
@@ -86,6 +86,12 @@ impl Queue {
         self.shared.place.early_add
     }
 
+    /// What adds do to a parked key.
+    #[must_use]
+    pub fn parked_add(&self) -> ParkedAdd {
+        self.shared.place.parked_add
+    }
+
     /// Adds a key, to be ready at once. When this returns, the add survives whatever the engine
     /// promises to survive.
     ///
@@ -128,7 +134,23 @@ impl Queue {
         }
     }
 
-    /// Adds all of them, to be ready at once. How many were not pending before.
+    /// Adds all of them, to be ready at once. Counts the answers.
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add("alice").await?;
+    /// let added = queue.add_all(["alice", "bob", "bob"]).await?;
+    /// assert_eq!((added.total(), added.new, added.coalesced), (3, 1, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -137,11 +159,11 @@ impl Queue {
     pub async fn add_all<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
-    ) -> Result<usize, AddError> {
+    ) -> Result<AddCounts, AddError> {
         self.add_all_with(keys, Add::now()).await
     }
 
-    /// Adds all of them with all that can be asked of them. How many were not pending before.
+    /// Adds all of them with all that can be asked of them. Counts the answers.
     ///
     /// # Errors
     ///
@@ -150,9 +172,9 @@ impl Queue {
         &self,
         keys: impl IntoIterator<Item = K>,
         add: Add,
-    ) -> Result<usize, AddError> {
+    ) -> Result<AddCounts, AddError> {
         let mut keys = keys.into_iter();
-        let mut new = 0;
+        let mut all = AddCounts::default();
         loop {
             let mut part: Vec<Key> = keys
                 .by_ref()
@@ -160,7 +182,7 @@ impl Queue {
                 .map(|key| checked(key.into()))
                 .collect::<Result<_, _>>()?;
             if part.is_empty() {
-                return Ok(new);
+                return Ok(all);
             }
             part.sort_unstable();
             let asks = part.chunk_by(|a, b| a == b).map(|same| Ask {
@@ -172,10 +194,9 @@ impl Queue {
             let Shared { engine, place, .. } = &*self.shared;
             let asks = asks.collect();
             let added = adding::add_all(engine, place, asks, deadline).await;
-            let added = added.map_err(|(unsure, fault)| {
+            all += added.map_err(|(unsure, fault)| {
                 AddError::of("not all keys were added", unsure, fault)
             })?;
-            new += added.iter().filter(|&&added| added == Added::New).count();
         }
     }
 
@@ -212,7 +233,7 @@ impl Queue {
     /// If the store can't be reached, or, in PostgreSQL, others have the key locked for 5 s.
     pub async fn cancel(&self, key: impl Into<Key>) -> Result<Cancelled, ChangeError> {
         let Shared { engine, place, .. } = &*self.shared;
-        let cancelled = engine.cancel(place, &key.into()).await;
+        let cancelled = engine.cancel(place, vec![key.into()], None).await.and_then(only);
         cancelled.map_err(|fault| ChangeError::of("the key was not cancelled", fault.of_a_key()))
     }
 
@@ -223,7 +244,7 @@ impl Queue {
     /// As of [`cancel`](Self::cancel).
     pub async fn revive(&self, key: impl Into<Key>) -> Result<bool, ChangeError> {
         let Shared { engine, place, .. } = &*self.shared;
-        let revived = engine.revive(place, &key.into()).await;
+        let revived = engine.revive(place, vec![key.into()]).await.and_then(only);
         revived.map_err(|fault| ChangeError::of("the key was not revived", fault.of_a_key()))
     }
 
@@ -310,6 +331,11 @@ impl Queue {
     pub fn held(&self) -> usize {
         self.shared.leases.len()
     }
+}
+
+/// The answer to a verb on a single key.
+fn only<T>(mut answers: Vec<Option<T>>) -> Result<T, Fault> {
+    answers.pop().flatten().ok_or_else(Fault::locked)
 }
 
 fn checked(key: Key) -> Result<Key, AddError> {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::add::{Added, Cancelled, EarlyAdd, Merge};
-use crate::engine::{Ask, Asked, Backoff, Delay, Failing, HandOut, How};
+use crate::engine::{Ask, Asked, Backoff, Delay, Failing, HandOut, How, Place};
 use crate::inspect::{Entry, State};
 use crate::key::Key;
 use crate::time::{Micros, after, until};
@@ -101,27 +101,27 @@ impl Row {
     }
 
     /// What the add of `ask` does to what is known of its key.
-    pub(crate) fn add(
-        row: Option<Self>,
-        ask: &Ask,
-        early_add: EarlyAdd,
-        now: Micros,
-    ) -> (Self, Added) {
+    pub(crate) fn add(row: Option<Self>, ask: &Ask, queue: &Place, now: Micros) -> (Self, Added) {
         let mut row = row.unwrap_or_default();
-        let add = ask.add;
-        if row.parked && !add.revives {
+        let (add, was_parked) = (ask.add, row.parked);
+        if was_parked && !queue.revives(&add) {
             return (row, Added::Parked);
         }
-        if row.parked || add.merge == Merge::Exactly {
+        if was_parked || add.merge == Merge::Exactly {
             row.take_back();
         }
         let asked = Asked { adds: ask.adds, reasons: add.reasons, priority: add.priority };
         row.note(asked);
         let wanted = after(now, add.after);
-        let held = early_add == EarlyAdd::Hold && !row.is_ready(now);
+        let held = queue.early_add == EarlyAdd::Hold && !row.is_ready(now);
         let at = if held { wanted.max(row.not_before) } else { wanted };
         let added = row.demand(at, add.merge, now);
-        (row, if at > wanted { Added::Held } else { added })
+        let answer = match added {
+            _ if was_parked => Added::Revived,
+            _ if at > wanted => Added::Held,
+            added => added,
+        };
+        (row, answer)
     }
 
     /// Hands the key out, which is ready.

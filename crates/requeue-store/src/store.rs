@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::add::EarlyAdd;
+use crate::add::{EarlyAdd, ParkedAdd};
 use crate::address::Address;
-use crate::engine::Engine;
+use crate::engine::{Engine, Settings};
 use crate::error::{ConnectError, Fault, Kind, MigrateError, OpenError};
 use crate::options::Options;
 use crate::queue::Queue;
@@ -154,7 +154,7 @@ impl Store {
 }
 
 /// How a queue is opened. What is said here is this process's alone, but for
-/// [`early_add`](Self::early_add): give all workers of a queue the same
+/// [`early_add`](Self::early_add) and [`parked_add`](Self::parked_add): give all workers of a queue the same
 /// [`max_failures`](Self::max_failures) and [`backoff`](Self::backoff).
 #[must_use = "a queue is opened by `open`"]
 pub struct Opening {
@@ -168,6 +168,13 @@ impl Opening {
     /// queue's, for all processes: whoever opens it first decides, for good.
     pub fn early_add(mut self, early_add: EarlyAdd) -> Self {
         self.options.early_add = Some(early_add);
+        self
+    }
+
+    /// What an add does to a parked key; by default [`ParkedAdd::Revive`]. It is the queue's, for all
+    /// processes: its first opener chooses it, for as long as the queue exists.
+    pub fn parked_add(mut self, parked_add: ParkedAdd) -> Self {
+        self.options.parked_add = Some(parked_add);
         self
     }
 
@@ -286,7 +293,8 @@ impl Opening {
     ///
     /// If there is no such queue and none is to be made, which is [told apart](OpenError::is_missing);
     /// if there is no schema of this version, the name is empty, longer than 200 bytes or has a NUL
-    /// in it, the queue has other early adds than those asked for, its name is shown by the metrics
+    /// in it, the queue has another [`early_add`](Self::early_add) or [`parked_add`](Self::parked_add)
+    /// than was asked for, its name is shown by the metrics
     /// already, or the store can't be reached.
     ///
     /// # Panics
@@ -302,7 +310,8 @@ impl Opening {
             true => store.engine.find(&name).await,
             false => {
                 let early_add = options.early_add.unwrap_or_default();
-                store.engine.open(&name, early_add).await.map(Some)
+                let parked_add = options.parked_add.unwrap_or_default();
+                store.engine.open(&name, Settings { early_add, parked_add }).await.map(Some)
             }
         };
         let opened = opened.map_err(|fault| {
@@ -316,6 +325,10 @@ impl Opening {
         };
         if let Some(wanted) = options.early_add.filter(|&wanted| wanted != place.early_add) {
             let why = format!("its early adds are {:?}, not {wanted:?}", place.early_add);
+            return Err(bad(&why));
+        }
+        if let Some(wanted) = options.parked_add.filter(|&wanted| wanted != place.parked_add) {
+            let why = format!("its parked adds are {:?}, not {wanted:?}", place.parked_add);
             return Err(bad(&why));
         }
         #[cfg(feature = "prometheus")]

@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use requeue_store::{Add, Added, Key, Merge, Opening, Priority, Queue};
+use requeue_store::{Add, Added, Key, Merge, Priority, Queue};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
 use super::flags::{self, AddFlags};
-use super::{block_on, early_add, warnings};
+use super::{block_on, early_add, warnings, with_settings};
 use crate::args::Summary;
 use crate::command::escaped;
 use crate::exit::{Ended, Exit, Refusal, chain, complain};
@@ -43,13 +43,20 @@ struct Adder {
     counts: Counts,
 }
 
-/// What has become of keys.
+/// What has become of keys. In JSON, its fields by these names.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Counts {
+    /// The sum of the six that follow: one for each answer that a store has.
     adds: usize,
-    /// Of these, those that became part of a run that was pending already.
+    new: usize,
+    /// Part of a run that was pending already.
     coalesced: usize,
-    /// Those that were not added, as they had been given up before.
+    /// Added while it runs, to run once more.
+    dirty: usize,
+    /// Waits for the backoff of its last failure.
+    held: usize,
+    revived: usize,
+    /// Left parked, as the queue wants it.
     parked: usize,
     cancelled: usize,
     bad_input: usize,
@@ -113,12 +120,7 @@ impl Adder {
         let mut failed = None;
         for added in join_all(adds).await {
             match added {
-                Ok(Added::New | Added::Dirty) => self.counts.adds += 1,
-                Ok(Added::Parked) => self.counts.parked += 1,
-                Ok(_) => {
-                    self.counts.adds += 1;
-                    self.counts.coalesced += 1;
-                }
+                Ok(added) => self.counts.add(added),
                 Err(error) => failed = Some(chain(&error)),
             }
         }
@@ -147,7 +149,8 @@ impl Reading {
         let tally = &self.runner.tally;
         let counts = std::mem::take(&mut self.adder.counts);
         tally.adds.add(counts.adds);
-        tally.coalesced.add(counts.coalesced);
+        tally.coalesced.add(counts.coalesced + counts.held);
+        tally.revived.add(counts.revived);
         tally.cancelled.add(counts.cancelled);
         match done {
             Ok(()) => Ok(()),
@@ -183,7 +186,7 @@ impl Sink for Reading {
 /// `requeue add`.
 pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     let AddFlags { keys, place, after, priority, revive, early_add: when_early, .. } = flags;
-    let AddFlags { read, summary, unsupported, .. } = flags;
+    let AddFlags { parked_add, read, summary, unsupported, .. } = flags;
     unsupported.check()?;
     let started = Instant::now();
     let early_add = early_add(when_early)?;
@@ -191,10 +194,7 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     let unsaid =
         Unsaid { after: after.unwrap_or_default(), priority: priority.into(), revives: revive };
     block_on(async {
-        let how = |opening: Opening| match early_add {
-            Some(early_add) => opening.early_add(early_add),
-            None => opening,
-        };
+        let how = |opening| with_settings(opening, early_add, parked_add);
         let queue = place.to_change(how).await?;
         warnings::show(complain);
         let mut adder = Adder::new(queue, unsaid);
@@ -282,17 +282,40 @@ impl Refused {
 }
 
 impl Counts {
+    fn add(&mut self, added: Added) {
+        self.adds += 1;
+        *match added {
+            Added::New => &mut self.new,
+            Added::Dirty => &mut self.dirty,
+            Added::Held => &mut self.held,
+            Added::Revived => &mut self.revived,
+            Added::Parked => &mut self.parked,
+            // What there may be one day is no more than that.
+            _ => &mut self.coalesced,
+        } += 1;
+    }
+
     fn say(&self, how: Summary, elapsed: Duration) {
         match how {
             Summary::Text => {
-                let adds = counted(self.adds as u64, "add");
-                let mut text = format!("{adds}, {} coalesced", self.coalesced);
-                for (count, what) in
-                    [(self.parked, "parked, and left so (--revive)"), (self.cancelled, "cancelled")]
-                {
-                    if count > 0 {
-                        text += &format!(", {count} {what}");
-                    }
+                let answers = [
+                    (self.new, "new"),
+                    (self.coalesced, "coalesced"),
+                    (self.dirty, "to run once more"),
+                    (self.held, "backing off"),
+                    (self.revived, "revived"),
+                    (self.parked, "left parked (--revive revives them)"),
+                ];
+                let listed = |counts: &[(usize, &str)]| -> Vec<String> {
+                    let counts = counts.iter().filter(|(count, _)| *count > 0);
+                    counts.map(|(count, what)| format!("{count} {what}")).collect()
+                };
+                let mut text = counted(self.adds as u64, "add");
+                if self.adds > 0 {
+                    text += &format!(": {}", listed(&answers).join(", "));
+                }
+                if self.cancelled > 0 {
+                    text += &format!(", {} cancelled", self.cancelled);
                 }
                 if self.bad_input > 0 {
                     text += &format!(", {}", counted(self.bad_input as u64, "bad record"));

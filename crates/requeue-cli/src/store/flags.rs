@@ -83,6 +83,11 @@ pub(crate) struct WorkFlags {
     #[command(flatten)]
     pub(crate) common: Common,
 
+    /// An add of a parked key: revive, keep: the queue's [revive]
+    #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
+    #[arg(help_heading = "Failure")]
+    pub(crate) parked_add: Option<ParkedAdd>,
+
     /// What a command reads: nothing, or its key [none]
     #[arg(
         long,
@@ -124,9 +129,21 @@ pub(crate) struct AddFlags {
     #[arg(long, value_enum, value_name = "HOW", default_value_t, help_heading = "Adds")]
     pub(crate) priority: Priority,
 
-    /// Keys that were given up come back, too
+    /// Revive parked keys also in a queue that keeps them parked
     #[arg(long, help_heading = "Adds")]
     pub(crate) revive: bool,
+
+    /// Whether an add revives a parked key: revive, or not: keep
+    ///
+    /// Fixed when the queue is first used [revive].
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        hide_possible_values = true,
+        help_heading = "Adds"
+    )]
+    pub(crate) parked_add: Option<ParkedAdd>,
 
     /// Whether an add runs a key that waits for its retry now: replace, or not: hold
     ///
@@ -149,6 +166,13 @@ pub(crate) struct AddFlags {
 
     #[command(flatten)]
     pub(crate) unsupported: Unsupported,
+}
+
+/// What an add does to a parked key.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ParkedAdd {
+    Revive,
+    Keep,
 }
 
 /// In what order keys go.
@@ -197,11 +221,30 @@ pub(crate) struct ReviveFlags {
 #[derive(Args, Debug)]
 pub(crate) struct CancelFlags {
     /// Which
-    #[arg(value_name = "KEY", required = true)]
+    #[arg(value_name = "KEY", required_unless_present = "all", conflicts_with = "all")]
     pub(crate) keys: Vec<OsString>,
+
+    /// All of them
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// Of all, those that are ready, waiting, processing or parked
+    ///
+    /// Of those that are processing, that is, which run, it takes the run after the one under way.
+    #[arg(long, value_enum, requires = "all", hide_possible_values = true)]
+    pub(crate) state: Option<State>,
 
     #[command(flatten)]
     pub(crate) place: Place,
+}
+
+/// What a key is in the middle of, as `requeue status` has it.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Ready,
+    Waiting,
+    Processing,
+    Parked,
 }
 
 #[derive(clap::Subcommand, Debug)]

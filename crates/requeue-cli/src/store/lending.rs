@@ -1,7 +1,7 @@
 //! Keys of a queue in a store, as they are lent for runs.
 
 use requeue_http::{Builder, Site};
-use requeue_store::{Item, Key, Queue};
+use requeue_store::{Failed, Failure, Item, Key, Queue};
 
 use crate::exit::chain;
 use crate::given::Later;
@@ -55,13 +55,14 @@ impl Loan for Item {
         Box::pin(self.lost())
     }
 
-    fn end(self: Box<Self>, how: Back) -> Later<'static, Result<(), String>> {
+    fn end(self: Box<Self>, how: Back) -> Later<'static, Result<bool, String>> {
         Box::pin(async move {
+            let parks = |failed| failed == Failed::Parked;
             let ended = match how {
-                Back::Done => self.succeed().await,
-                Back::AsItWas => self.put_back().await,
-                Back::Failed(why) => self.retry(why).await,
-                Back::GivenUp(why) => self.park(why).await,
+                Back::Done => self.succeed().await.map(|()| false),
+                Back::AsItWas => self.put_back().await.map(|()| false),
+                Back::Failed(why) => self.fail(Failure::Backoff, why).await.map(parks),
+                Back::GivenUp(why) => self.fail(Failure::Final, why).await.map(parks),
             };
             ended.map_err(|error| chain(&error))
         })

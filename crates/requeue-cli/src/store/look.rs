@@ -2,20 +2,28 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::pin::pin;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use requeue_store::{ChangeError, Counts, Entry, Key, Queue};
+use requeue_store::{Bulk, Counts, Entry, Key, Queue, State};
 use serde::Serialize;
+use tokio::time::timeout;
 
-use super::flags::{CancelFlags, ParkedFlags, ReviveFlags, StatusFlags};
+use super::flags::{self, CancelFlags, ParkedFlags, ReviveFlags, StatusFlags};
 use super::{block_on, refusal};
 use crate::command;
 use crate::exit::{Ended, Exit, Refusal, complain, print};
 use crate::json::Written;
+use crate::signals;
 use crate::summary;
 
 /// How many keys are looked at together.
 const PAGE: usize = 256;
+/// How often a change of all keys says how far it is.
+const PROGRESS: Duration = Duration::from_secs(2);
+/// How long a signal waits for the step that is under way.
+const LAST_STEP: Duration = Duration::from_secs(5);
 
 /// `requeue status`.
 pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
@@ -105,43 +113,79 @@ async fn page(queue: &Queue, after: &mut Option<Key>) -> Result<Option<Vec<Entry
 pub(crate) fn revive(flags: &ReviveFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let queue = flags.place.to_look_at().await?;
-        if !flags.all {
-            return each(&flags.keys, "revived", "was not parked", |key| queue.revive(key)).await;
+        if flags.all {
+            return all(queue.revive_all(), "revived").await;
         }
-        let (mut revived, mut after) = (0, None);
-        while let Some(page) = page(&queue, &mut after).await? {
-            for entry in page {
-                revived += usize::from(queue.revive(entry.key).await.map_err(refusal)?);
-            }
-        }
-        complain(&format!("{revived} revived"));
-        Ok(Ended::Exit(Exit::Done))
+        let revived = queue.revive_keys(keys(&flags.keys)).await.map_err(refusal)?;
+        Ok(each(&flags.keys, &revived, "revived", "was not parked"))
     })
 }
 
 /// `requeue cancel`.
 pub(crate) fn cancel(flags: &CancelFlags) -> Result<Ended, Refusal> {
     block_on(async {
-        let queue = &flags.place.to_look_at().await?;
-        let cancel = async |key| Ok(queue.cancel(key).await?.any());
-        each(&flags.keys, "cancelled", "was not ready, waiting or parked", cancel).await
+        let queue = flags.place.to_look_at().await?;
+        if flags.all {
+            let state = flags.state.map(|state| match state {
+                flags::State::Ready => State::Ready,
+                flags::State::Waiting => State::Waiting,
+                flags::State::Processing => State::Processing,
+                flags::State::Parked => State::Parked,
+            });
+            return all(queue.cancel_all(state), "cancelled").await;
+        }
+        let cancelled = queue.cancel_keys(keys(&flags.keys)).await.map_err(refusal)?;
+        Ok(each(&flags.keys, &cancelled, "cancelled", "was not ready, waiting or parked"))
     })
 }
 
-/// Changes each key, and says how many it was true of; of those that it wasn't, which.
-async fn each(
-    keys: &[OsString],
-    done: &str,
-    not: &str,
-    change: impl AsyncFn(Key) -> Result<bool, ChangeError>,
-) -> Result<Ended, Refusal> {
-    let mut changed = 0;
-    for key in keys.iter().map(|key| key.as_bytes()) {
-        match change(Key::from(key)).await.map_err(refusal)? {
-            true => changed += 1,
-            false => complain(&format!("{}: {not}", command::escaped(key))),
+fn keys(keys: &[OsString]) -> impl Iterator<Item = Key> {
+    keys.iter().map(|key| Key::from(key.as_bytes()))
+}
+
+/// Says how many keys were changed; of those that weren't, which.
+fn each(keys: &[OsString], changed: &[bool], done: &str, not: &str) -> Ended {
+    for (key, _) in keys.iter().zip(changed).filter(|(_, changed)| !**changed) {
+        complain(&format!("{}: {not}", command::escaped(key.as_bytes())));
+    }
+    let count = changed.iter().filter(|changed| **changed).count();
+    complain(&format!("{count} {done}"));
+    Ended::Exit(if count == keys.len() { Exit::Done } else { Exit::GivenUp })
+}
+
+/// Changes all keys, says how far it is, and ends after a step when a signal comes.
+async fn all(mut bulk: Bulk, done: &str) -> Result<Ended, Refusal> {
+    let mut signalled = pin!(signals::interrupted());
+    let mut told = Instant::now();
+    loop {
+        let mut signal = None;
+        let stepped = {
+            let mut step = pin!(bulk.step());
+            tokio::select! {
+                biased;
+                number = &mut signalled => {
+                    signal = Some(number);
+                    // So that what it changes is counted.
+                    timeout(LAST_STEP, step).await.unwrap_or(Ok(true))
+                }
+                stepped = &mut step => stepped,
+            }
+        };
+        let changed = bulk.changed();
+        match (stepped.map_err(refusal)?, signal) {
+            (false, _) => {
+                complain(&format!("{changed} {done}"));
+                return Ok(Ended::Exit(Exit::Done));
+            }
+            (true, Some(signal)) => {
+                complain(&format!("{changed} {done}, and the others are as they were"));
+                return Ok(Ended::Signal(signal));
+            }
+            (true, None) if told.elapsed() >= PROGRESS => {
+                complain(&format!("{changed} {done} so far"));
+                told = Instant::now();
+            }
+            (true, None) => {}
         }
     }
-    complain(&format!("{changed} {done}"));
-    Ok(Ended::Exit(if changed == keys.len() { Exit::Done } else { Exit::GivenUp }))
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use os_display::Quotable;
 use requeue::metrics::Metrics;
-use requeue_store::{EarlyAdd, Opening, Queue, Store};
+use requeue_store::{EarlyAdd, Opening, ParkedAdd, Queue, Store};
 use tokio::sync::oneshot;
 
 pub(crate) use self::adder::add;
@@ -73,7 +73,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         let listener = Listener::of(&config).await?;
         let metrics = listener.as_ref().map(Listener::metrics);
         // It adds to the queue itself, and so creates it.
-        let queue = place.to_work_on(true, lease, early_add, &config, metrics).await?;
+        let queue = place.to_work_on(true, lease, early_add, None, &config, metrics).await?;
         let lender = Some(Arc::new(queue.clone()) as _);
         let parts = Parts { config, files, listener, stopper: Some(stopper), things: None, lender };
         run::go(parts, |runner| {
@@ -87,7 +87,8 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
 
 /// `requeue work`.
 pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
-    let WorkFlags { place, create, lease, common, stdin, serve, until_empty, unsupported } = flags;
+    let WorkFlags { place, create, lease, common, parked_add, .. } = flags;
+    let WorkFlags { stdin, serve, until_empty, unsupported, .. } = flags;
     unsupported.check()?;
     let early_add = early_add(common.early_add)?;
     let own = Own {
@@ -105,7 +106,8 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let listener = Listener::of(&config).await?;
         let metrics = listener.as_ref().map(Listener::metrics);
-        let queue = place.to_work_on(create, lease, early_add, &config, metrics).await?;
+        let queue = place.to_work_on(create, lease, early_add, parked_add, &config, metrics);
+        let queue = queue.await?;
         if until_empty {
             queue.shut_down_when_idle();
         }
@@ -145,6 +147,7 @@ impl Place {
         creates: bool,
         lease: Duration,
         early_add: Option<EarlyAdd>,
+        parked_add: Option<flags::ParkedAdd>,
         config: &Config,
         metrics: Option<&Metrics>,
     ) -> Result<Queue, Refusal> {
@@ -152,9 +155,7 @@ impl Place {
             if let Some(metrics) = metrics {
                 opening = opening.metrics(metrics);
             }
-            if let Some(early_add) = early_add {
-                opening = opening.early_add(early_add);
-            }
+            let opening = with_settings(opening, early_add, parked_add);
             let opening = opening.lease(lease).backoff(config.base_delay, config.max_delay);
             match config.retries {
                 Some(retries) => opening.max_failures(retries.saturating_add(1)),
@@ -214,6 +215,24 @@ impl Place {
         })
         .await
     }
+}
+
+/// With the settings that a new queue gets, and that one which exists has to have.
+fn with_settings(
+    mut opening: Opening,
+    early_add: Option<EarlyAdd>,
+    parked_add: Option<flags::ParkedAdd>,
+) -> Opening {
+    if let Some(early_add) = early_add {
+        opening = opening.early_add(early_add);
+    }
+    if let Some(parked_add) = parked_add {
+        opening = opening.parked_add(match parked_add {
+            flags::ParkedAdd::Revive => ParkedAdd::Revive,
+            flags::ParkedAdd::Keep => ParkedAdd::Keep,
+        });
+    }
+    opening
 }
 
 /// The file that SQLite keeps in memory.

@@ -41,6 +41,8 @@ fn lines(say: Say) -> impl SubscriberInitExt {
     // What drivers warn of comes out of that.
     let ours = Targets::new()
         .with_target("requeue_store", LevelFilter::WARN)
+        // The program says that by itself.
+        .with_target("requeue_store::parked", LevelFilter::OFF)
         .with_target("requeue_store::outage", LevelFilter::INFO);
     tracing_subscriber::registry().with(lines.with_filter(ours))
 }

@@ -43,7 +43,7 @@ pub(crate) fn status(dir: &Path) -> [u64; 4] {
 fn what_is_added_is_worked_on() {
     let dir = directory("store_added");
     let ended = add(&dir, &["a", "b", "a"]);
-    assert!(ended.stderr.contains("3 adds, 1 coalesced in "), "{}", ended.stderr);
+    assert!(ended.stderr.contains("3 adds: 2 new, 1 coalesced in "), "{}", ended.stderr);
     assert_eq!(status(&dir), [2, 0, 0, 0]);
     let text = call(&dir, "status", &[]).text();
     assert!(text.starts_with("ready       2, for ") && text.ends_with("parked      0\n"), "{text}");
@@ -74,7 +74,7 @@ fn keys_are_read_in_the_formats_of_run() {
     };
     let (code, said) = read(&[], b"a\nb\n\na");
     assert_eq!(code, Some(0));
-    assert!(said.contains("3 adds, 1 coalesced in "), "{said}");
+    assert!(said.contains("3 adds: 2 new, 1 coalesced in "), "{said}");
     let records = [
         r#"{"key":"low","priority":-3}"#,
         r#"{"key":"high","priority":7}"#,
@@ -86,7 +86,7 @@ fn keys_are_read_in_the_formats_of_run() {
     ];
     let (code, said) = read(&["--input", "json"], records.join("\n").as_bytes());
     assert_eq!(code, Some(3));
-    assert!(said.contains("5 adds, 0 coalesced, 1 cancelled, 1 bad record in "), "{said}");
+    assert!(said.contains("5 adds: 5 new, 1 cancelled, 1 bad record in "), "{said}");
     assert_eq!(status(&dir), [4, 1, 0, 0]);
     assert_eq!(call(&dir, "cancel", &["late"]).code(), Some(0));
     let ended = work(&dir, &["-j1", "-c", "printf '%s\\n' \"$1\""]);
@@ -135,7 +135,7 @@ fn a_key_may_have_any_bytes_but_nul_and_not_too_many() {
     assert_eq!(ended.code(), Some(3));
     let said = "record 9: no key: it has 2049 bytes, more than one can have (2048)";
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
-    assert!(ended.stderr.contains("9 adds, 0 coalesced, 1 bad record in "), "{}", ended.stderr);
+    assert!(ended.stderr.contains("9 adds: 9 new, 1 bad record in "), "{}", ended.stderr);
     let named = call(&dir, "add", &["ok", &"y".repeat(2049), ""]);
     assert_eq!(named.code(), Some(3));
     assert!(named.stderr.contains("\"...: no key: it has 2049 bytes"), "{}", named.stderr);
@@ -164,7 +164,8 @@ fn what_fails_is_tried_again_and_parked_in_the_end() {
     assert_eq!(ended.code(), Some(1));
     assert_eq!(ended.sorted(), ["bad\tkey 1", "bad\tkey 2", "bad\tkey 3", "fatal 1", "good 1"]);
     assert_eq!((ended.count("failures"), ended.count("given up")), (4, 2), "{}", ended.stderr);
-    let said = "\"bad\\tkey\": given up after 3 attempts: exit status: 3";
+    let said =
+        "\"bad\\tkey\": parked (`requeue revive` runs it again) after 3 attempts: exit status: 3\n";
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
     let dead = std::fs::read_to_string(dir.join("dead")).unwrap();
     assert_eq!(dead, "fatal\nbad\tkey\n");
@@ -175,20 +176,62 @@ fn what_fails_is_tried_again_and_parked_in_the_end() {
     let wanted = [("bad\\tkey", "3", "exit status: 3"), ("fatal", "1", "exit status: 9")];
     assert_eq!(told, wanted, "{parked}");
 
-    // An add alone does not bring it back.
-    let ended = add(&dir, &["fatal"]);
-    assert!(
-        ended.stderr.contains("0 adds, 0 coalesced, 1 parked, and left so (--revive) in "),
-        "{}",
-        ended.stderr
-    );
-    assert_eq!(status(&dir), [0, 0, 0, 2]);
+    // An add brings it back.
     let json = call(&dir, "parked", &["--json"]);
-    let ended = end(&mut requeue(&dir, "add", &["--revive", "--input", "json"]), &json.stdout);
-    assert!(ended.stderr.contains("2 adds, 0 coalesced in "), "{}", ended.stderr);
+    let ended = add(&dir, &["fatal", "new", "new"]);
+    assert!(ended.stderr.contains("3 adds: 1 new, 1 coalesced, 1 revived in "), "{}", ended.stderr);
+    assert_eq!(call(&dir, "cancel", &["new"]).code(), Some(0));
+    assert_eq!(status(&dir), [1, 0, 0, 1]);
+    let args = ["--summary", "json", "--input", "json"];
+    let ended = end(&mut requeue(&dir, "add", &args), &json.stdout);
+    let counts: serde_json::Value = serde_json::from_str(&ended.stderr).expect("it is JSON");
+    let count = |name: &str| counts[name].as_u64().expect(name);
+    let counts = ["adds", "new", "coalesced", "dirty", "held", "revived", "parked"].map(count);
+    assert_eq!(counts, [2, 0, 1, 0, 0, 1, 0], "{}", ended.stderr);
     let ended = work(&dir, &["-j1", "-c", "echo \"$1 $REQUEUE_ATTEMPT\""]);
     assert_eq!(ended.sorted(), ["bad\tkey 1", "fatal 1"]);
     assert_eq!(status(&dir), [0; 4]);
+}
+
+#[test]
+fn a_queue_may_keep_parked_keys() {
+    let dir = directory("store_keeps");
+    let ended = add(&dir, &["--parked-add", "keep", "k"]);
+    assert!(ended.stderr.contains("1 add: 1 new in "), "{}", ended.stderr);
+    assert_eq!(work(&dir, &["--retries", "0", "false"]).code(), Some(1));
+    let ended = add(&dir, &["k", "k", "new"]);
+    let said = "3 adds: 1 new, 2 left parked (--revive revives them) in ";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    assert_eq!(status(&dir), [1, 0, 0, 1]);
+    let ended = call(&dir, "add", &["--parked-add", "revive", "k"]);
+    assert_eq!(ended.code(), Some(2));
+    assert!(ended.stderr.contains("its parked adds are Keep, not Revive"), "{}", ended.stderr);
+    let ended = add(&dir, &["--revive", "k"]);
+    assert!(ended.stderr.contains("1 add: 1 revived in "), "{}", ended.stderr);
+    assert_eq!(status(&dir), [2, 0, 0, 0]);
+    // What a run reads is to be run.
+    assert_eq!(work(&dir, &["--retries", "0", "false"]).code(), Some(1));
+    let ended = end(&mut requeue(&dir, "run", &["true"]), "k\n");
+    assert!(ended.stderr.contains("0 given up, 1 revived in "), "{}", ended.stderr);
+    assert_eq!(status(&dir), [0, 0, 0, 1]);
+}
+
+/// A key that was added while its last attempt ran is not parked, and nobody says so.
+#[test]
+fn only_what_is_parked_is_reported_as_parked() {
+    let dir = directory("store_added_meanwhile");
+    let mut gate = Gate::new(&dir);
+    add(&dir, &["k"]);
+    let script = "echo up $REQUEUE_ATTEMPT; read _ <gate; exit 1";
+    let args = ["--until-empty", "--retries", "0", "-c", script];
+    let mut live = Live::spawn(&mut requeue(&dir, "work", &args));
+    live.wait_for("up 1");
+    add(&dir, &["k"]);
+    gate.open(2);
+    let ended = live.end();
+    assert_eq!(ended.count("failures"), 2, "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches(": parked (`requeue revive`").count(), 1, "{}", ended.stderr);
+    assert_eq!((ended.count("given up"), status(&dir)), (1, [0, 0, 0, 1]));
 }
 
 #[test]
@@ -212,6 +255,15 @@ fn parked_keys_are_revived_and_cancelled_by_name_or_all() {
     let ended = call(&dir, "revive", &["--all"]);
     assert!(ended.stderr.contains("297 revived"), "{}", ended.stderr);
     assert_eq!(status(&dir), [298, 0, 0, 0]);
+    add(&dir, &["--after", "1h", "late", "later"]);
+    let ended = call(&dir, "cancel", &["--all", "--state", "waiting"]);
+    assert!(ended.stderr.contains("requeue: 2 cancelled\n"), "{}", ended.stderr);
+    assert_eq!(status(&dir), [298, 0, 0, 0]);
+    let ended = call(&dir, "cancel", &["--all"]);
+    assert!(ended.stderr.contains("requeue: 298 cancelled\n"), "{}", ended.stderr);
+    assert_eq!((ended.code(), status(&dir)), (Some(0), [0; 4]));
+    assert_eq!(call(&dir, "cancel", &["--state", "ready", "k"]).code(), Some(2));
+    assert_eq!(call(&dir, "cancel", &["--all", "k"]).code(), Some(2));
     assert_eq!(call(&dir, "revive", &[]).code(), Some(2));
     assert_eq!(call(&dir, "revive", &["--all", "k"]).code(), Some(2));
 }
@@ -227,7 +279,7 @@ fn what_another_process_adds_is_worked_on_at_once() {
     // Once more, however often it comes.
     add(&dir, &["k"]);
     let ended = add(&dir, &["k"]);
-    assert!(ended.stderr.contains("1 add, 1 coalesced in "), "{}", ended.stderr);
+    assert!(ended.stderr.contains("1 add: 1 coalesced in "), "{}", ended.stderr);
     assert_eq!(status(&dir), [0, 0, 1, 0]);
     assert!(call(&dir, "status", &[]).text().contains("processing  1, 1 to run once more"));
     gate.open(2);

@@ -119,7 +119,9 @@ pub(super) async fn call(verb: Verb, queue: Queue, item: Option<Item>) -> (Said,
     let its = || item.expect("it is there");
     let said = match verb {
         Verb::Add => Said::Added(queue.add("a").await.expect("added in the end")),
-        Verb::AddAll => Said::New(queue.add_all(["a", "b", "c"]).await.expect("added in the end")),
+        Verb::AddAll => {
+            Said::New(queue.add_all(["a", "b", "c"]).await.expect("added in the end").new)
+        }
         Verb::Get | Verb::Listen => {
             let item = queue.get().await.expect("it is not shut down");
             return (Said::Attempt(item.attempt()), Some(item));

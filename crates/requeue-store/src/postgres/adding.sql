@@ -48,7 +48,12 @@ create function requeue.wants_exactly(said smallint) returns boolean language sq
 create function requeue.wants_revival(said smallint) returns boolean language sql immutable
     return said & 4 = 4;
 
--- Adds them, in the order of the keys. Answers 0 to 4 for new, coalesced, dirty, held, parked.
+-- The name of an answer to an add.
+create function requeue.answer_name(answer smallint) returns text language sql immutable
+    return (array['new', 'coalesced', 'dirty', 'held', 'parked', 'locked', 'revived'])[answer + 1];
+
+-- Adds them, in the order of the keys. Answers as `answer_name` names them; 5, locked, is `add_free`'s
+-- alone.
 create function requeue.add_all(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[]
@@ -94,6 +99,7 @@ begin
                     case when not w.is_due and w.at <= t then 0 else o.not_before end,
                     case when o.anew then null else k.error end,
                     case
+                        when k.state = 2 then 6
                         when w.at > excluded.at then 3
                         when w.is_due then 1
                         when w.at <= t then case o.state when 1 then 2 else 0 end
@@ -126,7 +132,7 @@ begin
                     end as merged
                 ) w
             )
-        where k.state <> 2 or requeue.wants_revival(excluded.said)
+        where k.state <> 2 or place.revive or requeue.wants_revival(excluded.said)
         returning k.key, k.state, k.at, k.said
     )
     select array_agg(

@@ -34,8 +34,9 @@
 //! committed. The queue has to be there, by somebody who opened it, or by `requeue.open`.
 //!
 //! ```sql
-//! select requeue.open('mail');                       -- requeue.open('mail', true): EarlyAdd::Hold
-//! select requeue.add('mail', 'alice');               -- new, coalesced, dirty, held or parked
+//! select requeue.open('mail');                       -- hold => true: EarlyAdd::Hold
+//!                                                    -- revive => false: ParkedAdd::Keep
+//! select requeue.add('mail', 'alice');      -- new, coalesced, dirty, held, revived or parked
 //! select requeue.add('mail', 'bob', '10 min', merge => 'latest', priority => 'high',
 //!                    reasons => 5, revive => true);
 //! select requeue.add_many('mail', array['carol', 'dave']);         -- how many are new
@@ -94,8 +95,8 @@ pub(crate) use self::address::Address;
 use self::listening::Listener;
 use self::sessions::Sessions;
 use self::verbs::Lows;
-use crate::add::{Added, Cancelled, EarlyAdd};
-use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place, Renewed};
+use crate::add::{Added, Cancelled};
+use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place, Renewed, Settings};
 use crate::error::{ConnectError, Fault};
 use crate::inspect::{Counts, Entry, State};
 use crate::key::Key;
@@ -203,10 +204,10 @@ impl Engine for Postgres {
         Box::pin(schema::migrate(&self.sessions))
     }
 
-    fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place> {
+    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
         Box::pin(async move {
             schema::check(&self.sessions).await?;
-            self.sessions.open(name, early_add).await
+            self.sessions.open(name, settings).await
         })
     }
 
@@ -263,12 +264,17 @@ impl Engine for Postgres {
         Box::pin(async move { self.renewals.renew(queue, &held, lease).await })
     }
 
-    fn cancel<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Cancelled> {
-        Box::pin(self.sessions.cancel(queue, key))
+    fn cancel<'a>(
+        &'a self,
+        queue: &'a Place,
+        keys: Vec<Key>,
+        only: Option<State>,
+    ) -> Answer<'a, Vec<Option<Cancelled>>> {
+        Box::pin(async move { self.sessions.cancel(queue, &keys, only).await })
     }
 
-    fn revive<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, bool> {
-        Box::pin(self.sessions.revive(queue, key))
+    fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>> {
+        Box::pin(async move { self.sessions.revive(queue, &keys).await })
     }
 
     fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {

@@ -1,15 +1,21 @@
 -- For everybody, and what they need.
 
--- The number of a queue, which is made if there is none, and whether its adds are held back.
-create function requeue.open(name text, hold boolean default false, out id integer, out holds boolean)
+-- The number and the settings of a queue, which is made if there is none: whether its adds are held
+-- back, and whether they revive parked keys.
+create function requeue.open(
+    name text, hold boolean default false, revive boolean default true,
+    out id integer, out holds boolean, out revives boolean
+)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 begin
-    select q.id, q.hold into open.id, open.holds from requeue.queues q where q.name = open.name;
+    select q.id, q.hold, q.revive into open.id, open.holds, open.revives
+    from requeue.queues q where q.name = open.name;
     if not found then
-        insert into requeue.queues (name, hold) values (open.name, open.hold)
+        insert into requeue.queues (name, hold, revive) values (open.name, open.hold, open.revive)
         on conflict do nothing;
-        select q.id, q.hold into open.id, open.holds from requeue.queues q where q.name = open.name;
+        select q.id, q.hold, q.revive into open.id, open.holds, open.revives
+        from requeue.queues q where q.name = open.name;
     end if;
 end $$;
 
@@ -37,7 +43,7 @@ begin
         array[greatest(ceil(extract(epoch from after) * 1000000), 0)::bigint],
         array[how + case when revive then 4 else 0 end]::smallint[], array[band]::smallint[],
         array[reasons], array[1]);
-    return (array['new', 'coalesced', 'dirty', 'held', 'parked'])[answers[1] + 1];
+    return requeue.answer_name(answers[1]);
 end $$;
 
 create function requeue.add(

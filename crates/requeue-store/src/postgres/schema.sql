@@ -9,6 +9,8 @@ create table requeue.queues (
     name text collate "C" not null unique,
     -- Whether nothing runs before a backoff has passed; if not, an add takes the place of a delayed one.
     hold boolean not null,
+    -- Whether an add revives a parked key; if not, only an add that asks for it does.
+    revive boolean not null default true,
     -- Until when somebody may be waiting: where nobody is, nobody is notified.
     waited_until bigint not null default 0
 );

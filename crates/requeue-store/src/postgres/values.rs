@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use tokio_postgres::Row as SqlRow;
 
-use crate::add::{Add, EarlyAdd, Merge, Priority};
-use crate::engine::{Asked, Backoff, Delay, Failing, How, Place};
-use crate::inspect::Entry;
+use crate::add::{Add, EarlyAdd, Merge, ParkedAdd, Priority};
+use crate::engine::{Asked, Backoff, Delay, Failing, How, Place, Settings};
+use crate::inspect::{Entry, State};
 use crate::row::{Row, Run};
 use crate::time::micros;
 
@@ -67,10 +67,21 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// A queue's number, and whether its adds are held back.
+/// A queue's number, whether its adds are held back, and whether they revive parked keys.
 pub(super) fn place(name: &str, row: &SqlRow) -> Place {
     let early_add = if row.get(1) { EarlyAdd::Hold } else { EarlyAdd::Replace };
-    Place::new(row.get::<_, i32>(0).into(), name, early_add)
+    let parked_add = if row.get(2) { ParkedAdd::Revive } else { ParkedAdd::Keep };
+    Place::new(row.get::<_, i32>(0).into(), name, Settings { early_add, parked_add })
+}
+
+/// As `requeue.cancel` has states.
+pub(super) const fn number_of(state: State) -> i32 {
+    match state {
+        State::Ready => 0,
+        State::Waiting => 1,
+        State::Processing => 2,
+        State::Parked => 3,
+    }
 }
 
 pub(super) const fn is_hold(early_add: EarlyAdd) -> bool {

@@ -7,11 +7,11 @@ use tokio_postgres::types::ToSql;
 
 use super::sessions::Sessions;
 use super::values::{
-    COLUMNS, Rest, asked, count, failing, how_to_add, how_to_end, is_hold, number, numbers, place,
-    seen, unsigned,
+    COLUMNS, Rest, asked, count, failing, how_to_add, how_to_end, is_hold, number, number_of,
+    numbers, place, seen, unsigned,
 };
-use crate::add::{Added, Cancelled, EarlyAdd};
-use crate::engine::{Ask, Claim, Claimed, End, HandOut, Place, Renewed};
+use crate::add::{Added, Cancelled, ParkedAdd};
+use crate::engine::{Ask, Claim, Claimed, End, HandOut, Place, Renewed, Settings};
 use crate::error::Fault;
 use crate::inspect::{Counts, Entry, State};
 use crate::key::Key;
@@ -29,14 +29,15 @@ macro_rules! ends {
 }
 
 impl Sessions {
-    pub(super) async fn open(&self, name: &str, early_add: EarlyAdd) -> Result<Place, Fault> {
-        let sql = "select id, holds from requeue.open($1, $2)";
-        let row = self.row(sql, &[&name, &is_hold(early_add)]).await?;
+    pub(super) async fn open(&self, name: &str, settings: Settings) -> Result<Place, Fault> {
+        let sql = "select id, holds, revives from requeue.open($1, $2, $3)";
+        let revives = settings.parked_add == ParkedAdd::Revive;
+        let row = self.row(sql, &[&name, &is_hold(settings.early_add), &revives]).await?;
         Ok(place(name, &row))
     }
 
     pub(super) async fn find(&self, name: &str) -> Result<Option<Place>, Fault> {
-        let sql = "select id, hold from requeue.queues where name = $1";
+        let sql = "select id, hold, revive from requeue.queues where name = $1";
         let rows = self.rows(sql, &[&name]).await?;
         Ok(rows.first().map(|row| place(name, row)))
     }
@@ -93,6 +94,7 @@ impl Sessions {
                 2 => Some(Added::Dirty),
                 3 => Some(Added::Held),
                 4 => Some(Added::Parked),
+                6 => Some(Added::Revived),
                 _ => None,
             };
         }
@@ -196,20 +198,38 @@ impl Sessions {
         Ok(renewed)
     }
 
-    pub(super) async fn cancel(&self, queue: &Place, key: &Key) -> Result<Cancelled, Fault> {
-        let sql = "select ready, dirty, waiting, parked from requeue.cancel($1, $2)";
-        let row = self.row(sql, &[&number(queue), &&**key]).await?;
-        Ok(Cancelled {
-            ready: row.get(0),
-            dirty: row.get(1),
-            waiting: row.get(2),
-            parked: row.get(3),
-        })
+    pub(super) async fn cancel(
+        &self,
+        queue: &Place,
+        keys: &[Key],
+        only: Option<State>,
+    ) -> Result<Vec<Option<Cancelled>>, Fault> {
+        let sql = "select locked, cancelled, took from requeue.cancel($1, $2, $3)";
+        let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+        let row = self.row(sql, &[&number(queue), &bytes, &only.map(number_of)]).await?;
+        let mut cancelled = vec![Some(Cancelled::default()); keys.len()];
+        numbers(&row, 0).into_iter().for_each(|n| cancelled[n] = None);
+        let took: Vec<i32> = row.get(2);
+        for (n, took) in numbers(&row, 1).into_iter().zip(took) {
+            let has = |bit| took & bit != 0;
+            let (ready, dirty, waiting, parked) = (has(1), has(2), has(4), has(8));
+            cancelled[n] = Some(Cancelled { ready, dirty, waiting, parked });
+        }
+        Ok(cancelled)
     }
 
-    pub(super) async fn revive(&self, queue: &Place, key: &Key) -> Result<bool, Fault> {
-        let row = self.row("select requeue.revive($1, $2)", &[&number(queue), &&**key]).await?;
-        Ok(row.get(0))
+    pub(super) async fn revive(
+        &self,
+        queue: &Place,
+        keys: &[Key],
+    ) -> Result<Vec<Option<bool>>, Fault> {
+        let sql = "select locked, revived from requeue.revive($1, $2)";
+        let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+        let row = self.row(sql, &[&number(queue), &bytes]).await?;
+        let mut revived = vec![Some(false); keys.len()];
+        numbers(&row, 0).into_iter().for_each(|n| revived[n] = None);
+        numbers(&row, 1).into_iter().for_each(|n| revived[n] = Some(true));
+        Ok(revived)
     }
 
     pub(super) async fn look_up(&self, queue: &Place, key: &Key) -> Result<Option<Entry>, Fault> {

@@ -335,53 +335,110 @@ begin
     end loop;
 end $$;
 
-create function requeue.cancel(
-    in_queue integer, in_key bytea,
-    out ready boolean, out dirty boolean, out waiting boolean, out parked boolean
+-- Locks those of the keys that are there, for a change. A single key is waited for. Of several those
+-- that others have locked are left out: a batch is not held up by one of them. Answers the numbers of
+-- the locked ones here, where they are, and the numbers that others have locked.
+create function requeue.lock(
+    in_queue integer, in_keys bytea[], out numbers integer[], out ids tid[], out locked integer[]
 )
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '5s' set enable_seqscan = off as $$
-declare
-    k requeue.keys;
-    t bigint;
+language plpgsql as $$
 begin
-    select * into k from requeue.keys x where x.queue = in_queue and x.key = in_key for update;
-    t := requeue.now();
-    ready := coalesce(k.state = 0 and k.at <= t, false);
-    dirty := coalesce(k.state = 1 and k.at <= t, false);
-    waiting := coalesce(k.at > t, false);
-    parked := coalesce(k.state = 2, false);
-    if k.key is not null then
-        k := requeue.forgotten(k);
-        k.at := null;
-        k.adds := 0;
-        k.reasons := 0;
-        k.state := case k.state when 1 then 1 else 0 end;
-        perform requeue.keep(k);
+    if cardinality(in_keys) = 1 then
+        select array_agg(1), array_agg(f.id) into numbers, ids from (
+            select x.ctid as id from requeue.keys x
+            where x.queue = in_queue and x.key = in_keys[1] for update
+        ) f;
+    else
+        select array_agg(f.n), array_agg(f.id) into numbers, ids from (
+            select e.n::integer, h.id
+            from (
+                select * from unnest(in_keys) with ordinality as b (key, n) order by b.key
+            ) e, lateral (
+                select x.ctid as id from requeue.keys x
+                where x.queue = in_queue and x.key = e.key for update skip locked
+            ) h
+        ) f;
+    end if;
+    numbers := coalesce(numbers, '{}');
+    ids := coalesce(ids, '{}');
+    locked := '{}';
+    if cardinality(numbers) < cardinality(in_keys) and cardinality(in_keys) > 1 then
+        select coalesce(array_agg(e.n), '{}') into locked
+        from unnest(in_keys) with ordinality as e (key, n)
+        where e.n <> all (numbers)
+            and exists (select from requeue.keys x where x.queue = in_queue and x.key = e.key);
     end if;
 end $$;
 
--- Whether the key was parked, which is ready now.
-create function requeue.revive(in_queue integer, in_key bytea) returns boolean
+-- Cancels the keys that are in this state, or in any: 0 ready, 1 waiting, 2 with a worker, 3 parked.
+-- The numbers of those in the batch of which something was taken, and the sum of what: 1 ready,
+-- 2 dirty, 4 waiting, 8 parked.
+create function requeue.cancel(
+    in_queue integer, in_keys bytea[], in_state integer,
+    out cancelled integer[], out took integer[], out locked integer[]
+)
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '5s' set enable_seqscan = off as $$
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
-    k requeue.keys;
     t bigint;
+    held record;
+    gone tid[];
+    running tid[];
 begin
-    select * into k from requeue.keys x
-    where x.queue = in_queue and x.key = in_key and x.state = 2 for update;
-    if k.key is null then
-        return false;
-    end if;
+    held := requeue.lock(in_queue, in_keys);
+    locked := held.locked;
     t := requeue.now();
-    k := requeue.forgotten(k);
-    k.state := 0;
-    k.at := t;
-    k.since := t;
-    perform requeue.keep(k);
-    perform requeue.wake(in_queue);
-    return true;
+    select coalesce(array_agg(f.n), '{}'), coalesce(array_agg(f.took), '{}'),
+        array_agg(f.id) filter (where f.state <> 1), array_agg(f.id) filter (where f.state = 1)
+    into cancelled, took, gone, running
+    from (
+        select p.n, x.ctid as id, x.state,
+            case
+                when x.state = 2 then 8
+                when x.at is null then 0
+                when x.at > t then 4
+                when x.state = 1 then 2
+                else 1
+            end as took,
+            case x.state when 1 then 2 when 2 then 3 else case when x.at <= t then 0 else 1 end end
+                as stands
+        from unnest(held.numbers, held.ids) as p (n, id), lateral (
+            select y.ctid, y.state, y.at from requeue.keys y where y.ctid = p.id
+        ) x
+    ) f
+    where in_state is null or f.stands = in_state;
+    delete from requeue.keys x where x.ctid = any (gone);
+    update requeue.keys x set at = null, adds = 0, reasons = 0, failures = 0, steps = 0, until = 0,
+        not_before = 0, error = null
+    where x.ctid = any (running);
+end $$;
+
+-- Makes parked keys ready. The numbers of those in the batch that were parked.
+create function requeue.revive(
+    in_queue integer, in_keys bytea[], out revived integer[], out locked integer[]
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+    t bigint;
+    held record;
+begin
+    held := requeue.lock(in_queue, in_keys);
+    locked := held.locked;
+    t := requeue.now();
+    with changed as (
+        update requeue.keys x set state = 0, at = t, since = t, failures = 0, steps = 0, until = 0,
+            not_before = 0, error = null
+        from unnest(held.numbers, held.ids) as p (n, id)
+        where x.ctid = p.id and x.state = 2
+        returning p.n
+    )
+    select coalesce(array_agg(c.n), '{}') into revived from changed c;
+    if revived <> '{}' then
+        perform requeue.wake(in_queue);
+    end if;
 end $$;
 
 -- Whether no key is ready, waiting or with a worker.

@@ -63,8 +63,10 @@ pub(crate) use self::options::Options;
 use self::scripts::{CLOCK, Script, Scripts};
 use self::values::Values;
 use self::waking::Waiting;
-use crate::add::{Added, Cancelled, EarlyAdd};
-use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place, Renewed};
+use crate::add::{Added, Cancelled, EarlyAdd, ParkedAdd};
+use crate::engine::{
+    Answer, Ask, Claim, Claimed, Cursor, End, Engine, Place, Renewed, Settings, Walked,
+};
 use crate::error::Fault;
 use crate::inspect::{Counts, Entry, State};
 use crate::key::Key;
@@ -205,17 +207,14 @@ impl Redis {
         self.check(None).await
     }
 
-    /// The queue, which is made with these early adds, if any are said.
-    async fn opened(
-        &self,
-        name: &str,
-        early_add: Option<EarlyAdd>,
-    ) -> Result<Option<Place>, Fault> {
+    /// The queue, which is made with these settings, if any are given.
+    async fn opened(&self, name: &str, settings: Option<Settings>) -> Result<Option<Place>, Fault> {
         self.check(Some(name)).await?;
         let (key, slot) = names::queue(name);
         let mut open = self.scripts.open.with(&[key]);
-        if let Some(early_add) = early_add {
+        if let Some(Settings { early_add, parked_add }) = settings {
             open.arg(u8::from(early_add == EarlyAdd::Hold)).arg(self.shards);
+            open.arg(u8::from(parked_add == ParkedAdd::Keep));
         }
         let answer = self.nodes.run(slot, &open, Some(&self.scripts.open)).await?;
         if matches!(&answer, Value::Array(said) if said.first() == Some(&Value::Nil)) {
@@ -225,6 +224,8 @@ impl Redis {
         let (held, count) = (said.number::<u8>()?, said.number::<u16>()?);
         let is_new = said.number::<u8>()? == 1;
         let early_add = if held == 1 { EarlyAdd::Hold } else { EarlyAdd::Replace };
+        let keeps = said.number::<u8>()? == 1;
+        let parked_add = if keeps { ParkedAdd::Keep } else { ParkedAdd::Revive };
         if !(1..=names::MOST).contains(&count) {
             return Err(Fault::refused(format!("{}: {count} shards are too many", self.address)));
         }
@@ -253,7 +254,7 @@ impl Redis {
         }
         lock(&self.queues).entry(name.to_owned()).or_insert(shards);
         let id = self.places.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(Place::new(id, name, early_add)))
+        Ok(Some(Place::new(id, name, Settings { early_add, parked_add })))
     }
 }
 
@@ -276,8 +277,8 @@ impl Engine for Redis {
         Box::pin(self.migrated())
     }
 
-    fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place> {
-        Box::pin(async move { self.opened(name, Some(early_add)).await?.ok_or_else(garbled) })
+    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
+        Box::pin(async move { self.opened(name, Some(settings)).await?.ok_or_else(garbled) })
     }
 
     fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
@@ -298,7 +299,7 @@ impl Engine for Redis {
             let (shards, number) = self.find(queue, &first.key)?;
             let mut command = self.scripts.add.on(&shards[number]);
             command.arg(held(queue));
-            asks.iter().for_each(|ask| values::ask(&mut command, ask));
+            asks.iter().for_each(|ask| values::ask(&mut command, ask, queue));
             let line = (Line::WaitingAdds, WAIT);
             let ran = self.run_and_wait(&shards[number], &self.scripts.add, &command, line).await;
             let (answer, replicas) = ran?;
@@ -360,24 +361,43 @@ impl Engine for Redis {
         })
     }
 
-    fn cancel<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Cancelled> {
+    fn cancel<'a>(
+        &'a self,
+        queue: &'a Place,
+        keys: Vec<Key>,
+        only: Option<State>,
+    ) -> Answer<'a, Vec<Option<Cancelled>>> {
         Box::pin(async move {
-            let (shards, number) = self.find(queue, key)?;
+            let Some(first) = keys.first() else { return Ok(Vec::new()) };
+            let (shards, number) = self.find(queue, first)?;
             let mut command = self.scripts.cancel.on(&shards[number]);
-            command.arg(&**key);
+            command.arg(values::name_of(only));
+            keys.iter().for_each(|key| _ = command.arg(&**key));
             let answer = self.run(&shards[number], &self.scripts.cancel, &command).await?;
-            values::cancelled(answer)
+            values::cancelled(answer, keys.len())
         })
     }
 
-    fn revive<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, bool> {
+    fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>> {
         Box::pin(async move {
-            let (shards, number) = self.find(queue, key)?;
+            let Some(first) = keys.first() else { return Ok(Vec::new()) };
+            let (shards, number) = self.find(queue, first)?;
             let mut command = self.scripts.revive.on(&shards[number]);
-            command.arg(&**key);
+            keys.iter().for_each(|key| _ = command.arg(&**key));
             let answer = self.run(&shards[number], &self.scripts.revive, &command).await?;
-            Ok(values::number(answer)? == 1)
+            let digits = values::digits(answer, keys.len())?;
+            Ok(digits.into_iter().map(|digit| Some(digit == b'1')).collect())
         })
+    }
+
+    fn walk<'a>(
+        &'a self,
+        queue: &'a Place,
+        state: Option<State>,
+        from: Option<Cursor>,
+        limit: usize,
+    ) -> Answer<'a, Walked> {
+        Box::pin(self.walked(queue, state, from, limit))
     }
 
     fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {

@@ -6,23 +6,24 @@ use redis::{Cmd, Value};
 
 use super::faults::garbled;
 use crate::add::{Add, Added, Cancelled, Merge, Priority};
-use crate::engine::{Ask, Asked, Claimed, Delay, End, Failing, HandOut, How};
+use crate::engine::{Ask, Asked, Claimed, Delay, End, Failing, HandOut, How, Place};
 use crate::error::Fault;
-use crate::inspect::Counts;
+use crate::inspect::{Counts, State};
 use crate::row::{Row, Run};
 use crate::time::micros;
 
 /// Of `most`, when nothing parks a key by itself.
 const NEVER_PARKED: u64 = 1 << 33;
 
-pub(super) fn ask(to: &mut Cmd, ask: &Ask) {
-    let Add { after, merge, priority, reasons, revives } = ask.add;
+pub(super) fn ask(to: &mut Cmd, ask: &Ask, queue: &Place) {
+    let Add { after, merge, priority, reasons, .. } = ask.add;
     let merge = match merge {
         Merge::Earliest => "earliest",
         Merge::Latest => "latest",
         Merge::Exactly => "exactly",
     };
-    let (delay, priority, revives) = (micros(after), priority.number(), u8::from(revives));
+    let (delay, priority) = (micros(after), priority.number());
+    let revives = u8::from(queue.revives(&ask.add));
     let said = format!("{delay} {merge} {} {reasons} {priority} {revives}", ask.adds);
     to.arg(&*ask.key).arg(said);
 }
@@ -136,14 +137,30 @@ pub(super) fn added(digit: u8) -> Result<Added, Fault> {
         b'2' => Added::Dirty,
         b'3' => Added::Held,
         b'4' => Added::Parked,
+        b'6' => Added::Revived,
         _ => return Err(garbled()),
     })
 }
 
-pub(super) fn cancelled(value: Value) -> Result<Cancelled, Fault> {
-    let digits = digits(value, 4)?;
-    let took = |at: usize| digits[at] == b'1';
-    Ok(Cancelled { ready: took(0), dirty: took(1), waiting: took(2), parked: took(3) })
+/// Four digits for each.
+pub(super) fn cancelled(value: Value, count: usize) -> Result<Vec<Option<Cancelled>>, Fault> {
+    let digits = digits(value, 4 * count)?;
+    let cancelled = |digits: &[u8]| {
+        let took = |at: usize| digits[at] == b'1';
+        Cancelled { ready: took(0), dirty: took(1), waiting: took(2), parked: took(3) }
+    };
+    Ok(digits.chunks_exact(4).map(|digits| Some(cancelled(digits))).collect())
+}
+
+/// As cancel.lua has states.
+pub(super) const fn name_of(state: Option<State>) -> &'static str {
+    match state {
+        None => "any",
+        Some(State::Ready) => "ready",
+        Some(State::Waiting) => "waiting",
+        Some(State::Processing) => "processing",
+        Some(State::Parked) => "parked",
+    }
 }
 
 /// What claim.lua answers. Epochs are the shard's.

@@ -8,7 +8,7 @@ use redis::Value;
 use super::names::Shard;
 use super::values::{self, Values};
 use super::{Redis, epoch_of};
-use crate::engine::Place;
+use crate::engine::{Cursor, Place, Walked};
 use crate::error::Fault;
 use crate::inspect::{Counts, Entry, State};
 use crate::key::Key;
@@ -58,6 +58,77 @@ impl Redis {
         Ok(found.into_values().collect())
     }
 
+    /// One shard after the other. Parked keys come in order. A step through the others is a step of
+    /// a scan, which may have more or fewer keys than `limit`.
+    pub(super) async fn walked(
+        &self,
+        queue: &Place,
+        state: Option<State>,
+        from: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Walked, Fault> {
+        let shards = self.shards_of(queue)?;
+        let is_parked = state == Some(State::Parked);
+        let begin = if is_parked { b"-".to_vec() } else { b"0".to_vec() };
+        let (number, at) = from.map_or_else(|| (0, begin.clone()), |from| (from.shard, from.at));
+        let Some(shard) = shards.get(number) else { return Ok(Walked::default()) };
+        let (keys, at) = if is_parked {
+            let mut command = self.scripts.parked.on(shard);
+            command.arg(&at).arg(limit);
+            let parked = self.run(shard, &self.scripts.parked, &command).await?;
+            let mut parked = Values::of(parked)?;
+            let _now: Micros = parked.number()?;
+            let mut keys = Vec::with_capacity(limit);
+            while !parked.is_empty() {
+                keys.push(Key::from(parked.bytes()?));
+                parked.value()?;
+            }
+            let is_full = keys.len() >= limit;
+            let last = keys.last().filter(|_| is_full).map(|last| behind(last));
+            (keys, last)
+        } else {
+            let (at, now, found) = self.scan(shard, state, &at).await?;
+            let mut keys = Vec::with_capacity(found.len());
+            for (key, packed) in found {
+                let row = values::row(&packed, |epoch| epoch)?;
+                if state.is_none_or(|state| row.state(now) == state) {
+                    keys.push(key);
+                }
+            }
+            // A scan may meet a key twice.
+            keys.sort_unstable();
+            keys.dedup();
+            (keys, Some(at).filter(|at| at != b"0"))
+        };
+        let next = match at {
+            Some(at) => Some(Cursor { shard: number, at }),
+            None if number + 1 < shards.len() => Some(Cursor { shard: number + 1, at: begin }),
+            None => None,
+        };
+        Ok(Walked { keys, next })
+    }
+
+    /// A step of a scan of a shard, from `cursor`: where the next one begins, the time, and keys with
+    /// what is kept of each.
+    async fn scan(
+        &self,
+        shard: &Shard,
+        state: Option<State>,
+        cursor: &[u8],
+    ) -> Result<(Vec<u8>, Micros, Vec<(Key, Vec<u8>)>), Fault> {
+        let which = if state == Some(State::Processing) { "leases" } else { "all" };
+        let mut command = self.scripts.walk.on(shard);
+        command.arg(which).arg(cursor);
+        let walked = self.run(shard, &self.scripts.walk, &command).await?;
+        let mut walked = Values::of(walked)?;
+        let (cursor, now) = (walked.bytes()?, walked.number()?);
+        let mut found = Vec::new();
+        while !walked.is_empty() {
+            found.push((walked.bytes()?.into(), walked.bytes()?));
+        }
+        Ok((cursor, now, found))
+    }
+
     /// Up to `limit` keys of a shard in this state, or any, those after `after`: in no order, so that
     /// it goes through all of them.
     async fn walk(
@@ -69,17 +140,11 @@ impl Redis {
         limit: usize,
         found: &mut BTreeMap<Key, Entry>,
     ) -> Result<(), Fault> {
-        let which = if state == Some(State::Processing) { "leases" } else { "all" };
         let mut cursor = b"0".to_vec();
         loop {
-            let mut command = self.scripts.walk.on(&shards[number]);
-            command.arg(which).arg(&cursor);
-            let walked = self.run(&shards[number], &self.scripts.walk, &command).await?;
-            let mut walked = Values::of(walked)?;
-            cursor = walked.bytes()?;
-            let now: Micros = walked.number()?;
-            while !walked.is_empty() {
-                let (key, packed) = (walked.bytes()?.into(), walked.bytes()?);
+            let (next, now, keys) = self.scan(&shards[number], state, &cursor).await?;
+            cursor = next;
+            for (key, packed) in keys {
                 let row = values::row(&packed, |epoch| epoch_of(epoch, number, shards.len()))?;
                 let wanted = state.is_none_or(|state| row.state(now) == state);
                 if wanted && after.is_none_or(|after| key > *after) {
@@ -101,7 +166,6 @@ impl Redis {
         limit: usize,
         found: &mut BTreeMap<Key, Entry>,
     ) -> Result<(), Fault> {
-        let behind = |key: &[u8]| [b"(", key].concat();
         let mut from = after.map_or_else(|| b"-".to_vec(), |key| behind(key));
         let mut left = limit;
         loop {
@@ -128,6 +192,11 @@ impl Redis {
             }
         }
     }
+}
+
+/// What ZRANGEBYLEX takes for the keys after this one.
+fn behind(key: &[u8]) -> Vec<u8> {
+    [b"(", key].concat()
 }
 
 /// Of more than `limit`, the first stay.

@@ -18,8 +18,10 @@ use tokio::time::{Instant, sleep};
 
 use self::clock::Clock;
 use self::thread::{Thread, Work};
-use crate::add::{Added, Cancelled, EarlyAdd};
-use crate::engine::{Answer, Ask, BoxFuture, Claim, Claimed, End, Engine, Place, Renewed};
+use crate::add::{Added, Cancelled};
+use crate::engine::{
+    Answer, Ask, BoxFuture, Claim, Claimed, End, Engine, Place, Renewed, Settings,
+};
 use crate::error::{Fault, Kind};
 use crate::inspect::{Counts, Entry, State};
 use crate::key::Key;
@@ -113,11 +115,11 @@ impl Engine for Sqlite {
         Box::pin(patiently(|| Box::pin(self.thread.migrate())))
     }
 
-    fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place> {
+    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
         let open = move || async move {
             self.thread.check().await?;
             let name = name.to_owned();
-            self.thread.call_growing(move |at| at.open(&name, early_add)).await
+            self.thread.call_growing(move |at| at.open(&name, settings)).await
         };
         Box::pin(patiently(move || Box::pin(open())))
     }
@@ -171,14 +173,17 @@ impl Engine for Sqlite {
         Box::pin(self.change(queue, move |at, queue| at.renew(&queue, &held, lease)))
     }
 
-    fn cancel<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Cancelled> {
-        let key = key.clone();
-        Box::pin(self.change(queue, move |at, queue| at.cancel(&queue, &key)))
+    fn cancel<'a>(
+        &'a self,
+        queue: &'a Place,
+        keys: Vec<Key>,
+        only: Option<State>,
+    ) -> Answer<'a, Vec<Option<Cancelled>>> {
+        Box::pin(self.change(queue, move |at, queue| at.cancel(&queue, &keys, only)))
     }
 
-    fn revive<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, bool> {
-        let key = key.clone();
-        Box::pin(self.add_to(queue, move |at, queue| at.revive(&queue, &key)))
+    fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>> {
+        Box::pin(self.add_to(queue, move |at, queue| at.revive(&queue, &keys)))
     }
 
     fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {

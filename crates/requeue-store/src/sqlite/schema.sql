@@ -3,7 +3,9 @@ create table queues (
     id integer primary key,
     name text not null unique,
     -- 0: an add takes the place of a delayed one; 1: and nothing runs before a backoff has passed.
-    early_add integer not null
+    early_add integer not null,
+    -- What an add does to a parked key: 0 revives it, 1 keeps it parked.
+    parked_add integer not null
 ) strict;
 
 -- The last epoch. The next one is greater, and at least the time in microseconds since 1970, so that

@@ -11,7 +11,8 @@ use tempfile::TempDir;
 use super::clock::Reading;
 use super::thread::LONGEST_LOG;
 use super::*;
-use crate::conformance::{Rig, check, check_jitter, steps};
+use crate::add::{EarlyAdd, ParkedAdd};
+use crate::conformance::{Rig, check, check_bulk, check_jitter, steps};
 use crate::engine::BoxFuture;
 use crate::error::{ConnectErrorKind, chain};
 use crate::tests::polled;
@@ -74,6 +75,12 @@ fn holds_as_the_model_does() {
 #[tokio::test]
 async fn keys_that_fail_at_once_do_not_come_back_at_once() {
     check_jitter(&Fixture::new().await, "q").await;
+}
+
+#[tokio::test]
+async fn many_keys_are_changed_at_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    check_bulk(&store(&at(&dir)).await, "q").await;
 }
 
 fn at(dir: &TempDir) -> std::path::PathBuf {
@@ -157,7 +164,7 @@ async fn two_processes_have_no_key_at_once_and_lose_none() {
 #[tokio::test]
 async fn a_disk_that_is_full_loses_nothing_that_was_acknowledged() {
     let fixture = Fixture::new().await;
-    let place = fixture.engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let place = fixture.engine.open("q", Settings::default()).await.expect("it opens");
     let limit = async |pages: i64| {
         let set = move |at: &Work<'_>| at.connection.pragma_update(None, "max_page_count", pages);
         fixture.engine.thread.call(set).await.expect("it is set");
@@ -218,6 +225,14 @@ async fn a_queue_says_why_it_does_not_open() {
     assert_eq!(opened.early_add(), EarlyAdd::Hold);
     let error = store.queue("q").early_add(EarlyAdd::Replace).open().await.expect_err("it holds");
     assert_eq!(error.to_string(), "the queue \"q\": its early adds are Hold, not Replace");
+    assert_eq!(opened.parked_add(), ParkedAdd::Revive);
+    let keeping = store.queue("q").parked_add(ParkedAdd::Keep).open().await;
+    let error = keeping.expect_err("it revives them").to_string();
+    assert_eq!(error, "the queue \"q\": its parked adds are Revive, not Keep");
+    let keeping = store.queue("keeps").parked_add(ParkedAdd::Keep).open().await;
+    assert_eq!(keeping.expect("it opens").parked_add(), ParkedAdd::Keep);
+    let opened = store.queue("keeps").open().await.expect("whatever it is");
+    assert_eq!(opened.parked_add(), ParkedAdd::Keep);
     let error = store.queue("r").existing().open().await.expect_err("there is none");
     assert!(error.is_missing(), "{error}");
     assert_eq!(error.to_string(), "no such queue: \"r\"");
@@ -258,7 +273,7 @@ async fn a_queue_says_why_it_does_not_open() {
 #[tokio::test]
 async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing_ever() {
     let fixture = Fixture::new().await;
-    let place = fixture.engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let place = fixture.engine.open("q", Settings::default()).await.expect("it opens");
     let ask = |key: &str| Ask { key: key.into(), add: crate::Add::now(), adds: 1 };
     let busy = |at: &Work<'_>| at.connection.busy_timeout(Duration::ZERO);
     fixture.engine.thread.call(busy).await.expect("it is set");
@@ -313,7 +328,7 @@ impl Machine {
         let engine = Sqlite::open_with(file, Synchronous::Normal, clock);
         let engine = engine.expect("the file opens");
         engine.migrate().await.expect("the schema is made");
-        let place = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+        let place = engine.open("q", Settings::default()).await.expect("it opens");
         (engine, place)
     }
 
@@ -525,7 +540,7 @@ async fn a_page_begins_where_the_last_one_ended() {
         assert!(begins, "{state:?}: {plan}");
     }
     // And every key is met once.
-    let place = fixture.engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let place = fixture.engine.open("q", Settings::default()).await.expect("it opens");
     let keys: Vec<Key> = [&b""[..], b"\0", b"a", b"a\0", b"b", b"\xff"].map(Key::from).into();
     for key in &keys {
         let add = Ask { key: key.clone(), add: crate::Add::now(), adds: 1 };
@@ -547,7 +562,7 @@ async fn a_page_begins_where_the_last_one_ended() {
 #[tokio::test]
 async fn who_looks_and_who_writes_are_in_nobodys_way() {
     let fixture = Fixture::new().await;
-    let place = fixture.engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let place = fixture.engine.open("q", Settings::default()).await.expect("it opens");
     fixture.engine.add(&place, ask("a", crate::Add::now())).await.expect("added");
     let other = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("it opens");
     other.execute_batch("begin immediate").expect("it is free");

@@ -6,8 +6,8 @@ use rusqlite::{OptionalExtension, Result, named_params, params};
 
 use super::rows::{COLUMNS, keep, load, read};
 use super::thread::Work;
-use crate::add::{Added, Cancelled, EarlyAdd, Priority};
-use crate::engine::{Ask, Claim, Claimed, End, HandOut, Place, Renewed};
+use crate::add::{Added, Cancelled, EarlyAdd, ParkedAdd, Priority};
+use crate::engine::{Ask, Claim, Claimed, End, HandOut, Place, Renewed, Settings};
 use crate::inspect::{Counts, Entry, State};
 use crate::key::Key;
 use crate::row::Row;
@@ -17,21 +17,21 @@ use crate::time::{Micros, after, until};
 const EXPIRED: usize = 256;
 
 impl Work<'_> {
-    pub(super) fn open(&self, name: &str, early_add: EarlyAdd) -> Result<Place> {
-        let number = match early_add {
-            EarlyAdd::Replace => 0,
-            EarlyAdd::Hold => 1,
-        };
-        let sql = "insert into queues (name, early_add) values (?1, ?2) on conflict do nothing";
-        self.connection.execute(sql, params![name, number])?;
+    pub(super) fn open(&self, name: &str, settings: Settings) -> Result<Place> {
+        let holds = settings.early_add == EarlyAdd::Hold;
+        let keeps = settings.parked_add == ParkedAdd::Keep;
+        let sql = "insert into queues (name, early_add, parked_add) values (?1, ?2, ?3) \
+                   on conflict do nothing";
+        self.connection.execute(sql, params![name, holds, keeps])?;
         self.find(name)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
     }
 
     pub(super) fn find(&self, name: &str) -> Result<Option<Place>> {
-        let sql = "select id, early_add from queues where name = ?1";
+        let sql = "select id, early_add, parked_add from queues where name = ?1";
         let place = |row: &rusqlite::Row<'_>| {
             let early_add = if row.get(1)? { EarlyAdd::Hold } else { EarlyAdd::Replace };
-            Ok(Place::new(row.get(0)?, name, early_add))
+            let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
+            Ok(Place::new(row.get(0)?, name, Settings { early_add, parked_add }))
         };
         self.connection.query_row(sql, [name], place).optional()
     }
@@ -45,7 +45,7 @@ impl Work<'_> {
     pub(super) fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>> {
         let add = |ask: &Ask| {
             let was = load(self.connection, queue.id, &ask.key)?;
-            let (row, added) = Row::add(was, ask, queue.early_add, self.now);
+            let (row, added) = Row::add(was, ask, queue, self.now);
             if added != Added::Parked {
                 keep(self.connection, queue.id, &ask.key, Some(&row))?;
             }
@@ -180,22 +180,37 @@ impl Work<'_> {
         held.iter().map(renew).collect()
     }
 
-    pub(super) fn cancel(&self, queue: &Place, key: &Key) -> Result<Cancelled> {
-        let Some(row) = load(self.connection, queue.id, key)? else {
-            return Ok(Cancelled::default());
+    pub(super) fn cancel(
+        &self,
+        queue: &Place,
+        keys: &[Key],
+        only: Option<State>,
+    ) -> Result<Vec<Option<Cancelled>>> {
+        let cancel = |key: &Key| {
+            let row = load(self.connection, queue.id, key)?;
+            let fits = |row: &Row| only.is_none_or(|only| row.state(self.now) == only);
+            let Some(row) = row.filter(fits) else {
+                return Ok(Some(Cancelled::default()));
+            };
+            let (row, cancelled) = row.cancel(self.now);
+            keep(self.connection, queue.id, key, row.as_ref())?;
+            Ok(Some(cancelled))
         };
-        let (row, cancelled) = row.cancel(self.now);
-        keep(self.connection, queue.id, key, row.as_ref())?;
-        Ok(cancelled)
+        keys.iter().map(cancel).collect()
     }
 
-    pub(super) fn revive(&self, queue: &Place, key: &Key) -> Result<bool> {
-        let Some(mut row) = load(self.connection, queue.id, key)? else { return Ok(false) };
-        let revived = row.revive(self.now);
-        if revived {
-            keep(self.connection, queue.id, key, Some(&row))?;
-        }
-        Ok(revived)
+    pub(super) fn revive(&self, queue: &Place, keys: &[Key]) -> Result<Vec<Option<bool>>> {
+        let revive = |key: &Key| {
+            let Some(mut row) = load(self.connection, queue.id, key)? else {
+                return Ok(Some(false));
+            };
+            let revived = row.revive(self.now);
+            if revived {
+                keep(self.connection, queue.id, key, Some(&row))?;
+            }
+            Ok(Some(revived))
+        };
+        keys.iter().map(revive).collect()
     }
 
     pub(super) fn look_up(&self, queue: &Place, key: Key) -> Result<Option<Entry>> {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::add::{Added, Cancelled, EarlyAdd, Priority};
-use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place, Renewed};
+use crate::add::{Added, Cancelled, Priority};
+use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place, Renewed, Settings};
 use crate::error::{Fault, Kind};
 use crate::inspect::{Counts, Entry, State};
 use crate::key::Key;
@@ -145,6 +145,21 @@ impl Memory {
         })
     }
 
+    /// Changes the keys that are free. A single key that is locked is waited for, in vain.
+    fn changed<'a, T: Send + 'a>(
+        &'a self,
+        keys: Vec<Key>,
+        change: impl Fn(&mut BTreeMap<Key, Row>, &Key, Micros) -> T + Send + 'a,
+    ) -> Answer<'a, Vec<Option<T>>> {
+        if keys.len() == 1 && self.is_locked(&keys[0]) {
+            return Box::pin(std::future::ready(Err(locked())));
+        }
+        self.verb(keys.len(), move |rows, now| {
+            let change = |key| (!self.is_locked(key)).then(|| change(rows, key, now));
+            keys.iter().map(change).collect()
+        })
+    }
+
     fn tell(&self) {
         if self.tells {
             self.wakes.send_modify(|wakes| *wakes += 1);
@@ -168,8 +183,8 @@ impl Engine for Memory {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place> {
-        Box::pin(std::future::ready(Ok(Place::new(1, name, early_add))))
+    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
+        Box::pin(std::future::ready(Ok(Place::new(1, name, settings))))
     }
 
     fn find<'a>(&'a self, _: &'a str) -> Answer<'a, Option<Place>> {
@@ -182,7 +197,7 @@ impl Engine for Memory {
         }
         self.verb(asks.len(), move |rows, now| {
             let add = |ask: Ask| {
-                let (row, added) = Row::add(rows.remove(&ask.key), &ask, queue.early_add, now);
+                let (row, added) = Row::add(rows.remove(&ask.key), &ask, queue, now);
                 rows.insert(ask.key, row);
                 added
             };
@@ -275,11 +290,17 @@ impl Engine for Memory {
         })
     }
 
-    fn cancel<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, Cancelled> {
-        if self.is_locked(key) {
-            return Box::pin(std::future::ready(Err(locked())));
-        }
-        self.verb(1, move |rows, now| {
+    fn cancel<'a>(
+        &'a self,
+        _: &'a Place,
+        keys: Vec<Key>,
+        only: Option<State>,
+    ) -> Answer<'a, Vec<Option<Cancelled>>> {
+        self.changed(keys, move |rows, key, now| {
+            let fits = |row: &mut Row| only.is_none_or(|only| row.state(now) == only);
+            if !rows.get_mut(key).is_some_and(fits) {
+                return Cancelled::default();
+            }
             let Some(row) = rows.remove(key) else { return Cancelled::default() };
             let (row, cancelled) = row.cancel(now);
             put(rows, key.clone(), row);
@@ -287,11 +308,8 @@ impl Engine for Memory {
         })
     }
 
-    fn revive<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, bool> {
-        if self.is_locked(key) {
-            return Box::pin(std::future::ready(Err(locked())));
-        }
-        self.verb(1, move |rows, now| rows.get_mut(key).is_some_and(|row| row.revive(now)))
+    fn revive<'a>(&'a self, _: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>> {
+        self.changed(keys, |rows, key, now| rows.get_mut(key).is_some_and(|row| row.revive(now)))
     }
 
     fn look_up<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {

@@ -15,7 +15,8 @@ use tokio::sync::watch;
 use crate::add::{Added, Cancelled, EarlyAdd, Merge, Priority};
 use crate::conformance::{BACKOFF, Rig, check, steps};
 use crate::engine::{
-    Answer, Ask, Asked, BoxFuture, Claim, Claimed, Delay, End, Engine, HandOut, How, Place, Renewed,
+    Answer, Ask, Asked, BoxFuture, Claim, Claimed, Delay, End, Engine, HandOut, How, Place,
+    Renewed, Settings,
 };
 use crate::inspect::{Counts, Entry, State};
 use crate::key::Key;
@@ -235,11 +236,11 @@ impl Engine for InMemory {
         answer(())
     }
 
-    fn open<'a>(&'a self, name: &'a str, early_add: EarlyAdd) -> Answer<'a, Place> {
+    fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
         let queue = requeue::Queue::builder()
             .name(name)
             .clock(self.clock.clone())
-            .early_add(match early_add {
+            .early_add(match settings.early_add {
                 EarlyAdd::Replace => requeue::EarlyAdd::Replace,
                 EarlyAdd::Hold => requeue::EarlyAdd::Hold,
             })
@@ -248,7 +249,7 @@ impl Engine for InMemory {
             .metrics_provider(Arc::new(OfLast(Arc::clone(&self.last))))
             .build();
         self.queue.set(queue.expect("it makes sense")).expect("it is opened once");
-        answer(Place::new(1, name, early_add))
+        answer(Place::new(1, name, settings))
     }
 
     fn find<'a>(&'a self, _: &'a str) -> Answer<'a, Option<Place>> {
@@ -276,13 +277,29 @@ impl Engine for InMemory {
         answer(held.iter().map(|&(_, epoch)| self.renew_one(epoch, lease)).collect())
     }
 
-    fn cancel<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, Cancelled> {
-        let requeue::Cancelled { ready, dirty, waiting, .. } = self.queue().cancel(key);
-        answer(Cancelled { ready, dirty, waiting, parked: false })
+    fn cancel<'a>(
+        &'a self,
+        _: &'a Place,
+        keys: Vec<Key>,
+        only: Option<State>,
+    ) -> Answer<'a, Vec<Option<Cancelled>>> {
+        let entries = self.entries();
+        let fits = |key: &Key| {
+            let is_it = |entry: &Entry| entry.key == *key && Some(entry.state) == only;
+            only.is_none() || entries.iter().any(is_it)
+        };
+        let cancel = |key: &Key| {
+            if !fits(key) {
+                return Some(Cancelled::default());
+            }
+            let requeue::Cancelled { ready, dirty, waiting, .. } = self.queue().cancel(key);
+            Some(Cancelled { ready, dirty, waiting, parked: false })
+        };
+        answer(keys.iter().map(cancel).collect())
     }
 
-    fn revive<'a>(&'a self, _: &'a Place, _: &'a Key) -> Answer<'a, bool> {
-        answer(false)
+    fn revive<'a>(&'a self, _: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>> {
+        answer(vec![Some(false); keys.len()])
     }
 
     fn look_up<'a>(&'a self, _: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
@@ -329,6 +346,10 @@ struct Fixture(Arc<InMemory>);
 impl Rig for Fixture {
     fn engine(&self) -> Arc<dyn Engine> {
         Arc::clone(&self.0) as _
+    }
+
+    fn parks(&self) -> bool {
+        false
     }
 
     fn set_time(&self, now: Micros) -> BoxFuture<'_, ()> {

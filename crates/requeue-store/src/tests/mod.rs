@@ -11,6 +11,7 @@ mod locked;
 mod lonely;
 mod metering;
 mod outage;
+mod parking;
 mod settling;
 
 use std::future::poll_fn;
@@ -81,7 +82,6 @@ async fn after_so_many_failures_a_key_is_parked_until_it_is_revived() {
     }
     let parked = queue.parked(None, 10).await.expect("a page");
     assert_eq!((parked.len(), parked[0].error.as_deref()), (1, Some("no 2")));
-    assert_eq!(queue.add("a").await.expect("an answer"), Added::Parked);
     assert!(queue.revive("a").await.expect("revived"));
     let item = get(&queue).await;
     assert_eq!((item.attempt(), queue.revive("a").await.expect("an answer")), (1, false));
@@ -90,7 +90,8 @@ async fn after_so_many_failures_a_key_is_parked_until_it_is_revived() {
     item.park("never").await.expect("it is ours");
     let item = get(&queue).await;
     item.park("never").await.expect("it is ours");
-    assert_eq!(queue.add_with("a", Add::now().revive()).await.expect("an answer"), Added::New);
+    assert_eq!(queue.add("a").await.expect("an answer"), Added::Revived);
+    assert_eq!(get(&queue).await.attempt(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,7 +122,7 @@ fn no_backoff_is_too_long() {
         max_failures: None,
     };
     let ask = crate::engine::Ask { key: "a".into(), add: Add::now(), adds: u32::MAX };
-    let (mut row, _) = crate::row::Row::add(None, &ask, EarlyAdd::Hold, 5);
+    let (mut row, _) = crate::row::Row::add(None, &ask, &Place::new(1, "q", EarlyAdd::Hold), 5);
     let _ = row.claim(&ask.key, 1, SECOND, 5);
     let row = row.expire(failing, EarlyAdd::Hold, 6).expect("it comes back");
     assert_eq!(row.at, Some(crate::time::NEVER));

@@ -74,7 +74,7 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, WHOLE).await;
     let engine = Arc::new(engine);
-    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
     // Who has a key; and, in one order of all that happens, when its last add began, and when it was
     // last handed out.
     let holders: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
@@ -159,7 +159,7 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
 async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
     let (adder, onlooker) = (other(&url).await, other(&url).await);
     for how in [How::Succeed, How::Later(MINUTE, crate::add::Priority::Normal)] {
         engine.add(&queue, asks(["a", "b"])).await.expect("added");
@@ -185,7 +185,7 @@ async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
 async fn an_add_that_is_rolled_back_leaves_nothing() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
     let adder = other(&url).await;
     adder.batch_execute("begin; select requeue.add('q', 'new')").await.expect("added");
     adder.batch_execute("rollback").await.expect("rolled back");
@@ -207,7 +207,7 @@ async fn a_key_that_somebody_has_locked_holds_up_no_lease_and_no_claim() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
     let adder = other(&url).await;
     engine.add(&queue, asks(["a", "b", "c", "d"])).await.expect("added");
     let claimed = engine.claim(&queue, claim(2, MINUTE)).await.expect("claimed").items;
@@ -233,7 +233,7 @@ async fn a_key_that_somebody_has_locked_holds_up_no_lease_and_no_claim() {
 async fn batches_in_different_orders_do_not_deadlock() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
     let (adder, onlooker) = (other(&url).await, other(&url).await);
     adder.batch_execute("begin; select requeue.add('q', 'b')").await.expect("added");
     // Both wait at `b`, and neither has what the other needs before that.
@@ -263,7 +263,7 @@ async fn batches_in_different_orders_do_not_deadlock() {
 async fn what_waits_for_a_lock_ends_when_nobody_waits_for_it() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
     let (adder, onlooker) = (other(&url).await, other(&url).await);
     adder.batch_execute("begin; select requeue.add('q', 'b')").await.expect("added");
     {

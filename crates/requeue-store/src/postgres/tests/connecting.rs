@@ -200,7 +200,7 @@ async fn a_server_that_goes_comes_back() {
     let address = Address::parse(&url).expect("an address");
     let engine = Postgres::connect(address).await.expect("it is there");
     engine.migrate().await.expect("the schema is made");
-    let place = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let place = engine.open("q", Settings::default()).await.expect("it opens");
     let store = Store::connect(&url).await.expect("it is there");
     let queue = store.queue("q").open().await.expect("it opens");
     queue.add("held").await.expect("added");

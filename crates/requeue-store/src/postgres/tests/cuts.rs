@@ -17,7 +17,7 @@ fn asked(verb: Verb) -> Vec<u8> {
         | Verb::Park => "select requeue.finish_soon(",
         Verb::Renew => " from requeue.renew(",
         Verb::Cancel => " from requeue.cancel(",
-        Verb::Revive => "select requeue.revive(",
+        Verb::Revive => " from requeue.revive(",
         Verb::Counts => "select count(*)",
         Verb::Page => " limit ",
         Verb::LookUp => " and k.key = ",

@@ -11,7 +11,7 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, Duration::ZERO).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
     let adder = other(&url).await;
     let run = async |sql: &str| adder.batch_execute(sql).await.expect(sql);
     let claimed = async || {
@@ -59,7 +59,7 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
 async fn what_is_locked_is_told_apart_from_what_is_not() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
     let adder = other(&url).await;
     let names: Vec<String> = (0..20).map(|n| format!("{n:02}")).collect();
     let all = || asks(names.iter().map(String::as_str));
@@ -118,7 +118,7 @@ async fn who_takes_a_lease_away_and_who_renews_it_do_not_both() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, Duration::ZERO).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
     let (third, adder) = (other(&url).await, other(&url).await);
     let run = async |sql: &str| third.batch_execute(sql).await.expect(sql);
     engine.add(&queue, asks(["a"])).await.expect("added");
@@ -165,7 +165,7 @@ async fn leases_of_many_locked_keys_are_renewed_a_few_at_a_time() {
     const MANY: usize = 150;
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
     let (adder, third) = (other(&url).await, other(&url).await);
     let names: Vec<String> = (0..MANY).map(|n| n.to_string()).collect();
     engine.add(&queue, asks(names.iter().map(String::as_str))).await.expect("added");

@@ -12,6 +12,7 @@ mod waking;
 use requeue_servers::Postgres as Server;
 
 use super::*;
+use crate::add::{EarlyAdd, ParkedAdd};
 
 /// An engine in a new database, with its schema.
 async fn engine(server: &Server, whole: Duration) -> (Postgres, String) {

@@ -51,8 +51,27 @@ async fn anybody_adds_by_sql() {
     item.park("no").await.expect("it is ours");
     let item = queue.get_many(9).await.into_iter().find(|item| item.as_str() == Some("a"));
     item.expect("it was added meanwhile").park("no").await.expect("it is ours");
-    assert_eq!(sql("select requeue.add('q', 'a')"), "parked");
-    assert_eq!(sql("select requeue.add('q', 'a', revive => true)"), "new");
+    assert_eq!(sql("select requeue.add('q', 'a'), requeue.add('q', 'a')"), "revived|coalesced");
+    let entry = queue.look_up("a").await.expect("looked up").expect("it is there");
+    assert_eq!((entry.state, entry.failures), (State::Ready, 0));
+    let item = queue.get_many(9).await.into_iter().find(|item| item.as_str() == Some("a"));
+    item.expect("it is ready").park("no").await.expect("it is ours");
+    assert_eq!(sql("select requeue.add('q', 'a', '1 hour')"), "revived");
+    let entry = queue.look_up("a").await.expect("looked up").expect("it is there");
+    assert_eq!(entry.state, State::Waiting);
+
+    // A queue may keep parked keys.
+    assert_eq!(sql("select holds, revives from requeue.open('keeps', revive => false)"), "f|f");
+    assert_eq!(sql("select holds, revives from requeue.open('keeps')"), "f|f");
+    let queue = store.queue("keeps").open().await.expect("it opens");
+    assert_eq!(queue.parked_add(), ParkedAdd::Keep);
+    let error = store.queue("keeps").parked_add(ParkedAdd::Revive).open().await;
+    let error = error.expect_err("it keeps them").to_string();
+    assert_eq!(error, "the queue \"keeps\": its parked adds are Keep, not Revive");
+    queue.add("a").await.expect("added");
+    queue.get().await.expect("it is open").park("no").await.expect("it is ours");
+    assert_eq!(sql("select requeue.add('keeps', 'a')"), "parked");
+    assert_eq!(sql("select requeue.add('keeps', 'a', revive => true)"), "revived");
 }
 
 #[tokio::test]
@@ -143,7 +162,7 @@ async fn a_role_needs_no_more_than_this() {
         ("worker", "drop schema requeue cascade"),
         ("worker", "select setval('requeue.epochs', 1)"),
         ("producer", "select * from requeue.keys"),
-        ("producer", "select requeue.cancel(1, 'c')"),
+        ("producer", "select requeue.cancel(1, '{c}', null)"),
         ("producer", "select requeue.open('r')"),
     ] {
         let fault = as_role(role, refused).await.expect_err(refused);

@@ -24,8 +24,8 @@ async fn wait(engine: &Postgres, queue: &Place) {
 async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
-    let another = engine.open("another", EarlyAdd::Replace).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let another = engine.open("another", Settings::default()).await.expect("it opens");
     let mut wakes = engine.wakes(&queue);
     // That it listens from now on.
     told(&mut wakes).await;
@@ -87,7 +87,7 @@ async fn who_seldom_asks_is_told_as_well() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
     let (mut wakes, adder) = (engine.wakes(&queue), other(&url).await);
     told(&mut wakes).await;
     let mut now = 0;
@@ -126,8 +126,8 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
-    let another = engine.open("another", EarlyAdd::Replace).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let another = engine.open("another", Settings::default()).await.expect("it opens");
     let (mut wakes, mut others) = (engine.wakes(&queue), engine.wakes(&another));
     told(&mut wakes).await;
     told(&mut others).await;
@@ -142,8 +142,8 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
         let before = *wakes.borrow();
         let add = format!("select requeue.add('q', 'a', '{after}')");
         adder.batch_execute(&add).await.expect("added");
-        let cancelled = engine.cancel(&queue, &"a".into()).await;
-        assert!(cancelled.expect("it is there").waiting);
+        let cancelled = engine.cancel(&queue, vec!["a".into()], None).await;
+        assert!(cancelled.expect("it is there")[0].is_some_and(|cancelled| cancelled.waiting));
         // What comes after has come when this has, since they come in order.
         adder.batch_execute(&format!("notify requeue_{}", another.id)).await.expect("told");
         told(&mut others).await;
@@ -169,7 +169,7 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
 async fn who_listens_does_so_again_when_the_server_is_back() {
     let Some(server) = Server::start() else { return };
     let (engine, _) = engine(&server, WHOLE).await;
-    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
     let mut wakes = engine.wakes(&queue);
     told(&mut wakes).await;
     wait(&engine, &queue).await;
@@ -188,7 +188,7 @@ async fn who_listens_does_so_again_when_the_server_is_back() {
 async fn a_claim_looks_no_further_back_than_it_must() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, Duration::from_secs(3600)).await;
-    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
     engine.add(&queue, asks(["a"])).await.expect("added");
     let a = one(&engine, &queue).await;
     // As if it came from a transaction that was open for ten seconds.
@@ -241,7 +241,8 @@ async fn a_verb_reads_no_more_than_it_changes() {
         finish(1),
         finish(2),
         "select requeue.add_many('q', array(select n::text from generate_series(1, 30) n))".into(),
-        "select requeue.cancel(1, '40'), requeue.revive(1, '41')".to_owned(),
+        "select requeue.cancel(1, '{40}', null), requeue.revive(1, '{41}')".to_owned(),
+        "select requeue.cancel(1, '{42, 43}', 0), requeue.revive(1, '{44, 45}')".to_owned(),
         "select requeue.is_idle(1)".to_owned(),
         format!("select count(*) from {}", of_this(30)),
     ];

@@ -7,10 +7,11 @@ load(keys)
 
 -- What becomes of a key, and its row.
 local function add(row, ask)
-  if row.parked == 1 and ask.revives == 0 then
+  local was_parked = row.parked == 1
+  if was_parked and ask.revives == 0 then
     return 4
   end
-  if row.parked == 1 or ask.merge == 'exactly' then
+  if was_parked or ask.merge == 'exactly' then
     take_back(row)
   end
   note(row, ask)
@@ -20,7 +21,7 @@ local function add(row, ask)
     due = math.max(wanted, row.not_before)
   end
   local answer = demand(row, due, ask.merge, at)
-  return due > wanted and 3 or answer
+  return was_parked and 6 or due > wanted and 3 or answer
 end
 
 -- Of keys of which there was nothing: by what was asked, what came of it.

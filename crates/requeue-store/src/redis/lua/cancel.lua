@@ -1,14 +1,23 @@
--- ARGV: the key. What was taken: ready, dirty, waiting, parked.
-local at, key = now(), ARGV[1]
-load({ key })
-local row = rows[key]
-if not row then
-  return '0000'
+-- ARGV: which state the keys must be in, or 'any'; then the keys. What was taken of each, four digits:
+-- ready, dirty, waiting, parked.
+local at, only = now(), ARGV[1]
+local keys, changed, answers = keys_given(1), {}, {}
+load(keys)
+for i, key in ipairs(keys) do
+  local row = rows[key]
+  answers[i] = '0000'
+  if row then
+    local due, running, parked = is_dirty(row, at), row.epoch > 0, row.parked
+    local waiting = row.at > 0 and not due
+    local state = parked == 1 and 'parked' or running and 'processing' or due and 'ready' or 'waiting'
+    if only == 'any' or only == state then
+      take_back(row)
+      changed[#changed + 1] = key
+      answers[i] = table.concat({
+        due and not running and 1 or 0, due and running and 1 or 0, waiting and 1 or 0, parked,
+      })
+    end
+  end
 end
-local due, running, parked = is_dirty(row, at), row.epoch > 0, row.parked
-local waiting = row.at > 0 and not due
-take_back(row)
-keep({ key }, at)
-return table.concat({
-  due and not running and 1 or 0, due and running and 1 or 0, waiting and 1 or 0, parked,
-})
+keep(changed, at)
+return table.concat(answers)

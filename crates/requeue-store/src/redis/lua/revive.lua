@@ -1,12 +1,17 @@
--- ARGV: the key. Whether it was parked.
-local at, key = now(), ARGV[1]
-load({ key })
-local row = rows[key]
-if not row or row.parked == 0 then
-  return 0
+-- ARGV: the keys. A digit each: whether it was parked.
+local at = now()
+local changed, answers = {}, {}
+load(ARGV)
+for i, key in ipairs(ARGV) do
+  local row = rows[key]
+  answers[i] = 0
+  if row and row.parked == 1 then
+    local adds, reasons = row.adds, row.reasons
+    take_back(row)
+    row.adds, row.reasons, row.at, row.since = adds, reasons, at, at
+    changed[#changed + 1] = key
+    answers[i] = 1
+  end
 end
-local adds, reasons = row.adds, row.reasons
-take_back(row)
-row.adds, row.reasons, row.at, row.since = adds, reasons, at, at
-keep({ key }, at)
-return 1
+keep(changed, at)
+return table.concat(answers)

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::conformance::{Rig, check, check_jitter, steps};
+use crate::conformance::{Rig, check, check_bulk, check_jitter, steps};
 use crate::engine::BoxFuture;
 
 /// Time stands in a key beside each shard's.
@@ -97,4 +97,11 @@ async fn keys_that_fail_at_once_do_not_come_back_at_once() {
         let rig = Fixture::new(&server.url(""), shards).await;
         check_jitter(&rig, &name("jitter")).await;
     }
+}
+
+#[tokio::test]
+async fn many_keys_are_changed_at_once() {
+    let Some(server) = Server::shared() else { return };
+    check_bulk(&store(&server.url("")).await, &name("bulk")).await;
+    check_bulk(&store(&format!("{}?shards=3", server.url(""))).await, &name("bulk")).await;
 }

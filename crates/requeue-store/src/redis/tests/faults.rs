@@ -179,8 +179,10 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
     let end = |(out, how): (HandOut, _)| End { key: out.key, epoch: out.epoch, how };
     let ends = claimed.into_iter().zip(ends).map(end).collect();
     assert_eq!(engine.finish(&place, ends).await.expect("ended"), [true; 3]);
-    assert!(engine.revive(&place, &Key::from("b")).await.expect("asked"));
-    assert!(engine.cancel(&place, &Key::from("c")).await.expect("asked").waiting);
+    let revived = engine.revive(&place, vec!["b".into()]).await.expect("asked");
+    assert_eq!(revived, [Some(true)]);
+    let cancelled = engine.cancel(&place, vec!["c".into()], None).await.expect("asked");
+    assert!(cancelled[0].is_some_and(|cancelled| cancelled.waiting));
     let counts = engine.counts(&place).await.expect("counted");
     assert_eq!((counts.ready, counts.waiting, counts.parked), (1, 0, 0));
     server.cli(&["config", "set", "maxmemory", "0"]);
@@ -194,7 +196,7 @@ async fn what_replicas_do_not_confirm_may_or_may_not_be() {
     let url = format!("{}?wait=1", server.url(""));
     let engine = Redis::connect(options(&url)).await.expect("it is there");
     engine.migrate().await.expect("the schema is made");
-    let place = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let place = engine.open("q", Settings::default()).await.expect("it opens");
     let ask = Ask { key: Key::from("a"), add: crate::Add::now(), adds: 1 };
     let fault = engine.add(&place, vec![ask]).await.expect_err("it has no replica");
     assert_eq!(fault.kind, crate::error::Kind::Unsure, "{}", fault.source);
@@ -294,7 +296,7 @@ async fn a_shard_that_is_given_to_another_node_goes_on_there() {
     let engine = Redis::connect(options(&format!("{}?shards=4", cluster.url()))).await;
     let engine = Arc::new(engine.expect("it is there"));
     engine.migrate().await.expect("the schema is made");
-    let place = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let place = engine.open("q", Settings::default()).await.expect("it opens");
     let slot = engine.shards_of(&place).expect("it is open")[0].slot;
     let queue = Queue::new(engine, place, crate::options::Options::default());
     let (before, during) = (numbered("before", 300), numbered("during", 1000));

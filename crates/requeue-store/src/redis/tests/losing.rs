@@ -152,14 +152,14 @@ async fn all_verbs_work(engine: &Redis, place: &Place) {
     engine.renew(place, held, ONE.lease).await.expect("answered");
     let end = End { key: "nobody's".into(), epoch: 1, how: How::Succeed };
     assert_eq!(engine.finish(place, vec![end]).await.expect("answered"), [false]);
-    engine.cancel(place, &"nobody's".into()).await.expect("answered");
-    engine.revive(place, &"nobody's".into()).await.expect("answered");
+    engine.cancel(place, vec!["nobody's".into()], None).await.expect("answered");
+    engine.revive(place, vec!["nobody's".into()]).await.expect("answered");
 }
 
 /// Works until nothing is ready or running. The keys, of which each is with one worker at a time.
 async fn drain(engine: &Redis, place: &Place, ends: Vec<End>) -> Vec<String> {
     engine.finish(place, ends).await.expect("answered");
-    engine.cancel(place, &"later".into()).await.expect("answered");
+    engine.cancel(place, vec!["later".into()], None).await.expect("answered");
     let drained = async {
         let mut found = Vec::new();
         loop {
@@ -212,8 +212,8 @@ async fn a_shard_that_has_lost_a_part_is_repaired_and_no_key_is_stuck() {
             let counts = engine.counts(&place).await.expect("counted");
             assert_eq!(counts, Counts { parked, ..Counts::default() }, "{part}, {is_open}");
             assert_eq!(
-                engine.revive(&place, &"parked".into()).await.expect("answered"),
-                parked == 1
+                engine.revive(&place, vec!["parked".into()]).await.expect("answered"),
+                [Some(parked == 1)]
             );
         }
     }

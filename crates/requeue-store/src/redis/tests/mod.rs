@@ -53,7 +53,7 @@ async fn waiting(server: &Server, count: usize) {
 async fn engine(url: &str, name: &str) -> (Redis, Place) {
     let engine = Redis::connect(options(url)).await.expect("it is there");
     engine.migrate().await.expect("the schema is made");
-    let place = engine.open(name, EarlyAdd::Replace).await.expect("it opens");
+    let place = engine.open(name, Settings::default()).await.expect("it opens");
     (engine, place)
 }
 

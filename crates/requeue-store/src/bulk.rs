@@ -1,0 +1,350 @@
+//! Reviving and cancelling many keys, a batch in one transaction.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::add::Cancelled;
+use crate::engine::{Cursor, by_shard};
+use crate::error::{ChangeError, Fault, Kind};
+use crate::inspect::State;
+use crate::key::Key;
+use crate::queue::{Queue, Shared};
+
+/// How many keys one transaction changes at most. With 1,000, a commit that takes 5 ms is a small part
+/// of the time, and others wait for some 10 ms at most.
+const BATCH: usize = 1000;
+
+/// What is done to keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Change {
+    Revive,
+    /// If the key is in this state, or in any.
+    Cancel(Option<State>),
+}
+
+impl Change {
+    /// The state of the keys to which it applies.
+    const fn state(self) -> Option<State> {
+        match self {
+            Self::Revive => Some(State::Parked),
+            Self::Cancel(only) => only,
+        }
+    }
+
+    const fn done(self) -> &'static str {
+        match self {
+            Self::Revive => "revived",
+            Self::Cancel(_) => "cancelled",
+        }
+    }
+
+    /// Changes different keys of one shard. Of each, whether it was changed; `None` if it is locked.
+    async fn apply(self, shared: &Shared, keys: Vec<Key>) -> Result<Vec<Option<bool>>, Fault> {
+        let Shared { engine, place, .. } = shared;
+        match self {
+            Self::Revive => engine.revive(place, keys).await,
+            Self::Cancel(only) => {
+                let cancelled = engine.cancel(place, keys, only).await?;
+                Ok(cancelled.into_iter().map(|taken| taken.map(Cancelled::any)).collect())
+            }
+        }
+    }
+}
+
+impl Queue {
+    /// Makes the parked ones of these keys ready and resets their failures. Of each key, in order,
+    /// whether it was parked. Up to 1,000 keys are one transaction.
+    ///
+    /// # Errors
+    ///
+    /// As of [`cancel`](Self::cancel). Some of the keys may have been revived: to revive all of them
+    /// again is harmless.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, some of the keys may have been revived.
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add("alice").await?;
+    /// queue.get().await.expect("the queue is open").park("no such address").await?;
+    /// assert_eq!(queue.revive_keys(["alice", "bob"]).await?, [true, false]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn revive_keys<K: Into<Key>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<bool>, ChangeError> {
+        self.change_keys(Change::Revive, keys.into_iter().map(Into::into).collect()).await
+    }
+
+    /// Cancels these keys, as [`cancel`](Self::cancel) does. Of each, in order, whether anything was
+    /// taken. Up to 1,000 keys are one transaction.
+    ///
+    /// # Errors
+    ///
+    /// As of [`cancel`](Self::cancel). Some of the keys may have been cancelled.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, some of the keys may have been cancelled.
+    pub async fn cancel_keys<K: Into<Key>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<bool>, ChangeError> {
+        self.change_keys(Change::Cancel(None), keys.into_iter().map(Into::into).collect()).await
+    }
+
+    /// Revives all keys that are parked, up to 1,000 of them in one transaction. A key that is parked
+    /// after this has begun may stay so.
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add("alice").await?;
+    /// queue.get().await.expect("the queue is open").park("no such address").await?;
+    /// assert_eq!(queue.revive_all().await?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn revive_all(&self) -> Bulk {
+        Bulk::new(self, Change::Revive)
+    }
+
+    /// Cancels all keys in this state, or in any with `None`, up to 1,000 of them in one transaction. A
+    /// key that has left the state by its turn stays as it is. Keys with workers keep their run; what
+    /// is taken of them is the run afterwards.
+    ///
+    /// ```
+    /// # use requeue_store::{State, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add_all(["alice", "bob"]).await?;
+    /// assert_eq!(queue.cancel_all(State::Parked).await?, 0);
+    /// assert_eq!(queue.cancel_all(None).await?, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cancel_all(&self, state: impl Into<Option<State>>) -> Bulk {
+        Bulk::new(self, Change::Cancel(state.into()))
+    }
+
+    async fn change_keys(&self, change: Change, keys: Vec<Key>) -> Result<Vec<bool>, ChangeError> {
+        let mut changed = vec![false; keys.len()];
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_by_key(|&n| &keys[n]);
+        // Of the same key in one batch, the first.
+        order.dedup_by_key(|n| &keys[*n]);
+        for batch in order.chunks(BATCH) {
+            let Shared { engine, place, .. } = &*self.shared;
+            let batch = batch.iter().map(|&n| (n, keys[n].clone())).collect();
+            for part in by_shard(&**engine, place, batch, |(_, key): &(usize, Key)| key) {
+                let apply = async |keys| {
+                    let answers = change.apply(&self.shared, keys).await;
+                    answers.map_err(|fault| error(change, 0, fault))
+                };
+                let answers = apply(part.iter().map(|(_, key)| key.clone()).collect()).await?;
+                for ((n, key), answer) in part.into_iter().zip(answers) {
+                    changed[n] = match answer {
+                        Some(answer) => answer,
+                        // A single key is waited for.
+                        None => apply(vec![key]).await? == [Some(true)],
+                    };
+                }
+            }
+        }
+        Ok(changed)
+    }
+}
+
+/// A change of all keys in a state, from [`Queue::revive_all`] or [`Queue::cancel_all`], which does
+/// nothing until it is awaited or its [steps](Self::step) are. Awaited, it answers how many keys were
+/// changed.
+///
+/// Each step is a transaction of its own, so that an interruption loses nothing: the keys of finished
+/// steps are changed, and the others are as they were.
+#[must_use = "nothing is changed until this is awaited"]
+pub struct Bulk {
+    shared: Arc<Shared>,
+    change: Change,
+    stage: Stage,
+    /// Keys that others had locked.
+    locked: Vec<Key>,
+    changed: u64,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The walk over the keys goes on there.
+    Walk(Option<Cursor>),
+    /// Keys that were locked, one by one.
+    Locked,
+    Over,
+}
+
+impl Bulk {
+    fn new(queue: &Queue, change: Change) -> Self {
+        let shared = Arc::clone(&queue.shared);
+        Self { shared, change, stage: Stage::Walk(None), locked: Vec::new(), changed: 0 }
+    }
+
+    /// How many keys have been changed so far.
+    #[must_use]
+    pub const fn changed(&self) -> u64 {
+        self.changed
+    }
+
+    /// Changes the next keys, up to 1,000 of them. `false` when there are no more.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't be reached: to call it again goes on with the same keys. In PostgreSQL, at the
+    /// end, if others have some of the keys locked for 5 s: those stay as they were.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it returns, the keys of this step may have been changed without being
+    /// [counted](Self::changed). The next call goes on with the same keys.
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// let mut reviving = queue.revive_all();
+    /// while reviving.step().await? {
+    ///     println!("{} revived so far", reviving.changed());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn step(&mut self) -> Result<bool, ChangeError> {
+        let stepped = match &self.stage {
+            Stage::Walk(from) => {
+                let from = from.clone();
+                self.walk(from).await
+            }
+            Stage::Locked => self.take_locked().await,
+            Stage::Over => Ok(()),
+        };
+        stepped.map_err(|fault| error(self.change, self.changed, fault))?;
+        Ok(!matches!(self.stage, Stage::Over))
+    }
+
+    async fn walk(&mut self, from: Option<Cursor>) -> Result<(), Fault> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let walked = engine.walk(place, self.change.state(), from, BATCH).await?;
+        for keys in by_shard(&**engine, place, walked.keys, |key| key) {
+            let answers = self.change.apply(&self.shared, keys.clone()).await?;
+            for (key, answer) in keys.into_iter().zip(answers) {
+                match answer {
+                    Some(answer) => self.changed += u64::from(answer),
+                    None => self.locked.push(key),
+                }
+            }
+        }
+        self.stage = match walked.next {
+            Some(next) => Stage::Walk(Some(next)),
+            None if self.locked.is_empty() => Stage::Over,
+            None => {
+                // A step that was repeated has met some of them twice.
+                self.locked.sort_unstable();
+                self.locked.dedup();
+                Stage::Locked
+            }
+        };
+        Ok(())
+    }
+
+    /// One key that was locked. If it still is, those that no longer are, and no more is waited for.
+    async fn take_locked(&mut self) -> Result<(), Fault> {
+        let Some(key) = self.locked.last() else {
+            self.stage = Stage::Over;
+            return Ok(());
+        };
+        match self.change.apply(&self.shared, vec![key.clone()]).await {
+            Ok(answers) => {
+                self.locked.pop();
+                self.changed +=
+                    answers.into_iter().filter(|&answer| answer == Some(true)).count() as u64;
+                Ok(())
+            }
+            Err(fault) if fault.kind == Kind::Locked => {
+                let Shared { engine, place, .. } = &*self.shared;
+                let mut left = 0;
+                for keys in by_shard(&**engine, place, self.locked.clone(), |key| key) {
+                    let answers = match keys.len() {
+                        // A single key would be waited for again.
+                        1 => vec![None],
+                        _ => self.change.apply(&self.shared, keys).await?,
+                    };
+                    for answer in answers {
+                        match answer {
+                            Some(answer) => self.changed += u64::from(answer),
+                            None => left += 1,
+                        }
+                    }
+                }
+                self.stage = Stage::Over;
+                let s = if left == 1 { "" } else { "s" };
+                let why = format!("other transactions have {left} key{s} locked");
+                Err(Fault::absent(why))
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+}
+
+fn error(change: Change, changed: u64, fault: Fault) -> ChangeError {
+    let (done, fault) = (change.done(), fault.of_a_key());
+    match changed {
+        0 => ChangeError::of(format!("not all keys were {done}"), fault),
+        n => ChangeError::of(format!("not all keys were {done}, but {n} of them"), fault),
+    }
+}
+
+impl IntoFuture for Bulk {
+    type Output = Result<u64, ChangeError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(mut self) -> Self::IntoFuture {
+        Box::pin(async move {
+            while self.step().await? {}
+            Ok(self.changed)
+        })
+    }
+}
+
+impl fmt::Debug for Bulk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bulk")
+            .field("change", &self.change)
+            .field("stage", &self.stage)
+            .field("changed", &self.changed)
+            .finish_non_exhaustive()
+    }
+}

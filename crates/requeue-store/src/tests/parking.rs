@@ -1,0 +1,217 @@
+//! Parked keys: what an add does to them, who is told of them, and many of them at once.
+
+use std::fmt::Debug;
+use std::sync::{Mutex, PoisonError};
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use super::*;
+use crate::add::{AddCounts, ParkedAdd};
+use crate::engine::Settings;
+use crate::inspect::State;
+use crate::item::{Failed, Failure};
+
+/// A queue that keeps parked keys.
+fn keeping() -> (Arc<Memory>, Queue) {
+    let engine = Arc::new(Memory::new());
+    let settings = Settings { parked_add: ParkedAdd::Keep, ..Settings::default() };
+    let place = Place::new(1, "q", settings);
+    let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, Options::default());
+    (engine, queue)
+}
+
+async fn park(queue: &Queue, keys: impl IntoIterator<Item = &str>) {
+    let mut left = queue.add_all(keys).await.expect("added").new;
+    while left > 0 {
+        for item in queue.get_many(left).await {
+            item.park("no").await.expect("it is ours");
+            left -= 1;
+        }
+    }
+}
+
+async fn state(queue: &Queue, key: &str) -> (State, u32) {
+    let entry = queue.look_up(key).await.expect("looked up").expect("it is there");
+    (entry.state, entry.failures)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_add_revives_a_parked_key_and_resets_its_failures() {
+    let (_, queue) = queue();
+    park(&queue, ["a", "b", "c"]).await;
+    assert_eq!(queue.add("a").await.expect("added"), Added::Revived);
+    assert_eq!(queue.add("a").await.expect("added"), Added::Coalesced);
+    assert_eq!(queue.add_after("b", SECOND).await.expect("added"), Added::Revived);
+    assert_eq!(state(&queue, "a").await, (State::Ready, 0));
+    assert_eq!(state(&queue, "b").await, (State::Waiting, 0));
+    let added = queue.add_all(["a", "c", "c", "d"]).await.expect("added");
+    let expected = AddCounts { new: 1, coalesced: 2, revived: 1, ..AddCounts::default() };
+    assert_eq!((added, added.total()), (expected, 4));
+    // Adds that travel together are told apart, too.
+    let (_, queue) = self::queue();
+    park(&queue, ["e"]).await;
+    let both = tokio::join!(queue.add("e"), queue.add("e"));
+    let both = [both.0.expect("added"), both.1.expect("added")];
+    assert_eq!(both, [Added::Revived, Added::Coalesced]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_may_keep_parked_keys() {
+    let (_, queue) = keeping();
+    park(&queue, ["a", "b"]).await;
+    assert_eq!(queue.add("a").await.expect("answered"), Added::Parked);
+    assert_eq!(queue.add_after("a", SECOND).await.expect("answered"), Added::Parked);
+    let added = queue.add_all(["a", "a", "c"]).await.expect("answered");
+    assert_eq!(added, AddCounts { new: 1, parked: 2, ..AddCounts::default() });
+    assert_eq!(state(&queue, "a").await, (State::Parked, 1));
+    assert_eq!(queue.add_with("a", Add::now().revive()).await.expect("added"), Added::Revived);
+    let added = queue.add_all_with(["b"], Add::now().revive()).await.expect("added");
+    assert_eq!(added, AddCounts { revived: 1, ..AddCounts::default() });
+}
+
+/// The events with the target of parked keys, as text.
+#[derive(Clone, Default)]
+struct Events(Arc<Mutex<Vec<String>>>);
+
+impl Events {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0 += &format!(" {field}={value:?}");
+    }
+}
+
+impl Subscriber for Events {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "requeue_store::parked" && *metadata.level() == Level::WARN
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(text.0);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parked_key_is_reported_and_no_other() {
+    let events = Events::default();
+    let _guard = tracing::subscriber::set_default(events.clone());
+    let options = Options { max_failures: Some(2), ..Options::default() };
+    let (engine, queue) = queue_with(Memory::new(), options);
+    queue.add("a").await.expect("added");
+    let failed = get(&queue).await.fail(Failure::Backoff, "no 1").await;
+    assert_eq!((failed.expect("it is ours"), events.take().len()), (Failed::Retried, 0));
+    let failed = get(&queue).await.fail(Failure::After(SECOND), "no 2").await;
+    assert_eq!(failed.expect("it is ours"), Failed::Parked);
+    let reported = events.take();
+    let expected = " message=parked queue=\"q\" key=a failures=2 error=\"no 2\"";
+    assert_eq!(reported, [expected]);
+
+    // One that was added during its run is not parked.
+    queue.add("b").await.expect("added");
+    let item = get(&queue).await;
+    queue.add("b").await.expect("added");
+    let failed = item.fail(Failure::Final, "never").await;
+    assert_eq!((failed.expect("it is ours"), events.take().len()), (Failed::Retried, 0));
+
+    // Nobody waits for the end of one that is dropped.
+    drop(get(&queue).await);
+    settle().await;
+    drop(get(&queue).await);
+    settle().await;
+    assert_eq!(events.take().len(), 1);
+    assert_eq!(engine.row("b").map(|row| row.parked), Some(true));
+    // With an answer that was lost it is reported all the same, once.
+    queue.add("c").await.expect("added");
+    let item = get(&queue).await;
+    engine.fail([Mishap::Lost]);
+    item.park("never").await.expect("it is ours");
+    assert_eq!(events.take().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_keys_are_revived_in_few_transactions() {
+    let (engine, queue) = queue();
+    let keys: Vec<String> = (0..2_500).map(|n| format!("{n:04}")).collect();
+    park(&queue, keys.iter().map(String::as_str)).await;
+    engine.batches();
+    assert_eq!(queue.revive_all().await.expect("revived"), 2_500);
+    // Each step lists keys and changes them.
+    assert_eq!(engine.batches(), [1000, 1000, 1000, 1000, 1000, 500]);
+    assert_eq!(queue.cancel_keys(keys).await.expect("cancelled"), [true; 2_500]);
+    assert_eq!(engine.batches(), [1000, 1000, 500]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_change_goes_on_where_it_was() {
+    let (engine, queue) = queue();
+    let keys: Vec<String> = (0..2_500).map(|n| format!("{n:04}")).collect();
+    park(&queue, keys.iter().map(String::as_str)).await;
+    let mut reviving = queue.revive_all();
+    assert!(reviving.step().await.expect("revived"));
+    for mishap in [Mishap::Absent, Mishap::Refused, Mishap::Absent] {
+        engine.fail([mishap]);
+        let error = reviving.step().await.expect_err("the store is gone").to_string();
+        assert!(error.starts_with("not all keys were revived, but 1000 of them: "), "{error}");
+    }
+    assert_eq!(reviving.changed(), 1000);
+    assert!(reviving.step().await.expect("revived"));
+    // Dropped, it leaves the others as they are.
+    drop(reviving);
+    let counts = queue.counts().await.expect("counted");
+    assert_eq!((counts.ready, counts.parked), (2_000, 500));
+    assert_eq!(queue.revive_all().await.expect("revived"), 500);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_locked_key_holds_up_no_other_and_is_told() {
+    let (engine, queue) = queue();
+    let keys: Vec<String> = (0..1_500).map(|n| format!("{n:04}")).collect();
+    park(&queue, keys.iter().map(String::as_str)).await;
+    for key in ["0007", "0008", "1200"] {
+        engine.set_locked(key, true);
+    }
+    let mut reviving = queue.revive_all();
+    while reviving.changed() < 1_497 {
+        assert!(reviving.step().await.expect("revived"));
+    }
+    // It is free by the time that the others have been revived.
+    engine.set_locked("0008", false);
+    let error = loop {
+        match reviving.step().await {
+            Ok(more) => assert!(more),
+            Err(error) => break error.to_string(),
+        }
+    };
+    let expected = "not all keys were revived, but 1498 of them: \
+                    other transactions have 2 keys locked";
+    assert_eq!(error, expected);
+    assert!(!reviving.step().await.expect("it is over"));
+    let counts = queue.counts().await.expect("counted");
+    assert_eq!((counts.ready, counts.parked), (1_498, 2));
+    let error = queue.revive_keys(["0007", "0008"]).await.expect_err("it is locked").to_string();
+    assert_eq!(error, "not all keys were revived: somebody has the key locked");
+    engine.set_locked("0007", false);
+    assert_eq!(queue.revive_keys(["0007", "0008"]).await.expect("revived"), [true, false]);
+}
