@@ -79,21 +79,21 @@ impl Runner {
         let key = item.key().clone();
         // Its failures are forgotten: if it was added meanwhile, it runs afresh.
         self.pace.give_up(item);
-        self.mourn(&key, "given up", death, buried).await;
+        self.mourn(&key, ("given up", ""), death, buried).await;
     }
 
-    /// Says that a key was given up, and what became of it.
+    /// Says that a key was given up, what became of it, and what can be done about it.
     pub(crate) async fn mourn(
         &self,
         key: &Key,
-        fate: &str,
+        (fate, remedy): (&str, &str),
         death: Death<'_>,
         buried: io::Result<()>,
     ) {
         let Death { attempts, why, .. } = death;
         let key = escaped(key);
         let s = if attempts == 1 { "" } else { "s" };
-        self.output.say(&format!("{key}: {fate} after {attempts} attempt{s}: {why}")).await;
+        self.output.say(&format!("{key}: {fate} after {attempts} attempt{s}: {why}{remedy}")).await;
         if let Err(error) = buried {
             self.tally.failed.store(true, Ordering::Relaxed);
             self.output.say(&format!("--dead-letter: {key}: {error}")).await;

@@ -170,8 +170,8 @@ impl Runner {
                     self.tally.given_up.one_more();
                     let death = Death { attempts, exit, why: &why, priority };
                     let buried = self.letters.bury(&key, death);
-                    let parked = "parked (`requeue revive` runs it again)";
-                    self.mourn(&key, parked, death, buried).await;
+                    let fate = ("parked", " (`requeue revive` runs it again)");
+                    self.mourn(&key, fate, death, buried).await;
                 }
             }
         }

@@ -231,7 +231,13 @@ pub(crate) struct CancelFlags {
     /// Of all, those that are ready, waiting, processing or parked
     ///
     /// Of those that are processing, that is, which run, it takes the run after the one under way.
-    #[arg(long, value_enum, requires = "all", hide_possible_values = true)]
+    #[arg(
+        long,
+        value_enum,
+        requires = "all",
+        conflicts_with = "keys",
+        hide_possible_values = true
+    )]
     pub(crate) state: Option<State>,
 
     #[command(flatten)]

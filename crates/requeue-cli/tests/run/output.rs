@@ -215,6 +215,7 @@ fn the_summary_is_text_json_or_nothing() {
         ("adds", 2),
         ("runs", 3),
         ("coalesced", 0),
+        ("revived", 0),
         ("done", 1),
         ("failures", 2),
         ("timed_out", 0),

@@ -165,7 +165,7 @@ fn what_fails_is_tried_again_and_parked_in_the_end() {
     assert_eq!(ended.sorted(), ["bad\tkey 1", "bad\tkey 2", "bad\tkey 3", "fatal 1", "good 1"]);
     assert_eq!((ended.count("failures"), ended.count("given up")), (4, 2), "{}", ended.stderr);
     let said =
-        "\"bad\\tkey\": parked (`requeue revive` runs it again) after 3 attempts: exit status: 3\n";
+        "\"bad\\tkey\": parked after 3 attempts: exit status: 3 (`requeue revive` runs it again)\n";
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
     let dead = std::fs::read_to_string(dir.join("dead")).unwrap();
     assert_eq!(dead, "fatal\nbad\tkey\n");
@@ -230,7 +230,12 @@ fn only_what_is_parked_is_reported_as_parked() {
     gate.open(2);
     let ended = live.end();
     assert_eq!(ended.count("failures"), 2, "{}", ended.stderr);
-    assert_eq!(ended.stderr.matches(": parked (`requeue revive`").count(), 1, "{}", ended.stderr);
+    assert_eq!(
+        ended.stderr.matches("\"k\": parked after 1 attempt: ").count(),
+        1,
+        "{}",
+        ended.stderr
+    );
     assert_eq!((ended.count("given up"), status(&dir)), (1, [0, 0, 0, 1]));
 }
 
