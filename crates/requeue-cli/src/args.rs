@@ -68,6 +68,12 @@ pub(crate) enum Subcommand {
     /// Run a command per key of a queue in a store, here and on other machines
     #[cfg(feature = "store")]
     Work(Box<crate::store::WorkFlags>),
+    /// List the queues of a store
+    ///
+    /// A line each: the name, and `empty` if the queue has no keys, or else `keys`. With --json objects
+    /// with `queue`, `is_empty`, and the settings of the queue, `early_add` and `parked_add`.
+    #[cfg(feature = "store")]
+    Queues(crate::store::QueuesFlags),
     /// Show how many keys of a queue in a store wait, run and are parked
     #[cfg(feature = "store")]
     Status(crate::store::StatusFlags),

@@ -79,6 +79,8 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "store")]
         Subcommand::Work(flags) => store::work(*flags),
         #[cfg(feature = "store")]
+        Subcommand::Queues(flags) => store::queues(&flags),
+        #[cfg(feature = "store")]
         Subcommand::Status(flags) => store::status(&flags),
         #[cfg(feature = "store")]
         Subcommand::Parked(flags) => store::parked(&flags),

@@ -15,7 +15,7 @@ pub enum EarlyAdd {
     Hold,
 }
 
-/// What an add does to a parked key. It is a setting of the queue, the same for all processes: the
+/// The effect of an add on a parked key. It is a setting of the queue, the same for all processes: the
 /// first opener chooses it.
 ///
 /// ```
@@ -188,7 +188,7 @@ impl Added {
     }
 }
 
-/// What became of several adds: how many had each answer. An add of a key that came earlier in the
+/// The answers to several adds, counted. An add of a key that came earlier in the
 /// same batch is [`coalesced`](Self::coalesced).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
@@ -208,7 +208,7 @@ pub struct AddCounts {
 }
 
 impl AddCounts {
-    /// How many adds there were.
+    /// The number of adds.
     #[must_use]
     pub const fn total(&self) -> usize {
         self.new + self.coalesced + self.dirty + self.held + self.revived + self.parked

@@ -11,11 +11,11 @@ use crate::inspect::State;
 use crate::key::Key;
 use crate::queue::{Queue, Shared};
 
-/// How many keys one transaction changes at most. With 1,000, a commit that takes 5 ms is a small part
+/// The most keys that one transaction changes. With 1,000, a commit that takes 5 ms is a small part
 /// of the time, and others wait for some 10 ms at most.
 const BATCH: usize = 1000;
 
-/// What is done to keys.
+/// A change of keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Change {
     Revive,
@@ -39,7 +39,8 @@ impl Change {
         }
     }
 
-    /// Changes different keys of one shard. Of each, whether it was changed; `None` if it is locked.
+    /// Changes different keys of one shard. Answers for each whether it was changed, `None` if it is
+    /// locked.
     async fn apply(self, shared: &Shared, keys: Vec<Key>) -> Result<Vec<Option<bool>>, Fault> {
         let Shared { engine, place, .. } = shared;
         match self {
@@ -53,8 +54,8 @@ impl Change {
 }
 
 impl Queue {
-    /// Makes the parked ones of these keys ready and resets their failures. Of each key, in order,
-    /// whether it was parked. Up to 1,000 keys are one transaction.
+    /// Makes the parked ones of these keys ready and resets their failures. Answers for each key,
+    /// in order, whether it was parked. Up to 1,000 keys are one transaction.
     ///
     /// # Errors
     ///
@@ -87,8 +88,8 @@ impl Queue {
         self.change_keys(Change::Revive, keys.into_iter().map(Into::into).collect()).await
     }
 
-    /// Cancels these keys, as [`cancel`](Self::cancel) does. Of each, in order, whether anything was
-    /// taken. Up to 1,000 keys are one transaction.
+    /// Cancels these keys, as [`cancel`](Self::cancel) does. Answers for each, in order, whether
+    /// anything was taken. Up to 1,000 keys are one transaction.
     ///
     /// # Errors
     ///
@@ -153,7 +154,7 @@ impl Queue {
         let mut changed = vec![false; keys.len()];
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by_key(|&n| &keys[n]);
-        // Of the same key in one batch, the first.
+        // A key that is given twice is changed once.
         order.dedup_by_key(|n| &keys[*n]);
         for batch in order.chunks(BATCH) {
             let Shared { engine, place, .. } = &*self.shared;
@@ -208,7 +209,7 @@ impl Bulk {
         Self { shared, change, stage: Stage::Walk(None), locked: Vec::new(), changed: 0 }
     }
 
-    /// How many keys have been changed so far.
+    /// The number of keys that have been changed so far.
     #[must_use]
     pub const fn changed(&self) -> u64 {
         self.changed

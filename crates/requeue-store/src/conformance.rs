@@ -308,6 +308,34 @@ pub(crate) async fn check_bulk(store: &Store, name: &str) {
     assert_eq!(counted().await, (0, 0, 0, 0));
 }
 
+/// The store lists its queues, with or without keys.
+pub(crate) async fn check_queues(store: &Store, name: &str) {
+    let [full, empty, parked, absent] =
+        ["full", "empty {x} ü", "parked", "absent"].map(|which| format!("{name}-{which}"));
+    store.queue(&full).open().await.expect("it opens").add("a").await.expect("added");
+    let opening = store.queue(&empty).early_add(EarlyAdd::Hold).parked_add(ParkedAdd::Keep);
+    let queue = opening.open().await.expect("it opens");
+    queue.add("a").await.expect("added");
+    queue.get().await.expect("it is open").succeed().await.expect("it is ours");
+    let queue = store.queue(&parked).open().await.expect("it opens");
+    queue.add("a").await.expect("added");
+    queue.get().await.expect("it is open").park("no").await.expect("it is ours");
+    store.queue(&absent).existing().open().await.expect_err("it is not there");
+
+    let queues = store.queues().await.expect("listed");
+    assert!(queues.is_sorted_by_key(|queue| queue.name.clone()), "by name");
+    let found = |name: &str| {
+        let mut of_name = queues.iter().filter(|queue| queue.name == name);
+        let found = of_name.next().map(|found| (found.early_add, found.parked_add, found.is_empty));
+        assert!(of_name.next().is_none(), "once");
+        found
+    };
+    assert_eq!(found(&full), Some((EarlyAdd::Replace, ParkedAdd::Revive, false)));
+    assert_eq!(found(&empty), Some((EarlyAdd::Hold, ParkedAdd::Keep, true)));
+    assert_eq!(found(&parked), Some((EarlyAdd::Replace, ParkedAdd::Revive, false)));
+    assert_eq!(found(&absent), None);
+}
+
 impl Pair {
     fn time(&self) -> core::Time {
         time(self.now)

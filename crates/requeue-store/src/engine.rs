@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::add::{Add, Added, Cancelled, EarlyAdd, ParkedAdd, Priority};
 use crate::error::Fault;
-use crate::inspect::{Counts, Entry, State};
+use crate::inspect::{Counts, Entry, QueueInfo, State};
 use crate::key::Key;
 use crate::meters::Meters;
 use crate::outage::Outage;
@@ -193,7 +193,7 @@ pub(crate) enum Renewed {
     Busy,
 }
 
-/// Where a walk over the keys goes on.
+/// The place where a walk over the keys goes on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Cursor {
     pub(crate) shard: usize,
@@ -227,10 +227,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Opens the queue, if there is one.
     fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>>;
 
-    /// The names of queues, up to a thousand; none where they are not known.
-    fn names(&self) -> Answer<'_, Vec<String>> {
-        Box::pin(async { Ok(Vec::new()) })
-    }
+    /// All queues, in no order. The time it takes does not depend on how many keys they have.
+    fn queues(&self) -> Answer<'_, Vec<QueueInfo>>;
 
     /// How many parts the queue has. What goes well in one may fail in another.
     fn shards(&self, _queue: &Place) -> usize {

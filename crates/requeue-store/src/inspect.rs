@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::add::Priority;
+use crate::add::{EarlyAdd, ParkedAdd, Priority};
 use crate::error::LookError;
 use crate::key::Key;
 use crate::queue::{Queue, Shared};
@@ -50,6 +50,20 @@ pub struct Entry {
     pub reasons: u32,
     /// What the last failure said.
     pub error: Option<String>,
+}
+
+/// A queue that a store has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct QueueInfo {
+    /// Its name.
+    pub name: String,
+    /// The effect of an add on a key that waits or backs off.
+    pub early_add: EarlyAdd,
+    /// The effect of an add on a parked key.
+    pub parked_add: ParkedAdd,
+    /// Whether it has no key in any state.
+    pub is_empty: bool,
 }
 
 /// How many keys there are in each state.

@@ -19,7 +19,7 @@ use crate::queue::Shared;
 /// How much of an error is kept, in bytes.
 const LONGEST_ERROR: usize = 4096;
 
-/// How a run of a key has failed.
+/// The kind of a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum Failure {
@@ -32,7 +32,7 @@ pub enum Failure {
     Final,
 }
 
-/// What a failure has done to its key.
+/// The effect of a failure on its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Failed {
@@ -220,8 +220,8 @@ impl Item {
         self.fail(Failure::After(delay), error).await.map(drop)
     }
 
-    /// Failed for good: parked with this reason until it is revived. If it was added meanwhile, it
-    /// begins anew instead.
+    /// Failed permanently: parked with this reason until it is revived. If it was added meanwhile, it
+    /// runs again instead, with its failures reset.
     ///
     /// # Errors
     ///

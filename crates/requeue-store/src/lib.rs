@@ -123,7 +123,7 @@ pub use crate::error::{
     AddError, ChangeError, ConnectError, ConnectErrorKind, FinishError, LookError, MigrateError,
     OpenError,
 };
-pub use crate::inspect::{Counts, Entry, State};
+pub use crate::inspect::{Counts, Entry, QueueInfo, State};
 pub use crate::item::{Failed, Failure, Item};
 pub use crate::key::Key;
 pub use crate::queue::Queue;

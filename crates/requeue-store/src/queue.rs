@@ -86,7 +86,7 @@ impl Queue {
         self.shared.place.early_add
     }
 
-    /// What adds do to a parked key.
+    /// The effect of adds on a parked key.
     #[must_use]
     pub fn parked_add(&self) -> ParkedAdd {
         self.shared.place.parked_add

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::add::{EarlyAdd, ParkedAdd};
 use crate::address::Address;
 use crate::engine::{Engine, Settings};
-use crate::error::{ConnectError, Fault, Kind, MigrateError, OpenError};
+use crate::error::{ConnectError, Fault, Kind, LookError, MigrateError, OpenError};
+use crate::inspect::QueueInfo;
 use crate::options::Options;
 use crate::queue::Queue;
 
@@ -112,6 +113,37 @@ impl Store {
         migrated.map_err(|fault| MigrateError::of("the schema was not brought up to date", fault))
     }
 
+    /// All queues of the store, by name, with their settings and whether they have keys. It takes as
+    /// long however many keys there are.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't be reached, or has no schema of this version.
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// store.queue("mail").open().await?.add("alice").await?;
+    /// store.queue("invoices").open().await?;
+    /// let found = store.queues().await?;
+    /// let found: Vec<_> = found.iter().map(|queue| (&*queue.name, queue.is_empty)).collect();
+    /// assert_eq!(found, [("invoices", true), ("mail", false)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn queues(&self) -> Result<Vec<QueueInfo>, LookError> {
+        let queues = self.engine.queues().await;
+        let mut queues =
+            queues.map_err(|fault| LookError::of("the queues can't be listed", fault))?;
+        queues.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(queues)
+    }
+
     /// Closes the store, for all handles of it and of its queues. Call it before the process exits.
     ///
     /// With a file, this completes what was asked for before, and closes the file. If no other process
@@ -171,7 +203,7 @@ impl Opening {
         self
     }
 
-    /// What an add does to a parked key; by default [`ParkedAdd::Revive`]. It is the queue's, for all
+    /// The effect of an add on a parked key; by default [`ParkedAdd::Revive`]. It is the queue's, for all
     /// processes: its first opener chooses it, for as long as the queue exists.
     pub fn parked_add(mut self, parked_add: ParkedAdd) -> Self {
         self.options.parked_add = Some(parked_add);
@@ -179,7 +211,7 @@ impl Opening {
     }
 
     /// Opens the queue only if it exists, and creates none. The error names queues whose names differ
-    /// by a typing error, on SQLite and PostgreSQL.
+    /// by a typing error.
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -320,7 +352,8 @@ impl Opening {
         })?;
         let Some(place) = opened else {
             // Without names the error is as true, and says less.
-            let names = store.engine.names().await.unwrap_or_default();
+            let queues = store.engine.queues().await.unwrap_or_default();
+            let names = queues.into_iter().map(|queue| queue.name).collect::<Vec<_>>();
             return Err(OpenError::missing(&name, similar(&name, names)));
         };
         if let Some(wanted) = options.early_add.filter(|&wanted| wanted != place.early_add) {

@@ -43,7 +43,7 @@ struct Adder {
     counts: Counts,
 }
 
-/// What has become of keys. In JSON, its fields by these names.
+/// The outcomes of adds and cancels. The names are those of the JSON summary.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Counts {
     /// The sum of the six that follow: one for each answer that a store has.
@@ -290,7 +290,7 @@ impl Counts {
             Added::Held => &mut self.held,
             Added::Revived => &mut self.revived,
             Added::Parked => &mut self.parked,
-            // What there may be one day is no more than that.
+            // The other answers of later versions count as coalesced.
             _ => &mut self.coalesced,
         } += 1;
     }

@@ -168,7 +168,7 @@ pub(crate) struct AddFlags {
     pub(crate) unsupported: Unsupported,
 }
 
-/// What an add does to a parked key.
+/// The effect of an add on a parked key.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ParkedAdd {
     Revive,
@@ -182,6 +182,20 @@ pub(crate) enum Priority {
     #[default]
     Normal,
     High,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QueuesFlags {
+    /// The store: sqlite:FILE, postgres://HOST/DATABASE, redis://HOST
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: String,
+
+    /// Print JSON objects
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) wait: Wait,
 }
 
 #[derive(Args, Debug)]
@@ -228,9 +242,9 @@ pub(crate) struct CancelFlags {
     #[arg(long)]
     pub(crate) all: bool,
 
-    /// Of all, those that are ready, waiting, processing or parked
+    /// With --all: only those that are ready, waiting, processing or parked
     ///
-    /// Of those that are processing, that is, which run, it takes the run after the one under way.
+    /// A key that is processing keeps its run, and loses the run after it.
     #[arg(
         long,
         value_enum,
@@ -244,7 +258,7 @@ pub(crate) struct CancelFlags {
     pub(crate) place: Place,
 }
 
-/// What a key is in the middle of, as `requeue status` has it.
+/// The state of a key, by its name in `requeue status`.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Ready,

@@ -6,12 +6,13 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use requeue_store::{Bulk, Counts, Entry, Key, Queue, State};
+use requeue_store::{Bulk, Counts, EarlyAdd, Entry, Key, ParkedAdd, Queue, State};
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::flags::{self, CancelFlags, ParkedFlags, ReviveFlags, StatusFlags};
-use super::{block_on, refusal};
+use super::flags::{self, CancelFlags, ParkedFlags, QueuesFlags, ReviveFlags, StatusFlags};
+use super::reaching::patiently;
+use super::{block_on, connect_to_look, refusal};
 use crate::command;
 use crate::exit::{Ended, Exit, Refusal, complain, print};
 use crate::json::Written;
@@ -20,10 +21,43 @@ use crate::summary;
 
 /// How many keys are looked at together.
 const PAGE: usize = 256;
-/// How often a change of all keys says how far it is.
+/// The time between two progress messages of a change of all keys.
 const PROGRESS: Duration = Duration::from_secs(2);
-/// How long a signal waits for the step that is under way.
+/// The time that the current step has to end after a signal.
 const LAST_STEP: Duration = Duration::from_secs(5);
+
+/// `requeue queues`.
+pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
+    #[derive(Serialize)]
+    struct Listed<'a> {
+        queue: &'a str,
+        is_empty: bool,
+        early_add: &'static str,
+        parked_add: &'static str,
+    }
+    block_on(async {
+        let open = async || connect_to_look(&flags.store, String::new).await;
+        let store = patiently(flags.wait.wait, open).await?;
+        let mut text = String::new();
+        for found in store.queues().await.map_err(refusal)? {
+            let (queue, is_empty) = (&*found.name, found.is_empty);
+            text += &if flags.json {
+                let early_add = if found.early_add == EarlyAdd::Hold { "hold" } else { "replace" };
+                let parked_add =
+                    if found.parked_add == ParkedAdd::Keep { "keep" } else { "revive" };
+                let listed = Listed { queue, is_empty, early_add, parked_add };
+                // Texts under names can't fail.
+                serde_json::to_string(&listed).unwrap_or_default()
+            } else {
+                let what = if is_empty { "empty" } else { "keys" };
+                format!("{}\t{what}", command::shown(queue.as_bytes()))
+            };
+            text.push('\n');
+        }
+        print(text.as_bytes())?;
+        Ok(Ended::Exit(Exit::Done))
+    })
+}
 
 /// `requeue status`.
 pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
@@ -156,7 +190,7 @@ fn each(keys: &[OsString], changed: &[bool], done: &str, not: &str) -> Ended {
 /// Changes all keys, says how far it is, and ends after a step when a signal comes.
 async fn all(mut bulk: Bulk, done: &str) -> Result<Ended, Refusal> {
     let mut signalled = pin!(signals::interrupted());
-    let mut told = Instant::now();
+    let mut reported = Instant::now();
     loop {
         let mut signal = None;
         let stepped = {
@@ -181,9 +215,9 @@ async fn all(mut bulk: Bulk, done: &str) -> Result<Ended, Refusal> {
                 complain(&format!("{changed} {done}, and the others are as they were"));
                 return Ok(Ended::Signal(signal));
             }
-            (true, None) if told.elapsed() >= PROGRESS => {
+            (true, None) if reported.elapsed() >= PROGRESS => {
                 complain(&format!("{changed} {done} so far"));
-                told = Instant::now();
+                reported = Instant::now();
             }
             (true, None) => {}
         }

@@ -21,10 +21,10 @@ use tokio::sync::oneshot;
 
 pub(crate) use self::adder::add;
 pub(crate) use self::flags::{
-    AddFlags, CancelFlags, ParkedFlags, Place, ReviveFlags, StatusFlags, StoreCommand, Through,
-    WorkFlags,
+    AddFlags, CancelFlags, ParkedFlags, Place, QueuesFlags, ReviveFlags, StatusFlags, StoreCommand,
+    Through, WorkFlags,
 };
-pub(crate) use self::look::{cancel, parked, revive, status};
+pub(crate) use self::look::{cancel, parked, queues, revive, status};
 
 use self::adder::Reading;
 use self::flags::Wait;
@@ -196,13 +196,7 @@ impl Place {
         hint: impl Fn() -> String,
     ) -> Result<Queue, Refusal> {
         patiently(self.wait.wait, async || {
-            // Before the file is looked for: with a wrong option it has another name.
-            Store::check(&self.store)?;
-            if file(&self.store).is_some_and(|path| !path.exists() && path != Path::new(MEMORY)) {
-                let said = format!("{}: there is no such file{}", self.store, hint());
-                return Err(Refusal::failure(said).into());
-            }
-            let store = connect(&self.store).await?;
+            let store = connect_to_look(&self.store, &hint).await?;
             let opened = how(store.queue(&self.queue)).existing().open().await;
             opened.map_err(|error| {
                 let is_missing = error.is_missing();
@@ -247,6 +241,16 @@ async fn connect(url: &str) -> Result<Store, Unopened> {
     // There is one for each subcommand; that of an attempt before has gone.
     OPENED.with(|opened| opened.replace(Some(store.clone())));
     Ok(store)
+}
+
+/// The same, but no file is made; `hint` says how to make one.
+async fn connect_to_look(url: &str, hint: impl Fn() -> String) -> Result<Store, Unopened> {
+    // Before the file is looked for: with a wrong option it has another name.
+    Store::check(url)?;
+    if file(url).is_some_and(|path| !path.exists() && path != Path::new(MEMORY)) {
+        return Err(Refusal::failure(format!("{url}: there is no such file{}", hint())).into());
+    }
+    connect(url).await
 }
 
 /// The file that a store is.

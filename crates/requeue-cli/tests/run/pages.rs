@@ -78,6 +78,7 @@ fn there_is_a_manual_page_for_each_command() {
         "watch",
         "work",
         "add",
+        "queues",
         "status",
         "parked",
         "revive",

@@ -302,7 +302,17 @@ fn queues_in_a_store_are_apart() {
     add(&dir, &["--queue", "one", "a"]);
     add(&dir, &["--queue", "two", "b"]);
     let text = |queue| work(&dir, &["--queue", queue, "echo"]).text();
+    let list = |args| call(&dir, "queues", args).text();
+    assert_eq!(list(&[]), "one\tkeys\ntwo\tkeys\n");
     assert_eq!((text("two"), text("one"), text("three")), ("b\n".into(), "a\n".into(), "".into()));
+    assert_eq!(list(&[]), "one\tempty\nthree\tempty\ntwo\tempty\n");
+    add(&dir, &["--queue", "four", "--early-add", "hold", "--parked-add", "keep", "k"]);
+    let text = list(&["--json"]);
+    let first: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    let four = serde_json::json!({
+        "queue": "four", "is_empty": false, "early_add": "hold", "parked_add": "keep",
+    });
+    assert_eq!(first, four);
 }
 
 #[test]
@@ -354,7 +364,7 @@ fn what_makes_no_sense_is_refused() {
     let work = with("sqlite:text", "work", &["echo"]);
     assert_eq!(work.0, 125, "{}", work.1);
     // What only looks makes nothing.
-    for subcommand in ["status", "parked"] {
+    for subcommand in ["status", "parked", "queues"] {
         let (code, said) = with("sqlite:absent.db", subcommand, &[]);
         assert_eq!(code, 125);
         assert!(said.contains("there is no such file"), "{said}");

@@ -98,7 +98,7 @@ use self::verbs::Lows;
 use crate::add::{Added, Cancelled};
 use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place, Renewed, Settings};
 use crate::error::{ConnectError, Fault};
-use crate::inspect::{Counts, Entry, State};
+use crate::inspect::{Counts, Entry, QueueInfo, State};
 use crate::key::Key;
 use crate::time::Micros;
 
@@ -218,8 +218,11 @@ impl Engine for Postgres {
         })
     }
 
-    fn names(&self) -> Answer<'_, Vec<String>> {
-        Box::pin(self.sessions.names())
+    fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
+        Box::pin(async {
+            schema::check(&self.sessions).await?;
+            self.sessions.queues().await
+        })
     }
 
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {

@@ -13,7 +13,7 @@ use super::values::{
 use crate::add::{Added, Cancelled, ParkedAdd};
 use crate::engine::{Ask, Claim, Claimed, End, HandOut, Place, Renewed, Settings};
 use crate::error::Fault;
-use crate::inspect::{Counts, Entry, State};
+use crate::inspect::{Counts, Entry, QueueInfo, State};
 use crate::key::Key;
 use crate::time::{Micros, micros, until};
 
@@ -42,10 +42,15 @@ impl Sessions {
         Ok(rows.first().map(|row| place(name, row)))
     }
 
-    pub(super) async fn names(&self) -> Result<Vec<String>, Fault> {
-        let sql = "select name from requeue.queues order by id desc limit 1000";
-        let rows = self.rows(sql, &[]).await?;
-        Ok(rows.iter().map(|row| row.get(0)).collect())
+    pub(super) async fn queues(&self) -> Result<Vec<QueueInfo>, Fault> {
+        let sql = "select q.id, q.hold, q.revive, q.name, \
+                   not exists (select from requeue.keys k where k.queue = q.id) \
+                   from requeue.queues q";
+        let info = |row: &SqlRow| {
+            let Place { name, early_add, parked_add, .. } = place(row.get(3), row);
+            QueueInfo { name, early_add, parked_add, is_empty: row.get(4) }
+        };
+        Ok(self.rows(sql, &[]).await?.iter().map(info).collect())
     }
 
     pub(super) async fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>, Fault> {

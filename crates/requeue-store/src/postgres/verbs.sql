@@ -371,8 +371,8 @@ begin
 end $$;
 
 -- Cancels the keys that are in this state, or in any: 0 ready, 1 waiting, 2 with a worker, 3 parked.
--- The numbers of those in the batch of which something was taken, and the sum of what: 1 ready,
--- 2 dirty, 4 waiting, 8 parked.
+-- Answers the numbers of the keys it applied to, and for each the sum of what it took: 1 ready, 2 dirty,
+-- 4 waiting, 8 parked.
 create function requeue.cancel(
     in_queue integer, in_keys bytea[], in_state integer,
     out cancelled integer[], out took integer[], out locked integer[]
@@ -414,7 +414,7 @@ begin
     where x.ctid = any (running);
 end $$;
 
--- Makes parked keys ready. The numbers of those in the batch that were parked.
+-- Makes parked keys ready. Answers the numbers of those in the batch that were parked.
 create function requeue.revive(
     in_queue integer, in_keys bytea[], out revived integer[], out locked integer[]
 )

@@ -47,7 +47,7 @@ mod values;
 mod waking;
 mod walking;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -68,7 +68,7 @@ use crate::engine::{
     Answer, Ask, Claim, Claimed, Cursor, End, Engine, Place, Renewed, Settings, Walked,
 };
 use crate::error::Fault;
-use crate::inspect::{Counts, Entry, State};
+use crate::inspect::{Counts, Entry, QueueInfo, State};
 use crate::key::Key;
 use crate::time::micros;
 
@@ -95,6 +95,14 @@ pub(crate) struct Redis {
     places: AtomicI64,
     /// With which shard claims begin.
     turn: AtomicUsize,
+}
+
+/// What the server keeps of a queue beside its keys.
+struct Record {
+    settings: Settings,
+    shards: u16,
+    /// It was made now.
+    is_new: bool,
 }
 
 impl Redis {
@@ -207,9 +215,12 @@ impl Redis {
         self.check(None).await
     }
 
-    /// The queue, which is made with these settings, if any are given.
-    async fn opened(&self, name: &str, settings: Option<Settings>) -> Result<Option<Place>, Fault> {
-        self.check(Some(name)).await?;
+    /// The record of the queue, which is made with `settings`, if any are given.
+    async fn settings(
+        &self,
+        name: &str,
+        settings: Option<Settings>,
+    ) -> Result<Option<Record>, Fault> {
         let (key, slot) = names::queue(name);
         let mut open = self.scripts.open.with(&[key]);
         if let Some(Settings { early_add, parked_add }) = settings {
@@ -229,6 +240,23 @@ impl Redis {
         if !(1..=names::MOST).contains(&count) {
             return Err(Fault::refused(format!("{}: {count} shards are too many", self.address)));
         }
+        let settings = Settings { early_add, parked_add };
+        Ok(Some(Record { settings, shards: count, is_new }))
+    }
+
+    /// The queue, which is made with these settings, if any are given.
+    async fn opened(&self, name: &str, settings: Option<Settings>) -> Result<Option<Place>, Fault> {
+        self.check(Some(name)).await?;
+        if settings.is_some() {
+            // First, so that every queue that is there is listed.
+            let mut list = self.scripts.list.with(&[names::QUEUES.to_owned()]);
+            list.arg(name);
+            self.nodes.run(names::slot(names::QUEUES), &list, Some(&self.scripts.list)).await?;
+        }
+        let Some(record) = self.settings(name, settings).await? else {
+            return Ok(None);
+        };
+        let Record { settings, shards: count, is_new } = record;
         let shards = Arc::new(names::shards(name, count));
         let mut is_lost = false;
         for shard in &*shards {
@@ -248,13 +276,52 @@ impl Redis {
             tracing::warn!(
                 queue = name,
                 shards = count,
-                ?early_add,
+                ?settings,
                 "the server has lost the record of the queue; it was made again, with these settings"
             );
         }
         lock(&self.queues).entry(name.to_owned()).or_insert(shards);
         let id = self.places.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(Place::new(id, name, Settings { early_add, parked_add })))
+        Ok(Some(Place::new(id, name, settings)))
+    }
+
+    async fn listed(&self) -> Result<Vec<QueueInfo>, Fault> {
+        self.check(None).await?;
+        let (mut queues, mut cursor) = (BTreeMap::new(), b"0".to_vec());
+        loop {
+            let mut scan = cmd("HSCAN");
+            scan.arg(names::QUEUES).arg(&cursor);
+            let found = self.nodes.run(names::slot(names::QUEUES), &scan, None).await?;
+            let mut found = Values::of(found)?;
+            cursor = found.bytes()?;
+            let mut names = Values::of(found.value()?)?;
+            while !names.is_empty() {
+                let name = String::from_utf8(names.bytes()?).map_err(|_| garbled())?;
+                names.value()?;
+                // An opener may have ended between listing the queue and making it.
+                if let Some(info) = self.info(&name).await? {
+                    queues.insert(name, info);
+                }
+            }
+            if cursor == b"0" {
+                return Ok(queues.into_values().collect());
+            }
+        }
+    }
+
+    async fn info(&self, name: &str) -> Result<Option<QueueInfo>, Fault> {
+        let Some(record) = self.settings(name, None).await? else { return Ok(None) };
+        let Record { settings: Settings { early_add, parked_add }, shards: count, .. } = record;
+        let mut is_empty = true;
+        for shard in names::shards(name, count) {
+            // A hash is there if it has something.
+            let exists = cmd("EXISTS").arg(shard.rows()).to_owned();
+            is_empty &= values::number(self.nodes.run(shard.slot, &exists, None).await?)? == 0;
+            if !is_empty {
+                break;
+            }
+        }
+        Ok(Some(QueueInfo { name: name.to_owned(), early_add, parked_add, is_empty }))
     }
 }
 
@@ -283,6 +350,10 @@ impl Engine for Redis {
 
     fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>> {
         Box::pin(self.opened(name, None))
+    }
+
+    fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
+        Box::pin(self.listed())
     }
 
     fn shards(&self, queue: &Place) -> usize {

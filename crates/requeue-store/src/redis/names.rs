@@ -17,6 +17,9 @@ pub(super) const MOST: u16 = 256;
 /// The version of what is kept, for all queues.
 pub(super) const SCHEMA: &str = "requeue:schema";
 
+/// A hash with the names of all queues: on a cluster, nothing else lists them.
+pub(super) const QUEUES: &str = "requeue:queues";
+
 /// A part of a queue: what a script works on, and what a node of a cluster has as a whole.
 #[derive(Debug)]
 pub(super) struct Shard {
@@ -30,6 +33,10 @@ pub(super) struct Shard {
 }
 
 impl Shard {
+    pub(super) fn rows(&self) -> &str {
+        &self.keys[0]
+    }
+
     pub(super) fn wake(&self) -> &str {
         &self.keys[8]
     }

@@ -38,6 +38,7 @@ impl Script {
 
 #[derive(Debug)]
 pub(super) struct Scripts {
+    pub(super) list: Script,
     pub(super) open: Script,
     pub(super) check: Script,
     pub(super) add: Script,
@@ -72,6 +73,7 @@ impl Scripts {
         let look = |text| Script::new(&[clock, shard, text]);
         let touch = |text| Script::new(&[EVEN_IF_FULL, clock, shard, text]);
         Self {
+            list: Script::new(&[EVEN_IF_FULL, include_str!("lua/list.lua")]),
             open: Script::new(&[EVEN_IF_FULL, include_str!("lua/open.lua")]),
             check: touch(include_str!("lua/check.lua")),
             add: Script::new(&[UNLESS_FULL, clock, shard, rows, include_str!("lua/add.lua")]),

@@ -23,7 +23,7 @@ use crate::engine::{
     Answer, Ask, BoxFuture, Claim, Claimed, End, Engine, Place, Renewed, Settings,
 };
 use crate::error::{Fault, Kind};
-use crate::inspect::{Counts, Entry, State};
+use crate::inspect::{Counts, Entry, QueueInfo, State};
 use crate::key::Key;
 
 /// What survives when the power goes.
@@ -143,8 +143,11 @@ impl Engine for Sqlite {
         })
     }
 
-    fn names(&self) -> Answer<'_, Vec<String>> {
-        Box::pin(self.reader().call(|at| at.names()))
+    fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
+        Box::pin(async {
+            self.thread.check().await?;
+            self.reader().call(|at| at.queues()).await
+        })
     }
 
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {

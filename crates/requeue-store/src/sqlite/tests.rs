@@ -12,7 +12,7 @@ use super::clock::Reading;
 use super::thread::LONGEST_LOG;
 use super::*;
 use crate::add::{EarlyAdd, ParkedAdd};
-use crate::conformance::{Rig, check, check_bulk, check_jitter, steps};
+use crate::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
 use crate::engine::BoxFuture;
 use crate::error::{ConnectErrorKind, chain};
 use crate::tests::polled;
@@ -75,6 +75,12 @@ fn holds_as_the_model_does() {
 #[tokio::test]
 async fn keys_that_fail_at_once_do_not_come_back_at_once() {
     check_jitter(&Fixture::new().await, "q").await;
+}
+
+#[tokio::test]
+async fn a_store_lists_its_queues() {
+    let dir = tempfile::tempdir().expect("a directory");
+    check_queues(&store(&at(&dir)).await, "q").await;
 }
 
 #[tokio::test]

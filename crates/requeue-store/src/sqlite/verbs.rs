@@ -8,7 +8,7 @@ use super::rows::{COLUMNS, keep, load, read};
 use super::thread::Work;
 use crate::add::{Added, Cancelled, EarlyAdd, ParkedAdd, Priority};
 use crate::engine::{Ask, Claim, Claimed, End, HandOut, Place, Renewed, Settings};
-use crate::inspect::{Counts, Entry, State};
+use crate::inspect::{Counts, Entry, QueueInfo, State};
 use crate::key::Key;
 use crate::row::Row;
 use crate::time::{Micros, after, until};
@@ -36,10 +36,16 @@ impl Work<'_> {
         self.connection.query_row(sql, [name], place).optional()
     }
 
-    pub(super) fn names(&self) -> Result<Vec<String>> {
-        let mut names =
-            self.connection.prepare("select name from queues order by id desc limit 1000")?;
-        names.query_map([], |row| row.get(0))?.collect()
+    pub(super) fn queues(&self) -> Result<Vec<QueueInfo>> {
+        let sql = "select name, early_add, parked_add, \
+                   not exists (select 1 from keys where keys.queue = queues.id) from queues";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let queues = statement.query_map([], |row| {
+            let early_add = if row.get(1)? { EarlyAdd::Hold } else { EarlyAdd::Replace };
+            let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
+            Ok(QueueInfo { name: row.get(0)?, early_add, parked_add, is_empty: row.get(3)? })
+        })?;
+        queues.collect()
     }
 
     pub(super) fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>> {

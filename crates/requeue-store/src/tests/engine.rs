@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::add::{Added, Cancelled, Priority};
 use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place, Renewed, Settings};
 use crate::error::{Fault, Kind};
-use crate::inspect::{Counts, Entry, State};
+use crate::inspect::{Counts, Entry, QueueInfo, State};
 use crate::key::Key;
 use crate::row::Row;
 use crate::time::{Micros, after, until};
@@ -189,6 +189,10 @@ impl Engine for Memory {
 
     fn find<'a>(&'a self, _: &'a str) -> Answer<'a, Option<Place>> {
         Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {

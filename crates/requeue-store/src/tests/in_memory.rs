@@ -18,7 +18,7 @@ use crate::engine::{
     Answer, Ask, Asked, BoxFuture, Claim, Claimed, Delay, End, Engine, HandOut, How, Place,
     Renewed, Settings,
 };
-use crate::inspect::{Counts, Entry, State};
+use crate::inspect::{Counts, Entry, QueueInfo, State};
 use crate::key::Key;
 use crate::time::Micros;
 
@@ -254,6 +254,10 @@ impl Engine for InMemory {
 
     fn find<'a>(&'a self, _: &'a str) -> Answer<'a, Option<Place>> {
         answer(None)
+    }
+
+    fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
+        answer(Vec::new())
     }
 
     fn add<'a>(&'a self, _: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use proptest::prelude::*;
 
 use super::*;
-use crate::conformance::{Rig, check, check_bulk, check_jitter, steps};
+use crate::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
 use crate::engine::BoxFuture;
 
 struct Fixture {
@@ -60,6 +60,16 @@ fn holds_as_the_model_does() {
 async fn keys_that_fail_at_once_do_not_come_back_at_once() {
     let Some(server) = Server::shared() else { return };
     check_jitter(&Fixture::new(server).await, "q").await;
+}
+
+#[tokio::test]
+async fn a_store_lists_its_queues() {
+    let Some(server) = Server::shared() else { return };
+    let store = crate::Store::connect(&server.database()).await.expect("it is there");
+    let error = store.queues().await.expect_err("there is no schema").to_string();
+    assert!(error.contains("there is no queue in it yet"), "{error}");
+    store.migrate().await.expect("the schema is made");
+    check_queues(&store, "q").await;
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
--- ARGV: which state the keys must be in, or 'any'; then the keys. What was taken of each, four digits:
--- ready, dirty, waiting, parked.
+-- ARGV: which state the keys must be in, or 'any'; then the keys. Answers four digits for each, whether
+-- something was taken of it: ready, dirty, waiting, parked.
 local at, only = now(), ARGV[1]
 local keys, changed, answers = keys_given(1), {}, {}
 load(keys)

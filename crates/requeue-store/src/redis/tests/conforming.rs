@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::conformance::{Rig, check, check_bulk, check_jitter, steps};
+use crate::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
 use crate::engine::BoxFuture;
 
 /// Time stands in a key beside each shard's.
@@ -97,6 +97,14 @@ async fn keys_that_fail_at_once_do_not_come_back_at_once() {
         let rig = Fixture::new(&server.url(""), shards).await;
         check_jitter(&rig, &name("jitter")).await;
     }
+}
+
+#[tokio::test]
+async fn a_store_lists_its_queues() {
+    let Some(server) = Server::shared() else { return };
+    check_queues(&store(&server.url("")).await, &name("queues")).await;
+    let Some(cluster) = Cluster::shared() else { return };
+    check_queues(&store(&cluster.url()).await, &name("queues")).await;
 }
 
 #[tokio::test]

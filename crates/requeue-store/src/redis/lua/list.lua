@@ -1,0 +1,4 @@
+-- Lists a queue. ARGV: its name.
+if not redis.call('HGET', KEYS[1], ARGV[1]) then
+  redis.call('HSET', KEYS[1], ARGV[1], '')
+end
