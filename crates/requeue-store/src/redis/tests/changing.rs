@@ -292,7 +292,12 @@ async fn a_key_that_ends_leaves_nothing_and_its_numbers_rise() {
                 let left = server.cli(&["keys", "*"]);
                 let mut left: Vec<_> = left.lines().collect();
                 left.sort_unstable();
-                let kept = ["requeue:schema", "requeue:{q/0.0}:epoch", "requeue:{q}:queue"];
+                let kept = [
+                    "requeue:schema",
+                    "requeue:queues",
+                    "requeue:{q/0.0}:epoch",
+                    "requeue:{q}:queue",
+                ];
                 assert_eq!(left.iter().filter(|key| !key.ends_with(":wake")).count(), kept.len());
                 assert!(kept.iter().all(|key| left.contains(key)), "{left:?}");
             }
