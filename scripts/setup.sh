@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing to build and test; with `deny` or `mutants`, cargo-deny or
-# cargo-mutants too, with `browser`, Chromium, with `postgresql`, `redis`, `valkey`, `faketime` and
-# `valgrind`, those.
+# cargo-mutants too, with `browser`, Chromium, with `postgresql`, `pgbouncer`, `redis`, `valkey`, `faketime`
+# and `valgrind`, those.
 # Does nothing, quickly, when all is there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -72,6 +72,11 @@ if [ "${1-}" = postgresql ] && ! has_postgresql; then
     fi
     packages postgresql || packages postgresql-server ||
         fail 'There is no PostgreSQL here, for the tests of requeue-store.'
+fi
+
+# Debian installs it outside the PATH of ordinary users.
+if [ "${1-}" = pgbouncer ] && ! command -v pgbouncer >/dev/null && [ ! -x /usr/sbin/pgbouncer ]; then
+    packages pgbouncer || fail 'pgbouncer is missing: tests of requeue-store need it. Debian: apt-get install pgbouncer'
 fi
 
 # Tests start servers of their own; Debian's package starts one where it is installed on a system that

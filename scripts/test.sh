@@ -43,8 +43,9 @@ RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --no-deps --all-features
 step 'A browser'
 scripts/setup.sh browser || true
 
-step 'A PostgreSQL server'
+step 'A PostgreSQL server and a pooler'
 scripts/setup.sh postgresql || true
+scripts/setup.sh pgbouncer || true
 
 step 'A Redis server'
 scripts/setup.sh redis || true

@@ -1,5 +1,5 @@
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -106,6 +106,11 @@ impl Postgres {
     /// What vouches for its certificate.
     pub fn certificate(&self) -> PathBuf {
         self.keeper.dir().join("server.crt")
+    }
+
+    /// The directory of its Unix socket.
+    pub(crate) fn socket_dir(&self) -> &Path {
+        self.keeper.dir()
     }
 
     /// The port that it listens on.

@@ -1,0 +1,64 @@
+use std::path::{Path, PathBuf};
+
+use crate::keeper::{Keeper, write};
+use crate::local::{did_not_run, free_ports};
+use crate::postgres::Postgres;
+
+/// A pgbouncer in front of a [`Postgres`], with transaction pooling. It is killed when this is dropped.
+///
+/// It listens on loopback, where all users come in as the superuser `postgres`, without a password.
+#[derive(Debug)]
+pub struct PgBouncer {
+    _keeper: Keeper,
+    port: u16,
+}
+
+impl PgBouncer {
+    /// Starts one with at most `connections` to each database of the server. Returns `None` where
+    /// pgbouncer is not installed, and notes that in the list that `REQUEUE_NOT_RUN` names.
+    ///
+    /// # Panics
+    /// When it does not start, with its log.
+    pub fn start(server: &Postgres, connections: u32) -> Option<Self> {
+        let Some(program) = program() else {
+            did_not_run("there is no pgbouncer here");
+            return None;
+        };
+        let [port] = free_ports();
+        let args = [&*program.to_string_lossy(), &port.to_string()];
+        let keeper = Keeper::new(include_str!("pgbouncer.sh"), &args, |dir| {
+            let settings = format!(
+                "[databases]\n\
+                 * = host={} port={} user=postgres\n\
+                 [pgbouncer]\n\
+                 listen_addr = 127.0.0.1\n\
+                 listen_port = {port}\n\
+                 unix_socket_dir =\n\
+                 logfile = {}\n\
+                 auth_type = any\n\
+                 pool_mode = transaction\n\
+                 default_pool_size = {connections}\n\
+                 max_client_conn = 1000\n",
+                server.socket_dir().display(),
+                server.port(),
+                dir.join("server.log").display(),
+            );
+            write(&dir.join("server.log"), "");
+            write(&dir.join("pgbouncer.ini"), &settings);
+        });
+        keeper.order("started");
+        Some(Self { _keeper: keeper, port })
+    }
+
+    /// The address of a database of the server through this.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
+    }
+}
+
+/// The program, also where Debian has it, which is not in every `PATH`.
+fn program() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = std::env::split_paths(&path).chain([Path::new("/usr/sbin").to_owned()]);
+    dirs.map(|dir| dir.join("pgbouncer")).find(|program| program.is_file())
+}
