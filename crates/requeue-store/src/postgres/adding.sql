@@ -45,15 +45,14 @@ create function requeue.wants_latest(said smallint) returns boolean language sql
 create function requeue.wants_exactly(said smallint) returns boolean language sql immutable
     return said & 3 = 2;
 
+-- The names of the answers, from 0 on. `locked` is an answer of `add_free` alone.
+create function requeue.answers() returns text[] language sql immutable
+    return array['new', 'coalesced', 'dirty', 'held', 'parked', 'locked', 'revived'];
+
 create function requeue.wants_revival(said smallint) returns boolean language sql immutable
     return said & 4 = 4;
 
--- The name of an answer to an add.
-create function requeue.answer_name(answer smallint) returns text language sql immutable
-    return (array['new', 'coalesced', 'dirty', 'held', 'parked', 'locked', 'revived'])[answer + 1];
-
--- Adds them, in the order of the keys. Answers as `answer_name` names them; 5, locked, is `add_free`'s
--- alone.
+-- Adds them, in the order of the keys, and returns the answers, as `answers` names them.
 create function requeue.add_all(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[]
@@ -63,6 +62,8 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 set enable_nestloop = off as $$
 declare
+    -- Taken before the time is read: a claim that reads a later time then knows of this transaction.
+    xid constant xid8 := pg_current_xact_id();
     t bigint := requeue.now();
     place requeue.queues;
     answers smallint[];

@@ -1,6 +1,6 @@
 //! Addresses, as `libpq` has them, and the passwords that belong to them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio_postgres::Config;
@@ -19,6 +19,9 @@ const CONNECTIONS: usize = 12;
 pub(crate) struct Address {
     /// Its `Debug` has no password.
     pub(super) config: Config,
+    /// Where notifications come from, if anywhere.
+    pub(super) listen: Option<Config>,
+    pub(super) pooling: Pooling,
     pub(super) trust: Trust,
     pub(super) connections: usize,
 }
@@ -26,7 +29,12 @@ pub(crate) struct Address {
 /// The options of an address, and what they take. Those that are not ours are the driver's.
 const OPTIONS: &[(&str, &str)] = &[
     ("connections", "a number from 1 on"),
+    ("listen", "HOST:PORT, the address of the server itself behind a pooler"),
     ("passfile", "the path of a file, with %20 for a space"),
+    (
+        "pooler",
+        "transaction; a pooler that gives each connection a session of its own needs no option",
+    ),
     ("sslmode", "disable, prefer, require, verify-ca or verify-full"),
     ("sslrootcert", "system, or the path of a file, with %20 for a space"),
     ("application_name", "a name"),
@@ -50,6 +58,19 @@ const OPTIONS: &[(&str, &str)] = &[
 ];
 const PASSWORD: &str = "password";
 
+const UNREADABLE: &str = "the address can't be read; it is postgres://USER:PASSWORD@HOST:PORT/DATABASE, \
+                          with what is special in a part written %40 for @";
+
+/// What a connection is to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Pooling {
+    /// A session of its own.
+    #[default]
+    None,
+    /// A pooler such as pgbouncer, which chooses a session for each transaction.
+    Transactions,
+}
+
 /// What of the address is ours to understand.
 #[derive(Debug, Default)]
 struct Options {
@@ -57,6 +78,8 @@ struct Options {
     roots: Option<PathBuf>,
     passfile: Option<PathBuf>,
     connections: Option<usize>,
+    pooling: Pooling,
+    listen: Option<String>,
 }
 
 impl Address {
@@ -77,39 +100,24 @@ impl Address {
                 Some(false) | None => return Err(wrong()),
             }
         }
-        let url = format!("{base}?{}", rest.join("&"));
-        let config = url.parse().ok().filter(|_| !is_misread);
-        // What the driver says of it may have parts of a password in it.
-        let mut config: Config = config.ok_or_else(|| {
-            bad("the address can't be read; it is postgres://USER:PASSWORD@HOST:PORT/DATABASE, \
-                 with what is special in a part written %40 for @")
-        })?;
-        if config.get_hosts().is_empty() {
-            config.host("localhost");
+        if is_misread {
+            return Err(bad(UNREADABLE));
         }
-        let at = |host: &Host| matches!(host, Host::Tcp(host) if host.contains('@'));
-        if config.get_hosts().iter().any(at) {
-            return Err(bad("a @ in a user's name or password is written %40"));
-        }
-        if config.get_password().is_none()
-            && let Some(password) = passwords::find(&config, options.passfile)
-        {
-            config.password(password);
-        }
-        if config.get_application_name().is_none() {
-            config.application_name("requeue");
-        }
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(Duration::from_secs(5));
-        }
-        if config.get_tcp_user_timeout().is_none() {
-            config.tcp_user_timeout(Duration::from_secs(20));
-        }
-        if config.get_keepalives_idle() == Duration::from_secs(2 * 60 * 60) {
-            config.keepalives_idle(Duration::from_secs(10));
-            config.keepalives_interval(Duration::from_secs(5));
-            config.keepalives_retries(2);
-        }
+        let query = rest.join("&");
+        let passfile = options.passfile.as_deref();
+        let mut config = configure(&format!("{base}?{query}"), passfile).map_err(bad)?;
+        let mut listen = match &options.listen {
+            Some(place) => {
+                let mut listen = configure(&format!("{}?{query}", at(base, place)), passfile)
+                    .map_err(|why| bad(&format!("listen={place}: {why}")))?;
+                if let (None, Some(password)) = (listen.get_password(), config.get_password()) {
+                    let password = password.to_owned();
+                    listen.password(password);
+                }
+                Some(listen)
+            }
+            None => (options.pooling == Pooling::None).then(|| config.clone()),
+        };
         let trust = match (options.trust, options.roots) {
             // As `libpq`: who says whom to trust means it.
             (None, Some(roots)) if config.get_ssl_mode() == SslMode::Require => {
@@ -121,9 +129,12 @@ impl Address {
         };
         if !matches!(trust, Trust::Anybody) {
             config.ssl_mode(SslMode::Require);
+            listen.iter_mut().for_each(|listen| {
+                listen.ssl_mode(SslMode::Require);
+            });
         }
         let connections = options.connections.unwrap_or(CONNECTIONS);
-        Ok(Self { config, trust, connections })
+        Ok(Self { config, listen, pooling: options.pooling, trust, connections })
     }
 
     /// The servers that are reached by TCP.
@@ -163,6 +174,9 @@ impl Options {
             ("connections", number) => {
                 self.connections = Some(number.parse().ok().filter(|&number| number > 0)?);
             }
+            ("pooler", "transaction") => self.pooling = Pooling::Transactions,
+            ("pooler", _) | ("listen", "") => return None,
+            ("listen", place) => self.listen = Some(place.to_owned()),
             _ => return Some(false),
         }
         Some(true)
@@ -172,6 +186,47 @@ impl Options {
 /// Whether the driver knows the option and takes the value.
 fn drivers(name: &str, value: &str) -> bool {
     format!("postgres://host?{name}={value}").parse::<Config>().is_ok()
+}
+
+/// The URL with this in the place of its hosts.
+fn at(url: &str, hosts: &str) -> String {
+    let start = url.find("://").map_or(0, |at| at + 3);
+    let end = url[start..].find('/').map_or(url.len(), |at| start + at);
+    let user = url[start..end].rfind('@').map_or(start, |at| start + at + 1);
+    format!("{}{hosts}{}", &url[..user], &url[end..])
+}
+
+/// What the driver understands of a URL, and what it does not say.
+fn configure(url: &str, passfile: Option<&Path>) -> Result<Config, &'static str> {
+    // What the driver says of it may have parts of a password in it.
+    let mut config: Config = url.parse().map_err(|_| UNREADABLE)?;
+    if config.get_hosts().is_empty() {
+        config.host("localhost");
+    }
+    let at = |host: &Host| matches!(host, Host::Tcp(host) if host.contains('@'));
+    if config.get_hosts().iter().any(at) {
+        return Err("a @ in a user's name or password is written %40");
+    }
+    if config.get_password().is_none()
+        && let Some(password) = passwords::find(&config, passfile)
+    {
+        config.password(password);
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("requeue");
+    }
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(Duration::from_secs(5));
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(Duration::from_secs(20));
+    }
+    if config.get_keepalives_idle() == Duration::from_secs(2 * 60 * 60) {
+        config.keepalives_idle(Duration::from_secs(10));
+        config.keepalives_interval(Duration::from_secs(5));
+        config.keepalives_retries(2);
+    }
+    Ok(config)
 }
 
 fn decoded(text: &str) -> Option<String> {

@@ -9,6 +9,11 @@ use tokio_postgres::error::SqlState;
 
 use crate::error::{ConnectErrorKind, Fault, Kind, Reason};
 
+/// Session state, on which prepared statements and LISTEN depend, does not last.
+pub(super) const POOLED: &str = "a pooler, such as pgbouncer, changes sessions between transactions; \
+     add pooler=transaction to the options of the address, and listen=HOST:PORT with the address \
+     of the server itself";
+
 /// There is no connection, so that nothing has happened.
 pub(super) fn of_connecting(error: PoolError) -> Fault {
     match error {
@@ -108,6 +113,10 @@ fn said(error: &Error) -> String {
         let error = error.to_string();
         return if error.ends_with(&source) { error } else { format!("{error}{source}") };
     };
+    if matches!(*told.code(), SqlState::DUPLICATE_PSTATEMENT | SqlState::INVALID_SQL_STATEMENT_NAME)
+    {
+        return format!("{POOLED} ({}) [{}]", told.message(), told.code().code());
+    }
     let hint = told.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
     format!("{}{hint} [{}]", told.message(), told.code().code())
 }

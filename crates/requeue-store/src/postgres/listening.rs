@@ -1,4 +1,4 @@
-//! Who is told that a key may be ready: by a connection of its own that listens.
+//! Notifications that a key may be ready, which a connection of its own listens for.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use futures_util::future::poll_fn;
 use tokio::sync::{Notify, watch};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, sleep};
-use tokio_postgres::{AsyncMessage, Client};
+use tokio_postgres::{AsyncMessage, Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::address::Address;
@@ -25,15 +25,22 @@ pub(super) struct Listener {
 }
 
 #[derive(Debug, Default)]
-struct Told {
+pub(super) struct Told {
     /// Of each queue.
     senders: Mutex<HashMap<i64, watch::Sender<u64>>>,
     /// There is another queue.
     more: Notify,
 }
 
+/// A task that ends with this.
 #[derive(Debug)]
-struct Task(AbortHandle);
+pub(super) struct Task(AbortHandle);
+
+impl Task {
+    pub(super) fn new(task: &JoinHandle<()>) -> Self {
+        Self(task.abort_handle())
+    }
+}
 
 impl Drop for Task {
     fn drop(&mut self) {
@@ -46,7 +53,11 @@ impl Listener {
         Self { told: Arc::default(), task: Mutex::default() }
     }
 
-    /// Listens from now on for what becomes ready in the queue.
+    pub(super) fn told(&self) -> Arc<Told> {
+        Arc::clone(&self.told)
+    }
+
+    /// Listens from now on for what becomes ready in the queue, if the address says where.
     pub(super) fn wakes(
         &self,
         queue: i64,
@@ -54,10 +65,12 @@ impl Listener {
         tls: &MakeRustlsConnect,
     ) -> watch::Receiver<u64> {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
-        if task.as_ref().is_none_or(|task| task.0.is_finished()) {
+        if let Some(config) = &address.listen
+            && task.as_ref().is_none_or(|task| task.0.is_finished())
+        {
             let told = Arc::downgrade(&self.told);
-            let listening = listen(told, address.clone(), tls.clone());
-            *task = Some(Task(tokio::spawn(listening).abort_handle()));
+            let listening = listen(told, config.clone(), tls.clone());
+            *task = Some(Task::new(&tokio::spawn(listening)));
         }
         drop(task);
         let receiver =
@@ -72,19 +85,19 @@ impl Told {
         self.senders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, queue: i64) {
+    pub(super) fn tell(&self, queue: i64) {
         if let Some(sender) = self.lock().get(&queue) {
             sender.send_modify(|wakes| *wakes += 1);
         }
     }
 }
 
-async fn listen(told: Weak<Told>, address: Address, tls: MakeRustlsConnect) {
+async fn listen(told: Weak<Told>, config: Config, tls: MakeRustlsConnect) {
     let mut patience = Patience::new();
     // When it was last said that there is no connection, or first so.
     let mut told_at = None;
     while told.strong_count() > 0 {
-        match address.config.connect(tls.clone()).await {
+        match config.connect(tls.clone()).await {
             Ok((client, mut connection)) => {
                 (patience, told_at) = (Patience::new(), None);
                 let heard = told.clone();
@@ -107,7 +120,7 @@ async fn listen(told: Weak<Told>, address: Address, tls: MakeRustlsConnect) {
                         }
                     }
                 });
-                let _driver = Task(driven.abort_handle());
+                let _driver = Task::new(&driven);
                 tokio::select! {
                     () = ask(&told, &client) => {}
                     _ = driven => {}

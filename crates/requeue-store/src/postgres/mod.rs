@@ -1,4 +1,4 @@
-//! Queues in PostgreSQL, 14 or later: what there is to know of it. There is nothing here to call.
+//! Queues in PostgreSQL, 14 or later: addresses, roles, and adds in transactions of the caller.
 //!
 //! # The address
 //!
@@ -16,6 +16,20 @@
 //! - `connections=N`: so many at most, 12 unless said, and two besides, for leases and to be told
 //!   of keys. The server sets what else a session is, by role or database; but for durable commits,
 //!   which there are always, and the isolation level.
+//! - `pooler=transaction`: see [below](#behind-a-pooler), as well as `listen=HOST:PORT`.
+//!
+//! # Behind a pooler
+//!
+//! A pooler such as pgbouncer with `pool_mode = transaction` gives each transaction another session of
+//! the server. Prepared statements, settings and `LISTEN` do not last from one to the next. With
+//! `pooler=transaction`, no statement is prepared, and each has a transaction of its own that begins with
+//! its settings. [`Store::connect`](crate::Store::connect) refuses such a pooler without the option, if
+//! two connections are given the same session.
+//!
+//! No notification passes the pooler. With `listen=HOST:PORT`, the address of the server itself, a
+//! process that waits for keys has one connection there, with the same user, password and database.
+//! Without it, the process [polls](crate::Opening::poll), and logs that as a warning. Processes that
+//! only add need no `listen`.
 //!
 //! # What is sure
 //!
@@ -29,9 +43,10 @@
 //!
 //! # Adds in a transaction of one's own
 //!
-//! `requeue.add` and `requeue.add_many` add keys in whatever transaction they are called in, from
-//! whatever language: what is rolled back was never added, and workers are woken when it is
-//! committed. The queue has to be there, by somebody who opened it, or by `requeue.open`.
+//! In Rust, [`add_in`] adds keys in a transaction of tokio-postgres 0.7. In all languages, the SQL
+//! functions `requeue.add` and `requeue.add_many` add them in whatever transaction they are called.
+//! Keys of a transaction that is rolled back were never added. When it is committed, workers are woken.
+//! The queue has to be there: whoever opened it first, or `requeue.open`, made it.
 //!
 //! ```sql
 //! select requeue.open('mail');                       -- hold => true: EarlyAdd::Hold
@@ -39,14 +54,21 @@
 //! select requeue.add('mail', 'alice');      -- new, coalesced, dirty, held, revived or parked
 //! select requeue.add('mail', 'bob', '10 min', merge => 'latest', priority => 'high',
 //!                    reasons => 5, revive => true);
-//! select requeue.add_many('mail', array['carol', 'dave']);         -- how many are new
+//! select * from requeue.add_many('mail', array['carol', 'dave'], '10 min', priority => 'low');
 //! ```
+//!
+//! Keys are `text` or `bytea`. `add_many` has the same options, for all of its keys, and returns one row:
+//! how many keys got each answer, in the columns `new`, `coalesced`, `dirty`, `held`, `revived` and
+//! `parked`. Name the type of an array that is a literal or an untyped parameter: `$1::text[]`.
 //!
 //! Until that transaction ends, the keys that it has added are locked: they are handed out to nobody,
 //! and who adds one or ends its hand-out waits, for some 250 ms more than the transaction does, and for
 //! longer where very many keys are locked. Others don't, whatever they came with, and leases are
 //! renewed. Two transactions that add the same keys one by one in different orders deadlock, as two
-//! that update rows do; `add_many` has one order.
+//! that update rows do; `add_many` and `add_in` have one order.
+//!
+//! A delay counts from the add, not from the commit. A key is delivered once its transaction is committed,
+//! however long that was open.
 //!
 //! A trigger feeds a queue with what happens to a table:
 //!
@@ -71,9 +93,12 @@
 //! database, keeps what has ended from being cleared away; claims look no further back than they
 //! must, so that it costs space before it costs time.
 
+mod adding;
 mod address;
+mod claims;
 mod faults;
 mod listening;
+mod params;
 mod passwords;
 mod reaching;
 mod schema;
@@ -83,31 +108,28 @@ mod tests;
 mod tls;
 mod values;
 mod verbs;
+mod watermark;
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+pub use self::adding::add_in;
 pub(crate) use self::address::Address;
+use self::claims::Claims;
 use self::listening::Listener;
 use self::sessions::Sessions;
-use self::verbs::Lows;
 use crate::add::{Added, Cancelled};
 use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place, Renewed, Settings};
-use crate::error::{ConnectError, Fault};
+use crate::error::ConnectError;
 use crate::inspect::{Counts, Entry, QueueInfo, State};
 use crate::key::Key;
-use crate::time::Micros;
 
-/// How often a claim looks at all there is, at most.
+/// How often a scan goes through all that claims have passed, at most.
 const WHOLE: Duration = Duration::from_secs(1);
 /// How many connections go through all keys at once, to count them or for a page.
 const LOOKS: usize = 2;
-/// For how long who waits need not say so again: see `requeue.wait`.
-const SAID: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
 pub(crate) struct Postgres {
@@ -119,8 +141,7 @@ pub(crate) struct Postgres {
     /// Leases are renewed even while all others wait for locks.
     renewals: Sessions,
     listener: Listener,
-    claims: Mutex<HashMap<i64, Claims>>,
-    whole: Duration,
+    claims: Claims,
 }
 
 /// It has no `Debug`.
@@ -130,17 +151,6 @@ impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Tls")
     }
-}
-
-/// What is known for the next claim of a queue.
-#[derive(Clone, Copy, Debug)]
-struct Claims {
-    lows: Lows,
-    /// When one looks at all there is: that takes longer the more was handed out while
-    /// a transaction is open elsewhere.
-    whole_at: Instant,
-    /// Before when who adds knows that somebody here looks again by themselves.
-    looks_until: Instant,
 }
 
 impl Postgres {
@@ -157,45 +167,10 @@ impl Postgres {
         let sessions = Sessions::new(&address, tls.clone(), address.connections);
         let renewals = Sessions::new(&address, tls.clone(), 1);
         let listener = Listener::new();
-        let claims = Mutex::default();
+        let listens = address.listen.is_some();
+        let claims = Claims::new(sessions.clone(), listener.told(), listens, whole);
         let looks = Semaphore::new(LOOKS);
-        Ok(Self { address, tls: Tls(tls), sessions, looks, renewals, listener, claims, whole })
-    }
-
-    fn claims(&self) -> MutexGuard<'_, HashMap<i64, Claims>> {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn claim_once(&self, queue: &Place, claim: &Claim) -> Result<Claimed, Fault> {
-        let began = Instant::now();
-        let first = Claims { lows: [Micros::MIN; 4], whole_at: began, looks_until: began };
-        let known = *self.claims().entry(queue.id).or_insert(first);
-        let is_whole = self.whole.is_zero() || known.whole_at <= began;
-        let lows = if is_whole { [Micros::MIN; 4] } else { known.lows };
-        let (claimed, lows) = self.sessions.claim(queue, claim, &lows).await?;
-        if let Some(known) = self.claims().get_mut(&queue.id) {
-            known.lows = lows;
-            if is_whole {
-                // A twentieth of the time at most goes into it.
-                let took = began.elapsed();
-                known.whole_at = began + took + self.whole.max(took * 20);
-            }
-        }
-        Ok(claimed)
-    }
-
-    /// Says that somebody waits, who asks again after `poll`. Whether that was not known.
-    async fn wait(&self, queue: &Place, poll: Duration) -> Result<bool, Fault> {
-        let now = Instant::now();
-        let said = self.claims().get(&queue.id).map(|known| known.looks_until);
-        if said.is_some_and(|until| now + poll <= until) {
-            return Ok(false);
-        }
-        self.sessions.wait(queue, poll + SAID).await?;
-        if let Some(known) = self.claims().get_mut(&queue.id) {
-            known.looks_until = now + poll + SAID;
-        }
-        Ok(true)
+        Ok(Self { address, tls: Tls(tls), sessions, looks, renewals, listener, claims })
     }
 }
 
@@ -234,16 +209,7 @@ impl Engine for Postgres {
     }
 
     fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
-        Box::pin(async move {
-            let claimed = self.claim_once(queue, &claim).await?;
-            if !claimed.items.is_empty() || !self.wait(queue, claim.poll).await? {
-                return Ok(claimed);
-            }
-            // Nobody was told of what came before. Of leases only one of the two may know.
-            let again = self.claim_once(queue, &claim).await?;
-            let next = claimed.next.into_iter().chain(again.next).min();
-            Ok(Claimed { next, ..again })
-        })
+        Box::pin(async move { self.claims.claim(queue, &claim).await })
     }
 
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
-pub(super) fn find(config: &Config, passfile: Option<PathBuf>) -> Option<String> {
+pub(super) fn find(config: &Config, passfile: Option<&Path>) -> Option<String> {
     if passfile.is_none()
         && let Some(password) = env::var("PGPASSWORD").ok().filter(|given| !given.is_empty())
     {
         return Some(password);
     }
     let file = passfile
+        .map(Path::to_owned)
         .or_else(|| env::var_os("PGPASSFILE").map(PathBuf::from))
         .or_else(|| env::home_dir().map(|home| home.join(".pgpass")))?;
     let text = read(&file)?;

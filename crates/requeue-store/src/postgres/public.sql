@@ -1,7 +1,14 @@
--- For everybody, and what they need.
+-- The functions for programs in other languages, and the ones that open a queue.
 
--- The number and the settings of a queue, which is made if there is none: whether its adds are held
--- back, and whether they revive parked keys.
+-- The number and the settings of the queue of this name: whether its adds are held back, and whether they
+-- revive parked keys. No row if there is none.
+create function requeue.find(name text) returns table (id integer, holds boolean, revives boolean)
+language sql stable security definer set search_path = pg_catalog, pg_temp
+begin atomic
+    select q.id, q.hold, q.revive from requeue.queues q where q.name = find.name;
+end;
+
+-- The same, of a queue that is made if there is none.
 create function requeue.open(
     name text, hold boolean default false, revive boolean default true,
     out id integer, out holds boolean, out revives boolean
@@ -9,41 +16,48 @@ create function requeue.open(
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 begin
-    select q.id, q.hold, q.revive into open.id, open.holds, open.revives
-    from requeue.queues q where q.name = open.name;
+    select f.id, f.holds, f.revives into open.id, open.holds, open.revives
+    from requeue.find(open.name) f;
     if not found then
         insert into requeue.queues (name, hold, revive) values (open.name, open.hold, open.revive)
         on conflict do nothing;
-        select q.id, q.hold, q.revive into open.id, open.holds, open.revives
-        from requeue.queues q where q.name = open.name;
+        select f.id, f.holds, f.revives into open.id, open.holds, open.revives
+        from requeue.find(open.name) f;
     end if;
 end $$;
 
--- For everybody: adds a key to a queue, in whatever transaction. See the documentation of
--- requeue-store.
+-- Adds each key with its own delay in microseconds, its own merge and revival as `how_number` has them,
+-- its own priority and reasons. No key may be there twice. Returns the answers in the order of the keys'
+-- bytes: see `answers`.
+create function requeue.add_each(
+    queue text, keys bytea[], afters bigint[], hows smallint[], priorities smallint[],
+    reasons integer[]
+) returns smallint[]
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    id integer := (select f.id from requeue.find(queue) f);
+begin
+    if id is null then
+        raise exception 'there is no queue %', quote_nullable(queue)
+            using errcode = 'undefined_object', hint = 'select requeue.open(''...'') makes one.';
+    end if;
+    perform requeue.checked(k) from unnest(keys) k;
+    return requeue.add_all(id, keys, afters, hows, priorities, reasons,
+        array_fill(1, array[cardinality(keys)]));
+end $$;
+
+-- Adds a key to a queue, in the transaction of the caller. See the documentation of requeue-store.
 create function requeue.add(
     queue text, key bytea, after interval default '0', merge text default 'earliest',
     priority text default 'normal', reasons integer default 0, revive boolean default false
 ) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    number integer := requeue.queue_number(queue);
-    how integer := array_position(array['earliest', 'latest', 'exactly'], merge) - 1;
-    band integer := array_position(array['low', 'normal', 'high'], priority) - 2;
-    answers smallint[];
+    answers smallint[] := requeue.add_each(queue, array[key], array[requeue.delay(after)],
+        array[requeue.how_number(merge, revive)], array[requeue.priority_number(priority)],
+        array[reasons]);
 begin
-    if how is null then
-        raise exception 'merge is earliest, latest or exactly, and not %', quote_nullable(merge)
-            using errcode = 'invalid_parameter_value';
-    elsif band is null then
-        raise exception 'priority is low, normal or high, and not %', quote_nullable(priority)
-            using errcode = 'invalid_parameter_value';
-    end if;
-    answers := requeue.add_all(number, array[requeue.checked(key)],
-        array[greatest(ceil(extract(epoch from after) * 1000000), 0)::bigint],
-        array[how + case when revive then 4 else 0 end]::smallint[], array[band]::smallint[],
-        array[reasons], array[1]);
-    return requeue.answer_name(answers[1]);
+    return (requeue.answers())[answers[1] + 1];
 end $$;
 
 create function requeue.add(
@@ -53,39 +67,68 @@ create function requeue.add(
 language sql security definer set search_path = pg_catalog, pg_temp
     return requeue.add(queue, convert_to(key, 'UTF8'), after, merge, priority, reasons, revive);
 
--- For everybody: adds all of them, in one order, whatever theirs. How many were not pending before.
-create function requeue.add_many(queue text, keys text[]) returns bigint
+-- Adds all keys in one order, so that two calls do not deadlock. Returns one row: how many keys got each
+-- answer of `add`.
+create function requeue.add_many(
+    queue text, keys bytea[], after interval default '0', merge text default 'earliest',
+    priority text default 'normal', reasons integer default 0, revive boolean default false
+) returns table (
+    new bigint, coalesced bigint, dirty bigint, held bigint, revived bigint, parked bigint
+)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    number integer := requeue.queue_number(queue);
-    bytes bytea[];
-    n integer;
+    different bytea[] := array(select distinct k from unnest(keys) k);
+    size integer[] := array[cardinality(different)];
+    answers smallint[] := requeue.add_each(queue, different,
+        array_fill(requeue.delay(after), size),
+        array_fill(requeue.how_number(merge, revive), size),
+        array_fill(requeue.priority_number(priority), size), array_fill(reasons, size));
 begin
-    select array_agg(distinct requeue.checked(convert_to(k, 'UTF8'))) into bytes
-    from unnest(keys) k;
-    if bytes is null then
-        return 0;
-    end if;
-    n := cardinality(bytes);
-    return (
-        select count(*) from unnest(requeue.add_all(number, bytes, array_fill(0::bigint, array[n]),
-            array_fill(0::smallint, array[n]), array_fill(0::smallint, array[n]),
-            array_fill(0, array[n]), array_fill(1, array[n]))) a
-        where a = 0
-    );
+    return query
+    select count(*) filter (where a.name = 'new'), count(*) filter (where a.name = 'coalesced'),
+        count(*) filter (where a.name = 'dirty'), count(*) filter (where a.name = 'held'),
+        count(*) filter (where a.name = 'revived'), count(*) filter (where a.name = 'parked')
+    from (select (requeue.answers())[n + 1] as name from unnest(answers) n) a;
 end $$;
 
-create function requeue.queue_number(name text) returns integer
-language plpgsql as $$
-declare
-    id integer;
+create function requeue.add_many(
+    queue text, keys text[], after interval default '0', merge text default 'earliest',
+    priority text default 'normal', reasons integer default 0, revive boolean default false
+) returns table (
+    new bigint, coalesced bigint, dirty bigint, held bigint, revived bigint, parked bigint
+)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    select q.id into id from requeue.queues q where q.name = queue_number.name;
-    if not found then
-        raise exception 'there is no queue %', quote_nullable(name)
-            using errcode = 'undefined_object', hint = 'select requeue.open(''...'') makes one.';
+    return query
+    select * from requeue.add_many(queue, array(select convert_to(k, 'UTF8') from unnest(keys) k),
+        after, merge, priority, reasons, revive);
+end $$;
+
+create function requeue.delay(after interval) returns bigint language sql immutable
+    return greatest(ceil(extract(epoch from after) * 1000000), 0)::bigint;
+
+create function requeue.how_number(merge text, revive boolean) returns smallint
+language plpgsql immutable as $$
+declare
+    how integer := array_position(array['earliest', 'latest', 'exactly'], merge) - 1;
+begin
+    if how is null then
+        raise exception 'merge is earliest, latest or exactly, and not %', quote_nullable(merge)
+            using errcode = 'invalid_parameter_value';
     end if;
-    return id;
+    return how + case when revive then 4 else 0 end;
+end $$;
+
+create function requeue.priority_number(priority text) returns smallint
+language plpgsql immutable as $$
+declare
+    number integer := array_position(array['low', 'normal', 'high'], priority) - 2;
+begin
+    if number is null then
+        raise exception 'priority is low, normal or high, and not %', quote_nullable(priority)
+            using errcode = 'invalid_parameter_value';
+    end if;
+    return number;
 end $$;
 
 create function requeue.checked(key bytea) returns bytea

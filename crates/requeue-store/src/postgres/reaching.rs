@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::Postgres;
+use super::{Postgres, sessions};
 use crate::error::{ConnectErrorKind, Fault, Reason};
 use crate::peer::{self, Protocol};
 
@@ -18,7 +18,7 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 impl Postgres {
     /// Opens a connection, to say early if there is none to be had.
     pub(super) async fn reach(&self) -> Result<(), Fault> {
-        let mut first = pin!(self.sessions.session());
+        let mut first = pin!(sessions::check(&self.sessions, &self.renewals));
         let opened = match timeout(SILENCE, &mut first).await {
             Ok(opened) => opened,
             Err(_) => tokio::select! {
@@ -34,13 +34,7 @@ impl Postgres {
                 },
             },
         };
-        let fault = match opened {
-            Ok(session) => {
-                session.end();
-                return Ok(());
-            }
-            Err(fault) => fault,
-        };
+        let Err(fault) = opened else { return Ok(()) };
         // Where a server has said why, nothing is to be found out; but another kind of server has no TLS
         // in the way of PostgreSQL either.
         let is_known = fault.source.downcast_ref::<Reason>();

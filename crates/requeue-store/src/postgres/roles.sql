@@ -4,11 +4,15 @@ grant usage on schema requeue to worker;
 grant select on all tables in schema requeue to worker;
 grant execute on all functions in schema requeue to worker;
 
--- Who only adds may do that, and neither see nor take what is there.
+-- Adds to queues that are there, by SQL, the library or `requeue add`, and can do nothing else.
 create role producer login;
 grant usage on schema requeue to producer;
+grant select on requeue.version to producer;
 grant execute on function
+    requeue.find,
     requeue.add(text, text, interval, text, text, integer, boolean),
     requeue.add(text, bytea, interval, text, text, integer, boolean),
-    requeue.add_many(text, text[])
+    requeue.add_many(text, text[], interval, text, text, integer, boolean),
+    requeue.add_many(text, bytea[], interval, text, text, integer, boolean),
+    requeue.add_each, requeue.add_all_soon, requeue.add_free
 to producer;

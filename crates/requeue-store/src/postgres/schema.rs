@@ -4,7 +4,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::faults;
-use super::sessions::{Sessions, run};
+use super::sessions::{BEGIN, Sessions, run};
 use crate::error::Fault;
 
 const VERSION: i32 = 1;
@@ -44,11 +44,12 @@ fn is_current(version: i32) -> Result<(), Fault> {
 /// The version of the schema, if there is one.
 async fn version(client: &Client) -> Result<Option<i32>, Fault> {
     let there = "select from pg_catalog.pg_namespace where nspname = 'requeue'";
-    let there = client.query_opt(there, &[]).await.map_err(|error| faults::of_statement(&error))?;
+    let there =
+        client.query_typed_opt(there, &[]).await.map_err(|error| faults::of_statement(&error))?;
     if there.is_none() {
         return Ok(None);
     }
-    match client.query_one("select version from requeue.version", &[]).await {
+    match client.query_typed_one("select version from requeue.version", &[]).await {
         Ok(row) => Ok(Some(row.get(0))),
         Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => {
             Err(Fault::refused("the schema `requeue` of the database belongs to another program"))
@@ -64,14 +65,15 @@ pub(super) async fn migrate(sessions: &Sessions) -> Result<(), Fault> {
         session.end();
         return is_current(version);
     }
-    let row = client.query_one("select current_setting('server_version_num')::integer", &[]).await;
+    let row =
+        client.query_typed_one("select current_setting('server_version_num')::integer", &[]).await;
     let server: i32 = row.map_err(|error| faults::of_statement(&error))?.get(0);
     if server < OLDEST_SERVER {
         let said = format!("a server of version {} is too old; 14 is the oldest", server / 10_000);
         return Err(Fault::refused(said));
     }
     // If this ends early, the session is closed, and with it the transaction.
-    run(client, &format!("begin; set local lock_timeout = 0; {LOCK}")).await?;
+    run(client, &format!("{BEGIN}; set local lock_timeout = 0; {LOCK}")).await?;
     match version(client).await? {
         // Somebody else has been quicker.
         Some(version) => is_current(version)?,

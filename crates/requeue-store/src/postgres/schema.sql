@@ -23,7 +23,7 @@ create table requeue.keys (
     queue integer not null,
     -- 0: ready or waiting; 1: with a worker; 2: parked.
     state smallint not null,
-    priority smallint not null,
+    priority smallint not null check (priority between -1 and 1),
     -- When the run that is pending is due.
     at bigint,
     since bigint not null,

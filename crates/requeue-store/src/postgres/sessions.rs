@@ -6,43 +6,70 @@ use std::time::Duration;
 use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
 };
-use tokio_postgres::types::ToSql;
+use futures_util::TryStreamExt;
 use tokio_postgres::{Client, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::address::Address;
+use super::address::{Address, Pooling};
 use super::faults;
+use super::params::{Params, typed};
 use crate::error::Fault;
 
-/// How a session has to be, whatever its role or database say. What waits for a lock gives up after a
-/// while, as does a commit, which waits for others who notify; what nobody waits for any more ends. No
-/// plan of ours is worth compiling.
-const SETTINGS: &str = "\
-    set default_transaction_isolation = 'read committed';
-    set default_transaction_read_only = off;
-    set lock_timeout = '5s';
-    set jit = off;
-    set client_min_messages = warning;
-    select set_config('synchronous_commit', 'on', false)
-        where current_setting('synchronous_commit') = 'off';
-    do $$ begin
-        perform set_config('client_connection_check_interval', '1s', false);
-    exception when others then null; -- Not on every system.
-    end $$";
+/// The settings of a session, or of the transaction that has begun, whatever the role or the database
+/// says. What waits for a lock gives up after a while, as does a commit, which waits for others who notify.
+/// What nobody waits for any more ends. No plan of ours is worth compiling.
+macro_rules! settings {
+    ($set:literal, $is_local:literal) => {
+        concat!(
+            $set,
+            " lock_timeout = '5s'; ",
+            $set,
+            " jit = off; ",
+            $set,
+            " client_min_messages = warning;
+            select set_config('synchronous_commit', 'on', ",
+            $is_local,
+            ") where current_setting('synchronous_commit') = 'off';
+            do $$ begin
+                perform set_config('client_connection_check_interval', '1s', ",
+            $is_local,
+            ");
+            exception when others then null; -- Not on every system.
+            end $$"
+        )
+    };
+}
 
-pub(super) type Params<'a> = [&'a (dyn ToSql + Sync)];
+/// A session of our own.
+const SESSION: &str = concat!(
+    "set default_transaction_isolation = 'read committed'; set default_transaction_read_only = off; ",
+    settings!("set", "false"),
+);
+/// A transaction in a session that others use as well.
+pub(super) const BEGIN: &str =
+    concat!("begin isolation level read committed read write; ", settings!("set local", "true"));
+const PID: &str = "select pg_backend_pid()";
 
 #[derive(Clone)]
 pub(super) struct Sessions {
     pool: Pool,
+    pooling: Pooling,
 }
 
 impl Sessions {
     pub(super) fn new(address: &Address, tls: MakeRustlsConnect, most: usize) -> Self {
         let config = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = Manager::from_config(address.config.clone(), tls, config);
-        let prepare = Hook::async_fn(|client: &mut deadpool_postgres::ClientWrapper, _| {
-            Box::pin(async { client.batch_execute(SETTINGS).await.map_err(HookError::Backend) })
+        let pooling = address.pooling;
+        let prepare = Hook::async_fn(move |client: &mut deadpool_postgres::ClientWrapper, _| {
+            Box::pin(async move {
+                match pooling {
+                    Pooling::None => {
+                        client.batch_execute(SESSION).await.map_err(HookError::Backend)
+                    }
+                    Pooling::Transactions => Ok(()),
+                }
+            })
         });
         let pool = Pool::builder(manager)
             .max_size(most)
@@ -51,7 +78,8 @@ impl Sessions {
             .runtime(Runtime::Tokio1)
             .build();
         // Only a pool with time-outs and no runtime can't be built.
-        Self { pool: pool.unwrap_or_else(|error| unreachable!("{error}")) }
+        let pool = pool.unwrap_or_else(|error| unreachable!("{error}"));
+        Self { pool, pooling }
     }
 
     /// A connection, to be given back with [`Session::end`].
@@ -65,8 +93,29 @@ impl Sessions {
         let session = self.session().await?;
         let rows = async {
             let client = session.client();
-            let statement = client.prepare_cached(sql).await?;
-            client.query(&statement, params).await
+            let typed = typed(params);
+            match self.pooling {
+                Pooling::None => {
+                    let statement = client.prepare_cached(sql).await?;
+                    client
+                        .query_raw(&statement, typed.into_iter().map(|(value, _)| value))
+                        .await?
+                        .try_collect()
+                        .await
+                }
+                // They leave in this order, and without waiting for each other.
+                Pooling::Transactions => {
+                    let (begun, rows, committed) = tokio::join!(
+                        biased;
+                        client.batch_execute(BEGIN),
+                        client.query_typed(sql, &typed),
+                        client.batch_execute("commit"),
+                    );
+                    begun?;
+                    let rows = rows?;
+                    committed.map(|()| rows)
+                }
+            }
         };
         let rows = rows.await;
         session.end();
@@ -110,6 +159,32 @@ impl Drop for Session {
             drop(Object::take(client));
         }
     }
+}
+
+/// Checks that the server can be reached, and that its sessions are of one connection each, unless the
+/// address says otherwise.
+pub(super) async fn check(some: &Sessions, others: &Sessions) -> Result<(), Fault> {
+    let one = some.session().await?;
+    if some.pooling == Pooling::None
+        // Without a second connection there is nothing to compare.
+        && let Ok(other) = others.session().await
+    {
+        let pids = (pid(one.client()).await?, pid(other.client()).await?);
+        if pids.0 == pids.1 {
+            // Its next client has other settings than ours in mind.
+            let _ = run(one.client(), "reset all").await;
+            return Err(Fault::refused(faults::POOLED));
+        }
+        other.end();
+    }
+    one.end();
+    Ok(())
+}
+
+/// The number of the session that a client has now.
+async fn pid(client: &Client) -> Result<Option<i32>, Fault> {
+    let found = client.query_typed_one(PID, &[]).await;
+    found.map(|row| row.get(0)).map_err(|error| faults::of_statement(&error))
 }
 
 /// Runs SQL without values, for its effect.

@@ -3,23 +3,22 @@
 use std::time::Duration;
 
 use tokio_postgres::Row as SqlRow;
-use tokio_postgres::types::ToSql;
 
+use super::adding::Batch;
+use super::faults;
+use super::params::Param;
 use super::sessions::Sessions;
 use super::values::{
-    COLUMNS, Rest, asked, count, failing, how_to_add, how_to_end, is_hold, number, number_of,
-    numbers, place, seen, unsigned,
+    COLUMNS, Rest, asked, count, failing, how_to_end, is_hold, number, number_of, numbers, place,
+    seen, unsigned,
 };
+use super::watermark::{LOWEST, Lows, Snapshot};
 use crate::add::{Added, Cancelled, ParkedAdd};
 use crate::engine::{Ask, Claim, Claimed, End, HandOut, Place, Renewed, Settings};
 use crate::error::Fault;
 use crate::inspect::{Counts, Entry, QueueInfo, State};
 use crate::key::Key;
 use crate::time::{Micros, micros, until};
-
-/// Below which times a claim looks for nothing: of ready keys by priority, the low first, and of
-/// leases.
-pub(super) type Lows = [Micros; 4];
 
 /// All that is said of ends, for SQL.
 macro_rules! ends {
@@ -30,6 +29,15 @@ macro_rules! ends {
 
 impl Sessions {
     pub(super) async fn open(&self, name: &str, settings: Settings) -> Result<Place, Fault> {
+        // Most are there. That is all that a role needs that may make none.
+        if let Some(place) = self.find(name).await? {
+            return Ok(place);
+        }
+        let sql =
+            "select has_function_privilege('requeue.open(text, boolean, boolean)', 'execute')";
+        if !self.row(sql, &[]).await?.get::<_, bool>(0) {
+            return Err(Fault::refused("there is none, and this role is not granted to make one"));
+        }
         let sql = "select id, holds, revives from requeue.open($1, $2, $3)";
         let revives = settings.parked_add == ParkedAdd::Revive;
         let row = self.row(sql, &[&name, &is_hold(settings.early_add), &revives]).await?;
@@ -37,8 +45,7 @@ impl Sessions {
     }
 
     pub(super) async fn find(&self, name: &str) -> Result<Option<Place>, Fault> {
-        let sql = "select id, hold, revive from requeue.queues where name = $1";
-        let rows = self.rows(sql, &[&name]).await?;
+        let rows = self.rows("select id, holds, revives from requeue.find($1)", &[&name]).await?;
         Ok(rows.first().map(|row| place(name, row)))
     }
 
@@ -75,59 +82,41 @@ impl Sessions {
         queue: &Place,
         asks: &[Ask],
     ) -> Result<Vec<Option<Added>>, Fault> {
-        // Answers come in the order of the keys.
-        let mut order: Vec<usize> = (0..asks.len()).collect();
-        order.sort_unstable_by_key(|&n| &asks[n].key);
-        let of = |n: &usize| &asks[*n];
-        let asked = order.iter().map(of);
-        let keys: Vec<&[u8]> = asked.clone().map(|ask| &*ask.key).collect();
-        let afters: Vec<i64> = asked.clone().map(|ask| micros(ask.add.after)).collect();
-        let hows: Vec<i16> = asked.clone().map(|ask| how_to_add(ask.add)).collect();
-        let priorities: Vec<i16> =
-            asked.clone().map(|ask| ask.add.priority.number().into()).collect();
-        let reasons: Vec<i32> = asked.clone().map(|ask| ask.add.reasons.cast_signed()).collect();
-        let adds: Vec<i32> = asked.map(|ask| count(ask.adds)).collect();
+        let batch = Batch::new(asks.iter().map(|ask| (&*ask.key, ask.add)));
+        let order = batch.order.iter();
+        let adds: Vec<i32> = order.map(|&n| count(asks[n].adds)).collect();
+        let Batch { keys, afters, hows, priorities, reasons, .. } = &batch;
         let id = number(queue);
-        let row =
-            self.row(sql, &[&id, &keys, &afters, &hows, &priorities, &reasons, &adds]).await?;
-        let answers: Vec<i16> = row.get(0);
-        let mut added = vec![None; asks.len()];
-        for (n, answer) in order.into_iter().zip(answers) {
-            added[n] = match answer {
-                0 => Some(Added::New),
-                1 => Some(Added::Coalesced),
-                2 => Some(Added::Dirty),
-                3 => Some(Added::Held),
-                4 => Some(Added::Parked),
-                6 => Some(Added::Revived),
-                _ => None,
-            };
-        }
-        Ok(added)
+        let row = self.row(sql, &[&id, keys, afters, hows, priorities, reasons, &adds]).await?;
+        batch.answers(&row).map_err(|error| faults::of_statement(&error))
     }
 
-    /// With it, how low the next claim has to look.
+    /// With it, how low the next claim has to look, and which transactions were in progress, but for the
+    /// newest unless `names_newest`.
     pub(super) async fn claim(
         &self,
         queue: &Place,
         claim: &Claim,
         lows: &Lows,
-    ) -> Result<(Claimed, Lows), Fault> {
-        let sql = "select key, epoch, priority, adds, reasons, failures, queued, lows \
-                   from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+        names_newest: bool,
+    ) -> Result<(Claimed, Lows, Snapshot), Fault> {
+        let sql = "select key, epoch, priority, adds, reasons, failures, queued, lows, \
+                   snapshot \
+                   from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
         let max = i32::try_from(claim.max).unwrap_or(i32::MAX);
         let oldest = i32::try_from(claim.oldest).unwrap_or(i32::MAX).min(max);
         let (base, cap, share, most) = failing(&claim.expired);
         let (id, hold, lease) = (number(queue), is_hold(queue.early_add), micros(claim.lease));
         let lows = &lows[..];
-        let params: [&(dyn ToSql + Sync); 10] =
-            [&id, &hold, &max, &oldest, &lease, &base, &cap, &share, &most, &lows];
+        let params: [&dyn Param; 11] =
+            [&id, &hold, &max, &oldest, &lease, &base, &cap, &share, &most, &lows, &names_newest];
         let mut rows = self.rows(sql, &params).await?;
         let Some(last) = rows.pop() else {
             return Err(Fault::refused("the server answered with nothing"));
         };
         let next: Option<i64> = last.get(6);
         let found: Vec<i64> = last.get(7);
+        let snapshot = Snapshot::parse(last.get(8)).unwrap_or_default();
         let items = rows.iter().map(|row| HandOut {
             key: row.get::<_, &[u8]>(0).into(),
             epoch: row.get(1),
@@ -136,7 +125,23 @@ impl Sessions {
             queued: until(0, row.get(6)),
         });
         let claimed = Claimed { items: items.collect(), next: next.map(|next| until(0, next)) };
-        Ok((claimed, found.try_into().unwrap_or([Micros::MIN; 4])))
+        Ok((claimed, found.try_into().unwrap_or(LOWEST), snapshot))
+    }
+
+    /// The earliest ready keys, by priority, and the earliest lease that has run out, of what claims have
+    /// passed; and how soon the next lease ends, if all of that was looked through.
+    pub(super) async fn passed_over(
+        &self,
+        queue: i64,
+        floors: &Lows,
+        lows: &Lows,
+    ) -> Result<([Option<Micros>; 4], Option<Duration>), Fault> {
+        let sql = "select passed, next_lease from requeue.passed_over($1, $2, $3)";
+        let queue = i32::try_from(queue).unwrap_or(0);
+        let row = self.row(sql, &[&queue, &&floors[..], &&lows[..]]).await?;
+        let found: Vec<Option<Micros>> = row.get(0);
+        let lease: Option<Micros> = row.get(1);
+        Ok((found.try_into().unwrap_or([None; 4]), lease.map(|lease| until(0, lease))))
     }
 
     /// Says to who adds that somebody waits for keys, who need not say so again for so long.
@@ -177,8 +182,8 @@ impl Sessions {
         }
         let (id, hold) = (number(queue), is_hold(queue.early_add));
         let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts } = &rest;
-        let of_all: [&(dyn ToSql + Sync); 5] = [&id, &hold, &keys, &epochs, &hows];
-        let of_others: [&(dyn ToSql + Sync); 9] =
+        let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
+        let of_others: [&dyn Param; 9] =
             [delays, priorities, adds, reasons, errors, bases, caps, shares, mosts];
         self.row(sql, &[&of_all[..], &of_others[..]].concat()).await
     }

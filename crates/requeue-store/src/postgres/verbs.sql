@@ -53,18 +53,30 @@ begin
     end;
 end $$;
 
+-- The transactions in progress that no snapshot names: those from this one on, which are newer than all
+-- that have ended. A transaction holds a lock on its own number, of which this has the lower 32 bits.
+create function requeue.newest(first bigint) returns text language sql volatile as $$
+    select coalesce(string_agg((first + n.after)::text, ','), '')
+    from pg_locks l, lateral (
+        select (l.transactionid::text::bigint - first % 4294967296 + 4294967296) % 4294967296 as after
+    ) n
+    where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and n.after < 2147483648
+$$;
+
 -- Hands out keys, after those whose leases have run out have failed.
 --
 -- Nothing is looked for below `in_lows`, of the low, the normal, the high priority and of leases:
 -- there is an index's worth of what was handed out before, and as long as a transaction is open
 -- elsewhere, each claim would walk through that. They come back, for the next claim, with the last
--- row, which is no key; its `queued` is how long until the next key may be ready.
+-- row, which is no key; its `queued` is how long until the next key may be ready, and its `snapshot`
+-- names the transactions that were in progress: see `watermark.rs`. With `in_newest`, those are all.
 create function requeue.claim(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
-    in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[]
+    in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
+    in_newest boolean default false
 ) returns table (
     key bytea, epoch bigint, priority smallint, adds integer, reasons integer, failures integer,
-    queued bigint, lows bigint[]
+    queued bigint, lows bigint[], snapshot text
 )
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
@@ -74,8 +86,6 @@ declare
     t bigint := requeue.now();
     -- What was added by a transaction as old as this is found none the less.
     slack constant bigint := 200000;
-    -- Whether it looks at all there is: of the claims of a minute few do.
-    is_whole constant boolean := in_lows[4] = -9223372036854775808;
     most_expired constant integer := requeue.most_decisions();
     k requeue.keys;
     renewed_until bigint;
@@ -88,9 +98,14 @@ declare
     until_at bigint;
     wanted integer;
     next_at bigint;
-    next_lease bigint;
 begin
     lows := in_lows;
+    -- Before any key is looked for, so that all that a transaction it leaves out has done is seen.
+    snapshot := pg_current_snapshot()::text;
+    if in_newest then
+        snapshot := snapshot || ':'
+            || requeue.newest(pg_snapshot_xmax(snapshot::pg_snapshot)::text::bigint);
+    end if;
     for k in
         select * from requeue.keys x
         where x.queue = in_queue and x.state = 1 and x.lease_until <= t and x.lease_until >= lows[4]
@@ -163,13 +178,8 @@ begin
     from unnest(taken) with ordinality as p (id, n)
     where x.ctid = p.id
     returning x.key, x.epoch, x.run_priority, x.run_adds, x.run_reasons, x.failures,
-        greatest(t - x.since, 0), null::bigint[];
+        greatest(t - x.since, 0), null::bigint[], null::text;
 
-    if is_whole then
-        delete from requeue.renewals x where x.ctid = any (array(
-            select r.ctid from requeue.renewals r where r.lease_until <= t for update skip locked
-        ));
-    end if;
     if cardinality(taken) < in_max then
         select min(o.at) into next_at from (
             (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
@@ -181,17 +191,56 @@ begin
             (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
                  and x.priority = 1 and x.at >= lows[3] order by x.at limit 1)
         ) o;
-        if is_whole then
-            select min(x.lease_until) into next_lease from requeue.keys x
-            where x.queue = in_queue and x.state = 1 and x.lease_until > t;
-        end if;
         -- What is ready is locked by somebody: soon it will be seen whether it still is.
-        queued := least(case when next_at <= t then 20000 else next_at - t end, next_lease - t);
+        queued := case when next_at <= t then 20000 else next_at - t end;
     else
         queued := null;
     end if;
     key := null;
     return next;
+end $$;
+
+-- Finds keys that claims have passed over: those that a transaction added or had locked which was still
+-- in progress. Returns the earliest ready key of each priority, and the earliest lease that has run out,
+-- from `in_floors` on and below `in_lows`; null where there is none.
+--
+-- With floors of -2^63 it goes through all that is below. Then it also clears `renewals`, and returns how
+-- long until the next lease runs out. It walks the index entries of past deliveries, which claims spare
+-- themselves, so it runs beside them. It locks no key: claims would skip that.
+create function requeue.passed_over(
+    in_queue integer, in_floors bigint[], in_lows bigint[], out passed bigint[], out next_lease bigint
+)
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+    t bigint := requeue.now();
+begin
+    for band in 1 .. 3 loop
+        passed[band] := (
+            select x.at from requeue.keys x
+            where x.queue = in_queue and x.state = 0 and x.priority = band - 2
+                and x.at >= in_floors[band] and x.at < in_lows[band]
+            order by x.at limit 1
+        );
+    end loop;
+    passed[4] := (
+        select x.lease_until from requeue.keys x
+        where x.queue = in_queue and x.state = 1
+            and x.lease_until >= in_floors[4] and x.lease_until < in_lows[4]
+            and not requeue.is_renewed(x.epoch, t)
+        order by x.lease_until limit 1
+    );
+    if in_floors[4] = -9223372036854775808 then
+        delete from requeue.renewals x where x.ctid = any (array(
+            select r.ctid from requeue.renewals r where r.lease_until <= t for update skip locked
+        ));
+        next_lease := (
+            select x.lease_until from requeue.keys x
+            where x.queue = in_queue and x.state = 1 and x.lease_until > t
+            order by x.lease_until limit 1
+        ) - t;
+    end if;
 end $$;
 
 -- Ends of hand-outs: what `ended` is told of each. Where all have succeeded, the first three say so.

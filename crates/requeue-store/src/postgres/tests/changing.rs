@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use super::*;
 use crate::add::Add;
 use crate::engine::{Asked, Backoff, Delay, Failing, HandOut, How};
-use crate::error::Kind;
+use crate::error::{Fault, Kind};
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::prelude::*;
+use requeue_servers::PgBouncer;
 
 use super::*;
 use crate::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
@@ -15,8 +16,13 @@ struct Fixture {
 
 impl Fixture {
     async fn new(server: &Server) -> Self {
+        Self::at(&server.database()).await
+    }
+
+    async fn at(url: &str) -> Self {
         // Each claim looks at all there is, and so says exactly when the next key is due.
-        let (engine, _) = engine(server, Duration::ZERO).await;
+        let engine = at(url, Duration::ZERO);
+        engine.migrate().await.expect("the schema is made");
         stop_time(&engine).await;
         Self { engine: Arc::new(engine) }
     }
@@ -34,9 +40,13 @@ impl Rig for Fixture {
 
 fn conforms(early_add: EarlyAdd) {
     let Some(server) = Server::shared() else { return };
+    conforms_at(&server.database(), early_add);
+}
+
+fn conforms_at(url: &str, early_add: EarlyAdd) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
-    let rig = runtime.block_on(Fixture::new(server));
+    let rig = runtime.block_on(Fixture::at(url));
     let queues = AtomicU32::new(0);
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(15);
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
@@ -54,6 +64,16 @@ fn replaces_as_the_model_does() {
 #[test]
 fn holds_as_the_model_does() {
     conforms(EarlyAdd::Hold);
+}
+
+#[test]
+fn does_so_through_a_pooler() {
+    let Some(server) = Server::shared() else { return };
+    for early_add in [EarlyAdd::Replace, EarlyAdd::Hold] {
+        let Some(pooler) = PgBouncer::start(server, 2) else { return };
+        let url = format!("{}?pooler=transaction", pooler.url(name(&server.database())));
+        conforms_at(&url, early_add);
+    }
 }
 
 #[tokio::test]

@@ -65,7 +65,7 @@ async fn what_is_locked_is_told_apart_from_what_is_not() {
     let all = || asks(names.iter().map(String::as_str));
     engine.add(&queue, all()).await.expect("added");
     let held = engine.claim(&queue, claim(20, MINUTE)).await.expect("claimed").items;
-    let locking = "begin; select requeue.add_many('q', '{03, 04, 17}')";
+    let locking = "begin; select requeue.add_many('q', array['03', '04', '17'])";
     adder.batch_execute(locking).await.expect("added");
     let mut adding = all();
     adding.reverse();

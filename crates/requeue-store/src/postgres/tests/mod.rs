@@ -5,7 +5,10 @@ mod conforming;
 mod connecting;
 mod cuts;
 mod failover;
+mod late;
 mod locked;
+mod pooled;
+mod roles;
 mod sql;
 mod waking;
 
@@ -17,10 +20,19 @@ use crate::add::{EarlyAdd, ParkedAdd};
 /// An engine in a new database, with its schema.
 async fn engine(server: &Server, whole: Duration) -> (Postgres, String) {
     let url = server.database();
-    let address = Address::parse(&url).expect("it is an address");
-    let engine = Postgres::new(address, whole).expect("it needs no certificates");
+    let engine = at(&url, whole);
     engine.migrate().await.expect("the schema is made");
     (engine, url)
+}
+
+/// An engine of another process.
+fn at(url: &str, whole: Duration) -> Postgres {
+    let address = Address::parse(url).expect("it is an address");
+    Postgres::new(address, whole).expect("it needs no certificates")
+}
+
+fn name(url: &str) -> &str {
+    url.rsplit_once('/').expect("it is an address").1
 }
 
 /// Time stands in a table, until it is [set](set_time).

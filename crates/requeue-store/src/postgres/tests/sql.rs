@@ -1,5 +1,6 @@
-//! What the schema offers to everybody: `requeue.add`, triggers, roles.
+//! Adds by SQL, in transactions of others, and by triggers.
 
+use super::changing::other;
 use super::*;
 use crate::store::Store;
 
@@ -9,14 +10,10 @@ async fn ready(queue: &crate::Queue) -> Vec<String> {
     page.iter().map(|entry| entry.key.to_string()).collect()
 }
 
-async fn store(url: &str) -> Store {
+pub(super) async fn store(url: &str) -> Store {
     let store = Store::connect(url).await.expect("it is there");
     store.migrate().await.expect("the schema is made");
     store
-}
-
-fn name(url: &str) -> &str {
-    url.rsplit_once('/').expect("it is an address").1
 }
 
 #[tokio::test]
@@ -39,8 +36,7 @@ async fn anybody_adds_by_sql() {
     let all = "select requeue.add('q', 'all', after => '1 min', merge => 'exactly', \
                priority => 'high', reasons => 5, revive => true)";
     assert_eq!(sql(all), "new");
-    assert_eq!(sql("select requeue.add_many('q', array['b', 'a', 'b', 'ü'])"), "2");
-    assert_eq!(sql("select requeue.add_many('q', '{}')"), "0");
+    assert_eq!(sql("select requeue.add_many('q', array['b', 'a', 'b', 'ü'])"), "(2,1,0,0,0,0)");
     assert_eq!(ready(&queue).await, ["a", "b", "ü", "\\xff\\0"]);
     let all = queue.look_up("all").await.expect("looked up").expect("it is there");
     assert_eq!((all.priority, all.reasons), (crate::Priority::High, 5));
@@ -129,44 +125,93 @@ async fn a_trigger_feeds_a_queue() {
     assert_eq!(ready(&queue).await, ["3", "4", "5", "6"]);
 }
 
+/// The row that `requeue.add_many` returns.
+fn counts(new: u8, coalesced: u8, dirty: u8, held: u8, revived: u8, parked: u8) -> String {
+    format!("{new}|{coalesced}|{dirty}|{held}|{revived}|{parked}")
+}
+
 #[tokio::test]
-async fn a_role_needs_no_more_than_this() {
+async fn many_are_added_with_all_that_one_is_and_each_answer_is_counted() {
     let Some(server) = Server::shared() else { return };
     let url = server.database();
-    store(&url).await;
-    let sql = |sql: &str| server.psql(name(&url), sql);
-    let roles = include_str!("../roles.sql");
-    sql(roles);
-
-    let worker = Store::connect(&server.url("worker", name(&url))).await.expect("it may come in");
-    worker.migrate().await.expect("there is nothing to do");
-    let queue = worker.queue("q").max_failures(1).open().await.expect("it opens");
-    queue.add_all(["a", "b"]).await.expect("added");
-    queue.get().await.expect("it is open").retry("no").await.expect("it is ours");
-    assert!(queue.revive("a").await.expect("revived"));
-    assert!(queue.cancel("a").await.expect("cancelled").ready);
-    assert_eq!(queue.counts().await.expect("counted").ready, 1);
-    queue.get().await.expect("it is open").succeed().await.expect("it is ours");
-
-    let as_role = |role: &str, sql: &str| {
-        let address = Address::parse(&server.url(role, name(&url))).expect("an address");
-        let engine = Postgres::new(address, WHOLE).expect("it needs no certificates");
-        let sql = sql.to_owned();
-        async move { engine.sessions.rows(&sql, &[]).await.map(|rows| rows.len()) }
+    let store = store(&url).await;
+    let queue = store.queue("q").early_add(EarlyAdd::Hold).parked_add(ParkedAdd::Keep);
+    let queue = queue.open().await.expect("it opens");
+    let many = |args: &str| {
+        server.psql(name(&url), &format!("select * from requeue.add_many('q', {args})"))
     };
-    assert_eq!(as_role("producer", "select requeue.add('q', 'c')").await.expect("added"), 1);
-    for (role, refused) in [
-        ("worker", "delete from requeue.keys"),
-        ("worker", "insert into requeue.queues (name, hold) values ('r', false)"),
-        ("worker", "create table requeue.more ()"),
-        ("worker", "drop schema requeue cascade"),
-        ("worker", "select setval('requeue.epochs', 1)"),
-        ("producer", "select * from requeue.keys"),
-        ("producer", "select requeue.cancel(1, '{c}', null)"),
-        ("producer", "select requeue.open('r')"),
-    ] {
-        let fault = as_role(role, refused).await.expect_err(refused);
-        assert!(fault.source.to_string().contains("[42501]"), "{refused}: {}", fault.source);
+    assert_eq!(many("'{}'::text[]"), counts(0, 0, 0, 0, 0, 0));
+    assert_eq!(many("null::bytea[]"), counts(0, 0, 0, 0, 0, 0));
+    let all = "'1 hour', merge => 'latest', priority => 'high', reasons => 6";
+    assert_eq!(many(&format!("array['a', 'b'], {all}")), counts(2, 0, 0, 0, 0, 0));
+    // The later of the two, by the default of the merge the earlier.
+    assert_eq!(many("array['a'], '2 hours', 'latest'"), counts(0, 1, 0, 0, 0, 0));
+    assert_eq!(many("array['b'], '30 min', reasons => 1"), counts(0, 1, 0, 0, 0, 0));
+    assert_eq!(many(r"array['\xff00', '\x62']::bytea[], '30 min'"), counts(1, 1, 0, 0, 0, 0));
+    let minutes = async |key: &[u8]| {
+        let entry = queue.look_up(key).await.expect("looked up").expect("it is there");
+        (entry.due.map(|due| due.as_secs().div_ceil(600) * 10), entry.priority, entry.reasons)
+    };
+    let (high, normal) = (crate::Priority::High, crate::Priority::Normal);
+    assert_eq!(minutes(b"a").await, (Some(120), high, 6));
+    assert_eq!(minutes(b"b").await, (Some(30), high, 7));
+    assert_eq!(minutes(b"\xff\0").await, (Some(30), normal, 0));
+
+    // One of each answer.
+    queue.add_all(["dirty", "held", "parked"]).await.expect("added");
+    let items = queue.get_many(9).await;
+    let mut dirty = None;
+    for item in items {
+        match item.as_str() {
+            Some("held") => {
+                item.retry_after(Duration::from_secs(3600), "no").await.expect("it is ours")
+            }
+            Some("parked") => item.park("no").await.expect("it is ours"),
+            _ => dirty = Some(item),
+        }
     }
-    sql("drop owned by worker, producer; drop role worker, producer");
+    let keys = "array['new', 'a', 'dirty', 'held', 'parked']";
+    assert_eq!(many(keys), counts(2, 0, 1, 1, 0, 1));
+    assert_eq!(many("array['parked', 'new'], revive => true"), counts(0, 1, 0, 0, 1, 0));
+    drop(dirty);
+}
+
+#[tokio::test]
+async fn keys_are_added_in_a_transaction_of_the_caller() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.database();
+    let queue = store(&url).await.queue("q").open().await.expect("it opens");
+    let mut client = other(&url).await;
+    let high = crate::Add::now().priority(crate::Priority::High).reason(5);
+    let hour = crate::Add::after(Duration::from_secs(3600));
+    // In the order of the adds, which is none of the keys'.
+    let adds = || [("c", hour), ("a", high), ("c", crate::Add::now()), ("b", hour), ("c", hour)];
+    let answers = [Added::New, Added::New, Added::New, Added::New, Added::Coalesced];
+    for commits in [false, true] {
+        let transaction = client.transaction().await.expect("begun");
+        assert_eq!(add_in(&transaction, "q", adds()).await.expect("added"), answers);
+        assert_eq!(queue.counts().await.expect("counted"), Counts::default());
+        match commits {
+            true => transaction.commit().await.expect("committed"),
+            false => transaction.rollback().await.expect("rolled back"),
+        }
+    }
+    assert_eq!(ready(&queue).await, ["a", "c"]);
+    let a = queue.look_up("a").await.expect("looked up").expect("it is there");
+    assert_eq!((a.priority, a.reasons, a.adds), (crate::Priority::High, 5, 1));
+    // A client commits at once, and bytes are keys as well.
+    let bytes = [(&b"\xff\0"[..], crate::Add::now())];
+    assert_eq!(add_in(&client, "q", bytes).await.expect("added"), [Added::New]);
+    assert_eq!(ready(&queue).await, ["a", "c", "\\xff\\0"]);
+    assert_eq!(add_in(&client, "q", [("", hour); 0]).await.expect("nothing to do"), []);
+
+    let long = "k".repeat(Key::LONGEST + 1);
+    for (queue, key, code, said) in [
+        ("r", "a", "42704", "there is no queue 'r'"),
+        ("q", &*long, "54000", "a key of 2049 bytes; 2048 are the most"),
+    ] {
+        let error = add_in(&client, queue, [(key, hour)]).await.expect_err(said);
+        let error = error.as_db_error().expect("the server says so");
+        assert_eq!((error.code().code(), error.message()), (code, said));
+    }
 }

@@ -2,9 +2,11 @@
 
 use tokio::time::timeout;
 
-use super::changing::{asks, claim, end, failing, one, other};
+use super::changing::{MINUTE, asks, claim, end, failing, one, other};
 use super::*;
 use crate::engine::{Delay, How};
+use crate::postgres::watermark::{LOWEST, Lows};
+use crate::time::Micros;
 
 /// What is not a matter of time is there long before.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -26,7 +28,9 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     let (engine, url) = engine(server, WHOLE).await;
     let queue = engine.open("q", Settings::default()).await.expect("it opens");
     let another = engine.open("another", Settings::default()).await.expect("it opens");
-    let mut wakes = engine.wakes(&queue);
+    // Of a process that claims nothing, which nobody but adds wakes.
+    let ears = at(&url, WHOLE);
+    let mut wakes = ears.wakes(&queue);
     // That it listens from now on.
     told(&mut wakes).await;
     let adder = other(&url).await;
@@ -41,7 +45,7 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     run("select requeue.add('another', 'd')").await;
     run("select requeue.add('q', 'a')").await;
     // What comes after has come when this has, since they come in order.
-    let mut others = engine.wakes(&another);
+    let mut others = ears.wakes(&another);
     told(&mut others).await;
     let mut heard = async |wakes: &watch::Receiver<u64>| {
         run(&format!("notify requeue_{}", another.id)).await;
@@ -88,7 +92,8 @@ async fn who_seldom_asks_is_told_as_well() {
     let (engine, url) = engine(server, WHOLE).await;
     stop_time(&engine).await;
     let queue = engine.open("q", Settings::default()).await.expect("it opens");
-    let (mut wakes, adder) = (engine.wakes(&queue), other(&url).await);
+    let ears = at(&url, WHOLE);
+    let (mut wakes, adder) = (ears.wakes(&queue), other(&url).await);
     told(&mut wakes).await;
     let mut now = 0;
     for poll in [1, 3600] {
@@ -109,11 +114,18 @@ async fn who_seldom_asks_is_told_as_well() {
     engine.add(&queue, asks(["held"])).await.expect("added");
     let held = one(&engine, &queue).await;
     assert_eq!(&*held.key, b"held");
-    let second = Postgres::new(Address::parse(&url).expect("an address"), WHOLE).expect("plain");
+    let second = at(&url, WHOLE);
     let claim = Claim { poll: Duration::from_secs(3600), ..claim(1, PATIENCE) };
-    let claimed = second.claim(&queue, claim).await.expect("claimed");
-    assert_eq!(claimed.items, []);
-    assert!(claimed.next.is_some_and(|next| next <= Duration::from_secs(60)), "{claimed:?}");
+    let mut scanned = second.wakes(&queue);
+    // Of the lease a scan tells.
+    while second.claims.alarm(&queue).is_none() {
+        let claimed = second.claim(&queue, claim).await.expect("claimed");
+        assert_eq!(claimed.items, []);
+        if second.claims.alarm(&queue).is_none() {
+            told(&mut scanned).await;
+        }
+    }
+    assert!(second.claims.alarm(&queue) <= Some(MINUTE));
     wakes.mark_unchanged();
     let add = "select requeue.add('q', 'later', '50 minutes')";
     adder.batch_execute(add).await.expect("added");
@@ -128,7 +140,8 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
     stop_time(&engine).await;
     let queue = engine.open("q", Settings::default()).await.expect("it opens");
     let another = engine.open("another", Settings::default()).await.expect("it opens");
-    let (mut wakes, mut others) = (engine.wakes(&queue), engine.wakes(&another));
+    let ears = at(&url, WHOLE);
+    let (mut wakes, mut others) = (ears.wakes(&queue), ears.wakes(&another));
     told(&mut wakes).await;
     told(&mut others).await;
     let adder = other(&url).await;
@@ -155,7 +168,7 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
     assert!(!is_told(SECOND, "2 s").await);
     // Who says nothing, as they have said so before, sleeps until 113.9 s; and another process, for
     // which the first has said it, until 114.9 s.
-    let second = Postgres::new(Address::parse(&url).expect("an address"), WHOLE).expect("plain");
+    let second = at(&url, WHOLE);
     looks(&engine, 100 * SECOND, 10).await;
     looks(&engine, 103_900_000, 10).await;
     looks(&second, 104_900_000, 10).await;
@@ -185,24 +198,45 @@ async fn who_listens_does_so_again_when_the_server_is_back() {
 }
 
 #[tokio::test]
-async fn a_claim_looks_no_further_back_than_it_must() {
+async fn a_claim_looks_no_further_back_than_it_must_and_a_scan_does() {
     let Some(server) = Server::shared() else { return };
-    let (engine, url) = engine(server, Duration::from_secs(3600)).await;
+    let (engine, url) = engine(server, WHOLE).await;
     let queue = engine.open("q", Settings::default()).await.expect("it opens");
-    engine.add(&queue, asks(["a"])).await.expect("added");
-    let a = one(&engine, &queue).await;
-    // As if it came from a transaction that was open for ten seconds.
     let adder = other(&url).await;
-    let late = "select requeue.add('q', 'b'); update requeue.keys set at = at - 10000000 \
-                where key = 'b'";
-    adder.batch_execute(late).await.expect("added");
-    wait(&engine, &queue).await;
-    engine.add(&queue, asks(["c"])).await.expect("added");
-    assert_eq!(&*one(&engine, &queue).await.key, b"c");
-    // The first claim of a process looks at all there is.
-    let second = Postgres::new(Address::parse(&url).expect("an address"), WHOLE).expect("plain");
-    assert_eq!(&*one(&second, &queue).await.key, b"b");
-    assert_eq!(engine.finish(&queue, end(&a, How::Succeed)).await.expect("ok"), [true]);
+    let claimed = async |lows: &Lows| {
+        let claim = claim(9, PATIENCE);
+        let (claimed, lows, _) =
+            engine.sessions.claim(&queue, &claim, lows, true).await.expect("claimed");
+        (claimed.items.into_iter().map(|out| out.key.to_string()).collect::<Vec<_>>(), lows)
+    };
+    engine.add(&queue, asks(["a"])).await.expect("added");
+    let (keys, first) = claimed(&LOWEST).await;
+    assert_eq!(keys, ["a"]);
+    // As if they came from a transaction that was open for ten seconds, and a minute, by priority.
+    for (key, priority, back) in [("b", "high", 10), ("c", "low", 10), ("d", "low", 60)] {
+        let late = format!(
+            "select requeue.add('q', '{key}', priority => '{priority}'); \
+             update requeue.keys set at = at - {back}000000 where key = '{key}'"
+        );
+        adder.batch_execute(&late).await.expect("added");
+    }
+    engine.add(&queue, asks(["e"])).await.expect("added");
+    let (keys, lows) = claimed(&first).await;
+    assert_eq!(keys, ["e"]);
+    let scanned = async |floors: &Lows| {
+        let found = engine.sessions.passed_over(queue.id, floors, &lows).await;
+        found.expect("scanned")
+    };
+    let (found, lease) = scanned(&LOWEST).await;
+    assert!(found[0] < found[2] && found[1].is_none() && found[3].is_none(), "{found:?}");
+    assert!(lease.is_some_and(|lease| lease <= PATIENCE), "{lease:?}");
+    // From here on it is `c`, and no lease is looked for.
+    let floors =
+        std::array::from_fn(|n| found[0].filter(|_| n == 0).map_or(Micros::MIN + 1, |at| at + 1));
+    let (later, lease) = scanned(&floors).await;
+    assert!(found[0] < later[0] && later[2] == found[2] && lease.is_none(), "{later:?} {lease:?}");
+    assert_eq!(claimed(&LOWEST).await.0, ["b", "d", "c"]);
+    assert_eq!(scanned(&LOWEST).await.0, [None; 4]);
 }
 
 #[tokio::test]

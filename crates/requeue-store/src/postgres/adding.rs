@@ -1,0 +1,135 @@
+//! Adds as the server takes them, and adds in a transaction of the caller.
+
+use std::collections::HashSet;
+use std::error::Error;
+
+use tokio_postgres::types::{FromSql, Type};
+use tokio_postgres::{GenericClient, Row};
+
+use super::params::typed;
+use super::values::how_to_add;
+use crate::add::{Add, Added};
+use crate::key::Key;
+use crate::time::micros;
+
+/// Adds of different keys, in the order of the keys, as answers come in it.
+pub(super) struct Batch<'a> {
+    /// The numbers of the adds.
+    pub(super) order: Vec<usize>,
+    pub(super) keys: Vec<&'a [u8]>,
+    pub(super) afters: Vec<i64>,
+    pub(super) hows: Vec<i16>,
+    pub(super) priorities: Vec<i16>,
+    pub(super) reasons: Vec<i32>,
+}
+
+impl<'a> Batch<'a> {
+    pub(super) fn new(adds: impl Iterator<Item = (&'a [u8], Add)>) -> Self {
+        let mut adds: Vec<(usize, (&[u8], Add))> = adds.enumerate().collect();
+        adds.sort_unstable_by_key(|&(_, (key, _))| key);
+        Self {
+            order: adds.iter().map(|&(n, _)| n).collect(),
+            keys: adds.iter().map(|&(_, (key, _))| key).collect(),
+            afters: adds.iter().map(|(_, (_, add))| micros(add.after)).collect(),
+            hows: adds.iter().map(|&(_, (_, add))| how_to_add(add)).collect(),
+            priorities: adds.iter().map(|(_, (_, add))| add.priority.number().into()).collect(),
+            reasons: adds.iter().map(|(_, (_, add))| add.reasons.cast_signed()).collect(),
+        }
+    }
+
+    /// The answers, in the order of the adds; `None` for keys that others have locked.
+    pub(super) fn answers(&self, row: &Row) -> Result<Vec<Option<Added>>, tokio_postgres::Error> {
+        let answers: Vec<Answer> = row.try_get(0)?;
+        let mut added = vec![None; self.order.len()];
+        for (&n, Answer(answer)) in self.order.iter().zip(answers) {
+            added[n] = answer;
+        }
+        Ok(added)
+    }
+}
+
+/// One of `requeue.answers`.
+struct Answer(Option<Added>);
+
+impl<'a> FromSql<'a> for Answer {
+    fn from_sql(sql_type: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        let added = match i16::from_sql(sql_type, raw)? {
+            0 => Added::New,
+            1 => Added::Coalesced,
+            2 => Added::Dirty,
+            3 => Added::Held,
+            4 => Added::Parked,
+            5 => return Ok(Self(None)),
+            6 => Added::Revived,
+            other => return Err(format!("{other} is no answer that this version knows").into()),
+        };
+        Ok(Self(Some(added)))
+    }
+
+    fn accepts(sql_type: &Type) -> bool {
+        <i16 as FromSql>::accepts(sql_type)
+    }
+}
+
+/// Adds keys to a queue in a transaction of the caller, who commits it: together with what else the
+/// transaction does, or not at all. The answers are in the order of the adds; a key that is there several
+/// times is added several times.
+///
+/// The queue has to be there. `client` is a transaction of tokio-postgres 0.7, or a client, which commits
+/// at once. Programs with another driver call [the SQL functions](crate::postgres#adds-in-a-transaction-of-ones-own).
+///
+/// The keys stay locked until the transaction ends. One that another transaction has locked is waited for,
+/// for as long as the session's `lock_timeout` allows. The statement is not prepared, so that it works
+/// through a pooler.
+///
+/// ```no_run
+/// use requeue_store::Add;
+/// use requeue_store::postgres::add_in;
+///
+/// # async fn pay(mut client: tokio_postgres::Client) -> Result<(), tokio_postgres::Error> {
+/// let transaction = client.transaction().await?;
+/// transaction.execute("update invoices set paid = true where id = 17", &[]).await?;
+/// add_in(&transaction, "mail", [("invoice/17", Add::now())]).await?;
+/// transaction.commit().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// If the queue is not there (SQLSTATE 42704), a key is longer than 2,048 bytes (54000), or the server
+/// refuses the statement or can't be reached. As after any error, the transaction can only be rolled back.
+///
+/// # Cancel safety
+///
+/// If the future is dropped, the statement may still run: roll the transaction back.
+pub async fn add_in<C, K>(
+    client: &C,
+    queue: &str,
+    adds: impl IntoIterator<Item = (K, Add)>,
+) -> Result<Vec<Added>, tokio_postgres::Error>
+where
+    C: GenericClient + Sync,
+    K: Into<Key>,
+{
+    let adds: Vec<(Key, Add)> = adds.into_iter().map(|(key, add)| (key.into(), add)).collect();
+    let mut added = vec![None; adds.len()];
+    let mut left: Vec<usize> = (0..adds.len()).collect();
+    while !left.is_empty() {
+        // No batch has a key twice.
+        let mut different = HashSet::new();
+        let (batch, again): (Vec<usize>, Vec<usize>) =
+            left.into_iter().partition(|&n| different.insert(&adds[n].0));
+        let asked = Batch::new(batch.iter().map(|&n| (&*adds[n].0, adds[n].1)));
+        let Batch { keys, afters, hows, priorities, reasons, .. } = &asked;
+        let sql = "select requeue.add_each($1, $2, $3, $4, $5, $6)";
+        let params = typed(&[&queue, keys, afters, hows, priorities, reasons]);
+        let row = client.query_typed_one(sql, &params).await?;
+        for (n, answer) in batch.into_iter().zip(asked.answers(&row)?) {
+            added[n] = answer;
+        }
+        left = again;
+    }
+    // None was left out as locked: this waits for locks.
+    Ok(added.into_iter().flatten().collect())
+}

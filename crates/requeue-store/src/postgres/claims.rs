@@ -1,0 +1,265 @@
+//! Claims, and the scans beside them for keys that claims have passed.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::listening::{Task, Told};
+use super::sessions::Sessions;
+use super::watermark::{LOWEST, Snapshot, Watermark};
+use crate::engine::{Claim, Claimed, Place};
+use crate::error::Fault;
+
+/// For how long a process that waits need not say so again: see `requeue.wait`.
+const SAID: Duration = Duration::from_secs(4);
+/// Scans of all that claims have passed run for at most one part in so many of the time.
+const WHOLE_SHARE: u32 = 20;
+/// The same of scans that look for the keys of a transaction that has ended. They read less, and a key
+/// may wait for them.
+const LATE_SHARE: u32 = 4;
+
+/// The claims of a process.
+#[derive(Clone, Debug)]
+pub(super) struct Claims(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    sessions: Sessions,
+    told: Arc<Told>,
+    /// Whether this process hears of adds.
+    listens: bool,
+    has_warned: AtomicBool,
+    /// How often a scan goes through all that claims have passed. Zero: with each claim.
+    every: Duration,
+    queues: Mutex<HashMap<i64, Known>>,
+}
+
+/// What is known for the next claim of a queue.
+#[derive(Debug)]
+struct Known {
+    watermark: Watermark,
+    /// When the next scan goes through all that claims have passed.
+    whole_at: Instant,
+    /// It is time.
+    is_whole_due: bool,
+    /// No other scan begins before this.
+    scan_at: Instant,
+    is_scanning: bool,
+    /// When the first lease ends that the last scan has seen.
+    lease_at: Option<Instant>,
+    /// Until when the last claimer sleeps.
+    sleeps_until: Instant,
+    /// Wakes it by then.
+    alarm: Option<Task>,
+    /// Until when the server knows that this process waits.
+    said_until: Instant,
+}
+
+impl Known {
+    fn new(now: Instant) -> Self {
+        Self {
+            watermark: Watermark::new(now),
+            whole_at: now,
+            is_whole_due: false,
+            scan_at: now,
+            is_scanning: false,
+            lease_at: None,
+            sleeps_until: now,
+            alarm: None,
+            said_until: now,
+        }
+    }
+}
+
+impl Claims {
+    pub(super) fn new(sessions: Sessions, told: Arc<Told>, listens: bool, every: Duration) -> Self {
+        let queues = Mutex::default();
+        let has_warned = AtomicBool::new(false);
+        Self(Arc::new(Shared { sessions, told, listens, has_warned, every, queues }))
+    }
+
+    pub(super) async fn claim(&self, queue: &Place, claim: &Claim) -> Result<Claimed, Fault> {
+        let (mut claimed, _) = self.claim_once(queue, claim).await?;
+        if claimed.items.is_empty() && self.say_waiting(queue, claim.poll).await? {
+            // Nobody was told of what came before.
+            let (again, snapshot) = self.claim_once(queue, claim).await?;
+            let next = claimed.next.into_iter().chain(again.next).min();
+            claimed = Claimed { next, ..again };
+            self.0.with(queue.id, |known| known.watermark.announced(&snapshot, Instant::now()));
+        }
+        if claimed.items.is_empty() {
+            let sleep = claimed.next.map_or(claim.poll, |next| next.min(claim.poll));
+            self.0.set_alarm(queue.id, sleep);
+        }
+        Ok(claimed)
+    }
+
+    async fn claim_once(&self, queue: &Place, claim: &Claim) -> Result<(Claimed, Snapshot), Fault> {
+        let is_each_whole = self.0.every.is_zero();
+        let mut begun = self.0.with(queue.id, |known| known.watermark.begin(Instant::now()));
+        if is_each_whole {
+            begun.lows = LOWEST;
+        }
+        let sessions = &self.0.sessions;
+        let (mut claimed, lows, snapshot) =
+            sessions.claim(queue, claim, &begun.lows, begun.names_newest).await?;
+        if is_each_whole {
+            let (_, lease) = sessions.passed_over(queue.id, &LOWEST, &lows).await?;
+            if claimed.items.len() < claim.max {
+                claimed.next = claimed.next.into_iter().chain(lease).min();
+            }
+        }
+        let scans = self.0.with(queue.id, |known| {
+            known.watermark.end(&begun, lows, &snapshot, claimed.items.is_empty());
+            let now = Instant::now();
+            if known.whole_at <= now {
+                known.is_whole_due = true;
+                known.whole_at = now + self.0.every;
+            }
+            let is_due = known.watermark.is_suspect() || known.is_whole_due;
+            let scans = is_due && !known.is_scanning && !is_each_whole;
+            known.is_scanning |= scans;
+            scans
+        });
+        if scans {
+            let shared = Arc::clone(&self.0);
+            let mut scan = Scan { shared, queue: queue.id, has_ended: false };
+            tokio::spawn(async move { while scan.step().await {} });
+        }
+        Ok((claimed, snapshot))
+    }
+
+    /// Has adds notify this process, which claims again after `poll`. Returns whether they did not
+    /// before.
+    async fn say_waiting(&self, queue: &Place, poll: Duration) -> Result<bool, Fault> {
+        let now = Instant::now();
+        if !self.0.listens {
+            if !self.0.has_warned.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    "no notifications come through a pooler: this process polls for keys; \
+                    with listen=HOST:PORT in the address, it listens at the server itself"
+                );
+            }
+            return Ok(false);
+        }
+        if self.0.with(queue.id, |known| now + poll <= known.said_until) {
+            return Ok(false);
+        }
+        self.0.sessions.wait(queue, poll + SAID).await?;
+        self.0.with(queue.id, |known| known.said_until = now + poll + SAID);
+        Ok(true)
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, HashMap<i64, Known>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the claimer, who sleeps for so long, if it should claim again before. Unlike
+    /// [`Claimed::next`] that does not say that there is a key.
+    fn set_alarm(&self, queue: i64, sleep: Duration) {
+        let now = Instant::now();
+        self.with(queue, |known| {
+            let lease = known.lease_at.filter(|&at| at > now);
+            let pause = known.watermark.pause(now).map(|pause| now + pause);
+            let alarm_at = lease.into_iter().chain(pause).min().filter(|&at| at < now + sleep);
+            known.sleeps_until = alarm_at.unwrap_or(now + sleep);
+            known.alarm = alarm_at.map(|at| {
+                let told = Arc::clone(&self.told);
+                let alarm = tokio::spawn(async move {
+                    tokio::time::sleep_until(at.into()).await;
+                    told.tell(queue);
+                });
+                Task::new(&alarm)
+            });
+        });
+    }
+
+    fn with<T>(&self, queue: i64, what: impl FnOnce(&mut Known) -> T) -> T {
+        what(self.lock().entry(queue).or_insert_with(|| Known::new(Instant::now())))
+    }
+}
+
+/// A task that scans as long as there is something to scan.
+struct Scan {
+    shared: Arc<Shared>,
+    queue: i64,
+    has_ended: bool,
+}
+
+impl Scan {
+    /// One scan, when it is time. Returns whether there may be another to do.
+    async fn step(&mut self) -> bool {
+        let Self { shared, queue, has_ended } = self;
+        let scan_at =
+            shared.with(*queue, |known| known.watermark.is_suspect().then_some(known.scan_at));
+        if let Some(scan_at) = scan_at {
+            tokio::time::sleep_until(scan_at.into()).await;
+        }
+        let suspect = shared.with(*queue, |known| {
+            let suspect = known.watermark.take_suspect().or_else(|| {
+                let is_due = std::mem::take(&mut known.is_whole_due);
+                is_due.then(|| (LOWEST, known.watermark.lows()))
+            });
+            // Within the same lock, so that whoever finds something suspect begins another task.
+            known.is_scanning = suspect.is_some();
+            suspect
+        });
+        let Some((floors, lows)) = suspect else {
+            *has_ended = true;
+            return false;
+        };
+        let began = Instant::now();
+        let scanned = shared.sessions.passed_over(*queue, &floors, &lows).await;
+        let took = began.elapsed();
+        let tells = shared.with(*queue, |known| match scanned {
+            Ok((found, lease)) => {
+                if floors == LOWEST {
+                    known.whole_at = began + shared.every.max(took * WHOLE_SHARE);
+                    known.lease_at = lease.map(|lease| Instant::now() + lease);
+                } else {
+                    known.scan_at = began + took * LATE_SHARE;
+                }
+                let is_sooner = known.lease_at.is_some_and(|at| at < known.sleeps_until);
+                known.watermark.found(found) || is_sooner
+            }
+            Err(fault) => {
+                let error = fault.source;
+                tracing::warn!(%error, "a scan for late keys failed, and is tried again");
+                known.watermark.suspect(floors);
+                known.scan_at = began + Duration::from_secs(1);
+                false
+            }
+        });
+        if tells {
+            shared.told.tell(*queue);
+        }
+        true
+    }
+}
+
+impl Drop for Scan {
+    fn drop(&mut self) {
+        // Its runtime has ended, or it has panicked.
+        if !self.has_ended {
+            self.shared.with(self.queue, |known| known.is_scanning = false);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Claims {
+    /// How long the last claimer sleeps, if it is woken before its poll.
+    pub(super) fn alarm(&self, queue: &Place) -> Option<Duration> {
+        self.0.with(queue.id, |known| {
+            let sleep = known.sleeps_until.saturating_duration_since(Instant::now());
+            known.alarm.as_ref().map(|_| sleep)
+        })
+    }
+
+    pub(super) fn watermark<T>(&self, queue: &Place, what: impl FnOnce(&Watermark) -> T) -> T {
+        self.0.with(queue.id, |known| what(&known.watermark))
+    }
+}

@@ -1,0 +1,213 @@
+//! Keys of transactions that end long after their adds.
+
+use std::collections::BTreeSet;
+
+use tokio::time::{sleep, timeout};
+use tokio_postgres::Client;
+
+use super::changing::{asks, claim, end, other};
+use super::*;
+use crate::engine::How;
+use crate::time::Micros;
+
+/// Neither polls nor scans find anything.
+const HOUR: Duration = Duration::from_secs(3600);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Rig {
+    engine: Postgres,
+    queue: Place,
+    url: String,
+    left: BTreeSet<String>,
+    busy: u32,
+}
+
+impl Rig {
+    async fn new(server: &Server) -> Self {
+        let (engine, url) = engine(server, HOUR).await;
+        let queue = engine.open("q", EarlyAdd::Replace.into()).await.expect("it opens");
+        Self { engine, queue, url, left: BTreeSet::new(), busy: 0 }
+    }
+
+    /// Transactions that have added keys of all priorities, and one that was ready before.
+    async fn adders(&mut self, many: usize) -> Vec<Client> {
+        let mut adders = Vec::new();
+        for n in 0..many {
+            let old = format!("{n}-old");
+            self.engine.add(&self.queue, asks([&*old])).await.expect("added");
+            let adder = other(&self.url).await;
+            adder.batch_execute("begin").await.expect("begun");
+            let mut add = async |key: String, priority: &str| {
+                let add = format!("select requeue.add('q', '{key}', priority => '{priority}')");
+                adder.batch_execute(&add).await.expect("added");
+                self.left.insert(key);
+            };
+            add(old, "normal").await;
+            for priority in ["low", "normal", "high"] {
+                add(format!("{n}-{priority}"), priority).await;
+            }
+            adders.push(adder);
+        }
+        adders
+    }
+
+    async fn now(&self) -> Micros {
+        let row = self.engine.sessions.row("select requeue.now()", &[]).await;
+        row.expect("the time").get(0)
+    }
+
+    /// Whether claims no longer look for what was added by now.
+    fn has_passed(&self, at: Micros) -> bool {
+        self.engine
+            .claims
+            .watermark(&self.queue, |mark| mark.lows()[..3].iter().all(|&low| low > at))
+    }
+
+    /// A worker that always has something to do takes what there is, and ends it.
+    async fn round(&mut self) {
+        self.busy += 1;
+        let key = format!("busy-{}", self.busy);
+        self.engine.add(&self.queue, asks([&*key])).await.expect("added");
+        let claimed = self.engine.claim(&self.queue, claim(9, PATIENCE)).await.expect("claimed");
+        assert!(!claimed.items.is_empty());
+        for out in claimed.items {
+            self.left.remove(&out.key.to_string());
+            let ended = self.engine.finish(&self.queue, end(&out, How::Succeed)).await;
+            assert_eq!(ended.expect("finished"), [true]);
+        }
+    }
+
+    async fn rounds_until_passed(&mut self) {
+        let at = self.now().await;
+        while !self.has_passed(at) {
+            self.round().await;
+        }
+    }
+
+    /// A worker that waits takes all that is left: when it is woken, or when a claim says.
+    async fn work(&mut self) {
+        let mut wakes = self.engine.wakes(&self.queue);
+        while !self.left.is_empty() {
+            wakes.mark_unchanged();
+            let claim = Claim { poll: HOUR, ..claim(2, PATIENCE) };
+            let claimed = self.engine.claim(&self.queue, claim).await.expect("claimed");
+            for out in &claimed.items {
+                self.left.remove(&out.key.to_string());
+                let ended = self.engine.finish(&self.queue, end(out, How::Succeed)).await;
+                assert_eq!(ended.expect("finished"), [true]);
+            }
+            if claimed.items.is_empty() {
+                tokio::select! {
+                    () = sleep(claimed.next.unwrap_or(HOUR)) => {}
+                    changed = wakes.changed() => changed.expect("it listens"),
+                }
+            }
+        }
+    }
+
+    /// Works while this is done, and until nothing is left.
+    async fn work_during(&mut self, what: impl Future<Output = ()>) {
+        let both = async { tokio::join!(self.work(), what) };
+        if timeout(PATIENCE, both).await.is_err() {
+            panic!("never delivered: {:?}", self.left);
+        }
+    }
+
+    /// The same for a worker that waits, to whom no claim gives a key.
+    async fn waits_until_passed(&mut self) {
+        let at = self.now().await;
+        while !self.has_passed(at) {
+            let claim = Claim { poll: HOUR, ..claim(1, PATIENCE) };
+            let claimed = self.engine.claim(&self.queue, claim).await.expect("claimed");
+            assert_eq!(claimed.items, []);
+        }
+    }
+
+    async fn waited_until(&self) -> Micros {
+        let row = self.engine.sessions.row("select waited_until from requeue.queues", &[]).await;
+        row.expect("it is there").get(0)
+    }
+}
+
+async fn commit(adders: &[Client]) {
+    for adder in adders {
+        adder.batch_execute("commit").await.expect("committed");
+    }
+}
+
+#[tokio::test]
+async fn who_is_busy_finds_what_is_committed_late() {
+    let Some(server) = Server::shared() else { return };
+    let mut rig = Rig::new(server).await;
+    rig.round().await;
+    let adders = rig.adders(3).await;
+    rig.rounds_until_passed().await;
+    assert_eq!(rig.left.len(), 3 * 4, "they are locked: {:?}", rig.left);
+    commit(&adders).await;
+    let all = async {
+        while !rig.left.is_empty() {
+            rig.round().await;
+        }
+    };
+    timeout(PATIENCE, all).await.expect("all are found");
+    assert_eq!(rig.waited_until().await, 0, "nobody ever waited");
+}
+
+#[tokio::test]
+async fn who_waits_finds_what_is_committed_late() {
+    let Some(server) = Server::shared() else { return };
+    let mut rig = Rig::new(server).await;
+    // Each add knows that somebody waits.
+    let none = rig.engine.claim(&rig.queue, Claim { poll: HOUR, ..claim(1, PATIENCE) }).await;
+    assert_eq!(none.expect("claimed").items, []);
+    let adders = rig.adders(3).await;
+    rig.rounds_until_passed().await;
+    rig.work_during(commit(&adders)).await;
+}
+
+#[tokio::test]
+async fn who_waits_finds_what_the_only_transaction_of_all_commits_late() {
+    let Some(server) = Server::start() else { return };
+    for is_new in [false, true] {
+        let mut rig = Rig::new(&server).await;
+        rig.waits_until_passed().await;
+        let adders = rig.adders(1).await;
+        if is_new {
+            rig.engine = at(&rig.url, HOUR);
+        }
+        // No transaction ends meanwhile, so that snapshots do not name this one.
+        rig.waits_until_passed().await;
+        rig.work_during(commit(&adders)).await;
+    }
+}
+
+#[tokio::test]
+async fn who_begins_to_wait_after_the_adds_finds_what_is_committed_late() {
+    let Some(server) = Server::shared() else { return };
+    let mut rig = Rig::new(server).await;
+    rig.round().await;
+    let adders = rig.adders(3).await;
+    rig.rounds_until_passed().await;
+    assert_eq!(rig.waited_until().await, 0, "no add notifies anybody");
+    // The worker waits, and then they are committed.
+    let claims = rig.engine.claims.clone();
+    let queue = rig.queue.clone();
+    let waits = async {
+        while !claims.watermark(&queue, |mark| mark.has_unaware()) {
+            tokio::task::yield_now().await;
+        }
+        commit(&adders).await;
+    };
+    rig.work_during(waits).await;
+}
+
+#[tokio::test]
+async fn a_process_that_is_started_meanwhile_finds_what_is_committed_late() {
+    let Some(server) = Server::shared() else { return };
+    let mut rig = Rig::new(server).await;
+    let adders = rig.adders(3).await;
+    rig.engine = at(&rig.url, HOUR);
+    rig.rounds_until_passed().await;
+    commit(&adders[1..]).await;
+    rig.work_during(commit(&adders[..1])).await;
+}

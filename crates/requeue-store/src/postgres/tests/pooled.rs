@@ -1,0 +1,186 @@
+//! Through pgbouncer, which gives each transaction another session.
+
+use requeue_servers::PgBouncer;
+use tokio::task::JoinSet;
+use tokio_postgres::Client;
+
+use super::changing::other;
+use super::sql::store;
+use super::*;
+use crate::store::Store;
+use crate::{Add, Queue};
+
+const SESSIONS: u32 = 3;
+
+/// A pooler, and the address of a database with a schema by it and without it.
+async fn pooled(server: &Server) -> Option<(PgBouncer, String, String)> {
+    let pooler = PgBouncer::start(server, SESSIONS)?;
+    let direct = server.database();
+    store(&direct).await;
+    let url = pooler.url(name(&direct));
+    Some((pooler, url, direct))
+}
+
+async fn open(url: &str, poll: Duration) -> Queue {
+    let store = Store::connect(url).await.expect("it is there");
+    // A process polls once in a lease at least.
+    store.queue("q").poll(poll).lease(Duration::from_secs(3600)).open().await.expect("it opens")
+}
+
+/// Where the server itself is, as `listen` has it.
+fn place(direct: &str) -> &str {
+    let (_, rest) = direct.split_once('@').expect("it has a user");
+    rest.split_once('/').expect("it has a database").0
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_work_through_a_few_sessions_and_leave_them_as_they_were() {
+    const MANY: usize = 150;
+    let Some(server) = Server::shared() else { return };
+    let Some((_pooler, url, _)) = pooled(server).await else { return };
+    let set = async |clients: &[Client]| {
+        let mut all = Vec::new();
+        for client in clients {
+            let sql = "begin; select name, setting from pg_settings \
+                       where source = 'session' and name <> 'application_name' order by 1";
+            let found = client.simple_query(sql).await.expect("they are told");
+            all.push(found.len());
+        }
+        for client in clients {
+            client.batch_execute("rollback").await.expect("rolled back");
+        }
+        all
+    };
+    let mut clients = Vec::new();
+    for _ in 0..SESSIONS {
+        clients.push(other(&url).await);
+    }
+    let before = set(&clients).await;
+    let queue = open(&format!("{url}?pooler=transaction"), Duration::from_millis(10)).await;
+    let mut tasks = JoinSet::new();
+    for n in 0..MANY {
+        let queue = queue.clone();
+        tasks.spawn(async move {
+            let add = if n % 3 == 0 { Add::after(Duration::from_millis(1)) } else { Add::now() };
+            assert_eq!(queue.add_with(n.to_string(), add).await.expect("added"), Added::New);
+            let item = queue.get().await.expect("it is open");
+            if n % 5 == 0 {
+                item.retry("no").await.expect("it is ours");
+                queue.get().await.expect("it is open").succeed().await.expect("it is ours");
+            } else {
+                item.succeed().await.expect("it is ours");
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.expect("it goes well");
+    }
+    let counts = queue.counts().await.expect("counted");
+    assert_eq!(counts, Counts::default());
+    assert_eq!(set(&clients).await, before);
+}
+
+#[tokio::test]
+async fn a_pooler_that_nobody_has_named_is_refused() {
+    let Some(server) = Server::shared() else { return };
+    let Some((_pooler, url, _)) = pooled(server).await else { return };
+    let error = Store::connect(&url).await.expect_err("it would fail at random").to_string();
+    assert!(error.contains("add pooler=transaction to the options of the address"), "{error}");
+    // Where it was not noticed, what fails says the same.
+    let client = other(&server.database()).await;
+    let twice = "prepare s2 as select 1; prepare s2 as select 1";
+    for sql in [twice, "execute s7"] {
+        let error = client.batch_execute(sql).await.expect_err("it fails");
+        let fault = faults::of_statement(&error);
+        assert!(fault.source.to_string().contains("pooler=transaction"), "{}", fault.source);
+    }
+}
+
+#[tokio::test]
+async fn who_waits_behind_a_pooler_listens_at_the_server() {
+    let Some(server) = Server::shared() else { return };
+    let Some((_pooler, url, direct)) = pooled(server).await else { return };
+    let by = format!("{url}?pooler=transaction&listen={}", place(&direct));
+    // Nothing polls before the test is over.
+    let queue = open(&by, Duration::from_secs(3600)).await;
+    for key in ["a", "b"] {
+        let getting = tokio::spawn({
+            let queue = queue.clone();
+            async move { queue.get().await }
+        });
+        // Until adds know that somebody waits.
+        let waits = "select exists (select from requeue.queues \
+                     where waited_until > requeue.now() + 1800000000)";
+        while server.psql(name(&direct), waits) != "t" {
+            tokio::task::yield_now().await;
+        }
+        server.psql(name(&direct), &format!("select requeue.add('q', '{key}')"));
+        let item = getting.await.expect("it goes well").expect("it is open");
+        assert_eq!(item.as_str(), Some(key));
+        item.succeed().await.expect("it is ours");
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_listen_behind_a_pooler_polls_and_has_nobody_notify() {
+    let Some(server) = Server::shared() else { return };
+    let Some((_pooler, url, direct)) = pooled(server).await else { return };
+    let queue = open(&format!("{url}?pooler=transaction"), Duration::from_millis(10)).await;
+    let getting = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.get().await }
+    });
+    server.psql(name(&direct), "select requeue.add('q', 'a')");
+    let item = getting.await.expect("it goes well").expect("it is open");
+    assert_eq!(item.as_str(), Some("a"));
+    item.succeed().await.expect("it is ours");
+    assert_eq!(server.psql(name(&direct), "select waited_until from requeue.queues"), "0");
+}
+
+#[tokio::test]
+async fn a_transaction_of_the_caller_adds_through_a_pooler() {
+    let Some(server) = Server::shared() else { return };
+    let Some((_pooler, url, direct)) = pooled(server).await else { return };
+    let queue = open(&direct, Duration::from_secs(1)).await;
+    let (mut one, mut two) = (other(&url).await, other(&url).await);
+    for n in 0..20 {
+        let (first, second) =
+            (one.transaction().await.expect("begun"), two.transaction().await.expect("begun"));
+        add_in(&second, "q", [(format!("two-{n}"), Add::now())]).await.expect("added");
+        add_in(&first, "q", [(format!("one-{n}"), Add::now())]).await.expect("added");
+        first.commit().await.expect("committed");
+        second.rollback().await.expect("rolled back");
+    }
+    assert_eq!(queue.counts().await.expect("counted").ready, 20);
+}
+
+#[test]
+fn an_address_names_the_pooler_and_where_to_listen() {
+    use tokio_postgres::config::Host;
+
+    let parsed = |url: &str| Address::parse(url).map_err(|error| error.to_string());
+    let listens = |url: &str| {
+        let listen = parsed(url).expect("an address").listen?;
+        Some((listen.get_hosts().to_vec(), listen.get_ports().to_vec()))
+    };
+    let tcp = |host: &str, port| Some((vec![Host::Tcp(host.to_owned())], vec![port]));
+    let pooler = "postgres://ann:p%40ss@pooler:6432/shop?connections=2";
+    assert_eq!(listens(pooler), tcp("pooler", 6432));
+    assert_eq!(listens(&format!("{pooler}&pooler=transaction")), None);
+    assert_eq!(listens(&format!("{pooler}&listen=db")), tcp("db", 5432));
+    let both = format!("{pooler}&pooler=transaction&listen=db:5433");
+    assert_eq!(listens(&both), tcp("db", 5433));
+    let listen = parsed(&both).expect("an address").listen.expect("it listens");
+    assert_eq!((listen.get_user(), listen.get_password()), (Some("ann"), Some(&b"p@ss"[..])));
+    assert_eq!(listen.get_dbname(), Some("shop"));
+    assert_eq!(listens("postgres://?pooler=transaction&listen=db:5433"), tcp("db", 5433));
+    for (options, said) in [
+        ("pooler=session", "the only value is pooler=transaction"),
+        ("listen=", "listen=HOST:PORT"),
+        ("listen=db:port", "listen=db:port"),
+    ] {
+        let error = parsed(&format!("{pooler}&{options}")).expect_err(options);
+        assert!(error.contains(said), "{error}");
+        assert!(!error.contains("p@ss") && !error.contains("p%40ss"), "{error}");
+    }
+}

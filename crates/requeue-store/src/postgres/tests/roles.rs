@@ -1,0 +1,131 @@
+//! The rights of the documented roles.
+
+use super::sql::store;
+use super::*;
+use crate::store::Store;
+use crate::{Add, Merge, Priority};
+
+/// In a test, both roles are the server's: one at a time.
+async fn with_roles<T>(server: &Server, url: &str, what: impl AsyncFnOnce() -> T) -> T {
+    static ROLES: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+    let _roles = ROLES.lock().await;
+    server.psql(name(url), include_str!("../roles.sql"));
+    let done = what().await;
+    server.psql(name(url), "drop owned by worker, producer; drop role worker, producer");
+    done
+}
+
+async fn connect(server: &Server, role: &str, url: &str) -> Store {
+    Store::connect(&server.url(role, name(url))).await.expect("it may come in")
+}
+
+/// What the server says to each of these statements is that the role may not do that.
+async fn is_refused<const N: usize>(server: &Server, role: &str, url: &str, statements: [&str; N]) {
+    let engine = at(&server.url(role, name(url)), WHOLE);
+    for sql in statements {
+        let fault = engine.sessions.rows(sql, &[]).await.expect_err(sql);
+        assert!(fault.source.to_string().contains("[42501]"), "{role}: {sql}: {}", fault.source);
+    }
+}
+
+#[tokio::test]
+async fn a_worker_works_and_changes_nothing_past_the_functions() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.database();
+    store(&url).await;
+    with_roles(server, &url, async || {
+        let worker = connect(server, "worker", &url).await;
+        worker.migrate().await.expect("there is nothing to do");
+        let queue = worker.queue("q").max_failures(1).open().await.expect("it opens");
+        queue.add_all(["a", "b"]).await.expect("added");
+        queue.get().await.expect("it is open").retry("no").await.expect("it is ours");
+        assert!(queue.revive("a").await.expect("revived"));
+        assert!(queue.cancel("a").await.expect("cancelled").ready);
+        assert_eq!(queue.counts().await.expect("counted").ready, 1);
+        queue.get().await.expect("it is open").succeed().await.expect("it is ours");
+        let statements = [
+            "delete from requeue.keys",
+            "insert into requeue.queues (name, hold) values ('r', false)",
+            "create table requeue.more ()",
+            "drop schema requeue cascade",
+            "select setval('requeue.epochs', 1)",
+        ];
+        is_refused(server, "worker", &url, statements).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_producer_adds_in_every_way_and_does_nothing_else() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.database();
+    let queue = store(&url).await.queue("q").open().await.expect("it opens");
+    queue.add("parked").await.expect("added");
+    queue.get().await.expect("it is open").park("no").await.expect("it is ours");
+    with_roles(server, &url, async || {
+        let producer = connect(server, "producer", &url).await;
+        let adds = producer.queue("q").open().await.expect("it is there");
+        assert_eq!(adds.add("now").await.expect("added"), Added::New);
+        let later = Duration::from_secs(3600);
+        assert_eq!(adds.add_after("later", later).await.expect("added"), Added::New);
+        adds.add_all(["one", "two"]).await.expect("added");
+        let all = Add::after(later).merge(Merge::Exactly).priority(Priority::High).reason(3);
+        assert_eq!(adds.add_with("all", all.revive()).await.expect("added"), Added::New);
+        let revived = adds.add_with("parked", Add::now().revive()).await.expect("added");
+        assert_ne!(revived, Added::Parked);
+        // One that others have locked for a while is added by another function.
+        let adder = super::changing::other(&url).await;
+        let locking = "begin; select requeue.add('q', 'locked')";
+        adder.batch_execute(locking).await.expect("added");
+        let engine = at(&server.url("producer", name(&url)), WHOLE);
+        let place = engine.open("q", EarlyAdd::Replace.into()).await.expect("it is there");
+        let asks = super::changing::asks(["free", "locked"]);
+        let added = engine.add_free(&place, asks).await.expect("added");
+        assert_eq!(added, [Some(Added::New), None]);
+        adder.batch_execute("commit").await.expect("committed");
+        let sql = [
+            "select requeue.add('q', 'sql'), requeue.add('q', '\\x00'::bytea, '1 s')",
+            "select requeue.add_many('q', array['b'], '1 min', 'latest', 'low', 1, true)",
+            "select requeue.add_many('q', array['c']::bytea[])",
+        ];
+        for sql in sql {
+            engine.sessions.rows(sql, &[]).await.expect(sql);
+        }
+        let client = super::changing::other(&server.url("producer", name(&url))).await;
+        add_in(&client, "q", [("in", Add::now())]).await.expect("added");
+
+        let error = producer.queue("r").open().await.expect_err("it may make none").to_string();
+        assert!(error.contains("this role is not granted to make one"), "{error}");
+        let missing = producer.queue("r").existing().open().await.expect_err("there is none");
+        assert!(missing.is_missing(), "{missing}");
+        let statements = [
+            "select * from requeue.keys",
+            "select * from requeue.queues",
+            "select * from requeue.renewals",
+            "insert into requeue.keys (queue, state, priority, since, adds, reasons, said, key) \
+             values (1, 0, 0, 0, 1, 0, 0, 'x')",
+            "update requeue.version set version = 2",
+            "select requeue.open('r')",
+            "select requeue.claim(1, false, 1, 0, 1, 1, 1, 0, null, '{0,0,0,0}')",
+            "select requeue.passed_over(1, '{0,0,0,0}', '{1,1,1,1}')",
+            "select requeue.finish(1, false, null)",
+            "select requeue.finish_soon(1, false, null)",
+            "select requeue.finish_free(1, false, null)",
+            "select requeue.renew(1, '{}', '{}', 1)",
+            "select requeue.cancel(1, 'now')",
+            "select requeue.revive(1, 'parked')",
+            "select requeue.wait(1, 1)",
+            "select requeue.wake(1)",
+            "select requeue.is_idle(1)",
+            "select nextval('requeue.epochs')",
+        ];
+        is_refused(server, "producer", &url, statements).await;
+        let error = adds.cancel("now").await.expect_err("it may not").to_string();
+        assert!(error.contains("[42501]"), "{error}");
+    })
+    .await;
+    // No priority that no worker asks for.
+    let odd = "select requeue.add_all_soon(1, '{x}', '{0}', '{0}', '{2}', '{0}', '{1}')";
+    let fault = at(&url, WHOLE).sessions.rows(odd, &[]).await.expect_err("it is refused");
+    assert!(fault.source.to_string().contains("[23514]"), "{}", fault.source);
+}
