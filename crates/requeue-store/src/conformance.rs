@@ -35,6 +35,11 @@ pub(crate) trait Rig {
     fn parks(&self) -> bool {
         true
     }
+
+    /// Whether a key that is released gets its place back.
+    fn keeps_places(&self) -> bool {
+        true
+    }
 }
 
 const STATES: [State; 4] = [State::Ready, State::Waiting, State::Processing, State::Parked];
@@ -72,6 +77,7 @@ pub(crate) enum Ending {
     PutBack,
     /// A key that was added during the run is put back instead.
     Park,
+    Release,
 }
 
 fn states() -> impl Strategy<Value = Option<State>> {
@@ -108,6 +114,7 @@ fn endings() -> impl Strategy<Value = Ending> {
         3 => Just(Ending::BackOff),
         1 => Just(Ending::PutBack),
         3 => Just(Ending::Park),
+        2 => Just(Ending::Release),
     ]
 }
 
@@ -142,6 +149,8 @@ struct Held {
     out: HandOut,
     of_model: u64,
     lease_until: Micros,
+    /// Since when it was ready.
+    place: Micros,
 }
 
 /// A parked key.
@@ -161,6 +170,7 @@ struct Pair {
     parks: bool,
     /// The model has none of them.
     parked: BTreeMap<u32, Parked>,
+    keeps_places: bool,
     held: Vec<Held>,
     stale: Vec<HandOut>,
     /// Until when the last failure of a key that the backoff has counted waits.
@@ -169,6 +179,8 @@ struct Pair {
     last_epoch: BTreeMap<u32, i64>,
     /// Since when ready keys stand where they do; the others' are those of this step.
     ready_at: BTreeMap<u32, Micros>,
+    /// Since when released keys are ready: the model, which only puts back, has them begin again.
+    released: BTreeMap<u32, Micros>,
 }
 
 fn key(number: u32) -> Key {
@@ -211,11 +223,13 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, early_add: EarlyAdd, steps:
         is_ordered: rig.is_ordered(),
         parks: rig.parks(),
         parked: BTreeMap::new(),
+        keeps_places: rig.keeps_places(),
         held: Vec::new(),
         stale: Vec::new(),
         until: BTreeMap::new(),
         last_epoch: BTreeMap::new(),
         ready_at: BTreeMap::new(),
+        released: BTreeMap::new(),
     };
     for step in steps {
         // No two things happen at once, so that there is one order of age.
@@ -471,6 +485,7 @@ impl Pair {
             if merge == core::Merge::Exactly {
                 self.until.remove(&which);
                 self.ready_at.remove(&which);
+                self.released.remove(&which);
             }
             let ask = model::Ask {
                 when: core::When::After(add.after),
@@ -532,9 +547,12 @@ impl Pair {
             self.last_epoch.insert(which, out.epoch);
             let (asked, failures) = (core_asked(out.asked), out.failures);
             assert_eq!((asked, failures), (model.asked, model.failures), "what it was asked with");
-            assert_eq!(out.queued, model.queued, "how long {} was ready", model.key);
+            let place = self.released.remove(&which);
+            let queued = place.map_or(model.queued, |place| time(now).since(time(place)));
+            assert_eq!(out.queued, queued, "how long {} was ready", model.key);
             let lease_until = now + crate::time::micros(LEASE);
-            self.held.push(Held { out: out.clone(), of_model: model.epoch, lease_until });
+            let place = now - crate::time::micros(queued);
+            self.held.push(Held { out: out.clone(), of_model: model.epoch, lease_until, place });
         }
         if claimed.items.len() < max {
             assert_eq!(self.model.get(self.time()), None, "a key that was not handed out");
@@ -580,7 +598,8 @@ impl Pair {
                 Ending::Later(delay) => How::Later(delay, asked.priority),
                 Ending::Fail(delay) => fail(Delay::Exactly(delay, None)),
                 Ending::BackOff => fail(Delay::Backoff(failing())),
-                Ending::PutBack => How::PutBack(asked),
+                Ending::Release if self.keeps_places => How::Release(asked, held.out.queued),
+                Ending::PutBack | Ending::Release => How::PutBack(asked),
                 Ending::Park => fail(Delay::Park),
             };
             End { key: held.out.key.clone(), epoch: held.out.epoch, how }
@@ -606,6 +625,10 @@ impl Pair {
                 self.parked.insert(which, Parked { since: self.now, failures, asked });
             }
             self.end_of_model(held.of_model, how, held.out.asked);
+            if matches!(ending, Ending::Release) && self.keeps_places {
+                self.ready_at.insert(which, held.place);
+                self.released.insert(which, held.place);
+            }
             self.stale.push(held.out);
         }
     }
@@ -615,6 +638,7 @@ impl Pair {
             self.ready_at.entry(which).or_insert(now);
         } else {
             self.ready_at.remove(&which);
+            self.released.remove(&which);
         }
     }
 
@@ -676,7 +700,8 @@ impl Pair {
                 held.map(|held| held.out.epoch.unsigned_abs()),
                 "the number of its hand-out"
             );
-            let since = model.since.filter(|_| phase > 0).map(|since| self.time().since(since));
+            let since = self.released.get(&which).map(|&place| time(place)).or(model.since);
+            let since = since.filter(|_| phase > 0).map(|since| self.time().since(since));
             assert_eq!(found.since, since, "key {which}, {found:?}: since when");
         }
         let counts = self.engine.counts(&self.place).await.expect("counted");
@@ -710,7 +735,7 @@ fn core_how(ending: Ending) -> requeue_sim::How {
         Ending::Succeed | Ending::Park => requeue_sim::How::Succeed,
         Ending::Later(delay) => requeue_sim::How::Later(delay),
         Ending::Fail(delay) => requeue_sim::How::Fail(delay),
-        Ending::PutBack => requeue_sim::How::PutBack,
+        Ending::PutBack | Ending::Release => requeue_sim::How::PutBack,
         Ending::BackOff => unreachable!("it is a failure with a delay by now"),
     }
 }

@@ -104,7 +104,8 @@ pub(crate) struct Claim {
     pub(crate) lease: Duration,
     /// For keys whose holders have let their lease run out.
     pub(crate) expired: Failing,
-    /// If there is none: when whoever claims asks again at the latest, without being woken.
+    /// If there is none: when the caller claims again at the latest, without being woken. Zero for
+    /// a claim that nobody waits for, so that the engine need not wake the caller.
     #[allow(dead_code, reason = "not every engine has it")]
     pub(crate) poll: Duration,
 }
@@ -153,8 +154,11 @@ pub(crate) enum How {
     Later(Duration, Priority),
     /// A failure: again after a delay, or parked.
     Fail { delay: Delay, asked: Asked, error: String },
-    /// As if the key had not been handed out.
+    /// As if the key had not been handed out, but behind those that are ready.
     PutBack(Asked),
+    /// No run of it was started: it gets back the place that it had when it was claimed, after it
+    /// had been ready for this long.
+    Release(Asked, Duration),
 }
 
 impl How {

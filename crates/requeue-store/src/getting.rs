@@ -1,14 +1,17 @@
 //! Those who wait for keys, and the one task that claims for all of them.
 
 use std::collections::VecDeque;
+use std::future::pending;
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::engine::{Claim, How};
+use crate::ahead::{Ahead, Unstarted};
+use crate::engine::Claim;
 use crate::error::Fault;
 use crate::item::Item;
 use crate::lane::MOST;
@@ -20,115 +23,195 @@ use crate::queue::{Ending, Shared};
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) max: usize,
-    pub(crate) reply: oneshot::Sender<Passed>,
-}
-
-/// Keys on their way to whom they were claimed for. Those that do not arrive are put back: nobody
-/// has failed.
-#[derive(Debug)]
-pub(crate) struct Passed(Vec<Item>);
-
-impl Passed {
-    pub(crate) fn take(mut self) -> Vec<Item> {
-        std::mem::take(&mut self.0)
-    }
-}
-
-impl Drop for Passed {
-    fn drop(&mut self) {
-        for item in self.0.drain(..) {
-            let asked = item.asked();
-            item.end_unseen(How::PutBack(asked));
-        }
-    }
+    pub(crate) reply: oneshot::Sender<Unstarted>,
 }
 
 /// Claims for those who `come`, until the last handle of the queue is gone or it is shut down.
 pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceiver<Waiter>) {
-    let Some((mut wakes, mut ending)) = shared
-        .upgrade()
-        .map(|shared| (shared.engine.wakes(&shared.place), shared.ending.subscribe()))
-    else {
+    let Some((mut wakes, mut ending, mut desk)) = shared.upgrade().map(|shared| {
+        let (wakes, ending) = (shared.engine.wakes(&shared.place), shared.ending.subscribe());
+        (wakes, ending, Desk::new(&shared))
+    }) else {
         return;
     };
-    let mut waiters: VecDeque<Waiter> = VecDeque::new();
-    let mut patience = Patience::new();
-    let mut hand_outs = 0u32;
+    let mut claiming: Option<Claiming> = None;
+    // While nothing is there to claim.
+    let mut pause: Option<Instant> = None;
     loop {
         // Those who can run now may be about to ask, too.
         yield_now().await;
-        waiters.retain(|waiter| !waiter.reply.is_closed());
         while let Ok(waiter) = come.try_recv() {
-            waiters.push_back(waiter);
+            desk.admit(waiter);
         }
-        if waiters.is_empty() {
-            tokio::select! {
-                waiter = come.recv() => match waiter {
-                    Some(waiter) => waiters.push_back(waiter),
-                    None => return,
-                },
-                _ = ending.wait_for(|&ending| ending == Ending::Now) => return,
-            }
-            continue;
-        }
-        // Before the claim, so that what was added before this was asked for is in that.
+        desk.deliver();
+        desk.ahead.release(Instant::now());
         let now = *ending.borrow_and_update();
-        let may_end = match now {
-            Ending::No => false,
-            Ending::WhenIdle => true,
-            Ending::Now => return,
-        };
-        let Some(strong) = shared.upgrade() else { return };
-        // What comes from now on may not be in what is claimed.
-        wakes.mark_unchanged();
-        // A holder may die whose claim nobody here knew of: its key comes back with the next look.
-        let poll = strong.options.poll.min(strong.options.lease);
-        let poll = poll.mul_f64(0.9 + fastrand::f64() / 5.0);
-        let max = waiters.iter().map(|waiter| waiter.max).fold(0, usize::saturating_add);
-        let wait = match claim(&strong, max.min(MOST), &mut hand_outs, poll).await {
-            Ok((mut items, next)) => {
-                patience = Patience::new();
-                if may_end && items.is_empty() && next.is_none() && is_idle(&strong).await {
-                    strong.ending.send_replace(Ending::Now);
-                    return;
-                }
-                let wait = items.is_empty().then_some(next);
-                while !items.is_empty()
-                    && let Some(waiter) = waiters.pop_front()
-                {
-                    let rest = items.split_off(waiter.max.min(items.len()));
-                    // One that has gone meanwhile gives them back by that.
-                    let _ = waiter.reply.send(Passed(items));
-                    items = rest;
-                }
-                wait
-            }
-            Err(fault) => {
-                let part = Part::all(&*strong.engine, &strong.place);
-                strong.place.note_failure(part, &fault);
-                Some(Some(patience.wait()))
-            }
-        };
-        drop(strong);
-        let Some(next) = wait else { continue };
-        tokio::select! {
-            () = sleep(next.map_or(poll, |next| next.min(poll))) => {}
-            () = changed(&mut wakes) => {}
-            waiter = come.recv() => match waiter {
-                Some(waiter) => waiters.push_back(waiter),
-                None => return,
-            },
-            changed = ending.changed() => if changed.is_err() {
-                return;
-            },
+        if now == Ending::Now {
+            break;
         }
+        if claiming.is_none() && pause.is_none() {
+            // What comes from now on may not be in what is claimed.
+            wakes.mark_unchanged();
+            let Some(shared) = shared.upgrade() else { return };
+            claiming = desk.claim(shared, now);
+        }
+        tokio::select! {
+            answer = answered(&mut claiming) => {
+                claiming = None;
+                // Whoever asked after it had begun, or said that it is to end, has it look again.
+                let is_same = !desk.has_newcomers && *ending.borrow() == now;
+                pause = desk.answered(answer).filter(|_| is_same);
+            }
+            waiter = come.recv() => match waiter {
+                Some(waiter) => {
+                    desk.admit(waiter);
+                    pause = None;
+                }
+                None => break,
+            },
+            changed = ending.changed() => {
+                if changed.is_err() {
+                    break;
+                }
+                pause = None;
+            }
+            () = changed(&mut wakes), if pause.is_some() => pause = None,
+            () = until(pause), if pause.is_some() => pause = None,
+            () = until(desk.ahead.overdue_at()) => {}
+        }
+    }
+    // A claim that nobody waits for would hold its keys until their leases end.
+    if claiming.is_some() {
+        let answer = answered(&mut claiming).await;
+        desk.answered(answer);
+        desk.deliver();
+    }
+}
+
+/// Never, if there is no such time.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => pending().await,
     }
 }
 
 /// Where nobody wakes any more, polling is left.
 async fn changed(wakes: &mut watch::Receiver<u64>) {
     if wakes.changed().await.is_err() {
-        std::future::pending().await
+        pending().await
+    }
+}
+
+type Claiming = Pin<Box<dyn Future<Output = Answered> + Send>>;
+
+async fn answered(claiming: &mut Option<Claiming>) -> Answered {
+    match claiming {
+        Some(claiming) => claiming.await,
+        None => pending().await,
+    }
+}
+
+/// What came of a claim.
+struct Answered {
+    found: Result<(Vec<Item>, Option<Duration>), Fault>,
+    /// How many keys it looked for, and for how long.
+    max: usize,
+    took: Duration,
+    /// How long to wait after it at most.
+    poll: Duration,
+}
+
+/// Those who wait, and what is there for them.
+struct Desk {
+    waiters: VecDeque<Waiter>,
+    ahead: Ahead,
+    /// Whether somebody has come since the last claim began.
+    has_newcomers: bool,
+    patience: Patience,
+    /// How many keys were claimed since the last round of `oldest_every` was complete.
+    round: u32,
+    every: u32,
+}
+
+impl Desk {
+    fn new(shared: &Shared) -> Self {
+        Self {
+            waiters: VecDeque::new(),
+            ahead: Ahead::new(&shared.options),
+            has_newcomers: false,
+            patience: Patience::new(),
+            round: 0,
+            every: shared.options.oldest_every,
+        }
+    }
+
+    fn admit(&mut self, waiter: Waiter) {
+        self.waiters.push_back(waiter);
+        self.has_newcomers = true;
+    }
+
+    fn deliver(&mut self) {
+        self.waiters.retain(|waiter| !waiter.reply.is_closed());
+        while !self.ahead.is_empty()
+            && let Some(waiter) = self.waiters.pop_front()
+        {
+            let items = self.ahead.take(waiter.max, Instant::now());
+            // One that has gone meanwhile gives them back by that.
+            let _ = waiter.reply.send(items);
+        }
+    }
+
+    /// Begins a claim, if one is wanted.
+    fn claim(&mut self, shared: Arc<Shared>, ending: Ending) -> Option<Claiming> {
+        let waited_for = self.waiters.iter().map(|waiter| waiter.max);
+        let waited_for = waited_for.fold(0, usize::saturating_add);
+        let max = waited_for.saturating_add(self.ahead.wanted(Instant::now())).min(MOST);
+        if max == 0 {
+            return None;
+        }
+        self.ahead.claiming();
+        self.has_newcomers = false;
+        let options = &shared.options;
+        // A holder may die whose claim nobody here knew of: its key comes back with the next look.
+        let poll = options.poll.min(options.lease).mul_f64(0.9 + fastrand::f64() / 5.0);
+        // So many of the next `max` complete a round of `every`.
+        let oldest = ((u64::from(self.round) + max as u64) / u64::from(self.every)) as usize;
+        let (lease, expired) = (options.lease, options.failing());
+        let is_waited_for = waited_for > 0;
+        let asked = if is_waited_for { poll } else { Duration::ZERO };
+        let claim = Claim { max, oldest, lease, expired, poll: asked };
+        let may_end = is_waited_for && ending == Ending::WhenIdle;
+        Some(Box::pin(async move {
+            let since = Instant::now();
+            let found = self::claim(&shared, claim, since).await;
+            let took = since.elapsed();
+            if may_end
+                && let Ok((items, None)) = &found
+                && items.is_empty()
+                && is_idle(&shared).await
+            {
+                shared.ending.send_replace(Ending::Now);
+            }
+            Answered { found, max, took, poll }
+        }))
+    }
+
+    /// Until when nothing is to be claimed, if that is so.
+    fn answered(&mut self, answer: Answered) -> Option<Instant> {
+        let Answered { found, max, took, poll } = answer;
+        let wait = match found {
+            Ok((items, next)) => {
+                self.patience = Patience::new();
+                let count = items.len();
+                let round = u64::from(self.round) + count as u64;
+                self.round = (round % u64::from(self.every)) as u32;
+                self.ahead.claimed(took, items, max);
+                (count == 0).then(|| next.map_or(poll, |next| next.min(poll)))
+            }
+            Err(_) => Some(self.patience.wait()),
+        };
+        wait.map(|wait| Instant::now() + wait)
     }
 }
 
@@ -145,24 +228,16 @@ async fn is_idle(shared: &Shared) -> bool {
 
 async fn claim(
     shared: &Arc<Shared>,
-    max: usize,
-    hand_outs: &mut u32,
-    poll: Duration,
+    claim: Claim,
+    since: Instant,
 ) -> Result<(Vec<Item>, Option<Duration>), Fault> {
-    let options = &shared.options;
-    let every = options.oldest_every;
-    // So many of the next `max` hand-outs complete a round of `every`.
-    let upto = u64::from(*hand_outs) + max as u64;
-    let oldest = (upto / u64::from(every)) as usize;
-    let (lease, expired) = (options.lease, options.failing());
-    let claim = Claim { max, oldest, lease, expired, poll };
-    let since = Instant::now();
+    let (engine, place) = (&*shared.engine, &shared.place);
     // What is answered later than that is another's by then.
-    let claimed = timeout(options.lease, shared.engine.claim(&shared.place, claim)).await;
-    let claimed = claimed.map_err(|_| Fault::unsure("there was no answer in time"))??;
-    shared.place.note_answer(|| Part::all(&*shared.engine, &shared.place));
-    *hand_outs = ((u64::from(*hand_outs) + claimed.items.len() as u64) % u64::from(every)) as u32;
-    shared.place.meters.handed_out(&claimed.items);
+    let claimed = timeout(claim.lease, engine.claim(place, claim)).await;
+    let claimed = claimed.unwrap_or_else(|_| Err(Fault::unsure("there was no answer in time")));
+    let claimed =
+        claimed.inspect_err(|fault| place.note_failure(Part::all(engine, place), fault))?;
+    place.note_answer(|| Part::all(engine, place));
     let items = claimed.items.into_iter();
     let items = items.map(|out| Item::new(Arc::clone(shared), out, since)).collect();
     Ok((items, claimed.next))

@@ -10,10 +10,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::add::Priority;
-use crate::engine::{Asked, Delay, End, HandOut, How};
+use crate::engine::{Delay, End, HandOut, How};
 use crate::error::FinishError;
 use crate::finishing::{Finishing, Reply};
 use crate::key::Key;
+use crate::leases::Ending;
 use crate::queue::Shared;
 
 /// How much of an error is kept, in bytes.
@@ -57,6 +58,8 @@ pub struct Item {
     /// `None` once it has ended.
     shared: Option<Arc<Shared>>,
     out: HandOut,
+    /// How long it had been ready when it was claimed.
+    place: Duration,
     lost: CancellationToken,
     since: Instant,
     /// Of a handler, to be passed on.
@@ -67,7 +70,30 @@ impl Item {
     /// The engine was asked for it at `since`.
     pub(crate) fn new(shared: Arc<Shared>, out: HandOut, since: Instant) -> Self {
         let lost = shared.leases.hold(out.key.clone(), out.epoch, since);
-        Self { shared: Some(shared), out, lost, since, error: None }
+        let (place, since) = (out.queued, Instant::now());
+        Self { shared: Some(shared), out, place, lost, since, error: None }
+    }
+
+    /// A worker gets it now. Whether it is still this process's.
+    pub(crate) fn begin(&mut self) -> bool {
+        let now = Instant::now();
+        self.out.queued += now - self.since;
+        self.since = now;
+        self.shared().leases.begin(self.out.epoch, now)
+    }
+
+    /// Since when the worker has it; before that, since when it is here.
+    pub(crate) const fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// No worker gets it: it goes back to its place, unless it is lost.
+    pub(crate) fn release(mut self) {
+        let Some(shared) = self.shared.take() else { return };
+        if let Some(lease) = shared.leases.release(self.out.epoch) {
+            let how = How::Release(self.out.asked, self.place);
+            self.submit(&shared, how, lease, None);
+        }
     }
 
     /// The key. The item derefs to it, too.
@@ -275,13 +301,6 @@ impl Item {
         })
     }
 
-    /// Ends it, and nobody waits for that.
-    pub(crate) fn end_unseen(mut self, how: How) {
-        if let Some(shared) = self.shared.take() {
-            self.send(&shared, how, None);
-        }
-    }
-
     fn send(&self, shared: &Shared, how: How, reply: Option<Reply>) {
         let (out, meters, worked) = (&self.out, &shared.place.meters, self.since.elapsed());
         let Some(lease) = shared.leases.release(out.epoch) else {
@@ -293,14 +312,15 @@ impl Item {
             return;
         };
         meters.ended(worked, Some((&how, out)));
+        self.submit(shared, how, lease, reply);
+    }
+
+    fn submit(&self, shared: &Shared, how: How, lease: Ending, reply: Option<Reply>) {
+        let out = &self.out;
         let end = End { key: out.key.clone(), epoch: out.epoch, how };
         let shard = shared.engine.shard(&shared.place, &out.key);
         let failures = out.failures.saturating_add(1);
         shared.finishing.put(shard, Finishing::new(end, failures, lease, reply));
-    }
-
-    pub(crate) const fn asked(&self) -> Asked {
-        self.out.asked
     }
 }
 

@@ -21,7 +21,8 @@ struct Held {
     key: Key,
     /// Until when it is surely this process's: by its own clock, from before the engine was asked.
     deadline: Instant,
-    since: Instant,
+    /// Since when its worker has it; `None` while it waits here for one.
+    since: Option<Instant>,
     lost: CancellationToken,
     /// Its worker has done its part: what is left is to tell the engine, which may take long.
     is_ending: bool,
@@ -92,7 +93,7 @@ impl Leases {
     pub(crate) fn hold(&self, key: Key, epoch: i64, since: Instant) -> CancellationToken {
         let lost = CancellationToken::new();
         let deadline = since + self.lease;
-        let held = Held { key, deadline, since, lost: lost.clone(), is_ending: false };
+        let held = Held { key, deadline, since: None, lost: lost.clone(), is_ending: false };
         let mut all = self.lock();
         all.insert(epoch, held);
         let is_first = all.len() == 1;
@@ -101,6 +102,13 @@ impl Leases {
             self.begun.notify_one();
         }
         lost
+    }
+
+    /// A worker gets the key, unless it is lost. Whether it does.
+    pub(crate) fn begin(&self, epoch: i64, now: Instant) -> bool {
+        let mut all = self.lock();
+        let held = all.get_mut(&epoch).filter(|held| held.deadline > now);
+        held.map(|held| held.since = Some(now)).is_some()
     }
 
     /// The hand-out is being ended; `None` if it is lost.
@@ -120,12 +128,12 @@ impl Leases {
         self.lock().values().filter(|held| !held.is_ending).count()
     }
 
-    /// For how long each has been held.
+    /// For how long workers have had each.
     pub(crate) fn ages(&self) -> Vec<Duration> {
         let now = Instant::now();
         let held = self.lock();
         let held = held.values().filter(|held| !held.is_ending);
-        held.map(|held| now - held.since).collect()
+        held.filter_map(|held| held.since.map(|since| now - since)).collect()
     }
 
     /// Until nothing is being ended: the engine has heard of it, or it was lost before that.

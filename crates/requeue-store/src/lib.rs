@@ -81,6 +81,7 @@
 mod add;
 mod adding;
 mod address;
+mod ahead;
 mod aside;
 mod bulk;
 #[cfg(test)]

@@ -41,11 +41,12 @@ impl Meters {
         }
     }
 
-    pub(crate) fn handed_out(&self, items: &[HandOut]) {
+    /// Keys are delivered that were ready for so long.
+    pub(crate) fn delivered(&self, queued: impl Iterator<Item = Duration>) {
         let done = &mut self.lock();
-        done.counts.hand_outs += items.len() as u64;
-        for out in items {
-            done.times.queued.observe(out.queued);
+        for queued in queued {
+            done.counts.hand_outs += 1;
+            done.times.queued.observe(queued);
         }
     }
 
@@ -64,7 +65,7 @@ impl Meters {
                     done.counts.retries += 1;
                 }
             }
-            Some((How::Succeed | How::PutBack(_), _)) | None => {}
+            Some((How::Succeed | How::PutBack(_) | How::Release(..), _)) | None => {}
         }
     }
 

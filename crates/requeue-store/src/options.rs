@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::add::{EarlyAdd, ParkedAdd};
 use crate::engine::{Backoff, Failing};
+use crate::lane::MOST;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -16,6 +17,7 @@ pub(crate) struct Options {
     pub(crate) max_failures: Option<u32>,
     pub(crate) oldest_every: u32,
     pub(crate) poll: Duration,
+    pub(crate) claim_ahead: usize,
     pub(crate) add_timeout: Duration,
     #[cfg(feature = "prometheus")]
     pub(crate) metrics: Option<requeue::metrics::Metrics>,
@@ -32,6 +34,7 @@ impl Default for Options {
             max_failures: None,
             oldest_every: 10,
             poll: Duration::from_secs(1),
+            claim_ahead: MOST,
             add_timeout: Duration::from_secs(30),
             #[cfg(feature = "prometheus")]
             metrics: None,

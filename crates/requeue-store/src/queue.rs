@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::add::{Add, AddCounts, Added, Cancelled, EarlyAdd, ParkedAdd};
 use crate::adding::{self, Adding};
+use crate::ahead::Unstarted;
 use crate::engine::{Ask, Engine, Place};
 use crate::error::{AddError, ChangeError, Fault};
 use crate::finishing::Finishing;
@@ -218,8 +219,10 @@ impl Queue {
             if self.getters.send(Waiter { max, reply }).is_err() {
                 break;
             }
-            if let Ok(passed) = passed.await {
-                return passed.take();
+            let items = passed.await.map(Unstarted::begin).unwrap_or_default();
+            if !items.is_empty() {
+                self.shared.place.meters.delivered(items.iter().map(Item::queued));
+                return items;
             }
         }
         Vec::new()

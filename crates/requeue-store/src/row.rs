@@ -7,7 +7,7 @@ use crate::add::{Added, Cancelled, EarlyAdd, Merge};
 use crate::engine::{Ask, Asked, Backoff, Delay, Failing, HandOut, How, Place};
 use crate::inspect::{Entry, State};
 use crate::key::Key;
-use crate::time::{Micros, after, until};
+use crate::time::{Micros, after, micros, until};
 
 /// All that is known of a key. Of one without a state there is none.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -142,6 +142,7 @@ impl Row {
 
     /// Ends the hand-out. What is left of the key, if anything.
     pub(crate) fn finish(mut self, how: How, early_add: EarlyAdd, now: Micros) -> Option<Self> {
+        let mut place = None;
         let later = match how {
             How::Succeed => {
                 self.forget();
@@ -160,9 +161,18 @@ impl Row {
                 self.demand(self.not_before.max(now), Merge::Earliest, now);
                 None
             }
+            How::Release(asked, queued) => {
+                self.note(asked);
+                let claimed_at = self.run.map_or(now, |run| run.since);
+                place = Some(claimed_at.saturating_sub(micros(queued)));
+                None
+            }
         };
         self.run = None;
-        if self.is_dirty(now) {
+        if let Some(place) = place {
+            // Adds meanwhile have coalesced, as with any key that is ready.
+            (self.at, self.since) = (Some(place), place);
+        } else if self.is_dirty(now) {
             // It goes to the end, and was added when it was.
             self.at = Some(now);
         }

@@ -81,6 +81,10 @@ impl Claims {
 
     pub(super) async fn claim(&self, queue: &Place, claim: &Claim) -> Result<Claimed, Fault> {
         let (mut claimed, _) = self.claim_once(queue, claim).await?;
+        if claim.poll.is_zero() {
+            // Nobody waits for these keys.
+            return Ok(claimed);
+        }
         if claimed.items.is_empty() && self.say_waiting(queue, claim.poll).await? {
             // Nobody was told of what came before.
             let (again, snapshot) = self.claim_once(queue, claim).await?;
@@ -93,6 +97,11 @@ impl Claims {
             self.0.set_alarm(queue.id, sleep);
         }
         Ok(claimed)
+    }
+
+    /// The next claim has a scan go through all that claims have passed.
+    pub(super) fn scan_soon(&self, queue: &Place) {
+        self.0.with(queue.id, |known| known.is_whole_due = true);
     }
 
     async fn claim_once(&self, queue: &Place, claim: &Claim) -> Result<(Claimed, Snapshot), Fault> {

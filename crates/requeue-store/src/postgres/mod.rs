@@ -121,7 +121,7 @@ use self::claims::Claims;
 use self::listening::Listener;
 use self::sessions::Sessions;
 use crate::add::{Added, Cancelled};
-use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place, Renewed, Settings};
+use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, How, Place, Renewed, Settings};
 use crate::error::ConnectError;
 use crate::inspect::{Counts, Entry, QueueInfo, State};
 use crate::key::Key;
@@ -172,6 +172,13 @@ impl Postgres {
         let looks = Semaphore::new(LOOKS);
         Ok(Self { address, tls: Tls(tls), sessions, looks, renewals, listener, claims })
     }
+
+    /// Released keys have their places back, which may be below where the next claim begins.
+    fn note_released(&self, queue: &Place, ends: &[End]) {
+        if ends.iter().any(|end| matches!(end.how, How::Release(..))) {
+            self.claims.scan_soon(queue);
+        }
+    }
 }
 
 impl Engine for Postgres {
@@ -213,7 +220,11 @@ impl Engine for Postgres {
     }
 
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
-        Box::pin(async move { self.sessions.finish(queue, &ends).await })
+        Box::pin(async move {
+            let held = self.sessions.finish(queue, &ends).await;
+            self.note_released(queue, &ends);
+            held
+        })
     }
 
     fn finish_free<'a>(
@@ -221,7 +232,11 @@ impl Engine for Postgres {
         queue: &'a Place,
         ends: Vec<End>,
     ) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(async move { self.sessions.finish_free(queue, &ends).await })
+        Box::pin(async move {
+            let held = self.sessions.finish_free(queue, &ends).await;
+            self.note_released(queue, &ends);
+            held
+        })
     }
 
     fn renew<'a>(

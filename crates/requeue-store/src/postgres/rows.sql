@@ -46,7 +46,8 @@ begin
 end $$;
 
 -- The key after the end of its hand-out. `how`: 0 it succeeded, 1 and again later, 2 to 4 it failed,
--- with backoff, with a delay, for good; 5 it was put back.
+-- with backoff, with a delay, for good; 5 it was put back; 6 it was released before its run, and gets
+-- back the place that it had when it was claimed, after it had been ready for `delay`.
 create function requeue.ended(
     k requeue.keys, t bigint, hold boolean, how smallint, delay bigint, in_priority smallint,
     in_adds integer, in_reasons integer, in_error text, base bigint, cap bigint,
@@ -56,12 +57,15 @@ language plpgsql as $$
 declare
     wait bigint;
     wanted bigint;
+    place bigint := k.run_since - delay;
 begin
     if how < 2 then
         k := requeue.forgotten(k);
     elsif how = 5 then
         k := requeue.noted(k, in_priority, in_adds, in_reasons);
         k := requeue.demanded(k, greatest(k.not_before, t), t);
+    elsif how = 6 then
+        k := requeue.noted(k, in_priority, in_adds, in_reasons);
     else
         k.failures := least(k.failures::bigint + 1, 2147483647);
         k.error := in_error;
@@ -112,7 +116,11 @@ begin
     k.run_adds := null;
     k.run_reasons := null;
     k.run_priority := null;
-    if k.at <= t then
+    if how = 6 then
+        -- Adds meanwhile have coalesced, as with any key that is ready.
+        k.at := place;
+        k.since := place;
+    elsif k.at <= t then
         -- It goes to the end, and was added when it was.
         k.at := t;
     end if;

@@ -41,6 +41,7 @@ impl<'a> Rest<'a> {
                 (Some(micros(*delay)), asked, None, none)
             }
             How::PutBack(asked) => (None, *asked, None, none),
+            How::Release(asked, queued) => (Some(micros(*queued)), *asked, None, none),
             How::Fail { delay, asked, error } => {
                 let (delay, failing) = match delay {
                     Delay::Backoff(how) => {
@@ -110,6 +111,7 @@ pub(super) const fn how_to_end(how: &How) -> i16 {
         How::Fail { delay: Delay::Exactly(..), .. } => 3,
         How::Fail { delay: Delay::Park, .. } => 4,
         How::PutBack(_) => 5,
+        How::Release(..) => 6,
     }
 }
 

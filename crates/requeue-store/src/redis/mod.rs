@@ -391,7 +391,9 @@ impl Engine for Redis {
             if let Some(waiting) = waiting {
                 // Also where it can't be claimed: who waits for tokens is not held to be quick, and
                 // finds out who serves the shard by now.
-                waiting.want(claimed.as_ref().map_or(true, |claimed| claimed.items.is_empty()));
+                let is_waited_for = !claim.poll.is_zero();
+                let is_empty = claimed.as_ref().map_or(true, |claimed| claimed.items.is_empty());
+                waiting.want(is_waited_for && is_empty);
             }
             claimed
         })

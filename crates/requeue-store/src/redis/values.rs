@@ -37,6 +37,9 @@ pub(super) fn end(to: &mut Cmd, end: &End, epoch: i64) {
             (format!("later 1 0 {priority} 0 {delay}"), "")
         }
         How::PutBack(asked) => (format!("put_back {}", self::asked(asked)), ""),
+        How::Release(asked, queued) => {
+            (format!("release {} 0 {}", self::asked(asked), micros(*queued)), "")
+        }
         How::Fail { delay, asked, error } => (failure(delay, asked), &**error),
     };
     to.arg(&*end.key).arg(epoch).arg(said).arg(error);

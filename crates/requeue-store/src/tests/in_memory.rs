@@ -161,7 +161,8 @@ impl InMemory {
             How::Fail { delay: Delay::Backoff(_), .. } => _ = item.retry(),
             How::Fail { delay: Delay::Exactly(delay, _), .. } => item.retry_after(delay),
             How::Fail { delay: Delay::Park, .. } => unreachable!("nothing is parked in memory"),
-            How::PutBack(_) => item.put_back(),
+            // It keeps no places; the steps that it is given have no such end.
+            How::PutBack(_) | How::Release(..) => item.put_back(),
         }
         true
     }
@@ -364,6 +365,10 @@ impl Rig for Fixture {
         }
         self.0.clock.set(now);
         Box::pin(ready(()))
+    }
+
+    fn keeps_places(&self) -> bool {
+        false
     }
 }
 

@@ -294,17 +294,24 @@ end
 
 -- Ends the hand-out.
 local function finish(row, how, error, hold, now)
+  local place
   if how.what == 'succeed' or how.what == 'later' then
     forget(row)
   elseif how.what == 'put_back' then
     note(row, how)
     demand(row, math.max(row.not_before, now), 'earliest', now)
+  elseif how.what == 'release' then
+    note(row, how)
+    place = row.run_since - how.delay
   else
     fail(row, how, error, hold, now)
   end
   row.epoch, row.lease_until, row.run_since = 0, 0, 0
   row.run_adds, row.run_reasons, row.run_priority = 0, 0, 0
-  if is_dirty(row, now) then
+  if place then
+    -- Adds meanwhile have coalesced, as with any key that is ready.
+    row.at, row.since = place, place
+  elseif is_dirty(row, now) then
     -- It goes to the end, and was added when it was.
     row.at = now
   end
