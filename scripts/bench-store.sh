@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds all contestants, and has them take turns on servers of their own. ONLY, QUICK, ROUNDS, KEEP and BLOAT are as
-# in the Makefile.
+# Builds all contestants, and has them take turns on servers of their own. ONLY, QUICK, ROUNDS, FEW, KEEP and BLOAT are
+# as in the Makefile.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 peers=$PWD/benches/peers-stores
@@ -40,9 +40,29 @@ else
     if [ -n "${ROUNDS-}" ]; then args+=(--rounds "$ROUNDS"); fi
 fi
 
+# The same on a disk of known speed, which servers of another user have to be able to read.
+steady=$(mktemp -d)
+trap 'rm -r "$steady"' EXIT
+chmod 755 "$steady"
+few_workers() {
+    printf '\n'
+    LD_PRELOAD=$steady/disk.so SYNC_MICROS=$1 "$ours" "${args[@]}" --sync-micros "$1"
+}
+
 [ -n "${KEEP-}" ] || kept=/dev/null
 {
-    "$ours" "${args[@]}"
+    if [ -z "${FEW-}" ]; then
+        "$ours" "${args[@]}"
+    fi
+    if [ -n "${BLOAT-}" ]; then
+        :
+    elif ! command -v cc >/dev/null; then
+        without+=('few workers: there is no C compiler here')
+    else
+        cc -shared -fPIC -O2 -o "$steady/disk.so" benches/stores/steady-disk.c
+        few_workers 100
+        few_workers 5000
+    fi
     for one in "${without[@]}"; do
         printf 'Without %s.\n' "$one"
     done

@@ -3,10 +3,12 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use requeue_servers::{Postgres, Redis};
 use tempfile::TempDir;
 
+use crate::Failed;
 use crate::table::Engine;
 
 /// How PostgreSQL is set; the rest is its default.
@@ -17,12 +19,21 @@ pub(crate) struct Ground {
     unsynced: Option<Postgres>,
     redis: Option<Redis>,
     dir: TempDir,
+    /// How long a sync of the disk takes, if that is known.
+    sync: Option<Duration>,
 }
 
 impl Ground {
     pub(crate) fn start() -> io::Result<Self> {
-        let postgres = Postgres::start_with(&SETTINGS);
-        let unsynced = Postgres::start_with(&SETTINGS[..2]);
+        Self::start_with(None)
+    }
+
+    /// Where each sync takes so long, if that is said.
+    pub(crate) fn start_with(sync: Option<Duration>) -> io::Result<Self> {
+        let timing = sync.map(|_| "track_wal_io_timing=on");
+        let settings: Vec<&str> = SETTINGS.into_iter().chain(timing).collect();
+        let postgres = Postgres::start_with(&settings);
+        let unsynced = if sync.is_none() { Postgres::start_with(&SETTINGS[..2]) } else { None };
         for server in [&postgres, &unsynced].into_iter().flatten() {
             server.psql("postgres", "create role bench superuser login password 'bench'");
         }
@@ -30,7 +41,18 @@ impl Ground {
         if let Some(server) = &redis {
             server.cli(&["config", "set", "appendfsync", "everysec"]);
         }
-        Ok(Self { postgres, unsynced, redis, dir: tempfile::tempdir()? })
+        Ok(Self { postgres, unsynced, redis, dir: tempfile::tempdir()?, sync })
+    }
+
+    /// How many microseconds PostgreSQL waited for each sync of its log.
+    pub(crate) fn sync_took(&self) -> Result<f64, Failed> {
+        let (Some(server), Some(sync)) = (&self.postgres, self.sync) else { return Ok(f64::NAN) };
+        let sql = "select 1000 * wal_sync_time / greatest(wal_sync, 1) from pg_stat_wal";
+        let took = server.psql("postgres", sql).trim().parse()?;
+        if took < sync.as_micros() as f64 {
+            return Err(format!("a sync took {took:.0} us: the disk was not preloaded").into());
+        }
+        Ok(took)
     }
 
     /// What is measured on, for the report.
@@ -61,7 +83,8 @@ impl Ground {
                 Some(Place::Redis { server: self.redis.as_ref()?, number: number.to_string() })
             }
             Engine::Sqlite => {
-                Some(Place::Sqlite { file: self.dir.path().join(format!("{number}.db")) })
+                let file = self.dir.path().join(format!("{number}.db"));
+                Some(Place::Sqlite { file, is_full: self.sync.is_some() })
             }
         }
     }
@@ -78,9 +101,20 @@ fn tables(contestant: &str) -> &'static str {
 
 /// Where one contestant has its keys.
 pub(crate) enum Place<'a> {
-    Postgres { server: &'a Postgres, database: String, tables: &'static str },
-    Redis { server: &'a Redis, number: String },
-    Sqlite { file: PathBuf },
+    Postgres {
+        server: &'a Postgres,
+        database: String,
+        tables: &'static str,
+    },
+    Redis {
+        server: &'a Redis,
+        number: String,
+    },
+    /// Whether it waits for the disk.
+    Sqlite {
+        file: PathBuf,
+        is_full: bool,
+    },
 }
 
 impl Place<'_> {
@@ -91,7 +125,10 @@ impl Place<'_> {
                 format!("{address}?sslmode=disable")
             }
             Self::Redis { server, number } => format!("{}/{number}", server.url("")),
-            Self::Sqlite { file } => format!("sqlite:{}", file.display()),
+            Self::Sqlite { file, is_full } => {
+                let options = if *is_full { "?synchronous=full" } else { "" };
+                format!("sqlite:{}{options}", file.display())
+            }
         }
     }
 
@@ -104,7 +141,7 @@ impl Place<'_> {
             Self::Redis { server, number } => {
                 server.cli(&["-n", number, "flushdb"]);
             }
-            Self::Sqlite { file } => {
+            Self::Sqlite { file, .. } => {
                 for end in ["", "-wal", "-shm"] {
                     // It may not be there.
                     let _ = fs::remove_file(format!("{}{end}", file.display()));
@@ -134,7 +171,7 @@ impl Place<'_> {
                 let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
                 used.and_then(|used| used.trim().parse().ok()).unwrap_or(0)
             }
-            Self::Sqlite { file } => ["", "-wal"]
+            Self::Sqlite { file, .. } => ["", "-wal"]
                 .iter()
                 .filter_map(|end| fs::metadata(format!("{}{end}", file.display())).ok())
                 .map(|file| file.len())

@@ -11,6 +11,7 @@ mod text;
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use regex::Regex;
@@ -59,6 +60,10 @@ struct Run {
     /// What is compared, if its engine and name, in small letters, match.
     #[arg(long)]
     only: Option<Regex>,
+    /// Compare work by few workers instead, where a sync of the disk takes so many microseconds: as
+    /// `steady-disk.c` has it, which is to be preloaded.
+    #[arg(long, value_name = "N")]
+    sync_micros: Option<u64>,
     /// A contestant of another program, as NAME=PATH or NAME=PATH:ARGUMENT:ARGUMENT.
     #[arg(long = "peer", value_parser = peer)]
     peers: Vec<(String, PathBuf, Vec<String>)>,
@@ -94,10 +99,12 @@ fn measure(run: Run) -> Result<(), Failed> {
     let scale = if run.quick { Scale::QUICK } else { Scale::FULL };
     let scale = Scale { rounds: run.rounds.unwrap_or(scale.rounds).max(1), ..scale };
     let machine = Machine::here();
-    let ground = Ground::start()?;
+    let ground = Ground::start_with(run.sync_micros.map(Duration::from_micros))?;
     let mut field = Field::new(&ground, run::programs(run.peers)?);
     let mut report = Report::default();
-    for heat in table::heats(scale) {
+    let heats =
+        if run.sync_micros.is_some() { table::few_workers(scale) } else { table::heats(scale) };
+    for heat in heats {
         let name = format!("{}, {}", heat.engine.name(), heat.what).to_lowercase();
         if run.only.as_ref().is_none_or(|only| only.is_match(&name)) {
             eprintln!("{name}");
@@ -109,6 +116,10 @@ fn measure(run: Run) -> Result<(), Failed> {
     print!("{machine}");
     println!("versions  {}", versions.collect::<Vec<_>>().join(", "));
     println!("servers   {}", ground.versions().join("; "));
+    if let Some(sync) = run.sync_micros {
+        let found = ground.sync_took()?;
+        println!("disk      a sync is a sleep of {sync} us; PostgreSQL's took {found:.0} us");
+    }
     println!(
         "figures   medians of {} rounds. A ratio is ours to the peer's in the same round: its\n          \
          median, and its quartiles in brackets",

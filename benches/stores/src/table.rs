@@ -35,7 +35,7 @@ impl Engine {
                     work_alike: Some(2.0),
                     ..Peer::of("river", 1000)
                 },
-                Peer { work: Some(5.0), ..Peer::of("graphile-worker", 24) },
+                Peer::of("graphile-worker", 24),
                 // It adds as the other does.
                 Peer { adds: false, work: Some(5.0), ..Peer::of("graphile-worker-local", 100) },
             ],
@@ -156,6 +156,8 @@ pub(crate) fn heats(scale: Scale) -> Vec<Heat> {
 fn of_engine(engine: Engine, scale: Scale) -> Vec<Heat> {
     let peers = engine.peers();
     let adders: Vec<Peer> = peers.iter().copied().filter(|peer| peer.adds).collect();
+    // How quick graphile-worker is by itself depends on how many workers there are: see `few_workers`.
+    let workers: Vec<Peer> = peers.iter().copied().filter(|peer| peer.work.is_some()).collect();
     let alike = |peer: &Peer| Peer { at_once: ALIKE, ..*peer };
     let alike: Vec<Peer> =
         peers.iter().filter(|peer| peer.work_alike.is_some()).map(alike).collect();
@@ -177,9 +179,9 @@ fn of_engine(engine: Engine, scale: Scale) -> Vec<Heat> {
             &adders,
             |peer| peer.batched,
         ),
-        heat("work, keys a second", work(engine.at_once()), &peers).rows(
+        heat("work, keys a second", work(engine.at_once()), &workers).rows(
             Metric::Rate,
-            &peers,
+            &workers,
             |peer| peer.work,
         ),
         heat("work on 64 at once, keys a second", work(ALIKE), &alike).rows(
@@ -200,6 +202,27 @@ fn of_engine(engine: Engine, scale: Scale) -> Vec<Heat> {
         heats[3].rows[0].target = Some(Target::Rate(10_000.0));
     }
     heats
+}
+
+/// How many keys are worked on at once, where they are few.
+const FEW: [(usize, &str); 5] = [
+    (1, "work by one worker, keys a second"),
+    (4, "work by 4, keys a second"),
+    (16, "work by 16, keys a second"),
+    (64, "work by 64, keys a second"),
+    (256, "work by 256, keys a second"),
+];
+
+/// Ours beside those who have as many workers, to see what it is worth not to wait for the disk.
+pub(crate) fn few_workers(scale: Scale) -> Vec<Heat> {
+    let of = |engine: Engine, (tasks, what): (usize, &'static str)| {
+        let peers = ["river", "graphile-worker"].map(|name| Peer::of(name, tasks));
+        let peers = if engine == Engine::Postgres { &peers[..] } else { &[] };
+        let request = Request { tasks, seconds: scale.seconds, ..Request::of(Scenario::Work) };
+        Heat::new(engine, what, request, peers).rows(Metric::Rate, peers, |_| Some(1.0))
+    };
+    let engines = [Engine::Postgres, Engine::Sqlite];
+    engines.into_iter().flat_map(|engine| FEW.map(|few| of(engine, few))).collect()
 }
 
 impl Heat {
@@ -249,7 +272,7 @@ mod tests {
 
     #[test]
     fn every_row_is_of_sides_that_are_there() {
-        for heat in heats(Scale::FULL) {
+        for heat in heats(Scale::FULL).into_iter().chain(few_workers(Scale::FULL)) {
             assert!(!heat.rows.is_empty());
             for row in &heat.rows {
                 let there = |tag| heat.sides[1..].iter().any(|side| side.tag == tag);

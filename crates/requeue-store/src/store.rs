@@ -273,6 +273,23 @@ impl Opening {
         self
     }
 
+    /// How many keys this process claims at most before its workers ask for them, so that a run need
+    /// not wait until the claim of its key is committed; 256 by default, and 0 switches it off.
+    ///
+    /// So many are claimed only where runs are short: as many as workers, by how quickly they took
+    /// keys just before, take within 10 ms, or within two claims' time where that is longer, up to
+    /// 100 ms. Only [`Queue::get`] takes such keys, also for
+    /// [`Workers`](requeue::workers::Workers), and not [`Queue::get_many`] of several. A key that
+    /// nobody takes within ten times as long goes back to its place in the order, and so do all at
+    /// the end: that is no failure. Until then other processes do not get it, and a key of a higher
+    /// priority that is added meanwhile starts after it. If the process is killed, a key that was
+    /// claimed ahead comes back when its lease is over, with one failure more, as one whose run has
+    /// begun.
+    pub fn claim_ahead(mut self, most: usize) -> Self {
+        self.options.claim_ahead = most;
+        self
+    }
+
     /// How long an add waits for a store that can't be reached, or a key that others have locked; 30 s
     /// unless said.
     pub fn add_timeout(mut self, timeout: Duration) -> Self {

@@ -2,6 +2,7 @@
 //! fails. Time is tokio's, and passes only where everybody waits for it.
 
 mod adding;
+mod ahead;
 mod engine;
 mod errors;
 mod getting;

@@ -1,0 +1,146 @@
+//! Keys that are claimed ahead: for whom, how many, and that they come back.
+
+use super::*;
+use crate::inspect::State;
+
+/// Another process, with the same engine.
+fn another(engine: &Arc<Memory>) -> Queue {
+    let place = Place::new(1, "q", EarlyAdd::Replace);
+    Queue::new(Arc::clone(engine) as Arc<dyn Engine>, place, Options::default())
+}
+
+fn name(n: u32) -> String {
+    format!("{n:05}")
+}
+
+/// A queue of a thousand keys, of which a worker has just run some hundred without a pause, and has one
+/// more.
+async fn busy(options: Options) -> (Arc<Memory>, Queue, Item) {
+    let (engine, queue) = queue_with(Memory::new(), options);
+    for n in 0..1000 {
+        queue.add(name(n)).await.expect("added");
+        tokio::time::advance(Duration::from_micros(1)).await;
+    }
+    for _ in 0..300 {
+        get(&queue).await.succeed().await.expect("it is ours");
+    }
+    let item = get(&queue).await;
+    settle().await;
+    (engine, queue, item)
+}
+
+async fn processing(queue: &Queue) -> usize {
+    let all = queue.snapshot(Some(State::Processing), None, 1000).await.expect("a page");
+    all.len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_are_claimed_ahead_of_a_quick_worker_and_of_no_slow_one() {
+    let (engine, queue, item) = busy(Options::default()).await;
+    let ahead = processing(&queue).await - 1;
+    assert!((1..=40).contains(&ahead), "{ahead}");
+    item.succeed().await.expect("it is ours");
+    // A claim serves many.
+    engine.batches();
+    for _ in 0..20 {
+        get(&queue).await.succeed().await.expect("it is ours");
+    }
+    let claims = engine.batches().into_iter().filter(|&keys| keys > 1).count();
+    assert!((1..10).contains(&claims), "{claims}");
+
+    // Nobody takes them, so they go back.
+    tokio::time::advance(SECOND).await;
+    settle().await;
+    assert_eq!(processing(&queue).await, 0);
+    for _ in 0..10 {
+        let item = get(&queue).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(processing(&queue).await, 1);
+        item.succeed().await.expect("it is ours");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_elsewhere_gets_what_was_claimed_ahead_in_its_order_and_it_has_not_failed() {
+    let (engine, queue, item) = busy(Options::default()).await;
+    let ahead = processing(&queue).await - 1;
+    let other = another(&engine);
+    // All that nobody has claimed yet.
+    let mut elsewhere = Vec::new();
+    while elsewhere.len() + ahead < 699 {
+        elsewhere.extend(other.get_many(699 - elsewhere.len() - ahead).await);
+    }
+    let start = Instant::now();
+    for n in 0..ahead {
+        let item = get(&other).await;
+        let expected = name(u32::try_from(301 + n).expect("it is small"));
+        let found = (item.as_str(), item.attempt(), item.adds());
+        assert_eq!(found, (Some(expected.as_str()), 1, 1));
+        item.succeed().await.expect("it is ours");
+    }
+    assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
+    assert!(!item.is_lost());
+    assert_eq!(queue.held(), 1);
+    item.succeed().await.expect("it is ours");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_claimed_ahead_is_back_once_it_is_shut_down_and_settled() {
+    let (engine, queue, item) = busy(Options::default()).await;
+    assert!(processing(&queue).await > 1);
+    queue.shut_down();
+    queue.settled().await;
+    assert_eq!(processing(&queue).await, 1);
+    item.succeed().await.expect("it is ours");
+    assert_eq!(engine.row("00301").map(|row| (row.failures, row.asked.adds)), Some((0, 1)));
+    // It has its place.
+    assert_eq!(get(&another(&engine)).await.as_str(), Some("00301"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_claimed_ahead_is_back_when_the_last_handle_is_gone() {
+    let (engine, queue, item) = busy(Options::default()).await;
+    drop(queue);
+    settle().await;
+    item.succeed().await.expect("it is ours");
+    settle().await;
+    assert_eq!(processing(&another(&engine)).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_of_keys_that_are_ahead_are_their_holders() {
+    let (engine, queue, item) = busy(Options::default()).await;
+    assert!(processing(&queue).await > 1);
+    // The process stands still until its leases are over: nothing that it has is handed out.
+    let gate = engine.gate.lock().await;
+    tokio::time::advance(Options::default().lease).await;
+    let getter = tokio::spawn({
+        let queue = queue.clone();
+        async move { get(&queue).await }
+    });
+    drop(gate);
+    let next = getter.await.expect("it ends");
+    assert!(item.is_lost() && !next.is_lost());
+    assert_eq!(
+        engine.row(next.as_str().expect("text")).and_then(|row| row.run).map(|run| run.epoch),
+        Some(next.epoch())
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_claimed_ahead_where_that_is_switched_off_or_many_are_taken_at_once() {
+    let off = Options { claim_ahead: 0, ..Options::default() };
+    let (_, queue, item) = busy(off).await;
+    assert_eq!(processing(&queue).await, 1);
+    drop(item);
+
+    let (_, queue) = queue_with(Memory::new(), Options::default());
+    queue.add_all((0..1000u32).map(name)).await.expect("added");
+    for _ in 0..50 {
+        for item in queue.get_many(10).await {
+            item.succeed().await.expect("it is ours");
+        }
+    }
+    settle().await;
+    assert_eq!(processing(&queue).await, 0);
+}
