@@ -76,7 +76,7 @@ bench: ## Ours beside client-go, kube-runtime and others, in one run; QUICK=1, O
 	@scripts/setup.sh
 	@scripts/bench.sh
 
-bench-store: ## Stores beside River, graphile-worker and BullMQ on the same servers; QUICK=1, ONLY=regex, ROUNDS=n; BLOAT=1: room that ten million keys take instead; KEEP=1: into docs
+bench-store: ## Stores beside River, graphile-worker and BullMQ on the same servers; QUICK=1, ONLY=regex, ROUNDS=n; FEW=1: few workers alone; BLOAT=1: room that ten million keys take instead; KEEP=1: into docs
 	@scripts/setup.sh postgresql
 	@scripts/setup.sh redis
 	@scripts/bench-store.sh

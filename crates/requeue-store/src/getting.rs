@@ -35,20 +35,24 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
         return;
     };
     let mut claiming: Option<Claiming> = None;
-    // While nothing is there to claim.
+    // Until when there is nothing to claim, as far as is known. Whoever comes, and a change of `now`,
+    // have it claim at once.
     let mut pause: Option<Instant> = None;
+    let mut now = Ending::No;
     loop {
         // Those who can run now may be about to ask, too.
         yield_now().await;
         while let Ok(waiter) = come.try_recv() {
             desk.admit(waiter);
+            pause = None;
         }
         desk.deliver();
         desk.ahead.release(Instant::now());
-        let now = *ending.borrow_and_update();
+        let before = std::mem::replace(&mut now, *ending.borrow_and_update());
         if now == Ending::Now {
             break;
         }
+        pause = pause.filter(|_| now == before);
         if claiming.is_none() && pause.is_none() {
             // What comes from now on may not be in what is claimed.
             wakes.mark_unchanged();
@@ -58,9 +62,9 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
         tokio::select! {
             answer = answered(&mut claiming) => {
                 claiming = None;
-                // Whoever asked after it had begun, or said that it is to end, has it look again.
-                let is_same = !desk.has_newcomers && *ending.borrow() == now;
-                pause = desk.answered(answer).filter(|_| is_same);
+                // Whoever came after it had begun may know of more.
+                let is_known = !desk.has_newcomers && now == answer.ending;
+                pause = desk.answered(answer).filter(|_| is_known);
             }
             waiter = come.recv() => match waiter {
                 Some(waiter) => {
@@ -73,7 +77,6 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
                 if changed.is_err() {
                     break;
                 }
-                pause = None;
             }
             () = changed(&mut wakes), if pause.is_some() => pause = None,
             () = until(pause), if pause.is_some() => pause = None,
@@ -115,6 +118,8 @@ async fn answered(claiming: &mut Option<Claiming>) -> Answered {
 /// What came of a claim.
 struct Answered {
     found: Result<(Vec<Item>, Option<Duration>), Fault>,
+    /// When it began.
+    ending: Ending,
     /// How many keys it looked for, and for how long.
     max: usize,
     took: Duration,
@@ -193,13 +198,13 @@ impl Desk {
             {
                 shared.ending.send_replace(Ending::Now);
             }
-            Answered { found, max, took, poll }
+            Answered { found, ending, max, took, poll }
         }))
     }
 
     /// Until when nothing is to be claimed, if that is so.
     fn answered(&mut self, answer: Answered) -> Option<Instant> {
-        let Answered { found, max, took, poll } = answer;
+        let Answered { found, ending: _, max, took, poll } = answer;
         let wait = match found {
             Ok((items, next)) => {
                 self.patience = Patience::new();

@@ -329,7 +329,8 @@ impl Queue {
         self.shared.leases.settled().await;
     }
 
-    /// How many keys this process holds.
+    /// How many keys this process holds, those included that are [claimed
+    /// ahead](crate::Opening::claim_ahead).
     #[must_use]
     pub fn held(&self) -> usize {
         self.shared.leases.len()

@@ -157,6 +157,8 @@ impl Place {
             }
             let opening = with_settings(opening, early_add, parked_add);
             let opening = opening.lease(lease).backoff(config.base_delay, config.max_delay);
+            // A command takes longer than a claim: nothing is worth holding keys that do not run.
+            let opening = opening.claim_ahead(0);
             match config.retries {
                 Some(retries) => opening.max_failures(retries.saturating_add(1)),
                 None => opening,
