@@ -20,6 +20,9 @@ const OVERDUE: u32 = 10;
 const WINDOW: Duration = Duration::from_millis(250);
 /// For how long nothing is claimed ahead after keys had to be released.
 const PAUSE: Duration = Duration::from_secs(1);
+/// After so many full claims in a row there is a backlog. Where there is none, a key is for the worker
+/// that asks first, here or elsewhere.
+const BACKLOG: u32 = 2;
 
 /// Keys on their way to a worker. Those that do not arrive are released: no run of them was started.
 #[derive(Debug, Default)]
@@ -60,8 +63,8 @@ pub(crate) struct Ahead {
     rate: f64,
     rated: Instant,
     paused_until: Instant,
-    /// The last claim left no key ready: what there is is for whoever asks first, here or elsewhere.
-    is_drained: bool,
+    /// How many claims in a row found all the keys that they looked for.
+    full: u32,
     /// Whether a worker has taken a key since the last claim began.
     is_used: bool,
 }
@@ -77,7 +80,7 @@ impl Ahead {
             rate: 0.0,
             rated: now,
             paused_until: now,
-            is_drained: true,
+            full: 0,
             is_used: false,
         }
     }
@@ -90,7 +93,7 @@ impl Ahead {
 
     /// How many keys more than workers wait for a claim that begins now takes.
     pub(crate) fn wanted(&self, now: Instant) -> usize {
-        if self.is_drained || !self.is_used || now < self.paused_until {
+        if self.full < BACKLOG || !self.is_used || now < self.paused_until {
             return 0;
         }
         let target = (self.rate_at(now) * self.horizon().as_secs_f64()) as usize;
@@ -114,7 +117,7 @@ impl Ahead {
     /// It has taken so long, and found so many of the keys that it looked for.
     pub(crate) fn claimed(&mut self, took: Duration, items: Vec<Item>, of: usize) {
         self.latency = if self.latency.is_zero() { took } else { (3 * self.latency + took) / 4 };
-        self.is_drained = items.len() < of;
+        self.full = if items.len() < of { 0 } else { self.full.saturating_add(1) };
         self.items.0.extend(items);
     }
 

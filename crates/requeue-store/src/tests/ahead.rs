@@ -144,3 +144,18 @@ async fn nothing_is_claimed_ahead_where_that_is_switched_off_or_many_are_taken_a
     settle().await;
     assert_eq!(processing(&queue).await, 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_claimed_ahead_while_keys_come_one_by_one() {
+    let (engine, queue) = queue();
+    for n in 0..300 {
+        let getter = tokio::spawn({
+            let queue = queue.clone();
+            async move { get(&queue).await }
+        });
+        settle().await;
+        queue.add(name(n)).await.expect("added");
+        getter.await.expect("it ends").succeed().await.expect("it is ours");
+    }
+    assert!(engine.batches().iter().all(|&keys| keys == 1));
+}
