@@ -332,3 +332,24 @@ async fn a_page_reads_no_more_than_it_shows() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_key_that_is_released_is_found_though_claims_begin_behind_it() {
+    const SECOND: i64 = 1_000_000;
+    let Some(server) = Server::shared() else { return };
+    let (engine, _) = engine(server, Duration::from_secs(3600)).await;
+    stop_time(&engine).await;
+    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let mut claimed = Vec::new();
+    for (n, key) in (1..).zip(["a", "b"]) {
+        set_time(&engine, n * 10 * SECOND).await;
+        engine.add(&queue, asks([key])).await.expect("added");
+        claimed.push(one(&engine, &queue).await);
+    }
+    let a = claimed.swap_remove(0);
+    let released = end(&a, How::Release(a.asked, a.queued));
+    assert_eq!(engine.finish(&queue, released).await.expect("ended"), [true]);
+    let again = one(&engine, &queue).await;
+    let found = (&again.key, again.queued, again.failures, again.asked);
+    assert_eq!(found, (&a.key, Duration::from_secs(10), 0, a.asked));
+}
