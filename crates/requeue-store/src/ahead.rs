@@ -96,9 +96,11 @@ impl Ahead {
         if self.full < BACKLOG || !self.is_used || now < self.paused_until {
             return 0;
         }
-        let target = (self.rate_at(now) * self.horizon().as_secs_f64()) as usize;
-        let (target, there) = (target.min(self.most), self.items.0.len());
-        if 2 * there > target { 0 } else { target - there }
+        let expected = (self.rate_at(now) * self.horizon().as_secs_f64()) as usize;
+        let there = self.items.0.len();
+        // All of it, whatever is there still: workers that wait for claims take fewer keys than they
+        // could, and with twice as many as they take during one the rate shows that.
+        if 2 * there > expected { 0 } else { expected.min(self.most.saturating_sub(there)) }
     }
 
     fn rate_at(&self, now: Instant) -> f64 {
