@@ -339,7 +339,7 @@ async fn a_key_that_is_released_is_found_though_claims_begin_behind_it() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::from_secs(3600)).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", EarlyAdd::Replace).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
     let mut claimed = Vec::new();
     for (n, key) in (1..).zip(["a", "b"]) {
         set_time(&engine, n * 10 * SECOND).await;
