@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn each_wrong_option_is_named_with_what_is_right() {
-        let postgres = "postgres: there is no option \"speed\"; there are connections, passfile, ";
+        let postgres = "postgres: there is no option \"speed\"; there are connections, listen, ";
         for (url, said) in [
             (
                 "sqlite:a.db?synchronous=banana",
@@ -151,7 +151,7 @@ mod tests {
             ),
             (
                 "redis://h?speed=9",
-                "redis: there is no option \"speed\"; there are ca, shards, wait",
+                "redis: there is no option \"speed\"; there are ca, eviction, shards, wait",
             ),
             ("redis://h?wait=x", "redis: wait=x: it takes a number of replicas"),
             ("rediss://h?shards=0", "rediss: shards=0: it takes a number of shards from 1 to 256"),

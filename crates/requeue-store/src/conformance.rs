@@ -621,7 +621,9 @@ impl Pair {
                 self.until.remove(&which);
             }
             if matches!(ending, Ending::Park) {
-                let (asked, failures) = (held.out.asked, held.out.failures + 1);
+                let asked = held.out.asked;
+                // An add with `Merge::Exactly` and a `cancel` forget those before.
+                let failures = self.model.failures(&which) + 1;
                 self.parked.insert(which, Parked { since: self.now, failures, asked });
             }
             self.end_of_model(held.of_model, how, held.out.asked);

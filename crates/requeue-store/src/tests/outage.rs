@@ -75,7 +75,8 @@ async fn an_outage_is_reported_when_it_begins_each_minute_and_when_it_ends() {
     let (last, between) = lines[1..].split_last().expect("it ended");
     let prefix = format!("store reachable again after {minutes} min ");
     assert!(last.starts_with(&prefix), "{lines:?}");
-    assert_eq!(between.len() as u64, minutes, "{lines:?}");
+    // A line comes with the first try after a minute.
+    assert!((minutes * 9 / 10..=minutes).contains(&(between.len() as u64)), "{lines:?}");
     for line in between {
         assert!(line.starts_with("store still unreachable after "), "{lines:?}");
     }

@@ -172,7 +172,7 @@ async fn an_interrupted_change_goes_on_where_it_was() {
     assert!(reviving.step().await.expect("revived"));
     for mishap in [Mishap::Absent, Mishap::Refused, Mishap::Absent] {
         engine.fail([mishap]);
-        let error = reviving.step().await.expect_err("the store is gone").to_string();
+        let error = chain(&reviving.step().await.expect_err("the store is gone"));
         assert!(error.starts_with("not all keys were revived, but 1000 of them: "), "{error}");
     }
     assert_eq!(reviving.changed(), 1000);
@@ -201,7 +201,7 @@ async fn a_locked_key_holds_up_no_other_and_is_told() {
     let error = loop {
         match reviving.step().await {
             Ok(more) => assert!(more),
-            Err(error) => break error.to_string(),
+            Err(error) => break chain(&error),
         }
     };
     let expected = "not all keys were revived, but 1498 of them: \
@@ -210,7 +210,8 @@ async fn a_locked_key_holds_up_no_other_and_is_told() {
     assert!(!reviving.step().await.expect("it is over"));
     let counts = queue.counts().await.expect("counted");
     assert_eq!((counts.ready, counts.parked), (1_498, 2));
-    let error = queue.revive_keys(["0007", "0008"]).await.expect_err("it is locked").to_string();
+    let error = queue.revive_keys(["0007", "0008"]).await.expect_err("it is locked");
+    let error = chain(&error);
     assert_eq!(error, "not all keys were revived: somebody has the key locked");
     engine.set_locked("0007", false);
     assert_eq!(queue.revive_keys(["0007", "0008"]).await.expect("revived"), [true, false]);

@@ -86,7 +86,7 @@ async fn keys_that_fail_at_once_do_not_come_back_at_once() {
 async fn a_store_lists_its_queues() {
     let Some(server) = Server::shared() else { return };
     let store = crate::Store::connect(&server.database()).await.expect("it is there");
-    let error = store.queues().await.expect_err("there is no schema").to_string();
+    let error = crate::error::chain(&store.queues().await.expect_err("there is no schema"));
     assert!(error.contains("there is no queue in it yet"), "{error}");
     store.migrate().await.expect("the schema is made");
     check_queues(&store, "q").await;

@@ -7,6 +7,7 @@ use tokio_postgres::Client;
 use super::changing::other;
 use super::sql::store;
 use super::*;
+use crate::error::chain;
 use crate::store::Store;
 use crate::{Add, Queue};
 
@@ -84,7 +85,8 @@ async fn many_work_through_a_few_sessions_and_leave_them_as_they_were() {
 async fn a_pooler_that_nobody_has_named_is_refused() {
     let Some(server) = Server::shared() else { return };
     let Some((_pooler, url, _)) = pooled(server).await else { return };
-    let error = Store::connect(&url).await.expect_err("it would fail at random").to_string();
+    let error = Store::connect(&url).await.expect_err("it would fail at random");
+    let error = chain(&error);
     assert!(error.contains("add pooler=transaction to the options of the address"), "{error}");
     // Where it was not noticed, what fails says the same.
     let client = other(&server.database()).await;
@@ -175,8 +177,8 @@ fn an_address_names_the_pooler_and_where_to_listen() {
     assert_eq!(listen.get_dbname(), Some("shop"));
     assert_eq!(listens("postgres://?pooler=transaction&listen=db:5433"), tcp("db", 5433));
     for (options, said) in [
-        ("pooler=session", "the only value is pooler=transaction"),
-        ("listen=", "listen=HOST:PORT"),
+        ("pooler=session", "pooler=session: it takes transaction"),
+        ("listen=", "listen=: it takes HOST:PORT"),
         ("listen=db:port", "listen=db:port"),
     ] {
         let error = parsed(&format!("{pooler}&{options}")).expect_err(options);

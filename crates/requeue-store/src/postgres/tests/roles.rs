@@ -2,6 +2,7 @@
 
 use super::sql::store;
 use super::*;
+use crate::error::chain;
 use crate::store::Store;
 use crate::{Add, Merge, Priority};
 
@@ -94,7 +95,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
         let client = super::changing::other(&server.url("producer", name(&url))).await;
         add_in(&client, "q", [("in", Add::now())]).await.expect("added");
 
-        let error = producer.queue("r").open().await.expect_err("it may make none").to_string();
+        let error = chain(&producer.queue("r").open().await.expect_err("it may make none"));
         assert!(error.contains("this role is not granted to make one"), "{error}");
         let missing = producer.queue("r").existing().open().await.expect_err("there is none");
         assert!(missing.is_missing(), "{missing}");
@@ -112,15 +113,15 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
             "select requeue.finish_soon(1, false, null)",
             "select requeue.finish_free(1, false, null)",
             "select requeue.renew(1, '{}', '{}', 1)",
-            "select requeue.cancel(1, 'now')",
-            "select requeue.revive(1, 'parked')",
+            "select requeue.cancel(1, '{now}', null)",
+            "select requeue.revive(1, '{parked}')",
             "select requeue.wait(1, 1)",
             "select requeue.wake(1)",
             "select requeue.is_idle(1)",
             "select nextval('requeue.epochs')",
         ];
         is_refused(server, "producer", &url, statements).await;
-        let error = adds.cancel("now").await.expect_err("it may not").to_string();
+        let error = chain(&adds.cancel("now").await.expect_err("it may not"));
         assert!(error.contains("[42501]"), "{error}");
     })
     .await;

@@ -347,9 +347,17 @@ async fn a_key_that_is_released_is_found_though_claims_begin_behind_it() {
         claimed.push(one(&engine, &queue).await);
     }
     let a = claimed.swap_remove(0);
+    let mut wakes = engine.wakes(&queue);
     let released = end(&a, How::Release(a.asked, a.queued));
     assert_eq!(engine.finish(&queue, released).await.expect("ended"), [true]);
-    let again = one(&engine, &queue).await;
+    // The next claim has a scan look for it, which wakes the claimer.
+    let again = loop {
+        let claimed = engine.claim(&queue, claim(1, MINUTE)).await.expect("claimed");
+        match claimed.items.into_iter().next() {
+            Some(again) => break again,
+            None => told(&mut wakes).await,
+        }
+    };
     let found = (&again.key, again.queued, again.failures, again.asked);
     assert_eq!(found, (&a.key, Duration::from_secs(10), 0, a.asked));
 }

@@ -7,6 +7,7 @@ use tokio::time::timeout;
 use super::faults::RIGHTS;
 use super::*;
 use crate::engine::{Delay, How};
+use crate::error::chain;
 use crate::{Add, Priority, Queue, Store};
 
 const LONG: Duration = Duration::from_secs(120);
@@ -32,7 +33,7 @@ async fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
         assert_eq!(connected.is_err(), evicts, "{limit} {policy}");
         if let Err(error) = connected {
             let said = format!("127.0.0.1:{}: maxmemory-policy is {policy}", server.port());
-            let error = error.to_string();
+            let error = chain(&error);
             assert!(error.contains(&said), "{error}");
             assert!(error.contains("CONFIG SET maxmemory-policy noeviction"), "{error}");
             assert!(error.contains("?eviction=accept"), "{error}");
@@ -55,7 +56,8 @@ async fn each_master_of_a_cluster_is_asked_whether_it_evicts() {
     let master = &cluster.nodes()[2];
     master.cli(&["config", "set", "maxmemory", "100mb"]);
     master.cli(&["config", "set", "maxmemory-policy", "allkeys-lfu"]);
-    let error = Store::connect(&cluster.url()).await.expect_err("it evicts").to_string();
+    let error = Store::connect(&cluster.url()).await.expect_err("it evicts");
+    let error = chain(&error);
     let said = format!("127.0.0.1:{}: maxmemory-policy is allkeys-lfu", master.port());
     assert!(error.contains(&said), "{error}");
 }
@@ -64,7 +66,8 @@ async fn each_master_of_a_cluster_is_asked_whether_it_evicts() {
 async fn a_sentinel_names_the_server_to_use() {
     let Some(server) = Server::start() else { return };
     let sentinel = server.sentinel();
-    let error = Store::connect(&sentinel.url("")).await.expect_err("it has no keys").to_string();
+    let error = Store::connect(&sentinel.url("")).await.expect_err("it has no keys");
+    let error = chain(&error);
     let said = format!(
         "127.0.0.1:{}: this is the address of a Sentinel; use that of its master: 127.0.0.1:{} (jobs)",
         sentinel.port(),
@@ -80,7 +83,7 @@ async fn a_schema_or_a_record_that_was_removed_is_named_and_made_again() {
     let queue = store.queue("q").early_add(EarlyAdd::Hold).open().await.expect("it opens");
     queue.add("a").await.expect("added");
     server.cli(&["del", "requeue:schema"]);
-    let error = store.queue("q").open().await.expect_err("it is gone").to_string();
+    let error = chain(&store.queue("q").open().await.expect_err("it is gone"));
     assert!(error.contains("it has the queue, but not the key \"requeue:schema\""), "{error}");
     assert!(error.contains("`requeue store init`"), "{error}");
     store.migrate().await.expect("it is made again");

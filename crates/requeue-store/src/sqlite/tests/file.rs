@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::*;
 use crate::engine::How;
-use crate::error::Kind;
+use crate::error::{Kind, chain};
 
 #[tokio::test]
 async fn a_file_is_complete_without_its_log_when_the_store_is_closed() {
@@ -20,7 +20,7 @@ async fn a_file_is_complete_without_its_log_when_the_store_is_closed() {
     one.close().await;
     assert!(log.exists(), "the other has the file open");
     let error = queue.add("c").await.expect_err("it is closed");
-    assert!(error.to_string().ends_with("q: the store is closed"), "{error}");
+    assert!(chain(&error).ends_with("q: the store is closed"), "{}", chain(&error));
     assert!(!error.may_have_happened());
     queue.counts().await.expect_err("it is closed");
     one.close().await;
