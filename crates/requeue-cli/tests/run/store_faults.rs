@@ -219,7 +219,7 @@ fn what_a_store_refuses_is_said_while_it_is_tried_again() {
     until(|| dir.join("jobs.db").exists() && call(&dir, "status", &[]).code() == Some(0));
     let file = rusqlite::Connection::open(dir.join("jobs.db")).unwrap();
     file.execute_batch("alter table keys rename to others").unwrap();
-    let said = live.wait_for_message("store refuses what is asked: no such table: keys");
+    let said = live.wait_for_message("store refuses what is asked: jobs.db: no such table: keys");
     assert!(said.trim_end().ends_with("; retrying"), "{said}");
     file.execute_batch("alter table others rename to keys").unwrap();
     add(&dir, &["k"]);
