@@ -7,10 +7,10 @@ use crate::event::{Event, Kind, Outcome};
 /// What can't have happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Violation {
-    /// Two hand-outs of a key have one number.
+    /// Two deliveries of a key have the same epoch.
     Twice { key: u32, epoch: u64 },
-    /// A later hand-out of a key has a smaller number: its holder had the key at a time when the one with
-    /// the greater number had been there for longer than a lease.
+    /// A later delivery of a key has a smaller epoch: its holder had the key when the delivery with the
+    /// greater epoch was older than a lease.
     Fell { key: u32, epoch: u64, at: u64, later: u64 },
     /// An add was acknowledged, and no run began after it.
     LostAdd { key: u32, begun: u64 },
@@ -138,7 +138,7 @@ pub(crate) fn examine(events: &[Event], losses: &Losses) -> (Vec<Violation>, Tal
                 if later.at >= at {
                     tally.late_writes += 1;
                 } else if later.at.saturating_add(losses.lease) < at {
-                    // What a server loses is no reason: nothing of before it is renewed.
+                    // A loss of the server does not excuse this: no lease from before the loss is renewed.
                     let later = later.epoch;
                     violations.push(Violation::Fell { key, epoch, at, later });
                 } else if losses.has_holder(at, later.at) {

@@ -110,7 +110,7 @@ pub(crate) enum Place<'a> {
         server: &'a Redis,
         number: String,
     },
-    /// Whether it waits for the disk.
+    /// A file; `is_full` makes each commit wait for the disk.
     Sqlite {
         file: PathBuf,
         is_full: bool,

@@ -60,8 +60,8 @@ struct Run {
     /// What is compared, if its engine and name, in small letters, match.
     #[arg(long)]
     only: Option<Regex>,
-    /// Compare work by few workers instead, where a sync of the disk takes so many microseconds: as
-    /// `steady-disk.c` has it, which is to be preloaded.
+    /// Compare work by few workers instead, where a sync of the disk takes so many microseconds.
+    /// Preload `steady-disk.c`, which makes it so.
     #[arg(long, value_name = "N")]
     sync_micros: Option<u64>,
     /// A contestant of another program, as NAME=PATH or NAME=PATH:ARGUMENT:ARGUMENT.

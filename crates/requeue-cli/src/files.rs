@@ -71,7 +71,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     }
 }
 
-/// Whether a symbolic link of `owner` is followed for `user`.
+/// Tells whether a symbolic link of `owner` is followed for `user`.
 const fn follows(owner: u32, user: u32) -> bool {
     owner == user || owner == 0
 }
@@ -80,7 +80,7 @@ const fn follows(owner: u32, user: u32) -> bool {
 #[derive(Debug)]
 pub(crate) struct Replaced {
     file: File,
-    /// Of a regular file, without symbolic links.
+    /// The canonical path of a regular file; `None` for any other file.
     path: Option<PathBuf>,
 }
 
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
-    /// Whether it is planted before the file is opened or while the program runs.
+    /// The link is planted before the file is opened, or while the program runs.
     #[test]
     fn a_planted_link_leads_nowhere() {
         let dir = tempfile::tempdir().unwrap();

@@ -96,9 +96,9 @@ fn refusal(site: &Inner, request: &Request) -> Option<Response> {
     None
 }
 
-/// Whether a page of another site asks. It can't read the answer, but it can measure how long the answer takes,
-/// and so find out which keys there are. Opening a link is no question of that page: but for the API, which no
-/// link need lead to.
+/// Tells whether a page of another site sent the request. That page can't read the answer, but it can measure how
+/// long the answer takes, and so find out which keys exist. A link to the dashboard may be followed from anywhere.
+/// No link needs to lead to the API.
 fn is_foreign(request: &Request) -> bool {
     let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
     let is_link = header("sec-fetch-mode") == Some("navigate")

@@ -700,7 +700,7 @@ impl Pair {
             assert_eq!(
                 found.epoch,
                 held.map(|held| held.out.epoch.unsigned_abs()),
-                "the number of its hand-out"
+                "the epoch of its delivery"
             );
             let since = self.released.get(&which).map(|&place| time(place)).or(model.since);
             let since = since.filter(|_| phase > 0).map(|since| self.time().since(since));

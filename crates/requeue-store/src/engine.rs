@@ -154,7 +154,7 @@ pub(crate) enum How {
     Later(Duration, Priority),
     /// A failure: again after a delay, or parked.
     Fail { delay: Delay, asked: Asked, error: String },
-    /// As if the key had not been handed out, but behind those that are ready.
+    /// As if the key had not been delivered, but behind those that are ready.
     PutBack(Asked),
     /// No run of it was started: it gets back the place that it had when it was claimed, after it
     /// had been ready for this long.

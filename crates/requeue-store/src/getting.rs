@@ -131,7 +131,7 @@ struct Answered {
 struct Desk {
     waiters: VecDeque<Waiter>,
     ahead: Ahead,
-    /// Whether somebody has come since the last claim began.
+    /// A waiter has come since the last claim began.
     has_newcomers: bool,
     patience: Patience,
     /// How many keys were claimed since the last round of `oldest_every` was complete.

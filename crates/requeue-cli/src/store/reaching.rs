@@ -18,7 +18,7 @@ const MOST: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Unopened {
     pub(super) refusal: Refusal,
-    /// Whether another try may go well.
+    /// Another attempt may succeed.
     is_temporary: bool,
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use crate::args::Flags;
 use crate::exit::Refusal;
 
-/// What there is instead of each.
+/// The alternative to each flag.
 const INSTEAD: [(&str, &str); 9] = [
     ("--delay", "`requeue add --after TIME` delays what it adds"),
     ("--debounce", DEBOUNCE),

@@ -78,7 +78,7 @@ pub(crate) enum Step<K> {
 }
 
 impl<K> Step<K> {
-    /// Of this event, or the object that can't be decoded.
+    /// The step that this event is, or the object that can't be decoded.
     fn of(event: Event<Decoded<K>>) -> Result<Self, Box<InvalidObject>> {
         Ok(Self::Event(match event {
             Event::Init => Event::Init,

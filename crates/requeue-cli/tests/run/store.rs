@@ -209,7 +209,7 @@ fn a_queue_may_keep_parked_keys() {
     let ended = add(&dir, &["--revive", "k"]);
     assert!(ended.stderr.contains("1 add: 1 revived in "), "{}", ended.stderr);
     assert_eq!(status(&dir), [2, 0, 0, 0]);
-    // What a run reads is to be run.
+    // `run` revives each parked key that it reads.
     assert_eq!(work(&dir, &["--retries", "0", "false"]).code(), Some(1));
     let ended = end(&mut requeue(&dir, "run", &["true"]), "k\n");
     assert!(ended.stderr.contains("0 given up, 1 revived in "), "{}", ended.stderr);

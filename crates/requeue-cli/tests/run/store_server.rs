@@ -157,7 +157,7 @@ fn is_waited_for(test: &str, url: &str, goes: impl FnOnce(), is_there_again: imp
     assert_eq!(lines.count(), 1, "{}", ended.stderr);
 }
 
-/// What waiting does not change is an error at once.
+/// An error that waiting does not change ends the program at once.
 fn is_not_waited_for(url: &str, expected: &str) {
     let ended = call("add", url, &["--wait", "k"]);
     assert_eq!(ended.code(), Some(125), "{}", ended.stderr);

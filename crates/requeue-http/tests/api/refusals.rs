@@ -98,7 +98,7 @@ fn other_sites_are_refused_before_any_key_is_looked_for() {
                 let answer = asked(path, &foreign(site, mode, dest));
                 assert_eq!(answer.status, 403, "{path} {site} {mode} {dest}");
             }
-            // A link that somebody follows.
+            // A link that a user follows.
             let status = asked(path, &foreign(site, "navigate", "document")).status;
             assert_eq!(status == 403, path.starts_with("/api/"), "{path} {site}");
         }
