@@ -77,8 +77,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         let lender = Some(Arc::new(queue.clone()) as _);
         let parts = Parts { config, files, listener, stopper: Some(stopper), things: None, lender };
         run::go(parts, |runner| {
-            let runner_said = Arc::clone(runner);
-            warnings::show(move |line| runner_said.output.hint(line));
+            warnings::show_by(runner);
             reader::spawn(runner, input, Reading::new(runner, queue))
         })
         .await
@@ -114,8 +113,7 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
         let lender = Some(Arc::new(queue) as _);
         let parts = Parts { config, files, listener, stopper: None, things: None, lender };
         run::go(parts, |runner| {
-            let runner_said = Arc::clone(runner);
-            warnings::show(move |line| runner_said.output.hint(line));
+            warnings::show_by(runner);
             // Nothing is left of an input, as there is none.
             Ok(oneshot::channel().1)
         })

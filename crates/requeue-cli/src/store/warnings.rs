@@ -10,6 +10,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::exit::complain;
+use crate::run::Runner;
 
 type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -17,6 +18,12 @@ type Say = Arc<dyn Fn(&str) + Send + Sync>;
 pub(super) fn show(say: impl Fn(&str) + Send + Sync + 'static) {
     // There is no other: this process does one thing.
     let _ = lines(Arc::new(say)).try_init();
+}
+
+/// The same, by the output of a run.
+pub(super) fn show_by(runner: &Arc<Runner>) {
+    let runner = Arc::clone(runner);
+    show(move |line| runner.output.hint(line));
 }
 
 /// Prints those of this thread to standard error until the guard is dropped.
