@@ -1,46 +1,37 @@
-//! The state machine of requeue: pure functions of (state, key, `now`).
+//! The state machine of [`requeue`](https://docs.rs/requeue).
 //!
-//! Nothing here reads a clock, starts a thread, wakes a task or draws a random number: time and
-//! seeds are parameters.
+//! **This crate is internal to `requeue`.** Its version follows that of `requeue` exactly, and any
+//! release may change its interface. `requeue` re-exports the parts that users need: adds, orders,
+//! limiters, counts and snapshots.
+//!
+//! The state machine is pure: its functions map a state, a key and a time to a new state. It reads no
+//! clock, starts no thread, wakes no task and draws no random number; times and seeds are parameters.
+//!
+//! A module imports only modules of the lines above its own:
+//!
+//! | module | contents |
+//! |---|---|
+//! | `types` | adds, deliveries, phases, slots, time |
+//! | `memory` | containers without a long step: slab, lists, timer heap, index |
+//! | `order` | the order of ready keys: first in first out, priorities, fair groups, custom |
+//! | [`wait`], [`limiter`] | backoff and jitter; delays after failures |
+//! | `queue` | the queue, whose state table is in `queue::transitions` |
 
 #![no_std]
 
 extern crate alloc;
 
-mod add;
-mod chunked;
-mod depths;
-mod ending;
-mod hand_out;
-mod hold;
-mod index;
 pub mod limiter;
-mod list;
+mod memory;
 mod order;
-mod page;
-mod plain;
-mod prefetch;
 mod queue;
-mod record;
-mod slab;
-mod sparse;
-mod stats;
-mod time;
-mod timers;
-mod upkeep;
+mod types;
 pub mod wait;
 
-pub use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge, When};
-pub use crate::ending::Ending;
-pub use crate::hand_out::{Asked, Finish, Finished, HandOut, Popped, Ticket};
 pub use crate::limiter::RateLimiter;
 pub use crate::order::{CustomOrder, Group, Order};
-pub use crate::page::{Cursor, Entry, Page};
-pub use crate::queue::{Config, Queue};
-pub use crate::record::Phase;
-pub use crate::stats::{BUCKETS, Counts, Histogram};
-pub use crate::time::Time;
-
-/// How many waiting keys one operation makes ready, at most, before its own work: many falling due
-/// at once must not hold everybody up.
-const PROMOTE: usize = 256;
+pub use crate::queue::{BUCKETS, Config, Counts, Cursor, Entry, Histogram, Operation, Page, Queue};
+pub use crate::types::add::{Add, Added, Cancelled, EarlyAdd, Merge, When};
+pub use crate::types::delivery::{Asked, Delivery, Finish, Finished, Popped, Ticket};
+pub use crate::types::lifecycle::{Ending, Phase};
+pub use crate::types::time::Time;

@@ -134,11 +134,11 @@ fn what_was_cancelled_is_left_over_once_no_key_is_ready() {
         let _ = queue.add(key, u64::from(key), Add::now(), Group::default(), NOW);
     }
     (2..=4).for_each(|key| _ = queue.cancel(&key, u64::from(key)));
-    assert_eq!(queue.leftovers(9), [], "1 is ready");
+    assert_eq!(queue.drain_order(9), [], "1 is ready");
     let popped = queue.get_by_order(NOW, |&key| u64::from(key));
     assert_eq!(popped.item.expect("it is ready").key, 1);
-    assert_eq!(queue.leftovers(2), [2, 3]);
-    assert_eq!(queue.leftovers(2), [4]);
+    assert_eq!(queue.drain_order(2), [2, 3]);
+    assert_eq!(queue.drain_order(2), [4]);
 }
 
 /// One call looks at so many copies of keys that are not ready any more, and no more.

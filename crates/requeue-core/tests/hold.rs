@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use requeue_core::{Add, Added, Config, EarlyAdd, Finish, Group, HandOut, Queue, Time};
+use requeue_core::{Add, Added, Config, Delivery, EarlyAdd, Finish, Group, Queue, Time};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -14,7 +14,7 @@ fn add(queue: &mut Queue<u32>, add: Add) -> Added {
     queue.add(1, 1, add, Group::default(), Time::ZERO).0
 }
 
-fn get(queue: &mut Queue<u32>) -> HandOut<u32> {
+fn get(queue: &mut Queue<u32>) -> Delivery<u32> {
     queue.get(Time::ZERO).expect("a key is ready")
 }
 

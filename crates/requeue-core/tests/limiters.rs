@@ -25,7 +25,7 @@ fn is_idle_while_no_failure_is_counted(mut limiter: impl RateLimiter<u8>) {
 #[test]
 fn a_limiter_is_idle_while_it_counts_no_failure() {
     let exponential = || ExponentialFailure::new(MILLI, SECOND);
-    is_idle_while_no_failure_is_counted(BackoffLimiter::new(1));
+    is_idle_while_no_failure_is_counted(BackoffLimiter::default().seed(1));
     is_idle_while_no_failure_is_counted(exponential());
     is_idle_while_no_failure_is_counted(FastSlow::new(MILLI, SECOND, 3));
     is_idle_while_no_failure_is_counted(WithMaxWait::new(exponential(), MILLI));
@@ -49,7 +49,7 @@ fn a_bucket_counts_no_key_and_is_always_idle() {
 fn a_limiter_of_keys_is_empty_while_it_remembers_none() {
     let mut exponential = ExponentialFailure::new(MILLI, SECOND);
     let mut fast_slow = FastSlow::new(MILLI, SECOND, 3);
-    let mut backoff = BackoffLimiter::new(1);
+    let mut backoff = BackoffLimiter::default().seed(1);
     assert!(exponential.is_empty() && fast_slow.is_empty() && backoff.is_empty());
     exponential.delay(&1, Time::ZERO);
     fast_slow.delay(&1, Time::ZERO);

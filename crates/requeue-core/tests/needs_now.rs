@@ -1,41 +1,53 @@
-//! Where the queue says that `now` makes no difference.
+//! The operations whose result depends on the current time.
 
-use requeue_core::{Add, Config, Finish, Group, Order, Queue, Time};
+use requeue_core::{Add, Config, Finish, Group, Operation, Order, Queue, Ticket, Time};
+
+fn add_needs_now(queue: &Queue<u64>) -> bool {
+    let needs = queue.needs_now(Operation::Add(&Add::now()));
+    assert_eq!(needs, queue.needs_now(Operation::Promote));
+    needs
+}
+
+fn get_needs_now(queue: &Queue<u64>) -> bool {
+    queue.needs_now(Operation::Get)
+}
+
+fn finish_needs_now(queue: &Queue<u64>, ticket: &Ticket, how: Finish) -> bool {
+    queue.needs_now(Operation::Finish(ticket, &how))
+}
 
 #[test]
 fn nothing_needs_now_while_no_key_waits_and_no_times_are_kept() {
     let orders = [Order::Fifo, Order::Priority { oldest_every: 4 }];
     for order in orders {
         let mut queue = Queue::new(Config { order, ..Config::default() });
-        assert!(!queue.add_needs_now() && !queue.get_needs_now());
+        assert!(!add_needs_now(&queue) && !get_needs_now(&queue));
         let _ = queue.add(1, 1, Add::now(), Group::default(), Time::ZERO);
-        assert!(!queue.add_needs_now() && !queue.get_needs_now());
+        assert!(!add_needs_now(&queue) && !get_needs_now(&queue));
         let out = queue.get(Time::ZERO).expect("one is ready");
-        assert!(!queue.add_needs_now() && !queue.get_needs_now());
+        assert!(!add_needs_now(&queue) && !get_needs_now(&queue));
         let _ = queue.add(1, 1, Add::now(), Group::default(), Time::ZERO);
         let asked = out.asked;
         for how in [Finish::Done, Finish::Succeed, Finish::PutBack { asked }] {
-            assert!(!queue.finish_needs_now(&out.ticket, &how));
+            assert!(!finish_needs_now(&queue, &out.ticket, how));
         }
-        assert!(!queue.done_needs_now(&1, 1));
         // What comes after a delay needs to know from when.
         let after = core::time::Duration::ZERO;
-        assert!(queue.finish_needs_now(&out.ticket, &Finish::Later { after, asked }));
-        assert!(queue.finish_needs_now(&out.ticket, &Finish::Fail { delay: after, asked }));
+        assert!(finish_needs_now(&queue, &out.ticket, Finish::Later { after, asked }));
+        assert!(finish_needs_now(&queue, &out.ticket, Finish::Fail { delay: after, asked }));
     }
 }
 
 #[test]
 fn all_needs_now_where_times_are_kept() {
     let mut queue = Queue::new(Config { track: true, ..Config::default() });
-    assert!(queue.add_needs_now() && queue.get_needs_now());
+    assert!(add_needs_now(&queue) && get_needs_now(&queue));
     let _ = queue.add(1, 1, Add::now(), Group::default(), Time::ZERO);
-    assert!(queue.get_needs_now());
+    assert!(get_needs_now(&queue));
     let out = queue.get(Time::ZERO).expect("one is ready");
     for how in [Finish::Done, Finish::Succeed, Finish::PutBack { asked: out.asked }] {
-        assert!(queue.finish_needs_now(&out.ticket, &how));
+        assert!(finish_needs_now(&queue, &out.ticket, how));
     }
-    assert!(queue.done_needs_now(&1, 1));
 }
 
 /// It may be that what is due comes before what is ready.
@@ -46,11 +58,11 @@ fn a_get_needs_now_where_keys_wait_unless_what_is_ready_comes_first() {
     {
         let mut queue = Queue::new(Config { order, ..Config::default() });
         let _ = queue.add(1, 1, Add::after(second), Group::default(), Time::ZERO);
-        assert!(queue.add_needs_now() && queue.get_needs_now());
+        assert!(add_needs_now(&queue) && get_needs_now(&queue));
         let _ = queue.add(2, 2, Add::now(), Group::default(), Time::ZERO);
-        assert_eq!(queue.get_needs_now(), !ready_first);
+        assert_eq!(get_needs_now(&queue), !ready_first);
         let out = queue.get(Time::ZERO).expect("one is ready");
-        assert!(queue.finish_needs_now(&out.ticket, &Finish::PutBack { asked: out.asked }));
+        assert!(finish_needs_now(&queue, &out.ticket, Finish::PutBack { asked: out.asked }));
     }
 }
 
@@ -60,10 +72,10 @@ fn a_get_needs_now_where_the_first_key_has_a_delayed_add_too() {
     let delay = core::time::Duration::from_secs(1);
     let _ = queue.add(1, 1, Add::now(), Group::default(), Time::ZERO);
     let _ = queue.add(2, 2, Add::after(delay), Group::default(), Time::ZERO);
-    assert!(!queue.get_needs_now());
+    assert!(!get_needs_now(&queue));
     // Once that is due, it is part of the run that is ready.
     let _ = queue.add(1, 1, Add::after(delay), Group::default(), Time::ZERO);
-    assert!(queue.get_needs_now());
+    assert!(get_needs_now(&queue));
     let out = queue.get(Time::ZERO + delay).expect("one is ready");
     assert_eq!(
         queue.finish(&out.ticket, Finish::Done, Time::ZERO + delay).expect("live").key,
@@ -81,10 +93,8 @@ fn the_end_of_a_run_needs_now_where_its_key_has_a_delayed_add() {
     let [one, two] = [(); 2].map(|()| queue.get(Time::ZERO).expect("two are ready"));
     let _ = queue.add(1, 1, Add::after(second), Group::default(), Time::ZERO);
     let _ = queue.add(3, 3, Add::after(2 * second), Group::default(), Time::ZERO);
-    assert!(queue.finish_needs_now(&one.ticket, &Finish::Done));
-    assert!(queue.done_needs_now(&1, 1));
-    assert!(!queue.finish_needs_now(&two.ticket, &Finish::Done));
-    assert!(!queue.done_needs_now(&2, 2));
+    assert!(finish_needs_now(&queue, &one.ticket, Finish::Done));
+    assert!(!finish_needs_now(&queue, &two.ticket, Finish::Done));
 
     // It fell due, and made the key dirty, before the run ended: it goes to the tail.
     let later = Time::ZERO + 3 * second;

@@ -1,6 +1,6 @@
 //! Tickets whose records have been moved together.
 
-use requeue_core::{Add, Config, EarlyAdd, Finish, Group, HandOut, Order, Queue, Time};
+use requeue_core::{Add, Config, Delivery, EarlyAdd, Finish, Group, Order, Queue, Time};
 
 const NOW: Time = Time::ZERO;
 
@@ -18,14 +18,14 @@ fn a_ticket_ends_its_hand_out_wherever_the_record_is() {
         for key in 0..4_000_u64 {
             let _ = queue.add(key, key, Add::now(), Group::default(), NOW);
         }
-        let outs: Vec<HandOut<u64>> = core::iter::from_fn(|| queue.get(NOW)).collect();
+        let outs: Vec<Delivery<u64>> = core::iter::from_fn(|| queue.get(NOW)).collect();
         assert_eq!(outs.len(), 4_000);
         let (stay, go): (Vec<_>, Vec<_>) = outs.into_iter().partition(|out| out.key > 3_900);
         for out in go {
             assert!(queue.finish(&out.ticket, Finish::Succeed, NOW).is_some(), "{}", out.key);
         }
         for (n, out) in stay.into_iter().enumerate() {
-            assert!(queue.give_up(&out.ticket) && !queue.is_dirty(&out.ticket), "{}", out.key);
+            assert!(queue.detach(&out.ticket) && !queue.is_dirty(&out.ticket), "{}", out.key);
             let how = [Finish::Succeed, Finish::Done][n % 2];
             let ended = queue.finish(&out.ticket, how, NOW).expect("it has not ended");
             assert_eq!(ended.key, Some(out.key));

@@ -1,4 +1,4 @@
-//! The limiter that is proof against triggers: ours, and the default.
+//! The default limiter. Early re-runs do not inflate the backoff.
 
 use core::hash::{BuildHasher, Hash};
 use core::time::Duration;
@@ -8,33 +8,36 @@ use foldhash::fast::RandomState;
 use super::RateLimiter;
 use super::exponential::doubled;
 use super::table::KeyTable;
-use crate::Time;
+use crate::types::time::Time;
 use crate::wait::JitterSource;
 
 /// Backs off per key, with jitter, and counts one failure per wait.
 ///
-/// With [`ExponentialFailure`](super::ExponentialFailure), events that run a failing key before its
-/// time make every such run count, so that the key is at the longest delay within seconds. Here the
-/// n-th failure that *counts* (n from 0) waits d = min(base · 2ⁿ, cap), drawn from d/2 to d, at
-/// least 1 ns. A failure before that wait is over doesn't count: it gets the rest of the wait. One
-/// at the very end of it counts.
+/// With [`ExponentialFailure`](super::ExponentialFailure), every failed run counts. Events that run a
+/// failing key before its time therefore drive its delay to the longest one within seconds. Here the
+/// n-th failure that *counts* (n from 0) waits d = min(base · 2ⁿ, max), drawn from d/2 to d, at
+/// least 1 ns. A failure before that wait is over does not count: the key waits for the rest of it. A
+/// failure at the very end of the wait counts.
 ///
-/// A key that has not failed for twice the cap after its wait was over starts afresh. Nothing has to
-/// be forgotten or trimmed for the memory to come back: each call of [`delay`] looks at two entries
-/// for one that has expired, in turn.
+/// A key that has not failed for twice `max` after the end of its wait starts again at `base`. The
+/// limiter needs no calls of `forget` to bound its memory: each call of [`delay`] checks two entries,
+/// in turn, and removes those that have expired.
 ///
-/// When the clock goes back, a key waits no longer than its last delay, and its failures don't
-/// count until the clock is where it was; whether a key that had already expired then starts afresh
-/// depends on whether its entry was looked at.
+/// If the clock goes back, a key waits no longer than its last delay, and its failures do not
+/// count until the clock is where it was. A key that had already expired starts again only if its
+/// entry was checked meanwhile.
+///
+/// Source of the jitter: M. Brooker, *Exponential backoff and jitter*, 2015 ("equal jitter").
 ///
 /// [`delay`]: RateLimiter::delay
 ///
 /// ```
 /// use core::time::Duration;
-/// use requeue_core::limiter::BackoffLimiter;
-/// use requeue_core::{RateLimiter, Time};
+/// # use requeue_core as requeue;
+/// use requeue::limiter::BackoffLimiter;
+/// use requeue::{RateLimiter, Time};
 ///
-/// let mut limiter = BackoffLimiter::new(42);
+/// let mut limiter = BackoffLimiter::default();
 /// let key = "default/web";
 ///
 /// let first = limiter.delay(&key, Time::ZERO);
@@ -54,110 +57,95 @@ use crate::wait::JitterSource;
 pub struct BackoffLimiter<K, S = RandomState> {
     waits: KeyTable<K, Wait, S>,
     base: Duration,
-    cap: Duration,
+    max: Duration,
     source: JitterSource,
-    /// From where on an entry is looked at next for having expired.
-    hand: u32,
-    /// The time of the last call, by which `num_requeues` tells what has expired.
+    /// The entry that is checked next.
+    hand: usize,
+    /// The time of the last call, at which `num_requeues` decides what has expired.
     now: Time,
 }
 
-/// The last wait of a key that was counted.
+/// The last wait of a key.
 #[derive(Clone, Debug, Default)]
 struct Wait {
     until: Time,
     last: Duration,
-    /// How many failures have counted; 0 only before the first is.
+    /// The failures that counted; 0 only before the first.
     failures: u32,
 }
 
-/// How many entries a call looks at: more than the one that it may add.
+/// The number of entries that a call checks: more than the one that it may add.
 const LOOKS: usize = 2;
 
 impl<K> BackoffLimiter<K> {
-    /// From 5 ms to 5 min, with the jitter that follows from `seed`.
+    /// Creates a limiter whose delays grow from `base` to `max`.
     ///
-    /// Give each process a seed of its own, so that keys which failed together in several don't
-    /// come back together.
+    /// If `base` is zero, every failure waits 1 ns. If `base` is above `max`, every failure waits up
+    /// to `max`. With a `max` of more than about 292 years, keys never expire, and the memory is
+    /// unbounded unless they are forgotten.
     ///
     /// ```
-    /// use requeue_core::limiter::BackoffLimiter;
-    /// use requeue_core::{RateLimiter, Time};
+    /// use core::time::Duration;
+    /// # use requeue_core as requeue;
+    /// use requeue::limiter::BackoffLimiter;
+    /// use requeue::{RateLimiter, Time};
     ///
-    /// let delay = |seed| BackoffLimiter::new(seed).delay(&"a", Time::ZERO);
-    /// assert_eq!(delay(42), delay(42));
-    /// assert_ne!(delay(42), delay(43));
+    /// let mut limiter = BackoffLimiter::new(Duration::from_secs(1), Duration::from_secs(60));
+    /// assert!(limiter.delay(&"a", Time::ZERO) >= Duration::from_millis(500));
     /// ```
     #[must_use]
-    pub fn new(seed: u64) -> Self {
-        Self::with_hasher(seed, RandomState::default())
+    pub fn new(base: Duration, max: Duration) -> Self {
+        Self::with_hasher(base, max, RandomState::default())
     }
 }
 
 impl<K, S> BackoffLimiter<K, S> {
-    /// The same with a hasher of your choice.
+    /// Creates a limiter that hashes keys with `hasher`.
     ///
     /// ```
+    /// use core::time::Duration;
     /// use std::hash::RandomState;
-    /// use requeue_core::limiter::BackoffLimiter;
+    /// # use requeue_core as requeue;
+    /// use requeue::limiter::BackoffLimiter;
     ///
-    /// let limiter = BackoffLimiter::<String, _>::with_hasher(42, RandomState::new());
+    /// let (base, max) = (Duration::from_millis(5), Duration::from_secs(300));
+    /// let limiter = BackoffLimiter::<String, _>::with_hasher(base, max, RandomState::new());
     /// assert!(limiter.is_empty());
     /// ```
     #[must_use]
-    pub const fn with_hasher(seed: u64, hasher: S) -> Self {
-        Self {
-            waits: KeyTable::with_hasher(hasher),
-            base: Duration::from_millis(5),
-            cap: Duration::from_secs(300),
-            source: JitterSource::new(seed),
-            hand: 0,
-            now: Time::ZERO,
-        }
+    pub fn with_hasher(base: Duration, max: Duration, hasher: S) -> Self {
+        // The seed of a hasher differs in each process and limiter, so keys that failed together in
+        // several processes do not come back together.
+        let source = JitterSource::new(RandomState::default().hash_one(0));
+        let waits = KeyTable::with_hasher(hasher);
+        Self { waits, base, max, source, hand: 0, now: Time::ZERO }
     }
 
-    /// What the first failure waits at most. With a base of zero, every failure waits 1 ns; with
-    /// one above the cap, each waits the cap at most.
+    /// Sets the seed of the jitter, which is random by default, so that all delays are reproducible.
     ///
     /// ```
-    /// use core::time::Duration;
-    /// use requeue_core::limiter::BackoffLimiter;
-    /// use requeue_core::{RateLimiter, Time};
+    /// # use requeue_core as requeue;
+    /// use requeue::limiter::BackoffLimiter;
+    /// use requeue::{RateLimiter, Time};
     ///
-    /// let mut limiter = BackoffLimiter::new(42).base(Duration::from_secs(1));
-    /// assert!(limiter.delay(&"a", Time::ZERO) >= Duration::from_millis(500));
+    /// let delay = |seed| BackoffLimiter::default().seed(seed).delay(&"a", Time::ZERO);
+    /// assert_eq!(delay(42), delay(42));
+    /// assert_ne!(delay(42), delay(43));
     /// ```
     #[must_use]
-    pub fn base(mut self, base: Duration) -> Self {
-        self.base = base;
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.source = JitterSource::new(seed);
         self
     }
 
-    /// What any failure waits at most, but for the 1 ns that each waits; twice as long after a wait
-    /// its key starts afresh. With a cap of more than about 292 years keys never do, and are never
-    /// given up: the memory is then unbounded.
+    /// Returns the number of keys in memory, including expired ones that were not checked since.
     ///
     /// ```
-    /// use core::time::Duration;
-    /// use requeue_core::limiter::BackoffLimiter;
-    /// use requeue_core::{RateLimiter, Time};
+    /// # use requeue_core as requeue;
+    /// use requeue::limiter::BackoffLimiter;
+    /// use requeue::{RateLimiter, Time};
     ///
-    /// let mut limiter = BackoffLimiter::new(42).cap(Duration::from_micros(1));
-    /// assert!(limiter.delay(&"a", Time::ZERO) <= Duration::from_micros(1));
-    /// ```
-    #[must_use]
-    pub fn cap(mut self, cap: Duration) -> Self {
-        self.cap = cap;
-        self
-    }
-
-    /// How many keys it remembers, those included that have expired and were not looked at since.
-    ///
-    /// ```
-    /// use requeue_core::limiter::BackoffLimiter;
-    /// use requeue_core::{RateLimiter, Time};
-    ///
-    /// let mut limiter = BackoffLimiter::new(42);
+    /// let mut limiter = BackoffLimiter::default();
     /// limiter.delay(&"a", Time::ZERO);
     /// assert_eq!(limiter.len(), 1);
     /// ```
@@ -166,46 +154,55 @@ impl<K, S> BackoffLimiter<K, S> {
         self.waits.len()
     }
 
-    /// Whether it remembers no key.
+    /// Returns true if no key is in memory.
     ///
     /// ```
-    /// use requeue_core::limiter::BackoffLimiter;
+    /// # use requeue_core as requeue;
+    /// use requeue::limiter::BackoffLimiter;
     ///
-    /// assert!(BackoffLimiter::<u64>::new(42).is_empty());
+    /// assert!(BackoffLimiter::<u64>::default().is_empty());
     /// ```
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Looks at up to `looks` entries, in turn, and drops those that have expired; says how many.
+    /// Checks up to `looks` entries, in turn, and returns the number of expired ones that it removed.
     ///
-    /// Each failure does this for two entries. To have the memory back while nothing fails, call it
-    /// now and then; with `len()` looks, it drops all that has expired.
+    /// Each failure does this for two entries. To return memory while nothing fails, call it
+    /// regularly. With `len()` looks, it removes all expired entries.
     ///
     /// ```
     /// use core::time::Duration;
-    /// use requeue_core::limiter::BackoffLimiter;
-    /// use requeue_core::{RateLimiter, Time};
+    /// # use requeue_core as requeue;
+    /// use requeue::limiter::BackoffLimiter;
+    /// use requeue::{RateLimiter, Time};
     ///
-    /// let mut limiter = BackoffLimiter::new(42);
+    /// let mut limiter = BackoffLimiter::default();
     /// limiter.delay(&"a", Time::ZERO);
-    /// let after_two_caps = Time::ZERO + Duration::from_secs(601);
-    /// assert_eq!(limiter.sweep(after_two_caps, limiter.len()), 1);
+    /// let after_twice_the_max = Time::ZERO + Duration::from_secs(601);
+    /// assert_eq!(limiter.sweep(after_twice_the_max, limiter.len()), 1);
     /// assert!(limiter.is_empty());
     /// ```
     pub fn sweep(&mut self, now: Time, looks: usize) -> usize {
         let before = self.len();
-        let cap = self.cap;
-        self.hand = self.waits.sweep(self.hand, looks, |_, wait| !wait.is_expired(now, cap));
+        let max = self.max;
+        self.hand = self.waits.sweep(self.hand, looks, |_, wait| !wait.is_expired(now, max));
         before - self.len()
     }
 }
 
+/// From 5 ms to 5 min.
+impl<K> Default for BackoffLimiter<K> {
+    fn default() -> Self {
+        Self::new(Duration::from_millis(5), Duration::from_secs(300))
+    }
+}
+
 impl Wait {
-    /// Whether this was over for more than twice the cap.
-    fn is_expired(&self, now: Time, cap: Duration) -> bool {
-        now > self.until + cap.saturating_mul(2)
+    /// Whether the wait ended more than twice `max` ago.
+    fn is_expired(&self, now: Time, max: Duration) -> bool {
+        now > self.until + max.saturating_mul(2)
     }
 }
 
@@ -221,10 +218,10 @@ where
         if now < wait.until {
             return wait.until.since(now).min(wait.last);
         }
-        if wait.is_expired(now, self.cap) {
+        if wait.is_expired(now, self.max) {
             wait.failures = 0;
         }
-        let longest = doubled(self.base, wait.failures, self.cap);
+        let longest = doubled(self.base, wait.failures, self.max);
         let delay = self.source.upper_half(longest).max(Duration::from_nanos(1));
         wait.failures = wait.failures.saturating_add(1);
         wait.until = now + delay;
@@ -236,12 +233,11 @@ where
         self.waits.remove(key);
     }
 
-    /// How many failures of `key` have counted; 0 when that has expired by the time of the last
-    /// failure of any key.
+    /// Returns how many failures of `key` counted. 0 if its entry had expired when a key last failed.
     fn num_requeues(&self, key: &K) -> u32 {
         self.waits
             .get(key)
-            .filter(|wait| !wait.is_expired(self.now, self.cap))
+            .filter(|wait| !wait.is_expired(self.now, self.max))
             .map_or(0, |wait| wait.failures)
     }
 
@@ -250,7 +246,7 @@ where
     }
 
     fn longest(&self) -> Duration {
-        doubled(self.base, u32::MAX, self.cap).max(Duration::from_nanos(1))
+        doubled(self.base, u32::MAX, self.max).max(Duration::from_nanos(1))
     }
 }
 

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::RateLimiter;
-use crate::Time;
+use crate::types::time::Time;
 
 /// A bucket of tokens, of which each failure of whatever key takes one, and waits for it when
 /// there is none.
@@ -21,9 +21,10 @@ use crate::Time;
 /// [`forget`]: RateLimiter::forget
 ///
 /// ```
+/// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue_core::limiter::Bucket;
-/// use requeue_core::{RateLimiter, Time};
+/// use requeue::limiter::Bucket;
+/// use requeue::{RateLimiter, Time};
 ///
 /// let mut limiter = Bucket::new(10.0, 100);
 /// for key in 0..100 {
@@ -52,9 +53,10 @@ impl Bucket {
     /// - A wait of more than 292 years is [`Duration::MAX`] too.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
-    /// use requeue_core::limiter::Bucket;
-    /// use requeue_core::{RateLimiter, Time};
+    /// use requeue::limiter::Bucket;
+    /// use requeue::{RateLimiter, Time};
     ///
     /// let first = |qps, burst| Bucket::new(qps, burst).delay(&"a", Time::ZERO);
     /// assert_eq!(first(f64::INFINITY, 0), Duration::ZERO);

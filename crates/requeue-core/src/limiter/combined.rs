@@ -8,7 +8,7 @@ use core::hash::Hash;
 use core::time::Duration;
 
 use super::{Bucket, ExponentialFailure, RateLimiter};
-use crate::Time;
+use crate::types::time::Time;
 
 /// The longest delay that any of several limiters gives.
 ///
@@ -17,9 +17,10 @@ use crate::Time;
 /// member holds back longer have taken their tokens all the same.
 ///
 /// ```
+/// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue_core::limiter::{ExponentialFailure, FastSlow, MaxOf};
-/// use requeue_core::{RateLimiter, Time};
+/// use requeue::limiter::{ExponentialFailure, FastSlow, MaxOf};
+/// use requeue::{RateLimiter, Time};
 ///
 /// let (milli, second) = (Duration::from_millis(1), Duration::from_secs(1));
 /// let mut limiter = MaxOf::new(vec![
@@ -37,8 +38,9 @@ impl<K> MaxOf<K> {
     /// The longest delay of `limiters`; of none, zero.
     ///
     /// ```
-    /// use requeue_core::limiter::MaxOf;
-    /// use requeue_core::{RateLimiter, Time};
+    /// # use requeue_core as requeue;
+    /// use requeue::limiter::MaxOf;
+    /// use requeue::{RateLimiter, Time};
     ///
     /// assert!(MaxOf::new(vec![]).delay(&"a", Time::ZERO).is_zero());
     /// ```
@@ -87,8 +89,9 @@ impl<K> fmt::Debug for MaxOf<K> {
 /// at once the last waits 16 minutes. Ours is [`BackoffLimiter`](super::BackoffLimiter).
 ///
 /// ```
+/// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue_core::{RateLimiter, Time, limiter};
+/// use requeue::{RateLimiter, Time, limiter};
 ///
 /// let mut limiter = limiter::default_controller();
 /// assert_eq!(limiter.delay(&"default/web", Time::ZERO), Duration::from_millis(5));

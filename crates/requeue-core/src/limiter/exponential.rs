@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 
 use super::RateLimiter;
 use super::failures::Failures;
-use crate::Time;
+use crate::types::time::Time;
 use crate::wait::saturating_nanos;
 
 /// The n-th failure of a key (n from 0) waits base · 2ⁿ, but no longer than a maximum.
@@ -20,9 +20,10 @@ use crate::wait::saturating_nanos;
 /// not [retained](Self::retain).
 ///
 /// ```
+/// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue_core::limiter::ExponentialFailure;
-/// use requeue_core::{RateLimiter, Time};
+/// use requeue::limiter::ExponentialFailure;
+/// use requeue::{RateLimiter, Time};
 ///
 /// let (base, max) = (Duration::from_millis(1), Duration::from_millis(5));
 /// let mut limiter = ExponentialFailure::new(base, max);
@@ -43,9 +44,10 @@ impl<K> ExponentialFailure<K> {
     /// always waits `max`.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
-    /// use requeue_core::limiter::ExponentialFailure;
-    /// use requeue_core::{RateLimiter, Time};
+    /// use requeue::limiter::ExponentialFailure;
+    /// use requeue::{RateLimiter, Time};
     ///
     /// let mut limiter = ExponentialFailure::new(Duration::MAX, Duration::from_secs(1));
     /// assert_eq!(limiter.delay(&"a", Time::ZERO), Duration::from_secs(1));
@@ -60,9 +62,10 @@ impl<K, S> ExponentialFailure<K, S> {
     /// The same with a hasher of your choice.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
     /// use std::hash::RandomState;
-    /// use requeue_core::limiter::ExponentialFailure;
+    /// use requeue::limiter::ExponentialFailure;
     ///
     /// let (base, max) = (Duration::from_millis(5), Duration::from_secs(1_000));
     /// let limiter = ExponentialFailure::<String, _>::with_hasher(base, max, RandomState::new());
@@ -76,8 +79,9 @@ impl<K, S> ExponentialFailure<K, S> {
     /// How many keys it remembers.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
-    /// use requeue_core::{RateLimiter, Time, limiter};
+    /// use requeue::{RateLimiter, Time, limiter};
     ///
     /// let mut limiter = limiter::default_item_based();
     /// limiter.delay(&"a", Time::ZERO);
@@ -91,7 +95,8 @@ impl<K, S> ExponentialFailure<K, S> {
     /// Whether it remembers no key.
     ///
     /// ```
-    /// assert!(requeue_core::limiter::default_item_based::<u64>().is_empty());
+    /// # use requeue_core as requeue;
+    /// assert!(requeue::limiter::default_item_based::<u64>().is_empty());
     /// ```
     #[must_use]
     pub const fn is_empty(&self) -> bool {
@@ -102,7 +107,8 @@ impl<K, S> ExponentialFailure<K, S> {
     /// many it forgot.
     ///
     /// ```
-    /// use requeue_core::{RateLimiter, Time, limiter};
+    /// # use requeue_core as requeue;
+    /// use requeue::{RateLimiter, Time, limiter};
     ///
     /// let mut limiter = limiter::default_item_based();
     /// for key in ["a", "b", "a"] {
@@ -118,7 +124,8 @@ impl<K, S> ExponentialFailure<K, S> {
     /// Forgets the keys for which `keep`, given the key and its failures, is false; says how many.
     ///
     /// ```
-    /// use requeue_core::{RateLimiter, Time, limiter};
+    /// # use requeue_core as requeue;
+    /// use requeue::{RateLimiter, Time, limiter};
     ///
     /// let mut limiter = limiter::default_item_based();
     /// for key in ["a", "b", "a"] {
@@ -163,8 +170,9 @@ where
 /// Its `DefaultTypedItemBasedRateLimiter`.
 ///
 /// ```
+/// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue_core::{RateLimiter, Time, limiter};
+/// use requeue::{RateLimiter, Time, limiter};
 ///
 /// let mut limiter = limiter::default_item_based();
 /// assert_eq!(limiter.delay(&"default/web", Time::ZERO), Duration::from_millis(1));

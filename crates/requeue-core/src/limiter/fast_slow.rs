@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 
 use super::RateLimiter;
 use super::failures::Failures;
-use crate::Time;
+use crate::types::time::Time;
 
 /// The first failures of a key wait a fast delay, all later ones a slow one.
 ///
@@ -17,9 +17,10 @@ use crate::Time;
 /// not [retained](Self::retain).
 ///
 /// ```
+/// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue_core::limiter::FastSlow;
-/// use requeue_core::{RateLimiter, Time};
+/// use requeue::limiter::FastSlow;
+/// use requeue::{RateLimiter, Time};
 ///
 /// let (fast, slow) = (Duration::from_millis(5), Duration::from_secs(10));
 /// let mut limiter = FastSlow::new(fast, slow, 2);
@@ -39,9 +40,10 @@ impl<K> FastSlow<K> {
     /// With [`u32::MAX`] attempts it stays fast.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
-    /// use requeue_core::limiter::FastSlow;
-    /// use requeue_core::{RateLimiter, Time};
+    /// use requeue::limiter::FastSlow;
+    /// use requeue::{RateLimiter, Time};
     ///
     /// let mut limiter = FastSlow::new(Duration::ZERO, Duration::from_secs(1), 0);
     /// assert_eq!(limiter.delay(&"a", Time::ZERO), Duration::from_secs(1));
@@ -56,9 +58,10 @@ impl<K, S> FastSlow<K, S> {
     /// The same with a hasher of your choice.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
     /// use std::hash::RandomState;
-    /// use requeue_core::limiter::FastSlow;
+    /// use requeue::limiter::FastSlow;
     ///
     /// let (fast, slow) = (Duration::from_millis(5), Duration::from_secs(10));
     /// let limiter = FastSlow::<String, _>::with_hasher(fast, slow, 3, RandomState::new());
@@ -72,9 +75,10 @@ impl<K, S> FastSlow<K, S> {
     /// How many keys it remembers.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
-    /// use requeue_core::limiter::FastSlow;
-    /// use requeue_core::{RateLimiter, Time};
+    /// use requeue::limiter::FastSlow;
+    /// use requeue::{RateLimiter, Time};
     ///
     /// let mut limiter = FastSlow::new(Duration::ZERO, Duration::from_secs(1), 3);
     /// limiter.delay(&"a", Time::ZERO);
@@ -88,8 +92,9 @@ impl<K, S> FastSlow<K, S> {
     /// Whether it remembers no key.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
-    /// use requeue_core::limiter::FastSlow;
+    /// use requeue::limiter::FastSlow;
     ///
     /// assert!(FastSlow::<u64>::new(Duration::ZERO, Duration::from_secs(1), 3).is_empty());
     /// ```
@@ -102,9 +107,10 @@ impl<K, S> FastSlow<K, S> {
     /// many it forgot.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
-    /// use requeue_core::limiter::FastSlow;
-    /// use requeue_core::{RateLimiter, Time};
+    /// use requeue::limiter::FastSlow;
+    /// use requeue::{RateLimiter, Time};
     ///
     /// let mut limiter = FastSlow::new(Duration::ZERO, Duration::from_secs(1), 3);
     /// for key in ["a", "b", "a"] {
@@ -120,9 +126,10 @@ impl<K, S> FastSlow<K, S> {
     /// Forgets the keys for which `keep`, given the key and its failures, is false; says how many.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
-    /// use requeue_core::limiter::FastSlow;
-    /// use requeue_core::{RateLimiter, Time};
+    /// use requeue::limiter::FastSlow;
+    /// use requeue::{RateLimiter, Time};
     ///
     /// let mut limiter = FastSlow::new(Duration::ZERO, Duration::from_secs(1), 3);
     /// limiter.delay(&"deleted", Time::ZERO);

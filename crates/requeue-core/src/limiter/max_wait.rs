@@ -3,16 +3,17 @@
 use core::time::Duration;
 
 use super::RateLimiter;
-use crate::Time;
+use crate::types::time::Time;
 
 /// Another limiter's delays, but none longer than a maximum.
 ///
 /// client-go's `NewTypedWithMaxWaitRateLimiter`. What the other counts and forgets is its own.
 ///
 /// ```
+/// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue_core::limiter::{Bucket, WithMaxWait};
-/// use requeue_core::{RateLimiter, Time};
+/// use requeue::limiter::{Bucket, WithMaxWait};
+/// use requeue::{RateLimiter, Time};
 ///
 /// let max = Duration::from_millis(150);
 /// let mut limiter = WithMaxWait::new(Bucket::new(10.0, 1), max);
@@ -29,9 +30,10 @@ impl<L> WithMaxWait<L> {
     /// The delays of `limiter`, up to `max`.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
-    /// use requeue_core::limiter::{WithMaxWait, default_controller};
-    /// use requeue_core::{RateLimiter, Time};
+    /// use requeue::limiter::{WithMaxWait, default_controller};
+    /// use requeue::{RateLimiter, Time};
     ///
     /// let mut limiter = WithMaxWait::new(default_controller(), Duration::ZERO);
     /// assert!(limiter.delay(&"a", Time::ZERO).is_zero());

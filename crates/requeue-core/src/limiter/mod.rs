@@ -30,7 +30,7 @@ mod table;
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use crate::Time;
+use crate::types::time::Time;
 
 pub use self::backoff::BackoffLimiter;
 pub use self::bucket::Bucket;
@@ -45,8 +45,9 @@ pub use self::max_wait::WithMaxWait;
 /// box of a limiter is a limiter.
 ///
 /// ```
+/// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue_core::{RateLimiter, Time};
+/// use requeue::{RateLimiter, Time};
 ///
 /// /// A second, whatever happens.
 /// struct ASecond;

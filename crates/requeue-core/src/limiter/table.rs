@@ -3,11 +3,10 @@
 use alloc::boxed::Box;
 use core::fmt;
 use core::hash::{BuildHasher, Hash};
-use core::num::NonZeroU8;
 
-use crate::index::{AWAY, Found, Index, Indexed, Place};
-use crate::queue::fold;
-use crate::slab::Slab;
+use crate::memory::index::{Found, Index, Indexed, Position, fold};
+use crate::memory::slab::Slab;
+use crate::types::slot::{Id, Slot};
 
 /// A map from keys to values, made of what the queue's own records and index are made of: no call
 /// moves more than a few hundred entries, however many there are, and memory comes back.
@@ -32,14 +31,13 @@ struct Entry<K, V> {
     key: K,
     value: V,
     hash: u32,
-    /// One more than the place, so that a vacant slot costs no tag.
-    after_place: NonZeroU8,
+    position: Position,
 }
 
 impl<K, V> Entry<K, V> {
     #[inline]
-    fn new(key: K, value: V, hash: u32, place: Place) -> Self {
-        Self { key, value, hash, after_place: after(place) }
+    fn new(key: K, value: V, hash: u32, position: Position) -> Self {
+        Self { key, value, hash, position }
     }
 }
 
@@ -50,11 +48,6 @@ impl<K: Eq, V> Entry<K, V> {
     }
 }
 
-#[inline]
-const fn after(place: Place) -> NonZeroU8 {
-    NonZeroU8::MIN.saturating_add(place)
-}
-
 impl<K, V> Indexed for Entry<K, V> {
     #[inline]
     fn hash(&self) -> u32 {
@@ -62,13 +55,13 @@ impl<K, V> Indexed for Entry<K, V> {
     }
 
     #[inline]
-    fn place(&self) -> Place {
-        self.after_place.get() - 1
+    fn position(&self) -> Position {
+        self.position
     }
 
     #[inline]
-    fn set_place(&mut self, place: Place) {
-        self.after_place = after(place);
+    fn set_position(&mut self, position: Position) {
+        self.position = position;
     }
 }
 
@@ -101,10 +94,10 @@ impl<K, V, S> KeyTable<K, V, S> {
     /// is true; says where to go on. As many looks as there are entries see each of them once.
     pub(super) fn sweep(
         &mut self,
-        hand: u32,
+        hand: usize,
         looks: usize,
         keep: impl FnMut(&K, &V) -> bool,
-    ) -> u32 {
+    ) -> usize {
         self.noted.as_mut().map_or(hand, |noted| noted.sweep(hand, looks, keep))
     }
 }
@@ -116,8 +109,8 @@ impl<K, V> Noted<K, V> {
 
     fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) -> usize {
         let before = self.entries.len();
-        for slot in 0..self.entries.end() as u32 {
-            self.remove_unless(slot, &mut keep);
+        for slot in 0..self.entries.end() {
+            self.remove_unless(Slot::new(slot), &mut keep);
         }
         while self.entries.is_sparse() {
             self.compact();
@@ -125,7 +118,12 @@ impl<K, V> Noted<K, V> {
         before - self.entries.len()
     }
 
-    fn sweep(&mut self, mut hand: u32, looks: usize, mut keep: impl FnMut(&K, &V) -> bool) -> u32 {
+    fn sweep(
+        &mut self,
+        mut hand: usize,
+        looks: usize,
+        mut keep: impl FnMut(&K, &V) -> bool,
+    ) -> usize {
         let before = self.entries.len();
         let mut looks = looks.min(before);
         // There may be few entries in many slots, but there are no more chunks than entries.
@@ -134,7 +132,7 @@ impl<K, V> Noted<K, V> {
             match self.entries.next_in_chunk(hand) {
                 Ok(slot) => {
                     self.remove_unless(slot, &mut keep);
-                    hand = slot + 1;
+                    hand = slot.index() + 1;
                     looks -= 1;
                 }
                 Err(next) => {
@@ -150,16 +148,16 @@ impl<K, V> Noted<K, V> {
         hand
     }
 
-    fn remove_unless(&mut self, slot: u32, keep: &mut impl FnMut(&K, &V) -> bool) {
+    fn remove_unless(&mut self, slot: Slot, keep: &mut impl FnMut(&K, &V) -> bool) {
         if self.entries.find(slot).is_some_and(|entry| !keep(&entry.key, &entry.value)) {
             self.take_out(slot);
         }
     }
 
     #[inline]
-    fn take_out(&mut self, slot: u32) -> Entry<K, V> {
+    fn take_out(&mut self, slot: Slot) -> Entry<K, V> {
         let entry = self.entries.remove(slot);
-        self.index.remove(&mut self.entries, slot, entry.hash, entry.place());
+        self.index.remove(&mut self.entries, slot, entry.hash, entry.position);
         entry
     }
 
@@ -179,8 +177,8 @@ impl<K, V> Noted<K, V> {
 
     /// Puts in a key that is not there.
     #[cold]
-    fn insert(&mut self, key: K, value: V, hash: u32) -> u32 {
-        let slot = self.entries.insert(Entry::new(key, value, hash, AWAY));
+    fn insert(&mut self, key: K, value: V, hash: u32) -> Slot {
+        let slot = self.entries.insert(Entry::new(key, value, hash, Position::OVERFLOWED));
         self.index.insert(&mut self.entries, hash, slot);
         slot
     }
@@ -188,7 +186,7 @@ impl<K, V> Noted<K, V> {
 
 impl<K: Eq, V> Noted<K, V> {
     #[inline]
-    fn find(&self, key: &K, hash: u32) -> Option<u32> {
+    fn find(&self, key: &K, hash: u32) -> Option<Slot> {
         self.index.probe(&self.entries, hash, |entry| entry.is(key, hash))
     }
 }
@@ -215,9 +213,9 @@ impl<K: Hash + Eq, V, S: BuildHasher> KeyTable<K, V, S> {
         let noted = self.noted.get_or_insert_with(|| Box::new(Noted::new()));
         let slot = match noted.index.glance(&noted.entries, hash, |entry| entry.is(key, hash)) {
             Found::Slot(slot) => slot,
-            Found::Room(room) => {
+            Found::Free(room) => {
                 let key = key.clone();
-                let entry = || Entry::new(key, V::default(), hash, room.place());
+                let entry = || Entry::new(key, V::default(), hash, room.position());
                 let slot = noted.entries.insert_with(entry);
                 room.put(hash, slot);
                 slot

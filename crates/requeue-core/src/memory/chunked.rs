@@ -1,19 +1,18 @@
 //! A vector in chunks of fixed size.
 //!
-//! It never copies what it holds when it grows and gives memory back as it shrinks: a `Vec` of a
-//! million entries would do one long copy under the queue's lock, and keep it all afterwards.
+//! It copies no entries when it grows, and frees memory as it shrinks. A `Vec` of a million entries
+//! would copy them all under the queue's lock, and keep their memory.
 
 use alloc::vec::Vec;
 
-use crate::prefetch::prefetch;
+use super::prefetch::prefetch;
 
-/// Entries per chunk, as a power of two.
-const BITS: u32 = 9;
-pub(crate) const CHUNK: usize = 1 << BITS;
+/// Entries per chunk.
+pub(crate) const CHUNK: usize = 512;
 
 pub(crate) struct Chunked<T> {
-    /// Every chunk but the last holds exactly `CHUNK` entries; the last may be empty, kept so that
-    /// a length that swings around a boundary does not allocate each time.
+    /// Every chunk but the last holds exactly `CHUNK` entries. An empty last chunk is kept, so that a
+    /// length that swings around a boundary does not allocate each time.
     chunks: Vec<Vec<T>>,
     len: usize,
 }
@@ -32,32 +31,32 @@ impl<T> Chunked<T> {
     }
 
     pub(crate) fn get(&self, at: usize) -> &T {
-        &self.chunks[at >> BITS][at & (CHUNK - 1)]
+        &self.chunks[at / CHUNK][at % CHUNK]
     }
 
     pub(crate) fn get_mut(&mut self, at: usize) -> &mut T {
-        &mut self.chunks[at >> BITS][at & (CHUNK - 1)]
+        &mut self.chunks[at / CHUNK][at % CHUNK]
     }
 
     /// The entry at `at`, if there is one, and those behind it in its chunk.
     #[inline]
     pub(crate) fn rest(&self, at: usize) -> &[T] {
-        let chunk = self.chunks.get(at >> BITS);
-        chunk.and_then(|chunk| chunk.get(at & (CHUNK - 1)..)).unwrap_or_default()
+        let chunk = self.chunks.get(at / CHUNK);
+        chunk.and_then(|chunk| chunk.get(at % CHUNK..)).unwrap_or_default()
     }
 
     /// Has the processor fetch the entry at `at`.
     #[inline]
     pub(crate) fn prefetch(&self, at: usize) {
-        if let Some(chunk) = self.chunks.get(at >> BITS) {
-            prefetch(chunk, at & (CHUNK - 1));
+        if let Some(chunk) = self.chunks.get(at / CHUNK) {
+            prefetch(chunk, at % CHUNK);
         }
     }
 
     pub(crate) fn push(&mut self, value: T) {
-        let chunk = self.len >> BITS;
+        let chunk = self.len / CHUNK;
         if chunk == self.chunks.len() {
-            // The first chunk grows as any vector: an idle queue costs next to nothing.
+            // The first chunk grows as any vector: a small queue stays small.
             self.chunks.push(if chunk == 0 { Vec::new() } else { Vec::with_capacity(CHUNK) });
         }
         self.chunks[chunk].push(value);
@@ -66,29 +65,25 @@ impl<T> Chunked<T> {
 
     pub(crate) fn pop(&mut self) -> Option<T> {
         let last = self.len.checked_sub(1)?;
-        let chunk = last >> BITS;
+        let chunk = last / CHUNK;
         let value = self.chunks[chunk].pop();
         self.len = last;
-        self.trim(chunk);
+        if last == chunk * CHUNK {
+            // At most one empty chunk is kept.
+            self.chunks.truncate(chunk + 1);
+            self.shrink();
+        }
         value
     }
 
-    /// Keeps no empty chunk: it is called when the owner gives memory back.
+    /// Shortens the vector to `len`, and keeps no empty chunk.
     pub(crate) fn truncate(&mut self, len: usize) {
         if self.len >= len {
             self.chunks.truncate(len.div_ceil(CHUNK));
-            if let (Some(last), 1..) = (self.chunks.last_mut(), len & (CHUNK - 1)) {
-                last.truncate(len & (CHUNK - 1));
+            if let (Some(last), 1..) = (self.chunks.last_mut(), len % CHUNK) {
+                last.truncate(len % CHUNK);
             }
             self.len = len;
-            self.shrink();
-        }
-    }
-
-    /// Called when `chunk` has lost entries: at most one empty chunk is kept.
-    fn trim(&mut self, chunk: usize) {
-        if self.len == chunk << BITS {
-            self.chunks.truncate(chunk + 1);
             self.shrink();
         }
     }
@@ -102,7 +97,7 @@ impl<T> Chunked<T> {
     }
 }
 
-/// Gives memory back where far too much is held, and keeps so much that the next time is far.
+/// Frees memory if less than a quarter of it is used, and keeps twice what is used.
 pub(crate) fn give_back<T>(vec: &mut Vec<T>) {
     if vec.capacity() > 4 * vec.len() + 16 {
         vec.shrink_to(2 * vec.len());

@@ -1,68 +1,69 @@
-//! A number per slot for the few slots that have one.
+//! A map from slots to small values, for few of the slots.
+//!
+//! It is a vector in chunks, of which those without a value take no memory. Unlike
+//! [`Chunked`](super::chunked::Chunked) it counts the values of each chunk, which costs each insertion
+//! and removal an instruction or two, and it needs no entry for the slots below.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::chunked::{CHUNK, give_back};
-use crate::slab::NONE;
+use super::chunked::{CHUNK, give_back};
+use crate::types::slot::{Id, Slot};
 
-struct Chunk {
-    numbers: Vec<u32>,
-    /// How many of `numbers` are not `NONE`.
+struct Chunk<V> {
+    values: Vec<Option<V>>,
     used: u32,
 }
 
-/// As a vector of numbers that are `NONE` unless set; chunks without any take no memory.
-pub(crate) struct Sparse {
-    chunks: Vec<Chunk>,
+pub(crate) struct Sparse<V> {
+    chunks: Vec<Chunk<V>>,
 }
 
-impl Sparse {
+impl<V: Copy> Sparse<V> {
     pub(crate) const fn new() -> Self {
         Self { chunks: Vec::new() }
     }
 
-    pub(crate) fn get(&self, slot: u32) -> u32 {
-        let slot = slot as usize;
-        let Some(chunk) = self.chunks.get(slot / CHUNK) else { return NONE };
-        chunk.numbers.get(slot % CHUNK).copied().unwrap_or(NONE)
+    pub(crate) fn get(&self, slot: Slot) -> Option<V> {
+        let chunk = self.chunks.get(slot.index() / CHUNK)?;
+        chunk.values.get(slot.index() % CHUNK).copied().flatten()
     }
 
-    /// Gives `slot`, which had none, its number.
-    pub(crate) fn insert(&mut self, slot: u32, number: u32) {
-        let (at, slot) = (slot as usize / CHUNK, slot as usize % CHUNK);
-        if at >= self.chunks.len() {
-            self.chunks.resize_with(at + 1, || Chunk { numbers: Vec::new(), used: 0 });
+    /// Sets the value of `slot`, which has none.
+    pub(crate) fn insert(&mut self, slot: Slot, value: V) {
+        let (number, at) = (slot.index() / CHUNK, slot.index() % CHUNK);
+        if number >= self.chunks.len() {
+            self.chunks.resize_with(number + 1, || Chunk { values: Vec::new(), used: 0 });
         }
-        let chunk = &mut self.chunks[at];
-        if slot >= chunk.numbers.len() {
-            if at > 0 {
-                chunk.numbers = vec![NONE; CHUNK];
+        let chunk = &mut self.chunks[number];
+        if at >= chunk.values.len() {
+            if number > 0 {
+                chunk.values = vec![None; CHUNK];
             } else {
                 // The first chunk grows with its queue.
-                chunk.numbers.resize((slot + 1).next_power_of_two().max(4), NONE);
+                chunk.values.resize((at + 1).next_power_of_two().max(4), None);
             }
         }
-        chunk.numbers[slot] = number;
+        chunk.values[at] = Some(value);
         chunk.used += 1;
     }
 
-    /// Changes the number of `slot`, which has one.
-    pub(crate) fn set(&mut self, slot: u32, number: u32) {
-        self.chunks[slot as usize / CHUNK].numbers[slot as usize % CHUNK] = number;
+    /// Replaces the value of `slot`, which has one.
+    pub(crate) fn set(&mut self, slot: Slot, value: V) {
+        self.chunks[slot.index() / CHUNK].values[slot.index() % CHUNK] = Some(value);
     }
 
-    pub(crate) fn remove(&mut self, slot: u32) {
-        let at = slot as usize / CHUNK;
-        let chunk = &mut self.chunks[at];
-        chunk.numbers[slot as usize % CHUNK] = NONE;
+    /// Removes the value of `slot`, which has one.
+    pub(crate) fn remove(&mut self, slot: Slot) {
+        let chunk = &mut self.chunks[slot.index() / CHUNK];
+        chunk.values[slot.index() % CHUNK] = None;
         chunk.used -= 1;
-        if chunk.used == 0 && chunk.numbers.len() == CHUNK {
-            chunk.numbers = Vec::new();
+        if chunk.used == 0 && chunk.values.len() == CHUNK {
+            chunk.values = Vec::new();
         }
     }
 
-    /// There are no slots from `end` on any more.
+    /// Frees the memory of slots from the index `end` on, which have no values.
     pub(crate) fn truncate(&mut self, end: usize) {
         self.chunks.truncate(end.div_ceil(CHUNK));
         give_back(&mut self.chunks);
@@ -75,15 +76,19 @@ mod tests {
     use alloc::collections::BTreeMap;
     use proptest::prelude::*;
 
-    impl Sparse {
+    impl<V> Sparse<V> {
         pub(crate) fn chunks(&self) -> usize {
             self.chunks.len()
         }
 
         /// How many numbers there is room for.
         fn room(&self) -> usize {
-            self.chunks.iter().map(|chunk| chunk.numbers.capacity()).sum()
+            self.chunks.iter().map(|chunk| chunk.values.capacity()).sum()
         }
+    }
+
+    fn at(index: u32) -> Slot {
+        Slot::new(index as usize)
     }
 
     const END: u32 = 5 * CHUNK as u32;
@@ -97,22 +102,22 @@ mod tests {
             let mut sparse = Sparse::new();
             let mut model: BTreeMap<u32, u32> = BTreeMap::new();
             for (op, slot, number) in ops {
-                let number = number.min(NONE - 1);
+
                 match op {
                     0..2 if !model.contains_key(&slot) => {
-                        sparse.insert(slot, number);
+                        sparse.insert(at(slot), number);
                         model.insert(slot, number);
                     }
                     0..3 => {
                         // Of the slots that have one, one near by.
                         if let Some((&slot, old)) = model.range_mut(..=slot).next_back() {
-                            sparse.set(slot, number);
+                            sparse.set(at(slot), number);
                             *old = number;
                         }
                     }
                     3 => {
                         if let Some((&slot, _)) = model.range(..=slot).next_back() {
-                            sparse.remove(slot);
+                            sparse.remove(at(slot));
                             model.remove(&slot);
                         }
                     }
@@ -122,14 +127,14 @@ mod tests {
                         prop_assert_eq!(sparse.chunks(), (end as usize).div_ceil(CHUNK));
                     }
                 }
-                prop_assert_eq!(sparse.get(slot), model.get(&slot).copied().unwrap_or(NONE));
+                prop_assert_eq!(sparse.get(at(slot)), model.get(&slot).copied());
                 let mut used: Vec<usize> = model.keys().map(|&slot| slot as usize / CHUNK).collect();
                 used.retain(|&chunk| chunk > 0);
                 used.dedup();
                 prop_assert!(sparse.room() <= (used.len() + 1) * CHUNK);
             }
             for slot in 0..END + 1 {
-                prop_assert_eq!(sparse.get(slot), model.get(&slot).copied().unwrap_or(NONE));
+                prop_assert_eq!(sparse.get(at(slot)), model.get(&slot).copied());
             }
         }
     }
@@ -137,29 +142,29 @@ mod tests {
     #[test]
     fn the_first_chunk_grows_with_its_queue() {
         let mut sparse = Sparse::new();
-        sparse.insert(0, 7);
+        sparse.insert(at(0), 7);
         assert_eq!(sparse.room(), 4);
-        sparse.insert(4, 7);
+        sparse.insert(at(4), 7);
         assert_eq!(sparse.room(), 8);
         // It is kept while it is small, so that one key that comes and goes allocates nothing.
-        sparse.remove(0);
-        sparse.remove(4);
+        sparse.remove(at(0));
+        sparse.remove(at(4));
         assert_eq!(sparse.room(), 8);
-        sparse.insert(CHUNK as u32 - 1, 7);
-        sparse.remove(CHUNK as u32 - 1);
+        sparse.insert(at(CHUNK as u32 - 1), 7);
+        sparse.remove(at(CHUNK as u32 - 1));
         assert_eq!(sparse.room(), 0);
         // The others have their size.
-        sparse.insert(CHUNK as u32, 7);
+        sparse.insert(at(CHUNK as u32), 7);
         assert_eq!(sparse.room(), CHUNK);
-        sparse.remove(CHUNK as u32);
+        sparse.remove(at(CHUNK as u32));
         assert_eq!(sparse.room(), 0);
     }
 
     #[test]
     fn truncating_gives_the_memory_back() {
         let mut sparse = Sparse::new();
-        sparse.insert(1000 * CHUNK as u32, 7);
-        sparse.remove(1000 * CHUNK as u32);
+        sparse.insert(at(1000 * CHUNK as u32), 7);
+        sparse.remove(at(1000 * CHUNK as u32));
         sparse.truncate(0);
         assert!(sparse.chunks.capacity() <= 16);
     }

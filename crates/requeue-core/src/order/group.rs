@@ -1,15 +1,16 @@
-//! What a key's namespace, tenant or shard is called.
+//! The group of a key, such as its namespace, tenant or shard.
 
 use core::hash::{BuildHasher, Hash};
 
-/// The group of a key: those of one group share a turn of the fair order and a limit of keys in
-/// work.
+/// The group of a key. The keys of a group share its turns in the fair order and its limit of keys in
+/// flight.
 ///
-/// Groups are told apart by a number of 64 bits, mostly a hash: two groups with the same number,
-/// which do not occur by chance, would be one.
+/// A group is identified by a number of 64 bits, usually a hash. Two groups with the same number would
+/// be one; this does not happen by chance.
 ///
 /// ```
-/// use requeue_core::Group;
+/// # use requeue_core as requeue;
+/// use requeue::Group;
 ///
 /// assert_eq!(Group::of("kube-system"), Group::of("kube-system"));
 /// assert_ne!(Group::of("kube-system"), Group::of("default"));
@@ -32,7 +33,7 @@ impl Group {
         Self::new(foldhash::quality::FixedState::with_seed(0x7265_7175_6575_6521).hash_one(name))
     }
 
-    /// How many keys the group is handed a turn in the fair order; 1 unless said, and at least.
+    /// How many keys of the group a turn of the fair order delivers. The default and the minimum are 1.
     pub const fn weight(self, weight: u32) -> Self {
         Self { id: self.id, weight: if weight == 0 { 1 } else { weight } }
     }

@@ -1,40 +1,39 @@
-//! In which order ready keys are handed out.
+//! The order in which ready keys are delivered.
 
-mod bound;
+mod aging;
 mod custom;
+mod eligible;
+mod fair;
 mod group;
-mod lanes;
-mod levels;
-mod members;
-mod priorities;
-mod served;
+mod group_state;
+mod priority;
+mod priority_lists;
 
 use alloc::boxed::Box;
 
 pub(crate) use self::custom::Custom;
+pub(crate) use self::fair::{Fair, Policy};
 pub use self::group::Group;
-pub(crate) use self::lanes::{Lanes, Policy};
-pub(crate) use self::priorities::Priorities;
-use crate::list::List;
-use crate::record::Record;
-use crate::slab::{NONE, Slab};
+pub(crate) use self::priority::ByPriority;
+use crate::memory::list::{Links, List};
+use crate::types::slot::Slot;
 
-/// The order in which ready keys are handed out.
+/// The order in which ready keys are delivered.
 #[non_exhaustive]
 pub enum Order<K> {
     /// First in, first out.
     Fifo,
-    /// Higher priorities first, first in first out within one; of any `oldest_every` hand-outs in
-    /// a row at least one is the key that has been ready longest of those that may be handed out.
+    /// Higher priorities first; first in, first out within one. Among any `oldest_every` deliveries in
+    /// a row, at least one is of the eligible key that has been ready longest.
     ///
-    /// So a key with `r` older ones leaves within `oldest_every · (r + 1)` hand-outs, whatever its
-    /// priority. With 1 (and 0, which means the same) this is [`Fifo`](Self::Fifo); `u32::MAX` is
-    /// as good as no bound.
+    /// So a key with `r` older ones leaves within `oldest_every · (r + 1)` deliveries, whatever its
+    /// priority. With 1 (and 0, which means the same) this is [`Fifo`](Self::Fifo); with `u32::MAX`
+    /// there is practically no bound.
     Priority {
-        /// Of how many hand-outs one goes to the oldest key.
+        /// Among this many deliveries at least one is of the oldest key.
         oldest_every: u32,
     },
-    /// An order of one's own.
+    /// An order that the user implements.
     Custom(Box<dyn CustomOrder<K>>),
 }
 
@@ -50,14 +49,15 @@ impl<K> core::fmt::Debug for Order<K> {
     }
 }
 
-/// An order of one's own: client-go's `Queue` interface (`Push`, `Touch`, `Pop`, `Len`).
+/// An order that the user implements: client-go's `Queue` interface (`Push`, `Touch`, `Pop`, `Len`).
 ///
-/// It is called under the queue's lock and must not call the queue. Which keys are ready is not
-/// its business: a key that was cancelled may still be popped, and is skipped; a key that it loses
-/// is handed out, oldest first, once it has nothing else to give.
+/// The queue calls it under its lock, and it must not call the queue. It need not know which keys are
+/// ready: the queue skips a key that was cancelled, and delivers keys that the order lost, oldest
+/// first, once the order returns no other.
 ///
 /// ```
-/// use requeue_core::CustomOrder;
+/// # use requeue_core as requeue;
+/// use requeue::CustomOrder;
 ///
 /// /// Last in, first out.
 /// struct Stack(Vec<&'static str>);
@@ -79,28 +79,32 @@ pub trait CustomOrder<K>: Send {
     /// A key has become ready.
     fn push(&mut self, key: K);
 
-    /// A key that is ready, and with no worker, was added again.
+    /// A ready key was added again.
     fn touch(&mut self, key: &K);
 
-    /// The key to hand out next.
+    /// Removes and returns the key to deliver next.
     fn pop(&mut self) -> Option<K>;
 
-    /// How many keys were pushed and not popped.
+    /// The number of keys that were pushed and not popped.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// Whether it has no keys.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The ready keys.
+/// The records of the keys, as an order sees them: each has a priority, and the links of one list.
+pub(crate) trait Ranked: Links {
+    fn priority(&self, slot: Slot) -> i32;
+}
+
+/// The ready keys, in their order.
 pub(crate) enum Ready<K> {
-    /// Linked through the records themselves.
+    /// A list that is linked through the records.
     Fifo(List),
-    Priorities(Box<Priorities>),
-    /// Of groups, with priorities or without.
-    Lanes(Box<Lanes>),
+    Priority(Box<ByPriority>),
+    Fair(Box<Fair>),
     Custom(Box<Custom<K>>),
 }
 
@@ -109,124 +113,186 @@ impl<K> Ready<K> {
         let limit = limit.map(|limit| limit.max(1));
         let policy =
             Policy { by_priority: false, oldest_every: 1, fair, limit: limit.unwrap_or(u32::MAX) };
-        let lanes = |policy| Self::Lanes(Box::new(Lanes::new(policy)));
+        let groups = |policy| Self::Fair(Box::new(Fair::new(policy)));
         match order {
             Order::Fifo | Order::Priority { oldest_every: 0..=1 } if !fair && limit.is_none() => {
                 Self::Fifo(List::new())
             }
             Order::Priority { oldest_every } if !fair && limit.is_none() => {
-                Self::Priorities(Box::new(Priorities::new(oldest_every)))
+                Self::Priority(Box::new(ByPriority::new(oldest_every)))
             }
-            // An order by age would undo the fair shares.
-            Order::Fifo if fair => lanes(Policy { oldest_every: u32::MAX, ..policy }),
-            Order::Fifo => lanes(policy),
+            // Aging would undo the fair shares.
+            Order::Fifo if fair => groups(Policy { oldest_every: u32::MAX, ..policy }),
+            Order::Fifo => groups(policy),
             Order::Priority { oldest_every } => {
                 let oldest_every = oldest_every.max(1);
-                lanes(Policy { by_priority: true, oldest_every, ..policy })
+                groups(Policy { by_priority: true, oldest_every, ..policy })
             }
-            Order::Custom(order) => Self::Custom(Box::new(Custom::new(order, Lanes::new(policy)))),
+            Order::Custom(order) => Self::Custom(Box::new(Custom::new(order, Fair::new(policy)))),
         }
     }
 
-    /// Whether there is more to the order than the records: something for each slot up to the last.
-    pub(crate) const fn ranks(&self) -> bool {
+    /// Whether the order has a side table, with an entry for each slot up to the last.
+    pub(crate) const fn has_side_table(&self) -> bool {
         !matches!(self, Self::Fifo(_))
     }
 
-    /// Of a first-in-first-out order, the last slot; else `NONE`.
+    /// Whether the order is the user's.
     #[inline]
-    pub(crate) const fn tail(&self) -> u32 {
+    pub(crate) const fn is_custom(&self) -> bool {
+        matches!(self, Self::Custom(_))
+    }
+
+    /// The last slot of a list through the records: the link that a key has to be given before
+    /// [`append`](Self::append).
+    #[inline]
+    pub(crate) const fn tail(&self) -> Option<Slot> {
         match self {
             Self::Fifo(list) => list.tail(),
-            _ => NONE,
+            Self::Priority(_) | Self::Fair(_) | Self::Custom(_) => None,
         }
     }
 
-    /// Takes in the key in `slot`, which has just become ready, linked to the [`tail`](Self::tail).
+    /// Appends the key in `slot`, which has become ready and is linked to the [`tail`](Self::tail).
     #[inline(always)]
-    pub(crate) fn append(&mut self, records: &mut Slab<Record<K>>, slot: u32) {
+    pub(crate) fn append(&mut self, records: &mut impl Ranked, slot: Slot) {
         match self {
             Self::Fifo(list) => list.append(records, slot),
-            _ => self.rank(records, slot),
+            _ => self.append_ranked(records, slot),
         }
     }
 
     #[inline(never)]
-    fn rank(&mut self, records: &mut Slab<Record<K>>, slot: u32) {
+    fn append_ranked(&mut self, records: &mut impl Ranked, slot: Slot) {
         match self {
             Self::Fifo(list) => list.append(records, slot),
-            Self::Priorities(keys) => keys.push(records, slot),
-            Self::Lanes(lanes) => lanes.push(slot, records.get(slot).priority),
-            Self::Custom(custom) => custom.lanes.push(slot, records.get(slot).priority),
+            Self::Priority(keys) => keys.push(records, slot),
+            Self::Fair(groups) => groups.push(slot, records.priority(slot)),
+            Self::Custom(custom) => custom.by_age.push(slot, records.priority(slot)),
         }
     }
 
-    /// The key to hand out next; of a custom order, the oldest one.
+    /// The key to deliver next; in a custom order, the oldest one.
     #[inline(always)]
-    pub(crate) fn next(&self) -> Option<u32> {
+    pub(crate) fn next(&self) -> Option<Slot> {
         match self {
             Self::Fifo(list) => list.head(),
-            _ => self.first_ranked(),
+            _ => self.next_ranked(),
         }
     }
 
     #[inline(never)]
-    fn first_ranked(&self) -> Option<u32> {
+    fn next_ranked(&self) -> Option<Slot> {
         match self {
             Self::Fifo(list) => list.head(),
-            Self::Priorities(keys) => keys.next(),
-            Self::Lanes(lanes) => lanes.next(),
-            Self::Custom(custom) => custom.lanes.next(),
+            Self::Priority(keys) => keys.next(),
+            Self::Fair(groups) => groups.next(),
+            Self::Custom(custom) => custom.by_age.next(),
         }
     }
 
-    /// The ready key in `slot` is handed out.
+    /// Removes a ready key, which is delivered.
     #[inline(never)]
-    pub(crate) fn start(&mut self, records: &mut Slab<Record<K>>, slot: u32) {
+    pub(crate) fn start(&mut self, records: &mut impl Ranked, slot: Slot) {
         match self {
             Self::Fifo(list) => list.remove(records, slot),
-            Self::Priorities(keys) => keys.start(records, slot),
-            Self::Lanes(lanes) => lanes.start(slot),
-            Self::Custom(custom) => custom.lanes.start(slot),
+            Self::Priority(keys) => keys.start(records, slot),
+            Self::Fair(groups) => groups.start(slot),
+            Self::Custom(custom) => custom.by_age.start(slot),
         }
     }
 
-    /// The ready key in `slot` was added again, perhaps with a higher priority.
-    pub(crate) fn lift(&mut self, records: &mut Slab<Record<K>>, slot: u32) {
+    /// Removes a ready key. A custom order still has it; it is skipped when the order returns it.
+    pub(crate) fn remove(&mut self, records: &mut impl Ranked, slot: Slot) {
+        match self {
+            Self::Fifo(list) => list.remove(records, slot),
+            Self::Priority(keys) => keys.remove(records, slot),
+            Self::Fair(groups) => groups.remove(slot),
+            Self::Custom(custom) => custom.by_age.remove(slot),
+        }
+    }
+
+    /// Moves a ready key whose priority was raised.
+    pub(crate) fn lift(&mut self, records: &mut impl Ranked, slot: Slot) {
         match self {
             Self::Fifo(_) | Self::Custom(_) => {}
-            Self::Priorities(keys) => keys.lift(records, slot),
-            Self::Lanes(lanes) => lanes.lift(slot, records.get(slot).priority),
+            Self::Priority(keys) => keys.lift(records, slot),
+            Self::Fair(groups) => groups.lift(slot, records.priority(slot)),
         }
     }
 
-    /// The structure by groups, of the orders that have one.
-    pub(crate) fn lanes(&self) -> Option<&Lanes> {
+    /// A ready key, whether its group holds it back or not.
+    pub(crate) fn any(&self) -> Option<Slot> {
         match self {
-            Self::Fifo(_) | Self::Priorities(_) => None,
-            Self::Lanes(lanes) => Some(lanes),
-            Self::Custom(custom) => Some(&custom.lanes),
+            Self::Fifo(list) => list.head(),
+            Self::Priority(keys) => keys.oldest(),
+            Self::Fair(groups) => groups.any(),
+            Self::Custom(custom) => custom.by_age.any(),
         }
     }
 
-    pub(crate) fn lanes_mut(&mut self) -> Option<&mut Lanes> {
+    /// The ready key that has been ready longest of those that may be delivered.
+    pub(crate) fn oldest(&self) -> Option<Slot> {
+        match self.groups() {
+            None => self.any(),
+            Some(groups) => groups.oldest(),
+        }
+    }
+
+    /// Follows a record from `from` to `to`.
+    pub(crate) fn moved(
+        &mut self,
+        records: &mut impl Ranked,
+        from: Slot,
+        to: Slot,
+        is_ready: bool,
+    ) {
         match self {
-            Self::Fifo(_) | Self::Priorities(_) => None,
-            Self::Lanes(lanes) => Some(lanes),
-            Self::Custom(custom) => Some(&mut custom.lanes),
+            Self::Fifo(list) if is_ready => list.moved(records, from, to),
+            Self::Priority(keys) if is_ready => keys.moved(records, from, to),
+            Self::Fifo(_) | Self::Priority(_) => {}
+            Self::Fair(groups) => groups.moved(from, to),
+            Self::Custom(custom) => custom.by_age.moved(from, to),
+        }
+    }
+
+    /// Frees the memory of slots from the index `end` on, which have no records.
+    pub(crate) fn truncate(&mut self, end: usize) {
+        match self {
+            Self::Fifo(_) => {}
+            Self::Priority(keys) => keys.truncate(end),
+            Self::Fair(groups) => groups.truncate(end),
+            Self::Custom(custom) => custom.by_age.truncate(end),
+        }
+    }
+
+    /// The groups, if the order has groups.
+    pub(crate) fn groups(&self) -> Option<&Fair> {
+        match self {
+            Self::Fifo(_) | Self::Priority(_) => None,
+            Self::Fair(groups) => Some(groups),
+            Self::Custom(custom) => Some(&custom.by_age),
+        }
+    }
+
+    pub(crate) fn groups_mut(&mut self) -> Option<&mut Fair> {
+        match self {
+            Self::Fifo(_) | Self::Priority(_) => None,
+            Self::Fair(groups) => Some(groups),
+            Self::Custom(custom) => Some(&mut custom.by_age),
         }
     }
 }
 
 #[cfg(test)]
 impl<K> Ready<K> {
-    /// Of how many slots it has something.
+    /// How many slots the side table spans.
     pub(crate) fn slots(&self) -> usize {
         match self {
             Self::Fifo(_) => 0,
-            Self::Priorities(keys) => keys.slots(),
-            Self::Lanes(lanes) => lanes.slots(),
-            Self::Custom(custom) => custom.lanes.slots(),
+            Self::Priority(keys) => keys.slots(),
+            Self::Fair(groups) => groups.slots(),
+            Self::Custom(custom) => custom.by_age.slots(),
         }
     }
 }

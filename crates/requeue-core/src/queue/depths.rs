@@ -2,9 +2,8 @@
 
 use alloc::collections::BTreeMap;
 
-/// Counts the dirty keys of each priority: those that are ready, and those in flight that were added
-/// again since.
-pub(crate) struct Depths {
+/// Counts the dirty keys of each priority: the ready ones, and those in flight that were added again.
+pub(super) struct Depths {
     /// Keys of the priority 0, which most keys have. They need no entry in a map.
     zero: usize,
     /// Every other priority that has keys.
@@ -12,13 +11,13 @@ pub(crate) struct Depths {
 }
 
 impl Depths {
-    pub(crate) const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { zero: 0, others: BTreeMap::new() }
     }
 
     /// A key of `priority` has become dirty.
     #[inline]
-    pub(crate) fn enter(&mut self, priority: i32) {
+    pub(super) fn enter(&mut self, priority: i32) {
         if priority == 0 {
             self.zero += 1;
         } else {
@@ -28,7 +27,7 @@ impl Depths {
 
     /// A key of `priority` is no longer dirty.
     #[inline]
-    pub(crate) fn leave(&mut self, priority: i32) {
+    pub(super) fn leave(&mut self, priority: i32) {
         if priority == 0 {
             debug_assert!(self.zero > 0, "a key leaves the priority with which it has entered");
             self.zero = self.zero.saturating_sub(1);
@@ -50,7 +49,7 @@ impl Depths {
     }
 
     /// The priorities that have keys, in ascending order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (i32, usize)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (i32, usize)> {
         let zero = (self.zero > 0).then_some((0, self.zero));
         let copy = |(&priority, &depth): (&i32, &usize)| (priority, depth);
         self.others.range(..0).map(copy).chain(zero).chain(self.others.range(1..).map(copy))

@@ -1,4 +1,4 @@
-//! What is in the queue, a page at a time, and why a key waits.
+//! Snapshots: the keys of a queue, a page at a time, and why a key waits.
 
 use core::borrow::Borrow;
 use core::fmt;
@@ -6,44 +6,46 @@ use core::time::Duration;
 
 use alloc::vec::Vec;
 
-use crate::record::Phase;
-use crate::stats::{Counts, Histogram};
-use crate::{Ending, Queue, Time};
+use super::Queue;
+use super::stats::{Counts, Histogram};
+use crate::types::lifecycle::{Ending, Phase};
+use crate::types::slot::Slot;
+use crate::types::time::Time;
 
-/// What the queue knows of one key.
+/// A snapshot of one key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Entry<K> {
     /// The key.
     pub key: K,
-    /// Where it is.
+    /// Its phase.
     pub phase: Phase,
-    /// Since when it is ready or with its worker, or waits, if times are kept.
+    /// When it became ready, was delivered, or began to wait, if times are tracked.
     pub since: Option<Time>,
-    /// When its delayed add is due.
+    /// Its deadline, if it waits.
     pub due: Option<Time>,
     /// Failures in a row.
     pub failures: u32,
-    /// The priority of what is pending, or was taken last.
+    /// The priority of the pending run, or else of the last one.
     pub priority: i32,
-    /// Reasons of what is pending, or-ed.
+    /// The reasons of the pending run, or-ed.
     pub reasons: u32,
-    /// Adds that the next run stands for.
+    /// How many adds the next run stands for.
     pub adds: u32,
-    /// Whether it is ready, and held back because its group is at its limit.
+    /// Whether it is ready, but its group is at its limit.
     pub held_back: bool,
     /// Whether the queue is paused.
     pub paused: bool,
-    /// How far the queue has ended.
+    /// Whether the queue is open, closed or shut down.
     pub ending: Ending,
 }
 
-/// Where a walk through the queue goes on.
+/// A position in a walk through the keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
 pub struct Cursor(u32);
 
 impl Cursor {
-    /// As a number, to be carried elsewhere.
+    /// The cursor as a number, for storage.
     #[must_use]
     pub const fn to_bits(self) -> u32 {
         self.0
@@ -59,16 +61,16 @@ impl Cursor {
 /// A page of a walk through the queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Page<K> {
-    /// What was found.
+    /// The keys of the page.
     pub entries: Vec<Entry<K>>,
-    /// Where to go on; `None` at the end.
+    /// The cursor of the next page; `None` at the end.
     pub next: Option<Cursor>,
 }
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Looks at about `limit` keys, from `cursor` on: never more, but for keys whose hashes are
-    /// alike, and at least one. A key that has a record all along is on exactly one page of a walk,
-    /// whatever happens meanwhile: keys come in the order of their hashes, which don't change.
+    /// The page of up to `limit` keys from `cursor` on, at least one. Only keys with equal hashes make a
+    /// page longer. A key that has a record during the whole walk is on exactly one page, because keys
+    /// come in the order of their hashes.
     #[must_use]
     pub fn page(&self, cursor: Cursor, limit: usize) -> Page<K> {
         let (limit, from) = (limit.max(1), cursor.0);
@@ -94,8 +96,8 @@ impl<K: Eq + Clone> Queue<K> {
         Page { entries, next: next.map(Cursor) }
     }
 
-    /// Keys with a worker, the one longest with it first: up to `limit` of them, after the first
-    /// `skip`. `None` if times are not kept.
+    /// Up to `limit` keys in flight, after the first `skip`, the oldest delivery first. `None` if times
+    /// are not tracked.
     #[must_use]
     pub fn running(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
         let tracker = self.tracker.as_ref();
@@ -105,7 +107,7 @@ impl<K: Eq + Clone> Queue<K> {
         })
     }
 
-    /// What the queue knows of `key`.
+    /// A snapshot of `key`, if the queue has a record of it.
     pub fn look_up<Q>(&self, key: &Q, hash: u64) -> Option<Entry<K>>
     where
         K: Borrow<Q>,
@@ -120,12 +122,12 @@ impl<K: Eq + Clone> Queue<K> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        self.find(key, hash).map_or(0, |slot| self.records.get(slot).failures)
+        self.find(key, hash).map_or(0, |slot| self.records.get(slot).failures())
     }
 
-    fn entry(&self, slot: u32) -> Entry<K> {
+    fn entry(&self, slot: Slot) -> Entry<K> {
         let record = self.records.get(slot);
-        let phase = record.phase;
+        let phase = record.phase();
         Entry {
             key: record.key.clone(),
             phase,
@@ -133,26 +135,26 @@ impl<K: Eq + Clone> Queue<K> {
                 true => tracker.started_at(slot),
                 false => tracker.added_at(slot),
             }),
-            due: if record.waiting { self.timers.due(slot) } else { None },
-            failures: record.failures,
+            due: if record.is_waiting() { self.timers.due(slot) } else { None },
+            failures: record.failures(),
             priority: record.priority,
             reasons: record.reasons,
             adds: record.adds,
             held_back: phase == Phase::Ready
-                && self.ready.lanes().is_some_and(|lanes| !lanes.is_eligible(slot)),
+                && self.ready.groups().is_some_and(|groups| !groups.is_eligible(slot)),
             paused: self.paused,
             ending: self.ending,
         }
     }
 
-    /// What was counted so far.
+    /// The counts since the queue was made.
     #[must_use]
     pub const fn counts(&self) -> Counts {
-        self.counts
+        self.counters.counts()
     }
 
-    /// How long keys were ready before they were handed out, and how long workers had them; if
-    /// times are kept.
+    /// How long keys were ready before they were delivered, and how long they were in flight; if times
+    /// are tracked.
     #[must_use]
     pub fn histograms(&self) -> Option<(&Histogram, &Histogram)> {
         match &self.tracker {
@@ -162,35 +164,31 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// The [`depth`](Self::depth) by priority, in ascending order, without the priorities that have
-    /// none (`workqueue_depth`). `None` if times are not kept.
+    /// none (`workqueue_depth`). `None` if times are not tracked.
     pub fn depths(&self) -> Option<impl Iterator<Item = (i32, usize)>> {
         let tracker = self.tracker.as_ref();
         self.tracks.then(|| tracker.into_iter().flat_map(|tracker| tracker.depths.iter()))
     }
 
-    /// How long all keys with a worker have been with it, added up
-    /// (`workqueue_unfinished_work_seconds`); zero if times are not kept.
+    /// The sum of the times that all keys in flight have been so
+    /// (`workqueue_unfinished_work_seconds`); zero if times are not tracked.
     #[must_use]
     pub fn unfinished_work(&self, now: Time) -> Duration {
         self.tracker.as_ref().map_or(Duration::ZERO, |tracker| tracker.unfinished(now))
     }
 
-    /// How long the key that has been with its worker longest has been so
-    /// (`workqueue_longest_running_processor_seconds`); zero if times are not kept.
+    /// How long the oldest delivery has been in flight
+    /// (`workqueue_longest_running_processor_seconds`); zero if times are not tracked.
     #[must_use]
     pub fn longest_running(&self, now: Time) -> Duration {
         self.tracker.as_ref().map_or(Duration::ZERO, |tracker| tracker.longest(now))
     }
 
-    /// How long the oldest ready key that its group does not hold back has been ready; zero if times
-    /// are not kept.
+    /// How long the oldest ready key whose group is below its limit has been ready; zero if times are
+    /// not tracked.
     #[must_use]
     pub fn oldest_ready(&self, now: Time) -> Duration {
-        let oldest = match self.ready.lanes() {
-            None => self.any_ready(),
-            Some(lanes) => lanes.oldest(),
-        };
-        match (&self.tracker, oldest) {
+        match (&self.tracker, self.ready.oldest()) {
             (Some(tracker), Some(slot)) => now.since(tracker.added_at(slot)),
             _ => Duration::ZERO,
         }

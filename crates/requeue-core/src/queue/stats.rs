@@ -1,34 +1,34 @@
-//! What the queue counts, and how long things took.
+//! Counts, histograms, and the times of keys.
 
 use core::time::Duration;
 
-use crate::Time;
-use crate::chunked::Chunked;
-use crate::depths::Depths;
-use crate::list::{Links, List};
-use crate::slab::NONE;
+use super::depths::Depths;
+use crate::memory::chunked::Chunked;
+use crate::memory::list::{Links, List};
+use crate::types::slot::{Id, Slot};
+use crate::types::time::Time;
 
 /// Counts since the queue was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Keys that became ready, or dirty while with a worker (`workqueue_adds_total`).
+    /// Keys that became ready, or dirty while in flight (`workqueue_adds_total`).
     pub adds: u64,
-    /// Adds that became part of a run that was pending already.
+    /// Adds that became part of a pending run.
     pub coalesced: u64,
     /// Delayed adds, of any delay, zero included (`workqueue_retries_total`).
     pub retries: u64,
-    /// Hand-outs.
+    /// Deliveries.
     pub hand_outs: u64,
-    /// Hand-outs that ended as a failure.
+    /// Deliveries that ended as a failure.
     pub failures: u64,
 }
 
 /// Upper bounds of the buckets of a [`Histogram`], in seconds: the ten of Kubernetes'
 /// component-base, and two more.
 ///
-/// They are 1e-8 × 10ⁿ as repeated multiplication has it, two of them not quite round: buckets of
-/// programs in Go and in Rust add up only if their bounds are the same number.
+/// They are the results of repeated multiplication of 1e-8 by ten, two of which are not quite round:
+/// histograms of programs in Go and in Rust add up only if their bounds are equal.
 pub const BUCKETS: [f64; 12] = [
     1e-8,
     1e-7,
@@ -60,22 +60,23 @@ const LONGEST: [u64; BUCKETS.len()] = [
     1_000_000_000_000,
 ];
 
-/// Durations by power of ten.
+/// A histogram of durations, by power of ten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Histogram {
-    /// How many durations fell into each bucket of [`BUCKETS`], and the last: into none.
+    /// The number of durations in each bucket of [`BUCKETS`], and in the last entry of longer ones.
     pub counts: [u64; BUCKETS.len() + 1],
     /// The sum of all durations, in nanoseconds.
     pub sum: u128,
 }
 
 impl Histogram {
-    pub(crate) const EMPTY: Self = Self { counts: [0; BUCKETS.len() + 1], sum: 0 };
+    pub(super) const EMPTY: Self = Self { counts: [0; BUCKETS.len() + 1], sum: 0 };
 
-    /// How many durations were observed.
+    /// The number of durations.
     ///
     /// ```
-    /// # use requeue_core::Histogram;
+    /// # use requeue_core as requeue;
+    /// # use requeue::Histogram;
     /// assert_eq!(Histogram::default().count(), 0);
     /// ```
     #[must_use]
@@ -83,10 +84,11 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    /// Counts one more.
+    /// Adds a duration.
     ///
     /// ```
-    /// # use requeue_core::Histogram;
+    /// # use requeue_core as requeue;
+    /// # use requeue::Histogram;
     /// # use std::time::Duration;
     /// let mut histogram = Histogram::default();
     /// histogram.observe(Duration::from_millis(3));
@@ -102,36 +104,36 @@ impl Histogram {
 
 #[derive(Clone)]
 struct Stamp {
-    /// When the key became ready, dirty, or began to wait.
+    /// When the key became ready or dirty, or began to wait.
     added: Time,
-    /// When it was handed out.
+    /// When it was delivered.
     started: Time,
-    links: [u32; 2],
+    links: [Option<Slot>; 2],
 }
 
 struct Running<'a>(&'a mut Chunked<Stamp>);
 
 impl Links for Running<'_> {
-    fn links(&mut self, slot: u32) -> &mut [u32; 2] {
-        &mut self.0.get_mut(slot as usize).links
+    fn links(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
+        &mut self.0.get_mut(slot.index()).links
     }
 }
 
-/// Times of keys, and the depth by priority: kept only where a user has asked for times.
-pub(crate) struct Tracker {
-    pub(crate) depths: Depths,
+/// The times of keys and the depths by priority, for queues that track times.
+pub(super) struct Tracker {
+    pub(super) depths: Depths,
     stamps: Chunked<Stamp>,
-    /// Keys with a worker, by the time of their hand-out.
+    /// Keys in flight, by the time of their delivery.
     running: List,
     count: u64,
-    /// The sum of `started` of all running keys.
+    /// The sum of `started` of all keys in flight.
     started: u128,
-    pub(crate) queued: Histogram,
-    pub(crate) worked: Histogram,
+    pub(super) queued: Histogram,
+    pub(super) worked: Histogram,
 }
 
 impl Tracker {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             depths: Depths::new(),
             stamps: Chunked::new(),
@@ -143,20 +145,20 @@ impl Tracker {
         }
     }
 
-    /// There is a record in `slot`, of a key that was added now.
-    pub(crate) fn enroll(&mut self, slot: u32, now: Time) {
-        let stamp = Stamp { added: now, started: Time::ZERO, links: [NONE; 2] };
-        self.stamps.extend_to(slot as usize + 1, &stamp);
-        *self.stamps.get_mut(slot as usize) = stamp;
+    /// Makes the entry of a new record, whose key was added now.
+    pub(super) fn enroll(&mut self, slot: Slot, now: Time) {
+        let stamp = Stamp { added: now, started: Time::ZERO, links: [None; 2] };
+        self.stamps.extend_to(slot.index() + 1, &stamp);
+        *self.stamps.get_mut(slot.index()) = stamp;
     }
 
-    pub(crate) fn added(&mut self, slot: u32, now: Time) {
-        self.stamps.get_mut(slot as usize).added = now;
+    pub(super) fn added(&mut self, slot: Slot, now: Time) {
+        self.stamps.get_mut(slot.index()).added = now;
     }
 
-    /// The key is handed out: how long it was ready, or dirty and ready.
-    pub(crate) fn start(&mut self, slot: u32, now: Time) -> Duration {
-        let stamp = self.stamps.get_mut(slot as usize);
+    /// Records a delivery. Returns how long the key was ready.
+    pub(super) fn start(&mut self, slot: Slot, now: Time) -> Duration {
+        let stamp = self.stamps.get_mut(slot.index());
         stamp.started = now;
         let queued = now.since(stamp.added);
         self.count += 1;
@@ -166,9 +168,9 @@ impl Tracker {
         queued
     }
 
-    /// The worker is done with the key: how long it took.
-    pub(crate) fn finish(&mut self, slot: u32, now: Time) -> Duration {
-        let started = self.stamps.get(slot as usize).started;
+    /// Records the end of a delivery. Returns how long it took.
+    pub(super) fn finish(&mut self, slot: Slot, now: Time) -> Duration {
+        let started = self.stamps.get(slot.index()).started;
         self.count -= 1;
         self.started -= u128::from(started.as_nanos());
         self.running.remove(&mut Running(&mut self.stamps), slot);
@@ -177,43 +179,40 @@ impl Tracker {
         worked
     }
 
-    /// The record in `from` is in `to`, below it, from now on.
-    pub(crate) fn moved(&mut self, from: u32, to: u32, is_running: bool) {
-        let stamp = self.stamps.get(from as usize).clone();
-        *self.stamps.get_mut(to as usize) = stamp;
+    /// Follows a record from `from` to `to`.
+    pub(super) fn moved(&mut self, from: Slot, to: Slot, is_running: bool) {
+        let stamp = self.stamps.get(from.index()).clone();
+        *self.stamps.get_mut(to.index()) = stamp;
         if is_running {
             self.running.moved(&mut Running(&mut self.stamps), from, to);
         }
     }
 
-    pub(crate) fn truncate(&mut self, end: usize) {
+    pub(super) fn truncate(&mut self, end: usize) {
         self.stamps.truncate(end);
     }
 
-    pub(crate) fn added_at(&self, slot: u32) -> Time {
-        self.stamps.get(slot as usize).added
+    pub(super) fn added_at(&self, slot: Slot) -> Time {
+        self.stamps.get(slot.index()).added
     }
 
-    pub(crate) fn started_at(&self, slot: u32) -> Time {
-        self.stamps.get(slot as usize).started
+    pub(super) fn started_at(&self, slot: Slot) -> Time {
+        self.stamps.get(slot.index()).started
     }
 
-    /// The time that all running keys together have been running.
-    pub(crate) fn unfinished(&self, now: Time) -> Duration {
+    /// The sum of the times that all keys in flight have been so.
+    pub(super) fn unfinished(&self, now: Time) -> Duration {
         let sum = u128::from(now.as_nanos()) * u128::from(self.count);
         Duration::from_nanos(u64::try_from(sum.saturating_sub(self.started)).unwrap_or(u64::MAX))
     }
 
-    /// The slots of running keys, those handed out first before the others.
-    pub(crate) fn running(&self) -> impl Iterator<Item = u32> {
-        let slot = |slot: u32| if slot == NONE { None } else { Some(slot) };
-        core::iter::successors(self.running.head(), move |&at| {
-            slot(self.stamps.get(at as usize).links[1])
-        })
+    /// The slots of keys in flight, the oldest delivery first.
+    pub(super) fn running(&self) -> impl Iterator<Item = Slot> {
+        core::iter::successors(self.running.head(), |&at| self.stamps.get(at.index()).links[1])
     }
 
-    /// How long the key that was handed out first of those running has been running.
-    pub(crate) fn longest(&self, now: Time) -> Duration {
+    /// How long the oldest delivery has been in flight.
+    pub(super) fn longest(&self, now: Time) -> Duration {
         self.running.head().map_or(Duration::ZERO, |slot| now.since(self.started_at(slot)))
     }
 }
@@ -223,8 +222,8 @@ mod tests {
     use super::*;
 
     impl Tracker {
-        /// Of how many slots times are kept.
-        pub(crate) fn slots(&self) -> usize {
+        /// How many slots the side table spans.
+        pub(in crate::queue) fn slots(&self) -> usize {
             self.stamps.len()
         }
     }

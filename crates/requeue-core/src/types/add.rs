@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::Time;
+use super::time::Time;
 
 /// What an add does to a key that is waiting or has failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
@@ -48,8 +48,9 @@ pub enum When {
 /// An add with all that can be asked of it.
 ///
 /// ```
+/// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue_core::{Add, Merge};
+/// use requeue::{Add, Merge};
 ///
 /// let add = Add::after(Duration::from_secs(3)).merge(Merge::Latest).priority(10).reason(0b1);
 /// assert_eq!(add, Add::after(Duration::from_secs(3)).reason(0b1).priority(10).merge(Merge::Latest));

@@ -10,8 +10,9 @@ use core::time::Duration;
 /// [`Time::NEVER`] is the latest there is, and stays it.
 ///
 /// ```
+/// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue_core::Time;
+/// use requeue::Time;
 ///
 /// let start = Time::from_nanos(5);
 /// assert_eq!(start + Duration::from_nanos(7), Time::from_nanos(12));
@@ -41,8 +42,9 @@ impl Time {
     /// How long after `earlier` this is; zero when it is not, as when a clock went back.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
-    /// use requeue_core::Time;
+    /// use requeue::Time;
     ///
     /// let (a, b) = (Time::from_nanos(3), Time::from_nanos(8));
     /// assert_eq!(b.since(a), Duration::from_nanos(5));

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::source::{JitterSource, jitter, scaled};
 use super::{DelayFunc, DelayWithReset};
-use crate::Time;
+use crate::types::time::Time;
 
 /// Delays that grow by a factor, for a number of steps, up to a cap, each with jitter on top.
 ///
@@ -16,8 +16,9 @@ use crate::Time;
 /// Nothing panics, whatever the fields are.
 ///
 /// ```
+/// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue_core::wait::{Backoff, JitterSource};
+/// use requeue::wait::{Backoff, JitterSource};
 ///
 /// let mut source = JitterSource::new(42);
 /// let mut backoff = Backoff {
@@ -53,8 +54,9 @@ impl Backoff {
     /// It never ends: with the steps used up, it gives the last duration again and again.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
-    /// use requeue_core::wait::{Backoff, JitterSource};
+    /// use requeue::wait::{Backoff, JitterSource};
     ///
     /// let mut source = JitterSource::new(42);
     /// let second = Duration::from_secs(1);
@@ -94,8 +96,9 @@ impl Backoff {
     /// even that out unless a cap ended it early.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
-    /// use requeue_core::wait::{Backoff, JitterSource};
+    /// use requeue::wait::{Backoff, JitterSource};
     ///
     /// let backoff = Backoff {
     ///     duration: Duration::from_millis(1),
@@ -113,9 +116,10 @@ impl Backoff {
     /// The delays, without end. apimachinery's `Backoff.DelayFunc`.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
-    /// use requeue_core::Time;
-    /// use requeue_core::wait::{Backoff, BackoffManager, JitterSource};
+    /// use requeue::Time;
+    /// use requeue::wait::{Backoff, BackoffManager, JitterSource};
     ///
     /// let backoff = Backoff {
     ///     duration: Duration::from_secs(1),
@@ -136,9 +140,10 @@ impl Backoff {
     /// With a `reset` of zero every delay is a first one.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
-    /// use requeue_core::Time;
-    /// use requeue_core::wait::{Backoff, BackoffManager, JitterSource};
+    /// use requeue::Time;
+    /// use requeue::wait::{Backoff, BackoffManager, JitterSource};
     ///
     /// let second = Duration::from_secs(1);
     /// let backoff = Backoff { duration: second, factor: 2.0, steps: 9, ..Backoff::default() };
@@ -161,7 +166,8 @@ impl Backoff {
 /// The delays of a [`Backoff`], until its steps are used up; see [`Backoff::delays`].
 ///
 /// ```
-/// use requeue_core::wait::{Backoff, JitterSource};
+/// # use requeue_core as requeue;
+/// use requeue::wait::{Backoff, JitterSource};
 ///
 /// let mut none = Backoff::default().delays(JitterSource::new(42));
 /// assert_eq!(none.next(), None);

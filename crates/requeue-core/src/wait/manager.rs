@@ -5,16 +5,17 @@ use core::time::Duration;
 
 use super::Backoff;
 use super::source::{JitterSource, jitter};
-use crate::Time;
+use crate::types::time::Time;
 
 /// Says, again and again, how long a loop waits before its next round.
 ///
 /// apimachinery's `BackoffManager`, which gives a timer; here the timer is the caller's.
 ///
 /// ```
+/// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue_core::Time;
-/// use requeue_core::wait::BackoffManager;
+/// use requeue::Time;
+/// use requeue::wait::BackoffManager;
 ///
 /// /// As long as it has been since the start, so that the rounds thin out.
 /// struct AsLongAgain;
@@ -48,8 +49,9 @@ impl<M: BackoffManager + ?Sized> BackoffManager for &mut M {
 /// The delays of a [`Backoff`], without end; see [`Backoff::delay_func`].
 ///
 /// ```
-/// use requeue_core::Time;
-/// use requeue_core::wait::{Backoff, BackoffManager, JitterSource};
+/// # use requeue_core as requeue;
+/// use requeue::Time;
+/// use requeue::wait::{Backoff, BackoffManager, JitterSource};
 ///
 /// let mut delays = Backoff::default().delay_func(JitterSource::new(42));
 /// assert!(delays.backoff(Time::ZERO).is_zero());
@@ -78,9 +80,10 @@ impl BackoffManager for DelayFunc {
 /// A clock that goes back delays the next start over by as much.
 ///
 /// ```
+/// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue_core::Time;
-/// use requeue_core::wait::{Backoff, BackoffManager, JitterSource};
+/// use requeue::Time;
+/// use requeue::wait::{Backoff, BackoffManager, JitterSource};
 ///
 /// let nano = Duration::from_nanos(1);
 /// let backoff = Backoff { duration: nano, factor: 2.0, steps: 9, ..Backoff::default() };
@@ -126,9 +129,10 @@ impl BackoffManager for DelayWithReset {
 /// apimachinery's `NewExponentialBackoffManager`. A clock that goes back makes no quiet time.
 ///
 /// ```
+/// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue_core::Time;
-/// use requeue_core::wait::{BackoffManager, ExponentialBackoffManager, JitterSource};
+/// use requeue::Time;
+/// use requeue::wait::{BackoffManager, ExponentialBackoffManager, JitterSource};
 ///
 /// let second = Duration::from_secs(1);
 /// let mut manager = ExponentialBackoffManager::new(
@@ -164,9 +168,10 @@ impl ExponentialBackoffManager {
     /// delay comes on top, as [`Backoff::jitter`] says. A `max` of zero is none.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
-    /// use requeue_core::Time;
-    /// use requeue_core::wait::{BackoffManager, ExponentialBackoffManager, JitterSource};
+    /// use requeue::Time;
+    /// use requeue::wait::{BackoffManager, ExponentialBackoffManager, JitterSource};
     ///
     /// let (second, reset) = (Duration::from_secs(1), Duration::from_secs(60));
     /// let source = JitterSource::new(42);
@@ -203,9 +208,10 @@ impl BackoffManager for ExponentialBackoffManager {
 /// apimachinery's `NewJitteredBackoffManager`.
 ///
 /// ```
+/// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue_core::Time;
-/// use requeue_core::wait::{BackoffManager, JitterSource, JitteredBackoffManager};
+/// use requeue::Time;
+/// use requeue::wait::{BackoffManager, JitterSource, JitteredBackoffManager};
 ///
 /// let second = Duration::from_secs(1);
 /// let mut manager = JitteredBackoffManager::new(second, 0.1, JitterSource::new(42));
@@ -223,9 +229,10 @@ impl JitteredBackoffManager {
     /// Every `duration`; with a `jitter` of 0, below, or NaN, exactly so.
     ///
     /// ```
+    /// # use requeue_core as requeue;
     /// use core::time::Duration;
-    /// use requeue_core::Time;
-    /// use requeue_core::wait::{BackoffManager, JitterSource, JitteredBackoffManager};
+    /// use requeue::Time;
+    /// use requeue::wait::{BackoffManager, JitterSource, JitteredBackoffManager};
     ///
     /// let second = Duration::from_secs(1);
     /// let mut exact = JitteredBackoffManager::new(second, 0.0, JitterSource::new(42));

@@ -9,7 +9,8 @@ use core::time::Duration;
 /// whole process.
 ///
 /// ```
-/// use requeue_core::wait::JitterSource;
+/// # use requeue_core as requeue;
+/// use requeue::wait::JitterSource;
 ///
 /// let (mut one, mut other) = (JitterSource::new(42), JitterSource::new(42));
 /// assert_eq!(one.next_u64(), other.next_u64());
@@ -24,7 +25,8 @@ impl JitterSource {
     /// The source that follows from `seed`; every seed is a good one, 0 too.
     ///
     /// ```
-    /// use requeue_core::wait::JitterSource;
+    /// # use requeue_core as requeue;
+    /// use requeue::wait::JitterSource;
     ///
     /// assert_ne!(JitterSource::new(0).next_u64(), JitterSource::new(1).next_u64());
     /// ```
@@ -36,7 +38,8 @@ impl JitterSource {
     /// The next number: each of the 2⁶⁴ is as likely as any other. Never panics.
     ///
     /// ```
-    /// use requeue_core::wait::JitterSource;
+    /// # use requeue_core as requeue;
+    /// use requeue::wait::JitterSource;
     ///
     /// assert_eq!(JitterSource::new(1_234_567).next_u64(), 6_457_827_717_110_365_317);
     /// ```
@@ -52,7 +55,8 @@ impl JitterSource {
     /// `rand.Float64`. Never panics.
     ///
     /// ```
-    /// use requeue_core::wait::JitterSource;
+    /// # use requeue_core as requeue;
+    /// use requeue::wait::JitterSource;
     ///
     /// let unit = JitterSource::new(7).unit();
     /// assert!((0.0..1.0).contains(&unit));
@@ -88,8 +92,9 @@ impl JitterSource {
 /// nothing panics. apimachinery's `Jitter`.
 ///
 /// ```
+/// # use requeue_core as requeue;
 /// use core::time::Duration;
-/// use requeue_core::wait::{JitterSource, jitter};
+/// use requeue::wait::{JitterSource, jitter};
 ///
 /// let second = Duration::from_secs(1);
 /// let mut source = JitterSource::new(42);

@@ -1,6 +1,6 @@
 //! Ends of hand-outs, and tickets that have no effect any more.
 
-use requeue_core::{Finish, Finished, Ticket};
+use requeue_core::{Finish, Finished, Queue, Ticket, Time};
 
 use super::{Lockstep, inside, pick};
 use crate::model::Ended;
@@ -33,7 +33,7 @@ impl Lockstep {
         let (how, now) = (finish(how, requeue_core::Asked::default()), self.now);
         let Some(core) = self.attempt(|queue| queue.finish(&ticket, how, now)) else { return };
         assert!(core.is_none(), "stale");
-        assert!(!self.queue.give_up(&ticket), "stale");
+        assert!(!self.queue.detach(&ticket), "stale");
         assert!(!self.queue.is_dirty(&ticket), "stale");
         self.model.promote(self.now, 256);
     }
@@ -44,15 +44,23 @@ impl Lockstep {
         for bit in 0..u64::BITS {
             let Some(before) = epoch.checked_sub((1 << bit) + 1) else { break };
             let Some(Some(stale)) = self.ended.get(before as usize) else { continue };
-            assert_eq!(self.queue.finish_plain(stale, Finish::Succeed, self.now), None, "stale");
-            assert!(!self.queue.give_up(stale), "stale");
+            // At the start of time no other key is due.
+            assert!(self.queue.finish(stale, Finish::Succeed, Time::ZERO).is_none(), "stale");
+            assert!(!self.queue.detach(stale), "stale");
         }
     }
 
     pub(super) fn done(&mut self, key: u32) {
         let by = Key(key);
         let (hash, now) = (self.setup.hash(key), self.now);
-        let Some(core) = self.attempt(|queue| queue.done(&by, hash, now)) else { return };
+        let done = |queue: &mut Queue<Key>| match queue.detached(&by, hash) {
+            Some(ticket) => queue.finish(&ticket, Finish::Done, now),
+            None => {
+                queue.promote(now, 256);
+                None
+            }
+        };
+        let Some(core) = self.attempt(done) else { return };
         let model = self.model.done(&key, self.now);
         if model.is_some()
             && let Some((out, _)) = self.live.iter().find(|live| live.1 == key)

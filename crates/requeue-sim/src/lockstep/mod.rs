@@ -6,7 +6,9 @@ mod setup;
 
 use std::collections::BTreeSet;
 
-use requeue_core::{Config, Cursor, Ending, Group, HandOut, Order, Queue, Ticket, Time};
+use requeue_core::{
+    Config, Cursor, Delivery, Ending, Group, Operation, Order, Queue, Ticket, Time,
+};
 
 use self::setup::TestOrder;
 pub use self::setup::{Mode, Setup};
@@ -20,7 +22,7 @@ pub struct Lockstep {
     model: Model<u32>,
     now: Time,
     /// Hand-outs that have not ended.
-    live: Vec<(HandOut<Key>, u32)>,
+    live: Vec<(Delivery<Key>, u32)>,
     /// By epoch, counted from 1: the tickets of hand-outs that have ended.
     ended: Vec<Option<Ticket>>,
     /// The fuse of the next operation: see [`Op::Break`].
@@ -76,7 +78,7 @@ impl Lockstep {
     #[must_use]
     pub fn essence(&self, cap: u64) -> impl Ord + use<> {
         let asked =
-            |(out, key): &(HandOut<Key>, u32)| (*key, out.asked.reasons, out.asked.priority);
+            |(out, key): &(Delivery<Key>, u32)| (*key, out.asked.reasons, out.asked.priority);
         let asked: Vec<_> = self.live.iter().map(asked).collect();
         (self.model.essence(self.now, cap), asked)
     }
@@ -136,7 +138,7 @@ impl Lockstep {
             Op::GiveUp(which) => {
                 if let Some((out, _)) = pick(&self.live, which) {
                     let ticket = out.ticket;
-                    assert!(self.queue.give_up(&ticket));
+                    assert!(self.queue.detach(&ticket));
                     assert!(self.model.give_up(ticket.epoch()));
                 }
             }
@@ -183,7 +185,7 @@ impl Lockstep {
         let (hash, team) = (self.setup.hash(key), self.setup.team(key));
         let group = Group::new(team.id).weight(team.weight);
         let add = ask.to_add();
-        let needs = add.is_delayed() || self.queue.add_needs_now();
+        let needs = self.queue.needs_now(Operation::Add(&add));
         let now = self.queue_now(needs);
         let knew = self.model.knows(&key);
         let by = Key(key);
@@ -204,7 +206,7 @@ impl Lockstep {
     }
 
     fn get(&mut self) -> Option<u32> {
-        let now = self.queue_now(self.queue.get_needs_now());
+        let now = self.queue_now(self.queue.needs_now(Operation::Get));
         let setup = self.setup;
         let has_order = matches!(setup.rules.ranking, Ranking::Stack { .. });
         let taken = self.attempt(|queue| {

@@ -37,7 +37,9 @@ impl Kind {
         seed: u64,
     ) -> Result<Queue<Name, FixedState>, BuildError> {
         let builder = Queue::builder().clock(clock).hasher(HASHER);
-        let backoff = BackoffLimiter::with_hasher(seed, HASHER);
+        let backoff =
+            BackoffLimiter::with_hasher(Duration::from_millis(5), Duration::from_secs(300), HASHER)
+                .seed(seed);
         match self {
             Self::Plain => builder.limiter(client_go()),
             Self::Held => builder.early_add(EarlyAdd::Hold).limiter(backoff).track_times(),

@@ -12,7 +12,7 @@ fn at(nanos: u64) -> Time {
 }
 
 fn limiter(base: Duration, cap: Duration) -> BackoffLimiter<u32> {
-    BackoffLimiter::new(42).base(base).cap(cap)
+    BackoffLimiter::new(base, cap).seed(42)
 }
 
 /// Delays of a key that fails whenever its time has come.
@@ -26,7 +26,7 @@ fn punctual<const N: usize>(limiter: &mut BackoffLimiter<u32>, mut now: Time) ->
 
 #[test]
 fn a_key_that_fails_when_its_time_has_come_backs_off_to_the_cap() {
-    let delays = punctual::<20>(&mut BackoffLimiter::new(42), Time::ZERO);
+    let delays = punctual::<20>(&mut BackoffLimiter::default().seed(42), Time::ZERO);
     for (n, delay) in delays.into_iter().enumerate() {
         let longest = (Duration::from_millis(5) * (1 << n)).min(300 * SECOND);
         assert!(longest / 2 <= delay && delay <= longest, "{delay:?} at {n}");
@@ -99,7 +99,7 @@ fn what_has_expired_is_swept_in_steps_and_memory_comes_back() {
         before = limiter.len();
     }
     assert_eq!(limiter.len(), 1);
-    let (slots, places) = limiter.waits.room();
+    let (slots, places) = limiter.waits.capacity();
     assert!(slots <= 512 && places <= 64 * 12, "{slots} {places}");
 }
 
@@ -180,7 +180,7 @@ fn absurd_parameters_are_defined() {
 #[test]
 fn one_seed_gives_one_sequence_whatever_the_hasher() {
     let run = || {
-        let mut limiter = BackoffLimiter::new(7).cap(SECOND);
+        let mut limiter = BackoffLimiter::new(Duration::from_millis(5), SECOND).seed(7);
         let delays: [Duration; 300] =
             core::array::from_fn(|i| limiter.delay(&(i % 90), at(i as u64 * 100_000_000)));
         delays
@@ -241,7 +241,7 @@ fn op(backwards: bool) -> impl Strategy<Value = Op> {
 
 fn check(base: u64, cap: u64, seed: u64, ops: &[Op]) -> Result<(), TestCaseError> {
     let (base, cap) = (Duration::from_nanos(base), Duration::from_nanos(cap));
-    let mut limiter = BackoffLimiter::new(seed).base(base).cap(cap);
+    let mut limiter = BackoffLimiter::new(base, cap).seed(seed);
     let mut model = Model::default();
     let mut now = 10_000;
     for op in ops {
@@ -304,7 +304,7 @@ proptest! {
         base: u64, cap: u64, seed: u64, times in prop::collection::vec(any::<u64>(), 0..40),
     ) {
         let (base, cap) = (Duration::from_secs(base), Duration::from_nanos(cap));
-        let mut limiter = BackoffLimiter::new(seed).base(base).cap(cap);
+        let mut limiter = BackoffLimiter::new(base, cap).seed(seed);
         for now in times {
             let delay = limiter.delay(&(now % 3), at(now));
             prop_assert!(NANO <= delay && delay <= limiter.longest());

@@ -10,20 +10,22 @@ use foldhash::fast::RandomState;
 use proptest::prelude::*;
 
 use super::*;
-use crate::chunked::CHUNK;
+use crate::memory::chunked::CHUNK;
 
 type Table = KeyTable<u16, u32, RandomState>;
 
 impl<K, V, S> KeyTable<K, V, S> {
     /// Slots that have memory, and places in lines of the index.
-    pub(in crate::limiter) fn room(&self) -> (usize, usize) {
-        self.noted.as_ref().map_or((0, 0), |noted| (noted.entries.room(), noted.index.room()))
+    pub(in crate::limiter) fn capacity(&self) -> (usize, usize) {
+        self.noted
+            .as_ref()
+            .map_or((0, 0), |noted| (noted.entries.capacity(), noted.index.capacity()))
     }
 
     /// Far more than there are entries would be a leak: what is left of chunks that were full, and
     /// some that are at hand.
     fn assert_small(&self) {
-        let (slots, places) = self.room();
+        let (slots, places) = self.capacity();
         assert!(slots <= 4 * self.len() + 2 * CHUNK, "{slots} slots for {}", self.len());
         assert!(places <= 8 * self.len() + 2 * 64 * 12, "{places} places for {}", self.len());
     }
@@ -129,7 +131,7 @@ fn memory_comes_back() {
     for key in 0..50_000 {
         table.remove(&key);
     }
-    let (slots, places) = table.room();
+    let (slots, places) = table.capacity();
     assert!(slots <= CHUNK && places <= 64 * 12, "{slots} {places}");
 }
 
@@ -150,7 +152,7 @@ fn memory_comes_back_while_a_few_keys_stay_everywhere() {
 
 #[test]
 fn a_small_table_is_small() {
-    let (slots, places) = with_keys(0..20).room();
+    let (slots, places) = with_keys(0..20).capacity();
     assert!(slots <= 32 && places <= 64, "{slots} {places}");
 }
 
@@ -174,7 +176,7 @@ fn a_sweep_in_steps_comes_to_all() {
     // Some parts are dense, some are not.
     table.retain(|key, _| key % 16 == 0 || (10_000..20_000).contains(key));
     let (mut seen, mut hand) = (BTreeSet::new(), 0);
-    let steps = table.len() / 2 + table.room().0 / CHUNK + 1;
+    let steps = table.len() / 2 + table.capacity().0 / CHUNK + 1;
     for _ in 0..steps {
         let mut looks = 0;
         hand = table.sweep(hand, 2, |&key, _| {
@@ -192,11 +194,11 @@ fn a_step_of_a_sweep_passes_a_few_chunks_at_most() {
     let mut table = with_keys(0..20_000);
     // Whole chunks have gone, and there are still enough entries for nothing to be moved.
     table.retain(|&key, _| usize::from(key) < CHUNK || usize::from(key) >= 37 * CHUNK);
-    let (mut hand, mut steps) = (CHUNK as u32, 0);
-    while hand < 37 * CHUNK as u32 {
+    let (mut hand, mut steps) = (CHUNK, 0);
+    while hand < 37 * CHUNK {
         let before = hand;
         hand = table.sweep(hand, 2, |_, _| true);
-        assert!(hand - before <= 3 * CHUNK as u32, "from {before} to {hand}");
+        assert!(hand - before <= 3 * CHUNK, "from {before} to {hand}");
         steps += 1;
     }
     assert_eq!(steps, 12);

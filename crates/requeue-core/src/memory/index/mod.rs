@@ -11,35 +11,44 @@
 //! touches a few hundred keys, of which half stay where they are and the others keep their line and
 //! place in the new segment.
 
-mod line;
+mod bucket;
 mod segment;
 
 use alloc::vec::Vec;
 
-pub(crate) use self::segment::{AWAY, Found, Place};
 use self::segment::{BITS, FULL, Segment};
-use crate::chunked::give_back;
-use crate::slab::Slab;
+pub(crate) use self::segment::{Found, Position};
+use super::chunked::give_back;
+use super::slab::Slab;
+use crate::types::slot::Slot;
 
-/// Lines of a segment.
-const LINES: usize = 1 << BITS;
-/// How many segments the caches next to a processor hold.
+/// Buckets of a segment.
+const BUCKETS: usize = 1 << BITS;
+/// How many segments the processor's nearest caches hold.
 const CACHED: usize = 64;
 
-/// What lies in the slots: it knows its hash, and keeps where the index has it.
+/// A record: it stores the hash of its key, and its position in the index.
 pub(crate) trait Indexed {
     fn hash(&self) -> u32;
-    fn place(&self) -> Place;
-    fn set_place(&mut self, place: Place);
+    fn position(&self) -> Position;
+    fn set_position(&mut self, position: Position);
+}
+
+/// A key's hash as records store it. Every bit depends on all bits of `hash`, so that hashes that differ
+/// in few bits choose different segments, buckets and tags.
+pub(crate) const fn fold(hash: u64) -> u32 {
+    let product = hash as u128 * 0x9E37_79B9_7F4A_7C15;
+    (product ^ product >> 64) as u32
 }
 
 pub(crate) struct Index {
     segments: Vec<Segment>,
-    /// The number of segments, rounded down to a power of two: those beyond have come by splits of
-    /// the first ones.
+    /// The number of segments, rounded down to a power of two. The segments from there on were split
+    /// off the first ones.
     half: u32,
-    /// With more keys, the next segment is split; with fewer, the last one merged.
+    /// With more keys than this, the next segment is split.
     most: usize,
+    /// With fewer keys than this, the last segment is merged.
     least: usize,
 }
 
@@ -48,21 +57,21 @@ impl Index {
         Self { segments: Vec::new(), half: 1, most: 0, least: 0 }
     }
 
-    /// Where the segment of keys with `hash` is.
+    /// The segment of keys with `hash`.
     #[inline]
     const fn at(&self, hash: u32) -> usize {
         let at = hash & (self.half * 2 - 1);
-        // Its segment may be one that has not been split yet.
+        // The segment may not have been split yet.
         if at as usize >= self.segments.len() { (at ^ self.half) as usize } else { at as usize }
     }
 
-    /// Whether there is more of it than the caches next to a processor hold.
+    /// Whether it is larger than the processor's nearest caches, so that prefetching pays.
     #[inline]
     pub(crate) const fn is_large(&self) -> bool {
         self.segments.len() > CACHED
     }
 
-    /// Has the processor fetch the line of `hash`.
+    /// Has the processor fetch the first bucket of `hash`.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u32) {
         if let Some(segment) = self.segments.get(self.at(hash)) {
@@ -77,12 +86,12 @@ impl Index {
         records: &Slab<T>,
         hash: u32,
         mut is: impl FnMut(&T) -> bool,
-    ) -> Option<u32> {
+    ) -> Option<Slot> {
         self.segments.get(self.at(hash))?.probe(hash, |slot| is(records.get(slot)))
     }
 
-    /// What the first line of the way of `hash` says: the slot of a record for which `is` holds, or
-    /// where one can be noted at once, if there is none.
+    /// Looks up `hash` in one bucket: finds the slot of a record for which `is` holds, or a free place
+    /// for a new one.
     #[inline(always)]
     pub(crate) fn glance<T: Indexed>(
         &mut self,
@@ -98,43 +107,43 @@ impl Index {
         }
     }
 
-    /// Notes the record in `slot`, which has just been put there.
-    pub(crate) fn insert<T: Indexed>(&mut self, records: &mut Slab<T>, hash: u32, slot: u32) {
+    /// Inserts the record in `slot`, which was inserted into `records` just before.
+    pub(crate) fn insert<T: Indexed>(&mut self, records: &mut Slab<T>, hash: u32, slot: Slot) {
         if records.len() > self.most {
             self.grow(records);
         }
         let at = self.at(hash);
-        self.segments[at].note(records, slot);
+        self.segments[at].insert(records, slot);
     }
 
-    /// Takes out what is noted of a record that was in `slot`.
+    /// Removes a record that was removed from `slot` just before.
     #[inline]
     pub(crate) fn remove<T: Indexed>(
         &mut self,
         records: &mut Slab<T>,
-        slot: u32,
+        slot: Slot,
         hash: u32,
-        place: Place,
+        position: Position,
     ) {
         let at = self.at(hash);
-        self.segments[at].take_out(hash, slot, place);
+        self.segments[at].remove(hash, slot, position);
         self.fit(records);
     }
 
-    /// Takes out what is noted of the record with `hash` for which `is` holds, and says which slot it
-    /// is in. The record is to be removed, and then [`fit`](Self::fit) called.
+    /// Removes the record with `hash` for which `is` holds, and returns its slot. The caller then
+    /// removes it from `records` and calls [`fit`](Self::fit).
     #[inline]
     pub(crate) fn take<T: Indexed>(
         &mut self,
         records: &Slab<T>,
         hash: u32,
         mut is: impl FnMut(&T) -> bool,
-    ) -> Option<u32> {
+    ) -> Option<Slot> {
         let at = self.at(hash);
         self.segments.get_mut(at)?.take(hash, |slot| is(records.get(slot)))
     }
 
-    /// A record has gone.
+    /// Shrinks the index if records were removed.
     #[inline]
     pub(crate) fn fit<T: Indexed>(&mut self, records: &mut Slab<T>) {
         if records.len() < self.least {
@@ -142,12 +151,12 @@ impl Index {
         }
     }
 
-    /// The record that was in `from` is in `to`.
-    pub(crate) fn moved<T: Indexed>(&mut self, records: &Slab<T>, from: u32, to: u32) {
+    /// Replaces the slot of a record that was moved from `from` to `to`.
+    pub(crate) fn moved<T: Indexed>(&mut self, records: &Slab<T>, from: Slot, to: Slot) {
         let record = records.get(to);
         let hash = record.hash();
         let at = self.at(hash);
-        self.segments[at].change(hash, from, record.place(), to);
+        self.segments[at].replace(hash, from, record.position(), to);
     }
 
     #[cold]
@@ -159,39 +168,44 @@ impl Index {
             let new = self.segments[next].split(self.half, records);
             self.segments.push(new);
         }
-        self.measure();
+        self.update_bounds();
     }
 
     #[cold]
     fn shrink<T: Indexed>(&mut self, records: &mut Slab<T>) {
         let Some(last) = self.segments.pop() else { return };
-        self.measure();
+        self.update_bounds();
         let into = self.segments.len() - self.half as usize;
         for slot in last.slots() {
-            self.segments[into].note(records, slot);
+            self.segments[into].insert(records, slot);
         }
         give_back(&mut self.segments);
     }
 
-    /// How many keys are right for so many segments.
+    /// Sets the numbers of keys at which the next segment is split or the last one merged.
     ///
-    /// All are split while those that have not been go from `FULL` keys a line to one more. They are
-    /// merged when there are fewer than three for two lines.
-    fn measure(&mut self) {
+    /// A round of splits takes place while the average goes from `FULL` keys a bucket to one more.
+    /// Segments are merged below three keys for two buckets.
+    fn update_bounds(&mut self) {
         let segments = self.segments.len();
         self.half = 1 << segments.ilog2();
         let split = segments - self.half as usize;
-        self.most = LINES * (self.half as usize * FULL as usize + split);
-        self.least = if segments > 1 { LINES * segments * 3 / 2 } else { 0 };
+        self.most = BUCKETS * (self.half as usize * FULL as usize + split);
+        self.least = if segments > 1 { BUCKETS * segments * 3 / 2 } else { 0 };
     }
 
-    /// Calls `visit` with the slots of all records whose rank is at least `from`, in about the order
-    /// of their ranks, and perhaps with others, until it has seen `limit` of them. Returns the rank
-    /// up to which it has seen all; `None` if it has seen all there are.
+    /// Calls `visit` for the records of whole segments, from the segment of rank `from` on, until it
+    /// has seen at least `limit` records. Returns the rank before which it has seen all; `None` at the
+    /// end.
     ///
-    /// A hash's rank is its bits in reverse: of the keys of a segment, whatever splits have made it,
-    /// no other segment has one in between.
-    pub(crate) fn visit(&self, from: u32, limit: usize, mut visit: impl FnMut(u32)) -> Option<u32> {
+    /// The rank of a hash is its bits in reverse. The ranks of a segment are a contiguous range,
+    /// whatever splits have made it, so that a walk by rank is stable while the index grows.
+    pub(crate) fn visit(
+        &self,
+        from: u32,
+        limit: usize,
+        mut visit: impl FnMut(Slot),
+    ) -> Option<u32> {
         let mut from = from;
         let mut seen = 0;
         loop {

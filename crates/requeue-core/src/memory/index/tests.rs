@@ -1,5 +1,5 @@
 use super::*;
-use crate::record::Record;
+use crate::types::slot::Id;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -7,17 +7,42 @@ use core::cell::Cell;
 use proptest::prelude::*;
 
 impl Index {
-    /// How many places there are.
-    pub(crate) fn room(&self) -> usize {
-        self.segments.iter().map(Segment::room).sum()
+    pub(crate) fn capacity(&self) -> usize {
+        self.segments.iter().map(Segment::capacity).sum()
+    }
+}
+
+struct Record {
+    key: u32,
+    hash: u32,
+    position: Position,
+}
+
+impl Record {
+    const fn new(key: u32, hash: u32) -> Self {
+        Self { key, hash, position: Position::OVERFLOWED }
+    }
+}
+
+impl Indexed for Record {
+    fn hash(&self) -> u32 {
+        self.hash
+    }
+
+    fn position(&self) -> Position {
+        self.position
+    }
+
+    fn set_position(&mut self, position: Position) {
+        self.position = position;
     }
 }
 
 struct Case {
     index: Index,
-    records: Slab<Record<u32>>,
+    records: Slab<Record>,
     /// By slot.
-    model: BTreeMap<u32, u32>,
+    model: BTreeMap<Slot, u32>,
     hash_of: fn(u32) -> u32,
 }
 
@@ -31,7 +56,7 @@ impl Case {
         let found = self.index.probe(&self.records, hash, |record| record.key == key);
         if let Some(slot) = found {
             match self.index.glance(&self.records, hash, |record| record.key == key) {
-                Found::Room(_) => panic!("{key} is there"),
+                Found::Free(_) => panic!("{key} is there"),
                 Found::Slot(at) => assert_eq!(at, slot),
                 Found::Unclear => {}
             }
@@ -41,11 +66,11 @@ impl Case {
         let mut record = Record::new(key, hash);
         let found = self.index.glance(&self.records, hash, |record| record.key == key);
         let slot = match found {
-            Found::Slot(slot) => panic!("{key} is not there, and not in {slot}"),
-            Found::Room(room) => {
-                record.place = room.place();
+            Found::Slot(slot) => panic!("{key} is not there, and not in {slot:?}"),
+            Found::Free(free) => {
+                record.position = free.position();
                 let slot = self.records.insert(record);
-                room.put(hash, slot);
+                free.put(hash, slot);
                 slot
             }
             Found::Unclear => {
@@ -57,10 +82,10 @@ impl Case {
         self.model.insert(slot, key);
     }
 
-    fn remove(&mut self, slot: u32) {
+    fn remove(&mut self, slot: Slot) {
         let key = self.model.remove(&slot).unwrap();
         let record = self.records.remove(slot);
-        self.index.remove(&mut self.records, slot, record.hash, record.place);
+        self.index.remove(&mut self.records, slot, record.hash, record.position);
         assert_eq!(record.key, key);
         let (index, model) = (&mut self.index, &mut self.model);
         if self.records.is_sparse() {
@@ -93,7 +118,7 @@ impl Case {
             for slot in page {
                 let rank = self.records.get(slot).hash.reverse_bits();
                 if rank >= at && from.is_none_or(|bound| rank < bound) {
-                    assert!(seen.insert(slot, ()).is_none(), "{slot} twice");
+                    assert!(seen.insert(slot, ()).is_none(), "{slot:?} twice");
                 }
             }
         }
@@ -103,7 +128,7 @@ impl Case {
 
 const HASHES: [fn(u32) -> u32; 5] = [
     |key| key.wrapping_mul(0x9E37_79B1),
-    // Alike; in the last line; in one segment; in the first line and the last.
+    // Alike; in the last bucket; in one segment; in the first bucket and the last.
     |_| 7,
     |key| u32::MAX - key % 3,
     |key| key << 16,
@@ -146,7 +171,7 @@ fn grows_and_shrinks_with_what_it_holds() {
         case.add(key);
     }
     case.check();
-    assert!(case.index.segments.len() > 3000 / LINES / 8);
+    assert!(case.index.segments.len() > 3000 / BUCKETS / 8);
     while let Some(&slot) = case.model.keys().next_back() {
         case.remove(slot);
     }
@@ -154,10 +179,10 @@ fn grows_and_shrinks_with_what_it_holds() {
     assert_eq!(case.index.segments.len(), 1);
 }
 
-/// Counts how often it is asked for, and told, something.
+/// Counts how often it is read or written.
 struct Counted {
     hash: u32,
-    place: Cell<Place>,
+    position: Cell<Position>,
     asked: Rc<Cell<usize>>,
 }
 
@@ -173,14 +198,14 @@ impl Indexed for Counted {
         self.hash
     }
 
-    fn place(&self) -> Place {
+    fn position(&self) -> Position {
         self.count();
-        self.place.get()
+        self.position.get()
     }
 
-    fn set_place(&mut self, place: Place) {
+    fn set_position(&mut self, position: Position) {
         self.count();
-        self.place.set(place);
+        self.position.set(position);
     }
 }
 
@@ -189,20 +214,37 @@ fn no_step_of_growing_or_shrinking_touches_more_than_a_few_hundred() {
     let asked = Rc::new(Cell::new(0));
     let (mut index, mut slab, mut worst) = (Index::new(), Slab::new(false), 0);
     let hash_of = HASHES[0];
-    // A segment has 64 lines of about seven keys, and each is asked once, told once at most.
-    let most = 2 * LINES * 8;
+    // A segment has 64 buckets of about seven keys, and each key is read once and written once at most.
+    let most = 2 * BUCKETS * 8;
     for key in 0..300_000 {
         let hash = hash_of(key);
-        let slot = slab.insert(Counted { hash, place: Cell::new(AWAY), asked: asked.clone() });
+        let slot = slab.insert(Counted {
+            hash,
+            position: Cell::new(Position::OVERFLOWED),
+            asked: asked.clone(),
+        });
         index.insert(&mut slab, hash, slot);
         worst = worst.max(asked.take());
     }
-    assert!((LINES..=most).contains(&worst), "{worst} to grow");
+    assert!((BUCKETS..=most).contains(&worst), "{worst} to grow");
     worst = 0;
-    for slot in 0..300_000 {
+    for slot in (0..300_000).map(Id::new) {
         let counted = slab.remove(slot);
-        index.remove(&mut slab, slot, counted.hash, counted.place.get());
+        index.remove(&mut slab, slot, counted.hash, counted.position.get());
         worst = worst.max(asked.take());
     }
-    assert!((LINES..=most).contains(&worst), "{worst} to shrink");
+    assert!((BUCKETS..=most).contains(&worst), "{worst} to shrink");
+}
+
+/// The upper bits of a hash choose the bucket, the lower ones the segment, seven between them the tag.
+#[test]
+fn hashes_that_differ_in_few_bits_differ_in_all_parts() {
+    for shift in 0..=52 {
+        for part in [0, 10, 19, 20] {
+            let parts = (0..4096).map(|n: u64| fold(n << shift) >> part & 0xFFF);
+            let distinct = parts.collect::<alloc::collections::BTreeSet<_>>().len();
+            // 2589 if they were drawn at random.
+            assert!(distinct > 1500, "{distinct} of 4096, shifted {shift}, from bit {part}");
+        }
+    }
 }

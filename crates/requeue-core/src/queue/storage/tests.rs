@@ -3,8 +3,9 @@ use core::time::Duration;
 use alloc::vec::Vec;
 
 use super::*;
-use crate::chunked::CHUNK;
-use crate::{Config, Finish, Group, Order};
+use crate::memory::chunked::CHUNK;
+use crate::queue::Config;
+use crate::{Add, Finish, Group, Order, Time};
 
 const KEYS: u32 = 64 * CHUNK as u32;
 
@@ -88,7 +89,7 @@ fn groups_without_keys_are_forgotten() {
     let mut queue = Queue::new(Config { fair: true, ..Config::default() });
     for key in 0..100_u32 {
         let _ = queue.add(key, u64::from(key), Add::now(), Group::new(key.into()), Time::ZERO);
-        assert_eq!(queue.ready.lanes().map(crate::order::Lanes::groups), Some(1));
+        assert_eq!(queue.ready.groups().map(crate::order::Fair::groups), Some(1));
         let out = queue.get(Time::ZERO).expect("one is ready");
         let _ = queue.finish(&out.ticket, Finish::Done, Time::ZERO);
     }

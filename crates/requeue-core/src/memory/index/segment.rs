@@ -1,0 +1,347 @@
+//! A part of the index: the buckets of the keys whose hashes end in the same bits.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::num::NonZeroU8;
+
+use super::Indexed;
+use super::bucket::{self, Bucket, WIDTH, WORDS};
+use crate::memory::prefetch::prefetch;
+use crate::memory::slab::Slab;
+use crate::types::slot::Slot;
+
+/// A segment has 2 to the power of this many buckets, once there are several segments: 4 KiB.
+pub(super) const BITS: u32 = 6;
+/// How many of a bucket's twelve places are taken on average when a small segment is full.
+pub(super) const FULL: u32 = 7;
+/// The same for a segment of the usual size, which has so many keys only where hashes are alike.
+const CRAMMED: u32 = 10;
+
+/// The position of a key's slot in the index. Each record stores its own, so that the slot of most
+/// keys is removed without a search. It is stored as `2 place + 1`, as a [`Slot`] is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct Position(NonZeroU8);
+
+impl Position {
+    /// The slot is in another bucket than the first one of its probe sequence.
+    pub(crate) const OVERFLOWED: Self = Self::at(15);
+
+    /// The slot is in the first bucket of its probe sequence, in `place`.
+    #[inline]
+    const fn at(place: usize) -> Self {
+        match NonZeroU8::new((place as u8) << 1 | 1) {
+            Some(bits) => Self(bits),
+            None => Self(NonZeroU8::MIN),
+        }
+    }
+
+    #[inline]
+    const fn place(self) -> usize {
+        (self.0.get() >> 1) as usize
+    }
+}
+
+pub(super) struct Segment {
+    words: Vec<u64>,
+    /// The word at which the first bucket begins, whose address is a multiple of 64.
+    base: u8,
+    /// There are 2 to the power of this many buckets.
+    bits: u8,
+    /// How many more keys it takes before it is doubled.
+    left: u32,
+}
+
+/// The result of a lookup in the first bucket alone.
+#[must_use]
+pub(crate) enum Found<'a> {
+    /// The slot of the key.
+    Slot(Slot),
+    /// The key is not in the index, and this place is free for it.
+    Free(FreePlace<'a>),
+    /// The key may be in a later bucket, or the table has to grow first.
+    Unclear,
+}
+
+/// A free place in the first bucket of a key's probe sequence.
+#[must_use]
+pub(crate) struct FreePlace<'a> {
+    bucket: &'a mut Bucket,
+    left: &'a mut u32,
+    place: usize,
+}
+
+impl FreePlace<'_> {
+    /// The position for the record to store.
+    #[inline]
+    pub(crate) const fn position(&self) -> Position {
+        Position::at(self.place)
+    }
+
+    #[inline]
+    pub(crate) fn put(self, hash: u32, slot: Slot) {
+        bucket::put(self.bucket, self.place, hash, slot);
+        *self.left -= 1;
+    }
+}
+
+impl Segment {
+    pub(super) fn new(bits: u32) -> Self {
+        let buckets = 1 << bits;
+        let words = vec![0; buckets * WORDS + WORDS - 1];
+        let base = (words.as_ptr() as usize).wrapping_neg() % 64 / 8;
+        let base = base.min(WORDS - 1) as u8;
+        Self { words, base, bits: bits as u8, left: Self::most(bits) }
+    }
+
+    const fn most(bits: u32) -> u32 {
+        let full = if bits < BITS { FULL } else { CRAMMED };
+        full << bits
+    }
+
+    const fn bits(&self) -> u32 {
+        self.bits as u32
+    }
+
+    const fn len(&self) -> usize {
+        1 << self.bits
+    }
+
+    #[inline]
+    fn bucket(&self, at: usize) -> &Bucket {
+        let start = self.base as usize + at * WORDS;
+        match self.words[start..].first_chunk() {
+            Some(words) => words,
+            None => unreachable!("there is no bucket {at}"),
+        }
+    }
+
+    #[inline]
+    fn bucket_mut(&mut self, at: usize) -> &mut Bucket {
+        let start = self.base as usize + at * WORDS;
+        match self.words[start..].first_chunk_mut() {
+            Some(words) => words,
+            None => unreachable!("there is no bucket {at}"),
+        }
+    }
+
+    /// The first bucket of the probe sequence of `hash`. The upper bits of the hash choose it, as the
+    /// lower ones choose the segment.
+    #[inline]
+    const fn first(&self, hash: u32) -> usize {
+        (((hash as u64) << self.bits) >> 32) as usize
+    }
+
+    const fn next(&self, at: usize) -> usize {
+        (at + 1) & (self.len() - 1)
+    }
+
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u32) {
+        prefetch(&self.words, self.base as usize + self.first(hash) * WORDS);
+    }
+
+    /// Looks up `hash` in the first bucket alone. No free place is found where the index is `full`.
+    #[inline(always)]
+    pub(super) fn glance(
+        &mut self,
+        hash: u32,
+        full: bool,
+        mut is: impl FnMut(Slot) -> bool,
+    ) -> Found<'_> {
+        let start = self.base as usize + self.first(hash) * WORDS;
+        let Some(bucket) = self.words[start..].first_chunk_mut() else { return Found::Unclear };
+        for place in bucket::matching(bucket, hash) {
+            if let Some(slot) = bucket::slot(bucket, place)
+                && is(slot)
+            {
+                return Found::Slot(slot);
+            }
+        }
+        match bucket::free(bucket).first() {
+            Some(place) if !full && self.left > 0 && !bucket::has_overflowed(bucket) => {
+                Found::Free(FreePlace { bucket, left: &mut self.left, place })
+            }
+            _ => Found::Unclear,
+        }
+    }
+
+    /// The slot under `hash` for which `is` holds.
+    #[inline]
+    pub(super) fn probe(&self, hash: u32, mut is: impl FnMut(Slot) -> bool) -> Option<Slot> {
+        let first = self.first(hash);
+        let mut at = first;
+        loop {
+            let bucket = self.bucket(at);
+            let places = bucket::matching(bucket, hash);
+            let mut slots = places.filter_map(|place| bucket::slot(bucket, place));
+            if let Some(slot) = slots.find(|&slot| is(slot)) {
+                return Some(slot);
+            }
+            let overflowed = bucket::has_overflowed(bucket);
+            at = self.next(at);
+            if !overflowed || at == first {
+                return None;
+            }
+        }
+    }
+
+    /// Inserts the record in `slot`.
+    pub(super) fn insert<T: Indexed>(&mut self, records: &mut Slab<T>, slot: Slot) {
+        if self.left == 0 {
+            self.double(records);
+        }
+        let record = records.get_mut(slot);
+        let position = self.put(record.hash(), slot);
+        record.set_position(position);
+    }
+
+    /// Puts `slot` into the first bucket of its probe sequence that has a free place.
+    fn put(&mut self, hash: u32, slot: Slot) -> Position {
+        self.left -= 1;
+        let first = self.first(hash);
+        let mut at = first;
+        loop {
+            let bucket = self.bucket_mut(at);
+            if let Some(place) = bucket::free(bucket).first() {
+                bucket::put(bucket, place, hash, slot);
+                return if at == first { Position::at(place) } else { Position::OVERFLOWED };
+            }
+            bucket::add_overflow(bucket);
+            at = self.next(at);
+        }
+    }
+
+    /// Replaces `slot`, which is at `position` under `hash`, by `to`.
+    pub(super) fn replace(&mut self, hash: u32, slot: Slot, position: Position, to: Slot) {
+        if let Some((at, place)) = self.locate(hash, slot, position) {
+            bucket::set_slot(self.bucket_mut(at), place, to);
+        }
+    }
+
+    /// Removes `slot`, which is at `position` under `hash`.
+    #[inline]
+    pub(super) fn remove(&mut self, hash: u32, slot: Slot, position: Position) {
+        if position == Position::OVERFLOWED {
+            return self.remove_overflowed(hash, slot);
+        }
+        let bucket = self.bucket_mut(self.first(hash));
+        debug_assert!(bucket::slot(bucket, position.place()) == Some(slot));
+        bucket::clear(bucket, position.place());
+        self.left += 1;
+    }
+
+    /// Removes the slot under `hash` for which `is` holds, and returns it.
+    #[inline]
+    pub(super) fn take(&mut self, hash: u32, mut is: impl FnMut(Slot) -> bool) -> Option<Slot> {
+        let bucket = self.bucket_mut(self.first(hash));
+        for place in bucket::matching(bucket, hash) {
+            if let Some(slot) = bucket::slot(bucket, place)
+                && is(slot)
+            {
+                bucket::clear(bucket, place);
+                self.left += 1;
+                return Some(slot);
+            }
+        }
+        if !bucket::has_overflowed(bucket) {
+            return None;
+        }
+        let slot = self.probe(hash, is)?;
+        self.remove_overflowed(hash, slot);
+        Some(slot)
+    }
+
+    /// Removes a slot that is not in the first bucket of its probe sequence.
+    #[cold]
+    fn remove_overflowed(&mut self, hash: u32, slot: Slot) {
+        let Some((found, place)) = self.locate(hash, slot, Position::OVERFLOWED) else { return };
+        bucket::clear(self.bucket_mut(found), place);
+        self.left += 1;
+        let mut at = self.first(hash);
+        while at != found {
+            bucket::remove_overflow(self.bucket_mut(at));
+            at = self.next(at);
+        }
+    }
+
+    /// The bucket of `slot`, and its place there.
+    fn locate(&self, hash: u32, slot: Slot, position: Position) -> Option<(usize, usize)> {
+        let first = self.first(hash);
+        if position != Position::OVERFLOWED {
+            return Some((first, position.place()));
+        }
+        let mut at = first;
+        loop {
+            let bucket = self.bucket(at);
+            let mut places = bucket::matching(bucket, hash);
+            if let Some(place) = places.find(|&place| bucket::slot(bucket, place) == Some(slot)) {
+                return Some((at, place));
+            }
+            at = self.next(at);
+            if at == first {
+                return None;
+            }
+        }
+    }
+
+    pub(super) fn slots(&self) -> impl Iterator<Item = Slot> {
+        (0..self.len()).flat_map(|at| {
+            let bucket = self.bucket(at);
+            bucket::taken(bucket).filter_map(|place| bucket::slot(bucket, place))
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.len() * WIDTH
+    }
+
+    /// Doubles the number of buckets.
+    #[cold]
+    fn double<T: Indexed>(&mut self, records: &mut Slab<T>) {
+        let mut new = Self::new(self.bits() + 1);
+        for slot in self.slots() {
+            new.insert(records, slot);
+        }
+        *self = new;
+    }
+
+    /// Moves all keys whose hashes have `bit` into a new segment.
+    ///
+    /// A key in the first bucket of its probe sequence keeps its bucket and place, here or there, so
+    /// that its record is read and not written.
+    pub(super) fn split<T: Indexed>(&mut self, bit: u32, records: &mut Slab<T>) -> Self {
+        let mut new = Self::new(self.bits());
+        // All hashes are read first: records are far apart, and independent reads wait together.
+        let mut slots = Vec::with_capacity(self.len() * WIDTH);
+        slots.extend(self.slots());
+        let hashes: Vec<u32> = slots.iter().map(|&slot| records.get(slot).hash()).collect();
+        let mut keys = slots.into_iter().zip(hashes);
+        let mut overflowed = Vec::new();
+        let mut count = 0;
+        for at in 0..self.len() {
+            let (here, there) = (self.bucket(at), new.bucket_mut(at));
+            let mut stay = *here;
+            bucket::clear_overflows(&mut stay);
+            for (place, (slot, hash)) in bucket::taken(here).zip(&mut keys) {
+                if self.first(hash) != at {
+                    bucket::clear(&mut stay, place);
+                    overflowed.push((hash, slot));
+                } else if hash & bit != 0 {
+                    bucket::clear(&mut stay, place);
+                    bucket::put(there, place, hash, slot);
+                    count += 1;
+                }
+            }
+            *self.bucket_mut(at) = stay;
+        }
+        self.left += count + overflowed.len() as u32;
+        new.left -= count;
+        for (hash, slot) in overflowed {
+            let to = if hash & bit == 0 { &mut *self } else { &mut new };
+            records.get_mut(slot).set_position(to.put(hash, slot));
+        }
+        new
+    }
+}

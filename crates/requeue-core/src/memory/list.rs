@@ -1,0 +1,109 @@
+//! A doubly linked list whose links are stored with its entries.
+
+use crate::types::slot::{Id, Slot};
+
+/// The container that stores the links of a list.
+pub(crate) trait Links<I: Id = Slot> {
+    /// The links of `id`: the entries before and after it.
+    fn links(&mut self, id: I) -> &mut [Option<I>; 2];
+}
+
+/// A list in order of arrival. An entry in the middle is removed in constant time.
+///
+/// The link back of the first entry is not maintained, so that [`pop_front`](Self::pop_front) does
+/// not touch the second one, which may be far away in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct List<I = Slot> {
+    head: Option<I>,
+    tail: Option<I>,
+}
+
+impl<I: Id> List<I> {
+    pub(crate) const fn new() -> Self {
+        Self { head: None, tail: None }
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.head.is_none()
+    }
+
+    #[inline]
+    pub(crate) const fn head(&self) -> Option<I> {
+        self.head
+    }
+
+    #[inline]
+    pub(crate) const fn tail(&self) -> Option<I> {
+        self.tail
+    }
+
+    /// Appends `id`, whose own links were set by the caller: the tail before it and none after it.
+    #[inline]
+    pub(crate) fn append(&mut self, links: &mut impl Links<I>, id: I) {
+        match self.tail {
+            None => self.head = Some(id),
+            Some(tail) => links.links(tail)[1] = Some(id),
+        }
+        self.tail = Some(id);
+    }
+
+    pub(crate) fn push_back(&mut self, links: &mut impl Links<I>, id: I) {
+        *links.links(id) = [self.tail, None];
+        self.append(links, id);
+    }
+
+    pub(crate) fn push_front(&mut self, links: &mut impl Links<I>, id: I) {
+        *links.links(id) = [None, self.head];
+        match self.head {
+            None => self.tail = Some(id),
+            Some(head) => links.links(head)[0] = Some(id),
+        }
+        self.head = Some(id);
+    }
+
+    /// Removes the first entry; `next` is the one after it.
+    #[inline]
+    pub(crate) const fn pop_front(&mut self, next: Option<I>) {
+        self.head = next;
+        if next.is_none() {
+            self.tail = None;
+        }
+    }
+
+    pub(crate) fn remove(&mut self, links: &mut impl Links<I>, id: I) {
+        match self.around(links, id, id) {
+            [None, next] => self.pop_front(next),
+            [prev, next] => self.join(links, [prev, next], next, prev),
+        }
+    }
+
+    /// Replaces the entry `from` by `to`, to which its links were copied.
+    pub(crate) fn moved(&mut self, links: &mut impl Links<I>, from: I, to: I) {
+        let around = self.around(links, from, to);
+        self.join(links, around, Some(to), Some(to));
+    }
+
+    /// The entries before and after `id`, whose links are those of `at`.
+    fn around(&self, links: &mut impl Links<I>, id: I, at: I) -> [Option<I>; 2] {
+        let [prev, next] = *links.links(at);
+        [if Some(id) == self.head { None } else { prev }, next]
+    }
+
+    /// Makes `next` the successor of the entry before, and `prev` the predecessor of the one after.
+    fn join(
+        &mut self,
+        links: &mut impl Links<I>,
+        [before, after]: [Option<I>; 2],
+        next: Option<I>,
+        prev: Option<I>,
+    ) {
+        match before {
+            None => self.head = next,
+            Some(before) => links.links(before)[1] = next,
+        }
+        match after {
+            None => self.tail = prev,
+            Some(after) => links.links(after)[0] = prev,
+        }
+    }
+}

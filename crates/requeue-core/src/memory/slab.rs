@@ -1,0 +1,652 @@
+//! Storage for records: slots in chunks, which are reused, and compacted when few are left.
+//!
+//! No step is long: a chunk is allocated and freed as a whole, and compaction moves a few records
+//! with each removal.
+
+use alloc::vec::Vec;
+
+use super::chunked::{CHUNK, give_back};
+use super::list::{Links, List};
+use super::prefetch::prefetch;
+use crate::types::slot::{Id, Slot, ids};
+
+/// How many records one step of compaction moves.
+const MAX_MOVES: usize = 4;
+/// How many slots one step of compaction examines.
+const SCAN_LIMIT: usize = 64;
+/// How many freed slots are kept in the list of spare ones.
+const MAX_SPARES: u32 = 64;
+/// How many empty chunks one removal drops. Nearly always these are all.
+const MAX_DROPS: usize = 4096;
+
+ids! {
+    /// The number of a chunk.
+    ChunkId
+}
+
+enum Entry<T, I> {
+    Vacant { next: Option<I> },
+    Live(T),
+}
+
+struct Chunk<T, I> {
+    entries: Vec<Entry<T, I>>,
+    /// The first vacant slot of this chunk; the others follow by `Entry::Vacant::next`.
+    vacant: Option<I>,
+    live: u32,
+    /// The neighbours in the list of chunks with vacant slots.
+    links: [Option<ChunkId>; 2],
+    /// Whether the chunk is in that list.
+    is_listed: bool,
+}
+
+impl<T, I> Chunk<T, I> {
+    const fn new() -> Self {
+        Self { entries: Vec::new(), vacant: None, live: 0, links: [None; 2], is_listed: false }
+    }
+
+    /// Frees the memory of a chunk without records.
+    fn clear(&mut self) {
+        self.entries = Vec::new();
+        self.vacant = None;
+    }
+}
+
+impl<T, I> Links<ChunkId> for Vec<Chunk<T, I>> {
+    fn links(&mut self, id: ChunkId) -> &mut [Option<ChunkId>; 2] {
+        &mut self[id.index()].links
+    }
+}
+
+/// A container that gives each record a slot. A record keeps its slot until
+/// [`compact`](Slab::compact) moves it, and reports that.
+pub(crate) struct Slab<T, I = Slot> {
+    chunks: Vec<Chunk<T, I>>,
+    /// The chunks with vacant slots. Those without memory come last, in the order in which they lost
+    /// it.
+    roomy: List<ChunkId>,
+    live: usize,
+    /// The slab is sparse while it has fewer records than this.
+    floor: usize,
+    /// How many chunks have memory.
+    held: usize,
+    /// Whether side tables have an entry for each slot up to the last.
+    has_side_tables: bool,
+    /// The slots freed last, to be filled first: a list through `Entry::Vacant::next`. Their chunks
+    /// count them as live, so that a queue with as many keys coming as going updates no chunk.
+    spare: Option<I>,
+    spares: u32,
+    /// The chunk that compaction is emptying. It is kept out of `roomy`.
+    source: Option<ChunkId>,
+    /// How many slots of `source` compaction has still to examine.
+    unexamined: usize,
+    /// Whether [`end`](Self::end) may have gone down since [`take_shrunk`](Self::take_shrunk).
+    has_shrunk: bool,
+    /// Whether a removal may have left the slab sparse or shrunk.
+    needs_care: bool,
+}
+
+impl<T, I: Id> Slab<T, I> {
+    /// `has_side_tables`: whether other containers have an entry for each slot up to the last, so
+    /// that slots without memory of their own cost memory, too.
+    pub(crate) const fn new(has_side_tables: bool) -> Self {
+        Self {
+            chunks: Vec::new(),
+            roomy: List::new(),
+            live: 0,
+            floor: 0,
+            held: 0,
+            has_side_tables,
+            spare: None,
+            spares: 0,
+            source: None,
+            unexamined: 0,
+            has_shrunk: false,
+            needs_care: false,
+        }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.live
+    }
+
+    /// Whether [`end`](Self::end) may have gone down since the last call.
+    #[inline]
+    pub(crate) fn take_shrunk(&mut self) -> bool {
+        core::mem::take(&mut self.has_shrunk)
+    }
+
+    /// One more than the index of the last slot with memory: side tables need no entry from here on.
+    pub(crate) fn end(&self) -> usize {
+        let last = self.chunks.len().checked_sub(1);
+        last.map_or(0, |last| last * CHUNK + self.chunks[last].entries.len())
+    }
+
+    /// The record in `slot`, if there is one.
+    #[inline]
+    pub(crate) fn find(&self, slot: I) -> Option<&T> {
+        let (chunk, at) = split(slot);
+        match self.chunks.get(chunk)?.entries.get(at)? {
+            Entry::Live(value) => Some(value),
+            Entry::Vacant { .. } => None,
+        }
+    }
+
+    /// Has the processor fetch the record in `slot`.
+    #[inline]
+    pub(crate) fn prefetch(&self, slot: I) {
+        let (chunk, at) = split(slot);
+        if let Some(chunk) = self.chunks.get(chunk) {
+            prefetch(&chunk.entries, at);
+        }
+    }
+
+    /// The record in `slot`, which is live.
+    #[track_caller]
+    #[inline]
+    pub(crate) fn get(&self, slot: I) -> &T {
+        let (chunk, at) = split(slot);
+        match &self.chunks[chunk].entries[at] {
+            Entry::Live(value) => value,
+            Entry::Vacant { .. } => unreachable!("slot {} is vacant", slot.index()),
+        }
+    }
+
+    #[track_caller]
+    #[inline]
+    pub(crate) fn get_mut(&mut self, slot: I) -> &mut T {
+        let (chunk, at) = split(slot);
+        match &mut self.chunks[chunk].entries[at] {
+            Entry::Live(value) => value,
+            Entry::Vacant { .. } => unreachable!("slot {} is vacant", slot.index()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, value: T) -> I {
+        self.insert_with(|| value)
+    }
+
+    /// Inserts a record that is made in place. A record that is copied just after it was written, in
+    /// larger pieces, waits until the writes are done.
+    #[inline(always)]
+    pub(crate) fn insert_with(&mut self, make: impl FnOnce() -> T) -> I {
+        let Some(slot) = self.spare else { return self.insert_in_chunk(make()) };
+        let (chunk, at) = split(slot);
+        let entry = &mut self.chunks[chunk].entries[at];
+        if let Entry::Vacant { next } = *entry {
+            self.spare = next;
+        }
+        *entry = Entry::Live(make());
+        self.spares -= 1;
+        self.live += 1;
+        slot
+    }
+
+    /// Inserts a record where there is no spare slot.
+    #[inline(never)]
+    fn insert_in_chunk(&mut self, value: T) -> I {
+        let number = match self.roomy.head() {
+            Some(first) => first.index(),
+            None => self.grow(),
+        };
+        let chunk = &mut self.chunks[number];
+        chunk.live += 1;
+        self.live += 1;
+        let slot = match chunk.vacant {
+            None => {
+                let at = chunk.entries.len();
+                if at == 0 && number > 0 {
+                    // The first chunk grows as any vector: a small queue stays small.
+                    chunk.entries.reserve_exact(CHUNK);
+                }
+                chunk.entries.push(Entry::Live(value));
+                if at == 0 {
+                    self.held += 1;
+                    self.update_floor();
+                }
+                join(number, at)
+            }
+            Some(slot) => {
+                let entry = &mut chunk.entries[split(slot).1];
+                if let Entry::Vacant { next } = *entry {
+                    chunk.vacant = next;
+                }
+                *entry = Entry::Live(value);
+                slot
+            }
+        };
+        if self.chunks[number].live as usize == CHUNK {
+            self.unlist(number);
+        }
+        slot
+    }
+
+    #[track_caller]
+    #[inline]
+    pub(crate) fn remove(&mut self, slot: I) -> T {
+        match self.remove_if(slot, |_| true) {
+            Some(value) => value,
+            None => unreachable!("slot {} is vacant", slot.index()),
+        }
+    }
+
+    /// Removes the record in `slot`, if there is one and it is `wanted`.
+    #[inline]
+    pub(crate) fn remove_if(&mut self, slot: I, wanted: impl FnOnce(&T) -> bool) -> Option<T> {
+        let (chunk, at) = split(slot);
+        let entry = self.chunks.get_mut(chunk)?.entries.get_mut(at)?;
+        if !matches!(entry, Entry::Live(value) if wanted(value)) {
+            return None;
+        }
+        let vacant = Entry::Vacant { next: self.spare };
+        let Entry::Live(value) = core::mem::replace(entry, vacant) else { return None };
+        self.live -= 1;
+        if self.spares < MAX_SPARES && self.live >= self.floor {
+            self.spare = Some(slot);
+            self.spares += 1;
+        } else {
+            self.free(slot);
+        }
+        Some(value)
+    }
+
+    /// Has its chunk count `slot`, which is vacant, as vacant.
+    #[inline(never)]
+    fn free(&mut self, slot: I) {
+        self.needs_care = true;
+        let (number, at) = split(slot);
+        let chunk = &mut self.chunks[number];
+        chunk.entries[at] = Entry::Vacant { next: chunk.vacant };
+        chunk.vacant = Some(slot);
+        chunk.live -= 1;
+        // A queue that is empty now and then keeps its first chunk.
+        let is_emptied = chunk.live == 0 && number > 0;
+        if is_emptied {
+            chunk.clear();
+            self.held -= 1;
+            self.has_shrunk = true;
+            self.unlist(number);
+        }
+        if !self.chunks[number].is_listed && self.source != Some(Id::new(number)) {
+            self.list(number);
+        }
+        if is_emptied {
+            self.drop_empty_chunks();
+        }
+    }
+
+    /// Whether removals since the last call may have left the slab [sparse](Self::is_sparse) or
+    /// [shrunk](Self::take_shrunk).
+    #[inline]
+    pub(crate) fn take_needs_care(&mut self) -> bool {
+        core::mem::take(&mut self.needs_care)
+    }
+
+    /// The first record of the chunk of `from`, from there on; or the index of the first slot of the
+    /// next chunk, of the first chunk after the last.
+    pub(crate) fn next_in_chunk(&self, from: usize) -> Result<I, usize> {
+        let (chunk, at) = (from / CHUNK, from % CHUNK);
+        let entries = self.chunks.get(chunk).map_or(&[][..], |chunk| &chunk.entries);
+        let ahead = entries.iter().skip(at).position(|entry| matches!(entry, Entry::Live(_)));
+        match ahead {
+            Some(ahead) => Ok(I::new(from + ahead)),
+            None if chunk + 1 < self.chunks.len() => Err((chunk + 1) * CHUNK),
+            None => Err(0),
+        }
+    }
+
+    /// All records, by slot.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.chunks.iter().flat_map(|chunk| &chunk.entries).filter_map(|entry| match entry {
+            Entry::Live(value) => Some(value),
+            Entry::Vacant { .. } => None,
+        })
+    }
+
+    pub(crate) fn into_values(self) -> impl Iterator<Item = T> {
+        self.chunks.into_iter().flat_map(|chunk| chunk.entries).filter_map(|entry| match entry {
+            Entry::Live(value) => Some(value),
+            Entry::Vacant { .. } => None,
+        })
+    }
+
+    /// Whether records fill so few of the slots that [`compact`](Self::compact) has work to do: see
+    /// [`update_floor`](Self::update_floor).
+    pub(crate) const fn is_sparse(&self) -> bool {
+        self.live < self.floor
+    }
+
+    /// Moves up to [`MAX_MOVES`] records of the last chunk to slots below. After each move `moved` is
+    /// called with (from, to).
+    pub(crate) fn compact(&mut self, mut moved: impl FnMut(&mut Self, I, I)) {
+        while let Some(slot) = self.spare {
+            let (chunk, at) = split(slot);
+            let Entry::Vacant { next } = self.chunks[chunk].entries[at] else { break };
+            (self.spare, self.spares) = (next, self.spares - 1);
+            self.free(slot);
+        }
+        if !self.is_sparse() {
+            return;
+        }
+        let last = self.chunks.len() - 1;
+        if self.source != Some(Id::new(last)) {
+            self.source = Some(Id::new(last));
+            self.unexamined = self.chunks[last].entries.len();
+            self.unlist(last);
+        }
+        let mut moves = 0;
+        for _ in 0..SCAN_LIMIT {
+            if moves == MAX_MOVES || self.unexamined == 0 {
+                break;
+            }
+            self.unexamined -= 1;
+            let at = self.unexamined;
+            let chunk = &mut self.chunks[last];
+            // A chunk that lost its last record meanwhile has no entries.
+            let Some(entry) = chunk.entries.get_mut(at) else { continue };
+            if matches!(entry, Entry::Vacant { .. }) {
+                continue;
+            }
+            let vacant = Entry::Vacant { next: chunk.vacant };
+            let Entry::Live(value) = core::mem::replace(entry, vacant) else { continue };
+            let from = join(last, at);
+            chunk.vacant = Some(from);
+            chunk.live -= 1;
+            self.live -= 1;
+            // A chunk below has a vacant slot: less than a quarter of all slots is live.
+            let to = self.insert_in_chunk(value);
+            moves += 1;
+            moved(self, from, to);
+        }
+        if self.chunks[last].live == 0 {
+            self.chunks[last].clear();
+            self.held -= 1;
+            self.has_shrunk = true;
+            self.drop_empty_chunks();
+        }
+    }
+
+    /// Makes a chunk with vacant slots the first of the list, and returns its number.
+    #[cold]
+    fn grow(&mut self) -> usize {
+        // Growth ends compaction: the chunk that was being emptied is filled again.
+        let source = self.source.take().map(Id::index);
+        let source = source.filter(|&source| (self.chunks[source].live as usize) < CHUNK);
+        let number = source.unwrap_or_else(|| {
+            self.chunks.push(Chunk::new());
+            self.update_floor();
+            self.chunks.len() - 1
+        });
+        self.list(number);
+        number
+    }
+
+    /// Drops up to [`MAX_DROPS`] chunks without memory from the end.
+    #[cold]
+    fn drop_empty_chunks(&mut self) {
+        for _ in 0..MAX_DROPS {
+            let Some(chunk) = self.chunks.last() else { break };
+            if chunk.entries.capacity() > 0 {
+                break;
+            }
+            let last = self.chunks.len() - 1;
+            self.unlist(last);
+            if self.source == Some(Id::new(last)) {
+                self.source = None;
+            }
+            self.chunks.pop();
+        }
+        give_back(&mut self.chunks);
+        self.update_floor();
+    }
+
+    /// Sets the number of records below which the slab is sparse: a quarter of the slots with memory.
+    ///
+    /// Keys that leave in order leave whole chunks without memory behind. These count only where side
+    /// tables have entries for them, or where there are very many.
+    fn update_floor(&mut self) {
+        let chunks = self.chunks.len();
+        let counted = if self.has_side_tables { chunks } else { self.held.max(chunks / 8) };
+        self.floor = if chunks > 1 { counted * CHUNK / 4 } else { 0 };
+    }
+
+    /// Adds a chunk to the list of those with vacant slots.
+    fn list(&mut self, number: usize) {
+        let chunk = &mut self.chunks[number];
+        chunk.is_listed = true;
+        if chunk.live > 0 {
+            self.roomy.push_front(&mut self.chunks, Id::new(number));
+        } else {
+            self.roomy.push_back(&mut self.chunks, Id::new(number));
+        }
+    }
+
+    /// Takes a chunk out of that list, if it is in it.
+    fn unlist(&mut self, number: usize) {
+        if core::mem::take(&mut self.chunks[number].is_listed) {
+            self.roomy.remove(&mut self.chunks, Id::new(number));
+        }
+    }
+}
+
+/// The chunk of `slot`, and its place there.
+#[inline(always)]
+fn split<I: Id>(slot: I) -> (usize, usize) {
+    (slot.index() / CHUNK, slot.index() % CHUNK)
+}
+
+fn join<I: Id>(chunk: usize, at: usize) -> I {
+    I::new(chunk * CHUNK + at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeMap;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_vacant_slot_costs_no_tag() {
+        struct Record {
+            _key: u64,
+            _phase: core::cmp::Ordering,
+        }
+        assert_eq!(size_of::<Entry<Record, Slot>>(), size_of::<Record>());
+    }
+
+    impl<T> Slab<T> {
+        /// How many slots have memory.
+        pub(crate) fn capacity(&self) -> usize {
+            self.chunks.iter().map(|chunk| chunk.entries.capacity()).sum()
+        }
+    }
+
+    /// Slots from 0 on, of which the last ones are spare, as many as there can be.
+    fn full(chunks: usize) -> Slab<usize> {
+        let mut slab = Slab::<_>::new(false);
+        for n in 0..chunks * CHUNK + MAX_SPARES as usize {
+            assert_eq!((slab.insert(n).index(), slab.end()), (n, n + 1));
+        }
+        (0..MAX_SPARES).for_each(|n| _ = slab.remove(at((chunks * CHUNK) as u32 + n)));
+        slab
+    }
+
+    fn at(index: u32) -> Slot {
+        Slot::new(index as usize)
+    }
+
+    fn chunk_of(slot: Slot) -> usize {
+        split(slot).0
+    }
+
+    #[test]
+    fn as_many_coming_as_going_need_no_care() {
+        let mut slab = Slab::<_>::new(false);
+        (0..100).for_each(|n| _ = slab.insert(n));
+        for slot in (0..MAX_SPARES).cycle().take(1000) {
+            slab.remove(at(slot));
+            assert_eq!(slab.insert(0), at(slot));
+        }
+        (0..MAX_SPARES).for_each(|slot| _ = slab.remove(at(slot)));
+        assert!(!slab.take_needs_care());
+        slab.remove(at(MAX_SPARES));
+        assert!(slab.take_needs_care());
+        assert!(!slab.take_needs_care());
+    }
+
+    #[test]
+    fn the_first_chunk_grows_and_the_others_have_their_size() {
+        let mut slab = Slab::<_>::new(false);
+        slab.insert(0);
+        assert!(slab.chunks[0].entries.capacity() < CHUNK);
+        (0..CHUNK).for_each(|_| _ = slab.insert(0));
+        assert_eq!(slab.chunks[1].entries.capacity(), CHUNK);
+    }
+
+    #[test]
+    fn the_first_chunk_is_kept_and_others_that_are_empty_are_not() {
+        let mut slab = full(3);
+        assert!(!slab.take_shrunk());
+        (0..3 * CHUNK as u32).rev().for_each(|slot| _ = slab.remove(at(slot)));
+        slab.compact(|_, _, _| ());
+        assert!(slab.take_shrunk());
+        assert!(!slab.take_shrunk());
+        assert_eq!((slab.len(), slab.chunks.len(), slab.held), (0, 1, 1));
+        assert!(slab.chunks[0].entries.capacity() > 0);
+    }
+
+    #[test]
+    fn empty_chunks_at_the_end_go_at_once() {
+        let mut slab = full(3);
+        (0..MAX_SPARES).for_each(|_| _ = slab.insert(0));
+        (0..MAX_SPARES).for_each(|slot| _ = slab.remove(at(slot)));
+        let last = 3 * CHUNK as u32;
+        (last..last + MAX_SPARES).for_each(|slot| _ = slab.remove(at(slot)));
+        assert_eq!((slab.chunks.len(), slab.end()), (3, 3 * CHUNK));
+    }
+
+    /// Whichever of the two came to have room first.
+    #[test]
+    fn room_in_chunks_with_memory_is_taken_first() {
+        for emptied_first in [true, false] {
+            let mut slab = full(8);
+            let empty = |slab: &mut Slab<usize>| {
+                (3 * CHUNK..4 * CHUNK).for_each(|slot| _ = slab.remove(at(slot as u32)));
+            };
+            // All room but that.
+            if emptied_first {
+                empty(&mut slab);
+            }
+            slab.remove(at(5 * CHUNK as u32));
+            if !emptied_first {
+                empty(&mut slab);
+            }
+            let mut chunks = Vec::new();
+            while slab.chunks.len() == 9 {
+                chunks.push(chunk_of(slab.insert(0)));
+            }
+            let at = |chunk| chunks.iter().position(|&c| c == chunk);
+            assert!(at(5) < at(3) && at(5).is_some() && at(8) < at(3), "{emptied_first}");
+        }
+    }
+
+    #[test]
+    fn very_many_chunks_without_memory_are_a_reason_to_move_records() {
+        let mut slab = full(64);
+        let left = 500;
+        (0..64 * CHUNK as u32 - left).for_each(|slot| _ = slab.remove(at(slot)));
+        assert!(slab.is_sparse(), "{} chunks have memory, of {}", slab.held, slab.chunks.len());
+    }
+
+    #[test]
+    fn records_in_chunks_that_have_memory_again_come_together() {
+        let mut slab = full(32);
+        let emptied = 2 * CHUNK as u32..31 * CHUNK as u32;
+        emptied.clone().for_each(|slot| _ = slab.remove(at(slot)));
+        let again: Vec<Slot> = emptied.map(|_| slab.insert(0)).collect();
+        let most = again.iter().filter(|slot| slot.index() % 8 > 0);
+        most.for_each(|&slot| _ = slab.remove(slot));
+        assert!(slab.is_sparse(), "{} in {} chunks", slab.len(), slab.held);
+    }
+
+    #[test]
+    fn room_in_the_chunk_that_is_being_emptied_is_taken_before_memory() {
+        let mut slab = Slab::<_>::new(true);
+        (0..8 * CHUNK).for_each(|n| _ = slab.insert(n));
+        (0..8 * CHUNK as u32)
+            .filter(|slot| slot % 8 > 0)
+            .for_each(|slot| _ = slab.remove(at(slot)));
+        assert!(slab.is_sparse());
+        slab.compact(|_, _, _| ());
+        let free = 8 * CHUNK - slab.len();
+        (0..free).for_each(|n| _ = slab.insert(n));
+        assert_eq!(slab.chunks.len(), 8);
+    }
+
+    proptest! {
+        /// Against a map: what was inserted is found under its slot, wherever it has moved.
+        #[test]
+        fn finds_what_a_map_finds(
+            followers: bool,
+            ops in proptest::collection::vec((0u8..8, any::<u32>()), 1..60),
+        ) {
+            let mut slab = Slab::<_>::new(followers);
+            let mut model: BTreeMap<Slot, u32> = BTreeMap::new();
+            let mut next = 0u32;
+            for (op, pick) in ops {
+                match op {
+                    0..3 => {
+                        for _ in 0..pick % 2000 {
+                            prop_assert!(model.insert(slab.insert(next), next).is_none());
+                            next += 1;
+                        }
+                    }
+                    3..7 => {
+                        // Thin out: all but each n-th.
+                        let keep = pick as usize % 7 + 1;
+                        let gone: Vec<Slot> =
+                            model.keys().copied().filter(|slot| slot.index() % keep != 0).collect();
+                        for slot in gone {
+                            let value = model.remove(&slot);
+                            prop_assert_eq!(Some(slab.remove(slot)), value);
+                        }
+                    }
+                    _ => {
+                        let mut steps = 0;
+                        while slab.is_sparse() {
+                            let mut moves = 0;
+                            slab.compact(|slab, from, to| {
+                                moves += 1;
+                                let value = model.remove(&from).unwrap();
+                                assert_eq!(*slab.get(to), value);
+                                assert!(model.insert(to, value).is_none());
+                            });
+                            prop_assert!(moves <= MAX_MOVES && slab.spares == 0);
+                            steps += 1;
+                            assert!(steps < 100_000, "compaction does not end");
+                        }
+                        let rare = if followers { 1 } else { 8 };
+                        prop_assert!(slab.held * CHUNK <= CHUNK.max(4 * slab.len()) + CHUNK);
+                        prop_assert!(slab.chunks.len() * CHUNK <= rare * (CHUNK.max(4 * slab.len()) + CHUNK));
+                    }
+                }
+                prop_assert_eq!(slab.len(), model.len());
+                for (&slot, value) in &model {
+                    prop_assert_eq!(slab.find(slot), Some(value));
+                }
+                prop_assert!(slab.values().eq(model.values()));
+                let (mut from, mut walked) = (0, Vec::new());
+                loop {
+                    match slab.next_in_chunk(from) {
+                        Ok(slot) => walked.push(slot),
+                        Err(0) => break,
+                        Err(_) => {}
+                    }
+                    from = slab.next_in_chunk(from).map_or_else(|next| next, |slot| slot.index() + 1);
+                }
+                prop_assert!(walked.iter().eq(model.keys()));
+            }
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Aging: among a number of deliveries in a row at least one is of the oldest key.
+
+pub(super) struct Aging {
+    /// Among this many deliveries at least one is of the oldest eligible key; at least 1.
+    every: u32,
+    /// Deliveries since the last one of the oldest eligible key.
+    since: u32,
+}
+
+impl Aging {
+    pub(super) const fn new(every: u32) -> Self {
+        Self { every, since: 0 }
+    }
+
+    /// Whether the next delivery must be of the oldest key.
+    pub(super) const fn is_due(&self) -> bool {
+        self.since.saturating_add(1) >= self.every
+    }
+
+    /// Counts a delivery.
+    pub(super) const fn count(&mut self, is_oldest: bool) {
+        self.since = if is_oldest { 0 } else { self.since.saturating_add(1) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_any_number_of_deliveries_the_last_one_is_due() {
+        for every in [1, 2, 255, 256, 257, 70_000] {
+            let mut aging = Aging::new(every);
+            for others in 1..every {
+                assert!(!aging.is_due(), "{others} of {every}");
+                aging.count(false);
+            }
+            assert!(aging.is_due(), "{every}");
+            aging.count(true);
+            assert_eq!(aging.is_due(), every == 1);
+        }
+    }
+}

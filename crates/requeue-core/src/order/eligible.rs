@@ -1,0 +1,89 @@
+//! The order of the lanes that may deliver.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use core::cmp::Reverse;
+
+use super::group_state::{GroupId, GroupState, LaneId};
+use super::priority_lists::PriorityLists;
+use crate::memory::list::Links;
+use crate::memory::slab::Slab;
+
+pub(super) type Groups = Slab<Box<GroupState>, GroupId>;
+
+pub(super) enum EligibleLanes {
+    /// The lanes of a priority take turns: a new one, and one that has had its turn, goes to the end.
+    InTurn(PriorityLists<GroupId>),
+    /// The lanes of a priority are in the order in which their first keys entered.
+    ByFirst(BTreeMap<(Reverse<i32>, u64), GroupId>),
+}
+
+struct Turns<'a> {
+    groups: &'a mut Groups,
+    priority: i32,
+}
+
+impl Links<GroupId> for Turns<'_> {
+    fn links(&mut self, group: GroupId) -> &mut [Option<GroupId>; 2] {
+        &mut self.groups.get_mut(group).lane_mut(self.priority).turn
+    }
+}
+
+impl EligibleLanes {
+    pub(super) const fn new(fair: bool) -> Self {
+        if fair { Self::InTurn(PriorityLists::new()) } else { Self::ByFirst(BTreeMap::new()) }
+    }
+
+    /// The lane that delivers next.
+    pub(super) fn first(&self) -> Option<LaneId> {
+        match self {
+            Self::InTurn(lists) => {
+                lists.first().map(|(priority, group)| LaneId { group, priority })
+            }
+            Self::ByFirst(lanes) => lanes
+                .first_key_value()
+                .map(|(&(Reverse(priority), _), &group)| LaneId { group, priority }),
+        }
+    }
+
+    /// Ends the turn of `lane`, if lanes take turns.
+    pub(super) fn end_turn(&mut self, groups: &mut Groups, lane: LaneId) {
+        if let Self::InTurn(lists) = self {
+            let LaneId { group, priority } = lane;
+            let links = &mut Turns { groups, priority };
+            lists.remove(links, priority, group);
+            lists.push_back(links, priority, group);
+        }
+    }
+
+    /// Moves `lane`, whose first key entered at the tick `was` and is now one that entered at `since`.
+    /// `None` is a lane that is not eligible.
+    pub(super) fn update(
+        &mut self,
+        groups: &mut Groups,
+        lane: LaneId,
+        was: Option<u64>,
+        since: Option<u64>,
+    ) {
+        let LaneId { group, priority } = lane;
+        match self {
+            Self::InTurn(lists) => {
+                let links = &mut Turns { groups, priority };
+                match (was, since) {
+                    (None, Some(_)) => lists.push_back(links, priority, group),
+                    (Some(_), None) => lists.remove(links, priority, group),
+                    (None, None) | (Some(_), Some(_)) => {}
+                }
+            }
+            Self::ByFirst(lanes) if was != since => {
+                if let Some(was) = was {
+                    lanes.remove(&(Reverse(priority), was));
+                }
+                if let Some(since) = since {
+                    lanes.insert((Reverse(priority), since), group);
+                }
+            }
+            Self::ByFirst(_) => {}
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! The order of groups: fair turns within a priority, aging, and the limit of keys in flight per group.
+//!
+//! A *lane* holds the ready keys of one group at one priority, first in, first out. The eligible lanes
+//! of a priority take turns (fair), or are in the order of their first keys. For aging, each group also
+//! has all its ready keys in a list by age; an order by age alone has no lanes. A group that reaches
+//! its limit is taken out of all that in one step, so that no delivery ever visits a key that is held
+//! back.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+
+use super::Group;
+use super::aging::Aging;
+use super::eligible::{EligibleLanes, Groups};
+use super::group_state::{Age, GroupId, GroupState, LaneId};
+use crate::memory::chunked::Chunked;
+use crate::memory::list::Links;
+use crate::memory::slab::Slab;
+use crate::types::slot::{Id, Slot};
+
+#[derive(Clone, Copy)]
+pub(crate) struct Policy {
+    /// Whether priorities count.
+    pub(crate) by_priority: bool,
+    /// Among this many deliveries at least one is of the oldest eligible key; at least 1.
+    pub(crate) oldest_every: u32,
+    /// Whether the lanes of a priority take turns.
+    pub(crate) fair: bool,
+    /// How many keys of a group may be in flight; at least 1.
+    pub(crate) limit: u32,
+}
+
+impl Policy {
+    /// Whether anything but age counts.
+    const fn has_lanes(&self) -> bool {
+        self.oldest_every > 1
+    }
+
+    /// The priority of the lane for a key of `priority`.
+    const fn lane_priority(&self, priority: i32) -> i32 {
+        if self.by_priority && self.has_lanes() { priority } else { 0 }
+    }
+}
+
+/// What the order stores for a slot.
+#[derive(Clone)]
+struct Place {
+    group: GroupId,
+    /// The priority of the lane that the key is in, while it is ready.
+    priority: i32,
+    in_lane: [Option<Slot>; 2],
+    by_age: [Option<Slot>; 2],
+    /// The tick at which it entered its lane.
+    entered: u64,
+    /// The tick at which it became ready; 0 while it is not.
+    ready: u64,
+}
+
+impl Place {
+    const fn lane(&self) -> LaneId {
+        LaneId { group: self.group, priority: self.priority }
+    }
+}
+
+pub(crate) struct Fair {
+    policy: Policy,
+    places: Chunked<Place>,
+    /// Groups never move, and are in boxes, so that a hole that a group leaves is small.
+    groups: Groups,
+    /// The numbers of the groups. This is no hash table, which would grow and shrink in one long step.
+    by_id: BTreeMap<u64, GroupId>,
+    eligible_lanes: EligibleLanes,
+    /// The groups below their limit, by the tick at which their oldest key became ready.
+    by_age: BTreeMap<u64, GroupId>,
+    /// The groups at their limit that have ready keys, by the same tick.
+    held: BTreeMap<u64, GroupId>,
+    /// A counter that orders all events.
+    ticks: u64,
+    /// How many ready keys are eligible.
+    eligible: usize,
+    aging: Aging,
+}
+
+struct InLane<'a>(&'a mut Chunked<Place>);
+struct ByAge<'a>(&'a mut Chunked<Place>);
+
+impl Links for InLane<'_> {
+    fn links(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
+        &mut self.0.get_mut(slot.index()).in_lane
+    }
+}
+
+impl Links for ByAge<'_> {
+    fn links(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
+        &mut self.0.get_mut(slot.index()).by_age
+    }
+}
+
+impl Fair {
+    pub(crate) fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            places: Chunked::new(),
+            groups: Slab::new(false),
+            by_id: BTreeMap::new(),
+            eligible_lanes: EligibleLanes::new(policy.fair),
+            by_age: BTreeMap::new(),
+            held: BTreeMap::new(),
+            ticks: 0,
+            eligible: 0,
+            aging: Aging::new(policy.oldest_every),
+        }
+    }
+
+    fn place(&self, slot: Slot) -> &Place {
+        self.places.get(slot.index())
+    }
+
+    fn place_mut(&mut self, slot: Slot) -> &mut Place {
+        self.places.get_mut(slot.index())
+    }
+
+    /// How many ready keys may be delivered.
+    pub(crate) const fn eligible(&self) -> usize {
+        self.eligible
+    }
+
+    /// Assigns the new record in `slot` to `group`.
+    pub(crate) fn enroll(&mut self, slot: Slot, group: Group) {
+        let id = self.group_id(group);
+        self.groups.get_mut(id).records += 1;
+        let place = Place {
+            group: id,
+            priority: 0,
+            in_lane: [None; 2],
+            by_age: [None; 2],
+            entered: 0,
+            ready: 0,
+        };
+        self.places.extend_to(slot.index() + 1, &place);
+        *self.place_mut(slot) = place;
+    }
+
+    /// Takes the record in `slot`, neither ready nor in flight, out of its group.
+    pub(crate) fn leave(&mut self, slot: Slot) {
+        let id = self.place(slot).group;
+        let state = self.groups.get_mut(id);
+        state.records -= 1;
+        if state.records == 0 {
+            self.by_id.remove(&state.group.id);
+            self.groups.remove(id);
+        }
+    }
+
+    /// Follows a record from `from` to `to`.
+    pub(crate) fn moved(&mut self, from: Slot, to: Slot) {
+        let place = self.place(from).clone();
+        let (LaneId { group, priority }, ready) = (place.lane(), place.ready);
+        *self.place_mut(to) = place;
+        if ready > 0 {
+            let state = self.groups.get_mut(group);
+            if self.policy.has_lanes() {
+                state.lane_mut(priority).keys.moved(&mut InLane(&mut self.places), from, to);
+            }
+            state.by_age.moved(&mut ByAge(&mut self.places), from, to);
+            if let Some(slot) = state.skipped.get_mut(&ready) {
+                *slot = to;
+            }
+        }
+    }
+
+    /// Frees the memory of slots from the index `end` on, which have no records.
+    pub(crate) fn truncate(&mut self, end: usize) {
+        self.places.truncate(end);
+    }
+
+    /// Appends the key in `slot`, which has become ready.
+    pub(crate) fn push(&mut self, slot: Slot, priority: i32) {
+        let tick = self.tick();
+        let place = self.place_mut(slot);
+        (place.entered, place.ready) = (tick, tick);
+        let group = place.group;
+        let state = self.groups.get_mut(group);
+        state.ready += 1;
+        state.by_age.push_back(&mut ByAge(&mut self.places), slot);
+        if state.in_flight < self.policy.limit {
+            self.eligible += 1;
+        }
+        self.enter_lane(slot, self.policy.lane_priority(priority));
+        self.update_group(group);
+    }
+
+    /// Moves a ready key whose priority was raised to the end of its new lane. It keeps its age.
+    pub(crate) fn lift(&mut self, slot: Slot, priority: i32) {
+        let priority = self.policy.lane_priority(priority);
+        if self.place(slot).priority == priority {
+            return;
+        }
+        self.leave_lane(slot);
+        self.place_mut(slot).entered = self.tick();
+        self.enter_lane(slot, priority);
+    }
+
+    /// Removes a ready key.
+    pub(crate) fn remove(&mut self, slot: Slot) {
+        self.eligible -= usize::from(self.is_eligible(slot));
+        let group = self.take_out(slot);
+        self.update_group(group);
+    }
+
+    /// Removes a ready key from the lists of its group. The caller then updates the group.
+    fn take_out(&mut self, slot: Slot) -> GroupId {
+        self.leave_lane(slot);
+        let place = self.place_mut(slot);
+        let (group, ready) = (place.group, core::mem::take(&mut place.ready));
+        let state = self.groups.get_mut(group);
+        state.ready -= 1;
+        state.by_age.remove(&mut ByAge(&mut self.places), slot);
+        state.skipped.remove(&ready);
+        group
+    }
+
+    /// The ready key to deliver next.
+    pub(crate) fn next(&self) -> Option<Slot> {
+        if self.aging.is_due() {
+            return self.oldest();
+        }
+        let LaneId { group, priority } = self.eligible_lanes.first()?;
+        self.groups.get(group).lane(priority).keys.head()
+    }
+
+    /// The eligible key that has been ready longest.
+    pub(crate) fn oldest(&self) -> Option<Slot> {
+        self.oldest_of(&self.by_age)
+    }
+
+    /// A ready key, eligible or not.
+    pub(crate) fn any(&self) -> Option<Slot> {
+        self.oldest().or_else(|| self.oldest_of(&self.held))
+    }
+
+    fn oldest_of(&self, groups: &BTreeMap<u64, GroupId>) -> Option<Slot> {
+        let (_, &group) = groups.first_key_value()?;
+        self.groups.get(group).by_age.head()
+    }
+
+    /// Whether the group of the key in `slot` is below its limit.
+    pub(crate) fn is_eligible(&self, slot: Slot) -> bool {
+        self.groups.get(self.place(slot).group).in_flight < self.policy.limit
+    }
+
+    /// Removes a ready key, which is delivered.
+    pub(crate) fn start(&mut self, slot: Slot) {
+        let is_out_of_turn = self.aging.is_due();
+        self.aging.count(self.oldest() == Some(slot));
+        if self.policy.fair && !is_out_of_turn {
+            self.use_turn(slot);
+        }
+        self.eligible -= 1;
+        let group = self.place(slot).group;
+        self.groups.get_mut(group).in_flight += 1;
+        self.take_out(slot);
+        let state = self.groups.get(group);
+        if state.in_flight == self.policy.limit {
+            self.eligible -= state.ready as usize;
+            self.update_lanes(group);
+        }
+        self.update_group(group);
+    }
+
+    /// Counts a delivery of the key in `slot` in the turn of its lane, which may end with it.
+    fn use_turn(&mut self, slot: Slot) {
+        let id = self.place(slot).lane();
+        let state = self.groups.get_mut(id.group);
+        let weight = state.group.weight;
+        let lane = state.lane_mut(id.priority);
+        lane.credit = lane.credit.saturating_sub(1);
+        if lane.credit == 0 {
+            lane.credit = weight;
+            self.eligible_lanes.end_turn(&mut self.groups, id);
+        }
+    }
+
+    /// Counts the key in `slot`, whose delivery has ended, as no longer in flight.
+    pub(crate) fn finish(&mut self, slot: Slot) {
+        let group = self.place(slot).group;
+        let state = self.groups.get_mut(group);
+        let was_full = state.in_flight == self.policy.limit;
+        state.in_flight -= 1;
+        if was_full {
+            self.eligible += state.ready as usize;
+            self.update_lanes(group);
+            self.update_group(group);
+        }
+    }
+
+    /// Notes that a custom order returned the ready key in `slot`, which its group holds back.
+    pub(crate) fn skip(&mut self, slot: Slot) {
+        let place = self.places.get(slot.index());
+        self.groups.get_mut(place.group).skipped.insert(place.ready, slot);
+    }
+
+    /// The oldest of the skipped keys in the group of `slot`.
+    pub(crate) fn skipped(&self, slot: Slot) -> Option<Slot> {
+        let state = self.groups.get(self.place(slot).group);
+        state.skipped.first_key_value().map(|(_, &slot)| slot)
+    }
+
+    /// Notes that the skipped key in `slot` is pushed to the custom order again.
+    pub(crate) fn unskip(&mut self, slot: Slot) {
+        let place = self.places.get(slot.index());
+        self.groups.get_mut(place.group).skipped.remove(&place.ready);
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.ticks += 1;
+        self.ticks
+    }
+
+    fn group_id(&mut self, group: Group) -> GroupId {
+        if let Some(&id) = self.by_id.get(&group.id) {
+            self.groups.get_mut(id).group = group;
+            return id;
+        }
+        let id = self.groups.insert(Box::new(GroupState::new(group)));
+        self.by_id.insert(group.id, id);
+        id
+    }
+
+    /// Appends `slot` to the lane of its group at `priority`.
+    fn enter_lane(&mut self, slot: Slot, priority: i32) {
+        if !self.policy.has_lanes() {
+            return;
+        }
+        let place = self.place_mut(slot);
+        place.priority = priority;
+        let id = place.lane();
+        let lane = self.groups.get_mut(id.group).open(priority);
+        lane.keys.push_back(&mut InLane(&mut self.places), slot);
+        if lane.eligible_since.is_none() {
+            self.update_lane(id);
+        }
+    }
+
+    /// Removes `slot` from its lane, and the lane if that was its last key.
+    fn leave_lane(&mut self, slot: Slot) {
+        if !self.policy.has_lanes() {
+            return;
+        }
+        let id = self.place(slot).lane();
+        let lane = self.groups.get_mut(id.group).lane_mut(id.priority);
+        let was_first = lane.keys.head() == Some(slot);
+        lane.keys.remove(&mut InLane(&mut self.places), slot);
+        let is_empty = lane.keys.is_empty();
+        if is_empty || (was_first && !self.policy.fair) {
+            self.update_lane(id);
+        }
+        if is_empty {
+            self.groups.get_mut(id.group).close(id.priority);
+        }
+    }
+
+    /// Moves a lane to its place among the eligible lanes. In a fair order it stays where it is, or
+    /// goes to the end.
+    fn update_lane(&mut self, id: LaneId) {
+        let state = self.groups.get_mut(id.group);
+        let (is_eligible, weight) = (state.in_flight < self.policy.limit, state.group.weight);
+        let lane = state.lane_mut(id.priority);
+        let first = lane.keys.head().filter(|_| is_eligible);
+        let since = first.map(|slot| self.places.get(slot.index()).entered);
+        let was = core::mem::replace(&mut lane.eligible_since, since);
+        if since.is_none() {
+            // The lane comes back with a full turn.
+            lane.credit = weight;
+        }
+        self.eligible_lanes.update(&mut self.groups, id, was, since);
+    }
+
+    /// Updates all lanes of a group that has reached its limit or left it.
+    fn update_lanes(&mut self, group: GroupId) {
+        let mut last = None;
+        while let Some(priority) = self.groups.get(group).priority_after(last) {
+            self.update_lane(LaneId { group, priority });
+            last = Some(priority);
+        }
+    }
+
+    /// Moves a group to its place in the orders by age.
+    fn update_group(&mut self, group: GroupId) {
+        let state = self.groups.get_mut(group);
+        let held = state.in_flight >= self.policy.limit;
+        let first = state.by_age.head();
+        let age = first.map(|slot| Age { ready: self.places.get(slot.index()).ready, held });
+        let old = core::mem::replace(&mut state.age, age);
+        if old == age {
+            return;
+        }
+        if let Some(old) = old {
+            self.order_by_age(old.held).remove(&old.ready);
+        }
+        if let Some(age) = age {
+            self.order_by_age(age.held).insert(age.ready, group);
+        }
+    }
+
+    fn order_by_age(&mut self, held: bool) -> &mut BTreeMap<u64, GroupId> {
+        if held { &mut self.held } else { &mut self.by_age }
+    }
+}
+
+#[cfg(test)]
+impl Fair {
+    /// How many slots the side table spans.
+    pub(crate) fn slots(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(crate) fn groups(&self) -> usize {
+        self.groups.len()
+    }
+}

@@ -1,0 +1,151 @@
+//! The state of a group, and its lanes.
+
+use alloc::collections::BTreeMap;
+
+use super::Group;
+use crate::memory::list::List;
+use crate::types::slot::{Slot, ids};
+
+ids! {
+    /// The number of a group.
+    GroupId
+}
+
+/// The name of a lane: a group, and the priority at which the lane competes.
+#[derive(Clone, Copy)]
+pub(super) struct LaneId {
+    pub(super) group: GroupId,
+    pub(super) priority: i32,
+}
+
+/// The ready keys of a group at one priority, first in, first out.
+pub(super) struct Lane {
+    priority: i32,
+    pub(super) keys: List,
+    /// The tick at which its first key entered it, while the lane is eligible.
+    pub(super) eligible_since: Option<u64>,
+    /// The neighbours of its group among the lanes that take turns.
+    pub(super) turn: [Option<GroupId>; 2],
+    /// How many more keys it delivers in this turn.
+    pub(super) credit: u32,
+}
+
+/// The entry of a group in one of the orders by age.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct Age {
+    /// The tick at which the oldest ready key of the group became ready.
+    pub(super) ready: u64,
+    /// Whether the group is at its limit.
+    pub(super) held: bool,
+}
+
+pub(super) struct GroupState {
+    pub(super) group: Group,
+    /// How many records belong to it.
+    pub(super) records: u32,
+    pub(super) in_flight: u32,
+    pub(super) ready: u32,
+    pub(super) by_age: List,
+    /// Its entry in the orders by age, while it has ready keys.
+    pub(super) age: Option<Age>,
+    /// One of its lanes. Most groups have no other, so that a group is one allocation.
+    lane: Option<Lane>,
+    /// The other lanes, by priority.
+    more: BTreeMap<i32, Lane>,
+    /// Keys that a custom order returned while the group was at its limit, by age. The order no longer
+    /// has them; one is pushed again for each key of the group that leaves flight.
+    pub(super) skipped: BTreeMap<u64, Slot>,
+}
+
+impl GroupState {
+    pub(super) const fn new(group: Group) -> Self {
+        Self {
+            group,
+            records: 0,
+            in_flight: 0,
+            ready: 0,
+            by_age: List::new(),
+            age: None,
+            lane: None,
+            more: BTreeMap::new(),
+            skipped: BTreeMap::new(),
+        }
+    }
+
+    /// The lane at `priority`, which exists.
+    #[track_caller]
+    pub(super) fn lane(&self, priority: i32) -> &Lane {
+        match &self.lane {
+            Some(lane) if lane.priority == priority => lane,
+            _ => &self.more[&priority],
+        }
+    }
+
+    /// The lane at `priority`, which exists.
+    #[track_caller]
+    pub(super) fn lane_mut(&mut self, priority: i32) -> &mut Lane {
+        match &mut self.lane {
+            Some(lane) if lane.priority == priority => lane,
+            _ => match self.more.get_mut(&priority) {
+                Some(lane) => lane,
+                None => unreachable!("no key of the group is ready at {priority}"),
+            },
+        }
+    }
+
+    /// The lane at `priority`, which is made if it does not exist.
+    pub(super) fn open(&mut self, priority: i32) -> &mut Lane {
+        let credit = self.group.weight;
+        let keys = List::new();
+        let new = || Lane { priority, keys, eligible_since: None, turn: [None; 2], credit };
+        let is_here = match &self.lane {
+            Some(lane) => lane.priority == priority,
+            None => !self.more.contains_key(&priority),
+        };
+        if is_here {
+            self.lane.get_or_insert_with(new)
+        } else {
+            self.more.entry(priority).or_insert_with(new)
+        }
+    }
+
+    /// Removes the lane at `priority`, which has no keys.
+    pub(super) fn close(&mut self, priority: i32) {
+        if self.lane.as_ref().is_some_and(|lane| lane.priority == priority) {
+            self.lane = None;
+        } else {
+            self.more.remove(&priority);
+        }
+    }
+
+    /// The lowest priority above `priority` at which it has a lane; the lowest of all for `None`.
+    pub(super) fn priority_after(&self, priority: Option<i32>) -> Option<i32> {
+        let from = priority.map_or(Some(i32::MIN), |priority| priority.checked_add(1))?;
+        let here = self.lane.as_ref().map(|lane| lane.priority).filter(|&here| here >= from);
+        let more = self.more.range(from..).next().map(|(&priority, _)| priority);
+        here.into_iter().chain(more).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_exists_from_open_to_close() {
+        let mut state = GroupState::new(Group::new(0));
+        for priorities in [[1, 5, 9], [9, 1, 5], [5, 9, 1]] {
+            for priority in priorities {
+                state.open(priority);
+            }
+            let after = [None, Some(0), Some(1), Some(5), Some(9), Some(i32::MAX)];
+            let found = after.map(|priority| state.priority_after(priority));
+            assert_eq!(found, [Some(1), Some(1), Some(5), Some(9), None, None]);
+            assert_eq!(priorities.map(|priority| state.lane(priority).priority), priorities);
+            state.close(5);
+            assert_eq!(state.priority_after(Some(1)), Some(9));
+            [9, 1].into_iter().for_each(|priority| state.close(priority));
+            assert_eq!(state.priority_after(None), None);
+        }
+    }
+}

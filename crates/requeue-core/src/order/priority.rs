@@ -1,0 +1,116 @@
+//! Higher priorities first, with aging, where no group holds keys back.
+
+use super::Ranked;
+use super::aging::Aging;
+use super::priority_lists::PriorityLists;
+use crate::memory::chunked::Chunked;
+use crate::memory::list::{Links, List};
+use crate::types::slot::{Id, Slot};
+
+/// What the order stores for a slot.
+#[derive(Clone)]
+struct Place {
+    by_age: [Option<Slot>; 2],
+    /// The priority of the list that the key is in. That of its record may have changed since.
+    priority: i32,
+}
+
+/// Each ready key is in two lists. The list of its priority is linked through the records, that by
+/// age through a side table.
+pub(crate) struct ByPriority {
+    lists: PriorityLists,
+    places: Places,
+    /// All ready keys, by the time at which they became ready.
+    by_age: List,
+    aging: Aging,
+}
+
+struct Places(Chunked<Place>);
+
+impl Links for Places {
+    fn links(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
+        &mut self.0.get_mut(slot.index()).by_age
+    }
+}
+
+impl ByPriority {
+    pub(super) const fn new(oldest_every: u32) -> Self {
+        Self {
+            lists: PriorityLists::new(),
+            places: Places(Chunked::new()),
+            by_age: List::new(),
+            aging: Aging::new(oldest_every),
+        }
+    }
+
+    /// Appends the key in `slot`, which has become ready.
+    pub(crate) fn push(&mut self, records: &mut impl Ranked, slot: Slot) {
+        let priority = records.priority(slot);
+        let place = Place { by_age: [self.by_age.tail(), None], priority };
+        self.places.0.extend_to(slot.index() + 1, &place);
+        *self.places.0.get_mut(slot.index()) = place;
+        self.by_age.append(&mut self.places, slot);
+        self.lists.push_back(records, priority, slot);
+    }
+
+    /// Moves a ready key whose priority was raised to the end of its new priority. It keeps its age.
+    pub(crate) fn lift(&mut self, records: &mut impl Ranked, slot: Slot) {
+        let priority = records.priority(slot);
+        let place = self.places.0.get_mut(slot.index());
+        let was = core::mem::replace(&mut place.priority, priority);
+        if was != priority {
+            self.lists.remove(records, was, slot);
+            self.lists.push_back(records, priority, slot);
+        }
+    }
+
+    /// Removes a ready key.
+    #[inline]
+    pub(crate) fn remove(&mut self, records: &mut impl Ranked, slot: Slot) {
+        let priority = self.places.0.get(slot.index()).priority;
+        self.by_age.remove(&mut self.places, slot);
+        self.lists.remove(records, priority, slot);
+    }
+
+    /// The key to deliver next.
+    pub(crate) fn next(&self) -> Option<Slot> {
+        if self.aging.is_due() {
+            return self.oldest();
+        }
+        self.lists.first().map(|(_, slot)| slot)
+    }
+
+    /// The key that has been ready longest.
+    pub(crate) const fn oldest(&self) -> Option<Slot> {
+        self.by_age.head()
+    }
+
+    /// Removes a ready key, which is delivered.
+    pub(crate) fn start(&mut self, records: &mut impl Ranked, slot: Slot) {
+        self.aging.count(self.oldest() == Some(slot));
+        self.remove(records, slot);
+    }
+
+    /// Follows the record of a ready key from `from` to `to`.
+    pub(crate) fn moved(&mut self, records: &mut impl Ranked, from: Slot, to: Slot) {
+        let place = self.places.0.get(from.index()).clone();
+        if let Some(list) = self.lists.list_mut(place.priority) {
+            list.moved(records, from, to);
+        }
+        *self.places.0.get_mut(to.index()) = place;
+        self.by_age.moved(&mut self.places, from, to);
+    }
+
+    /// Frees the memory of slots from the index `end` on, which have no records.
+    pub(crate) fn truncate(&mut self, end: usize) {
+        self.places.0.truncate(end);
+    }
+}
+
+#[cfg(test)]
+impl ByPriority {
+    /// How many slots the side table spans.
+    pub(crate) fn slots(&self) -> usize {
+        self.places.0.len()
+    }
+}

@@ -1,0 +1,235 @@
+//! Adds, cancels, and keys that become due.
+
+use core::borrow::Borrow;
+
+use super::Queue;
+use super::transitions::record::Record;
+use crate::memory::index::{Position, fold};
+use crate::order::{Group, Ready};
+use crate::types::add::{Add, Added, Cancelled, EarlyAdd, Merge};
+use crate::types::delivery::Asked;
+use crate::types::lifecycle::{Ending, Phase};
+use crate::types::slot::Slot;
+use crate::types::time::Time;
+
+/// How many due keys one operation makes ready, at most, before its own work.
+const MAX_PROMOTIONS: usize = 256;
+
+impl<K: Eq + Clone> Queue<K> {
+    /// Adds `key`. Returns the key if the queue has it already or refuses it.
+    #[inline(always)]
+    pub fn add(
+        &mut self,
+        key: K,
+        hash: u64,
+        add: Add,
+        group: Group,
+        now: Time,
+    ) -> (Added, Option<K>) {
+        match self.add_fast(key, hash, &add, group, now) {
+            Ok(added) => added,
+            Err(key) => self.add_slow(key, hash, add, group, now),
+        }
+    }
+
+    #[inline(never)]
+    fn add_slow(
+        &mut self,
+        key: K,
+        hash: u64,
+        add: Add,
+        group: Group,
+        now: Time,
+    ) -> (Added, Option<K>) {
+        if self.ending != Ending::Open {
+            let added = self.add_known(&key, hash, &add, now).unwrap_or(Added::Refused);
+            return (added, Some(key));
+        }
+        self.promote_due(now);
+        if let Some(slot) = self.find(&key, hash) {
+            return (self.add_again(slot, &add, now), Some(key));
+        }
+        let hash = fold(hash);
+        let due = add.due(now);
+        let order_key = match &self.ready {
+            Ready::Custom(_) if due.is_none() => Some(key.clone()),
+            _ => None,
+        };
+        let tail = self.ready.tail();
+        let mut record = Self::new_record(tail, key, hash, &add, due, Position::OVERFLOWED);
+        if let (Some(due), true, EarlyAdd::Hold) = (due, add.failed, self.early_add) {
+            record.set_not_before(due);
+        }
+        let slot = self.records.insert(record);
+        self.index.insert(&mut self.records, hash, slot);
+        self.arrive(slot, &add, due, group, now);
+        if let (Ready::Custom(custom), Some(key)) = (&mut self.ready, order_key) {
+            custom.push(key);
+        }
+        (Added::New, None)
+    }
+
+    /// Whether an add of `key` would be refused.
+    pub fn refuses<Q>(&self, key: &Q, hash: u64) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        match self.ending {
+            Ending::Open => false,
+            Ending::Closed => {
+                self.find(key, hash).is_none_or(|slot| !self.records.get(slot).is_known())
+            }
+            Ending::ShutDown => true,
+        }
+    }
+
+    /// Adds `key` if the queue has a record of it. `None`, and no effect, if it has none.
+    pub fn add_known<Q>(&mut self, key: &Q, hash: u64, add: &Add, now: Time) -> Option<Added>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        if self.ending == Ending::ShutDown {
+            return Some(Added::Refused);
+        }
+        self.promote_due(now);
+        let slot = self.find(key, hash)?;
+        if self.is_simple(add)
+            && let Some(added) = self.add_again_fast(slot, add, now)
+        {
+            return Some(added);
+        }
+        if self.ending == Ending::Closed && !self.records.get(slot).is_known() {
+            return Some(Added::Refused);
+        }
+        Some(self.add_again(slot, add, now))
+    }
+
+    /// Adds the key in `slot` again.
+    fn add_again(&mut self, slot: Slot, add: &Add, now: Time) -> Added {
+        let record = self.records.get(slot);
+        let order_key = self.key_if(self.makes_ready(record, add, now), slot);
+        if add.merge == Merge::Exactly {
+            self.clear(slot);
+        }
+        self.add_to(slot, add, now, order_key)
+    }
+
+    /// Whether the add makes the key ready that was not.
+    fn makes_ready(&self, record: &Record<K>, add: &Add, now: Time) -> bool {
+        let is_cancelled = add.merge == Merge::Exactly;
+        let is_gated = self.early_add == EarlyAdd::Hold && !is_cancelled;
+        add.due(now).is_none()
+            && match record.phase() {
+                Phase::Idle => !is_gated || record.not_before() <= now,
+                Phase::Ready => is_cancelled,
+                Phase::Processing | Phase::ProcessingDirty => false,
+            }
+    }
+
+    /// Applies an add to the key in `slot`.
+    pub(super) fn add_to(
+        &mut self,
+        slot: Slot,
+        add: &Add,
+        now: Time,
+        order_key: Option<K>,
+    ) -> Added {
+        self.counters.count_retry(add.is_retry());
+        let (due, is_held) = match self.early_add {
+            EarlyAdd::Keep | EarlyAdd::Replace => (add.due(now), false),
+            EarlyAdd::Hold => self.pass_gate(slot, add, now),
+        };
+        if add.failed {
+            self.add_failure(slot);
+        }
+        self.note(slot, Asked { adds: 1, reasons: add.reasons, priority: add.priority });
+        match due {
+            Some(due) => match self.demand_later(slot, due, add.merge, now) {
+                Added::Coalesced | Added::New if is_held => Added::Held,
+                added => added,
+            },
+            None => {
+                if self.early_add != EarlyAdd::Keep {
+                    self.stop_waiting(slot);
+                }
+                self.demand(slot, now, order_key)
+            }
+        }
+    }
+
+    /// Adds what was asked for to the pending run of the key in `slot`, or to a new one.
+    #[inline(always)]
+    pub(super) fn note(&mut self, slot: Slot, asked: Asked) {
+        let record = self.records.get_mut(slot);
+        let before = record.priority;
+        record.note(asked);
+        if record.priority != before {
+            self.move_depth(slot, before);
+        }
+    }
+
+    /// Makes some of the keys ready that are due, before an operation's own work.
+    #[inline]
+    pub(super) fn promote_due(&mut self, now: Time) {
+        if self.timers.is_due(now) {
+            self.promote(now, MAX_PROMOTIONS);
+        }
+    }
+
+    /// Makes up to `max` keys ready that are due, by time and then by order of arrival. Returns how many.
+    pub fn promote(&mut self, now: Time, max: usize) -> usize {
+        if self.ending == Ending::ShutDown {
+            return 0;
+        }
+        let mut count = 0;
+        while count < max
+            && let Some(slot) = self.timers.first(now)
+        {
+            if self.index.is_large()
+                && let Some(next) = self.timers.second()
+            {
+                self.records.prefetch(next);
+            }
+            let order_key = self.key_if(self.records.get(slot).phase() == Phase::Idle, slot);
+            self.fall_due(slot, now, order_key);
+            count += 1;
+        }
+        count
+    }
+
+    /// Withdraws all pending runs of `key` and forgets its failures. Returns what was withdrawn, and
+    /// the record's key if no record is kept. `None` if the queue has no record of the key.
+    pub fn cancel<Q>(&mut self, key: &Q, hash: u64) -> Option<(Cancelled, Option<K>)>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let slot = self.find(key, hash)?;
+        let cancelled = self.clear(slot);
+        Some((cancelled, self.release_if_stateless(slot)))
+    }
+
+    fn clear(&mut self, slot: Slot) -> Cancelled {
+        let waiting = self.stop_waiting(slot);
+        let phase = self.withdraw(slot);
+        self.stop_backing_off(slot);
+        self.set_failures(slot, 0);
+        let record = self.records.get_mut(slot);
+        (record.adds, record.reasons) = (0, 0);
+        Cancelled { ready: phase == Phase::Ready, dirty: phase == Phase::ProcessingDirty, waiting }
+    }
+
+    /// Forgets the failures of `key`. Returns the record's key if no record is kept.
+    pub fn forget<Q>(&mut self, key: &Q, hash: u64) -> Option<K>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let slot = self.find(key, hash)?;
+        self.set_failures(slot, 0);
+        self.stop_backing_off(slot);
+        self.release_if_stateless(slot)
+    }
+}

@@ -1,0 +1,63 @@
+//! The backoff gate of [`EarlyAdd::Hold`](crate::EarlyAdd::Hold): no run starts before the backoff of
+//! the last failure is over.
+
+use super::Queue;
+use crate::types::add::Add;
+use crate::types::lifecycle::Phase;
+use crate::types::slot::Slot;
+use crate::types::time::Time;
+
+impl<K: Eq + Clone> Queue<K> {
+    /// The time at which the run that `add` asks for may start, `None` for now; and whether that is
+    /// later than asked. A failed add starts a backoff.
+    pub(super) fn pass_gate(&mut self, slot: Slot, add: &Add, now: Time) -> (Option<Time>, bool) {
+        let due = add.due(now);
+        let record = self.records.get(slot);
+        let not_before = match record.phase() {
+            Phase::Idle => record.not_before(),
+            // A ready key stays ready.
+            Phase::Ready => return (due, false),
+            Phase::Processing | Phase::ProcessingDirty => self.backoff_of(record.epoch()),
+        };
+        let wanted = due.unwrap_or(now);
+        let at = wanted.max(not_before);
+        if add.failed && at > now {
+            self.back_off_until(slot, at);
+        }
+        ((at > now).then_some(at), at > wanted)
+    }
+
+    /// Starts the backoff of a key that is not ready. A pending run waits until `at`, too.
+    pub(super) fn back_off_until(&mut self, slot: Slot, at: Time) {
+        let record = self.records.get_mut(slot);
+        match record.phase() {
+            Phase::Idle | Phase::Ready => record.set_not_before(at),
+            Phase::Processing | Phase::ProcessingDirty => {
+                self.backing_off.insert(record.epoch(), at);
+            }
+        }
+        let was_dirty = self.withdraw(slot) == Phase::ProcessingDirty;
+        let waits_less = || self.timers.due(slot).is_some_and(|due| due < at);
+        if was_dirty || (self.records.get(slot).is_waiting() && waits_less()) {
+            self.start_waiting(slot);
+            self.timers.set(slot, at);
+        }
+    }
+
+    /// The end of the backoff of a key that failed while it was in flight as `epoch`.
+    pub(super) fn backoff_of(&self, epoch: u64) -> Time {
+        self.backing_off.get(&epoch).copied().unwrap_or(Time::ZERO)
+    }
+
+    /// Ends the backoff of the key in `slot`, whose failures are forgotten.
+    pub(super) fn stop_backing_off(&mut self, slot: Slot) {
+        let record = self.records.get_mut(slot);
+        match record.phase() {
+            Phase::Idle => record.set_not_before(Time::ZERO),
+            Phase::Ready => {}
+            Phase::Processing | Phase::ProcessingDirty => {
+                self.backing_off.remove(&record.epoch());
+            }
+        }
+    }
+}

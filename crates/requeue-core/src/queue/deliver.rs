@@ -1,0 +1,285 @@
+//! Delivering keys, and finishing deliveries.
+
+use core::borrow::Borrow;
+
+use alloc::vec::Vec;
+
+use super::Queue;
+use super::transitions::record::Record;
+use crate::order::Ready;
+use crate::types::add::{Add, EarlyAdd, Merge};
+use crate::types::delivery::{Delivery, Finish, Finished, Popped, Ticket};
+use crate::types::lifecycle::{Ending, Phase};
+use crate::types::slot::Slot;
+use crate::types::time::Time;
+
+/// How many keys of a custom order one call skips, at most.
+const MAX_SKIPPED: usize = 256;
+
+impl<K: Eq + Clone> Queue<K> {
+    /// Delivers the next key, if one is ready. For a queue without a custom order.
+    #[inline(always)]
+    pub fn get(&mut self, now: Time) -> Option<Delivery<K>> {
+        debug_assert!(!self.has_order(), "a custom order is asked by `get_by_order`");
+        self.promote_due(now);
+        if self.paused {
+            return None;
+        }
+        let slot = self.ready.next()?;
+        if self.index.is_large() {
+            self.prefetch_after(slot);
+        }
+        Some(self.deliver(slot, None, now))
+    }
+
+    /// Has the processor fetch what it takes to deliver and to finish the keys after the one in `slot`.
+    fn prefetch_after(&self, slot: Slot) {
+        let (Ready::Fifo(_) | Ready::Priority(_)) = &self.ready else { return };
+        let next = self.records.get(slot).next().and_then(|next| self.records.find(next));
+        let Some(next) = next else { return };
+        self.index.prefetch(next.hash);
+        if let Some(after) = next.next() {
+            self.records.prefetch(after);
+        }
+    }
+
+    /// As [`get`](Self::get), for a queue with a custom order. `hash_of` hashes the keys that it
+    /// returns, so that they are found.
+    pub fn get_by_order(&mut self, now: Time, hash_of: impl Fn(&K) -> u64) -> Popped<K> {
+        let mut popped = Popped { item: None, dropped: Vec::new(), again: false };
+        self.promote_due(now);
+        if self.paused {
+            return popped;
+        }
+        while self.eligible() > 0 {
+            let Ready::Custom(custom) = &mut self.ready else { break };
+            let Some(key) = custom.pop() else { break };
+            let slot = self.find(&key, hash_of(&key));
+            if let Some(slot) = slot.filter(|&slot| self.records.get(slot).phase() == Phase::Ready)
+                && let Some(groups) = self.ready.groups_mut()
+            {
+                if groups.is_eligible(slot) {
+                    popped.item = Some(self.deliver(slot, Some(key), now));
+                    return popped;
+                }
+                groups.skip(slot);
+            }
+            popped.dropped.push(key);
+            if popped.dropped.len() == MAX_SKIPPED {
+                popped.again = true;
+                return popped;
+            }
+        }
+        // Keys that the order lost are delivered by age.
+        if let Some(slot) = self.ready.next() {
+            popped.item = Some(self.deliver(slot, None, now));
+        }
+        popped
+    }
+
+    /// Whether the order is a custom one.
+    #[must_use]
+    pub const fn has_order(&self) -> bool {
+        self.ready.is_custom()
+    }
+
+    /// The slot of a delivery that has not ended.
+    #[inline(never)]
+    pub(super) fn locate(&self, ticket: &Ticket) -> Option<Slot> {
+        let is =
+            |record: &Record<K>| record.phase().is_processing() && record.epoch() == ticket.epoch;
+        if self.records.find(ticket.slot).is_some_and(is) {
+            return Some(ticket.slot);
+        }
+        // The record has moved. Epochs are unique, so no key is compared.
+        self.index.probe(&self.records, ticket.hash, is)
+    }
+
+    /// Finishes a delivery. `None`, and no effect, if it has ended already.
+    #[inline(always)]
+    pub fn finish(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
+        self.promote_due(now);
+        if let Some((key, worked)) = self.finish_fast(ticket, how, now) {
+            let key = Some(key);
+            return Some(Finished { key, lost: false, ready: false, was_dirty: false, worked });
+        }
+        self.finish_slow(ticket, how, now)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn finish_slow(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
+        let slot = self.locate(ticket)?;
+        Some(self.finish_slot(slot, how, now, true))
+    }
+
+    /// As [`finish`](Self::finish), but copies no key; a key that a custom order is not given is
+    /// delivered by age. The caller uses it after a key's `clone` panicked in `finish`, which then had
+    /// no effect.
+    pub fn finish_without_copies(
+        &mut self,
+        ticket: &Ticket,
+        how: Finish,
+        now: Time,
+    ) -> Option<Finished<K>> {
+        let slot = self.locate(ticket)?;
+        Some(self.finish_slot(slot, how, now, false))
+    }
+
+    /// Detaches a delivery from its ticket: [`detached`](Self::detached) then finds it by its key.
+    /// `false` if the delivery has ended already.
+    pub fn detach(&mut self, ticket: &Ticket) -> bool {
+        let Some(slot) = self.locate(ticket) else { return false };
+        self.records.get_mut(slot).detached = true;
+        true
+    }
+
+    /// The ticket of the delivery of `key`, if it was [detached](Self::detach).
+    pub fn detached<Q>(&self, key: &Q, hash: u64) -> Option<Ticket>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let slot = self.find(key, hash)?;
+        let record = self.records.get(slot);
+        (record.phase().is_processing() && record.detached).then(|| Ticket {
+            slot,
+            hash: record.hash,
+            epoch: record.epoch(),
+        })
+    }
+
+    /// The key of this delivery, if it has not ended.
+    #[must_use]
+    pub fn key_of(&self, ticket: &Ticket) -> Option<&K> {
+        self.locate(ticket).map(|slot| &self.records.get(slot).key)
+    }
+
+    /// Whether the key of this delivery was added again since.
+    #[must_use]
+    pub fn is_dirty(&self, ticket: &Ticket) -> bool {
+        self.locate(ticket)
+            .is_some_and(|slot| self.records.get(slot).phase() == Phase::ProcessingDirty)
+    }
+
+    fn finish_slot(&mut self, slot: Slot, how: Finish, now: Time, copies: bool) -> Finished<K> {
+        let record = self.records.get(slot);
+        let was_dirty = record.phase() == Phase::ProcessingDirty;
+        let epoch = record.epoch();
+        let not_before = self.backoff_of(epoch);
+        let has_ended = self.ending == Ending::ShutDown;
+        let asks_more = !matches!(how, Finish::Done | Finish::Succeed);
+        let lost =
+            has_ended && if self.paused { was_dirty || asks_more } else { asks_more && !was_dirty };
+        let (ready, due) = self.what_follows(how, was_dirty, not_before, now);
+        let ready = ready && !lost;
+        // Copies for a custom order come before any change, because a key's `clone` may panic.
+        let mut order_key = self.key_if(ready && copies, slot);
+        let freed = if copies { self.key_to_free(slot) } else { None };
+
+        self.backing_off.remove(&epoch);
+        match how {
+            Finish::Done => {}
+            Finish::Succeed | Finish::Later { .. } => self.set_failures(slot, 0),
+            Finish::Fail { asked, .. } => {
+                self.counters.count_failure();
+                self.note(slot, asked);
+                self.add_failure(slot);
+            }
+            Finish::PutBack { asked } => self.note(slot, asked),
+        }
+        if let (Finish::Fail { .. }, false) = (how, has_ended) {
+            self.counters.count_retry(true);
+            if was_dirty && (self.early_add != EarlyAdd::Keep || due.is_none()) {
+                self.counters.count_coalesced();
+            }
+        }
+        if was_dirty && !ready {
+            self.withdraw(slot);
+        }
+        let later = match how {
+            Finish::Later { after, asked } if !has_ended => {
+                Some(Add::after(after).priority(asked.priority))
+            }
+            _ => None,
+        };
+        let replaces_wait = ready && (was_dirty || later.is_none());
+        if replaces_wait && self.early_add != EarlyAdd::Keep {
+            self.stop_waiting(slot);
+        }
+        self.free_group(slot, freed);
+        let dirty_key = if was_dirty { order_key.take() } else { None };
+        let worked = self.end_delivery(slot, now, dirty_key);
+        if let Finish::Done = how
+            && !ready
+        {
+            self.records.get_mut(slot).set_not_before(not_before);
+        }
+
+        if let Some(later) = later {
+            let _ = self.add_to(slot, &later, now, order_key);
+        } else {
+            if ready && !was_dirty {
+                let _ = self.demand(slot, now, order_key);
+            }
+            if let Some(due) = due {
+                if self.early_add == EarlyAdd::Hold {
+                    // One run stands for the failure and for all adds meanwhile.
+                    self.back_off_until(slot, due);
+                }
+                let _ = self.demand_later(slot, due, Merge::Earliest, now);
+            }
+        }
+        if lost {
+            self.set_failures(slot, 0);
+        }
+        let record = self.records.get(slot);
+        let ready = record.phase() == Phase::Ready;
+        if !ready && record.is_waiting() {
+            // The key waits since the end of the delivery, whenever the delayed add was made.
+            self.stamp(slot, now);
+        }
+        Finished { key: self.release_if_stateless(slot), lost, ready, was_dirty, worked }
+    }
+
+    /// Whether the key of a delivery that ends becomes ready at once, and when it is due besides.
+    fn what_follows(
+        &self,
+        how: Finish,
+        was_dirty: bool,
+        not_before: Time,
+        now: Time,
+    ) -> (bool, Option<Time>) {
+        let due = match how {
+            Finish::Done | Finish::Succeed => return (was_dirty, None),
+            _ if self.ending == Ending::ShutDown => return (was_dirty, None),
+            Finish::Later { after, .. } => now + after,
+            Finish::Fail { delay, .. } => not_before.max(now + delay),
+            Finish::PutBack { .. } => not_before,
+        };
+        match self.early_add {
+            _ if due <= now => (true, None),
+            EarlyAdd::Keep => (was_dirty, Some(due)),
+            EarlyAdd::Hold if !matches!(how, Finish::Later { .. }) => (false, Some(due)),
+            EarlyAdd::Replace | EarlyAdd::Hold => (was_dirty, (!was_dirty).then_some(due)),
+        }
+    }
+
+    /// A key to push to the custom order again when the key in `slot` leaves flight: the oldest of its
+    /// group that the order returned while the group was at its limit.
+    fn key_to_free(&self, slot: Slot) -> Option<(Slot, K)> {
+        let Ready::Custom(custom) = &self.ready else { return None };
+        let skipped = custom.by_age.skipped(slot)?;
+        Some((skipped, self.records.get(skipped).key.clone()))
+    }
+
+    fn free_group(&mut self, slot: Slot, freed: Option<(Slot, K)>) {
+        if let Some(groups) = self.ready.groups_mut() {
+            groups.finish(slot);
+        }
+        if let (Ready::Custom(custom), Some((skipped, key))) = (&mut self.ready, freed) {
+            custom.by_age.unskip(skipped);
+            custom.push(key);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Fast paths for the common cases. They are the first arm of `add` and of `finish`, and call the same
+//! transitions as the general path. Where one does not apply, it has no effect.
+
+use core::time::Duration;
+
+use super::Queue;
+use super::transitions::record::Record;
+use crate::memory::index::{Found, fold};
+use crate::order::Group;
+use crate::types::add::{Add, Added, EarlyAdd, Merge};
+use crate::types::delivery::{Asked, Finish, Ticket};
+use crate::types::lifecycle::{Ending, Phase};
+use crate::types::slot::Slot;
+use crate::types::time::Time;
+
+impl<K: Eq + Clone> Queue<K> {
+    /// Whether the queue is open and its order not the user's, and the add starts no backoff that
+    /// gates later adds.
+    #[inline(always)]
+    pub(super) fn is_simple(&self, add: &Add) -> bool {
+        let backs_off = add.failed && self.early_add == EarlyAdd::Hold;
+        self.ending == Ending::Open && !self.has_order() && !backs_off
+    }
+
+    /// Adds a key if one bucket of the index shows whether it is new, and no other key is due.
+    #[inline(always)]
+    pub(super) fn add_fast(
+        &mut self,
+        key: K,
+        hash: u64,
+        add: &Add,
+        group: Group,
+        now: Time,
+    ) -> Result<(Added, Option<K>), K> {
+        if !self.is_simple(add) || self.timers.is_due(now) {
+            return Err(key);
+        }
+        let hash = fold(hash);
+        let is = |record: &Record<K>| record.hash == hash && record.key == key;
+        let free = match self.index.glance(&self.records, hash, is) {
+            Found::Free(free) => free,
+            Found::Slot(slot) => {
+                return match self.add_again_fast(slot, add, now) {
+                    Some(added) => Ok((added, Some(key))),
+                    None => Err(key),
+                };
+            }
+            Found::Unclear => return Err(key),
+        };
+        let due = add.due(now);
+        let tail = self.ready.tail();
+        let slot = self
+            .records
+            .insert_with(|| Self::new_record(tail, key, hash, add, due, free.position()));
+        free.put(hash, slot);
+        self.arrive(slot, add, due, group, now);
+        Ok((Added::New, None))
+    }
+
+    /// Adds the key in `slot` again if the add joins the pending run, or asks for another run of a key
+    /// in flight, and the policy for early adds does not matter.
+    #[inline]
+    pub(super) fn add_again_fast(&mut self, slot: Slot, add: &Add, now: Time) -> Option<Added> {
+        if add.merge == Merge::Exactly || add.failed {
+            return None;
+        }
+        let record = self.records.get_mut(slot);
+        let (phase, is_waiting) = (record.phase(), record.is_waiting());
+        let due = add.due(now);
+        // The policy decides where two runs are pending, and where a backoff is not over.
+        let applies = match due {
+            None => match self.early_add {
+                EarlyAdd::Keep => phase != Phase::Idle,
+                EarlyAdd::Replace => phase != Phase::Idle && !is_waiting,
+                EarlyAdd::Hold => false,
+            },
+            Some(_) => phase == Phase::Idle && is_waiting && self.early_add != EarlyAdd::Hold,
+        };
+        if !applies || (phase == Phase::Processing && !self.backing_off.is_empty()) {
+            return None;
+        }
+        let before = record.priority;
+        record.note(Asked { adds: 1, reasons: add.reasons, priority: add.priority });
+        if record.priority != before {
+            self.move_depth(slot, before);
+        }
+        self.counters.count_retry(add.is_retry());
+        Some(match due {
+            None => self.demand_in(phase, slot, now, None),
+            Some(due) => self.merge_due(slot, due, add.merge),
+        })
+    }
+
+    /// Finishes a run that has succeeded, if nothing is to be kept of its key. Returns the key, and how
+    /// long it was in flight, if times are tracked; only then `now` matters.
+    #[inline(always)]
+    pub(super) fn finish_fast(
+        &mut self,
+        ticket: &Ticket,
+        how: Finish,
+        now: Time,
+    ) -> Option<(K, Option<Duration>)> {
+        let succeeds = matches!(how, Finish::Succeed);
+        let is_simple = !self.has_order() && self.backing_off.is_empty();
+        if !(succeeds || matches!(how, Finish::Done)) || !is_simple {
+            return None;
+        }
+        self.end_and_remove(ticket.slot, now, |record| {
+            record.is_with(ticket.epoch)
+                && !record.is_waiting()
+                && (succeeds || record.failures() == 0)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::order::Order;
+    use crate::queue::Config;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const NOW: Time = Time::ZERO;
+
+    /// What is not done in a short way is done in the long one, so that only this shows it.
+    #[test]
+    fn the_short_ways_are_taken() {
+        let plain = Config::default;
+        let order = || Order::Priority { oldest_every: 4 };
+        let configs = [
+            plain(),
+            Config { early_add: EarlyAdd::Replace, track: true, ..plain() },
+            Config { order: order(), ..plain() },
+            Config { order: order(), fair: true, group_limit: Some(3), ..plain() },
+            Config { group_limit: Some(3), ..plain() },
+        ];
+        for config in configs {
+            let track = config.track;
+            let mut queue = Queue::new(config);
+            let add = |queue: &mut Queue<u8>, key, add| {
+                queue.add_fast(key, key.into(), &add, Group::default(), NOW).map(|(added, _)| added)
+            };
+            let later = Add::after(SECOND);
+            // In an index without a line there is nothing to be seen at a glance.
+            assert_eq!(add(&mut queue, 0, later), Err(0));
+            let _ = queue.add(0, 0, later, Group::default(), NOW);
+            for key in 1..=4 {
+                let first = if key == 4 { later } else { Add::now() };
+                assert_eq!(add(&mut queue, key, first), Ok(Added::New));
+                assert_eq!(add(&mut queue, key, first), Ok(Added::Coalesced));
+            }
+            let [one, two, three] = [(); 3].map(|()| queue.get(NOW).expect("three are ready"));
+            assert_eq!(add(&mut queue, 1, Add::now()), Ok(Added::Dirty));
+            assert_eq!(add(&mut queue, 1, Add::now()), Ok(Added::Coalesced));
+            assert_eq!(queue.finish_fast(&one.ticket, Finish::Succeed, NOW), None);
+            let worked = track.then_some(SECOND);
+            for (out, how) in [(two, Finish::Done), (three, Finish::Succeed)] {
+                let ended = queue.finish_fast(&out.ticket, how, NOW + SECOND);
+                assert_eq!(ended, Some((out.key, worked)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_failure_goes_the_long_way_where_adds_are_held_to_backoffs() {
+        let cases = [
+            (EarlyAdd::Keep, true, true),
+            (EarlyAdd::Hold, false, true),
+            (EarlyAdd::Hold, true, false),
+        ];
+        for (early_add, failed, is_short) in cases {
+            let mut queue = Queue::new(Config { early_add, ..Config::default() });
+            let _ = queue.add(0, 0, Add::now(), Group::default(), NOW);
+            let add = if failed { Add::after(SECOND).failed() } else { Add::now() };
+            let added = queue.add_fast(1, 1, &add, Group::default(), NOW);
+            assert_eq!(added.is_ok(), is_short);
+        }
+    }
+
+    #[test]
+    fn a_key_whose_priority_rises_while_it_is_ready_is_lifted() {
+        for fair in [false, true] {
+            let order = Order::Priority { oldest_every: 4 };
+            let mut queue = Queue::new(Config { order, fair, ..Config::default() });
+            for (key, priority) in [(1, 0), (2, 1), (3, 0), (3, 2), (1, 1)] {
+                let add = Add::now().priority(priority);
+                let _ = queue.add(key, key, add, Group::default(), NOW);
+            }
+            let keys = core::iter::from_fn(|| queue.get(NOW)).map(|out| out.key);
+            assert!(keys.eq([3, 2, 1]));
+        }
+    }
+
+    #[test]
+    fn a_run_of_a_key_that_has_failed_is_short_if_it_succeeds() {
+        for (how, is_short) in [(Finish::Succeed, true), (Finish::Done, false)] {
+            let mut queue = Queue::new(Config::default());
+            let _ = queue.add(1, 1, Add::after(SECOND).failed(), Group::default(), NOW);
+            let out = queue.get(NOW + SECOND).expect("it is due");
+            assert_eq!(out.failures, 1);
+            let ended = queue.finish_fast(&out.ticket, how, NOW);
+            assert_eq!(ended.is_some(), is_short);
+        }
+    }
+}

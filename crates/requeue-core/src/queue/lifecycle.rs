@@ -1,0 +1,175 @@
+//! Pausing, closing and shutting down, and the sizes of a queue.
+
+use alloc::vec::Vec;
+
+use super::Queue;
+use crate::order::{Fair, Ready};
+use crate::types::lifecycle::{Ending, Phase};
+use crate::types::slot::Slot;
+use crate::types::time::Time;
+
+impl<K: Eq + Clone> Queue<K> {
+    /// Whether the queue is open, closed or shut down.
+    #[must_use]
+    pub const fn ending(&self) -> Ending {
+        self.ending
+    }
+
+    /// Closes the queue or shuts it down; a queue never goes back. After a shutdown the caller drops
+    /// pending keys with [`drop_some`](Self::drop_some).
+    pub fn end(&mut self, ending: Ending) {
+        self.ending = self.ending.max(ending);
+    }
+
+    /// Whether deliveries are paused.
+    #[must_use]
+    pub const fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Pauses or resumes deliveries. It has no effect after a shutdown.
+    pub fn pause(&mut self, paused: bool) {
+        if self.ending != Ending::ShutDown {
+            self.paused = paused;
+        }
+    }
+
+    /// After [`Ending::ShutDown`]: removes up to `max` keys that will not run, and appends them to
+    /// `keys`. These are the waiting keys and, if the queue was paused, the ready ones. Returns whether
+    /// there may be more.
+    ///
+    /// # Panics
+    ///
+    /// If a key's `clone` panics. `keys` has the keys that were removed before.
+    #[must_use]
+    pub fn drop_some(&mut self, max: usize, keys: &mut Vec<K>) -> bool {
+        if self.ending != Ending::ShutDown {
+            return false;
+        }
+        for _ in 0..max {
+            if let Some(slot) = self.timers.any() {
+                let record = self.records.get(slot);
+                if record.phase() == Phase::Processing {
+                    // The run that would have followed is lost.
+                    keys.push(record.key.clone());
+                }
+                self.stop_waiting(slot);
+                self.drop_idle(slot, keys);
+            } else if self.paused
+                && let Some(slot) = self.ready.any()
+            {
+                self.withdraw(slot);
+                self.drop_idle(slot, keys);
+            } else {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn drop_idle(&mut self, slot: Slot, keys: &mut Vec<K>) {
+        if self.records.get(slot).phase() == Phase::Idle {
+            self.set_failures(slot, 0);
+            keys.extend(self.release_if_stateless(slot));
+        }
+    }
+
+    /// Up to `max` keys that a custom order still has although no key is ready: they were cancelled or
+    /// dropped. The caller drops them.
+    #[must_use]
+    pub fn drain_order(&mut self, max: usize) -> Vec<K> {
+        match &mut self.ready {
+            Ready::Custom(custom) if self.counters.ready() == 0 => {
+                core::iter::from_fn(|| custom.pop()).take(max).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// All keys, for a caller that drops them one by one.
+    pub fn into_keys(self) -> impl Iterator<Item = K> {
+        self.records.into_values().map(|record| record.key)
+    }
+
+    /// Whether a queue that has ended delivers nothing more for now, as client-go's `Get` reports it.
+    /// After a shutdown this changes back when the delivery of a dirty key ends.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        match self.ending {
+            Ending::Open => false,
+            Ending::Closed => self.is_empty() && self.processing() == 0 && self.timers.len() == 0,
+            Ending::ShutDown => self.is_empty() || self.paused,
+        }
+    }
+
+    /// Whether a queue that has ended will never deliver a key again.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.is_exhausted() && (self.counters.dirty() == 0 || self.paused)
+    }
+
+    /// Whether a queue that has ended has no key ready and none in flight.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.is_exhausted() && self.processing() == 0
+    }
+
+    // --- Sizes ----------------------------------------------------------------------------------
+
+    /// Ready keys, those whose group is at its limit included (client-go's `Len`).
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.counters.ready()
+    }
+
+    /// Whether no key is ready.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Ready and dirty keys (`workqueue_depth`).
+    #[must_use]
+    pub const fn depth(&self) -> usize {
+        self.counters.ready() + self.counters.dirty()
+    }
+
+    /// Keys that wait for their time.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        if self.ending == Ending::ShutDown { 0 } else { self.timers.len() }
+    }
+
+    /// Keys that wait for their time and have failed.
+    #[must_use]
+    pub fn failing(&self) -> usize {
+        if self.ending == Ending::ShutDown { 0 } else { self.counters.failing() }
+    }
+
+    /// Keys in flight.
+    #[must_use]
+    pub const fn processing(&self) -> usize {
+        self.counters.processing()
+    }
+
+    /// Keys that the queue has a record of: ready, waiting, in flight, or kept for their failures.
+    #[must_use]
+    pub const fn records(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Ready keys that may be delivered now.
+    #[must_use]
+    pub fn eligible(&self) -> usize {
+        if self.paused {
+            return 0;
+        }
+        self.ready.groups().map_or(self.len(), Fair::eligible)
+    }
+
+    /// The time at which the next waiting key becomes ready.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Time> {
+        self.timers.next().filter(|&at| self.ending != Ending::ShutDown && at < Time::NEVER)
+    }
+}

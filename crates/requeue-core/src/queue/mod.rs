@@ -1,0 +1,138 @@
+//! The queue as a state machine.
+//!
+//! A key's journey: `add` adds it, `deliver` delivers it and finishes its delivery, and both call
+//! `transitions`, which holds the state table of `docs/SEMANTICS.md` and is the only module that
+//! changes phases and counters. `fast_path` is the first arm of adds and finishes. `backoff_gate` holds
+//! adds back under [`EarlyAdd::Hold`]. `lifecycle` closes and shuts down. `storage` keeps the records;
+//! `snapshot`, `stats` and `depths` show them.
+
+mod add;
+mod backoff_gate;
+mod deliver;
+mod depths;
+mod fast_path;
+mod lifecycle;
+mod needs_now;
+mod snapshot;
+mod stats;
+mod storage;
+mod transitions;
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+
+pub use self::needs_now::Operation;
+pub use self::snapshot::{Cursor, Entry, Page};
+use self::stats::Tracker;
+pub use self::stats::{BUCKETS, Counts, Histogram};
+use self::transitions::Counters;
+use self::transitions::record::Record;
+use crate::memory::index::{Index, fold};
+use crate::memory::slab::Slab;
+use crate::memory::timer_heap::TimerHeap;
+use crate::order::{Order, Ready};
+use crate::types::add::EarlyAdd;
+use crate::types::lifecycle::Ending;
+use crate::types::time::Time;
+
+/// The settings of a [`Queue`].
+pub struct Config<K> {
+    /// The effect of an add of a key that is waiting or has failed.
+    pub early_add: EarlyAdd,
+    /// The order of ready keys.
+    pub order: Order<K>,
+    /// Whether groups take turns within a priority.
+    pub fair: bool,
+    /// How many keys of one group may be in flight at once.
+    pub group_limit: Option<u32>,
+    /// Whether times are tracked, for histograms, ages and `since` in snapshots. Then every operation
+    /// needs `now`.
+    pub track: bool,
+}
+
+impl<K> Default for Config<K> {
+    fn default() -> Self {
+        Self {
+            early_add: EarlyAdd::Keep,
+            order: Order::Fifo,
+            fair: false,
+            group_limit: None,
+            track: false,
+        }
+    }
+}
+
+/// A work queue of keys. The caller provides the clock, the lock, the wakers and the hasher.
+///
+/// `hash` must be equal for equal keys. `now` should not go back; if it does, ages are zero for a
+/// while. Keys that are no longer needed are returned, so that the caller drops them outside its lock.
+///
+/// ```
+/// use requeue_core::{Add, Added, Config, Finish, Group, Queue, Time};
+///
+/// let mut queue = Queue::new(Config::default());
+/// let now = Time::ZERO;
+/// assert_eq!(queue.add("a", 1, Add::now(), Group::default(), now).0, Added::New);
+/// assert_eq!(queue.add("a", 1, Add::now(), Group::default(), now).0, Added::Coalesced);
+///
+/// let out = queue.get(now).unwrap();
+/// assert_eq!((out.key, out.asked.adds), ("a", 2));
+/// assert!(queue.get(now).is_none());
+///
+/// // Added while in flight: delivered once more afterwards.
+/// assert_eq!(queue.add("a", 1, Add::now(), Group::default(), now).0, Added::Dirty);
+/// assert!(queue.get(now).is_none());
+/// assert!(queue.finish(&out.ticket, Finish::Succeed, now).unwrap().ready);
+/// assert_eq!(queue.get(now).unwrap().key, "a");
+/// ```
+pub struct Queue<K> {
+    records: Slab<Record<K>>,
+    index: Index,
+    ready: Ready<K>,
+    timers: TimerHeap,
+    /// Whether times are tracked.
+    tracks: bool,
+    /// Allocated with the first key: it is large, few queues track times, and most are idle.
+    tracker: Option<Box<Tracker>>,
+    counters: Counters,
+    /// Under [`EarlyAdd::Hold`], the ends of the backoffs of keys that failed and are still in flight
+    /// (client-go's `AddRateLimited` before `Done`), by epoch.
+    backing_off: BTreeMap<u64, Time>,
+    early_add: EarlyAdd,
+    ending: Ending,
+    paused: bool,
+    /// The number of the last delivery. No number is used twice.
+    epoch: u64,
+}
+
+impl<K: Eq + Clone> Queue<K> {
+    /// An empty queue. It allocates nothing but what its order needs.
+    #[must_use]
+    pub fn new(config: Config<K>) -> Self {
+        let ready = Ready::new(config.order, config.fair, config.group_limit);
+        Self {
+            records: Slab::new(config.track || ready.has_side_table()),
+            index: Index::new(),
+            ready,
+            timers: TimerHeap::new(),
+            tracks: config.track,
+            tracker: None,
+            counters: Counters::default(),
+            backing_off: BTreeMap::new(),
+            early_add: config.early_add,
+            ending: Ending::Open,
+            paused: false,
+            epoch: 0,
+        }
+    }
+
+    /// Has the processor fetch what the next call for a key with `hash` will read. It has no other
+    /// effect.
+    #[doc(hidden)]
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        if self.index.is_large() {
+            self.index.prefetch(fold(hash));
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The one place that knows which operations need the current time.
+//!
+//! To read a clock costs as much as a good part of an operation, and a clock may be user code, which
+//! must not run under a lock. So the caller asks first, and passes [`Time::ZERO`] where time does not
+//! matter.
+
+use super::Queue;
+use crate::order::Ready;
+use crate::types::add::Add;
+use crate::types::delivery::{Finish, Ticket};
+use crate::types::lifecycle::Phase;
+
+/// An operation of a [`Queue`], for [`Queue::needs_now`].
+#[derive(Clone, Copy, Debug)]
+pub enum Operation<'a> {
+    /// [`Queue::get`] and [`Queue::get_by_order`].
+    Get,
+    /// [`Queue::add`] and [`Queue::add_known`].
+    Add(&'a Add),
+    /// [`Queue::promote`].
+    Promote,
+    /// [`Queue::finish`].
+    Finish(&'a Ticket, &'a Finish),
+}
+
+impl Operation<'_> {
+    /// Whether the operation needs the current time in every queue. A caller with a lock reads the clock
+    /// before it takes the lock.
+    #[inline(always)]
+    #[must_use]
+    pub const fn always_needs_now(self) -> bool {
+        match self {
+            Self::Get | Self::Promote => false,
+            Self::Add(add) => add.is_delayed(),
+            Self::Finish(_, how) => matches!(how, Finish::Later { .. } | Finish::Fail { .. }),
+        }
+    }
+}
+
+impl<K: Eq + Clone> Queue<K> {
+    /// Whether the result of `operation` depends on the current time.
+    #[inline(always)]
+    #[must_use]
+    pub fn needs_now(&self, operation: Operation<'_>) -> bool {
+        if self.tracks || operation.always_needs_now() {
+            return true;
+        }
+        if self.timers.len() == 0 {
+            return false;
+        }
+        match operation {
+            Operation::Add(_) | Operation::Promote => true,
+            Operation::Get => !self.first_is_known(),
+            Operation::Finish(ticket, Finish::Done | Finish::Succeed) => self.may_come_back(ticket),
+            Operation::Finish(..) => true,
+        }
+    }
+
+    /// Whether the next key is the same, whatever is due: in a first in, first out order, keys that
+    /// become due go behind it. If it has a deadline itself, that run may be part of this one.
+    fn first_is_known(&self) -> bool {
+        match &self.ready {
+            Ready::Fifo(list) => {
+                list.head().is_some_and(|slot| !self.records.get(slot).is_waiting())
+            }
+            Ready::Priority(_) | Ready::Fair(_) | Ready::Custom(_) => false,
+        }
+    }
+
+    /// Whether a key may go to the tail when its run ends, behind keys that became ready before: it is
+    /// dirty, or becomes dirty if its deadline comes first.
+    #[inline(always)]
+    fn may_come_back(&self, ticket: &Ticket) -> bool {
+        match self.records.find(ticket.slot) {
+            Some(record) if record.is_with(ticket.epoch) => record.is_waiting(),
+            _ => self.locate(ticket).is_some_and(|slot| {
+                let record = self.records.get(slot);
+                record.phase() == Phase::ProcessingDirty || record.is_waiting()
+            }),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The records of a queue: found by key, removed, and moved together when few are left.
+
+use core::borrow::Borrow;
+
+use super::Queue;
+use super::transitions::record::Record;
+use crate::memory::index::fold;
+use crate::order::Ready;
+use crate::types::lifecycle::Phase;
+use crate::types::slot::Slot;
+
+impl<K: Eq + Clone> Queue<K> {
+    /// The slot of `key`, if the queue has a record of it.
+    pub(super) fn find<Q>(&self, key: &Q, hash: u64) -> Option<Slot>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let wanted = fold(hash);
+        let is = |record: &Record<K>| record.hash == wanted && record.key.borrow() == key;
+        self.index.probe(&self.records, wanted, is)
+    }
+
+    /// A copy of the key for a custom order, if the key will become ready.
+    ///
+    /// The copy is made before anything changes, because a key's `clone` may panic; and only if it will
+    /// be used, because its `drop` may panic, too.
+    pub(super) fn key_if(&self, ready: bool, slot: Slot) -> Option<K> {
+        match &self.ready {
+            Ready::Custom(_) if ready => Some(self.records.get(slot).key.clone()),
+            _ => None,
+        }
+    }
+
+    /// Removes the record in `slot` if there is no reason to keep it, and returns its key.
+    pub(super) fn release_if_stateless(&mut self, slot: Slot) -> Option<K> {
+        if self.records.get(slot).has_state() {
+            return None;
+        }
+        let record = self.records.remove(slot);
+        self.forget_slot(slot, &record);
+        Some(record.key)
+    }
+
+    /// Removes `record`, which was removed from `slot`, from the index and from its group.
+    #[inline(always)]
+    pub(super) fn forget_slot(&mut self, slot: Slot, record: &Record<K>) {
+        self.index.remove(&mut self.records, slot, record.hash, record.position);
+        if let Some(groups) = self.ready.groups_mut() {
+            groups.leave(slot);
+        }
+        if self.records.take_needs_care() {
+            self.care();
+        }
+    }
+
+    #[inline(never)]
+    fn care(&mut self) {
+        if self.records.is_sparse() {
+            self.compact();
+        }
+        if self.records.take_shrunk() {
+            self.truncate_side_tables();
+        }
+    }
+
+    /// Moves a few records together. The slab frees the memory above them.
+    #[cold]
+    fn compact(&mut self) {
+        let Self { records, index, ready, timers, tracker, .. } = self;
+        records.compact(|records, from, to| {
+            index.moved(records, from, to);
+            timers.moved(from, to);
+            let phase = records.get(to).phase();
+            if let Some(tracker) = tracker {
+                tracker.moved(from, to, phase.is_processing());
+            }
+            ready.moved(records, from, to, phase == Phase::Ready);
+        });
+    }
+
+    /// Frees the memory of side tables above the last slot.
+    #[cold]
+    fn truncate_side_tables(&mut self) {
+        let end = self.records.end();
+        self.timers.truncate(end);
+        if let Some(tracker) = &mut self.tracker {
+            tracker.truncate(end);
+        }
+        self.ready.truncate(end);
+    }
+}
+
+#[cfg(test)]
+mod tests;

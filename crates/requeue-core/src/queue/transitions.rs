@@ -1,0 +1,523 @@
+//! The state table of `docs/SEMANTICS.md`. No other module changes the phase of a key or a counter.
+//!
+//! [`table`] is the table itself. The methods below it apply a row: they look up the cell for the phase
+//! of a key, change the phase, and update the order, the counters and the times with it.
+
+pub(super) mod record;
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use self::record::Record;
+use super::Queue;
+use super::stats::{Counts, Tracker};
+use crate::memory::index::Position;
+use crate::order::{Group, Ready};
+use crate::types::add::{Add, Added, EarlyAdd, Merge};
+use crate::types::delivery::{Asked, Delivery, Ticket};
+use crate::types::lifecycle::Phase;
+use crate::types::slot::Slot;
+use crate::types::time::Time;
+
+/// An operation on one key: a row of the table. The rows that set a time change no phase; a time that
+/// has come is an `Add`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Row {
+    Add,
+    Get,
+    Done,
+    Cancel,
+}
+
+/// The effect of an operation on a key in one phase: a cell of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Cell {
+    /// The operation has no effect on the phase.
+    Stay,
+    /// → Ready, at the tail.
+    Enqueue,
+    /// The key stays where it is in the order; a higher priority lifts it.
+    Lift,
+    /// → Processing.
+    Start,
+    /// → ProcessingDirty.
+    MarkDirty,
+    /// → Idle, from Processing.
+    End,
+    /// → Ready, at the tail, from ProcessingDirty.
+    EndAndEnqueue,
+    /// → Idle, from Ready.
+    Dequeue,
+    /// → Processing, from ProcessingDirty.
+    Unmark,
+}
+
+#[inline(always)]
+const fn table(row: Row, phase: Phase) -> Cell {
+    use Phase::{Idle, Processing, ProcessingDirty, Ready};
+    match (row, phase) {
+        (Row::Add, Idle) => Cell::Enqueue,
+        (Row::Add, Ready) => Cell::Lift,
+        (Row::Add, Processing) => Cell::MarkDirty,
+        (Row::Add, ProcessingDirty) => Cell::Stay,
+
+        (Row::Get, Idle) => Cell::Stay,
+        (Row::Get, Ready) => Cell::Start,
+        (Row::Get, Processing) => Cell::Stay,
+        (Row::Get, ProcessingDirty) => Cell::Stay,
+
+        (Row::Done, Idle) => Cell::Stay,
+        (Row::Done, Ready) => Cell::Stay,
+        (Row::Done, Processing) => Cell::End,
+        (Row::Done, ProcessingDirty) => Cell::EndAndEnqueue,
+
+        (Row::Cancel, Idle) => Cell::Stay,
+        (Row::Cancel, Ready) => Cell::Dequeue,
+        (Row::Cancel, Processing) => Cell::Stay,
+        (Row::Cancel, ProcessingDirty) => Cell::Unmark,
+    }
+}
+
+/// How many keys are in which state, and how often things happened.
+#[derive(Default)]
+pub(super) struct Counters {
+    ready: usize,
+    processing: usize,
+    dirty: usize,
+    failing: usize,
+    counts: Counts,
+}
+
+impl Counters {
+    /// Keys that are Ready.
+    #[inline(always)]
+    pub(super) const fn ready(&self) -> usize {
+        self.ready
+    }
+
+    /// Keys that are Processing or ProcessingDirty.
+    #[inline(always)]
+    pub(super) const fn processing(&self) -> usize {
+        self.processing
+    }
+
+    /// Keys that are ProcessingDirty.
+    #[inline(always)]
+    pub(super) const fn dirty(&self) -> usize {
+        self.dirty
+    }
+
+    /// Waiting keys that have failed.
+    #[inline(always)]
+    pub(super) const fn failing(&self) -> usize {
+        self.failing
+    }
+
+    pub(super) const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Counts an add or a retry with a delay, even of zero.
+    #[inline(always)]
+    pub(super) fn count_retry(&mut self, is_retry: bool) {
+        self.counts.retries += u64::from(is_retry);
+    }
+
+    /// Counts a delivery that ended as a failure.
+    pub(super) const fn count_failure(&mut self) {
+        self.counts.failures += 1;
+    }
+
+    /// Counts an add that became part of a pending run.
+    #[inline(always)]
+    pub(super) const fn count_coalesced(&mut self) {
+        self.counts.coalesced += 1;
+    }
+}
+
+impl<K: Eq + Clone> Queue<K> {
+    // --- New keys -------------------------------------------------------------------------------
+
+    /// The record of a new key, for a run that is due at `due`, or now for `None`. The caller inserts
+    /// it and calls [`arrive`](Self::arrive).
+    #[inline(always)]
+    pub(super) fn new_record(
+        tail: Option<Slot>,
+        key: K,
+        hash: u32,
+        add: &Add,
+        due: Option<Time>,
+        position: Position,
+    ) -> Record<K> {
+        Record::new(key, hash, add, due.is_some(), tail, position)
+    }
+
+    /// The row `add` for a new key: its record was inserted in `slot`.
+    #[inline(always)]
+    pub(super) fn arrive(
+        &mut self,
+        slot: Slot,
+        add: &Add,
+        due: Option<Time>,
+        group: Group,
+        now: Time,
+    ) {
+        if let Some(groups) = self.ready.groups_mut() {
+            groups.enroll(slot, group);
+        }
+        match due {
+            None => {
+                self.ready.append(&mut self.records, slot);
+                self.counters.ready += 1;
+                self.counters.counts.adds += 1;
+            }
+            Some(due) => {
+                self.timers.insert(slot, due);
+                self.counters.failing += usize::from(add.failed);
+            }
+        }
+        self.counters.count_retry(add.is_retry());
+        if self.tracks {
+            let tracker = self.tracker.get_or_insert_with(|| Box::new(Tracker::new()));
+            tracker.enroll(slot, now);
+            if due.is_none() {
+                self.enter_depth(slot);
+            }
+        }
+    }
+
+    // --- Rows of the table ----------------------------------------------------------------------
+
+    /// The row `add`: a run of the key in `slot` is asked for now.
+    pub(super) fn demand(&mut self, slot: Slot, now: Time, order_key: Option<K>) -> Added {
+        self.demand_in(self.records.get(slot).phase, slot, now, order_key)
+    }
+
+    /// As `demand`, for a caller that has read the phase.
+    #[inline(always)]
+    pub(super) fn demand_in(
+        &mut self,
+        phase: Phase,
+        slot: Slot,
+        now: Time,
+        order_key: Option<K>,
+    ) -> Added {
+        match table(Row::Add, phase) {
+            Cell::Enqueue => {
+                self.counters.counts.adds += 1;
+                self.stamp(slot, now);
+                self.enqueue(slot, order_key);
+                Added::New
+            }
+            Cell::MarkDirty => {
+                self.counters.counts.adds += 1;
+                self.counters.dirty += 1;
+                self.stamp(slot, now);
+                let record = self.records.get_mut(slot);
+                record.phase = Phase::ProcessingDirty;
+                if !self.backing_off.is_empty() {
+                    self.backing_off.remove(&record.epoch());
+                }
+                self.enter_depth(slot);
+                Added::Dirty
+            }
+            Cell::Lift => {
+                self.counters.count_coalesced();
+                if self.ready.has_side_table() {
+                    self.touch(slot, true);
+                }
+                Added::Coalesced
+            }
+            _ => {
+                self.counters.count_coalesced();
+                Added::Coalesced
+            }
+        }
+    }
+
+    /// The row `add_after`: a run of the key in `slot` is asked for at `due`.
+    pub(super) fn demand_later(&mut self, slot: Slot, due: Time, merge: Merge, now: Time) -> Added {
+        let keeps = self.early_add == EarlyAdd::Keep;
+        self.touch(slot, !keeps);
+        if !keeps && self.records.get(slot).phase.is_dirty() {
+            // The pending run, which waits for no time, stands for this one.
+            self.counters.count_coalesced();
+            return Added::Coalesced;
+        }
+        if self.start_waiting(slot) {
+            if self.records.get(slot).phase == Phase::Idle {
+                self.stamp(slot, now);
+            }
+            self.timers.insert(slot, due);
+            return Added::New;
+        }
+        self.merge_due(slot, due, merge)
+    }
+
+    /// As `demand_later`, for a key that has a deadline already.
+    #[inline(always)]
+    pub(super) fn merge_due(&mut self, slot: Slot, due: Time, merge: Merge) -> Added {
+        self.counters.count_coalesced();
+        match merge {
+            Merge::Earliest => self.timers.merge(slot, due, true),
+            Merge::Latest => self.timers.merge(slot, due, false),
+            Merge::Exactly => self.timers.set(slot, due),
+        }
+        Added::Coalesced
+    }
+
+    /// The row `due ≤ now`: the deadline of the key in `slot` has come.
+    pub(super) fn fall_due(&mut self, slot: Slot, now: Time, order_key: Option<K>) {
+        self.stop_waiting(slot);
+        let record = self.records.get_mut(slot);
+        let phase = record.phase;
+        if phase == Phase::Idle {
+            record.set_not_before(Time::ZERO);
+        }
+        let _ = self.demand_in(phase, slot, now, order_key);
+    }
+
+    /// The row `get`: delivers the ready key in `slot`. Copies the key, unless the caller has a copy.
+    #[inline(always)]
+    pub(super) fn deliver(&mut self, slot: Slot, key: Option<K>, now: Time) -> Delivery<K> {
+        let mut record = self.records.get_mut(slot);
+        // The copy comes before any change, because a key's `clone` may panic.
+        let key = key.unwrap_or_else(|| record.key.clone());
+        debug_assert!(matches!(table(Row::Get, record.phase), Cell::Start));
+        if let Ready::Fifo(list) = &mut self.ready {
+            list.pop_front(record.next());
+        } else {
+            self.ready.start(&mut self.records, slot);
+            record = self.records.get_mut(slot);
+        }
+        self.epoch += 1;
+        record.start(self.epoch);
+        let adds = core::mem::take(&mut record.adds).max(1);
+        let reasons = core::mem::take(&mut record.reasons);
+        let priority = record.priority;
+        self.counters.ready -= 1;
+        self.counters.processing += 1;
+        self.counters.counts.hand_outs += 1;
+        Delivery {
+            key,
+            ticket: Ticket { slot, hash: record.hash, epoch: self.epoch },
+            asked: Asked { adds, reasons, priority },
+            failures: record.failures,
+            queued: self.tracker.as_mut().map(|tracker| {
+                tracker.depths.leave(priority);
+                tracker.start(slot, now)
+            }),
+        }
+    }
+
+    /// The row `done`: ends the delivery of the key in `slot`. Returns how long the key was in flight,
+    /// if times are tracked.
+    pub(super) fn end_delivery(
+        &mut self,
+        slot: Slot,
+        now: Time,
+        order_key: Option<K>,
+    ) -> Option<Duration> {
+        let worked = self.tracker.as_mut().map(|tracker| tracker.finish(slot, now));
+        let record = self.records.get_mut(slot);
+        match table(Row::Done, record.phase) {
+            Cell::End => {
+                self.counters.processing -= 1;
+                record.rest();
+            }
+            Cell::EndAndEnqueue => {
+                self.counters.processing -= 1;
+                self.counters.dirty -= 1;
+                self.leave_depth(slot);
+                self.enqueue(slot, order_key);
+            }
+            _ => {}
+        }
+        worked
+    }
+
+    /// The row `done` for a key of which nothing remains to be kept, and of which `is_wanted` is true:
+    /// removes its record in the same step. Returns the key, and how long it was in flight.
+    #[inline(always)]
+    pub(super) fn end_and_remove(
+        &mut self,
+        slot: Slot,
+        now: Time,
+        is_wanted: impl FnOnce(&Record<K>) -> bool,
+    ) -> Option<(K, Option<Duration>)> {
+        let record = self.records.remove_if(slot, |record| {
+            matches!(table(Row::Done, record.phase), Cell::End) && is_wanted(record)
+        })?;
+        self.counters.processing -= 1;
+        let worked = self.tracker.as_mut().map(|tracker| tracker.finish(slot, now));
+        if let Some(groups) = self.ready.groups_mut() {
+            groups.finish(slot);
+        }
+        self.forget_slot(slot, &record);
+        Some((record.key, worked))
+    }
+
+    /// The row `cancel`: withdraws the run of the key in `slot` that waits for no time. Returns the
+    /// phase before.
+    pub(super) fn withdraw(&mut self, slot: Slot) -> Phase {
+        let record = self.records.get_mut(slot);
+        let phase = record.phase;
+        match table(Row::Cancel, phase) {
+            Cell::Dequeue => {
+                self.counters.ready -= 1;
+                self.leave_depth(slot);
+                self.ready.remove(&mut self.records, slot);
+                self.records.get_mut(slot).rest();
+            }
+            Cell::Unmark => {
+                self.counters.dirty -= 1;
+                record.phase = Phase::Processing;
+                self.leave_depth(slot);
+            }
+            _ => {}
+        }
+        phase
+    }
+
+    /// → Ready, at the tail. A custom order is given `order_key`.
+    #[inline]
+    fn enqueue(&mut self, slot: Slot, order_key: Option<K>) {
+        self.counters.ready += 1;
+        self.records.get_mut(slot).make_ready(self.ready.tail());
+        self.ready.append(&mut self.records, slot);
+        self.enter_depth(slot);
+        if let (Ready::Custom(custom), Some(key)) = (&mut self.ready, order_key) {
+            custom.push(key);
+        }
+    }
+
+    // --- Deadlines and failures -----------------------------------------------------------------
+
+    /// Marks the key in `slot` as waiting, and returns whether it was not. The caller sets the deadline.
+    pub(super) fn start_waiting(&mut self, slot: Slot) -> bool {
+        let record = self.records.get_mut(slot);
+        let starts = !core::mem::replace(&mut record.waiting, true);
+        self.counters.failing += usize::from(starts && record.failures > 0);
+        starts
+    }
+
+    /// Removes the deadline of the key in `slot`, and returns whether it had one.
+    pub(super) fn stop_waiting(&mut self, slot: Slot) -> bool {
+        let record = self.records.get_mut(slot);
+        let waiting = core::mem::take(&mut record.waiting);
+        if waiting {
+            self.counters.failing -= usize::from(record.failures > 0);
+            self.timers.clear(slot);
+        }
+        waiting
+    }
+
+    pub(super) fn add_failure(&mut self, slot: Slot) {
+        let failures = self.records.get(slot).failures;
+        self.set_failures(slot, failures.saturating_add(1));
+    }
+
+    pub(super) fn set_failures(&mut self, slot: Slot, failures: u32) {
+        let record = self.records.get_mut(slot);
+        let before = core::mem::replace(&mut record.failures, failures);
+        if record.waiting {
+            self.counters.failing += usize::from(failures > 0);
+            self.counters.failing -= usize::from(before > 0);
+        }
+    }
+
+    // --- Times and depths -----------------------------------------------------------------------
+
+    /// Records that the key in `slot` became ready, dirty or waiting at `now`.
+    #[inline]
+    pub(super) fn stamp(&mut self, slot: Slot, now: Time) {
+        if let Some(tracker) = &mut self.tracker {
+            tracker.added(slot, now);
+        }
+    }
+
+    /// Counts the key in `slot`, which became dirty, at its priority.
+    #[inline]
+    fn enter_depth(&mut self, slot: Slot) {
+        if let Some(tracker) = &mut self.tracker {
+            tracker.depths.enter(self.records.get(slot).priority);
+        }
+    }
+
+    /// The reverse of `enter_depth`. The priority is the one with which the key was counted.
+    #[inline]
+    fn leave_depth(&mut self, slot: Slot) {
+        if let Some(tracker) = &mut self.tracker {
+            tracker.depths.leave(self.records.get(slot).priority);
+        }
+    }
+
+    /// Moves the depth of the key in `slot`, if it is dirty, from the priority `before` to its own.
+    #[inline(never)]
+    pub(super) fn move_depth(&mut self, slot: Slot, before: i32) {
+        let record = self.records.get(slot);
+        if record.priority == before || !record.phase.is_dirty() {
+            return;
+        }
+        if let Some(tracker) = &mut self.tracker {
+            tracker.depths.leave(before);
+            tracker.depths.enter(record.priority);
+        }
+    }
+
+    /// Lifts the key in `slot`, if it is ready and its priority was raised. A custom order is told of
+    /// the add if `is_touched`.
+    #[inline(never)]
+    pub(super) fn touch(&mut self, slot: Slot, is_touched: bool) {
+        let record = self.records.get(slot);
+        if record.phase != Phase::Ready {
+            return;
+        }
+        match &mut self.ready {
+            Ready::Custom(custom) if is_touched => custom.order.touch(&record.key),
+            ready => ready.lift(&mut self.records, slot),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The cell of the page for a cell of [`table`].
+    const fn on_the_page(cell: Cell) -> &'static str {
+        match cell {
+            Cell::Stay => "–",
+            Cell::Enqueue | Cell::EndAndEnqueue => "→ Ready, at the tail",
+            Cell::Lift => "keeps its place; a higher priority lifts it",
+            Cell::Start => "the head of the order → Processing",
+            Cell::MarkDirty => "→ ProcessingDirty",
+            Cell::End | Cell::Dequeue => "→ Idle",
+            Cell::Unmark => "→ Processing",
+        }
+    }
+
+    #[test]
+    fn the_table_is_that_of_the_page() {
+        let page = include_str!("../../../../docs/SEMANTICS.md");
+        let phases = [Phase::Idle, Phase::Ready, Phase::Processing, Phase::ProcessingDirty];
+        let rows = [
+            (Row::Add, "| `add` |"),
+            (Row::Get, "| `get` |"),
+            (Row::Done, "| `done` |"),
+            (Row::Cancel, "| `cancel` |"),
+        ];
+        for (row, begins) in rows {
+            let line = page.lines().find(|line| line.starts_with(begins)).expect(begins);
+            let cells = line.trim_matches('|').split('|').skip(1).map(str::trim);
+            let cells = cells.map(|cell| match cell {
+                "no change" | "`false`, no effect" => "–",
+                cell => cell,
+            });
+            assert!(
+                cells.eq(phases.map(|phase| on_the_page(table(row, phase)))),
+                "{row:?}: {line}"
+            );
+        }
+    }
+}

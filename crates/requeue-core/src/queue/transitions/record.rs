@@ -1,0 +1,210 @@
+//! The record of a key.
+
+use crate::memory::index::{Indexed, Position};
+use crate::memory::list::Links;
+use crate::memory::slab::Slab;
+use crate::order::Ranked;
+use crate::types::add::Add;
+use crate::types::delivery::Asked;
+use crate::types::lifecycle::Phase;
+use crate::types::slot::Slot;
+use crate::types::time::Time;
+
+/// The state of a key. There is one record per key with a state; it takes 40 bytes with a key of 8.
+pub(in crate::queue) struct Record<K> {
+    pub(in crate::queue) key: K,
+    /// The 64 bits mean one of three things, by phase. Ready: the neighbours in the order. Processing:
+    /// the epoch of the delivery. Idle: the end of the backoff; no other phase has one here, because a
+    /// key that backs off stays Idle until then.
+    link: [Option<Slot>; 2],
+    pub(in crate::queue) hash: u32,
+    /// How many adds the next run stands for.
+    pub(in crate::queue) adds: u32,
+    pub(in crate::queue) reasons: u32,
+    pub(in crate::queue) priority: i32,
+    /// Failures in a row.
+    pub(super) failures: u32,
+    pub(super) phase: Phase,
+    /// Whether the key has a deadline in the timer heap.
+    pub(super) waiting: bool,
+    /// Whether the guard of the delivery was given up, so that its key finishes it.
+    pub(in crate::queue) detached: bool,
+    pub(in crate::queue) position: Position,
+}
+
+impl<K> Record<K> {
+    /// The record of a new key: Ready behind `tail`, or waiting if the add is `delayed`.
+    #[inline(always)]
+    pub(super) const fn new(
+        key: K,
+        hash: u32,
+        add: &Add,
+        delayed: bool,
+        tail: Option<Slot>,
+        position: Position,
+    ) -> Self {
+        Self {
+            key,
+            link: if delayed { [None; 2] } else { [tail, None] },
+            hash,
+            adds: 1,
+            reasons: add.reasons,
+            priority: add.priority,
+            failures: add.failed as u32,
+            phase: if delayed { Phase::Idle } else { Phase::Ready },
+            waiting: delayed,
+            detached: false,
+            position,
+        }
+    }
+
+    #[inline(always)]
+    pub(in crate::queue) const fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    #[inline(always)]
+    pub(in crate::queue) const fn is_waiting(&self) -> bool {
+        self.waiting
+    }
+
+    pub(in crate::queue) const fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// Whether a run is pending.
+    pub(in crate::queue) const fn is_pending(&self) -> bool {
+        self.phase.is_dirty() || self.waiting
+    }
+
+    /// Whether a run is pending or under way. If not, the record is kept for its failures.
+    pub(in crate::queue) const fn is_known(&self) -> bool {
+        self.is_pending() || self.phase.is_processing()
+    }
+
+    /// Whether there is a reason to keep the record.
+    pub(in crate::queue) const fn has_state(&self) -> bool {
+        !matches!(self.phase, Phase::Idle) || self.waiting || self.failures > 0
+    }
+
+    /// Adds what was asked for to the pending run, or to a new one.
+    pub(in crate::queue) fn note(&mut self, asked: Asked) {
+        // The highest priority of the pending run's adds wins. The priority of an earlier run does
+        // not count.
+        self.priority =
+            if self.is_pending() { self.priority.max(asked.priority) } else { asked.priority };
+        self.adds = self.adds.saturating_add(asked.adds);
+        self.reasons |= asked.reasons;
+    }
+
+    /// The number of the delivery, while Processing.
+    pub(in crate::queue) fn epoch(&self) -> u64 {
+        debug_assert!(self.phase.is_processing());
+        from_link(self.link)
+    }
+
+    /// Whether the key is in flight by the delivery `epoch`, and was not added since.
+    #[inline]
+    pub(in crate::queue) fn is_with(&self, epoch: u64) -> bool {
+        self.phase == Phase::Processing && self.epoch() == epoch
+    }
+
+    /// The next key in the order, while Ready.
+    pub(in crate::queue) fn next(&self) -> Option<Slot> {
+        debug_assert!(self.phase == Phase::Ready);
+        self.link[1]
+    }
+
+    /// The end of the backoff, while Idle.
+    pub(in crate::queue) fn not_before(&self) -> Time {
+        debug_assert!(self.phase == Phase::Idle);
+        Time::from_nanos(from_link(self.link))
+    }
+
+    pub(in crate::queue) fn set_not_before(&mut self, at: Time) {
+        debug_assert!(self.phase == Phase::Idle);
+        self.link = to_link(at.as_nanos());
+    }
+
+    /// → Ready, behind `tail` in the order, which the caller then links to it.
+    pub(super) fn make_ready(&mut self, tail: Option<Slot>) {
+        self.phase = Phase::Ready;
+        self.link = [tail, None];
+    }
+
+    /// → Processing. The caller has removed the key from the order.
+    pub(super) fn start(&mut self, epoch: u64) {
+        self.phase = Phase::Processing;
+        self.detached = false;
+        self.link = to_link(epoch);
+    }
+
+    /// → Idle, without a backoff.
+    pub(super) fn rest(&mut self) {
+        self.phase = Phase::Idle;
+        self.set_not_before(Time::ZERO);
+    }
+}
+
+impl<K> Indexed for Record<K> {
+    #[inline]
+    fn hash(&self) -> u32 {
+        self.hash
+    }
+
+    #[inline]
+    fn position(&self) -> Position {
+        self.position
+    }
+
+    #[inline]
+    fn set_position(&mut self, position: Position) {
+        self.position = position;
+    }
+}
+
+impl<K> Links for Slab<Record<K>> {
+    fn links(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
+        &mut self.get_mut(slot).link
+    }
+}
+
+impl<K> Ranked for Slab<Record<K>> {
+    fn priority(&self, slot: Slot) -> i32 {
+        self.get(slot).priority
+    }
+}
+
+/// 64 bits in the form of two links. Neither direction costs an instruction.
+#[inline(always)]
+fn to_link(bits: u64) -> [Option<Slot>; 2] {
+    [Slot::from_bits(bits as u32), Slot::from_bits((bits >> 32) as u32)]
+}
+
+#[inline(always)]
+fn from_link([low, high]: [Option<Slot>; 2]) -> u64 {
+    u64::from(Slot::to_bits(low)) | u64::from(Slot::to_bits(high)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_of_a_u64_takes_40_bytes() {
+        assert_eq!(size_of::<Record<u64>>(), 40);
+    }
+
+    #[test]
+    fn a_link_holds_a_number_of_64_bits() {
+        let mut record = Record::new((), 0, &Add::now(), true, None, Position::OVERFLOWED);
+        for number in [0, 1, u64::MAX - 1, 1 << 32, 0x1234_5678_9ABC_DEF0] {
+            record.start(number);
+            assert_eq!(record.epoch(), number);
+            record.rest();
+            assert_eq!(record.not_before(), Time::ZERO);
+            record.set_not_before(Time::from_nanos(number));
+            assert_eq!(record.not_before(), Time::from_nanos(number));
+        }
+    }
+}

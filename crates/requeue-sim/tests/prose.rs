@@ -1,0 +1,191 @@
+//! Holds docs, help texts and doc comments to plain English: no word of `scripts/prose.txt`, and no
+//! sentence of more than 35 words.
+//!
+//! `scripts/prose-allowed.txt` has the number of findings that each file may still have. The numbers
+//! only go down: `UPDATE=1 cargo test -p requeue-sim --test prose` writes them. `FILE=path` lists the
+//! findings of one file.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use regex::{Regex, RegexBuilder};
+
+const LONGEST: usize = 35;
+const RULES: &str = "scripts/prose.txt";
+const ALLOWED: &str = "scripts/prose-allowed.txt";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two levels up").to_owned()
+}
+
+/// The files with prose, as paths below the root.
+fn files() -> Vec<PathBuf> {
+    fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).expect("a directory of the repository") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if path.is_dir() {
+                if !name.starts_with('.') && name != "target" && name != "node_modules" {
+                    collect(&path, found);
+                }
+            } else if name.ends_with(".md") || name.ends_with(".rs") || name == "help.txt" {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    collect(&root(), &mut found);
+    found.sort();
+    found
+}
+
+/// The prose of a file as paragraphs: without code, links' targets and table lines.
+fn paragraphs(path: &Path, text: &str) -> Vec<String> {
+    let is_rust = path.extension().is_some_and(|extension| extension == "rs");
+    let comment = |line: &str| {
+        let line = line.trim_start();
+        let text = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+        text.map(|text| text.strip_prefix(' ').unwrap_or(text).to_owned())
+    };
+    let lines: Vec<String> = if is_rust {
+        // A line of code ends a paragraph.
+        text.lines().map(|line| comment(line).unwrap_or_default()).collect()
+    } else {
+        text.lines().map(str::to_owned).collect()
+    };
+    let mut paragraphs = vec![String::new()];
+    let mut in_code = false;
+    for line in lines {
+        let line = line.trim();
+        if line.starts_with("```") {
+            in_code = !in_code;
+            paragraphs.push(String::new());
+        } else if in_code || line.is_empty() {
+            paragraphs.push(String::new());
+        } else if let Some(row) = line.strip_prefix('|') {
+            paragraphs.extend(row.split('|').map(|cell| cell.trim().to_owned()));
+            paragraphs.push(String::new());
+        } else {
+            let item = line.trim_start_matches('#');
+            let item = item.strip_prefix("- ").or_else(|| item.strip_prefix("* ")).unwrap_or(item);
+            if item.len() < line.len() {
+                paragraphs.push(String::new());
+            }
+            let last = paragraphs.last_mut().expect("there is always one");
+            last.push(' ');
+            last.push_str(item.trim());
+            if line.starts_with('#') {
+                paragraphs.push(String::new());
+            }
+        }
+    }
+    paragraphs.retain(|paragraph| !paragraph.trim().is_empty());
+    paragraphs
+}
+
+struct Checker {
+    rules: Vec<(Regex, String)>,
+    code: Regex,
+    link: Regex,
+    end: Regex,
+}
+
+impl Checker {
+    fn new(rules: &str) -> Self {
+        let rule = |line: &str| {
+            let (pattern, instead) = line.split_once(" = ").expect("PATTERN = INSTEAD");
+            let pattern = match pattern.strip_prefix('^') {
+                Some(rest) => format!("^{rest}"),
+                None => format!(r"\b(?:{pattern})\b"),
+            };
+            let regex =
+                RegexBuilder::new(&pattern).case_insensitive(!pattern.starts_with('^')).build();
+            (regex.expect("a regular expression"), instead.to_owned())
+        };
+        let lines = rules.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        Self {
+            rules: lines.map(rule).collect(),
+            code: Regex::new("`[^`]*`").expect("a regular expression"),
+            link: Regex::new(r"!?\[([^\]]*)\](\([^)]*\)|\[[^\]]*\])?")
+                .expect("a regular expression"),
+            end: Regex::new(r#"[.!?][)"”*_]*\s+"#).expect("a regular expression"),
+        }
+    }
+
+    fn findings(&self, path: &Path, text: &str) -> Vec<String> {
+        let mut findings = Vec::new();
+        for paragraph in paragraphs(path, text) {
+            let plain = self.code.replace_all(&paragraph, "CODE");
+            let plain = self.link.replace_all(&plain, "$1").replace("e.g. ", "for example ");
+            let plain = plain.replace("i.e. ", "that is ").replace("**", "");
+            for sentence in self.end.split(&plain) {
+                let sentence = sentence.trim();
+                let words = sentence.split_whitespace().count();
+                if words > LONGEST {
+                    findings.push(format!("{words} words: {sentence}"));
+                }
+                for (regex, instead) in &self.rules {
+                    if let Some(found) = regex.find(sentence) {
+                        let found = found.as_str();
+                        findings.push(format!("{found:?}, better {instead}: {sentence}"));
+                    }
+                }
+            }
+        }
+        findings
+    }
+}
+
+#[test]
+fn the_prose_is_plain() {
+    let rules = fs::read_to_string(root().join(RULES)).expect(RULES);
+    let allowed = fs::read_to_string(root().join(ALLOWED)).unwrap_or_default();
+    let allowed: BTreeMap<&str, usize> = allowed
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(count, path)| (path, count.parse().expect("COUNT PATH")))
+        .collect();
+    let only = env::var("FILE").ok();
+    let (mut left, mut complaints) = (String::new(), Vec::new());
+    let checker = Checker::new(&rules);
+    for file in files() {
+        let text = fs::read_to_string(&file).expect("a file of the repository");
+        let findings = checker.findings(&file, &text);
+        let path = file.strip_prefix(root()).expect("below it").to_str().expect("ASCII");
+        if !findings.is_empty() {
+            left.push_str(&format!("{} {path}\n", findings.len()));
+        }
+        let too_many = findings.len() > allowed.get(path).copied().unwrap_or(0);
+        if only.as_deref() == Some(path) || too_many && only.is_none() {
+            complaints.extend(findings.iter().map(|finding| format!("{path}: {finding}")));
+        }
+    }
+    if env::var_os("UPDATE").is_some() {
+        fs::write(root().join(ALLOWED), left).expect("the file can be written");
+        return;
+    }
+    assert!(
+        complaints.is_empty(),
+        "{} findings in files that have more of them than {ALLOWED} allows:\n{}",
+        complaints.len(),
+        complaints.join("\n"),
+    );
+}
+
+#[test]
+fn findings_are_found() {
+    let checker = Checker::new("hand-?outs? = delivery\n^What (is|was) = name the subject\n");
+    let long = "word ".repeat(LONGEST + 1);
+    let text = format!(
+        "# A heading\n\nWhat is locked waits. A `hand-out` in code. The hand-outs [of](x) it.\n\n\
+         ```\nWhat is code. hand-out\n```\n\n- {long}\n\n| What was added |\n"
+    );
+    let findings = checker.findings(Path::new("page.md"), &text);
+    let begins = ["\"What is\"", "\"hand-outs\"", "36 words", "\"What was\""];
+    assert_eq!(findings.len(), begins.len(), "{findings:?}");
+    assert!(findings.iter().zip(begins).all(|(finding, begin)| finding.starts_with(begin)));
+    let rust = "/// What is it?\nfn f() {}\n// What is not a doc comment.\n//! The hand-out.\n";
+    assert_eq!(checker.findings(Path::new("a.rs"), rust).len(), 2);
+}
