@@ -15,8 +15,8 @@ fn main() {
 
     // What is ready, what that makes ready, and what has to be retried. `close` would end this by
     // itself, but it refuses new keys, and here the runs add them.
-    while !queue.is_empty() || queue.waiting() > 0 {
-        if queue.is_empty() {
+    while !queue.is_idle() {
+        if queue.len() == 0 {
             println!("nothing is ready: {}", queue.explain("rate"));
         }
         let Some(cell) = queue.get_blocking() else { break };

@@ -100,11 +100,11 @@ pub use crate::queue::{
 };
 
 /// The README's example, so that it compiles and runs.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "tokio"))]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
 
 /// The example of the page for those who come from client-go, likewise.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "tokio"))]
 #[doc = include_str!("../../../docs/CLIENT_GO.md")]
 pub struct ClientGo;

@@ -93,7 +93,7 @@ fn a_clock_that_goes_back_delays_and_loses_nothing() {
     let clock = FakeClock::new();
     let queue = Queue::builder()
         .clock(clock.clone())
-        .limiter(BackoffLimiter::new(1))
+        .limiter(BackoffLimiter::default().seed(1))
         .track_times()
         .build()
         .unwrap();

@@ -178,7 +178,7 @@ fn each_way_to_end_a_run_has_its_effect_on_the_limiters_count() {
 fn failures_add_up_until_two_of_the_longest_delays_have_passed() {
     for (late, count) in [(secs(20), 2), (secs(20) + ms(1), 1)] {
         let clock = requeue::clock::FakeClock::new();
-        let limiter = BackoffLimiter::new(1).base(secs(1)).cap(secs(10));
+        let limiter = BackoffLimiter::new(secs(1), secs(10)).seed(1);
         let queue =
             Queue::builder().clock(clock.clone()).limiter(limiter).build().expect("it is valid");
         queue.add("a");

@@ -151,7 +151,7 @@ fn a_get_that_is_dropped_at_any_point_takes_neither_a_key_nor_a_wake() {
             queue.add(1);
             worker.join().unwrap();
             cancelled.join().unwrap();
-            assert!(queue.is_empty());
+            assert_eq!(queue.len(), 0);
         });
     }
 }
@@ -165,7 +165,7 @@ fn gets_that_are_dropped_pass_their_wakes_on() {
         queue.add(1);
         drop(getters);
         worker.join().unwrap();
-        assert!(queue.is_empty());
+        assert_eq!(queue.len(), 0);
     });
 }
 
@@ -177,7 +177,7 @@ fn a_task_that_is_woken_and_never_polled_keeps_no_key_from_others() {
         let worker = take_one(&queue, true);
         queue.add(1);
         worker.join().unwrap();
-        assert!(queue.is_empty());
+        assert_eq!(queue.len(), 0);
         drop(sleeper);
     });
     check("two woken, never polled, before a thread", || {
@@ -186,7 +186,7 @@ fn a_task_that_is_woken_and_never_polled_keeps_no_key_from_others() {
         let worker = take_one(&queue, false);
         queue.add(1);
         worker.join().unwrap();
-        assert!(queue.is_empty());
+        assert_eq!(queue.len(), 0);
         drop(sleepers);
     });
 }
@@ -201,7 +201,7 @@ fn an_alarm_that_is_armed_while_the_clock_moves_goes_off() {
             queue.add_after(1, SECOND);
             clock.advance(SECOND);
             worker.join().unwrap();
-            assert!(queue.is_empty());
+            assert_eq!(queue.len(), 0);
         });
     }
 }
@@ -286,7 +286,7 @@ fn a_drain_ends_when_the_last_key_is_done_or_by_a_shutdown() {
         queue.shut_down();
         drain.join().unwrap();
         worker.join().unwrap();
-        assert!(queue.is_empty());
+        assert_eq!(queue.len(), 0);
     });
 }
 
@@ -310,6 +310,6 @@ fn a_drain_ends_with_the_last_key_alone() {
         let drained = queue.shut_down_with_drain_blocking();
         assert!(drained.finished);
         worker.join().unwrap();
-        assert!(queue.is_empty());
+        assert_eq!(queue.len(), 0);
     });
 }

@@ -320,7 +320,7 @@ impl Subject {
         drop(poll(&mut Box::pin(queue.get_timeout(secs(1))), Waker::noop()));
         drop(queue.get_timeout_blocking(Duration::ZERO));
 
-        let _ = (queue.len(), queue.is_empty(), queue.depth(), queue.waiting(), queue.failing());
+        let _ = (queue.len(), queue.is_idle(), queue.depth(), queue.waiting(), queue.failing());
         let _ = (queue.processing(), queue.known(), queue.counts(), queue.unfinished_work());
         let _ = (queue.longest_running(), queue.oldest_ready(), queue.histograms());
         let _ = (queue.given_up(), queue.panics(), queue.failures(&key), queue.explain(&key));

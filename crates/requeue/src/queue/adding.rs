@@ -2,7 +2,7 @@
 
 use std::vec::IntoIter;
 
-use requeue_core::{Add, Group};
+use requeue_core::{Add, Group, Operation};
 
 use super::shared::{Shared, State};
 use crate::Key;
@@ -35,8 +35,7 @@ impl<'q, K: Key> Adding<'q, K> {
     /// How many the queue took; `None` if it can't be asked from here.
     pub(super) fn add_all(&mut self) -> Option<usize> {
         let now = self.shared.hinted_now();
-        let locked = self.shared.lock_at(now, requeue_core::Queue::add_needs_now);
-        let (state, now) = locked.ok()?;
+        let (state, now) = self.shared.lock_for(Operation::Add(&Add::now()), now).ok()?;
         let core = &mut self.state.insert(state).core;
         let mut count = 0;
         for (_, hash, _) in self.keys.as_slice().iter().take(AHEAD) {

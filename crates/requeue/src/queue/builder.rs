@@ -3,6 +3,7 @@
 use std::fmt;
 use std::hash::BuildHasher;
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use requeue_core::limiter::BackoffLimiter;
@@ -19,7 +20,7 @@ use crate::sync::{Arc, drop_quietly, quietly};
 pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> Group + Send + Sync>;
 
 /// Makes a [`Queue`]. Where nothing is said: first in first out, [`EarlyAdd::Keep`], a
-/// [`BackoffLimiter`] from 5 ms to 5 min, the clock of the tokio runtime it is built in or else the
+/// [`backoff`](Self::backoff) from 5 ms to 5 min, the clock of the tokio runtime it is built in or else the
 /// system's, and no metrics.
 ///
 /// ```
@@ -41,6 +42,10 @@ pub struct Builder<K: Key, S = RandomState> {
     config: Config<K>,
     group_of: Option<GroupOf<K>>,
     limiter: Option<Box<dyn RateLimiter<K>>>,
+    /// The shortest and the longest delay of the default limiter.
+    backoff: (Duration, Duration),
+    /// Creates the default limiter with these delays.
+    default_limiter: fn(Duration, Duration) -> Box<dyn RateLimiter<K>>,
     clock: Option<Arc<dyn Clock>>,
     provider: Option<Arc<dyn MetricsProvider<K>>>,
     #[cfg(feature = "prometheus")]
@@ -89,6 +94,8 @@ impl<K: Key> Builder<K> {
             config: Config::default(),
             group_of: None,
             limiter: None,
+            backoff: (Duration::from_millis(5), Duration::from_secs(300)),
+            default_limiter: |base, max| Box::new(BackoffLimiter::new(base, max)),
             clock: None,
             provider: None,
             #[cfg(feature = "prometheus")]
@@ -156,7 +163,29 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// How long a key waits after a failure.
+    /// Sets the delays of the default limiter: `base` after the first failure of a key, doubled with
+    /// each further one up to `max`, with jitter. The default is 5 ms and 5 min. See
+    /// [`BackoffLimiter::new`] for the ranges.
+    ///
+    /// A call of [`limiter`](Self::limiter) takes precedence.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use requeue::Queue;
+    ///
+    /// let queue: Queue<String> =
+    ///     Queue::builder().backoff(Duration::from_secs(1), Duration::from_secs(60)).build()?;
+    /// queue.add("flaky".to_owned());
+    /// let delay = queue.try_get().unwrap().retry();
+    /// assert!(Duration::from_millis(500) <= delay && delay <= Duration::from_secs(1));
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    pub fn backoff(mut self, base: Duration, max: Duration) -> Self {
+        self.backoff = (base, max);
+        self
+    }
+
+    /// Sets the limiter, which computes how long a key waits after a failure.
     pub fn limiter(mut self, limiter: impl RateLimiter<K> + 'static) -> Self {
         self.limiter = Some(Box::new(limiter));
         self
@@ -189,17 +218,39 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Hashes keys with `hasher`. The default is fast, and each queue has a random seed, so that nobody
-    /// can prepare keys that collide. An attacker who chooses keys and can measure how long the queue
-    /// takes might still find some, and the queue compares a key with all others of the same hash:
-    /// 32,000 such keys take seconds, and the time grows with their square. Use
-    /// [`std::hash::RandomState`], which is SipHash, for keys of such a source.
+    /// Hashes keys with `hasher`. The default is foldhash, which is fast and has a random seed for
+    /// each queue, so nobody can prepare colliding keys in advance.
+    ///
+    /// foldhash does not keep its seed secret from an attacker who chooses keys and learns something
+    /// about their hashes: from timing, or from the order of [snapshots](Queue::snapshot) and their
+    /// [cursors](crate::Cursor), which is that of the hashes. The queue compares a key with all others
+    /// of the same hash: 32,000 such keys take seconds, and the time grows with the square of their
+    /// number. Choose [`std::hash::RandomState`], which is SipHash, if keys come from people or
+    /// programs that you do not trust. The default limiter then uses SipHash, too. A
+    /// [`limiter`](Self::limiter) of yours hashes keys with a hasher of its own: see
+    /// [`BackoffLimiter::with_hasher`].
+    ///
+    /// ```
+    /// use requeue::Queue;
+    /// use std::hash::RandomState;
+    ///
+    /// let queue: Queue<String, RandomState> =
+    ///     Queue::builder().hasher(RandomState::new()).build()?;
+    /// queue.add("a name that a stranger has chosen".to_owned());
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
     pub fn hasher<T: BuildHasher>(self, hasher: T) -> Builder<K, T> {
         Builder {
             name: self.name,
             config: self.config,
             group_of: self.group_of,
             limiter: self.limiter,
+            backoff: self.backoff,
+            // The default hasher may have been replaced because it is not safe enough.
+            default_limiter: |base, max| {
+                let hasher = std::hash::RandomState::new();
+                Box::new(BackoffLimiter::with_hasher(base, max, hasher))
+            },
             clock: self.clock,
             provider: self.provider,
             #[cfg(feature = "prometheus")]
@@ -233,7 +284,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         if self.metrics.is_some() {
             config.track = true;
         }
-        let limiter = self.limiter.unwrap_or_else(|| Box::new(BackoffLimiter::new(seed())));
+        let (base, max) = self.backoff;
+        let limiter = self.limiter.unwrap_or_else(|| (self.default_limiter)(base, max));
         let shared = Shared::new(Parts {
             config,
             clock: self.clock.unwrap_or_else(default_clock),
@@ -266,11 +318,6 @@ fn default_clock() -> Arc<dyn Clock> {
         return Arc::new(clock);
     }
     Arc::new(SystemClock)
-}
-
-/// A seed for the jitter: another in each queue of each process.
-fn seed() -> u64 {
-    RandomState::default().hash_one(std::ptr::from_ref(&()) as usize)
 }
 
 /// A custom order that has panicked is asked no more: what it held is served by age.

@@ -127,10 +127,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             }
             let drop_some = || state.core.drop_some(SLICE, &mut dropped.keys);
             let more = catch_unwind(AssertUnwindSafe(drop_some));
-            let leftovers = state.core.leftovers(SLICE);
-            let full = leftovers.len() == SLICE;
+            let unordered = state.core.drain_order(SLICE);
+            let full = unordered.len() == SLICE;
             self.shared.release(state);
-            leftovers.into_iter().for_each(drop_quietly);
+            unordered.into_iter().for_each(drop_quietly);
             for waker in wakers {
                 quietly(|| waker.wake());
             }

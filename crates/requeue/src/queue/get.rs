@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Duration;
 
-use requeue_core::{HandOut, Time};
+use requeue_core::{Delivery, Operation, Time};
 
 use super::look::{Look, Wait};
 use super::next::SucceedAndGet;
@@ -162,7 +162,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///     queue.add("a");
     ///     queue.close();
     /// });
-    /// assert!(queue.is_empty());
+    /// assert_eq!(queue.len(), 0);
     /// ```
     #[must_use = "an item that is dropped unfinished counts as failed"]
     #[track_caller]
@@ -219,7 +219,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.take_more(vec![Item::lent(&self.shared, first)], max)
     }
 
-    fn take_now(&self) -> Option<HandOut<K>> {
+    fn take_now(&self) -> Option<Delivery<K>> {
         let (state, taken) = self.shared.take(&|key| self.hash(key)).ok()?;
         self.shared.release(state);
         taken
@@ -237,7 +237,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
                 taken.outs.extend(one);
                 while (1..room).contains(&taken.outs.len())
                     && !state.core.has_order()
-                    && !state.core.get_needs_now()
+                    && !state.core.needs_now(Operation::Get)
                     && let Some(out) = state.core.get(Time::ZERO)
                 {
                     taken.outs.push(out);
@@ -254,7 +254,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     #[track_caller]
-    fn block(&self, deadline: Option<Time>, patient: bool) -> Option<HandOut<K>> {
+    fn block(&self, deadline: Option<Time>, patient: bool) -> Option<Delivery<K>> {
         forbid_in_runtime();
         let mut waiting = Waiting::new(self, Kind::Thread, patient);
         waiting.deadline = deadline;
@@ -276,7 +276,7 @@ struct Slice<'q, K: Key> {
     shared: &'q Shared<K>,
     items: Vec<Item<'q, K>>,
     /// Of a queue with hooks, which are told of items outside the lock.
-    outs: Vec<HandOut<K>>,
+    outs: Vec<Delivery<K>>,
 }
 
 impl<K: Key> Drop for Slice<'_, K> {
@@ -339,7 +339,7 @@ impl<'q, K: Key, S: BuildHasher> Waiting<'q, K, S> {
     }
 
     /// The answer, or how to wait.
-    fn look(&mut self, waker: &Waker) -> Result<Option<HandOut<K>>, Pause> {
+    fn look(&mut self, waker: &Waker) -> Result<Option<Delivery<K>>, Pause> {
         let (queue, shared) = (self.queue, &self.queue.shared);
         match shared.look(&mut self.wait, waker, &|key| queue.hash(key)) {
             Look::Key(out) => Ok(Some(out)),
@@ -364,7 +364,7 @@ impl<'q, K: Key, S: BuildHasher> Waiting<'q, K, S> {
 }
 
 impl<K: Key, S: BuildHasher> Future for Waiting<'_, K, S> {
-    type Output = Option<HandOut<K>>;
+    type Output = Option<Delivery<K>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         #[cfg(feature = "tokio")]

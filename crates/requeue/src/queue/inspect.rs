@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
-use requeue_core::{Counts, Cursor, Entry, Histogram, Page, Phase, Time};
+use requeue_core::{Counts, Cursor, Entry, Histogram, Operation, Page, Phase, Time};
 
 use super::shared::{SLICE, State};
 use super::{Queue, Shared};
@@ -61,9 +61,12 @@ impl<K: Eq + Clone> State<K> {
     }
 }
 
+#[expect(clippy::len_without_is_empty, reason = "a queue without ready keys may have others")]
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Ready keys (client-go's `Len`): those held back by the limit of their group included, those
-    /// that are dirty with a worker not. Whatever is due has been made ready first.
+    /// Returns the number of ready keys, as client-go's `Len`. Throttled keys count, dirty ones in
+    /// flight do not. Keys whose time has come are made ready first.
+    ///
+    /// Waiting keys and keys in flight do not count: see [`is_idle`](Self::is_idle).
     #[must_use]
     pub fn len(&self) -> usize {
         self.settled().map_or(0, |(state, _)| {
@@ -73,10 +76,26 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         })
     }
 
-    /// Whether no key is ready.
+    /// Returns true if no key is ready, waiting or in flight.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add("a");
+    /// let item = queue.try_get().unwrap();
+    /// assert!(queue.len() == 0 && !queue.is_idle());
+    /// item.succeed();
+    /// assert!(queue.is_idle());
+    /// ```
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    pub fn is_idle(&self) -> bool {
+        self.settled().is_some_and(|(state, _)| {
+            let core = &state.core;
+            let is_idle = core.len() + core.processing() + core.waiting() == 0;
+            self.shared.release(state);
+            is_idle
+        })
     }
 
     /// Ready keys, and those to be ready once their worker is done (`workqueue_depth`).
@@ -387,8 +406,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Makes everything ready that is due, in slices, and keeps the lock.
     pub(super) fn settled(&self) -> Option<(RankedGuard<'_, State<K>>, Time)> {
         loop {
-            let needs_now = |core: &requeue_core::Queue<K>| core.next_due().is_some();
-            let (mut state, now) = self.shared.lock_at(None, needs_now).ok()?;
+            let (mut state, now) = self.shared.lock_for(Operation::Promote, None).ok()?;
             let full = state.core.promote(now, SLICE) == SLICE;
             if !full {
                 return Some((state, now));

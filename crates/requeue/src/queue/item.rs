@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
-use requeue_core::{self as core, Asked, Finish, Finished, HandOut, Time};
+use requeue_core::{self as core, Asked, Delivery, Finish, Finished, Operation, Time};
 
 use super::Shared;
 use super::shared::{SLICE, State};
@@ -63,16 +63,16 @@ pub struct Item<'q, K: Key> {
 }
 
 impl<'q, K: Key> Item<'q, K> {
-    pub(super) fn lent(shared: &'q Shared<K>, out: HandOut<K>) -> Self {
+    pub(super) fn lent(shared: &'q Shared<K>, out: Delivery<K>) -> Self {
         Self::new(Owner::Lent(shared), out)
     }
 
-    pub(super) fn owned(shared: Arc<Shared<K>>, out: HandOut<K>) -> Item<'static, K> {
+    pub(super) fn owned(shared: Arc<Shared<K>>, out: Delivery<K>) -> Item<'static, K> {
         Item::new(Owner::Owned(shared), out)
     }
 
     #[inline]
-    fn new(owner: Owner<'q, K>, out: HandOut<K>) -> Self {
+    fn new(owner: Owner<'q, K>, out: Delivery<K>) -> Self {
         if let (Some(hooks), Some(queued)) = (&owner.hooks, out.queued) {
             quietly(|| hooks.get(&out.key, queued));
         }
@@ -273,7 +273,7 @@ impl<'q, K: Key> Item<'q, K> {
             Some((owner, key)) => {
                 let ticket = Ticket { ticket: self.ticket, queue: owner.number };
                 if let Ok(mut state) = owner.lock() {
-                    state.core.give_up(&self.ticket);
+                    state.core.detach(&self.ticket);
                 }
                 (key, ticket)
             }
@@ -293,12 +293,6 @@ impl<'q, K: Key> Item<'q, K> {
         &self.ticket
     }
 
-    /// Marks it as ended. What it held is to be dropped outside the lock.
-    #[inline]
-    pub(super) const fn take(&mut self) -> impl Sized + use<'q, K> {
-        self.live.take()
-    }
-
     #[inline]
     fn end(&mut self, how: impl FnOnce(&Shared<K>, &K, Asked) -> Finish) {
         self.end_at(None, how);
@@ -309,7 +303,7 @@ impl<'q, K: Key> Item<'q, K> {
         let Some((owner, key)) = &self.live else { return };
         let how = how(owner, key, self.asked);
         // If a key's `clone` panics in here, nothing has happened, and the item's drop ends it.
-        owner.finish(&self.ticket, how, now, Some(key));
+        owner.finish(&self.ticket, how, now, key);
         self.free();
     }
 
@@ -340,7 +334,7 @@ impl<K: Key> Item<'_, K> {
         let now = quietly(|| owner.clock.now()).unwrap_or_default();
         let delay = owner.limits.delay(key, now);
         let how = Finish::Fail { delay, asked: self.asked };
-        if quietly(|| owner.finish(&self.ticket, how, Some(now), Some(key))).is_none() {
+        if quietly(|| owner.finish(&self.ticket, how, Some(now), key)).is_none() {
             quietly(|| owner.finish_without_copies(&self.ticket, how, now, key));
         }
         self.free();
@@ -386,13 +380,59 @@ impl Ticket {
         self.ticket.epoch()
     }
 
-    pub(super) fn finish<K: Key>(&self, shared: &Shared<K>, how: Finish) -> bool {
-        shared.number == self.queue && shared.finish(&self.ticket, how, None, None)
+    pub(super) fn finish<K: Key>(&self, shared: &Shared<K>) -> bool {
+        shared.number == self.queue && shared.finish_detached(&self.ticket)
+    }
+}
+
+/// The contents of an item that has ended. They are the user's, so that they are dropped outside the lock,
+/// and a panic of their drop goes no further.
+pub(super) struct Ended<'q, K: Key> {
+    live: Option<(Owner<'q, K>, K)>,
+    /// The queue's own key, if it keeps no record.
+    unused: Option<K>,
+}
+
+impl<'q, K: Key> Ended<'q, K> {
+    pub(super) const fn new() -> Self {
+        Self { live: None, unused: None }
+    }
+
+    /// Takes the contents of `item`, whose delivery has ended.
+    #[inline]
+    pub(super) fn set(&mut self, item: &mut Item<'q, K>, unused: Option<K>) {
+        (self.live, self.unused) = (item.live.take(), unused);
+    }
+
+    /// The key that was delivered.
+    pub(super) fn key(&self) -> Option<&K> {
+        self.live.as_ref().map(|(_, key)| key)
+    }
+}
+
+impl<K: Key> Drop for Ended<'_, K> {
+    #[inline]
+    fn drop(&mut self) {
+        drop_quietly(self.live.take());
+        drop_quietly(self.unused.take());
+    }
+}
+
+impl<K: Key> State<K> {
+    /// Keeps the key of a run that was lost, for those who ask for dropped keys. Returns the key to drop
+    /// instead, and how long the key was in flight.
+    #[inline(always)]
+    pub(super) fn keep_lost(&mut self, finished: Finished<K>) -> (Option<K>, Option<Duration>) {
+        let Finished { mut key, lost, worked, .. } = finished;
+        if lost && let Some(key) = key.take() {
+            self.lost.push(key);
+        }
+        (key, worked)
     }
 }
 
 impl<K: Key> Shared<K> {
-    /// Ends this queue's items, of those that are lent.
+    /// Ends the items that were lent by this queue.
     fn succeed_all(&self, items: &mut [Item<'_, K>]) {
         let is_ours = |item: &Item<'_, K>| matches!(&item.live, Some((Owner::Lent(of), _)) if std::ptr::eq(*of, self));
         for item in items.iter().filter(|item| is_ours(item)) {
@@ -401,77 +441,86 @@ impl<K: Key> Shared<K> {
         let now = if self.tracks { self.clock.now() } else { Time::ZERO };
         let mut ended = Vec::new();
         let Ok(mut state) = self.lock() else { return };
-        for item in items.iter_mut().filter(|item| is_ours(item)) {
-            let finished = state.core.finish_plain(&item.ticket, Finish::Succeed, now);
-            let Some((key, worked)) = finished else { continue };
+        // If no key waits, the time matters to none of them.
+        let has_now = self.tracks || !state.core.needs_now(Operation::Promote);
+        for item in items.iter_mut().filter(|item| !self.has_order && is_ours(item)) {
+            let operation = Operation::Finish(&item.ticket, &Finish::Succeed);
+            if !has_now && state.core.needs_now(operation) {
+                continue;
+            }
+            let finished = state.core.finish(&item.ticket, Finish::Succeed, now);
+            let Some(finished) = finished else { continue };
+            let (unused, worked) = state.keep_lost(finished);
             let own = item.live.take();
             if std::mem::needs_drop::<K>() || worked.is_some() {
-                ended.push((own, key, worked));
+                ended.push((own, unused, worked));
             }
         }
         self.release(state);
-        for (own, key, worked) in ended {
-            self.tell_worked(Some(&key), worked);
+        for (own, unused, worked) in ended {
+            self.tell_worked(own.as_ref().map(|(_, key)| key), worked);
             drop_quietly(own);
-            drop_quietly(key);
+            drop_quietly(unused);
         }
-        // What there is more to.
+        // The others call the user's code under the lock, or need the time.
         for item in items.iter_mut().filter(|item| is_ours(item)) {
             item.end(|_, _, _| Finish::Succeed);
         }
     }
 
-    /// Ends a delivery; `false`, and no effect, if it has ended already. `key` is the key that was
-    /// delivered, for the hooks, if the caller has it.
+    /// Ends the delivery of `key`. `false`, and no effect, if it has ended already.
+    #[inline]
     pub(crate) fn finish(
         &self,
         ticket: &core::Ticket,
         how: Finish,
         now: Option<Time>,
-        key: Option<&K>,
+        key: &K,
     ) -> bool {
-        let needs_now = matches!(how, Finish::Fail { .. } | Finish::Later { .. }) || self.tracks;
-        let now = now.or_else(|| needs_now.then(|| self.clock.now()));
+        let operation = Operation::Finish(ticket, &how);
+        let needs_now = now.is_none() && (self.tracks || operation.always_needs_now());
+        let now = if needs_now { Some(self.clock.now()) } else { now };
         let Ok(mut state) = self.lock() else { return false };
-        let Some((key, worked)) = state.core.finish_plain(ticket, how, now.unwrap_or_default())
-        else {
-            return self.finish_any(state, ticket, how, now, key);
-        };
-        self.release(state);
-        if worked.is_some() {
-            self.tell_worked(Some(&key), worked);
+        if now.is_none() && state.core.needs_now(operation) {
+            return self.finish_with_clock(state, ticket, how, key);
         }
-        drop_quietly(key);
-        true
+        let finished = state.core.finish(ticket, how, now.unwrap_or_default());
+        self.finished(state, finished, Some(key))
     }
 
+    /// Reads the clock without the lock, and then ends the delivery. Apart from `finish`, so that the
+    /// common case keeps one guard in registers.
+    #[cold]
     #[inline(never)]
-    pub(super) fn tell_worked(&self, key: Option<&K>, worked: Option<Duration>) {
-        if let (Some(hooks), Some(key), Some(worked)) = (&self.hooks, key, worked) {
-            quietly(|| hooks.done(key, worked));
-        }
-    }
-
-    #[inline(never)]
-    pub(super) fn finish_any(
+    fn finish_with_clock(
         &self,
         state: RankedGuard<'_, State<K>>,
         ticket: &core::Ticket,
         how: Finish,
-        now: Option<Time>,
-        key: Option<&K>,
+        key: &K,
     ) -> bool {
-        // Before the lock, so that a panic releases that first.
+        drop(state);
+        let now = self.clock.now();
+        let Ok(mut state) = self.lock() else { return false };
+        let finished = state.core.finish(ticket, how, now);
+        self.finished(state, finished, Some(key))
+    }
+
+    /// Ends a delivery whose guard was given up, as client-go's `Done`. `false`, and no effect, if it has
+    /// ended already.
+    pub(super) fn finish_detached(&self, ticket: &core::Ticket) -> bool {
+        let how = Finish::Done;
+        // Declared before the guard of the lock, so that a panic releases the lock first.
         let mut copy = None;
-        let timed = self.at(state, now, |core| core.finish_needs_now(ticket, &how));
-        let Ok((mut state, now)) = timed else { return false };
-        if key.is_none() && self.hooks.is_some() {
+        let locked = self.lock_for(Operation::Finish(ticket, &how), None);
+        let Ok((mut state, now)) = locked else { return false };
+        if self.hooks.is_some() {
             copy = state.core.key_of(ticket).cloned();
         }
         let finished = state.core.finish(ticket, how, now);
-        let ended = self.finished(state, finished, key.or(copy.as_ref()));
+        let has_ended = self.finished(state, finished, copy.as_ref());
         drop_quietly(copy);
-        ended
+        has_ended
     }
 
     /// Ends a delivery that could not be ended because a key's `clone` has panicked.
@@ -482,27 +531,33 @@ impl<K: Key> Shared<K> {
         self.finished(state, finished, Some(key));
     }
 
-    /// Whether a delivery has ended; if so, releases what it leaves behind.
-    #[inline]
-    pub(super) fn finished(
+    /// Releases the lock after a delivery has ended, and then drops and reports what it leaves behind.
+    /// `false` if it had ended before.
+    #[inline(always)]
+    fn finished(
         &self,
         mut state: RankedGuard<'_, State<K>>,
         finished: Option<Finished<K>>,
         delivered: Option<&K>,
     ) -> bool {
-        let Some(Finished { mut key, lost, worked, .. }) = finished else {
+        let Some(finished) = finished else {
             // Keys that were due have become ready all the same.
             self.release(state);
             return false;
         };
-        if lost && let Some(key) = key.take() {
-            state.lost.push(key);
-        }
+        let (unused, worked) = state.keep_lost(finished);
         self.release(state);
         if worked.is_some() {
             self.tell_worked(delivered, worked);
         }
-        drop_quietly(key);
+        drop_quietly(unused);
         true
+    }
+
+    #[inline(never)]
+    pub(super) fn tell_worked(&self, key: Option<&K>, worked: Option<Duration>) {
+        if let (Some(hooks), Some(key), Some(worked)) = (&self.hooks, key, worked) {
+            quietly(|| hooks.done(key, worked));
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::task::Waker;
 use std::time::Duration;
 
-use requeue_core::{self as core, HandOut, Time};
+use requeue_core::{Delivery, Operation, Time};
 
 use super::Item;
 use super::shared::{Shared, State};
@@ -17,7 +17,7 @@ use crate::sync::{Ordering, SPINS, drop_quietly, park, park_timeout, park_warily
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The lock, and the key that was taken under it.
-type Taken<'a, K> = (RankedGuard<'a, State<K>>, Option<HandOut<K>>);
+type Taken<'a, K> = (RankedGuard<'a, State<K>>, Option<Delivery<K>>);
 
 /// A getter that may have to wait.
 pub(super) struct Wait {
@@ -43,7 +43,7 @@ impl Wait {
 
 /// What a getter finds.
 pub(super) enum Look<K> {
-    Key(HandOut<K>),
+    Key(Delivery<K>),
     Ended,
     /// It is to spin, and to look again.
     Spin,
@@ -60,13 +60,13 @@ impl<K: Key> Shared<K> {
     /// a key that is written and read again at once, in larger pieces, waits for the first to be
     /// done.
     #[inline(always)]
-    pub(super) fn take_plain(&self) -> Option<Option<HandOut<K>>> {
+    pub(super) fn take_plain(&self) -> Option<Option<Delivery<K>>> {
         if self.has_order {
             return None;
         }
         let now = self.tracks.then(|| self.clock.now());
         let mut state = self.lock().ok()?;
-        if now.is_none() && state.core.get_needs_now() {
+        if now.is_none() && state.core.needs_now(Operation::Get) {
             return None;
         }
         let taken = state.core.get(now.unwrap_or_default());
@@ -85,13 +85,13 @@ impl<K: Key> Shared<K> {
             return false;
         }
         let Ok(mut state) = self.lock() else { return true };
-        if state.core.get_needs_now() {
+        if state.core.needs_now(Operation::Get) {
             return false;
         }
         for _ in 0..max {
             let Some(out) = state.core.get(Time::ZERO) else { break };
             items.push(Item::lent(self, out));
-            if state.core.get_needs_now() {
+            if state.core.needs_now(Operation::Get) {
                 break;
             }
         }
@@ -101,7 +101,7 @@ impl<K: Key> Shared<K> {
 
     /// Takes the next key, if there is one, and leaves the lock to the caller.
     pub(super) fn take(&self, hash_of: &dyn Fn(&K) -> u64) -> Result<Taken<'_, K>, Reentered> {
-        let (mut state, mut now) = self.lock_at(None, core::Queue::get_needs_now)?;
+        let (mut state, mut now) = self.lock_for(Operation::Get, None)?;
         loop {
             let mut again = false;
             let taken = if state.core.has_order() {

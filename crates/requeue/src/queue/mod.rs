@@ -23,7 +23,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use requeue_core::{Add, Added, Cancelled, Group, Time};
+use requeue_core::{Add, Added, Cancelled, Group, Operation, Time};
 
 use self::adding::Adding;
 pub use self::builder::{BuildError, Builder};
@@ -42,7 +42,8 @@ use crate::sync::{Arc, drop_quietly};
 /// Implemented for every such type. Each delivery clones its key once, so use an `Arc<str>` or the
 /// like where a clone is expensive. A key's hash must not change while the queue has the key: under
 /// another hash it is another key. Good hashes matter, because an operation compares its key with all
-/// others of the same hash; see [`Builder::hasher`].
+/// others of the same hash. If strangers choose the keys, the queue needs another hasher than the
+/// default: see [`Builder::hasher`].
 pub trait Key: Hash + Eq + Clone + Send + 'static {}
 
 impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
@@ -202,7 +203,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
         let hash = self.hash(key);
         let now = self.shared.hinted_now();
-        let locked = self.shared.lock_at(now, requeue_core::Queue::add_needs_now);
+        let locked = self.shared.lock_for(Operation::Add(&add), now);
         let Ok((mut state, now)) = locked else { return Added::Refused };
         let known = state.core.add_known(key, hash, &add, now);
         self.shared.release(state);
@@ -277,12 +278,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         {
             self.shared.limits.forget(&key);
         }
-        let now = match now {
-            None if add.is_delayed() => Some(self.shared.clock.now()),
-            None => self.shared.hinted_now(),
-            now => now,
-        };
-        let locked = self.shared.lock_at(now, requeue_core::Queue::add_needs_now);
+        let now = now.or_else(|| self.shared.hinted_now());
+        let locked = self.shared.lock_for(Operation::Add(&add), now);
         let Ok((mut state, now)) = locked else { return Added::Refused };
         let (added, unused) = state.core.add(key, hash, add, group, now);
         self.shared.release(state);
@@ -337,15 +334,15 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.hash(key);
-        let locked = self.shared.lock_at(None, requeue_core::Queue::add_needs_now);
+        let locked = self.shared.lock_for(Operation::Promote, None);
         let Ok((mut state, now)) = locked else { return Cancelled::default() };
         state.core.promote(now, SLICE);
         // The limiter wants an owned key's reference; the record's is one.
         let known = state.core.look_up(key, hash).map(|entry| entry.key);
         let cancelled = state.core.cancel(key, hash);
-        let leftovers = state.core.leftovers(SLICE);
+        let unordered = state.core.drain_order(SLICE);
         self.shared.release(state);
-        leftovers.into_iter().for_each(drop_quietly);
+        unordered.into_iter().for_each(drop_quietly);
         if let Some(key) = known {
             self.shared.limits.forget(&key);
             drop_quietly(key);
@@ -409,23 +406,22 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.hash(key);
-        // Before the lock, so that a panic releases that first.
-        let mut copy = None;
-        let locked = self.shared.lock_at(None, |core| core.done_needs_now(key, hash));
-        let Ok((mut state, now)) = locked else { return false };
-        if self.shared.hooks.is_some() {
-            copy = state.core.look_up(key, hash).map(|entry| entry.key);
+        let detached = self.shared.lock().ok().and_then(|state| state.core.detached(key, hash));
+        if let Some(ticket) = detached {
+            return self.shared.finish_detached(&ticket);
         }
-        let finished = state.core.done(key, hash, now);
-        let ended = self.shared.finished(state, finished, copy.as_ref());
-        drop_quietly(copy);
-        ended
+        // As every operation, this one makes keys ready that are due.
+        if let Ok((mut state, now)) = self.shared.lock_for(Operation::Promote, None) {
+            state.core.promote(now, SLICE);
+            self.shared.release(state);
+        }
+        false
     }
 
     /// Ends the hand-out that `ticket` names, as client-go's `Done`; `false`, and no effect, if it
     /// has ended already, or was another queue's.
     pub fn done_ticket(&self, ticket: Ticket) -> bool {
-        ticket.finish(&self.shared, requeue_core::Finish::Done)
+        ticket.finish(&self.shared)
     }
 
     // --- Parts ----------------------------------------------------------------------------------

@@ -5,13 +5,13 @@ use std::hash::BuildHasher;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use requeue_core::{Finish, HandOut};
+use requeue_core::{Delivery, Finish, Operation};
 
 use super::get::forbid_in_runtime;
+use super::item::Ended;
 use super::{Get, Item, Queue, Shared};
 use crate::Key;
-use crate::clock::Clock;
-use crate::sync::{drop_quietly, quietly};
+use crate::sync::quietly;
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// [`Item::succeed`], then [`try_get`](Self::try_get), mostly under one hold of the lock and with
@@ -85,7 +85,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///     queue.add_all(["a", "b"]);
     ///     queue.close();
     /// });
-    /// assert!(queue.is_empty());
+    /// assert_eq!(queue.len(), 0);
     /// ```
     #[must_use = "an item that is dropped unfinished counts as failed"]
     #[track_caller]
@@ -103,44 +103,35 @@ impl<K: Key> Shared<K> {
     /// Ends an item as `succeed` does, and takes the next key where both have a short way. `None`
     /// leaves it to be asked whether there is one.
     #[inline(always)]
-    fn succeed_and_take(&self, mut item: Item<'_, K>) -> Option<HandOut<K>> {
+    fn succeed_and_take(&self, mut item: Item<'_, K>) -> Option<Delivery<K>> {
         if !item.is_of(self) || self.has_order {
             item.succeed();
             return None;
         }
         self.limits.forget(&item);
-        let now = self.tracks.then(|| self.clock.now());
-        let time = now.unwrap_or_default();
-        // Dropped after the lock, also if a key's `clone` panics under it.
-        let mut ended = Ended(None);
-        let mut state = self.lock().ok()?;
-        let finished = state.core.finish_plain(item.ticket(), Finish::Succeed, time);
-        let Some((key, worked)) = finished else {
-            self.finish_any(state, item.ticket(), Finish::Succeed, now, Some(item.key()));
+        // Dropped after the lock is released, also if a key's `clone` panics under it.
+        let mut ended = Ended::new();
+        let how = Finish::Succeed;
+        let locked = self.lock_for(Operation::Finish(item.ticket(), &how), None);
+        let (mut state, now) = locked.ok()?;
+        let Some(finished) = state.core.finish(item.ticket(), how, now) else {
+            self.release(state);
             item.free();
             return None;
         };
-        ended.0 = Some((item.take(), key));
-        let is_timeless = now.is_none() && state.core.get_needs_now();
-        // A drain is to see the moment in which no key is in flight.
-        let takes = !is_timeless && state.drainers.is_empty();
-        let taken = if takes { state.core.get(time) } else { None };
+        let (unused, worked) = state.keep_lost(finished);
+        ended.set(&mut item, unused);
+        // Without times the clock was not read, or at the moment of the finish alone. A drain must see
+        // the moment in which no key is in flight.
+        let takes =
+            (self.tracks || !state.core.needs_now(Operation::Get)) && state.drainers.is_empty();
+        let taken = if takes { state.core.get(now) } else { None };
         self.release(state);
         if worked.is_some() {
-            self.tell_worked(ended.0.as_ref().map(|(_, key)| key), worked);
+            self.tell_worked(ended.key(), worked);
         }
         drop(ended);
         taken
-    }
-}
-
-/// What is the user's, and is dropped where that harms nobody.
-struct Ended<T>(Option<T>);
-
-impl<T> Drop for Ended<T> {
-    #[inline]
-    fn drop(&mut self) {
-        drop_quietly(self.0.take());
     }
 }
 

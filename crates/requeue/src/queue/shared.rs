@@ -4,7 +4,7 @@ use std::any::TypeId;
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use requeue_core::{self as core, Time};
+use requeue_core::{self as core, Operation, Time};
 
 use super::ending::Drainer;
 use super::hooks::Told;
@@ -98,7 +98,7 @@ impl<K: Key> Shared<K> {
         let rank = (has_order || !has_plain_code::<K>()).then_some(Rank::Queue);
         let tracks = parts.config.track;
         let core = core::Queue::new(parts.config);
-        let hint = core.add_needs_now();
+        let hint = core.needs_now(Operation::Promote);
         let state = State {
             core,
             waiters: Waiters::new(),
@@ -146,28 +146,22 @@ impl<K: Key> Shared<K> {
         self.hint.load(Ordering::Relaxed).then(|| self.clock.now())
     }
 
-    /// Takes the lock, with the time read before if `needs` says so of what it guards.
+    /// Takes the lock, and reads the clock if `operation` needs the time and the caller has not read it.
+    /// The lock is not held while the clock is read, because a clock may be user code.
     #[inline(always)]
-    pub(super) fn lock_at(
+    pub(super) fn lock_for(
         &self,
+        operation: Operation<'_>,
         now: Option<Time>,
-        needs: impl Fn(&core::Queue<K>) -> bool,
     ) -> Result<(RankedGuard<'_, State<K>>, Time), Reentered> {
-        let now = if self.tracks { now.or_else(|| Some(self.clock.now())) } else { now };
-        self.at(self.lock()?, now, needs)
-    }
-
-    /// The time for what is to be done under the lock, which is let go while a clock is read.
-    #[inline(always)]
-    pub(super) fn at<'a>(
-        &'a self,
-        state: RankedGuard<'a, State<K>>,
-        now: Option<Time>,
-        needs: impl Fn(&core::Queue<K>) -> bool,
-    ) -> Result<(RankedGuard<'a, State<K>>, Time), Reentered> {
+        let now = match now {
+            None if self.tracks || operation.always_needs_now() => Some(self.clock.now()),
+            now => now,
+        };
+        let state = self.lock()?;
         match now {
             Some(now) => Ok((state, now)),
-            None if needs(&state.core) => {
+            None if state.core.needs_now(operation) => {
                 drop(state);
                 let now = self.clock.now();
                 Ok((self.lock()?, now))
@@ -180,7 +174,7 @@ impl<K: Key> Shared<K> {
     /// the hooks.
     #[inline(always)]
     pub(super) fn release(&self, mut state: RankedGuard<'_, State<K>>) {
-        let hint = state.core.add_needs_now();
+        let hint = state.core.needs_now(Operation::Promote);
         if state.hint != hint {
             state.hint = hint;
             self.hint.store(hint, Ordering::Relaxed);
