@@ -78,57 +78,30 @@
     allow(dead_code, unreachable_code, unused_imports, unused_variables)
 )]
 
-mod add;
-mod adding;
-mod address;
-mod ahead;
-mod aside;
-mod bulk;
-#[cfg(test)]
-mod conformance;
-#[cfg(all(test, any(feature = "postgres", feature = "redis")))]
-mod cuts;
+mod api;
+mod client;
 mod engine;
-mod error;
-mod finishing;
-mod getting;
-mod inspect;
-mod item;
-mod key;
-mod lane;
-mod leases;
-mod meters;
-mod options;
-mod outage;
-mod patience;
-#[cfg(any(feature = "postgres", feature = "redis"))]
-mod peer;
-#[cfg(feature = "postgres")]
-pub mod postgres;
-mod queue;
-mod recent;
-#[cfg(feature = "redis")]
-mod redis;
-mod row;
-#[cfg(feature = "sqlite")]
-mod sqlite;
-mod store;
+#[doc(hidden)]
+pub mod fuzz_api;
 #[cfg(test)]
 mod tests;
-mod time;
-mod work;
+mod types;
 
-pub use crate::add::{Add, AddCounts, Added, Cancelled, EarlyAdd, Merge, ParkedAdd, Priority};
-pub use crate::bulk::Bulk;
-pub use crate::error::{
-    AddError, ChangeError, ConnectError, ConnectErrorKind, FinishError, LookError, MigrateError,
-    OpenError,
+pub use crate::api::bulk::Bulk;
+pub use crate::api::item::{Failed, Failure, Item};
+pub use crate::api::queue::Queue;
+pub use crate::api::store::{OpenOptions, Store};
+#[cfg(feature = "postgres")]
+pub use crate::engine::postgres;
+pub use crate::types::add::{
+    Add, AddCounts, Added, Cancelled, EarlyAdd, Merge, ParkedAdd, Priority,
 };
-pub use crate::inspect::{Counts, Entry, QueueInfo, State};
-pub use crate::item::{Failed, Failure, Item};
-pub use crate::key::Key;
-pub use crate::queue::Queue;
-pub use crate::store::{Opening, Store};
+pub use crate::types::error::{
+    AddError, ConnectError, ConnectErrorKind, DropError, FinishError, MigrateError, OpenError,
+    ReadError, UpdateError,
+};
+pub use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+pub use crate::types::key::Key;
 
 /// The example of the page about stores, so that it compiles.
 #[cfg(doctest)]

@@ -4,12 +4,12 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::add::Cancelled;
+use crate::api::queue::{Queue, Shared};
 use crate::engine::{Cursor, by_shard};
-use crate::error::{ChangeError, Fault, Kind};
-use crate::inspect::State;
-use crate::key::Key;
-use crate::queue::{Queue, Shared};
+use crate::types::add::Cancelled;
+use crate::types::error::{EngineError, Kind, UpdateError};
+use crate::types::inspect::State;
+use crate::types::key::Key;
 
 /// The most keys that one transaction changes. With 1,000, a commit that takes 5 ms is a small part
 /// of the time, and others wait for some 10 ms at most.
@@ -41,7 +41,11 @@ impl Change {
 
     /// Changes different keys of one shard. Answers for each whether it was changed, `None` if it is
     /// locked.
-    async fn apply(self, shared: &Shared, keys: Vec<Key>) -> Result<Vec<Option<bool>>, Fault> {
+    async fn apply(
+        self,
+        shared: &Shared,
+        keys: Vec<Key>,
+    ) -> Result<Vec<Option<bool>>, EngineError> {
         let Shared { engine, place, .. } = shared;
         match self {
             Self::Revive => engine.revive(place, keys).await,
@@ -84,7 +88,7 @@ impl Queue {
     pub async fn revive_keys<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
-    ) -> Result<Vec<bool>, ChangeError> {
+    ) -> Result<Vec<bool>, UpdateError> {
         self.change_keys(Change::Revive, keys.into_iter().map(Into::into).collect()).await
     }
 
@@ -101,7 +105,7 @@ impl Queue {
     pub async fn cancel_keys<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
-    ) -> Result<Vec<bool>, ChangeError> {
+    ) -> Result<Vec<bool>, UpdateError> {
         self.change_keys(Change::Cancel(None), keys.into_iter().map(Into::into).collect()).await
     }
 
@@ -150,7 +154,7 @@ impl Queue {
         Bulk::new(self, Change::Cancel(state.into()))
     }
 
-    async fn change_keys(&self, change: Change, keys: Vec<Key>) -> Result<Vec<bool>, ChangeError> {
+    async fn change_keys(&self, change: Change, keys: Vec<Key>) -> Result<Vec<bool>, UpdateError> {
         let mut changed = vec![false; keys.len()];
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by_key(|&n| &keys[n]);
@@ -243,7 +247,7 @@ impl Bulk {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn step(&mut self) -> Result<bool, ChangeError> {
+    pub async fn step(&mut self) -> Result<bool, UpdateError> {
         let stepped = match &self.stage {
             Stage::Walk(from) => {
                 let from = from.clone();
@@ -256,7 +260,7 @@ impl Bulk {
         Ok(!matches!(self.stage, Stage::Over))
     }
 
-    async fn walk(&mut self, from: Option<Cursor>) -> Result<(), Fault> {
+    async fn walk(&mut self, from: Option<Cursor>) -> Result<(), EngineError> {
         let Shared { engine, place, .. } = &*self.shared;
         let walked = engine.walk(place, self.change.state(), from, BATCH).await?;
         for keys in by_shard(&**engine, place, walked.keys, |key| key) {
@@ -282,7 +286,7 @@ impl Bulk {
     }
 
     /// One key that was locked. If it still is, those that no longer are, and no more is waited for.
-    async fn take_locked(&mut self) -> Result<(), Fault> {
+    async fn take_locked(&mut self) -> Result<(), EngineError> {
         let Some(key) = self.locked.last() else {
             self.stage = Stage::Over;
             return Ok(());
@@ -313,23 +317,23 @@ impl Bulk {
                 self.stage = Stage::Over;
                 let s = if left == 1 { "" } else { "s" };
                 let why = format!("other transactions have {left} key{s} locked");
-                Err(Fault::absent(why))
+                Err(EngineError::absent(why))
             }
             Err(fault) => Err(fault),
         }
     }
 }
 
-fn error(change: Change, changed: u64, fault: Fault) -> ChangeError {
+fn error(change: Change, changed: u64, fault: EngineError) -> UpdateError {
     let (done, fault) = (change.done(), fault.of_a_key());
     match changed {
-        0 => ChangeError::of(format!("not all keys were {done}"), fault),
-        n => ChangeError::of(format!("not all keys were {done}, but {n} of them"), fault),
+        0 => UpdateError::of(format!("not all keys were {done}"), fault),
+        n => UpdateError::of(format!("not all keys were {done}, but {n} of them"), fault),
     }
 }
 
 impl IntoFuture for Bulk {
-    type Output = Result<u64, ChangeError>;
+    type Output = Result<u64, UpdateError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(mut self) -> Self::IntoFuture {

@@ -7,9 +7,9 @@ use std::time::Duration;
 use requeue::metrics::{Sample, Scrape};
 use tokio::time::{Instant, timeout};
 
-use crate::error::{Fault, LookError, chain};
-use crate::inspect::{Counts, Entry, State};
-use crate::queue::{Queue, Shared};
+use crate::api::queue::{Queue, Shared};
+use crate::types::error::{EngineError, ReadError};
+use crate::types::inspect::{Counts, Entry, State};
 
 /// How old what was found may be at least.
 const FRESH: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ const RUNNING: usize = 256;
 const BETWEEN_SCRAPES: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub(crate) struct Recent<T> {
+pub(crate) struct Cache<T> {
     /// What was found last, and when.
     found: Mutex<Option<(T, Instant)>>,
     /// Whoever looks has it.
@@ -43,7 +43,7 @@ struct Turn {
     fault: String,
 }
 
-impl<T: Clone + Send + 'static> Recent<T> {
+impl<T: Clone + Send + 'static> Cache<T> {
     pub(crate) fn new() -> Arc<Self> {
         let turn = Turn { until: Instant::now(), faults: 0, fault: String::new() };
         let turn = Arc::new(tokio::sync::Mutex::new(turn));
@@ -57,8 +57,8 @@ impl<T: Clone + Send + 'static> Recent<T> {
     /// What `look` finds, if it is time for that; else, what the last one has.
     async fn or(
         self: &Arc<Self>,
-        look: impl Future<Output = Result<T, Fault>> + Send + 'static,
-    ) -> Result<T, Fault> {
+        look: impl Future<Output = Result<T, EngineError>> + Send + 'static,
+    ) -> Result<T, EngineError> {
         // Others who ask meanwhile get what this one finds, good or bad.
         let mut turn = Arc::clone(&self.turn).lock_owned().await;
         if turn.until <= Instant::now() {
@@ -69,18 +69,19 @@ impl<T: Clone + Send + 'static> Recent<T> {
                 this.look(&mut turn, look).await;
                 turn
             });
-            turn = looking.await.map_err(Fault::absent)?;
+            turn = looking.await.map_err(EngineError::absent)?;
         }
         match &*self.lock() {
             Some((found, _)) if turn.faults == 0 => Ok(found.clone()),
-            _ => Err(Fault::absent(turn.fault.clone())),
+            _ => Err(EngineError::absent(turn.fault.clone())),
         }
     }
 
-    async fn look(&self, turn: &mut Turn, look: impl Future<Output = Result<T, Fault>>) {
+    async fn look(&self, turn: &mut Turn, look: impl Future<Output = Result<T, EngineError>>) {
         let begin = Instant::now();
         let found = timeout(LONGEST, look).await;
-        let found = found.unwrap_or_else(|_| Err(Fault::absent("there was no answer in time")));
+        let found =
+            found.unwrap_or_else(|_| Err(EngineError::absent("there was no answer in time")));
         let mut pause = begin.elapsed() * SHARE;
         match found {
             Ok(found) => {
@@ -100,12 +101,12 @@ impl<T: Clone + Send + 'static> Recent<T> {
 
 impl Shared {
     /// A queue that is gone meanwhile is not kept by it.
-    fn recent_counts(&self) -> impl Future<Output = Result<Counts, LookError>> + Send + use<> {
+    fn recent_counts(&self) -> impl Future<Output = Result<Counts, ReadError>> + Send + use<> {
         let (engine, place) = (Arc::clone(&self.engine), Arc::clone(&self.place));
         let counts = Arc::clone(&self.counts);
         async move {
             let counted = counts.or(async move { engine.counts(&place).await }).await;
-            counted.map_err(|fault| LookError::of("the keys were not counted", fault))
+            counted.map_err(|fault| ReadError::of("the keys were not counted", fault))
         }
     }
 }
@@ -129,7 +130,7 @@ impl Queue {
     /// # Errors
     ///
     /// If the store could not be reached when it was last asked: just now, or not long ago.
-    pub async fn recent_counts(&self) -> Result<Counts, LookError> {
+    pub async fn recent_counts(&self) -> Result<Counts, ReadError> {
         self.shared.recent_counts().await
     }
 
@@ -140,7 +141,7 @@ impl Queue {
     /// # Errors
     ///
     /// As of [`recent_counts`](Self::recent_counts).
-    pub async fn recent_longest(&self) -> Result<Vec<Entry>, LookError> {
+    pub async fn recent_longest(&self) -> Result<Vec<Entry>, ReadError> {
         let Shared { engine, place, longest, .. } = &*self.shared;
         let (engine, place) = (Arc::clone(engine), Arc::clone(place));
         let look = async move {
@@ -150,7 +151,7 @@ impl Queue {
             Ok(running)
         };
         let longest = longest.or(look).await;
-        longest.map_err(|fault| LookError::of("the keys were not looked at", fault))
+        longest.map_err(|fault| ReadError::of("the keys were not looked at", fault))
     }
 
     /// What metrics show of the queue: how many keys it has, by all processes, as of the last
@@ -192,7 +193,7 @@ pub(crate) async fn keep_counting(shared: std::sync::Weak<Shared>) {
     while let Some((place, counting)) = shared.upgrade().map(begin) {
         if let Err(error) = counting.await {
             // An outage is reported by what works on the queue.
-            let error = chain(&error);
+            let error = crate::types::error::chain(&error);
             tracing::debug!(queue = place.name, error, "metrics are as they were");
         }
         tokio::time::sleep(BETWEEN_SCRAPES).await;

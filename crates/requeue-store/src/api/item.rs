@@ -9,13 +9,13 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::add::Priority;
+use crate::api::queue::Shared;
+use crate::client::finishing::{Finishing, Reply};
+use crate::client::leases::Ending;
 use crate::engine::{Delay, End, HandOut, How};
-use crate::error::FinishError;
-use crate::finishing::{Finishing, Reply};
-use crate::key::Key;
-use crate::leases::Ending;
-use crate::queue::Shared;
+use crate::types::add::Priority;
+use crate::types::error::FinishError;
+use crate::types::key::Key;
 
 /// How much of an error is kept, in bytes.
 const LONGEST_ERROR: usize = 4096;

@@ -1,10 +1,10 @@
-//! What a process says of a queue that it opens.
+//! The settings with which a process opens a queue.
 
 use std::time::Duration;
 
-use crate::add::{EarlyAdd, ParkedAdd};
+use crate::client::batcher::MOST;
 use crate::engine::{Backoff, Failing};
-use crate::lane::MOST;
+use crate::types::add::{EarlyAdd, ParkedAdd};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -19,6 +19,7 @@ pub(crate) struct Options {
     pub(crate) poll: Duration,
     pub(crate) claim_ahead: usize,
     pub(crate) add_timeout: Duration,
+    pub(crate) worker: Option<String>,
     #[cfg(feature = "prometheus")]
     pub(crate) metrics: Option<requeue::metrics::Metrics>,
 }
@@ -36,6 +37,7 @@ impl Default for Options {
             poll: Duration::from_secs(1),
             claim_ahead: MOST,
             add_timeout: Duration::from_secs(30),
+            worker: None,
             #[cfg(feature = "prometheus")]
             metrics: None,
         }

@@ -7,24 +7,24 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::add::{Add, AddCounts, Added, Cancelled, EarlyAdd, ParkedAdd};
-use crate::adding::{self, Adding};
-use crate::ahead::Unstarted;
+use crate::api::cache::Cache;
+use crate::api::item::Item;
+use crate::api::options::Options;
+use crate::client::adding::{self, Adding};
+use crate::client::ahead::Unstarted;
+use crate::client::batcher::{Lanes, MOST};
+use crate::client::claim_loop::{self, Waiter};
+use crate::client::finishing::Finishing;
+use crate::client::leases::Leases;
 use crate::engine::{Ask, Engine, Place};
-use crate::error::{AddError, ChangeError, Fault};
-use crate::finishing::Finishing;
-use crate::getting::{self, Waiter};
-use crate::inspect::{Counts, Entry};
-use crate::item::Item;
-use crate::key::Key;
-use crate::lane::{Lanes, MOST};
-use crate::leases::Leases;
-use crate::options::Options;
-use crate::recent::Recent;
+use crate::types::add::{Add, AddCounts, Added, Cancelled, EarlyAdd, ParkedAdd};
+use crate::types::error::{AddError, EngineError, UpdateError};
+use crate::types::inspect::{Counts, Entry};
+use crate::types::key::Key;
 
 /// A queue that other processes, on this machine or others, have open, too.
 ///
-/// Handles are cheap to clone; all of one [`open`](crate::Opening::open) share their tasks: one that
+/// Handles are cheap to clone; all of one [`open`](crate::OpenOptions::open) share their tasks: one that
 /// claims keys for all who wait, and one that renews leases.
 #[derive(Clone)]
 pub struct Queue {
@@ -40,8 +40,8 @@ pub(crate) struct Shared {
     pub(crate) adding: Lanes<Adding>,
     pub(crate) finishing: Lanes<Finishing>,
     pub(crate) ending: watch::Sender<Ending>,
-    pub(crate) counts: Arc<Recent<Counts>>,
-    pub(crate) longest: Arc<Recent<Vec<Entry>>>,
+    pub(crate) counts: Arc<Cache<Counts>>,
+    pub(crate) longest: Arc<Cache<Vec<Entry>>>,
 }
 
 /// Whether no more is handed out here.
@@ -50,6 +50,15 @@ pub(crate) enum Ending {
     No,
     WhenIdle,
     Now,
+    /// The queue was dropped.
+    Dropped,
+}
+
+impl Ending {
+    /// Returns true if no key is delivered any more.
+    pub(crate) const fn is_final(self) -> bool {
+        matches!(self, Self::Now | Self::Dropped)
+    }
 }
 
 impl Queue {
@@ -58,7 +67,7 @@ impl Queue {
         let (adding, finishing) = (Lanes::new(&engine, &place), Lanes::new(&engine, &place));
         let leases = Leases::start(Arc::clone(&engine), Arc::clone(&place), options.lease);
         let ending = watch::Sender::new(Ending::No);
-        let (counts, longest) = (Recent::new(), Recent::new());
+        let (counts, longest) = (Cache::new(), Cache::new());
         let shared = Arc::new(Shared {
             engine,
             place,
@@ -71,7 +80,7 @@ impl Queue {
             longest,
         });
         let (getters, come) = mpsc::unbounded_channel();
-        tokio::spawn(getting::serve(Arc::downgrade(&shared), come));
+        tokio::spawn(claim_loop::serve(Arc::downgrade(&shared), come));
         Self { shared, getters }
     }
 
@@ -234,10 +243,10 @@ impl Queue {
     /// # Errors
     ///
     /// If the store can't be reached, or, in PostgreSQL, others have the key locked for 5 s.
-    pub async fn cancel(&self, key: impl Into<Key>) -> Result<Cancelled, ChangeError> {
+    pub async fn cancel(&self, key: impl Into<Key>) -> Result<Cancelled, UpdateError> {
         let Shared { engine, place, .. } = &*self.shared;
         let cancelled = engine.cancel(place, vec![key.into()], None).await.and_then(only);
-        cancelled.map_err(|fault| ChangeError::of("the key was not cancelled", fault.of_a_key()))
+        cancelled.map_err(|fault| UpdateError::of("the key was not cancelled", fault.of_a_key()))
     }
 
     /// Makes a parked key ready, with its failures forgotten. Whether it was parked.
@@ -245,16 +254,16 @@ impl Queue {
     /// # Errors
     ///
     /// As of [`cancel`](Self::cancel).
-    pub async fn revive(&self, key: impl Into<Key>) -> Result<bool, ChangeError> {
+    pub async fn revive(&self, key: impl Into<Key>) -> Result<bool, UpdateError> {
         let Shared { engine, place, .. } = &*self.shared;
         let revived = engine.revive(place, vec![key.into()]).await.and_then(only);
-        revived.map_err(|fault| ChangeError::of("the key was not revived", fault.of_a_key()))
+        revived.map_err(|fault| UpdateError::of("the key was not revived", fault.of_a_key()))
     }
 
     /// Hands out no more here: those who wait get `None`. What is held here can still be ended, and
     /// adds are taken: the queue is other processes', too.
     pub fn shut_down(&self) {
-        self.shared.ending.send_replace(Ending::Now);
+        self.shared.end(Ending::Now);
     }
 
     /// [Shuts down](Self::shut_down) here once nothing is left to do: no key is ready, waiting or
@@ -293,7 +302,34 @@ impl Queue {
     /// Whether it is shut down here.
     #[must_use]
     pub fn is_shut_down(&self) -> bool {
-        *self.shared.ending.borrow() == Ending::Now
+        self.shared.ending.borrow().is_final()
+    }
+
+    /// Whether this process has found that the queue was [dropped](crate::Store::drop_queue). Those who wait
+    /// for keys find it, within the [poll](crate::OpenOptions::poll) at the latest: then the queue is shut
+    /// down here, each `get` returns `None`, and `Workers` end.
+    ///
+    /// A queue that is created again with the same name is another one, which this handle never
+    /// changes: open it again.
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// store.drop_queue("mail").await?;
+    /// assert!(queue.get().await.is_none());
+    /// assert!(queue.is_dropped());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn is_dropped(&self) -> bool {
+        *self.shared.ending.borrow() == Ending::Dropped
     }
 
     /// Until it is [shut down](Self::shut_down) here and nothing is on its way: no key is being
@@ -330,16 +366,29 @@ impl Queue {
     }
 
     /// How many keys this process holds, those included that are [claimed
-    /// ahead](crate::Opening::claim_ahead).
+    /// ahead](crate::OpenOptions::claim_ahead).
     #[must_use]
     pub fn held(&self) -> usize {
         self.shared.leases.len()
     }
 }
 
+impl Shared {
+    /// Hands out no more, unless that is so already.
+    pub(crate) fn end(&self, why: Ending) {
+        self.ending.send_if_modified(|ending| {
+            let is_open = !ending.is_final();
+            if is_open {
+                *ending = why;
+            }
+            is_open
+        });
+    }
+}
+
 /// The answer to a verb on a single key.
-fn only<T>(mut answers: Vec<Option<T>>) -> Result<T, Fault> {
-    answers.pop().flatten().ok_or_else(Fault::locked)
+fn only<T>(mut answers: Vec<Option<T>>) -> Result<T, EngineError> {
+    answers.pop().flatten().ok_or_else(EngineError::locked)
 }
 
 fn checked(key: Key) -> Result<Key, AddError> {
@@ -353,7 +402,7 @@ fn checked(key: Key) -> Result<Key, AddError> {
 }
 
 fn late(why: &str) -> AddError {
-    AddError::of("the key was not added", true, Fault::unsure(why))
+    AddError::of("the key was not added", true, EngineError::unsure(why))
 }
 
 impl fmt::Debug for Queue {

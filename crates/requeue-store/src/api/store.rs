@@ -4,13 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::add::{EarlyAdd, ParkedAdd};
-use crate::address::Address;
-use crate::engine::{Engine, Settings};
-use crate::error::{ConnectError, Fault, Kind, LookError, MigrateError, OpenError};
-use crate::inspect::QueueInfo;
-use crate::options::Options;
-use crate::queue::Queue;
+use crate::api::options::Options;
+use crate::api::queue::Queue;
+use crate::engine::address::Address;
+use crate::engine::{Dropped, Engine, Settings};
+use crate::types::add::{EarlyAdd, ParkedAdd};
+use crate::types::error::{
+    ConnectError, DropError, EngineError, MigrateError, OpenError, ReadError,
+};
+use crate::types::inspect::{Counts, QueueInfo};
+use crate::types::worker::{invalid_worker, this_process};
 
 /// What is longer is as good as for ever, and no clock runs over by it.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -60,22 +63,22 @@ impl Store {
                 let said = "the store can't be opened";
                 // It waits for the disk.
                 let opened = tokio::task::spawn_blocking(move || {
-                    crate::sqlite::Sqlite::open(&path, synchronous)
+                    crate::engine::sqlite::Sqlite::open(&path, synchronous)
                 });
                 match opened.await {
                     Ok(Ok(engine)) => Arc::new(engine),
                     Ok(Err(fault)) => return Err(ConnectError::of(said, fault)),
-                    Err(error) => return Err(ConnectError::of(said, Fault::absent(error))),
+                    Err(error) => return Err(ConnectError::of(said, EngineError::absent(error))),
                 }
             }
             #[cfg(feature = "postgres")]
             Address::Postgres(address) => {
-                Arc::new(crate::postgres::Postgres::connect(*address).await?)
+                Arc::new(crate::engine::postgres::Postgres::connect(*address).await?)
             }
             #[cfg(feature = "redis")]
             Address::Redis(options) => {
                 let said = options.shown();
-                let connected = crate::redis::Redis::connect(options).await;
+                let connected = crate::engine::redis::Redis::connect(options).await;
                 Arc::new(connected.map_err(|fault| ConnectError::of(said, fault))?)
             }
         };
@@ -136,12 +139,84 @@ impl Store {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn queues(&self) -> Result<Vec<QueueInfo>, LookError> {
+    pub async fn queues(&self) -> Result<Vec<QueueInfo>, ReadError> {
         let queues = self.engine.queues().await;
         let mut queues =
-            queues.map_err(|fault| LookError::of("the queues can't be listed", fault))?;
+            queues.map_err(|fault| ReadError::of("the queues can't be listed", fault))?;
         queues.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(queues)
+    }
+
+    /// Drops a queue that has no keys: it is gone with its settings, for all processes.
+    ///
+    /// Processes that still have it open get errors: an add fails with
+    /// [`AddError::is_dropped`](crate::AddError::is_dropped), and those who wait for keys end; see
+    /// [`Queue::is_dropped`]. No add is acknowledged and lost: of an add and a drop at the same time, either
+    /// the add fails or the drop does, because the queue has a key. If a queue of this name is created
+    /// again, it is another queue, and its [fencing tokens](crate::Item::epoch) are greater.
+    ///
+    /// # Errors
+    ///
+    /// If a key is ready, waiting, in flight, parked or damaged: the error has their
+    /// [numbers](crate::DropError::counts), and the queue is as it was. If there is
+    /// [no such queue](crate::DropError::is_missing). If the store can't be reached, or, in PostgreSQL, a
+    /// transaction that has added keys to the queue stays open for 5 s.
+    ///
+    /// If the store fails in the middle, or this is dropped, the queue may be gone or not. To drop it
+    /// again is harmless.
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").open().await?;
+    /// queue.add("alice").await?;
+    /// let error = store.drop_queue("mail").await.expect_err("it has a key");
+    /// assert_eq!(error.counts().map(|counts| counts.ready), Some(1));
+    ///
+    /// assert_eq!(store.force_drop_queue("mail").await?.ready, 1);
+    /// let error = queue.add("bob").await.expect_err("there is no such queue any more");
+    /// assert!(error.is_dropped());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn drop_queue(&self, name: &str) -> Result<(), DropError> {
+        self.dropped(name, false).await.map(drop)
+    }
+
+    /// Drops a queue with all its keys, in whatever state they are, and returns how many there were.
+    ///
+    /// Runs in flight go on until their processes find that the leases are lost, at their next renewal. The
+    /// completion of such a run changes nothing, and fails with
+    /// [`FinishError::Dropped`](crate::FinishError::Dropped).
+    ///
+    /// Otherwise as [`drop_queue`](Self::drop_queue).
+    ///
+    /// # Errors
+    ///
+    /// As of [`drop_queue`](Self::drop_queue), but not because of keys.
+    pub async fn force_drop_queue(&self, name: &str) -> Result<Counts, DropError> {
+        self.dropped(name, true).await
+    }
+
+    async fn dropped(&self, name: &str, keys_too: bool) -> Result<Counts, DropError> {
+        match self.engine.drop_queue(name, keys_too).await {
+            Ok(Dropped::Yes(counts)) => Ok(counts),
+            Ok(Dropped::HasKeys(counts)) => Err(DropError::has_keys(name, counts)),
+            Ok(Dropped::Missing) => Err(DropError::missing(name, self.similar(name).await)),
+            Err(fault) => Err(DropError::of(format!("queue {name:?} was not dropped"), fault)),
+        }
+    }
+
+    /// The names of queues that are nearly the same.
+    async fn similar(&self, name: &str) -> Vec<String> {
+        // Without names the error is as true, and says less.
+        let queues = self.engine.queues().await.unwrap_or_default();
+        similar(name, queues.into_iter().map(|queue| queue.name).collect())
     }
 
     /// Closes the store, for all handles of it and of its queues. Call it before the process exits.
@@ -179,9 +254,9 @@ impl Store {
         self.engine.close().await;
     }
 
-    /// The queue with this name, to be [opened](Opening::open).
-    pub fn queue(&self, name: impl Into<String>) -> Opening {
-        Opening { store: self.clone(), name: name.into(), options: Options::default() }
+    /// The queue with this name, to be [opened](OpenOptions::open).
+    pub fn queue(&self, name: impl Into<String>) -> OpenOptions {
+        OpenOptions { store: self.clone(), name: name.into(), options: Options::default() }
     }
 }
 
@@ -189,13 +264,13 @@ impl Store {
 /// [`early_add`](Self::early_add) and [`parked_add`](Self::parked_add): give all workers of a queue the same
 /// [`max_failures`](Self::max_failures) and [`backoff`](Self::backoff).
 #[must_use = "a queue is opened by `open`"]
-pub struct Opening {
+pub struct OpenOptions {
     store: Store,
     name: String,
     options: Options,
 }
 
-impl Opening {
+impl OpenOptions {
     /// What adds do to a key that waits or has failed; [`EarlyAdd::Replace`] unless said. It is the
     /// queue's, for all processes: whoever opens it first decides, for good.
     pub fn early_add(mut self, early_add: EarlyAdd) -> Self {
@@ -297,6 +372,34 @@ impl Opening {
         self
     }
 
+    /// The name of this worker, which is stored with each key that this process has in flight and shown to
+    /// whoever [looks](crate::Entry::worker): 1 to 100 bytes without control characters. By default it is the
+    /// name of the machine and the number of the process, `web-1:4242`.
+    ///
+    /// It decides nothing: two processes may have the same name.
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").worker("eu-west/7").open().await?;
+    /// queue.add("alice").await?;
+    /// let item = queue.get().await.expect("the queue is open");
+    /// let entry = queue.look_up("alice").await?.expect("it is in flight");
+    /// assert_eq!(entry.worker.as_deref(), Some("eu-west/7"));
+    /// item.succeed().await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn worker(mut self, name: impl Into<String>) -> Self {
+        self.options.worker = Some(name.into());
+        self
+    }
+
     /// Shows the queue under its name: how many keys it has, by all processes, counted every ten
     /// seconds, or less often where that takes long; and what this process does, from now on. While the
     /// store can't be reached, the numbers of keys stay as they were.
@@ -342,7 +445,7 @@ impl Opening {
     ///
     /// If there is no such queue and none is to be made, which is [told apart](OpenError::is_missing);
     /// if there is no schema of this version, the name is empty, longer than 200 bytes or has a NUL
-    /// in it, the queue has another [`early_add`](Self::early_add) or [`parked_add`](Self::parked_add)
+    /// in it, the [`worker`](Self::worker)'s name is not valid, the queue has another [`early_add`](Self::early_add) or [`parked_add`](Self::parked_add)
     /// than was asked for, its name is shown by the metrics
     /// already, or the store can't be reached.
     ///
@@ -355,6 +458,9 @@ impl Opening {
         if name.is_empty() || name.len() > 200 || name.contains('\0') {
             return Err(bad("a name has 1 to 200 bytes, and no NUL"));
         }
+        if let Some(why) = options.worker.as_deref().and_then(invalid_worker) {
+            return Err(bad(&why));
+        }
         let opened = match options.existing {
             true => store.engine.find(&name).await,
             false => {
@@ -364,14 +470,11 @@ impl Opening {
             }
         };
         let opened = opened.map_err(|fault| {
-            let retry = if fault.kind == Kind::Refused { "" } else { ", for now" };
+            let retry = if fault.kind.is_final() { "" } else { ", for now" };
             OpenError::of(format!("the queue {name:?} can't be opened{retry}"), fault)
         })?;
-        let Some(place) = opened else {
-            // Without names the error is as true, and says less.
-            let queues = store.engine.queues().await.unwrap_or_default();
-            let names = queues.into_iter().map(|queue| queue.name).collect::<Vec<_>>();
-            return Err(OpenError::missing(&name, similar(&name, names)));
+        let Some(mut place) = opened else {
+            return Err(OpenError::missing(&name, store.similar(&name).await));
         };
         if let Some(wanted) = options.early_add.filter(|&wanted| wanted != place.early_add) {
             let why = format!("its early adds are {:?}, not {wanted:?}", place.early_add);
@@ -381,13 +484,14 @@ impl Opening {
             let why = format!("its parked adds are {:?}, not {wanted:?}", place.parked_add);
             return Err(bad(&why));
         }
+        place.worker = options.worker.clone().unwrap_or_else(this_process).into();
         #[cfg(feature = "prometheus")]
         let metrics = options.metrics.clone();
         let queue = Queue::new(store.engine, place, options);
         #[cfg(feature = "prometheus")]
         if let Some(metrics) = metrics {
             metrics.add(&name, &queue.shared).map_err(|error| bad(&error.to_string()))?;
-            tokio::spawn(crate::recent::keep_counting(Arc::downgrade(&queue.shared)));
+            tokio::spawn(crate::api::cache::keep_counting(Arc::downgrade(&queue.shared)));
         }
         Ok(queue)
     }
@@ -404,8 +508,8 @@ fn similar(typed: &str, names: Vec<String>) -> Vec<String> {
     near.into_iter().map(|(_, name)| name).take(3).collect()
 }
 
-impl fmt::Debug for Opening {
+impl fmt::Debug for OpenOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opening").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("OpenOptions").field("name", &self.name).finish_non_exhaustive()
     }
 }

@@ -7,11 +7,11 @@ use requeue::Drained;
 use requeue::clock::{Clock, TokioClock};
 use requeue::workers::{Error, Outcome, WorkItem, WorkQueue};
 
-use crate::add::Priority;
-use crate::error::{FinishError, chain};
-use crate::item::Item;
-use crate::key::Key;
-use crate::queue::Queue;
+use crate::api::item::Item;
+use crate::api::queue::Queue;
+use crate::types::add::Priority;
+use crate::types::error::{FinishError, chain};
+use crate::types::key::Key;
 
 /// So that [`requeue::workers::Workers`] run on it. A key that is given up is parked, with the error
 /// that said so; one whose lease is lost has its context cancelled, and what its handler says after

@@ -7,13 +7,13 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::add::{Add, AddCounts, Added};
+use crate::client::batcher::{Tried, Wish};
+use crate::engine::outage::Part;
+use crate::engine::retry_delay::RetryDelay;
 use crate::engine::{Ask, Engine, Place, by_shard};
-use crate::error::{AddError, Fault, Kind};
-use crate::key::Key;
-use crate::lane::{Tried, Wish};
-use crate::outage::Part;
-use crate::patience::Patience;
+use crate::types::add::{Add, AddCounts, Added};
+use crate::types::error::{AddError, EngineError, Kind};
+use crate::types::key::Key;
 
 pub(crate) type Reply = oneshot::Sender<Result<Added, AddError>>;
 
@@ -33,7 +33,7 @@ impl Adding {
     }
 
     /// Who asked may have gone.
-    fn answer(self, answer: Result<Added, (bool, Fault)>) {
+    fn answer(self, answer: Result<Added, (bool, EngineError)>) {
         let answer = answer.map_err(|(unsure, fault)| {
             AddError::of("the key was not added", unsure || self.unsure, fault)
         });
@@ -83,7 +83,7 @@ impl Wish for Adding {
             batch = left;
         }
         // Who is told in time is told more.
-        let now = Instant::now() + crate::aside::LAST;
+        let now = Instant::now() + crate::client::locked_keys::LAST;
         for adding in locked.extract_if(.., |adding: &mut Self| adding.deadline <= now) {
             adding.answer(Err((false, is_locked())));
         }
@@ -92,12 +92,12 @@ impl Wish for Adding {
     }
 }
 
-fn is_locked() -> Fault {
-    Fault::locked()
+fn is_locked() -> EngineError {
+    EngineError::locked()
 }
 
 /// Those that are left.
-fn answer(added: Result<Free, (bool, Fault)>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
+fn answer(added: Result<Free, (bool, EngineError)>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
     let mut left = Vec::new();
     match added {
         Ok(Free { answers, unsure }) => {
@@ -119,7 +119,7 @@ fn answer(added: Result<Free, (bool, Fault)>, askers: Vec<Vec<Adding>>) -> Vec<A
         Err((unsure, fault)) => {
             let said = fault.source.to_string();
             for adding in askers.into_iter().flatten() {
-                let fault = Fault { kind: fault.kind, source: said.clone().into() };
+                let fault = EngineError { kind: fault.kind, source: said.clone().into() };
                 adding.answer(Err((unsure, fault)));
             }
         }
@@ -133,7 +133,7 @@ pub(crate) async fn add_all(
     place: &Arc<Place>,
     asks: Vec<Ask>,
     deadline: Instant,
-) -> Result<AddCounts, (bool, Fault)> {
+) -> Result<AddCounts, (bool, EngineError)> {
     let mut parts = by_shard(&**engine, place, asks, |ask| &ask.key);
     if parts.len() == 1 {
         return add(&**engine, place, parts.remove(0), deadline).await;
@@ -150,7 +150,7 @@ pub(crate) async fn add_all(
         match added {
             Ok(Ok(added)) => all += added,
             Ok(Err(fault)) => failed = Some(fault),
-            Err(error) => failed = Some((true, Fault::unsure(error))),
+            Err(error) => failed = Some((true, EngineError::unsure(error))),
         }
     }
     match failed {
@@ -165,8 +165,8 @@ async fn add(
     place: &Place,
     mut asks: Vec<Ask>,
     deadline: Instant,
-) -> Result<AddCounts, (bool, Fault)> {
-    let mut patience = Patience::up_to(crate::aside::LAST);
+) -> Result<AddCounts, (bool, EngineError)> {
+    let mut delay = RetryDelay::up_to(crate::client::locked_keys::LAST);
     let (mut all, mut unsure, mut tried) = (AddCounts::default(), false, Tried::No);
     loop {
         let added = try_add(engine, place, asks.clone(), deadline, tried).await;
@@ -184,7 +184,7 @@ async fn add(
         if asks.is_empty() {
             return Ok(all);
         }
-        let wait = patience.wait();
+        let wait = delay.wait();
         if Instant::now() + wait >= deadline {
             return Err((unsure || all.total() > 0, is_locked()));
         }
@@ -208,8 +208,8 @@ async fn try_add(
     asks: Vec<Ask>,
     deadline: Instant,
     mut tried: Tried,
-) -> Result<Free, (bool, Fault)> {
-    let mut patience = Patience::new();
+) -> Result<Free, (bool, EngineError)> {
+    let mut delay = RetryDelay::new();
     let mut unsure = false;
     // They are of one shard.
     let first = asks.first().map(|ask| ask.key.clone());
@@ -233,14 +233,14 @@ async fn try_add(
                 continue;
             }
             Ok(Err(fault)) => fault,
-            Err(_) => Fault::unsure("there was no answer in time"),
+            Err(_) => EngineError::unsure("there was no answer in time"),
         };
         unsure |= fault.kind == Kind::Unsure;
         if matches!(fault.kind, Kind::Absent | Kind::Unsure) {
             place.note_failure(part(), &fault);
         }
-        let wait = patience.wait();
-        if fault.kind == Kind::Refused || Instant::now() + wait >= deadline {
+        let wait = delay.wait();
+        if fault.kind.is_final() || Instant::now() + wait >= deadline {
             return Err((unsure, fault));
         }
         sleep(wait).await;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::item::Item;
-use crate::options::Options;
+use crate::api::item::Item;
+use crate::api::options::Options;
 
 /// The bounds of the horizon. Claims of fewer keys would cost the engine more than they save.
 const HORIZON: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));

@@ -11,9 +11,9 @@ use std::task::{Context, Poll};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::yield_now;
 
-use crate::aside::Aside;
+use crate::client::locked_keys::LockedKeys;
 use crate::engine::{Engine, Place};
-use crate::key::Key;
+use crate::types::key::Key;
 
 /// How much one batch takes at most.
 pub(crate) const MOST: usize = 256;
@@ -43,25 +43,25 @@ pub(crate) enum Tried {
 /// Where callers put what they want: a lane for each shard, since one that does not answer is to hold
 /// up no other.
 #[derive(Debug)]
-pub(crate) struct Lanes<T>(Vec<Lane<T>>);
+pub(crate) struct Lanes<T>(Vec<Batcher<T>>);
 
 #[derive(Debug)]
-struct Lane<T> {
+struct Batcher<T> {
     sender: mpsc::UnboundedSender<T>,
     /// What is of keys that somebody has locked.
-    aside: Arc<Aside<T>>,
+    aside: Arc<LockedKeys<T>>,
 }
 
 impl<T: Wish> Lanes<T> {
     /// As many batches at once in each lane as the engine is good for. It ends with this, when all
     /// has been submitted.
     pub(crate) fn new(engine: &Arc<dyn Engine>, place: &Arc<Place>) -> Self {
-        let lane = |_| Lane::new(Arc::clone(engine), Arc::clone(place));
+        let lane = |_| Batcher::new(Arc::clone(engine), Arc::clone(place));
         Self((0..engine.shards(place)).map(lane).collect())
     }
 
     pub(crate) fn put(&self, shard: usize, what: T) {
-        let Lane { sender, aside } = &self.0[shard];
+        let Batcher { sender, aside } = &self.0[shard];
         if let Some(what) = aside.join(what) {
             // The task ends with the sender, or with its runtime; then nobody hears of `what`.
             let _ = sender.send(what);
@@ -69,10 +69,10 @@ impl<T: Wish> Lanes<T> {
     }
 }
 
-impl<T: Wish> Lane<T> {
+impl<T: Wish> Batcher<T> {
     fn new(engine: Arc<dyn Engine>, place: Arc<Place>) -> Self {
         let (sender, mut come) = mpsc::unbounded_channel();
-        let aside = Arc::new(Aside::new(Arc::clone(&engine), Arc::clone(&place)));
+        let aside = Arc::new(LockedKeys::new(Arc::clone(&engine), Arc::clone(&place)));
         let beside = Arc::clone(&aside);
         let turns = Arc::new(Semaphore::new(engine.breadth()));
         tokio::spawn(async move {

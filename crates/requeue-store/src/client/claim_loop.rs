@@ -10,14 +10,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::ahead::{Ahead, Unstarted};
+use crate::api::item::Item;
+use crate::api::queue::{Ending, Shared};
+use crate::client::ahead::{Ahead, Unstarted};
+use crate::client::batcher::MOST;
 use crate::engine::Claim;
-use crate::error::Fault;
-use crate::item::Item;
-use crate::lane::MOST;
-use crate::outage::Part;
-use crate::patience::Patience;
-use crate::queue::{Ending, Shared};
+use crate::engine::outage::Part;
+use crate::engine::retry_delay::RetryDelay;
+use crate::types::error::{EngineError, Kind};
 
 /// Who waits for keys, and for how many at most.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
         desk.deliver();
         desk.ahead.release(Instant::now());
         let before = std::mem::replace(&mut now, *ending.borrow_and_update());
-        if now == Ending::Now {
+        if now.is_final() {
             break;
         }
         pause = pause.filter(|_| now == before);
@@ -117,7 +117,7 @@ async fn answered(claiming: &mut Option<Claiming>) -> Answered {
 
 /// What came of a claim.
 struct Answered {
-    found: Result<(Vec<Item>, Option<Duration>), Fault>,
+    found: Result<(Vec<Item>, Option<Duration>), EngineError>,
     /// When it began.
     ending: Ending,
     /// How many keys it looked for, and for how long.
@@ -133,7 +133,7 @@ struct Desk {
     ahead: Ahead,
     /// A waiter has come since the last claim began.
     has_newcomers: bool,
-    patience: Patience,
+    delay: RetryDelay,
     /// How many keys were claimed since the last round of `oldest_every` was complete.
     round: u32,
     every: u32,
@@ -145,7 +145,7 @@ impl Desk {
             waiters: VecDeque::new(),
             ahead: Ahead::new(&shared.options),
             has_newcomers: false,
-            patience: Patience::new(),
+            delay: RetryDelay::new(),
             round: 0,
             every: shared.options.oldest_every,
         }
@@ -196,7 +196,7 @@ impl Desk {
                 && items.is_empty()
                 && is_idle(&shared).await
             {
-                shared.ending.send_replace(Ending::Now);
+                shared.end(Ending::Now);
             }
             Answered { found, ending, max, took, poll }
         }))
@@ -207,14 +207,14 @@ impl Desk {
         let Answered { found, ending: _, max, took, poll } = answer;
         let wait = match found {
             Ok((items, next)) => {
-                self.patience = Patience::new();
+                self.delay = RetryDelay::new();
                 let count = items.len();
                 let round = u64::from(self.round) + count as u64;
                 self.round = (round % u64::from(self.every)) as u32;
                 self.ahead.claimed(took, items, max);
                 (count == 0).then(|| next.map_or(poll, |next| next.min(poll)))
             }
-            Err(_) => Some(self.patience.wait()),
+            Err(_) => Some(self.delay.wait()),
         };
         wait.map(|wait| Instant::now() + wait)
     }
@@ -224,7 +224,8 @@ impl Desk {
 async fn is_idle(shared: &Shared) -> bool {
     let Shared { engine, place, options, .. } = shared;
     let is_idle = timeout(options.lease, engine.is_idle(place)).await;
-    let is_idle = is_idle.unwrap_or_else(|_| Err(Fault::absent("there was no answer in time")));
+    let is_idle =
+        is_idle.unwrap_or_else(|_| Err(EngineError::absent("there was no answer in time")));
     is_idle.unwrap_or_else(|fault| {
         place.note_failure(Part::all(&**engine, place), &fault);
         false
@@ -235,14 +236,22 @@ async fn claim(
     shared: &Arc<Shared>,
     claim: Claim,
     since: Instant,
-) -> Result<(Vec<Item>, Option<Duration>), Fault> {
+) -> Result<(Vec<Item>, Option<Duration>), EngineError> {
     let (engine, place) = (&*shared.engine, &shared.place);
     // What is answered later than that is another's by then.
     let claimed = timeout(claim.lease, engine.claim(place, claim)).await;
-    let claimed = claimed.unwrap_or_else(|_| Err(Fault::unsure("there was no answer in time")));
     let claimed =
-        claimed.inspect_err(|fault| place.note_failure(Part::all(engine, place), fault))?;
+        claimed.unwrap_or_else(|_| Err(EngineError::unsure("there was no answer in time")));
+    let claimed = claimed.inspect_err(|fault| {
+        if fault.kind == Kind::Dropped {
+            tracing::warn!(queue = place.name, "{}: no more keys come", fault.source);
+            shared.end(Ending::Dropped);
+        } else {
+            place.note_failure(Part::all(engine, place), fault);
+        }
+    })?;
     place.note_answer(|| Part::all(engine, place));
+    claimed.damaged.iter().for_each(|damaged| damaged.report_set_aside(&place.name));
     let items = claimed.items.into_iter();
     let items = items.map(|out| Item::new(Arc::clone(shared), out, since)).collect();
     Ok((items, claimed.next))

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::client::batcher::{Tried, Wish};
+use crate::client::leases::Ending;
+use crate::engine::outage::Part;
+use crate::engine::retry_delay::RetryDelay;
 use crate::engine::{End, Engine, How, Place};
-use crate::error::{Fault, FinishError, Kind, chain};
-use crate::inspect::State;
-use crate::key::Key;
-use crate::lane::{Tried, Wish};
-use crate::leases::Ending;
-use crate::outage::Part;
-use crate::patience::Patience;
+use crate::types::error::{EngineError, FinishError, Kind, chain};
+use crate::types::inspect::State;
+use crate::types::key::Key;
 
 /// Answered whether the key is parked.
 pub(crate) type Reply = oneshot::Sender<Result<bool, FinishError>>;
@@ -74,8 +74,9 @@ impl Finishing {
     }
 
     /// It will not be tried again.
-    fn give_up(self, place: &Place, fault: Option<&Fault>) {
+    fn give_up(self, place: &Place, fault: Option<&EngineError>) {
         let error = match fault {
+            Some(fault) if fault.kind == Kind::Dropped => FinishError::Dropped,
             _ if self.unsure => FinishError::Unsure,
             Some(fault) => FinishError::Unreachable(fault.source.to_string().into()),
             None => FinishError::Lost,
@@ -96,7 +97,7 @@ impl Wish for Finishing {
         mut batch: Vec<Self>,
         mut tried: Tried,
     ) -> Vec<Self> {
-        let mut patience = Patience::new();
+        let mut delay = RetryDelay::new();
         let mut fault = None;
         // They are of one shard.
         let first = batch.first().map(|first| first.end.key.clone());
@@ -127,16 +128,16 @@ impl Wish for Finishing {
                     continue;
                 }
                 Ok(Err(why)) => why,
-                Err(_) => Fault::unsure("there was no answer in time"),
+                Err(_) => EngineError::unsure("there was no answer in time"),
             };
             if matches!(why.kind, Kind::Absent | Kind::Unsure) {
                 place.note_failure(part(), &why);
             }
             let is_unsure = why.kind == Kind::Unsure;
             batch.iter_mut().for_each(|finishing| finishing.unsure |= is_unsure);
-            let wait = patience.wait();
+            let wait = delay.wait();
             let again = Instant::now() + wait;
-            let is_refused = why.kind == Kind::Refused;
+            let is_refused = why.kind.is_final();
             let over = |finishing: &mut Self| {
                 is_refused || finishing.lease.deadline().is_none_or(|deadline| deadline <= again)
             };

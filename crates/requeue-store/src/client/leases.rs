@@ -9,11 +9,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use crate::client::batcher::MOST;
+use crate::engine::outage::Part;
 use crate::engine::{Engine, Place, Renewed, by_shard};
-use crate::error::Fault;
-use crate::key::Key;
-use crate::lane::MOST;
-use crate::outage::Part;
+use crate::types::error::{EngineError, Kind};
+use crate::types::key::Key;
 
 /// A hand-out, by its number.
 #[derive(Debug)]
@@ -227,7 +227,7 @@ async fn keep(
                     None => break,
                     Some(Ok(Ok(()))) => {}
                     Some(_) => {
-                        let fault = Fault::unsure("leases were not renewed in time");
+                        let fault = EngineError::unsure("leases were not renewed in time");
                         place.note_failure(Part::all(&*engine, &place), &fault);
                     }
                 },
@@ -253,6 +253,10 @@ async fn renew(
                 place.note_answer(|| shard);
                 let Some(leases) = leases.upgrade() else { return };
                 leases.renewed(part, &answers, since);
+            }
+            Err(fault) if fault.kind == Kind::Dropped => {
+                let Some(leases) = leases.upgrade() else { return };
+                leases.renewed(part, &vec![Renewed::Lost; part.len()], since);
             }
             Err(fault) => {
                 place.note_failure(shard, &fault);

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use crate::client::batcher::{MOST, Tried, Wish};
+use crate::engine::retry_delay::RetryDelay;
 use crate::engine::{Engine, Place};
-use crate::key::Key;
-use crate::lane::{MOST, Tried, Wish};
-use crate::patience::Patience;
+use crate::types::key::Key;
 
 /// How long a key that is locked is left alone, at most.
 pub(crate) const LAST: Duration = Duration::from_millis(250);
@@ -17,7 +17,7 @@ pub(crate) const LAST: Duration = Duration::from_millis(250);
 /// By key, so that what comes later waits here as well: with the others it would hold them up. A
 /// task tries them all again and again, as long as there are some.
 #[derive(Debug)]
-pub(crate) struct Aside<T> {
+pub(crate) struct LockedKeys<T> {
     engine: Arc<dyn Engine>,
     place: Arc<Place>,
     waiting: Mutex<Waiting<T>>,
@@ -30,7 +30,7 @@ struct Waiting<T> {
     is_served: bool,
 }
 
-impl<T: Wish> Aside<T> {
+impl<T: Wish> LockedKeys<T> {
     pub(crate) fn new(engine: Arc<dyn Engine>, place: Arc<Place>) -> Self {
         let waiting = Mutex::new(Waiting { by_key: BTreeMap::new(), is_served: false });
         Self { engine, place, waiting }
@@ -68,9 +68,9 @@ impl<T: Wish> Aside<T> {
     }
 
     async fn serve(self: Arc<Self>) {
-        let mut patience = Patience::up_to(LAST);
+        let mut delay = RetryDelay::up_to(LAST);
         loop {
-            sleep(patience.wait()).await;
+            sleep(delay.wait()).await;
             let keys: Vec<Key> = self.lock().by_key.keys().cloned().collect();
             let mut freed = false;
             for keys in keys.chunks(MOST) {
@@ -86,7 +86,7 @@ impl<T: Wish> Aside<T> {
             }
             drop(all);
             if freed {
-                patience = Patience::up_to(LAST);
+                delay = RetryDelay::up_to(LAST);
             }
         }
     }

@@ -3,17 +3,17 @@
 #[cfg(feature = "sqlite")]
 use std::path::PathBuf;
 
-use crate::error::ConnectError;
+use crate::types::error::ConnectError;
 
 /// Where a store is.
 #[derive(Debug)]
 pub(crate) enum Address {
     #[cfg(feature = "sqlite")]
-    Sqlite(PathBuf, crate::sqlite::Synchronous),
+    Sqlite(PathBuf, crate::engine::sqlite::Synchronous),
     #[cfg(feature = "postgres")]
-    Postgres(Box<crate::postgres::Address>),
+    Postgres(Box<crate::engine::postgres::Address>),
     #[cfg(feature = "redis")]
-    Redis(crate::redis::Options),
+    Redis(crate::engine::redis::Options),
 }
 
 impl Address {
@@ -71,7 +71,7 @@ fn sqlite(_: &str) -> Result<Address, ConnectError> {
 
 #[cfg(feature = "sqlite")]
 fn sqlite(rest: &str) -> Result<Address, ConnectError> {
-    use crate::sqlite::Synchronous;
+    use crate::engine::sqlite::Synchronous;
 
     const OPTIONS: &[(&str, &str)] = &[("synchronous", "normal or full")];
 
@@ -103,7 +103,7 @@ fn postgres(_: &str) -> Result<Address, ConnectError> {
 
 #[cfg(feature = "postgres")]
 fn postgres(url: &str) -> Result<Address, ConnectError> {
-    crate::postgres::Address::parse(url).map(Box::new).map(Address::Postgres)
+    crate::engine::postgres::Address::parse(url).map(Box::new).map(Address::Postgres)
 }
 
 #[cfg(not(feature = "redis"))]
@@ -113,13 +113,15 @@ fn redis(_: &str, _: &str) -> Result<Address, ConnectError> {
 
 #[cfg(feature = "redis")]
 fn redis(scheme: &str, rest: &str) -> Result<Address, ConnectError> {
-    crate::redis::Options::parse(scheme, rest).map(Address::Redis).map_err(ConnectError::new)
+    crate::engine::redis::Options::parse(scheme, rest)
+        .map(Address::Redis)
+        .map_err(ConnectError::new)
 }
 
 #[cfg(all(test, feature = "sqlite", feature = "postgres", feature = "redis"))]
 mod tests {
     use super::*;
-    use crate::error::ConnectErrorKind;
+    use crate::types::error::ConnectErrorKind;
 
     #[test]
     fn each_wrong_option_is_named_with_what_is_right() {

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use requeue::metrics::Sample;
 
-use crate::add::Added;
 use crate::engine::{Ask, HandOut, How};
-use crate::inspect::Counts;
+use crate::types::add::Added;
+use crate::types::inspect::Counts;
 
 /// Of one queue in one process.
 #[derive(Debug, Default)]
-pub(crate) struct Meters(
+pub(crate) struct Counters(
     /// Only what is counted or measured here; not how many keys there are.
     Mutex<Sample>,
 );
 
-impl Meters {
+impl Counters {
     fn lock(&self) -> MutexGuard<'_, Sample> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

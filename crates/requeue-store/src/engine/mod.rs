@@ -1,5 +1,21 @@
 //! What an engine does for a queue: verbs, each for a batch of keys at once.
 
+pub(crate) mod address;
+pub(crate) mod counters;
+pub(crate) mod damage;
+pub(crate) mod outage;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) mod peer;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
+pub(crate) mod retry_delay;
+pub(crate) mod row;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sqlite;
+pub(crate) mod time;
+
 use std::fmt::Debug;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,15 +23,16 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::add::{Add, Added, Cancelled, EarlyAdd, ParkedAdd, Priority};
-use crate::error::Fault;
-use crate::inspect::{Counts, Entry, QueueInfo, State};
-use crate::key::Key;
-use crate::meters::Meters;
-use crate::outage::Outage;
+use crate::engine::counters::Counters;
+use crate::engine::damage::Damaged;
+use crate::engine::outage::Outage;
+use crate::types::add::{Add, Added, Cancelled, EarlyAdd, ParkedAdd, Priority};
+use crate::types::error::EngineError;
+use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::key::Key;
 
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, Fault>>;
+pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, EngineError>>;
 
 /// A queue that has been opened, as its engine knows it.
 #[derive(Clone, Debug)]
@@ -24,8 +41,12 @@ pub(crate) struct Place {
     pub(crate) name: String,
     pub(crate) early_add: EarlyAdd,
     pub(crate) parked_add: ParkedAdd,
+    /// Of this process: stored with each key that it claims.
+    pub(crate) worker: Arc<str>,
+    /// Which of the queues that had this name, one after the other, where the number does not tell.
+    pub(crate) generation: u64,
     /// Of this process.
-    pub(crate) meters: Arc<Meters>,
+    pub(crate) meters: Arc<Counters>,
     /// Of this process's connections.
     pub(crate) outage: Arc<Outage>,
 }
@@ -34,7 +55,9 @@ impl Place {
     pub(crate) fn new(id: i64, name: impl Into<String>, settings: impl Into<Settings>) -> Self {
         let Settings { early_add, parked_add } = settings.into();
         let (meters, outage) = Default::default();
-        Self { id, name: name.into(), early_add, parked_add, meters, outage }
+        let (worker, generation) = (Arc::from(""), 0);
+        let name = name.into();
+        Self { id, name, early_add, parked_add, worker, generation, meters, outage }
     }
 
     /// Whether the add revives a parked key.
@@ -136,6 +159,8 @@ pub(crate) struct Claimed {
     /// out, as far as the engine knows without looking for long. Always something while a key is ready
     /// or waits.
     pub(crate) next: Option<Duration>,
+    /// Keys that this claim has set aside, because their rows are damaged.
+    pub(crate) damaged: Vec<Damaged>,
 }
 
 /// The end of a hand-out.
@@ -197,6 +222,24 @@ pub(crate) enum Renewed {
     Busy,
 }
 
+/// The outcome of a drop of a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Dropped {
+    /// With what it had.
+    Yes(Counts),
+    /// It is as it was: it has keys.
+    HasKeys(Counts),
+    Missing,
+}
+
+impl Dropped {
+    /// Whether a queue with these keys stays.
+    pub(crate) const fn keeps(counts: &Counts, keys_too: bool) -> bool {
+        let Counts { ready, waiting, processing, parked, damaged, .. } = *counts;
+        !keys_too && ready + waiting + processing + parked + damaged > 0
+    }
+}
+
 /// The place where a walk over the keys goes on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Cursor {
@@ -231,6 +274,11 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Opens the queue, if there is one.
     fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>>;
 
+    /// Removes the queue with its keys and settings: if it has none, or has `keys_too`. Every verb on a
+    /// place that was opened before then fails with [dropped](crate::types::error::Kind::Dropped), also
+    /// when there is a queue of this name again, and changes nothing.
+    fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped>;
+
     /// All queues, in no order. The time it takes does not depend on how many keys they have.
     fn queues(&self) -> Answer<'_, Vec<QueueInfo>>;
 
@@ -247,7 +295,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// An answer each.
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>>;
 
-    /// The same for those keys alone that nobody has [locked](crate::error::Kind::Locked); for the
+    /// The same for those keys alone that nobody has [locked](crate::types::error::Kind::Locked); for the
     /// others, `None`.
     fn add_free<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Option<Added>>> {
         Box::pin(async move { Ok(self.add(queue, asks).await?.into_iter().map(Some).collect()) })
@@ -258,7 +306,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Of each, whether it was still its holder's.
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>>;
 
-    /// The same for those keys alone that nobody has [locked](crate::error::Kind::Locked); for the
+    /// The same for those keys alone that nobody has [locked](crate::types::error::Kind::Locked); for the
     /// others, `None`.
     fn finish_free<'a>(
         &'a self,
@@ -278,7 +326,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
 
     /// Cancels the keys that are in this state, or in any. The keys differ and are of one
     /// [shard](Self::shard). An answer each: `None` for a key that was
-    /// [locked](crate::error::Kind::Locked) and stayed as it is. A single key is waited for instead.
+    /// [locked](crate::types::error::Kind::Locked) and stayed as it is. A single key is waited for instead.
     fn cancel<'a>(
         &'a self,
         queue: &'a Place,

@@ -11,7 +11,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::engine::{Engine, Place};
-use crate::error::{Fault, Kind};
+use crate::types::error::{EngineError, Kind};
+
+/// The documented target of the events: not this module's path, which may change.
+const TARGET: &str = "requeue_store::outage";
 
 /// How often an outage is reported while it lasts; and after this long a part that nobody has tried
 /// again no longer counts as failing.
@@ -57,9 +60,9 @@ impl Part {
 
 impl Place {
     /// Something has failed that is tried again.
-    pub(crate) fn note_failure(&self, part: Part, fault: &Fault) {
+    pub(crate) fn note_failure(&self, part: Part, fault: &EngineError) {
         // A store that says so is reached.
-        if fault.kind == Kind::Locked {
+        if matches!(fault.kind, Kind::Locked | Kind::Dropped) {
             return;
         }
         let now = Instant::now();
@@ -78,12 +81,14 @@ impl Place {
         let (queue, error) = (&self.name, &fault.source);
         match (is_new, fault.kind) {
             (true, Kind::Refused) => {
-                tracing::warn!(queue, "store refuses what is asked: {error}; retrying");
+                tracing::warn!(target: TARGET, queue, "store refuses what is asked: {error}; retrying");
             }
-            (true, _) => tracing::warn!(queue, "store unreachable: {error}; retrying"),
+            (true, _) => {
+                tracing::warn!(target: TARGET, queue, "store unreachable: {error}; retrying")
+            }
             (false, _) => {
                 let lasts = shown(now - since);
-                tracing::warn!(queue, "store still unreachable after {lasts}: {error}; retrying");
+                tracing::warn!(target: TARGET, queue, "store still unreachable after {lasts}: {error}; retrying");
             }
         }
     }
@@ -107,7 +112,7 @@ impl Place {
         let was_known = std::mem::take(&mut state.is_known);
         drop(state);
         if let (true, Some(since)) = (was_known, since) {
-            tracing::info!(queue = self.name, "store reachable again after {}", shown(now - since));
+            tracing::info!(target: TARGET, queue = self.name, "store reachable again after {}", shown(now - since));
         }
     }
 }

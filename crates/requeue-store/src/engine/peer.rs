@@ -13,7 +13,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::error::{ConnectErrorKind, Reason};
+use crate::types::error::{ConnectErrorKind, Reason};
 
 /// How long it may take to connect.
 const CONNECTING: Duration = Duration::from_secs(3);

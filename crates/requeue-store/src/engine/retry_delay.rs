@@ -1,15 +1,15 @@
-//! Trying again what an engine could not be reached for, or what somebody has locked.
+//! The delay between attempts to reach an engine, or to change a locked key.
 
 use std::time::Duration;
 
-/// Waits that grow from 10 ms, drawn from the half of each to the whole.
+/// Delays that double from 10 ms, each drawn from half of it to all of it.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct RetryDelay {
     next: Duration,
     most: Duration,
 }
 
-impl Patience {
+impl RetryDelay {
     pub(crate) const fn new() -> Self {
         Self::up_to(Duration::from_secs(5))
     }

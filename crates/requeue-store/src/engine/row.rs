@@ -1,13 +1,14 @@
 //! What is kept of a key, and what each verb does to it: the one place where that is said in Rust.
 //! The engines that do it by themselves, in SQL or Lua, are held to it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::add::{Added, Cancelled, EarlyAdd, Merge};
+use crate::engine::time::{Micros, after, micros, until};
 use crate::engine::{Ask, Asked, Backoff, Delay, Failing, HandOut, How, Place};
-use crate::inspect::{Entry, State};
-use crate::key::Key;
-use crate::time::{Micros, after, micros, until};
+use crate::types::add::{Added, Cancelled, EarlyAdd, Merge};
+use crate::types::inspect::{Entry, State};
+use crate::types::key::Key;
 
 /// All that is known of a key. Of one without a state there is none.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -16,6 +17,8 @@ pub(crate) struct Row {
     /// one under way.
     pub(crate) at: Option<Micros>,
     pub(crate) run: Option<Run>,
+    /// Which process has it, by that process's word.
+    pub(crate) worker: Option<Arc<str>>,
     pub(crate) parked: bool,
     /// In a row.
     pub(crate) failures: u32,
@@ -125,12 +128,20 @@ impl Row {
     }
 
     /// Hands the key out, which is ready.
-    pub(crate) fn claim(&mut self, key: &Key, epoch: i64, lease: Duration, now: Micros) -> HandOut {
+    pub(crate) fn claim(
+        &mut self,
+        key: &Key,
+        epoch: i64,
+        worker: &Arc<str>,
+        lease: Duration,
+        now: Micros,
+    ) -> HandOut {
         let asked = Asked { adds: self.asked.adds.max(1), ..self.asked };
         let queued = until(self.since, now);
         (self.asked.adds, self.asked.reasons) = (0, 0);
         self.at = None;
         self.not_before = 0;
+        self.worker = Some(Arc::clone(worker));
         self.run = Some(Run { epoch, lease_until: after(now, lease), since: now, asked });
         HandOut { key: key.clone(), epoch, asked, failures: self.failures, queued }
     }
@@ -164,11 +175,11 @@ impl Row {
             How::Release(asked, queued) => {
                 self.note(asked);
                 let claimed_at = self.run.map_or(now, |run| run.since);
-                place = Some(claimed_at.saturating_sub(micros(queued)));
+                place = Some(claimed_at.saturating_sub(micros(queued)).max(0));
                 None
             }
         };
-        self.run = None;
+        (self.run, self.worker) = (None, None);
         if let Some(place) = place {
             // Adds meanwhile have coalesced, as with any key that is ready.
             (self.at, self.since) = (Some(place), place);
@@ -255,6 +266,7 @@ impl Row {
             dirty: due && running,
             waiting: pending && !due,
             parked: self.parked,
+            damaged: false,
         };
         self.take_back();
         ((!self.is_nothing()).then_some(self), cancelled)
@@ -294,6 +306,11 @@ impl Row {
             },
             due: due.map(|at| until(now, at)),
             lease: self.run.map(|run| until(now, run.lease_until)),
+            worker: self
+                .worker
+                .as_deref()
+                .filter(|name| self.run.is_some() && !name.is_empty())
+                .map(str::to_owned),
             epoch: self.run.map(|run| run.epoch.unsigned_abs()),
             failures: self.failures,
             priority: self.asked.priority,

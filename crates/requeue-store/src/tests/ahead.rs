@@ -1,7 +1,7 @@
 //! Keys that are claimed ahead: for whom, how many, and that they come back.
 
 use super::*;
-use crate::inspect::State;
+use crate::types::inspect::State;
 
 /// Another process, with the same engine.
 fn another(engine: &Arc<Memory>) -> Queue {

@@ -10,15 +10,16 @@ use proptest::prelude::*;
 use requeue_core as core;
 use requeue_sim::model::{self, Model, Ranking, Rules, Team};
 
-use crate::add::{Add, Added, Cancelled, EarlyAdd, Merge, ParkedAdd, Priority};
+use crate::api::store::Store;
+use crate::engine::time::Micros;
 use crate::engine::{
-    Ask, Asked, Backoff, BoxFuture, Claim, Delay, End, Engine, Failing, HandOut, How, Place,
-    Renewed, Settings, by_shard,
+    Ask, Asked, Backoff, BoxFuture, Claim, Delay, Dropped, End, Engine, Failing, HandOut, How,
+    Place, Renewed, Settings, by_shard,
 };
-use crate::inspect::State;
-use crate::key::Key;
-use crate::store::Store;
-use crate::time::Micros;
+use crate::types::add::{Add, Added, Cancelled, EarlyAdd, Merge, ParkedAdd, Priority};
+use crate::types::error::{EngineError, Kind};
+use crate::types::inspect::{Counts, State};
+use crate::types::key::Key;
 
 /// An engine whose clock is the test's.
 pub(crate) trait Rig {
@@ -28,6 +29,11 @@ pub(crate) trait Rig {
 
     /// Whether the queue has one shard alone, and with that one order.
     fn is_ordered(&self) -> bool {
+        true
+    }
+
+    /// Whether it drops queues.
+    fn drops(&self) -> bool {
         true
     }
 
@@ -44,6 +50,11 @@ pub(crate) trait Rig {
 
 const STATES: [State; 4] = [State::Ready, State::Waiting, State::Processing, State::Parked];
 const KEYS: u32 = 6;
+/// A short name, and one that is as long as a name may be.
+const WORKERS: [&str; 2] = [
+    "w",
+    "\u{20ac}/'\"{x}-99999999999999999999999999999999999999999999999999999999999999999999999999999999999999999",
+];
 const LEASE: Duration = Duration::from_micros(300);
 /// All failures wait the same, so that it need not be known how many the backoff has counted.
 pub(crate) const BACKOFF: Duration = Duration::from_micros(40);
@@ -65,6 +76,10 @@ pub(crate) enum Step {
     Revive(BTreeSet<u32>),
     /// Over the keys in this state, or in any, by so many at a time.
     Walk(Option<State>, usize),
+    /// The queue, if it has no keys, or with them; and creates it again.
+    Drop {
+        keys_too: bool,
+    },
     Pass(u64),
 }
 
@@ -137,6 +152,7 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
         1 => (keys(), states()).prop_map(|(keys, only)| Step::Cancel(keys, only)),
         1 => keys().prop_map(Step::Revive),
         1 => (states(), 1usize..4).prop_map(|(state, limit)| Step::Walk(state, limit)),
+        1 => any::<bool>().prop_map(|keys_too| Step::Drop { keys_too }),
         5 => (1u64..70).prop_map(Step::Pass),
         1 => (200u64..400).prop_map(Step::Pass),
     ];
@@ -148,6 +164,7 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
 struct Held {
     out: HandOut,
     of_model: u64,
+    worker: Arc<str>,
     lease_until: Micros,
     /// Since when it was ready.
     place: Micros,
@@ -164,14 +181,18 @@ struct Parked {
 struct Pair {
     engine: Arc<dyn Engine>,
     place: Place,
+    rules: Rules,
     model: Model<u32>,
     now: Micros,
     is_ordered: bool,
+    drops: bool,
     parks: bool,
     /// The model has none of them.
     parked: BTreeMap<u32, Parked>,
     keeps_places: bool,
     held: Vec<Held>,
+    /// How many claims there were: two workers take turns.
+    claims: usize,
     stale: Vec<HandOut>,
     /// Until when the last failure of a key that the backoff has counted waits.
     until: BTreeMap<u32, Micros>,
@@ -219,12 +240,15 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, early_add: EarlyAdd, steps:
         engine,
         place,
         model: Model::new(&rules),
+        rules,
         now: BEGIN,
         is_ordered: rig.is_ordered(),
+        drops: rig.drops(),
         parks: rig.parks(),
         parked: BTreeMap::new(),
         keeps_places: rig.keeps_places(),
         held: Vec::new(),
+        claims: 0,
         stale: Vec::new(),
         until: BTreeMap::new(),
         last_epoch: BTreeMap::new(),
@@ -247,6 +271,8 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, early_add: EarlyAdd, steps:
             }
         }
         pair.step(step).await;
+        // Time is that of the queue, which may be another one by now.
+        rig.set_time(pair.now).await;
         pair.compare().await;
     }
 }
@@ -266,7 +292,7 @@ pub(crate) async fn check_jitter(rig: &dyn Rig, name: &str) {
     let expired = Failing { backoff, max_failures: None };
     let claim = Claim { max: 2 * KEYS, oldest: 0, lease: LEASE, expired, poll: LEASE };
     assert_eq!(engine.claim(&place, claim).await.expect("claimed").items.len(), KEYS);
-    rig.set_time(BEGIN + crate::time::micros(LEASE)).await;
+    rig.set_time(BEGIN + crate::engine::time::micros(LEASE)).await;
     assert_eq!(engine.claim(&place, claim).await.expect("claimed").items, []);
     let page = engine.page(&place, None, None, 2 * KEYS).await.expect("a page");
     let dues: BTreeSet<_> = page.into_iter().map(|entry| entry.due.expect("it waits")).collect();
@@ -378,14 +404,63 @@ impl Pair {
                     assert_eq!(renewed.expect("renewed"), expected);
                 }
                 for held in self.held.iter_mut().filter(|held| lasts(held)) {
-                    held.lease_until = now + crate::time::micros(LEASE);
+                    held.lease_until = now + crate::engine::time::micros(LEASE);
                 }
             }
             Step::Cancel(keys, only) => self.cancel(keys, *only).await,
             Step::Revive(keys) => self.revive(keys).await,
             Step::Walk(state, limit) => self.walk(*state, *limit).await,
-            Step::Pass(_) => {}
+            Step::Drop { keys_too } if self.drops => self.drop_queue(*keys_too).await,
+            Step::Drop { .. } | Step::Pass(_) => {}
         }
+    }
+
+    async fn drop_queue(&mut self, keys_too: bool) {
+        let mut expected = Counts::default();
+        for which in 0..KEYS {
+            match self.state(which) {
+                None => {}
+                Some(State::Ready) => expected.ready += 1,
+                Some(State::Waiting) => expected.waiting += 1,
+                Some(State::Parked) => expected.parked += 1,
+                Some(State::Damaged) => expected.damaged += 1,
+                Some(State::Processing) => {
+                    expected.processing += 1;
+                    let is_dirty = self.model.see(&which).is_some_and(|seen| seen.phase == 3);
+                    expected.dirty += u64::from(is_dirty);
+                }
+            }
+        }
+        let name = self.place.name.clone();
+        let dropped = self.engine.drop_queue(&name, keys_too).await.expect("an answer");
+        let (found, is_dropped) = match dropped {
+            Dropped::Yes(found) => (found, true),
+            Dropped::HasKeys(found) => (found, false),
+            Dropped::Missing => unreachable!("it is there"),
+        };
+        assert_eq!(Counts { oldest_ready: Duration::ZERO, ..found }, expected, "what it has");
+        let has_keys = (0..KEYS).any(|which| self.state(which).is_some());
+        assert_eq!(is_dropped, keys_too || !has_keys, "with {expected:?}");
+        if !is_dropped {
+            return;
+        }
+        let missing = self.engine.find(&name).await.expect("looked for");
+        assert!(missing.is_none(), "{missing:?}");
+        let again = self.engine.drop_queue(&name, keys_too).await.expect("an answer");
+        assert_eq!(again, Dropped::Missing);
+        assert_dropped(&*self.engine, &self.place, &self.held).await;
+        let Place { early_add, parked_add, .. } = self.place;
+        let settings = Settings { early_add, parked_add };
+        let place = self.engine.open(&name, settings).await.expect("it is created again");
+        let old = std::mem::replace(&mut self.place, place);
+        assert_dropped(&*self.engine, &old, &self.held).await;
+        self.model = Model::new(&self.rules);
+        self.parked.clear();
+        self.until.clear();
+        self.ready_at.clear();
+        self.released.clear();
+        // Whoever has them still ends nothing in the new one.
+        self.stale.extend(self.held.drain(..).map(|held| held.out));
     }
 
     async fn cancel(&mut self, keys: &BTreeSet<u32>, only: Option<State>) {
@@ -404,7 +479,7 @@ impl Pair {
                     self.until.remove(&which);
                     let model = self.model.cancel(&which).unwrap_or_default();
                     let core::Cancelled { ready, dirty, waiting, .. } = model;
-                    Cancelled { ready, dirty, waiting, parked: false }
+                    Cancelled { ready, dirty, waiting, parked: false, damaged: false }
                 };
                 assert_eq!(cancelled, Some(expected), "what was cancelled of {which}");
             }
@@ -517,7 +592,10 @@ impl Pair {
         // A shard that is not asked does not see whose leases have run out.
         let max = if self.is_ordered { max } else { 2 * KEYS as usize };
         let claim = Claim { max, oldest: 0, lease: LEASE, expired: failing(), poll: LEASE };
-        let claimed = self.engine.claim(&self.place, claim).await.expect("claimed");
+        let worker: Arc<str> = WORKERS[self.claims % WORKERS.len()].into();
+        self.claims += 1;
+        let of_worker = Place { worker: Arc::clone(&worker), ..self.place.clone() };
+        let claimed = self.engine.claim(&of_worker, claim).await.expect("claimed");
         let now = self.now;
         self.held.sort_by_key(|held| held.lease_until);
         let expired: Vec<Held> = self.held.extract_if(.., |held| held.lease_until <= now).collect();
@@ -550,9 +628,10 @@ impl Pair {
             let place = self.released.remove(&which);
             let queued = place.map_or(model.queued, |place| time(now).since(time(place)));
             assert_eq!(out.queued, queued, "how long {} was ready", model.key);
-            let lease_until = now + crate::time::micros(LEASE);
-            let place = now - crate::time::micros(queued);
-            self.held.push(Held { out: out.clone(), of_model: model.epoch, lease_until, place });
+            let lease_until = now + crate::engine::time::micros(LEASE);
+            let place = now - crate::engine::time::micros(queued);
+            let (out, of_model, worker) = (out.clone(), model.epoch, Arc::clone(&worker));
+            self.held.push(Held { out, of_model, worker, lease_until, place });
         }
         if claimed.items.len() < max {
             assert_eq!(self.model.get(self.time()), None, "a key that was not handed out");
@@ -654,7 +733,7 @@ impl Pair {
         if self.now < until {
             return Duration::from_micros((until - self.now).try_into().expect("ahead"));
         }
-        self.until.insert(which, self.now + crate::time::micros(BACKOFF));
+        self.until.insert(which, self.now + crate::engine::time::micros(BACKOFF));
         BACKOFF
     }
 
@@ -676,8 +755,8 @@ impl Pair {
                 let expected = (State::Parked, Some(since), failures, asked.adds, asked.reasons);
                 assert_eq!(ours, expected, "parked key {which}: since, failures, adds, reasons");
                 assert_eq!(
-                    (found.error.as_deref(), found.due, found.epoch),
-                    (Some("no"), None, None)
+                    (found.error.as_deref(), found.due, found.epoch, found.worker),
+                    (Some("no"), None, None, None)
                 );
                 *states.entry(State::Parked).or_default() += 1;
                 continue;
@@ -690,7 +769,7 @@ impl Pair {
                 (State::Ready, _) => 1,
                 (State::Processing, false) => 2,
                 (State::Processing, true) => 3,
-                (State::Parked, _) => unreachable!("{which} is not parked"),
+                (State::Parked | State::Damaged, _) => unreachable!("{which} is not parked"),
             };
             let due = model.due.map(|due| due.since(self.time()));
             let ours = (phase, found.due, found.failures, found.adds, found.reasons);
@@ -702,6 +781,10 @@ impl Pair {
                 held.map(|held| held.out.epoch.unsigned_abs()),
                 "the epoch of its delivery"
             );
+            assert_eq!(found.worker.as_deref(), held.map(|held| &*held.worker), "who has it");
+            let lease = held.map(|held| held.lease_until.saturating_sub(self.now).max(0));
+            let lease = lease.map(|lease| Duration::from_micros(lease.unsigned_abs()));
+            assert_eq!(found.lease, lease, "for how long");
             let since = self.released.get(&which).map(|&place| time(place)).or(model.since);
             let since = since.filter(|_| phase > 0).map(|since| self.time().since(since));
             assert_eq!(found.since, since, "key {which}, {found:?}: since when");
@@ -713,6 +796,36 @@ impl Pair {
         assert_eq!(found, all, "ready, waiting, processing, parked");
         let is_idle = self.engine.is_idle(&self.place).await.expect("it is told");
         assert_eq!(is_idle, found[..3] == [0; 3], "whether nothing is left to do");
+    }
+}
+
+/// All verbs say that the queue was dropped.
+async fn assert_dropped(engine: &dyn Engine, queue: &Place, held: &[Held]) {
+    fn said<T: std::fmt::Debug>(verb: &str, queue: &Place, answer: Result<T, EngineError>) {
+        let fault = answer.expect_err(verb);
+        assert_eq!(fault.kind, Kind::Dropped, "{verb}: {}", fault.source);
+        let expected = format!("queue {:?} was dropped", queue.name);
+        assert_eq!(fault.source.to_string(), expected, "{verb}");
+    }
+    let (one, out) = (key(0), held.first().map(|held| held.out.clone()));
+    let ask = Ask { key: one.clone(), add: Add::now(), adds: 1 };
+    said("add", queue, engine.add(queue, vec![ask.clone()]).await);
+    said("add_free", queue, engine.add_free(queue, vec![ask]).await);
+    let claim = Claim { max: 3, oldest: 1, lease: LEASE, expired: failing(), poll: LEASE };
+    said("claim", queue, engine.claim(queue, claim).await);
+    let (of, epoch) = out.map_or((one.clone(), 1), |out| (out.key, out.epoch));
+    let end = End { key: of.clone(), epoch, how: How::Succeed };
+    said("finish", queue, engine.finish(queue, vec![end.clone()]).await);
+    said("finish_free", queue, engine.finish_free(queue, vec![end]).await);
+    said("renew", queue, engine.renew(queue, vec![(of, epoch)], LEASE).await);
+    said("cancel", queue, engine.cancel(queue, vec![one.clone()], None).await);
+    said("revive", queue, engine.revive(queue, vec![one.clone()]).await);
+    said("walk", queue, engine.walk(queue, None, None, 3).await);
+    said("look_up", queue, engine.look_up(queue, &one).await);
+    said("counts", queue, engine.counts(queue).await);
+    said("is_idle", queue, engine.is_idle(queue).await);
+    for state in STATES {
+        said("page", queue, engine.page(queue, Some(state), None, 3).await);
     }
 }
 

@@ -1,19 +1,20 @@
 //! An engine in memory, whose time is tokio's, and which fails when it is told to.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::add::{Added, Cancelled, Priority};
-use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, Place, Renewed, Settings};
-use crate::error::{Fault, Kind};
-use crate::inspect::{Counts, Entry, QueueInfo, State};
-use crate::key::Key;
-use crate::row::Row;
-use crate::time::{Micros, after, until};
+use crate::engine::row::Row;
+use crate::engine::time::{Micros, after, until};
+use crate::engine::{Answer, Ask, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings};
+use crate::types::add::{Added, Cancelled, Priority};
+use crate::types::error::{EngineError, Kind};
+use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::key::Key;
 
 /// What happens to a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +39,7 @@ pub(super) struct Memory {
     mishaps: Mutex<VecDeque<Mishap>>,
     /// How many keys there were in each batch.
     batches: Mutex<Vec<usize>>,
+    is_dropped: AtomicBool,
     /// Keys that somebody has locked. Their leases are renewed all the same.
     locked: Mutex<BTreeSet<Key>>,
     /// Held while an engine is slow.
@@ -65,6 +67,7 @@ impl Memory {
             wakes: watch::Sender::new(0),
             mishaps: Mutex::default(),
             batches: Mutex::default(),
+            is_dropped: AtomicBool::new(false),
             locked: Mutex::default(),
             gate: tokio::sync::Mutex::default(),
             counting: tokio::sync::Mutex::default(),
@@ -106,7 +109,7 @@ impl Memory {
         wishes: Vec<W>,
         key: fn(&W) -> &Key,
         verb: impl Fn(Vec<W>) -> Answer<'a, Vec<T>>,
-    ) -> Result<Vec<Option<T>>, Fault> {
+    ) -> Result<Vec<Option<T>>, EngineError> {
         let is_free: Vec<bool> = wishes.iter().map(|wish| !self.is_locked(key(wish))).collect();
         let free = wishes.into_iter().filter(|wish| !self.is_locked(key(wish))).collect();
         let mut answers = verb(free).await?.into_iter();
@@ -125,13 +128,16 @@ impl Memory {
     ) -> Answer<'a, T> {
         Box::pin(async move {
             let open = self.gate.lock().await;
+            if self.is_dropped.load(Ordering::SeqCst) {
+                return Err(EngineError::dropped("q"));
+            }
             let mishap = lock(&self.mishaps).pop_front();
             match mishap {
                 None => lock(&self.batches).push(keys),
                 Some(Mishap::Unheard) => {}
-                Some(Mishap::Absent) => return Err(Fault::absent("nobody is there")),
-                Some(Mishap::Refused) => return Err(Fault::refused("it is not allowed")),
-                Some(Mishap::Lost) => return Err(Fault::unsure("the line is cut")),
+                Some(Mishap::Absent) => return Err(EngineError::absent("nobody is there")),
+                Some(Mishap::Refused) => return Err(EngineError::refused("it is not allowed")),
+                Some(Mishap::Lost) => return Err(EngineError::unsure("the line is cut")),
                 Some(Mishap::Silent) => {
                     drop(open);
                     std::future::pending().await
@@ -139,7 +145,7 @@ impl Memory {
             }
             let done = work(&mut lock(&self.rows), self.now());
             match mishap {
-                Some(_) => Err(Fault::unsure("the line is cut")),
+                Some(_) => Err(EngineError::unsure("the line is cut")),
                 None => Ok(done),
             }
         })
@@ -167,8 +173,8 @@ impl Memory {
     }
 }
 
-fn locked() -> Fault {
-    Fault { kind: Kind::Locked, source: "somebody has it".into() }
+fn locked() -> EngineError {
+    EngineError { kind: Kind::Locked, source: "somebody has it".into() }
 }
 
 fn put(rows: &mut BTreeMap<Key, Row>, key: Key, row: Option<Row>) {
@@ -189,6 +195,18 @@ impl Engine for Memory {
 
     fn find<'a>(&'a self, _: &'a str) -> Answer<'a, Option<Place>> {
         Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn drop_queue<'a>(&'a self, _: &'a str, keys_too: bool) -> Answer<'a, Dropped> {
+        Box::pin(async move {
+            let counts = self.counts(&Place::new(1, "q", Settings::default())).await?;
+            if Dropped::keeps(&counts, keys_too) {
+                return Ok(Dropped::HasKeys(counts));
+            }
+            self.is_dropped.store(true, Ordering::SeqCst);
+            self.tell();
+            Ok(Dropped::Yes(counts))
+        })
     }
 
     fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
@@ -238,14 +256,14 @@ impl Engine for Memory {
                 let mut epoch = lock(&self.epoch);
                 *epoch += 1;
                 if let Some(row) = rows.get_mut(&key) {
-                    items.push(row.claim(&key, *epoch, claim.lease, now));
+                    items.push(row.claim(&key, *epoch, &queue.worker, claim.lease, now));
                 }
             }
             let waiting = rows.values().filter(|row| row.run.is_none()).filter_map(|row| row.at);
             let leases = rows.values().filter_map(|row| Some(row.run?.lease_until));
             let leases = leases.filter(|_| self.knows_leases);
             let next = waiting.chain(leases).min().map(|at| until(now, at));
-            Claimed { items, next }
+            Claimed { items, next, damaged: Vec::new() }
         })
     }
 

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 
-use crate::error::*;
+use crate::types::error::*;
+use crate::types::inspect::Counts;
 
 /// Each public type of error, by each way to make one that has a source or none.
 fn all() -> Vec<(&'static str, Box<dyn Error>)> {
-    let fault = || Fault::absent("connection refused");
+    let fault = || EngineError::absent("connection refused");
     vec![
         ("ConnectError", Box::new(ConnectError::new("sqlite: without the name of a file"))),
         ("ConnectError", Box::new(ConnectError::of("redis://h:1", fault()))),
@@ -18,14 +19,28 @@ fn all() -> Vec<(&'static str, Box<dyn Error>)> {
         ("OpenError", Box::new(OpenError::invalid("the queue \"\": a name has 1 to 200 bytes"))),
         ("OpenError", Box::new(OpenError::missing("mial", vec!["mail".to_owned()]))),
         ("OpenError", Box::new(OpenError::of("the queue \"q\" can't be opened", fault()))),
-        ("LookError", Box::new(LookError::of("the keys were not counted", fault()))),
-        ("ChangeError", Box::new(ChangeError::of("the key was not revived", fault()))),
+        ("DropError", Box::new(DropError::has_keys("mail", Counts::default()))),
+        ("DropError", Box::new(DropError::missing("mial", vec!["mail".to_owned()]))),
+        ("DropError", Box::new(DropError::of("queue \"mail\" was not dropped", fault()))),
+        ("ReadError", Box::new(ReadError::of("the keys were not counted", fault()))),
+        ("UpdateError", Box::new(UpdateError::of("the key was not revived", fault()))),
         ("AddError", Box::new(AddError::new("a key of 3000 bytes"))),
         ("AddError", Box::new(AddError::of("the key was not added", true, fault()))),
         ("FinishError", Box::new(FinishError::Lost)),
         ("FinishError", Box::new(FinishError::Unsure)),
+        ("FinishError", Box::new(FinishError::Dropped)),
         ("FinishError", Box::new(FinishError::Unreachable("connection refused".into()))),
     ]
+}
+
+#[test]
+fn a_drop_that_is_refused_names_damaged_keys_if_there_are_any() {
+    let mut counts = Counts { ready: 2, ..Counts::default() };
+    for (damaged, end) in [(0, "0 parked)"), (3, "0 parked, 3 damaged)")] {
+        counts.damaged = damaged;
+        let said = DropError::has_keys("mail", counts).to_string();
+        assert!(said.ends_with(&format!("(2 ready, 0 waiting, 0 in flight, {end}")), "{said}");
+    }
 }
 
 #[test]
@@ -39,12 +54,12 @@ fn no_error_prints_its_source_which_it_returns() {
             (error, sources) = (source, sources + 1);
         }
     }
-    assert_eq!(sources, 7);
+    assert_eq!(sources, 8);
 }
 
 #[test]
 fn all_types_of_errors_are_held_to_that() {
-    let text = include_str!("../error.rs");
+    let text = include_str!("../types/error.rs");
     let by_hand = text.lines().filter_map(|line| line.strip_prefix("impl Error for "));
     let by_hand = by_hand.filter_map(|line| line.split(' ').next());
     let uses = text.split("\nerror! {").skip(1).filter_map(|used| used.split("\n}").next());

@@ -12,15 +12,15 @@ use requeue::metrics::{MetricsProvider, QueueMetrics};
 use requeue::{Filter, Item, Order, Phase, RateLimiter, Time};
 use tokio::sync::watch;
 
-use crate::add::{Added, Cancelled, EarlyAdd, Merge, Priority};
-use crate::conformance::{BACKOFF, Rig, check, steps};
+use crate::engine::time::Micros;
 use crate::engine::{
-    Answer, Ask, Asked, BoxFuture, Claim, Claimed, Delay, End, Engine, HandOut, How, Place,
-    Renewed, Settings,
+    Answer, Ask, Asked, BoxFuture, Claim, Claimed, Delay, Dropped, End, Engine, HandOut, How,
+    Place, Renewed, Settings,
 };
-use crate::inspect::{Counts, Entry, QueueInfo, State};
-use crate::key::Key;
-use crate::time::Micros;
+use crate::tests::conformance::{BACKOFF, Rig, check, steps};
+use crate::types::add::{Added, Cancelled, EarlyAdd, Merge, Priority};
+use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::key::Key;
 
 #[derive(Debug)]
 struct InMemory {
@@ -33,6 +33,7 @@ struct InMemory {
 #[derive(Debug)]
 struct Held {
     item: Item<'static, Key>,
+    worker: Arc<str>,
     lease_until: Time,
 }
 
@@ -117,7 +118,7 @@ impl InMemory {
         }
     }
 
-    fn claim_all(&self, claim: &Claim) -> Claimed {
+    fn claim_all(&self, queue: &Place, claim: &Claim) -> Claimed {
         let now = self.now();
         let mut held = self.held();
         let mut expired: Vec<Held> =
@@ -136,7 +137,8 @@ impl InMemory {
             let queued = *self.last.0.lock().unwrap_or_else(PoisonError::into_inner);
             let (key, failures) = (item.key().clone(), item.attempt() - 1);
             claimed.items.push(HandOut { key, epoch, asked, failures, queued });
-            held.insert(epoch, Held { item, lease_until: now + claim.lease });
+            let worker = Arc::clone(&queue.worker);
+            held.insert(epoch, Held { item, worker, lease_until: now + claim.lease });
         }
         let waiting = self.all().into_iter().filter(waits);
         let due = waiting.filter_map(|entry| entry.due);
@@ -207,6 +209,7 @@ impl InMemory {
             due: entry.due.map(|due| due.since(now)),
             dirty: entry.phase == Phase::ProcessingDirty,
             epoch: held.map(|(&epoch, _)| epoch.unsigned_abs()),
+            worker: held.map(|(_, held)| held.worker.to_string()),
             lease: held.map(|(_, held)| held.lease_until.since(now)),
             failures: entry.failures,
             priority: Priority::of(entry.priority),
@@ -257,6 +260,11 @@ impl Engine for InMemory {
         answer(None)
     }
 
+    fn drop_queue<'a>(&'a self, _: &'a str, _: bool) -> Answer<'a, Dropped> {
+        // Its rig has it drop nothing.
+        answer(Dropped::Missing)
+    }
+
     fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
         answer(Vec::new())
     }
@@ -265,8 +273,8 @@ impl Engine for InMemory {
         answer(asks.into_iter().map(|ask| self.add_one(ask)).collect())
     }
 
-    fn claim<'a>(&'a self, _: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
-        answer(self.claim_all(&claim))
+    fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
+        answer(self.claim_all(queue, &claim))
     }
 
     fn finish<'a>(&'a self, _: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
@@ -298,7 +306,7 @@ impl Engine for InMemory {
                 return Some(Cancelled::default());
             }
             let requeue::Cancelled { ready, dirty, waiting, .. } = self.queue().cancel(key);
-            Some(Cancelled { ready, dirty, waiting, parked: false })
+            Some(Cancelled { ready, dirty, waiting, parked: false, damaged: false })
         };
         answer(keys.iter().map(cancel).collect())
     }
@@ -354,6 +362,10 @@ impl Rig for Fixture {
     }
 
     fn parks(&self) -> bool {
+        false
+    }
+
+    fn drops(&self) -> bool {
         false
     }
 

@@ -139,7 +139,7 @@ async fn metrics_have_the_queue_as_long_as_it_is_there() {
     let metrics = Metrics::register(&mut registry);
     let (_engine, queue) = queue();
     metrics.add("q", &queue.shared).expect("there is no other");
-    tokio::spawn(crate::recent::keep_counting(Arc::downgrade(&queue.shared)));
+    tokio::spawn(crate::api::cache::keep_counting(Arc::downgrade(&queue.shared)));
     let shown = || {
         let mut body = String::new();
         text::encode(&mut body, &registry).expect("it is text");

@@ -1,8 +1,14 @@
 //! What the front does with an engine: batches, waiters, leases, and what it says when the engine
 //! fails. Time is tokio's, and passes only where everybody waits for it.
 
+pub(crate) mod conformance;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) mod cuts;
+pub(crate) mod damage;
+
 mod adding;
 mod ahead;
+pub(crate) mod dropping;
 mod engine;
 mod errors;
 mod getting;
@@ -12,7 +18,7 @@ mod locked;
 mod lonely;
 mod metering;
 mod outage;
-mod parking;
+pub(crate) mod parking;
 mod settling;
 
 use std::future::poll_fn;
@@ -24,12 +30,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use self::engine::{Memory, Mishap};
-use crate::add::{Add, Added, EarlyAdd, Priority};
+use crate::api::item::Item;
+use crate::api::options::Options;
+use crate::api::queue::Queue;
 use crate::engine::{Engine, Place};
-use crate::error::{FinishError, chain};
-use crate::item::Item;
-use crate::options::Options;
-use crate::queue::Queue;
+use crate::types::add::{Add, Added, EarlyAdd, Priority};
+use crate::types::error::{FinishError, chain};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -123,10 +129,11 @@ fn no_backoff_is_too_long() {
         max_failures: None,
     };
     let ask = crate::engine::Ask { key: "a".into(), add: Add::now(), adds: u32::MAX };
-    let (mut row, _) = crate::row::Row::add(None, &ask, &Place::new(1, "q", EarlyAdd::Hold), 5);
-    let _ = row.claim(&ask.key, 1, SECOND, 5);
+    let (mut row, _) =
+        crate::engine::row::Row::add(None, &ask, &Place::new(1, "q", EarlyAdd::Hold), 5);
+    let _ = row.claim(&ask.key, 1, &Arc::from("w"), SECOND, 5);
     let row = row.expire(failing, EarlyAdd::Hold, 6).expect("it comes back");
-    assert_eq!(row.at, Some(crate::time::NEVER));
+    assert_eq!(row.at, Some(crate::engine::time::NEVER));
 }
 
 #[tokio::test(start_paused = true)]

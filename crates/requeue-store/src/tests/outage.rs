@@ -10,8 +10,8 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::*;
-use crate::error::Fault;
-use crate::outage::Part;
+use crate::engine::outage::Part;
+use crate::types::error::EngineError;
 
 thread_local! {
     static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -23,7 +23,7 @@ struct Keeping;
 
 impl Subscriber for Keeping {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().ends_with("::outage")
+        metadata.target() == "requeue_store::outage"
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -139,7 +139,7 @@ async fn what_a_store_refuses_is_reported_as_that() {
 async fn an_outage_of_one_shard_ends_with_that_shard_or_when_nobody_tries_it_any_more() {
     keep_lines();
     let place = Place::new(1, "q", EarlyAdd::Replace);
-    let gone = || Fault::absent("gone");
+    let gone = || EngineError::absent("gone");
     for shard in [0, 1] {
         place.note_failure(Part::Shard(shard), &gone());
     }

@@ -8,10 +8,10 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::*;
-use crate::add::{AddCounts, ParkedAdd};
+use crate::api::item::{Failed, Failure};
 use crate::engine::Settings;
-use crate::inspect::State;
-use crate::item::{Failed, Failure};
+use crate::types::add::{AddCounts, ParkedAdd};
+use crate::types::inspect::State;
 
 /// A queue that keeps parked keys.
 fn keeping() -> (Arc<Memory>, Queue) {
@@ -71,12 +71,12 @@ async fn a_queue_may_keep_parked_keys() {
     assert_eq!(added, AddCounts { revived: 1, ..AddCounts::default() });
 }
 
-/// The events with the target of parked keys, as text.
+/// The events about parked and damaged keys, as text.
 #[derive(Clone, Default)]
-struct Events(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Events(Arc<Mutex<Vec<String>>>);
 
 impl Events {
-    fn take(&self) -> Vec<String> {
+    pub(crate) fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -91,7 +91,8 @@ impl Visit for Text {
 
 impl Subscriber for Events {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "requeue_store::parked" && *metadata.level() == Level::WARN
+        matches!(metadata.target(), "requeue_store::parked" | "requeue_store::damaged")
+            && *metadata.level() == Level::WARN
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

@@ -4,8 +4,8 @@ use requeue::workers::{Action, Context, Error, Workers};
 
 use super::engine::{Memory, Mishap};
 use super::{SECOND, get, polled, queue, queue_with, settle};
-use crate::key::Key;
-use crate::options::Options;
+use crate::api::options::Options;
+use crate::types::key::Key;
 
 #[tokio::test(start_paused = true)]
 async fn what_was_claimed_for_one_who_has_gone_is_back_once_it_is_settled() {

@@ -254,12 +254,14 @@ pub struct Cancelled {
     pub waiting: bool,
     /// The key was parked.
     pub parked: bool,
+    /// The key was [damaged](crate::State::Damaged).
+    pub damaged: bool,
 }
 
 impl Cancelled {
     /// Whether anything was taken.
     #[must_use]
     pub const fn any(self) -> bool {
-        self.ready || self.dirty || self.waiting || self.parked
+        self.ready || self.dirty || self.waiting || self.parked || self.damaged
     }
 }

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
+use crate::types::inspect::Counts;
+
 /// What an engine says of a store that nobody has migrated.
 pub(crate) const UNPREPARED: &str =
     "there is no queue in it yet; `requeue store init` or `Store::migrate` prepares it";
@@ -11,7 +13,7 @@ type Source = Box<dyn Error + Send + Sync>;
 
 /// What an engine says when it can't do something.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct EngineError {
     pub(crate) kind: Kind,
     pub(crate) source: Source,
 }
@@ -26,9 +28,18 @@ pub(crate) enum Kind {
     Locked,
     /// Nothing has happened, and nothing will.
     Refused,
+    /// Nothing has happened, and nothing will: the queue was dropped.
+    Dropped,
 }
 
-impl Fault {
+impl Kind {
+    /// Whether another attempt would get the same answer.
+    pub(crate) const fn is_final(self) -> bool {
+        matches!(self, Self::Refused | Self::Dropped)
+    }
+}
+
+impl EngineError {
     pub(crate) fn absent(source: impl Into<Source>) -> Self {
         Self { kind: Kind::Absent, source: source.into() }
     }
@@ -45,13 +56,17 @@ impl Fault {
         Self { kind: Kind::Locked, source: "somebody has the key locked".into() }
     }
 
+    pub(crate) fn dropped(queue: &str) -> Self {
+        Self { kind: Kind::Dropped, source: format!("queue {queue:?} was dropped").into() }
+    }
+
     /// In plain words, where it was about one key: engines say by what name a lock was not to be had.
     pub(crate) fn of_a_key(self) -> Self {
         if self.kind == Kind::Locked { Self::locked() } else { self }
     }
 }
 
-/// The reason why a store can't be connected to, with its kind: the source of a [`Fault`].
+/// The reason why a store can't be connected to, with its kind: the source of a [`EngineError`].
 #[derive(Debug)]
 pub(crate) struct Reason {
     pub(crate) kind: ConnectErrorKind,
@@ -78,7 +93,7 @@ impl fmt::Display for Reason {
 
 impl Error for Reason {}
 
-impl From<Reason> for Fault {
+impl From<Reason> for EngineError {
     fn from(reason: Reason) -> Self {
         match reason.kind {
             ConnectErrorKind::Unreachable => Self::absent(reason),
@@ -116,7 +131,7 @@ macro_rules! error {
         }
 
         impl $name {
-            pub(crate) fn of(said: impl Into<String>, fault: Fault) -> Self {
+            pub(crate) fn of(said: impl Into<String>, fault: EngineError) -> Self {
                 Self { said: said.into(), kind: fault.kind, source: fault.source }
             }
 
@@ -124,7 +139,7 @@ macro_rules! error {
             /// have locked a part of it.
             #[must_use]
             pub fn is_temporary(&self) -> bool {
-                self.kind != Kind::Refused
+                !self.kind.is_final()
             }
         }
 
@@ -148,11 +163,27 @@ error! {
 }
 error! {
     /// What is in a queue can't be told: the engine can't be reached.
-    LookError
+    ReadError
 }
 error! {
     /// A key can't be cancelled or revived: the engine can't be reached, or somebody has it locked.
-    ChangeError
+    UpdateError
+}
+
+impl ReadError {
+    /// Whether the queue was [dropped](crate::Store::drop_queue) after it was opened.
+    #[must_use]
+    pub fn is_dropped(&self) -> bool {
+        self.kind == Kind::Dropped
+    }
+}
+
+impl UpdateError {
+    /// Whether the queue was [dropped](crate::Store::drop_queue) after it was opened.
+    #[must_use]
+    pub fn is_dropped(&self) -> bool {
+        self.kind == Kind::Dropped
+    }
 }
 
 /// A store can't be connected to.
@@ -203,7 +234,7 @@ impl ConnectError {
         Self { said: said.into(), kind: ConnectErrorKind::Address, source: None }
     }
 
-    pub(crate) fn of(said: impl Into<String>, fault: Fault) -> Self {
+    pub(crate) fn of(said: impl Into<String>, fault: EngineError) -> Self {
         let kind = match fault.source.downcast_ref::<Reason>() {
             Some(reason) => reason.kind,
             None if fault.kind == Kind::Refused => ConnectErrorKind::Refused,
@@ -244,7 +275,7 @@ enum NotOpened {
     Invalid(String),
     /// With the names of queues that are nearly the same.
     Missing(String, Vec<String>),
-    Failed(String, Fault),
+    Failed(String, EngineError),
 }
 
 impl OpenError {
@@ -256,12 +287,12 @@ impl OpenError {
         Self(NotOpened::Missing(queue.to_owned(), similar))
     }
 
-    pub(crate) fn of(said: impl Into<String>, fault: Fault) -> Self {
+    pub(crate) fn of(said: impl Into<String>, fault: EngineError) -> Self {
         Self(NotOpened::Failed(said.into(), fault))
     }
 
     /// Whether the store has no queue of that name, and none was to be
-    /// [created](crate::Opening::existing).
+    /// [created](crate::OpenOptions::existing).
     #[must_use]
     pub const fn is_missing(&self) -> bool {
         matches!(self.0, NotOpened::Missing(..))
@@ -277,7 +308,7 @@ impl OpenError {
     /// a part of it.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
-        matches!(&self.0, NotOpened::Failed(_, fault) if fault.kind != Kind::Refused)
+        matches!(&self.0, NotOpened::Failed(_, fault) if !fault.kind.is_final())
     }
 }
 
@@ -285,16 +316,18 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             NotOpened::Invalid(said) | NotOpened::Failed(said, _) => f.write_str(said),
-            NotOpened::Missing(queue, similar) => {
-                write!(f, "no such queue: {queue:?}")?;
-                if !similar.is_empty() {
-                    let names: Vec<_> = similar.iter().map(|name| format!("{name:?}")).collect();
-                    write!(f, " (did you mean {}?)", names.join(" or "))?;
-                }
-                Ok(())
-            }
+            NotOpened::Missing(queue, similar) => write_missing(f, queue, similar),
         }
     }
+}
+
+fn write_missing(f: &mut fmt::Formatter<'_>, queue: &str, similar: &[String]) -> fmt::Result {
+    write!(f, "no such queue: {queue:?}")?;
+    if !similar.is_empty() {
+        let names: Vec<_> = similar.iter().map(|name| format!("{name:?}")).collect();
+        write!(f, " (did you mean {}?)", names.join(" or "))?;
+    }
+    Ok(())
 }
 
 impl Error for OpenError {
@@ -306,22 +339,112 @@ impl Error for OpenError {
     }
 }
 
+/// A queue was not dropped.
+///
+/// Either it [has keys](Self::counts), or there is [no such queue](Self::is_missing); or, with a source,
+/// the store failed.
+#[derive(Debug)]
+pub struct DropError(NotDropped);
+
+#[derive(Debug)]
+enum NotDropped {
+    HasKeys(String, Counts),
+    /// With the names of queues that are nearly the same.
+    Missing(String, Vec<String>),
+    Failed(String, EngineError),
+}
+
+impl DropError {
+    pub(crate) fn has_keys(queue: &str, counts: Counts) -> Self {
+        Self(NotDropped::HasKeys(queue.to_owned(), counts))
+    }
+
+    pub(crate) fn missing(queue: &str, similar: Vec<String>) -> Self {
+        Self(NotDropped::Missing(queue.to_owned(), similar))
+    }
+
+    pub(crate) fn of(said: impl Into<String>, fault: EngineError) -> Self {
+        Self(NotDropped::Failed(said.into(), fault))
+    }
+
+    /// The number of keys in each state, if they are the reason: the queue is as it was.
+    #[must_use]
+    pub const fn counts(&self) -> Option<Counts> {
+        match self.0 {
+            NotDropped::HasKeys(_, counts) => Some(counts),
+            NotDropped::Missing(..) | NotDropped::Failed(..) => None,
+        }
+    }
+
+    /// Whether the store has no queue of that name.
+    #[must_use]
+    pub const fn is_missing(&self) -> bool {
+        matches!(self.0, NotDropped::Missing(..))
+    }
+
+    /// Whether the same call may succeed later without other changes: the store can't be reached now, or
+    /// others have locked a part of it.
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
+        matches!(&self.0, NotDropped::Failed(_, fault) if !fault.kind.is_final())
+    }
+}
+
+impl fmt::Display for DropError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            NotDropped::HasKeys(queue, counts) => {
+                let Counts { ready, waiting, processing, parked, damaged, .. } = counts;
+                write!(
+                    f,
+                    "queue {queue:?} was not dropped: it has keys \
+                     ({ready} ready, {waiting} waiting, {processing} in flight, {parked} parked"
+                )?;
+                if *damaged > 0 {
+                    write!(f, ", {damaged} damaged")?;
+                }
+                f.write_str(")")
+            }
+            NotDropped::Missing(queue, similar) => write_missing(f, queue, similar),
+            NotDropped::Failed(said, _) => f.write_str(said),
+        }
+    }
+}
+
+impl Error for DropError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.0 {
+            NotDropped::Failed(_, fault) => Some(&*fault.source),
+            NotDropped::HasKeys(..) | NotDropped::Missing(..) => None,
+        }
+    }
+}
+
 /// A key was not added, as far as is known.
 #[derive(Debug)]
 pub struct AddError {
     said: String,
     unsure: bool,
+    is_dropped: bool,
     source: Option<Source>,
 }
 
 impl AddError {
     pub(crate) fn new(said: impl Into<String>) -> Self {
-        Self { said: said.into(), unsure: false, source: None }
+        Self { said: said.into(), unsure: false, is_dropped: false, source: None }
     }
 
-    pub(crate) fn of(said: impl Into<String>, unsure: bool, fault: Fault) -> Self {
+    pub(crate) fn of(said: impl Into<String>, unsure: bool, fault: EngineError) -> Self {
         let unsure = unsure || fault.kind == Kind::Unsure;
-        Self { said: said.into(), unsure, source: Some(fault.source) }
+        let is_dropped = fault.kind == Kind::Dropped;
+        Self { said: said.into(), unsure, is_dropped, source: Some(fault.source) }
+    }
+
+    /// Whether the queue was [dropped](crate::Store::drop_queue) after it was opened. No later add by this
+    /// handle succeeds, also if the queue was created again.
+    #[must_use]
+    pub const fn is_dropped(&self) -> bool {
+        self.is_dropped
     }
 
     /// Whether the key may have been added none the less: the engine was asked, and its answer was
@@ -358,6 +481,8 @@ pub enum FinishError {
     /// Its lease has run out, or it was ended as asked: the engine was asked in time, its answer was
     /// lost, and when it was asked again, the key was this holder's no more.
     Unsure,
+    /// The queue was [dropped](crate::Store::force_drop_queue), and the key with it. Nothing was changed.
+    Dropped,
     /// The engine could not be reached while the lease lasted.
     Unreachable(Box<dyn Error + Send + Sync>),
 }
@@ -369,6 +494,7 @@ impl fmt::Display for FinishError {
             Self::Unsure => {
                 f.write_str("the lease has run out, or it ended in time: the answer was lost")
             }
+            Self::Dropped => f.write_str("the queue was dropped, and the key with it"),
             Self::Unreachable(_) => {
                 f.write_str("the store could not be reached while the lease lasted")
             }
@@ -379,7 +505,7 @@ impl fmt::Display for FinishError {
 impl Error for FinishError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Lost | Self::Unsure => None,
+            Self::Lost | Self::Unsure | Self::Dropped => None,
             Self::Unreachable(error) => Some(&**error),
         }
     }

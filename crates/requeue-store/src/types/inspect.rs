@@ -1,11 +1,9 @@
-//! What is in a queue.
+//! Keys and queues as they are listed: entries, states and counts.
 
 use std::time::Duration;
 
-use crate::add::{EarlyAdd, ParkedAdd, Priority};
-use crate::error::LookError;
-use crate::key::Key;
-use crate::queue::{Queue, Shared};
+use crate::types::add::{EarlyAdd, ParkedAdd, Priority};
+use crate::types::key::Key;
 
 /// What a key is in the middle of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -19,6 +17,9 @@ pub enum State {
     Processing,
     /// Out of the way, after too many failures, until it is revived or cancelled.
     Parked,
+    /// Set aside, because another program has written a row for it that can't be read. No worker gets it
+    /// until it is added again; an add replaces the row. [`Entry::error`] says what is wrong.
+    Damaged,
 }
 
 /// A key as it stands. Times are the engine's.
@@ -40,6 +41,9 @@ pub struct Entry {
     pub epoch: Option<u64>,
     /// Of a key with a worker: how long until its lease runs out, unless renewed.
     pub lease: Option<Duration>,
+    /// Of a key in flight: the [name of its worker](crate::OpenOptions::worker), as that process says it. It may
+    /// be whatever others have written to the store: escape it where it is shown.
+    pub worker: Option<String>,
     /// Failures in a row.
     pub failures: u32,
     /// Its priority.
@@ -80,69 +84,10 @@ pub struct Counts {
     pub dirty: u64,
     /// Parked.
     pub parked: u64,
+    /// [Damaged](State::Damaged).
+    pub damaged: u64,
     /// For how long the oldest ready key has been.
     pub oldest_ready: Duration,
-}
-
-impl Queue {
-    /// How many keys there are in each state. Goes through all of them.
-    ///
-    /// # Errors
-    ///
-    /// If the store can't be reached.
-    pub async fn counts(&self) -> Result<Counts, LookError> {
-        let Shared { engine, place, .. } = &*self.shared;
-        let counted = engine.counts(place).await;
-        counted.map_err(|fault| LookError::of("the keys were not counted", fault))
-    }
-
-    /// The key as it stands, if it has a state.
-    ///
-    /// # Errors
-    ///
-    /// If the store can't be reached.
-    pub async fn look_up(&self, key: impl Into<Key>) -> Result<Option<Entry>, LookError> {
-        let Shared { engine, place, .. } = &*self.shared;
-        let found = engine.look_up(place, &key.into()).await;
-        found.map_err(|fault| LookError::of("the key was not looked up", fault))
-    }
-
-    /// Up to `limit` keys in this state, or in any, in order: those after `after`. A key that is in
-    /// it throughout a walk over all pages is met once.
-    ///
-    /// # Errors
-    ///
-    /// If the store can't be reached.
-    pub async fn snapshot(
-        &self,
-        state: Option<State>,
-        after: Option<&Key>,
-        limit: usize,
-    ) -> Result<Vec<Entry>, LookError> {
-        let Shared { engine, place, .. } = &*self.shared;
-        let page = engine.page(place, state, after, limit).await;
-        page.map_err(|fault| LookError::of("the keys were not looked at", fault))
-    }
-
-    /// Up to `limit` parked keys, in order: those after `after`.
-    ///
-    /// # Errors
-    ///
-    /// If the store can't be reached.
-    pub async fn parked(&self, after: Option<&Key>, limit: usize) -> Result<Vec<Entry>, LookError> {
-        self.snapshot(Some(State::Parked), after, limit).await
-    }
-
-    /// Where the key stands, in a sentence.
-    ///
-    /// # Errors
-    ///
-    /// If the store can't be reached.
-    pub async fn explain(&self, key: impl Into<Key>) -> Result<String, LookError> {
-        let key = key.into();
-        let found = self.look_up(&key).await?;
-        Ok(found.map_or_else(|| format!("{key}: nothing is to be done"), |entry| entry.explain()))
-    }
 }
 
 impl Entry {
@@ -158,6 +103,9 @@ impl Entry {
         let why = self.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
         match (self.state, self.due) {
             (State::Parked, _) => format!("{key}: parked since {since:?}{failed}{why}"),
+            (State::Damaged, _) => {
+                format!("{key}: its row is damaged{why}; add the key again to run it, or cancel it")
+            }
             (State::Processing, due) => {
                 let lease = self.lease.unwrap_or_default();
                 let then = match due {
@@ -165,7 +113,9 @@ impl Entry {
                     Some(due) => format!(", and is due again in {due:?}"),
                     None => String::new(),
                 };
-                format!("{key}: with a worker for {since:?}, its lease for {lease:?} more{then}")
+                let worker = self.worker.as_ref().map(|name| format!("worker {name:?}"));
+                let worker = worker.unwrap_or_else(|| "a worker".to_owned());
+                format!("{key}: with {worker} for {since:?}, its lease for {lease:?} more{then}")
             }
             (State::Waiting, due) => {
                 format!("{key}: waits {:?} more{failed}{why}", due.unwrap_or_default())

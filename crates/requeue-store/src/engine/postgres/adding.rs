@@ -8,9 +8,9 @@ use tokio_postgres::{GenericClient, Row};
 
 use super::params::typed;
 use super::values::how_to_add;
-use crate::add::{Add, Added};
-use crate::key::Key;
-use crate::time::micros;
+use crate::engine::time::micros;
+use crate::types::add::{Add, Added};
+use crate::types::key::Key;
 
 /// Adds of different keys, in the order of the keys, as answers come in it.
 pub(super) struct Batch<'a> {
@@ -76,7 +76,7 @@ impl<'a> FromSql<'a> for Answer {
 /// times is added several times.
 ///
 /// The queue has to be there. `client` is a transaction of tokio-postgres 0.7, or a client, which commits
-/// at once. Programs with another driver call [the SQL functions](crate::postgres#adds-in-a-transaction-of-ones-own).
+/// at once. Programs with another driver call [the SQL functions](crate::engine::postgres#adds-in-a-transaction-of-ones-own).
 ///
 /// The keys stay locked until the transaction ends. One that another transaction has locked is waited for,
 /// for as long as the session's `lock_timeout` allows. The statement is not prepared, so that it works
@@ -97,7 +97,7 @@ impl<'a> FromSql<'a> for Answer {
 ///
 /// # Errors
 ///
-/// If the queue is not there (SQLSTATE 42704), a key is longer than 2,048 bytes (54000), or the server
+/// If the queue is not there (SQLSTATE 42704, or RQ001 if it is dropped meanwhile), a key is longer than 2,048 bytes (54000), or the server
 /// refuses the statement or can't be reached. As after any error, the transaction can only be rolled back.
 ///
 /// # Cancel safety

@@ -69,10 +69,10 @@ declare
     answers smallint[];
     is_due boolean;
 begin
+    perform requeue.keep_queue(in_queue);
     select * into place from requeue.queues q where q.id = in_queue;
     if not found then
-        raise exception 'there is no queue with the number %', in_queue
-            using errcode = 'undefined_object';
+        perform requeue.check_queue(in_queue);
     end if;
     with asked as (
         select a.* from unnest(in_keys, in_afters, in_hows, in_priorities, in_reasons, in_adds)
@@ -85,7 +85,7 @@ begin
         from asked a order by a.key
         on conflict (queue, key) do update set
             (state, at, since, priority, adds, reasons, failures, steps, until, not_before, error,
-             said) = (
+             epoch, lease_until, run_since, run_adds, run_reasons, run_priority, worker, said) = (
                 select o.state, case when w.is_due then o.at else w.merged end,
                     case when w.is_due then k.since else w.merged end,
                     case
@@ -99,8 +99,16 @@ begin
                     case when o.anew then 0 else k.until end,
                     case when not w.is_due and w.at <= t then 0 else o.not_before end,
                     case when o.anew then null else k.error end,
+                    -- Nothing is taken over from a row that can't be read.
+                    case when o.is_damaged then null else k.epoch end,
+                    case when o.is_damaged then null else k.lease_until end,
+                    case when o.is_damaged then null else k.run_since end,
+                    case when o.is_damaged then null else k.run_adds end,
+                    case when o.is_damaged then null else k.run_reasons end,
+                    case when o.is_damaged then null else k.run_priority end,
+                    case when o.is_damaged then null else k.worker end,
                     case
-                        when k.state = 2 then 6
+                        when k.state = 2 and not o.is_damaged then 6
                         when w.at > excluded.at then 3
                         when w.is_due then 1
                         when w.at <= t then case o.state when 1 then 2 else 0 end
@@ -109,13 +117,19 @@ begin
                     end
                 from (
                     -- What is left of it: nothing, where it begins anew.
-                    select b.anew,
-                        case k.state when 2 then 0 else k.state end as state,
+                    select b.anew, b.is_damaged,
+                        case when k.state = 2 or b.is_damaged then 0 else k.state end as state,
                         case when b.anew then null else k.at end as at,
                         case when b.anew then 0 else k.adds end as adds,
                         case when b.anew then 0 else k.reasons end as reasons,
                         case when b.anew then 0 else k.not_before end as not_before
-                    from (select k.state = 2 or requeue.wants_exactly(excluded.said) as anew) b
+                    from (
+                        select d.is_damaged,
+                            d.is_damaged or k.state = 2 or requeue.wants_exactly(excluded.said)
+                                as anew
+                        -- (`offset 0`: the row is checked once, and not for each value.)
+                        from (select requeue.damage_of(k) is not null as is_damaged offset 0) d
+                    ) b
                 ) o, lateral (
                     -- When it is wanted now.
                     select coalesce(o.at <= t, false) as is_due,
@@ -134,6 +148,7 @@ begin
                 ) w
             )
         where k.state <> 2 or place.revive or requeue.wants_revival(excluded.said)
+            or requeue.damage_of(k) is not null
         returning k.key, k.state, k.at, k.said
     )
     select array_agg(

@@ -6,10 +6,11 @@ use std::time::Duration;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
+use super::guard::{Negotiation, is_local};
 use super::passwords;
 use super::tls::Trust;
-use crate::address::{pairs, wrong_option};
-use crate::error::ConnectError;
+use crate::engine::address::{pairs, wrong_option};
+use crate::types::error::ConnectError;
 
 /// How many connections a process has at most, unless said.
 const CONNECTIONS: usize = 12;
@@ -23,6 +24,8 @@ pub(crate) struct Address {
     pub(super) listen: Option<Config>,
     pub(super) pooling: Pooling,
     pub(super) trust: Trust,
+    /// What `sslmode` says, where connections are [guarded](super::guard).
+    pub(super) negotiation: Option<Negotiation>,
     pub(super) connections: usize,
 }
 
@@ -75,11 +78,20 @@ pub(super) enum Pooling {
 #[derive(Debug, Default)]
 struct Options {
     trust: Option<Trust>,
-    roots: Option<PathBuf>,
+    roots: Option<Roots>,
+    /// Whether there is an `sslmode`.
+    has_mode: bool,
     passfile: Option<PathBuf>,
     connections: Option<usize>,
     pooling: Pooling,
     listen: Option<String>,
+}
+
+/// Whose certificates are trusted.
+#[derive(Debug)]
+enum Roots {
+    System,
+    File(PathBuf),
 }
 
 impl Address {
@@ -93,6 +105,7 @@ impl Address {
         let mut rest = Vec::new();
         for (name, value) in pairs(query).filter(|_| !is_misread) {
             let wrong = || ConnectError::new(wrong_option("postgres", OPTIONS, name, value));
+            options.has_mode |= name == "sslmode";
             match options.take(name, value) {
                 Some(true) => {}
                 Some(false) if drivers(name, value) => rest.push(format!("{name}={value}")),
@@ -118,15 +131,7 @@ impl Address {
             }
             None => (options.pooling == Pooling::None).then(|| config.clone()),
         };
-        let trust = match (options.trust, options.roots) {
-            // As `libpq`: who says whom to trust means it.
-            (None, Some(roots)) if config.get_ssl_mode() == SslMode::Require => {
-                Trust::Authority(Some(roots))
-            }
-            (Some(Trust::Authority(_)), roots) => Trust::Authority(roots),
-            (Some(Trust::Name(_)), roots) => Trust::Name(roots),
-            (trust, _) => trust.unwrap_or(Trust::Anybody),
-        };
+        let trust = options.trusted(config.get_ssl_mode()).map_err(bad)?;
         if !matches!(trust, Trust::Anybody) {
             config.ssl_mode(SslMode::Require);
             listen.iter_mut().for_each(|listen| {
@@ -134,7 +139,29 @@ impl Address {
             });
         }
         let connections = options.connections.unwrap_or(CONNECTIONS);
-        Ok(Self { config, listen, pooling: options.pooling, trust, connections })
+        let pooling = options.pooling;
+        let mut address = Self { config, listen, pooling, trust, negotiation: None, connections };
+        if address.trust == Trust::Anybody && !address.configs().all(|config| is_local(config)) {
+            let is_socket = |host: &Host| !matches!(host, Host::Tcp(_));
+            if address.config.get_hosts().iter().any(is_socket) {
+                return Err(bad(
+                    "Unix sockets and other hosts in one address need sslmode=verify-full",
+                ));
+            }
+            address.guard();
+        }
+        Ok(address)
+    }
+
+    fn configs(&mut self) -> impl Iterator<Item = &mut Config> {
+        [&mut self.config].into_iter().chain(&mut self.listen)
+    }
+
+    /// Sends no password in clear text, or as an MD5 hash.
+    pub(super) fn guard(&mut self) {
+        let taken: Vec<_> = self.configs().map(Negotiation::take).collect();
+        // Both have the same options.
+        self.negotiation = taken.first().copied();
     }
 
     /// The servers that are reached by TCP.
@@ -163,13 +190,39 @@ impl Address {
 }
 
 impl Options {
+    /// As libpq has it, but for `sslrootcert` without `sslmode`: whoever names an authority means it.
+    fn trusted(&mut self, mode: SslMode) -> Result<Trust, &'static str> {
+        Ok(match (self.trust.take(), self.roots.take()) {
+            (None, None) => Trust::Anybody,
+            (Some(trust), None | Some(Roots::System)) => trust,
+            (Some(Trust::Authority(_)), Some(Roots::File(file))) => Trust::Authority(Some(file)),
+            (Some(_), Some(Roots::File(file))) => Trust::Name(Some(file)),
+            (None, Some(Roots::System)) if !self.has_mode => Trust::Name(None),
+            (None, Some(Roots::System)) => {
+                return Err(
+                    "sslrootcert=system takes no sslmode but verify-full: a weaker one would \
+                            not verify the server; leave sslmode out, or write sslmode=verify-full",
+                );
+            }
+            (None, Some(Roots::File(file))) if !self.has_mode || mode == SslMode::Require => {
+                Trust::Authority(Some(file))
+            }
+            (None, Some(Roots::File(_))) => {
+                return Err(
+                    "sslrootcert=FILE takes sslmode=verify-full or verify-ca: a weaker one \
+                            would not verify the server; leave out sslrootcert, or change sslmode",
+                );
+            }
+        })
+    }
+
     /// Whether it is one of these; `None` if its value is not valid.
     fn take(&mut self, name: &str, value: &str) -> Option<bool> {
         match (name, value) {
             ("sslmode", "verify-ca") => self.trust = Some(Trust::Authority(None)),
             ("sslmode", "verify-full") => self.trust = Some(Trust::Name(None)),
-            ("sslrootcert", "system") => {}
-            ("sslrootcert", path) => self.roots = Some(decoded(path)?.into()),
+            ("sslrootcert", "system") => self.roots = Some(Roots::System),
+            ("sslrootcert", path) => self.roots = Some(Roots::File(decoded(path)?.into())),
             ("passfile", path) => self.passfile = Some(decoded(path)?.into()),
             ("connections", number) => {
                 self.connections = Some(number.parse().ok().filter(|&number| number > 0)?);

@@ -9,7 +9,7 @@ use super::listening::{Task, Told};
 use super::sessions::Sessions;
 use super::watermark::{LOWEST, Snapshot, Watermark};
 use crate::engine::{Claim, Claimed, Place};
-use crate::error::Fault;
+use crate::types::error::EngineError;
 
 /// For how long a process that waits need not say so again: see `requeue.wait`.
 const SAID: Duration = Duration::from_secs(4);
@@ -79,7 +79,7 @@ impl Claims {
         Self(Arc::new(Shared { sessions, told, listens, has_warned, every, queues }))
     }
 
-    pub(super) async fn claim(&self, queue: &Place, claim: &Claim) -> Result<Claimed, Fault> {
+    pub(super) async fn claim(&self, queue: &Place, claim: &Claim) -> Result<Claimed, EngineError> {
         let (mut claimed, _) = self.claim_once(queue, claim).await?;
         if claim.poll.is_zero() {
             // Nobody waits for these keys.
@@ -89,7 +89,8 @@ impl Claims {
             // Nobody was told of what came before.
             let (again, snapshot) = self.claim_once(queue, claim).await?;
             let next = claimed.next.into_iter().chain(again.next).min();
-            claimed = Claimed { next, ..again };
+            let damaged = [claimed.damaged, again.damaged].concat();
+            claimed = Claimed { next, damaged, ..again };
             self.0.with(queue.id, |known| known.watermark.announced(&snapshot, Instant::now()));
         }
         if claimed.items.is_empty() {
@@ -104,7 +105,11 @@ impl Claims {
         self.0.with(queue.id, |known| known.is_whole_due = true);
     }
 
-    async fn claim_once(&self, queue: &Place, claim: &Claim) -> Result<(Claimed, Snapshot), Fault> {
+    async fn claim_once(
+        &self,
+        queue: &Place,
+        claim: &Claim,
+    ) -> Result<(Claimed, Snapshot), EngineError> {
         let is_each_whole = self.0.every.is_zero();
         let mut begun = self.0.with(queue.id, |known| known.watermark.begin(Instant::now()));
         if is_each_whole {
@@ -141,7 +146,7 @@ impl Claims {
 
     /// Has adds notify this process, which claims again after `poll`. Returns whether they did not
     /// before.
-    async fn say_waiting(&self, queue: &Place, poll: Duration) -> Result<bool, Fault> {
+    async fn say_waiting(&self, queue: &Place, poll: Duration) -> Result<bool, EngineError> {
         let now = Instant::now();
         if !self.0.listens {
             if !self.0.has_warned.swap(true, Ordering::Relaxed) {

@@ -7,24 +7,30 @@ use deadpool_postgres::{HookError, PoolError};
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
-use crate::error::{ConnectErrorKind, Fault, Kind, Reason};
+use super::guard;
+use crate::types::error::{ConnectErrorKind, EngineError, Kind, Reason};
 
 /// Session state, on which prepared statements and LISTEN depend, does not last.
 pub(super) const POOLED: &str = "a pooler, such as pgbouncer, changes sessions between transactions; \
      add pooler=transaction to the options of the address, and listen=HOST:PORT with the address \
      of the server itself";
 
+/// What functions of the schema say of a queue that was dropped: see `requeue.check_queue`.
+const DROPPED: &str = "RQ001";
+
 /// There is no connection, so that nothing has happened.
-pub(super) fn of_connecting(error: PoolError) -> Fault {
+pub(super) fn of_connecting(error: PoolError) -> EngineError {
     match error {
         PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
             match reason(&error) {
                 Some(kind) => Reason::new(kind, said(&error)).into(),
-                None => Fault { kind: kind_of_connecting(&error), source: said(&error).into() },
+                None => {
+                    EngineError { kind: kind_of_connecting(&error), source: said(&error).into() }
+                }
             }
         }
-        PoolError::Timeout(_) => Fault::absent("the server did not answer in time"),
-        other => Fault::absent(other.to_string()),
+        PoolError::Timeout(_) => EngineError::absent("the server did not answer in time"),
+        other => EngineError::absent(other.to_string()),
     }
 }
 
@@ -38,6 +44,9 @@ fn reason(error: &Error) -> Option<ConnectErrorKind> {
             // It starts, stops or has no connection left.
             _ => ConnectErrorKind::Unreachable,
         });
+    }
+    if guard::refusal(error).is_some() {
+        return Some(ConnectErrorKind::Tls);
     }
     // The driver's errors have no public kinds.
     let text = error.to_string();
@@ -76,8 +85,8 @@ fn kind_of_connecting(error: &Error) -> Kind {
 }
 
 /// A statement has failed. Each is a transaction of its own.
-pub(super) fn of_statement(error: &Error) -> Fault {
-    Fault { kind: kind(error), source: said(error).into() }
+pub(super) fn of_statement(error: &Error) -> EngineError {
+    EngineError { kind: kind(error), source: said(error).into() }
 }
 
 fn kind(error: &Error) -> Kind {
@@ -95,6 +104,7 @@ fn kind(error: &Error) -> Kind {
         | SqlState::READ_ONLY_SQL_TRANSACTION
         | SqlState::IO_ERROR => Kind::Absent,
         SqlState::LOCK_NOT_AVAILABLE => Kind::Locked,
+        ref code if code.code() == DROPPED => Kind::Dropped,
         // At once, perhaps between its commit and its answer.
         SqlState::CRASH_SHUTDOWN => Kind::Unsure,
         ref code => match &code.code()[..2] {
@@ -108,6 +118,9 @@ fn kind(error: &Error) -> Kind {
 
 /// What the server says, and what else it knows. Details may have rows in them, and those keys.
 fn said(error: &Error) -> String {
+    if let Some(refusal) = guard::refusal(error) {
+        return refusal.to_string();
+    }
     let Some(told) = error.as_db_error() else {
         let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
         let error = error.to_string();

@@ -9,10 +9,10 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, sleep};
 use tokio_postgres::{AsyncMessage, Client, Config};
-use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::address::Address;
-use crate::patience::Patience;
+use super::guard::Connector;
+use crate::engine::retry_delay::RetryDelay;
 
 /// How often it is said that there is no connection to listen by.
 const REPORTING: Duration = Duration::from_secs(60);
@@ -62,7 +62,7 @@ impl Listener {
         &self,
         queue: i64,
         address: &Address,
-        tls: &MakeRustlsConnect,
+        tls: &Connector,
     ) -> watch::Receiver<u64> {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(config) = &address.listen
@@ -92,14 +92,14 @@ impl Told {
     }
 }
 
-async fn listen(told: Weak<Told>, config: Config, tls: MakeRustlsConnect) {
-    let mut patience = Patience::new();
+async fn listen(told: Weak<Told>, config: Config, tls: Connector) {
+    let mut delay = RetryDelay::new();
     // When it was last said that there is no connection, or first so.
     let mut told_at = None;
     while told.strong_count() > 0 {
         match config.connect(tls.clone()).await {
             Ok((client, mut connection)) => {
-                (patience, told_at) = (Patience::new(), None);
+                (delay, told_at) = (RetryDelay::new(), None);
                 let heard = told.clone();
                 let driven = tokio::spawn(async move {
                     while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
@@ -135,7 +135,7 @@ async fn listen(told: Weak<Told>, config: Config, tls: MakeRustlsConnect) {
                 }
             }
         }
-        sleep(patience.wait()).await;
+        sleep(delay.wait()).await;
     }
 }
 

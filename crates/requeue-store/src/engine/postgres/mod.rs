@@ -9,10 +9,17 @@
 //!
 //! - The password may also come from `PGPASSWORD`, or from the file `passfile=FILE`, `PGPASSFILE` or
 //!   `~/.pgpass`, which nobody else may be able to read. No error and no log has it.
-//! - `sslmode=prefer`, which is so unless said, `require` and `disable`; with `verify-ca` the
-//!   server's certificate is by an authority that is trusted, and with `verify-full` it is also its
-//!   host's. Trusted are those in `sslrootcert=FILE`, or those that the system trusts; by these,
-//!   `verify-ca` is `verify-full`.
+//! - `sslmode=prefer`, the default, `require` and `disable` do not verify who the server is. With
+//!   `verify-ca`, an authority that is trusted has signed the server's certificate. With `verify-full`, the
+//!   certificate also names the host. Trusted are the authorities in `sslrootcert=FILE`, or those of the
+//!   system; with these, `verify-ca` is `verify-full`.
+//! - `sslrootcert=system` without `sslmode` implies `verify-full`, and `sslrootcert=FILE` implies
+//!   `verify-ca`. A weaker `sslmode` beside it is refused, except that `require` with a file is `verify-ca`.
+//! - A password is sent in clear text, or as an MD5 hash, only to a server that TLS has verified, or on
+//!   loopback and Unix sockets. Elsewhere such a request ends the connection with an error. Passwords for
+//!   `scram-sha-256`, the default of servers, are used on any connection: SCRAM does not give them away.
+//! - `channel_binding=require` lets no server in the middle pass SCRAM messages on. It needs TLS, and is a
+//!   proof of who the server is where no authority has signed its certificate.
 //! - `connections=N`: so many at most, 12 unless said, and two besides, for leases and to be told
 //!   of keys. The server sets what else a session is, by role or database; but for durable commits,
 //!   which there are always, and the isolation level.
@@ -28,7 +35,7 @@
 //!
 //! No notification passes the pooler. With `listen=HOST:PORT`, the address of the server itself, a
 //! process that waits for keys has one connection there, with the same user, password and database.
-//! Without it, the process [polls](crate::Opening::poll), and logs that as a warning. Processes that
+//! Without it, the process [polls](crate::OpenOptions::poll), and logs that as a warning. Processes that
 //! only add need no `listen`.
 //!
 //! # What is sure
@@ -97,6 +104,7 @@ mod adding;
 mod address;
 mod claims;
 mod faults;
+mod guard;
 mod listening;
 mod params;
 mod passwords;
@@ -113,18 +121,20 @@ mod watermark;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
-use tokio_postgres_rustls::MakeRustlsConnect;
 
 pub use self::adding::add_in;
 pub(crate) use self::address::Address;
 use self::claims::Claims;
+use self::guard::Connector;
 use self::listening::Listener;
 use self::sessions::Sessions;
-use crate::add::{Added, Cancelled};
-use crate::engine::{Answer, Ask, Claim, Claimed, End, Engine, How, Place, Renewed, Settings};
-use crate::error::ConnectError;
-use crate::inspect::{Counts, Entry, QueueInfo, State};
-use crate::key::Key;
+use crate::engine::{
+    Answer, Ask, Claim, Claimed, Dropped, End, Engine, How, Place, Renewed, Settings,
+};
+use crate::types::add::{Added, Cancelled};
+use crate::types::error::{ConnectError, EngineError, Kind};
+use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::key::Key;
 
 /// How often a scan goes through all that claims have passed, at most.
 const WHOLE: Duration = Duration::from_secs(1);
@@ -145,7 +155,7 @@ pub(crate) struct Postgres {
 }
 
 /// It has no `Debug`.
-struct Tls(MakeRustlsConnect);
+struct Tls(Connector);
 
 impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -163,7 +173,7 @@ impl Postgres {
     }
 
     fn new(address: Address, whole: Duration) -> Result<Self, ConnectError> {
-        let tls = tls::connector(&address.trust)?;
+        let tls = Connector::new(tls::connector(&address.trust)?, address.negotiation);
         let sessions = Sessions::new(&address, tls.clone(), address.connections);
         let renewals = Sessions::new(&address, tls.clone(), 1);
         let listener = Listener::new();
@@ -179,6 +189,14 @@ impl Postgres {
             self.claims.scan_soon(queue);
         }
     }
+}
+
+/// Of a dropped queue, the server knows only the number.
+fn named<T>(queue: &Place, answer: Result<T, EngineError>) -> Result<T, EngineError> {
+    answer.map_err(|fault| match fault.kind {
+        Kind::Dropped => EngineError::dropped(&queue.name),
+        _ => fault,
+    })
 }
 
 impl Engine for Postgres {
@@ -200,6 +218,13 @@ impl Engine for Postgres {
         })
     }
 
+    fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped> {
+        Box::pin(async move {
+            schema::check(&self.sessions).await?;
+            self.sessions.drop_queue(name, keys_too).await
+        })
+    }
+
     fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
         Box::pin(async {
             schema::check(&self.sessions).await?;
@@ -208,22 +233,22 @@ impl Engine for Postgres {
     }
 
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
-        Box::pin(async move { self.sessions.add(queue, &asks).await })
+        Box::pin(async move { named(queue, self.sessions.add(queue, &asks).await) })
     }
 
     fn add_free<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Option<Added>>> {
-        Box::pin(async move { self.sessions.add_free(queue, &asks).await })
+        Box::pin(async move { named(queue, self.sessions.add_free(queue, &asks).await) })
     }
 
     fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
-        Box::pin(async move { self.claims.claim(queue, &claim).await })
+        Box::pin(async move { named(queue, self.claims.claim(queue, &claim).await) })
     }
 
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {
         Box::pin(async move {
             let held = self.sessions.finish(queue, &ends).await;
             self.note_released(queue, &ends);
-            held
+            named(queue, held)
         })
     }
 
@@ -235,7 +260,7 @@ impl Engine for Postgres {
         Box::pin(async move {
             let held = self.sessions.finish_free(queue, &ends).await;
             self.note_released(queue, &ends);
-            held
+            named(queue, held)
         })
     }
 
@@ -245,7 +270,7 @@ impl Engine for Postgres {
         held: Vec<(Key, i64)>,
         lease: Duration,
     ) -> Answer<'a, Vec<Renewed>> {
-        Box::pin(async move { self.renewals.renew(queue, &held, lease).await })
+        Box::pin(async move { named(queue, self.renewals.renew(queue, &held, lease).await) })
     }
 
     fn cancel<'a>(
@@ -254,15 +279,15 @@ impl Engine for Postgres {
         keys: Vec<Key>,
         only: Option<State>,
     ) -> Answer<'a, Vec<Option<Cancelled>>> {
-        Box::pin(async move { self.sessions.cancel(queue, &keys, only).await })
+        Box::pin(async move { named(queue, self.sessions.cancel(queue, &keys, only).await) })
     }
 
     fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>> {
-        Box::pin(async move { self.sessions.revive(queue, &keys).await })
+        Box::pin(async move { named(queue, self.sessions.revive(queue, &keys).await) })
     }
 
     fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>> {
-        Box::pin(self.sessions.look_up(queue, key))
+        Box::pin(async move { named(queue, self.sessions.look_up(queue, key).await) })
     }
 
     fn page<'a>(
@@ -274,19 +299,19 @@ impl Engine for Postgres {
     ) -> Answer<'a, Vec<Entry>> {
         Box::pin(async move {
             let _turn = self.looks.acquire().await;
-            self.sessions.page(queue, state, after, limit).await
+            named(queue, self.sessions.page(queue, state, after, limit).await)
         })
     }
 
     fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, Counts> {
         Box::pin(async move {
             let _turn = self.looks.acquire().await;
-            self.sessions.counts(queue).await
+            named(queue, self.sessions.counts(queue).await)
         })
     }
 
     fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
-        Box::pin(self.sessions.is_idle(queue))
+        Box::pin(async move { named(queue, self.sessions.is_idle(queue).await) })
     }
 
     fn wakes(&self, queue: &Place) -> watch::Receiver<u64> {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::{Postgres, sessions};
-use crate::error::{ConnectErrorKind, Fault, Reason};
-use crate::peer::{self, Protocol};
+use crate::engine::peer::{self, Protocol};
+use crate::types::error::{ConnectErrorKind, EngineError, Reason};
 
 /// After this long without an answer it is checked whether this is a PostgreSQL server at all. Some
 /// servers wait for more to come, and would never answer.
@@ -17,7 +17,7 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 
 impl Postgres {
     /// Opens a connection, to say early if there is none to be had.
-    pub(super) async fn reach(&self) -> Result<(), Fault> {
+    pub(super) async fn reach(&self) -> Result<(), EngineError> {
         let mut first = pin!(sessions::check(&self.sessions, &self.renewals));
         let opened = match timeout(SILENCE, &mut first).await {
             Ok(opened) => opened,
@@ -28,8 +28,8 @@ impl Postgres {
                         return Err(reason.into());
                     }
                     reason => timeout(self.patience(), &mut first).await.unwrap_or_else(|_| {
-                        let late = || Fault::absent("the server did not answer in time");
-                        Err(reason.map_or_else(late, Fault::from))
+                        let late = || EngineError::absent("the server did not answer in time");
+                        Err(reason.map_or_else(late, EngineError::from))
                     }),
                 },
             },
@@ -41,7 +41,7 @@ impl Postgres {
         if is_known.is_some_and(|reason| reason.kind != ConnectErrorKind::Tls) {
             return Err(fault);
         }
-        Err(self.explain().await.map_or(fault, Fault::from))
+        Err(self.explain().await.map_or(fault, EngineError::from))
     }
 
     fn patience(&self) -> Duration {

@@ -3,6 +3,8 @@ create role worker login;
 grant usage on schema requeue to worker;
 grant select on all tables in schema requeue to worker;
 grant execute on all functions in schema requeue to worker;
+-- Without this, a worker may also drop queues.
+revoke execute on function requeue.drop_queue from worker;
 
 -- Adds to queues that are there, by SQL, the library or `requeue add`, and can do nothing else.
 create role producer login;

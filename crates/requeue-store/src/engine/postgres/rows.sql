@@ -57,7 +57,7 @@ language plpgsql as $$
 declare
     wait bigint;
     wanted bigint;
-    place bigint := k.run_since - delay;
+    place bigint := greatest(k.run_since - delay, 0);
 begin
     if how < 2 then
         k := requeue.forgotten(k);
@@ -116,6 +116,7 @@ begin
     k.run_adds := null;
     k.run_reasons := null;
     k.run_priority := null;
+    k.worker := null;
     if how = 6 then
         -- Adds meanwhile have coalesced, as with any key that is ready.
         k.at := place;
@@ -142,7 +143,8 @@ begin
             since = k.since, until = k.until, not_before = k.not_before, adds = k.adds,
             reasons = k.reasons, failures = k.failures, steps = k.steps, epoch = k.epoch,
             lease_until = k.lease_until, run_since = k.run_since, run_adds = k.run_adds,
-            run_reasons = k.run_reasons, run_priority = k.run_priority, error = k.error
+            run_reasons = k.run_reasons, run_priority = k.run_priority, worker = k.worker,
+            error = k.error
         where x.queue = k.queue and x.key = k.key;
     end if;
 end $$;

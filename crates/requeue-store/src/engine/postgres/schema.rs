@@ -5,7 +5,7 @@ use tokio_postgres::error::SqlState;
 
 use super::faults;
 use super::sessions::{BEGIN, Sessions, run};
-use crate::error::Fault;
+use crate::types::error::EngineError;
 
 const VERSION: i32 = 1;
 /// What this program was tested with begins here.
@@ -19,30 +19,31 @@ const SCHEMA: &str = concat!(
     include_str!("adding.sql"),
     include_str!("verbs.sql"),
     include_str!("free.sql"),
+    include_str!("dropping.sql"),
     include_str!("public.sql"),
 );
 
 /// Whether the schema has this version.
-pub(super) async fn check(sessions: &Sessions) -> Result<(), Fault> {
+pub(super) async fn check(sessions: &Sessions) -> Result<(), EngineError> {
     let session = sessions.session().await?;
     let found = version(session.client()).await;
     session.end();
     match found? {
         Some(version) => is_current(version),
-        None => Err(Fault::refused(crate::error::UNPREPARED)),
+        None => Err(EngineError::refused(crate::types::error::UNPREPARED)),
     }
 }
 
-fn is_current(version: i32) -> Result<(), Fault> {
+fn is_current(version: i32) -> Result<(), EngineError> {
     if version == VERSION {
         return Ok(());
     }
     let said = format!("the version of the schema is {version}, and this program's {VERSION}");
-    Err(Fault::refused(said))
+    Err(EngineError::refused(said))
 }
 
 /// The version of the schema, if there is one.
-async fn version(client: &Client) -> Result<Option<i32>, Fault> {
+async fn version(client: &Client) -> Result<Option<i32>, EngineError> {
     let there = "select from pg_catalog.pg_namespace where nspname = 'requeue'";
     let there =
         client.query_typed_opt(there, &[]).await.map_err(|error| faults::of_statement(&error))?;
@@ -51,14 +52,14 @@ async fn version(client: &Client) -> Result<Option<i32>, Fault> {
     }
     match client.query_typed_one("select version from requeue.version", &[]).await {
         Ok(row) => Ok(Some(row.get(0))),
-        Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => {
-            Err(Fault::refused("the schema `requeue` of the database belongs to another program"))
-        }
+        Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => Err(
+            EngineError::refused("the schema `requeue` of the database belongs to another program"),
+        ),
         Err(error) => Err(faults::of_statement(&error)),
     }
 }
 
-pub(super) async fn migrate(sessions: &Sessions) -> Result<(), Fault> {
+pub(super) async fn migrate(sessions: &Sessions) -> Result<(), EngineError> {
     let session = sessions.session().await?;
     let client = session.client();
     if let Some(version) = version(client).await? {
@@ -70,7 +71,7 @@ pub(super) async fn migrate(sessions: &Sessions) -> Result<(), Fault> {
     let server: i32 = row.map_err(|error| faults::of_statement(&error))?.get(0);
     if server < OLDEST_SERVER {
         let said = format!("a server of version {} is too old; 14 is the oldest", server / 10_000);
-        return Err(Fault::refused(said));
+        return Err(EngineError::refused(said));
     }
     // If this ends early, the session is closed, and with it the transaction.
     run(client, &format!("{BEGIN}; set local lock_timeout = 0; {LOCK}")).await?;

@@ -8,12 +8,12 @@ use deadpool_postgres::{
 };
 use futures_util::TryStreamExt;
 use tokio_postgres::{Client, Row};
-use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::address::{Address, Pooling};
 use super::faults;
+use super::guard::Connector;
 use super::params::{Params, typed};
-use crate::error::Fault;
+use crate::types::error::EngineError;
 
 /// The settings of a session, or of the transaction that has begun, whatever the role or the database
 /// says. What waits for a lock gives up after a while, as does a commit, which waits for others who notify.
@@ -57,7 +57,7 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    pub(super) fn new(address: &Address, tls: MakeRustlsConnect, most: usize) -> Self {
+    pub(super) fn new(address: &Address, tls: Connector, most: usize) -> Self {
         let config = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = Manager::from_config(address.config.clone(), tls, config);
         let pooling = address.pooling;
@@ -83,13 +83,17 @@ impl Sessions {
     }
 
     /// A connection, to be given back with [`Session::end`].
-    pub(super) async fn session(&self) -> Result<Session, Fault> {
+    pub(super) async fn session(&self) -> Result<Session, EngineError> {
         let client = self.pool.get().await.map_err(faults::of_connecting)?;
         Ok(Session(Some(client)))
     }
 
     /// The rows that a statement returns.
-    pub(super) async fn rows(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Fault> {
+    pub(super) async fn rows(
+        &self,
+        sql: &str,
+        params: &Params<'_>,
+    ) -> Result<Vec<Row>, EngineError> {
         let session = self.session().await?;
         let rows = async {
             let client = session.client();
@@ -123,9 +127,11 @@ impl Sessions {
     }
 
     /// The one row that it returns.
-    pub(super) async fn row(&self, sql: &str, params: &Params<'_>) -> Result<Row, Fault> {
+    pub(super) async fn row(&self, sql: &str, params: &Params<'_>) -> Result<Row, EngineError> {
         let rows = self.rows(sql, params).await?;
-        rows.into_iter().next().ok_or_else(|| Fault::refused("the server answered with nothing"))
+        rows.into_iter()
+            .next()
+            .ok_or_else(|| EngineError::refused("the server answered with nothing"))
     }
 }
 
@@ -163,7 +169,7 @@ impl Drop for Session {
 
 /// Checks that the server can be reached, and that its sessions are of one connection each, unless the
 /// address says otherwise.
-pub(super) async fn check(some: &Sessions, others: &Sessions) -> Result<(), Fault> {
+pub(super) async fn check(some: &Sessions, others: &Sessions) -> Result<(), EngineError> {
     let one = some.session().await?;
     if some.pooling == Pooling::None
         // Without a second connection there is nothing to compare.
@@ -173,7 +179,7 @@ pub(super) async fn check(some: &Sessions, others: &Sessions) -> Result<(), Faul
         if pids.0 == pids.1 {
             // Its next client has other settings than ours in mind.
             let _ = run(one.client(), "reset all").await;
-            return Err(Fault::refused(faults::POOLED));
+            return Err(EngineError::refused(faults::POOLED));
         }
         other.end();
     }
@@ -182,12 +188,12 @@ pub(super) async fn check(some: &Sessions, others: &Sessions) -> Result<(), Faul
 }
 
 /// The number of the session that a client has now.
-async fn pid(client: &Client) -> Result<Option<i32>, Fault> {
+async fn pid(client: &Client) -> Result<Option<i32>, EngineError> {
     let found = client.query_typed_one(PID, &[]).await;
     found.map(|row| row.get(0)).map_err(|error| faults::of_statement(&error))
 }
 
 /// Runs SQL without values, for its effect.
-pub(super) async fn run(client: &Client, sql: &str) -> Result<(), Fault> {
+pub(super) async fn run(client: &Client, sql: &str) -> Result<(), EngineError> {
     client.batch_execute(sql).await.map_err(|error| faults::of_statement(&error))
 }

@@ -13,7 +13,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use rustls_platform_verifier::Verifier;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::error::ConnectError;
+use crate::types::error::ConnectError;
 
 /// Who a server has to be. The authorities are those of a file, or those that the system trusts.
 #[derive(Clone, PartialEq, Eq, Debug)]

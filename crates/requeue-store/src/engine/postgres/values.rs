@@ -3,19 +3,21 @@
 use std::borrow::Cow;
 
 use tokio_postgres::Row as SqlRow;
+use tokio_postgres::types::FromSql;
 
-use crate::add::{Add, EarlyAdd, Merge, ParkedAdd, Priority};
+use crate::engine::damage::{Damage, Damaged, Raw};
+use crate::engine::time::micros;
 use crate::engine::{Asked, Backoff, Delay, Failing, How, Place, Settings};
-use crate::inspect::{Entry, State};
-use crate::row::{Row, Run};
-use crate::time::micros;
+use crate::types::add::{Add, EarlyAdd, Merge, ParkedAdd, Priority};
+use crate::types::inspect::{Entry, State};
+use crate::types::key::Key;
 
 /// What [`seen`] takes.
 pub(super) const COLUMNS: &str = "k.key, k.state, k.at, k.epoch, \
      greatest(k.lease_until, \
          (select r.lease_until from requeue.renewals r where r.epoch = k.epoch)), k.run_since, k.run_priority, \
      k.run_adds, k.run_reasons, k.priority, k.adds, k.reasons, k.failures, k.steps, k.until, \
-     k.not_before, k.since, k.error";
+     k.not_before, k.since, k.error, k.worker";
 
 /// What there is to say of an end besides how.
 #[derive(Default)]
@@ -82,6 +84,7 @@ pub(super) const fn number_of(state: State) -> i32 {
         State::Waiting => 1,
         State::Processing => 2,
         State::Parked => 3,
+        State::Damaged => 4,
     }
 }
 
@@ -151,25 +154,46 @@ pub(super) fn asked(row: &SqlRow, first: usize) -> Asked {
 
 /// What a row of [`COLUMNS`] and the time says of its key.
 pub(super) fn seen(row: &SqlRow) -> Entry {
-    let state: i16 = row.get(1);
-    // A row has all of it, or nothing.
-    let run = row.get::<_, Option<i64>>(3).map(|epoch| Run {
-        epoch,
-        lease_until: row.get(4),
-        since: row.get(5),
-        asked: asked(row, 6),
-    });
-    let kept = Row {
-        at: row.get(2),
-        run,
-        parked: state == 2,
-        asked: asked(row, 9),
-        failures: unsigned(row.get(12)),
-        steps: unsigned(row.get(13)),
-        until: row.get(14),
-        not_before: row.get(15),
-        since: row.get(16),
-        error: row.get(17),
-    };
-    kept.seen(row.get::<_, &[u8]>(0).into(), row.get(18))
+    let key = Key::from(row.get::<_, &[u8]>(0));
+    match raw(row).and_then(Raw::read) {
+        Ok(kept) => kept.seen(key, row.get(19)),
+        Err(damage) => Damaged { key, damage }.seen(),
+    }
+}
+
+/// The columns from the second on.
+fn raw(row: &SqlRow) -> Result<Raw, Damage> {
+    Ok(Raw {
+        state: small(row, 1)?,
+        at: value(row, 2)?,
+        epoch: value(row, 3)?,
+        lease_until: value(row, 4)?,
+        run_since: value(row, 5)?,
+        run_priority: small(row, 6)?,
+        run_adds: value::<i32>(row, 7)?.map(i64::from),
+        run_reasons: bits(row, 8)?,
+        priority: small(row, 9)?,
+        adds: value::<i32>(row, 10)?.map(i64::from),
+        reasons: bits(row, 11)?,
+        failures: value::<i32>(row, 12)?.map(i64::from),
+        steps: value::<i32>(row, 13)?.map(i64::from),
+        until: value(row, 14)?,
+        not_before: value(row, 15)?,
+        since: value(row, 16)?,
+        error: value(row, 17)?,
+        worker: value(row, 18)?,
+    })
+}
+
+/// Nothing, where the column is null. A column of another type is damaged.
+fn value<'a, T: FromSql<'a>>(row: &'a SqlRow, column: usize) -> Result<Option<T>, Damage> {
+    row.try_get(column).map_err(|error| Damage::new(error.to_string()))
+}
+
+fn small(row: &SqlRow, column: usize) -> Result<Option<i64>, Damage> {
+    Ok(value::<i16>(row, column)?.map(i64::from))
+}
+
+fn bits(row: &SqlRow, column: usize) -> Result<Option<i64>, Damage> {
+    Ok(value::<i32>(row, column)?.map(|bits| bits.cast_unsigned().into()))
 }

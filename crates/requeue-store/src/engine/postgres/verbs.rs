@@ -13,12 +13,13 @@ use super::values::{
     seen, unsigned,
 };
 use super::watermark::{LOWEST, Lows, Snapshot};
-use crate::add::{Added, Cancelled, ParkedAdd};
-use crate::engine::{Ask, Claim, Claimed, End, HandOut, Place, Renewed, Settings};
-use crate::error::Fault;
-use crate::inspect::{Counts, Entry, QueueInfo, State};
-use crate::key::Key;
-use crate::time::{Micros, micros, until};
+use crate::engine::damage::{Damage, Damaged};
+use crate::engine::time::{Micros, micros, until};
+use crate::engine::{Ask, Claim, Claimed, Dropped, End, HandOut, Place, Renewed, Settings};
+use crate::types::add::{Added, Cancelled, ParkedAdd};
+use crate::types::error::{EngineError, Kind};
+use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::key::Key;
 
 /// All that is said of ends, for SQL.
 macro_rules! ends {
@@ -28,7 +29,7 @@ macro_rules! ends {
 }
 
 impl Sessions {
-    pub(super) async fn open(&self, name: &str, settings: Settings) -> Result<Place, Fault> {
+    pub(super) async fn open(&self, name: &str, settings: Settings) -> Result<Place, EngineError> {
         // Most are there. That is all that a role needs that may make none.
         if let Some(place) = self.find(name).await? {
             return Ok(place);
@@ -36,7 +37,9 @@ impl Sessions {
         let sql =
             "select has_function_privilege('requeue.open(text, boolean, boolean)', 'execute')";
         if !self.row(sql, &[]).await?.get::<_, bool>(0) {
-            return Err(Fault::refused("there is none, and this role is not granted to make one"));
+            return Err(EngineError::refused(
+                "there is none, and this role is not granted to make one",
+            ));
         }
         let sql = "select id, holds, revives from requeue.open($1, $2, $3)";
         let revives = settings.parked_add == ParkedAdd::Revive;
@@ -44,12 +47,12 @@ impl Sessions {
         Ok(place(name, &row))
     }
 
-    pub(super) async fn find(&self, name: &str) -> Result<Option<Place>, Fault> {
+    pub(super) async fn find(&self, name: &str) -> Result<Option<Place>, EngineError> {
         let rows = self.rows("select id, holds, revives from requeue.find($1)", &[&name]).await?;
         Ok(rows.first().map(|row| place(name, row)))
     }
 
-    pub(super) async fn queues(&self) -> Result<Vec<QueueInfo>, Fault> {
+    pub(super) async fn queues(&self) -> Result<Vec<QueueInfo>, EngineError> {
         let sql = "select q.id, q.hold, q.revive, q.name, \
                    not exists (select from requeue.keys k where k.queue = q.id) \
                    from requeue.queues q";
@@ -60,11 +63,11 @@ impl Sessions {
         Ok(self.rows(sql, &[]).await?.iter().map(info).collect())
     }
 
-    pub(super) async fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>, Fault> {
+    pub(super) async fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>, EngineError> {
         let sql = "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7)";
         let added = self.added(sql, queue, asks).await?;
         let all: Option<Vec<Added>> = added.into_iter().collect();
-        all.ok_or_else(|| Fault::refused("the server answered with nothing"))
+        all.ok_or_else(|| EngineError::refused("the server answered with nothing"))
     }
 
     /// `None` for those that somebody has locked.
@@ -72,8 +75,42 @@ impl Sessions {
         &self,
         queue: &Place,
         asks: &[Ask],
-    ) -> Result<Vec<Option<Added>>, Fault> {
+    ) -> Result<Vec<Option<Added>>, EngineError> {
         self.added("select requeue.add_free($1, $2, $3, $4, $5, $6, $7)", queue, asks).await
+    }
+
+    pub(super) async fn drop_queue(
+        &self,
+        name: &str,
+        keys_too: bool,
+    ) -> Result<Dropped, EngineError> {
+        let sql = "select dropped, ready, waiting, processing, dirty, parked, damaged \
+                   from requeue.drop_queue($1, $2)";
+        let row = self.row(sql, &[&name, &keys_too]).await;
+        let row = row.map_err(|fault| match fault.kind {
+            Kind::Locked => EngineError {
+                source: "a transaction that has added keys to it is still open".into(),
+                ..fault
+            },
+            _ => fault,
+        })?;
+        let Some(is_dropped) = row.get::<_, Option<bool>>(0) else { return Ok(Dropped::Missing) };
+        let count = |at: usize| row.get::<_, i64>(at).try_into().unwrap_or(0);
+        let counts = Counts {
+            ready: count(1),
+            waiting: count(2),
+            processing: count(3),
+            dirty: count(4),
+            parked: count(5),
+            damaged: count(6),
+            ..Counts::default()
+        };
+        Ok(if is_dropped { Dropped::Yes(counts) } else { Dropped::HasKeys(counts) })
+    }
+
+    /// Fails if the queue was dropped.
+    async fn check_queue(&self, queue: &Place) -> Result<(), EngineError> {
+        self.row("select requeue.check_queue($1)", &[&number(queue)]).await.map(drop)
     }
 
     async fn added(
@@ -81,7 +118,7 @@ impl Sessions {
         sql: &str,
         queue: &Place,
         asks: &[Ask],
-    ) -> Result<Vec<Option<Added>>, Fault> {
+    ) -> Result<Vec<Option<Added>>, EngineError> {
         let batch = Batch::new(asks.iter().map(|ask| (&*ask.key, ask.add)));
         let order = batch.order.iter();
         let adds: Vec<i32> = order.map(|&n| count(asks[n].adds)).collect();
@@ -99,24 +136,43 @@ impl Sessions {
         claim: &Claim,
         lows: &Lows,
         names_newest: bool,
-    ) -> Result<(Claimed, Lows, Snapshot), Fault> {
+    ) -> Result<(Claimed, Lows, Snapshot), EngineError> {
         let sql = "select key, epoch, priority, adds, reasons, failures, queued, lows, \
-                   snapshot \
-                   from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+                   snapshot, damage \
+                   from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
         let max = i32::try_from(claim.max).unwrap_or(i32::MAX);
         let oldest = i32::try_from(claim.oldest).unwrap_or(i32::MAX).min(max);
         let (base, cap, share, most) = failing(&claim.expired);
         let (id, hold, lease) = (number(queue), is_hold(queue.early_add), micros(claim.lease));
         let lows = &lows[..];
-        let params: [&dyn Param; 11] =
-            [&id, &hold, &max, &oldest, &lease, &base, &cap, &share, &most, &lows, &names_newest];
+        let worker = &*queue.worker;
+        let params: [&dyn Param; 12] = [
+            &id,
+            &hold,
+            &max,
+            &oldest,
+            &lease,
+            &base,
+            &cap,
+            &share,
+            &most,
+            &lows,
+            &names_newest,
+            &worker,
+        ];
         let mut rows = self.rows(sql, &params).await?;
         let Some(last) = rows.pop() else {
-            return Err(Fault::refused("the server answered with nothing"));
+            return Err(EngineError::refused("the server answered with nothing"));
         };
         let next: Option<i64> = last.get(6);
         let found: Vec<i64> = last.get(7);
         let snapshot = Snapshot::parse(last.get(8)).unwrap_or_default();
+        let (rows, aside): (Vec<SqlRow>, Vec<SqlRow>) =
+            rows.into_iter().partition(|row| row.get::<_, Option<i64>>(1).is_some());
+        let damaged = aside.iter().map(|row| Damaged {
+            key: row.get::<_, &[u8]>(0).into(),
+            damage: Damage::new(row.get::<_, Option<String>>(9).unwrap_or_default()),
+        });
         let items = rows.iter().map(|row| HandOut {
             key: row.get::<_, &[u8]>(0).into(),
             epoch: row.get(1),
@@ -124,7 +180,8 @@ impl Sessions {
             failures: unsigned(row.get(5)),
             queued: until(0, row.get(6)),
         });
-        let claimed = Claimed { items: items.collect(), next: next.map(|next| until(0, next)) };
+        let next = next.map(|next| until(0, next));
+        let claimed = Claimed { items: items.collect(), next, damaged: damaged.collect() };
         Ok((claimed, found.try_into().unwrap_or(LOWEST), snapshot))
     }
 
@@ -135,7 +192,7 @@ impl Sessions {
         queue: i64,
         floors: &Lows,
         lows: &Lows,
-    ) -> Result<([Option<Micros>; 4], Option<Duration>), Fault> {
+    ) -> Result<([Option<Micros>; 4], Option<Duration>), EngineError> {
         let sql = "select passed, next_lease from requeue.passed_over($1, $2, $3)";
         let queue = i32::try_from(queue).unwrap_or(0);
         let row = self.row(sql, &[&queue, &&floors[..], &&lows[..]]).await?;
@@ -145,11 +202,15 @@ impl Sessions {
     }
 
     /// Says to who adds that somebody waits for keys, who need not say so again for so long.
-    pub(super) async fn wait(&self, queue: &Place, time: Duration) -> Result<(), Fault> {
+    pub(super) async fn wait(&self, queue: &Place, time: Duration) -> Result<(), EngineError> {
         self.row("select requeue.wait($1, $2)", &[&number(queue), &micros(time)]).await.map(drop)
     }
 
-    pub(super) async fn finish(&self, queue: &Place, ends: &[End]) -> Result<Vec<bool>, Fault> {
+    pub(super) async fn finish(
+        &self,
+        queue: &Place,
+        ends: &[End],
+    ) -> Result<Vec<bool>, EngineError> {
         let sql = concat!("select requeue.finish_soon($1, $2, ", ends!(), ")");
         let row = self.finished(sql, queue, ends).await?;
         let mut held = vec![false; ends.len()];
@@ -162,7 +223,7 @@ impl Sessions {
         &self,
         queue: &Place,
         ends: &[End],
-    ) -> Result<Vec<Option<bool>>, Fault> {
+    ) -> Result<Vec<Option<bool>>, EngineError> {
         let sql = concat!("select held, locked from requeue.finish_free($1, $2, ", ends!(), ")");
         let row = self.finished(sql, queue, ends).await?;
         let mut held = vec![Some(false); ends.len()];
@@ -171,7 +232,12 @@ impl Sessions {
         Ok(held)
     }
 
-    async fn finished(&self, sql: &str, queue: &Place, ends: &[End]) -> Result<SqlRow, Fault> {
+    async fn finished(
+        &self,
+        sql: &str,
+        queue: &Place,
+        ends: &[End],
+    ) -> Result<SqlRow, EngineError> {
         let keys: Vec<&[u8]> = ends.iter().map(|end| &*end.key).collect();
         let epochs: Vec<i64> = ends.iter().map(|end| end.epoch).collect();
         let hows: Vec<i16> = ends.iter().map(|end| how_to_end(&end.how)).collect();
@@ -193,7 +259,7 @@ impl Sessions {
         queue: &Place,
         held: &[(Key, i64)],
         lease: Duration,
-    ) -> Result<Vec<Renewed>, Fault> {
+    ) -> Result<Vec<Renewed>, EngineError> {
         let sql = "select renewed, busy, rest from requeue.renew($1, $2, $3, $4)";
         let mut renewed = vec![Renewed::Lost; held.len()];
         let mut left: Vec<usize> = (0..held.len()).collect();
@@ -213,7 +279,7 @@ impl Sessions {
         queue: &Place,
         keys: &[Key],
         only: Option<State>,
-    ) -> Result<Vec<Option<Cancelled>>, Fault> {
+    ) -> Result<Vec<Option<Cancelled>>, EngineError> {
         let sql = "select locked, cancelled, took from requeue.cancel($1, $2, $3)";
         let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
         let row = self.row(sql, &[&number(queue), &bytes, &only.map(number_of)]).await?;
@@ -223,7 +289,7 @@ impl Sessions {
         for (n, took) in numbers(&row, 1).into_iter().zip(took) {
             let has = |bit| took & bit != 0;
             let (ready, dirty, waiting, parked) = (has(1), has(2), has(4), has(8));
-            cancelled[n] = Some(Cancelled { ready, dirty, waiting, parked });
+            cancelled[n] = Some(Cancelled { ready, dirty, waiting, parked, damaged: has(16) });
         }
         Ok(cancelled)
     }
@@ -232,7 +298,7 @@ impl Sessions {
         &self,
         queue: &Place,
         keys: &[Key],
-    ) -> Result<Vec<Option<bool>>, Fault> {
+    ) -> Result<Vec<Option<bool>>, EngineError> {
         let sql = "select locked, revived from requeue.revive($1, $2)";
         let bytes: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
         let row = self.row(sql, &[&number(queue), &bytes]).await?;
@@ -242,12 +308,19 @@ impl Sessions {
         Ok(revived)
     }
 
-    pub(super) async fn look_up(&self, queue: &Place, key: &Key) -> Result<Option<Entry>, Fault> {
+    pub(super) async fn look_up(
+        &self,
+        queue: &Place,
+        key: &Key,
+    ) -> Result<Option<Entry>, EngineError> {
         let sql = format!(
             "select {COLUMNS}, n.t from requeue.keys k cross join (select requeue.now() as t) n \
              where k.queue = $1 and k.key = $2"
         );
         let rows = self.rows(&sql, &[&number(queue), &&**key]).await?;
+        if rows.is_empty() {
+            self.check_queue(queue).await?;
+        }
         Ok(rows.first().map(seen))
     }
 
@@ -257,37 +330,48 @@ impl Sessions {
         state: Option<State>,
         after: Option<&Key>,
         limit: usize,
-    ) -> Result<Vec<Entry>, Fault> {
+    ) -> Result<Vec<Entry>, EngineError> {
         let sql = page(state, after.is_some());
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let after = after.map(|after| &**after);
         let rows = self.rows(&sql, &[&number(queue), &limit, &after]).await?;
+        if rows.is_empty() {
+            self.check_queue(queue).await?;
+        }
         Ok(rows.iter().map(seen).collect())
     }
 
-    pub(super) async fn counts(&self, queue: &Place) -> Result<Counts, Fault> {
+    pub(super) async fn counts(&self, queue: &Place) -> Result<Counts, EngineError> {
+        // (`offset 0`: each row is checked once.)
         let sql = "select count(*) filter (where k.state = 0 and k.at <= n.t), \
                    count(*) filter (where k.state = 0 and k.at > n.t), \
                    count(*) filter (where k.state = 1), \
                    count(*) filter (where k.state = 1 and k.at <= n.t), \
                    count(*) filter (where k.state = 2), \
-                   max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t) \
-                   from requeue.keys k cross join (select requeue.now() as t) n \
-                   where k.queue = $1";
+                   max(n.t - k.since) filter (where k.state = 0 and k.at <= n.t), \
+                   count(*) filter (where k.state is null) \
+                   from (select case when requeue.is_readable(x) then x.state end as state, \
+                       x.at, x.since from requeue.keys x where x.queue = $1 offset 0) k \
+                   cross join (select requeue.now() as t) n";
         let row = self.row(sql, &[&number(queue)]).await?;
         let count = |at: usize| row.get::<_, i64>(at).try_into().unwrap_or(0);
         let oldest: Option<i64> = row.get(5);
-        Ok(Counts {
+        let counts = Counts {
             ready: count(0),
             waiting: count(1),
             processing: count(2),
             dirty: count(3),
             parked: count(4),
+            damaged: count(6),
             oldest_ready: until(0, oldest.unwrap_or(0)),
-        })
+        };
+        if counts == Counts::default() {
+            self.check_queue(queue).await?;
+        }
+        Ok(counts)
     }
 
-    pub(super) async fn is_idle(&self, queue: &Place) -> Result<bool, Fault> {
+    pub(super) async fn is_idle(&self, queue: &Place) -> Result<bool, EngineError> {
         Ok(self.row("select requeue.is_idle($1)", &[&number(queue)]).await?.get(0))
     }
 }
@@ -296,10 +380,11 @@ impl Sessions {
 pub(super) fn page(state: Option<State>, is_next: bool) -> String {
     let which = match state {
         None => "",
-        Some(State::Ready) => "and k.state = 0 and k.at <= n.t",
-        Some(State::Waiting) => "and k.state = 0 and k.at > n.t",
-        Some(State::Processing) => "and k.state = 1",
-        Some(State::Parked) => "and k.state = 2",
+        Some(State::Ready) => "and k.state = 0 and k.at <= n.t and requeue.is_readable(k)",
+        Some(State::Waiting) => "and k.state = 0 and k.at > n.t and requeue.is_readable(k)",
+        Some(State::Processing) => "and k.state = 1 and requeue.is_readable(k)",
+        Some(State::Parked) => "and k.state = 2 and requeue.is_readable(k)",
+        Some(State::Damaged) => "and requeue.damage_of(k) is not null",
     };
     let after_this = if is_next { "k.key > $3" } else { "$3::bytea is null" };
     format!(

@@ -63,6 +63,22 @@ create function requeue.newest(first bigint) returns text language sql volatile 
     where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and n.after < 2147483648
 $$;
 
+-- Sets a key aside whose row is damaged, and keeps the row as text. Returns what is wrong.
+create function requeue.set_aside(in_queue integer, in_key bytea) returns text
+language plpgsql as $$
+declare
+    why text;
+begin
+    select requeue.damage_of(x) into why from requeue.keys x
+    where x.queue = in_queue and x.key = in_key;
+    update requeue.keys x set state = 3, priority = 0, at = null, since = requeue.now(), until = 0,
+        not_before = 0, adds = 0, reasons = 0, failures = 0, steps = 0, epoch = null,
+        lease_until = null, run_since = null, run_adds = null, run_reasons = null,
+        run_priority = null, worker = null, error = why || '; the row was ' || left(x::text, 2000)
+    where x.queue = in_queue and x.key = in_key;
+    return why;
+end $$;
+
 -- Hands out keys, after those whose leases have run out have failed.
 --
 -- Nothing is looked for below `in_lows`, of the low, the normal, the high priority and of leases:
@@ -70,13 +86,16 @@ $$;
 -- elsewhere, each claim would walk through that. They come back, for the next claim, with the last
 -- row, which is no key; its `queued` is how long until the next key may be ready, and its `snapshot`
 -- names the transactions that were in progress: see `watermark.rs`. With `in_newest`, those are all.
+--
+-- Of the keys that it finds, those with damaged rows are set aside. They are returned without an epoch, and
+-- with what is wrong.
 create function requeue.claim(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
-    in_newest boolean default false
+    in_newest boolean default false, in_worker text default null
 ) returns table (
     key bytea, epoch bigint, priority smallint, adds integer, reasons integer, failures integer,
-    queued bigint, lows bigint[], snapshot text
+    queued bigint, lows bigint[], snapshot text, damage text
 )
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
@@ -97,7 +116,10 @@ declare
     here tid[];
     until_at bigint;
     wanted integer;
+    met integer;
     next_at bigint;
+    bad bytea[];
+    aside bytea[] := '{}';
 begin
     lows := in_lows;
     -- Before any key is looked for, so that all that a transaction it leaves out has done is seen.
@@ -112,6 +134,10 @@ begin
         order by x.lease_until limit most_expired for update skip locked
     loop
         expired := expired + 1;
+        if requeue.damage_of(k) is not null then
+            aside := aside || k.key;
+            continue;
+        end if;
         continue when not requeue.decides(k.epoch);
         select r.lease_until into renewed_until from requeue.renewals r
         where r.epoch = k.epoch and r.lease_until > t;
@@ -146,40 +172,58 @@ begin
                      and x.at <= t and x.at >= lows[3] order by x.at limit in_oldest)
             ) b order by b.at limit in_oldest
         ) o;
-        select coalesce(array_agg(o.id), '{}') into eldest from (
+        select coalesce(array_agg(o.id) filter (where not o.bad), '{}'),
+            array_agg(o.key) filter (where o.bad)
+        into eldest, bad from (
             -- (`+ 0`: it would go by the index of all that is ready.)
-            select x.ctid as id from requeue.keys x
+            select x.ctid as id, x.key, requeue.damage_of(x) is not null as bad
+            from requeue.keys x
             where x.ctid = any (here) and x.queue + 0 = in_queue and x.state + 0 = 0
                 and x.at + 0 <= t
             order by x.at for update skip locked
         ) o;
+        aside := aside || bad;
     end if;
     taken := eldest;
     for band in reverse 3 .. 1 loop
         wanted := in_max - cardinality(taken);
         exit when wanted = 0;
-        select array_agg(o.id), max(o.at) into here, until_at from (
-            select x.ctid as id, x.at from requeue.keys x
+        select array_agg(o.id) filter (where not o.bad), max(o.at), count(*),
+            array_agg(o.key) filter (where o.bad)
+        into here, until_at, met, bad from (
+            select x.ctid as id, x.at, x.key, requeue.damage_of(x) is not null as bad
+            from requeue.keys x
             where x.queue = in_queue and x.state = 0 and x.priority = band - 2
                 and x.at <= t and x.at >= lows[band] and x.ctid <> all (eldest)
             order by x.at limit wanted for update skip locked
         ) o;
         taken := taken || here;
-        lows[band] := case when cardinality(here) = wanted then until_at else t end - slack;
+        aside := aside || bad;
+        lows[band] := case when met = wanted then greatest(until_at, 0) else t end - slack;
     end loop;
 
     if cardinality(taken) > 0 then
         perform requeue.raise_epochs();
+    else
+        perform requeue.check_queue(in_queue);
     end if;
     return query
     update requeue.keys x set state = 1, at = null, not_before = 0, adds = 0, reasons = 0,
         epoch = nextval('requeue.epochs'), lease_until = requeue.later(t, in_lease), run_since = t,
-        run_adds = greatest(x.adds, 1), run_reasons = x.reasons, run_priority = x.priority
+        run_adds = greatest(x.adds, 1), run_reasons = x.reasons, run_priority = x.priority,
+        worker = in_worker
     from unnest(taken) with ordinality as p (id, n)
     where x.ctid = p.id
     returning x.key, x.epoch, x.run_priority, x.run_adds, x.run_reasons, x.failures,
-        greatest(t - x.since, 0), null::bigint[], null::text;
+        greatest(t - x.since, 0), null::bigint[], null::text, null::text;
 
+    if aside <> '{}' then
+        return query
+        select distinct on (b.key) b.key, null::bigint, null::smallint, null::integer, null::integer,
+            null::integer, null::bigint, null::bigint[], null::text,
+            requeue.set_aside(in_queue, b.key)
+        from (select distinct a.key from unnest(aside) a (key)) b;
+    end if;
     if cardinality(taken) < in_max then
         select min(o.at) into next_at from (
             (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
@@ -286,6 +330,7 @@ begin
             select x.ctid as id, x.at from requeue.keys x
             where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch
                 and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
+                and requeue.is_readable(x)
             for update
         ) h
     ) f;
@@ -297,7 +342,7 @@ begin
             update requeue.keys x set state = 0, at = greatest(x.at, t), failures = 0,
                 steps = 0, until = 0, not_before = 0, error = null, epoch = null,
                 lease_until = null, run_since = null, run_adds = null, run_reasons = null,
-                run_priority = null
+                run_priority = null, worker = null
             where x.ctid = any (again)
             returning x.at
         )
@@ -319,6 +364,10 @@ begin
     ) then
         perform requeue.wake(in_queue);
     end if;
+    if cardinality(held) = cardinality(ends.keys) then
+        return held;
+    end if;
+    perform requeue.check_queue(in_queue);
     return coalesce(held, '{}');
 end $$;
 
@@ -348,6 +397,7 @@ begin
             select x.ctid as id from requeue.keys x
             where x.queue = in_queue and x.key = e.key and x.epoch = e.epoch
                 and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
+                and requeue.is_readable(x)
             for update skip locked
         ) h
     ) f;
@@ -374,7 +424,8 @@ begin
         -- Whoever has it locked may have taken it away by now; nobody does any more.
         perform from requeue.keys x
         where x.queue = in_queue and x.key = in_keys[n] and x.epoch = in_epochs[n]
-            and (x.lease_until > t or requeue.is_renewed(x.epoch, t));
+            and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
+            and requeue.is_readable(x);
         if found then
             insert into requeue.renewals as r (epoch, lease_until)
             values (in_epochs[n], requeue.later(t, in_lease))
@@ -382,6 +433,9 @@ begin
             renewed := renewed || n;
         end if;
     end loop;
+    if renewed = '{}' then
+        perform requeue.check_queue(in_queue);
+    end if;
 end $$;
 
 -- Locks those of the keys that are there, for a change. A single key is waited for. Of several those
@@ -419,9 +473,9 @@ begin
     end if;
 end $$;
 
--- Cancels the keys that are in this state, or in any: 0 ready, 1 waiting, 2 with a worker, 3 parked.
+-- Cancels the keys that are in this state, or in any: 0 ready, 1 waiting, 2 with a worker, 3 parked, 4 damaged.
 -- Answers the numbers of the keys it applied to, and for each the sum of what it took: 1 ready, 2 dirty,
--- 4 waiting, 8 parked.
+-- 4 waiting, 8 parked, 16 damaged.
 create function requeue.cancel(
     in_queue integer, in_keys bytea[], in_state integer,
     out cancelled integer[], out took integer[], out locked integer[]
@@ -439,21 +493,29 @@ begin
     locked := held.locked;
     t := requeue.now();
     select coalesce(array_agg(f.n), '{}'), coalesce(array_agg(f.took), '{}'),
-        array_agg(f.id) filter (where f.state <> 1), array_agg(f.id) filter (where f.state = 1)
+        array_agg(f.id) filter (where f.state <> 1 or f.stands = 4),
+        array_agg(f.id) filter (where f.state = 1 and f.stands <> 4)
     into cancelled, took, gone, running
     from (
         select p.n, x.ctid as id, x.state,
             case
+                when x.is_damaged then 16
                 when x.state = 2 then 8
                 when x.at is null then 0
                 when x.at > t then 4
                 when x.state = 1 then 2
                 else 1
             end as took,
-            case x.state when 1 then 2 when 2 then 3 else case when x.at <= t then 0 else 1 end end
-                as stands
+            case
+                when x.is_damaged then 4
+                when x.state = 1 then 2
+                when x.state = 2 then 3
+                when x.at <= t then 0
+                else 1
+            end as stands
         from unnest(held.numbers, held.ids) as p (n, id), lateral (
-            select y.ctid, y.state, y.at from requeue.keys y where y.ctid = p.id
+            select y.ctid, y.state, y.at, requeue.damage_of(y) is not null as is_damaged
+            from requeue.keys y where y.ctid = p.id
         ) x
     ) f
     where in_state is null or f.stands = in_state;
@@ -461,6 +523,9 @@ begin
     update requeue.keys x set at = null, adds = 0, reasons = 0, failures = 0, steps = 0, until = 0,
         not_before = 0, error = null
     where x.ctid = any (running);
+    if cancelled = '{}' then
+        perform requeue.check_queue(in_queue);
+    end if;
 end $$;
 
 -- Makes parked keys ready. Answers the numbers of those in the batch that were parked.
@@ -481,12 +546,14 @@ begin
         update requeue.keys x set state = 0, at = t, since = t, failures = 0, steps = 0, until = 0,
             not_before = 0, error = null
         from unnest(held.numbers, held.ids) as p (n, id)
-        where x.ctid = p.id and x.state = 2
+        where x.ctid = p.id and x.state = 2 and requeue.is_readable(x)
         returning p.n
     )
     select coalesce(array_agg(c.n), '{}') into revived from changed c;
     if revived <> '{}' then
         perform requeue.wake(in_queue);
+    else
+        perform requeue.check_queue(in_queue);
     end if;
 end $$;
 
@@ -495,6 +562,12 @@ create function requeue.is_idle(in_queue integer) returns boolean
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    return not exists (select from requeue.keys x where x.queue = in_queue and x.state = 0)
-        and not exists (select from requeue.keys x where x.queue = in_queue and x.state = 1);
+    perform requeue.check_queue(in_queue);
+    return not exists (
+            select from requeue.keys x
+            where x.queue = in_queue and x.state = 0 and requeue.is_readable(x)
+        ) and not exists (
+            select from requeue.keys x
+            where x.queue = in_queue and x.state = 1 and requeue.is_readable(x)
+        );
 end $$;

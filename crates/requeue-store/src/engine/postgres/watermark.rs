@@ -16,7 +16,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use crate::time::Micros;
+use crate::engine::time::Micros;
 
 /// Times of ready keys by priority, the low first, and of leases.
 pub(super) type Lows = [Micros; 4];

@@ -10,10 +10,11 @@ use super::names::Shard;
 use super::node::Line;
 use super::values::{self, Values};
 use super::{Redis, epoch_of, held, lock};
+use crate::engine::damage::Damaged;
+use crate::engine::outage::Part;
+use crate::engine::time::micros;
 use crate::engine::{Claim, Claimed, HandOut, Place};
-use crate::error::Fault;
-use crate::outage::Part;
-use crate::time::micros;
+use crate::types::error::{EngineError, Kind};
 
 /// How long a claim may take. What is answered later is lost until its lease ends.
 const CLAIMING: Duration = Duration::from_secs(3);
@@ -32,11 +33,12 @@ impl Redis {
         shards: &Arc<Vec<Shard>>,
         number: usize,
         claim: Claim,
-    ) -> Result<Claimed, Fault> {
+    ) -> Result<Claimed, EngineError> {
         let Claim { max, oldest, lease, expired, .. } = claim;
         let mut command = self.scripts.claim.on(&shards[number]);
         command.arg(max).arg(oldest).arg(micros(lease)).arg(held(queue));
         command.arg(values::expired(&expired.nth(number + 1))).arg(shards.len());
+        command.arg(&*queue.worker);
         let line = (Line::WaitingClaims, WAIT);
         let run = self.run_and_wait(&shards[number], &self.scripts.claim, &command, line);
         let (answer, replicas) =
@@ -61,7 +63,7 @@ impl Redis {
         queue: &Place,
         shards: &Arc<Vec<Shard>>,
         number: usize,
-    ) -> Result<(usize, Option<Duration>), Fault> {
+    ) -> Result<(usize, Option<Duration>), EngineError> {
         let shard = &shards[number];
         let command = self.scripts.peek.on(shard);
         let run = self.run(shard, &self.scripts.peek, &command);
@@ -81,7 +83,7 @@ impl Redis {
         queue: &Place,
         begin: usize,
         claim: Claim,
-    ) -> Result<Claimed, Fault> {
+    ) -> Result<Claimed, EngineError> {
         let shards = self.shards_of(queue)?;
         let count = shards.len();
         let mut others: Vec<usize> = (0..count).map(|n| (begin + n) % count).collect();
@@ -105,7 +107,7 @@ impl Redis {
         for (&number, peeked) in others.iter().zip(peeked) {
             let due = match peeked {
                 Ok((due, next)) if due == 0 || left == 0 => {
-                    all.take(Ok(Claimed { items: Vec::new(), next }));
+                    all.take(Ok(Claimed { next, ..Claimed::default() }));
                     continue;
                 }
                 Ok((due, _)) => due.min(left),
@@ -131,31 +133,38 @@ impl Redis {
 struct Gathered {
     items: Vec<HandOut>,
     next: Option<Duration>,
+    damaged: Vec<Damaged>,
     answered: bool,
-    fault: Option<Fault>,
+    fault: Option<EngineError>,
 }
 
 impl Gathered {
-    fn take(&mut self, claimed: Result<Claimed, Fault>) {
+    fn take(&mut self, claimed: Result<Claimed, EngineError>) {
         match claimed {
-            Ok(Claimed { items, next }) => {
+            Ok(Claimed { items, next, damaged }) => {
                 self.items.extend(items);
+                self.damaged.extend(damaged);
                 self.next = self.next.into_iter().chain(next).min();
                 self.answered = true;
             }
-            Err(fault) => self.fault = Some(fault),
+            Err(fault) => {
+                let is_dropped = |fault: &EngineError| fault.kind == Kind::Dropped;
+                self.fault = self.fault.take().filter(is_dropped).or(Some(fault));
+            }
         }
     }
 
     /// One that does not answer holds up nobody else.
-    fn end(self) -> Result<Claimed, Fault> {
-        let Self { items, next, answered, fault } = self;
+    fn end(self) -> Result<Claimed, EngineError> {
+        let Self { items, next, damaged, answered, fault } = self;
         match fault {
-            Some(fault) if !answered => return Err(fault),
+            Some(fault) if !answered || fault.kind == Kind::Dropped && items.is_empty() => {
+                return Err(fault);
+            }
             // It was reported, and is left out.
             Some(_) | None => {}
         }
-        Ok(Claimed { items, next })
+        Ok(Claimed { items, next, damaged })
     }
 }
 
@@ -163,10 +172,10 @@ impl Gathered {
 async fn in_time<T>(
     limit: Duration,
     shard: &Shard,
-    ran: impl Future<Output = Result<T, Fault>>,
-) -> Result<T, Fault> {
+    ran: impl Future<Output = Result<T, EngineError>>,
+) -> Result<T, EngineError> {
     let ran = timeout(limit, ran).await;
-    let ran = ran.unwrap_or_else(|_| Err(Fault::unsure("there was no answer in time")));
+    let ran = ran.unwrap_or_else(|_| Err(EngineError::unsure("there was no answer in time")));
     *lock(&shard.silent) = ran.is_err().then(Instant::now);
     ran
 }

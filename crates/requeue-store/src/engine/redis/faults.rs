@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError};
 
-use crate::error::{ConnectErrorKind, Fault, Kind, Reason};
+use crate::types::error::{ConnectErrorKind, EngineError, Kind, Reason};
 
 /// What went wrong before a command was sent, at the server with this address.
-pub(super) fn unconnected(address: &str, error: &RedisError) -> Fault {
+pub(super) fn unconnected(address: &str, error: &RedisError) -> EngineError {
     let kind = match error.kind() {
         ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => Kind::Refused,
         _ => said(error).unwrap_or(Kind::Absent),
@@ -18,11 +18,11 @@ pub(super) fn unconnected(address: &str, error: &RedisError) -> Fault {
 }
 
 /// What went wrong when it had been sent, perhaps.
-pub(super) fn failed(address: &str, error: &RedisError) -> Fault {
+pub(super) fn failed(address: &str, error: &RedisError) -> EngineError {
     fault(said(error).unwrap_or(Kind::Unsure), address, error)
 }
 
-fn fault(kind: Kind, address: &str, error: &RedisError) -> Fault {
+fn fault(kind: Kind, address: &str, error: &RedisError) -> EngineError {
     let text = format!("{address}: {error}");
     let source = match (error.code(), error.kind()) {
         (Some("NOAUTH" | "WRONGPASS"), _) | (_, ErrorKind::AuthenticationFailed) => {
@@ -37,7 +37,7 @@ fn fault(kind: Kind, address: &str, error: &RedisError) -> Fault {
         _ if has_invalid_data(error) => Reason::new(ConnectErrorKind::Tls, text).into(),
         _ => text.into(),
     };
-    Fault { kind, source }
+    EngineError { kind, source }
 }
 
 /// Whether TLS has rejected what it got.
@@ -50,15 +50,17 @@ fn has_invalid_data(error: &RedisError) -> bool {
 }
 
 /// An answer that no script of ours gives.
-pub(super) fn garbled() -> Fault {
-    Fault::unsure("the server's answer is not understood")
+pub(super) fn garbled() -> EngineError {
+    EngineError::unsure("the server's answer is not understood")
 }
 
 /// If the server itself said so: then nothing has happened. Scripts write at their end, after which
 /// nothing can fail.
 fn said(error: &RedisError) -> Option<Kind> {
     // Of scripts, older servers say it in the text.
-    const FOR_NOW: [&str; 14] = [
+    const FOR_NOW: [&str; 15] = [
+        // By alive.lua: a drop is in progress, which may yet be refused.
+        "SEALED",
         "LOADING",
         "CLUSTERDOWN",
         "TRYAGAIN",
@@ -79,5 +81,8 @@ fn said(error: &RedisError) -> Option<Kind> {
     }
     let (code, detail) = (error.code().unwrap_or(""), error.detail().unwrap_or(""));
     let of_now = |word: &&str| code == *word || code == "ERR" && detail.contains(*word);
+    if of_now(&"DROPPED") {
+        return Some(Kind::Dropped);
+    }
     Some(if FOR_NOW.iter().any(of_now) { Kind::Absent } else { Kind::Refused })
 }

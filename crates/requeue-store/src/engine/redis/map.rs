@@ -7,7 +7,7 @@ use redis::{ConnectionAddr, Value, cmd};
 use super::faults::garbled;
 use super::node::Node;
 use super::requirements::{said, sentinel};
-use crate::error::Fault;
+use crate::types::error::EngineError;
 
 #[derive(Debug, Default)]
 pub(super) struct Map {
@@ -25,7 +25,7 @@ impl Map {
     pub(super) async fn of(
         node: &Arc<Node>,
         known: impl Fn(ConnectionAddr) -> Arc<Node>,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, EngineError> {
         let [hello] = node.ask([&cmd("HELLO")]).await?;
         let Value::Array(words) = hello else { return Err(garbled()) };
         let says = |name: &str, what: &str| {
@@ -36,7 +36,10 @@ impl Map {
         }
         if !says("mode", "cluster") {
             if says("role", "replica") {
-                return Err(Fault::absent(format!("{}: it is a replica, for now", node.address)));
+                return Err(EngineError::absent(format!(
+                    "{}: it is a replica, for now",
+                    node.address
+                )));
             }
             let ranges = vec![(u16::MAX, Arc::clone(node))];
             return Ok(Self { ranges, is_cluster: false, is_whole: true, epoch: 0 });

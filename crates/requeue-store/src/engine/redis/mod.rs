@@ -23,6 +23,8 @@
 //! `cluster|slots` and `cluster|info`, too, for `wait=N` `wait`, and for an address with a `/DB` `select`.
 //! `migrate` needs no more. With `info`, servers that evict or do not persist are detected.
 //!
+//! With `unlink`, queues can be dropped, too.
+//!
 //! # Lost keys
 //!
 //! Evictions and deletions by hand can take parts of a shard. Each row has one place
@@ -31,6 +33,7 @@
 //! without a row are dropped. Keys whose rows are gone are lost.
 
 mod claiming;
+mod dropping;
 mod faults;
 mod map;
 mod names;
@@ -56,26 +59,30 @@ use redis::{Cmd, Value, cmd};
 use tokio::sync::watch;
 
 use self::faults::garbled;
-use self::names::Shard;
+use self::names::{Identity, Shard};
 use self::node::Line;
 use self::nodes::Nodes;
 pub(crate) use self::options::Options;
 use self::scripts::{CLOCK, Script, Scripts};
-use self::values::Values;
+pub(crate) use self::values::read_row;
+use self::values::{REPLACED, Values};
 use self::waking::Waiting;
-use crate::add::{Added, Cancelled, EarlyAdd, ParkedAdd};
+use crate::engine::damage::{Damage, Damaged};
+use crate::engine::time::micros;
 use crate::engine::{
-    Answer, Ask, Claim, Claimed, Cursor, End, Engine, Place, Renewed, Settings, Walked,
+    Answer, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, Place, Renewed, Settings, Walked,
 };
-use crate::error::Fault;
-use crate::inspect::{Counts, Entry, QueueInfo, State};
-use crate::key::Key;
-use crate::time::micros;
+use crate::types::add::{Added, Cancelled, EarlyAdd, ParkedAdd};
+use crate::types::error::{EngineError, Kind};
+use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::key::Key;
 
 /// Of what is kept.
 const VERSION: &str = "1";
 /// How many shards a queue has on a cluster, unless said.
 const SHARDS: u16 = 16;
+/// How often a queue that others drop and create meanwhile is tried to be opened.
+const ATTEMPTS: u32 = 10;
 /// How long replicas may take to get the adds that `wait` says they must.
 const WAIT: Duration = Duration::from_secs(1);
 
@@ -88,8 +95,8 @@ pub(crate) struct Redis {
     /// How many replicas are to have what is acknowledged.
     wait: u32,
     shards: u16,
-    /// By their names.
-    queues: Mutex<HashMap<String, Arc<Vec<Shard>>>>,
+    /// By their generations.
+    queues: Mutex<HashMap<u64, Arc<Vec<Shard>>>>,
     /// By the numbers of their places.
     waiting: Mutex<HashMap<i64, Arc<Waiting>>>,
     places: AtomicI64,
@@ -103,10 +110,15 @@ struct Record {
     shards: u16,
     /// It was made now.
     is_new: bool,
+    /// This call made the record.
+    is_made: bool,
+    generation: u64,
+    /// It is gone, but for what its drop has yet to remove.
+    is_dropping: bool,
 }
 
 impl Redis {
-    pub(crate) async fn connect(options: Options) -> Result<Self, Fault> {
+    pub(crate) async fn connect(options: Options) -> Result<Self, EngineError> {
         let seeds = options.seeds.clone();
         match Self::connect_with(options, CLOCK).await {
             Ok(engine) => Ok(engine),
@@ -115,7 +127,7 @@ impl Redis {
     }
 
     /// `clock` is a function `now` in Lua.
-    async fn connect_with(options: Options, clock: &str) -> Result<Self, Fault> {
+    async fn connect_with(options: Options, clock: &str) -> Result<Self, EngineError> {
         // The driver has none of its own; another one that the program has chosen stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let Options { seeds, wait, shards, accepts_eviction } = options;
@@ -135,20 +147,34 @@ impl Redis {
         })
     }
 
-    fn shards_of(&self, queue: &Place) -> Result<Arc<Vec<Shard>>, Fault> {
-        let shards = lock(&self.queues).get(&queue.name).map(Arc::clone);
-        shards.ok_or_else(|| Fault::refused("the queue has not been opened"))
+    fn shards_of(&self, queue: &Place) -> Result<Arc<Vec<Shard>>, EngineError> {
+        let shards = lock(&self.queues).get(&queue.generation).map(Arc::clone);
+        shards.ok_or_else(|| EngineError::refused("the queue has not been opened"))
     }
 
     /// The shards of the queue, and which of them has the key.
-    fn find(&self, queue: &Place, key: &Key) -> Result<(Arc<Vec<Shard>>, usize), Fault> {
+    fn find(&self, queue: &Place, key: &Key) -> Result<(Arc<Vec<Shard>>, usize), EngineError> {
         let shards = self.shards_of(queue)?;
         let number = names::shard_of(key, shards.len());
         Ok((shards, number))
     }
 
-    async fn run(&self, shard: &Shard, script: &Script, command: &Cmd) -> Result<Value, Fault> {
-        self.nodes.run(shard.slot, command, Some(script)).await
+    async fn run(
+        &self,
+        shard: &Shard,
+        script: &Script,
+        command: &Cmd,
+    ) -> Result<Value, EngineError> {
+        let mut answered = self.nodes.run(shard.slot, command, Some(script)).await;
+        // A server that evicts may remove the mark again at once.
+        for _ in 0..ATTEMPTS {
+            if !answered.as_ref().is_err_and(|fault| fault.kind == Kind::Dropped) {
+                break;
+            }
+            Box::pin(self.restore_mark(shard)).await?;
+            answered = self.nodes.run(shard.slot, command, Some(script)).await;
+        }
+        answered.map_err(|fault| dropping::named(shard, fault))
     }
 
     /// The same, and how many replicas have it after this long at most.
@@ -158,20 +184,28 @@ impl Redis {
         script: &Script,
         command: &Cmd,
         (line, limit): (Line, Duration),
-    ) -> Result<(Value, u32), Fault> {
+    ) -> Result<(Value, u32), EngineError> {
         if self.wait == 0 {
             return Ok((self.run(shard, script, command).await?, 0));
         }
         let mut wait = cmd("WAIT");
         wait.arg(self.wait).arg(limit.as_millis() as u64);
         let commands = [command, &wait];
-        let mut answers = self.nodes.send(shard.slot, line, &commands, Some(script)).await?;
+        let mut sent = self.nodes.send(shard.slot, line, &commands, Some(script)).await;
+        for _ in 0..ATTEMPTS {
+            if !sent.as_ref().is_err_and(|fault| fault.kind == Kind::Dropped) {
+                break;
+            }
+            Box::pin(self.restore_mark(shard)).await?;
+            sent = self.nodes.send(shard.slot, line, &commands, Some(script)).await;
+        }
+        let mut answers = sent.map_err(|fault| dropping::named(shard, fault))?;
         let replicas = answers.pop().ok_or_else(garbled).and_then(values::number)?;
         let replicas = replicas.try_into().map_err(|_| garbled())?;
         Ok((answers.pop().ok_or_else(garbled)?, replicas))
     }
 
-    async fn version(&self) -> Result<Option<String>, Fault> {
+    async fn version(&self) -> Result<Option<String>, EngineError> {
         let mut get = cmd("GET");
         get.arg(names::SCHEMA);
         match self.nodes.run(names::slot(names::SCHEMA), &get, None).await? {
@@ -182,8 +216,8 @@ impl Redis {
     }
 
     /// Whether there is a schema of this version, where this queue is to be.
-    async fn check(&self, queue: Option<&str>) -> Result<(), Fault> {
-        let refuse = |why: &str| Err(Fault::refused(format!("{}: {why}", self.address)));
+    async fn check(&self, queue: Option<&str>) -> Result<(), EngineError> {
+        let refuse = |why: &str| Err(EngineError::refused(format!("{}: {why}", self.address)));
         match self.version().await?.as_deref() {
             Some(VERSION) => Ok(()),
             None if self.has_record_of(queue).await? => refuse(&format!(
@@ -191,21 +225,21 @@ impl Redis {
                  it was deleted; `requeue store init` or `Store::migrate` makes it again",
                 names::SCHEMA
             )),
-            None => refuse(crate::error::UNPREPARED),
+            None => refuse(crate::types::error::UNPREPARED),
             Some(other) => {
                 refuse(&format!("its version is {other:?}, and this program's {VERSION}"))
             }
         }
     }
 
-    async fn has_record_of(&self, queue: Option<&str>) -> Result<bool, Fault> {
+    async fn has_record_of(&self, queue: Option<&str>) -> Result<bool, EngineError> {
         let Some((key, slot)) = queue.map(names::queue) else { return Ok(false) };
         let mut exists = cmd("EXISTS");
         let found = self.nodes.run(slot, exists.arg(key), None).await?;
         Ok(values::number(found)? > 0)
     }
 
-    async fn migrated(&self) -> Result<(), Fault> {
+    async fn migrated(&self) -> Result<(), EngineError> {
         // A server that is full sets nothing, but has it.
         if self.version().await?.is_none() {
             let mut set = cmd("SET");
@@ -220,12 +254,14 @@ impl Redis {
         &self,
         name: &str,
         settings: Option<Settings>,
-    ) -> Result<Option<Record>, Fault> {
+    ) -> Result<Option<Record>, EngineError> {
         let (key, slot) = names::queue(name);
         let mut open = self.scripts.open.with(&[key]);
         if let Some(Settings { early_add, parked_add }) = settings {
             open.arg(u8::from(early_add == EarlyAdd::Hold)).arg(self.shards);
             open.arg(u8::from(parked_add == ParkedAdd::Keep));
+            // Of as many bits as a number of Redis has, and not 0.
+            open.arg(fastrand::u64(1..=i64::MAX.unsigned_abs()));
         }
         let answer = self.nodes.run(slot, &open, Some(&self.scripts.open)).await?;
         if matches!(&answer, Value::Array(said) if said.first() == Some(&Value::Nil)) {
@@ -233,45 +269,112 @@ impl Redis {
         }
         let mut said = Values::of(answer)?;
         let (held, count) = (said.number::<u8>()?, said.number::<u16>()?);
-        let is_new = said.number::<u8>()? == 1;
+        let new = said.number::<u8>()?;
         let early_add = if held == 1 { EarlyAdd::Hold } else { EarlyAdd::Replace };
         let keeps = said.number::<u8>()? == 1;
         let parked_add = if keeps { ParkedAdd::Keep } else { ParkedAdd::Revive };
         if !(1..=names::MOST).contains(&count) {
-            return Err(Fault::refused(format!("{}: {count} shards are too many", self.address)));
+            return Err(EngineError::refused(format!(
+                "{}: {count} shards are too many",
+                self.address
+            )));
         }
         let settings = Settings { early_add, parked_add };
-        Ok(Some(Record { settings, shards: count, is_new }))
+        let (generation, is_dropping) = (said.number()?, said.number::<u8>()? == 1);
+        let (is_new, is_made) = (new > 0, new == 2);
+        Ok(Some(Record { settings, shards: count, is_new, is_made, generation, is_dropping }))
+    }
+
+    /// The generation of another queue that a shard has as its mark.
+    async fn other_mark(&self, shards: &[Shard]) -> Result<Option<u64>, EngineError> {
+        for shard in shards {
+            let get = cmd("GET").arg(shard.generation()).to_owned();
+            if let Value::BulkString(mark) = self.nodes.run(shard.slot, &get, None).await? {
+                let (mark, _) = dropping::owner(&String::from_utf8_lossy(&mark))?;
+                if mark != shard.queue.generation {
+                    return Ok(Some(mark));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// The queue, which is made with these settings, if any are given.
-    async fn opened(&self, name: &str, settings: Option<Settings>) -> Result<Option<Place>, Fault> {
+    async fn opened(
+        &self,
+        name: &str,
+        settings: Option<Settings>,
+    ) -> Result<Option<Place>, EngineError> {
         self.check(Some(name)).await?;
         if settings.is_some() {
             // First, so that every queue that is there is listed.
-            let mut list = self.scripts.list.with(&[names::QUEUES.to_owned()]);
-            list.arg(name);
-            self.nodes.run(names::slot(names::QUEUES), &list, Some(&self.scripts.list)).await?;
+            dropping::list(&self.nodes, &self.scripts, name).await?;
         }
-        let Some(record) = self.settings(name, settings).await? else {
-            return Ok(None);
+        let (mut is_lost, mut was_made) = (false, false);
+        let mut attempts = 0..ATTEMPTS;
+        let (settings, shards) = loop {
+            if attempts.next().is_none() {
+                return Err(EngineError::absent("others drop and create the queue all the time"));
+            }
+            let Some(record) = self.settings(name, settings).await? else {
+                return Ok(None);
+            };
+            let Record { settings, shards: count, generation, is_new, is_made, is_dropping } =
+                record;
+            was_made |= is_made;
+            let floor = self.floor().await?;
+            let of = Arc::new(Identity { name: name.to_owned(), generation, floor });
+            let shards = Arc::new(names::shards(&of, count));
+            if is_dropping {
+                // Somebody is at it, or was killed.
+                dropping::remove(&self.nodes, &self.scripts, &shards).await?;
+                continue;
+            }
+            if is_new {
+                // Again: a drop of the queue before may have removed the name meanwhile.
+                dropping::list(&self.nodes, &self.scripts, name).await?;
+                if let Some(mark) = self.other_mark(&shards).await? {
+                    // The record is lost, and the queue is not. Before any shard gets a mark, so that all
+                    // get the same one.
+                    is_lost = true;
+                    let adopted = ["adopt".to_owned(), mark.to_string()];
+                    dropping::record(&self.nodes, &self.scripts, &of, &adopted).await?;
+                    continue;
+                }
+            }
+            let mut others = None;
+            for shard in &*shards {
+                match self.checked(shard, count).await? {
+                    Checked::Ours { was_there } => is_lost |= was_there && was_made,
+                    Checked::Others(mark) => others = others.or(Some(mark)),
+                }
+            }
+            match others {
+                None => {
+                    if is_new {
+                        let confirm = ["confirm".to_owned()];
+                        dropping::record(&self.nodes, &self.scripts, &of, &confirm).await?;
+                    }
+                    // A drop meanwhile has removed the marks, or the record.
+                    let now = self.settings(name, None).await?;
+                    if now.is_some_and(|now| now.generation == generation && !now.is_dropping) {
+                        break (settings, shards);
+                    }
+                }
+                // Another process has marked a shard meanwhile: look again.
+                Some(_) if is_new => {}
+                Some(other) => {
+                    let now = self.settings(name, None).await?;
+                    if now.is_some_and(|now| now.generation == generation && !now.is_new) {
+                        // A failover has brought it back.
+                        let left = Identity { generation: other, ..(*of).clone() };
+                        let left = names::shards(&Arc::new(left), count);
+                        dropping::remove_shards(&self.nodes, &self.scripts, &left).await?;
+                    }
+                }
+            }
         };
-        let Record { settings, shards: count, is_new } = record;
-        let shards = Arc::new(names::shards(name, count));
-        let mut is_lost = false;
-        for shard in &*shards {
-            let checked =
-                self.run(shard, &self.scripts.check, &self.scripts.check.on(shard)).await?;
-            let mut checked = Values::of(checked)?;
-            is_lost |= checked.number::<u8>()? == 1 && is_new;
-            if checked.number::<u8>()? == 1 {
-                repairing::repair(&self.nodes, &self.scripts, name, shard).await?;
-            }
-            if self.wait > 0 {
-                // Whether it may be asked for at all.
-                self.nodes.run(shard.slot, cmd("WAIT").arg(0).arg(1), None).await?;
-            }
-        }
+        let count = shards.len();
         if is_lost {
             tracing::warn!(
                 queue = name,
@@ -280,12 +383,45 @@ impl Redis {
                 "the server has lost the record of the queue; it was made again, with these settings"
             );
         }
-        lock(&self.queues).entry(name.to_owned()).or_insert(shards);
+        let generation = shards[0].queue.generation;
+        lock(&self.queues).entry(generation).or_insert(shards);
         let id = self.places.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(Place::new(id, name, settings)))
+        Ok(Some(Place { generation, ..Place::new(id, name, settings) }))
     }
 
-    async fn listed(&self) -> Result<Vec<QueueInfo>, Fault> {
+    /// Checks a shard, repairs it and marks it as this queue's.
+    async fn checked(&self, shard: &Shard, count: u16) -> Result<Checked, EngineError> {
+        let mut check = self.scripts.check.on(shard);
+        check.arg(shard.queue.floor / i64::from(count) + 1);
+        let checked = self.nodes.run(shard.slot, &check, Some(&self.scripts.check)).await?;
+        let mut checked = Values::of(checked)?;
+        let was_there = checked.number::<u8>()? == 1;
+        let is_damaged = checked.number::<u8>()? == 1;
+        let mark = String::from_utf8(checked.bytes()?).map_err(|_| garbled())?;
+        match dropping::owner(&mark)? {
+            (generation, is_sealed) if generation == shard.queue.generation => {
+                if is_sealed {
+                    return Err(EngineError::absent(format!(
+                        "a drop of the queue {:?} is in progress, or was interrupted: \
+                         drop it again to complete it",
+                        shard.queue.name
+                    )));
+                }
+            }
+            (other, _) => return Ok(Checked::Others(other)),
+        }
+        if is_damaged {
+            let name = &shard.queue.name;
+            repairing::repair(&self.nodes, &self.scripts, name, shard).await?;
+        }
+        if self.wait > 0 {
+            // Whether it may be asked for at all.
+            self.nodes.run(shard.slot, cmd("WAIT").arg(0).arg(1), None).await?;
+        }
+        Ok(Checked::Ours { was_there })
+    }
+
+    async fn listed(&self) -> Result<Vec<QueueInfo>, EngineError> {
         self.check(None).await?;
         let (mut queues, mut cursor) = (BTreeMap::new(), b"0".to_vec());
         loop {
@@ -309,11 +445,14 @@ impl Redis {
         }
     }
 
-    async fn info(&self, name: &str) -> Result<Option<QueueInfo>, Fault> {
-        let Some(record) = self.settings(name, None).await? else { return Ok(None) };
-        let Record { settings: Settings { early_add, parked_add }, shards: count, .. } = record;
+    async fn info(&self, name: &str) -> Result<Option<QueueInfo>, EngineError> {
+        let record = self.settings(name, None).await?.filter(|record| !record.is_dropping);
+        let Some(record) = record else { return Ok(None) };
+        let Record { settings, shards: count, generation, .. } = record;
+        let Settings { early_add, parked_add } = settings;
+        let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0 });
         let mut is_empty = true;
-        for shard in names::shards(name, count) {
+        for shard in names::shards(&of, count) {
             // A hash is there if it has something.
             let exists = cmd("EXISTS").arg(shard.rows()).to_owned();
             is_empty &= values::number(self.nodes.run(shard.slot, &exists, None).await?)? == 0;
@@ -323,6 +462,15 @@ impl Redis {
         }
         Ok(Some(QueueInfo { name: name.to_owned(), early_add, parked_add, is_empty }))
     }
+}
+
+/// Whose a shard is.
+enum Checked {
+    Ours {
+        was_there: bool,
+    },
+    /// Of another generation.
+    Others(u64),
 }
 
 /// The queue's epoch for an epoch of a shard: no two shards have the same.
@@ -352,6 +500,10 @@ impl Engine for Redis {
         Box::pin(self.opened(name, None))
     }
 
+    fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped> {
+        Box::pin(self.dropped(name, keys_too))
+    }
+
     fn queues(&self) -> Answer<'_, Vec<QueueInfo>> {
         Box::pin(self.listed())
     }
@@ -376,9 +528,16 @@ impl Engine for Redis {
             let (answer, replicas) = ran?;
             if replicas < self.wait {
                 let wanted = self.wait;
-                return Err(Fault::unsure(format!("{replicas} of {wanted} replicas have it")));
+                return Err(EngineError::unsure(format!(
+                    "{replicas} of {wanted} replicas have it"
+                )));
             }
-            values::digits(answer, asks.len())?.into_iter().map(values::added).collect()
+            let digits = values::digits(answer, asks.len())?;
+            for (ask, _) in asks.iter().zip(&digits).filter(|(_, digit)| **digit == REPLACED) {
+                let damage = Damage::new("it could not be read");
+                Damaged { key: ask.key.clone(), damage }.report_replaced(&queue.name);
+            }
+            digits.into_iter().map(values::added).collect()
         })
     }
 
@@ -484,7 +643,7 @@ impl Engine for Redis {
             match answer.value()? {
                 Value::BulkString(packed) => {
                     let epoch = |epoch| epoch_of(epoch, number, shards.len());
-                    Ok(Some(values::row(&packed, epoch)?.seen(key.clone(), now)))
+                    Ok(Some(values::seen(key.clone(), &packed, epoch, now)))
                 }
                 _ => Ok(None),
             }

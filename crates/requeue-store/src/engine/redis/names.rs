@@ -1,13 +1,13 @@
 //! What the keys of a queue are called, and on which shard a key of its is.
 
 use std::fmt::Write;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use crc16::{State, XMODEM};
 use tokio::time::Instant;
 
-use crate::key::Key;
+use crate::types::key::Key;
 
 /// How many parts a cluster has to give to its nodes.
 const SLOTS: u16 = 16384;
@@ -17,15 +17,29 @@ pub(super) const MOST: u16 = 256;
 /// The version of what is kept, for all queues.
 pub(super) const SCHEMA: &str = "requeue:schema";
 
+/// A number that all epochs of queues exceed that are created from now on. It rises with each drop.
+pub(super) const FLOOR: &str = "requeue:dropped";
+
 /// A hash with the names of all queues: on a cluster, nothing else lists them.
 pub(super) const QUEUES: &str = "requeue:queues";
+
+/// One of the queues that had this name, one after the other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Identity {
+    pub(super) name: String,
+    /// Drawn when it is created.
+    pub(super) generation: u64,
+    /// [`FLOOR`], as it was when this process opened the queue.
+    pub(super) floor: i64,
+}
 
 /// A part of a queue: what a script works on, and what a node of a cluster has as a whole.
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) slot: u16,
+    pub(super) queue: Arc<Identity>,
     /// In the order in which the scripts know them.
-    pub(super) keys: [String; 9],
+    pub(super) keys: [String; 11],
     /// Since when it has not answered one who claims; nothing is claimed there before it has.
     pub(super) silent: Mutex<Option<Instant>>,
     /// Whether this process is repairing it.
@@ -40,21 +54,40 @@ impl Shard {
     pub(super) fn wake(&self) -> &str {
         &self.keys[8]
     }
+
+    /// The key of the mark that names the generation.
+    pub(super) fn generation(&self) -> &str {
+        &self.keys[9]
+    }
 }
 
 /// All of a queue. The slots of a cluster are dealt to them evenly.
-pub(super) fn shards(queue: &str, count: u16) -> Vec<Shard> {
-    let queue = encoded(queue);
+pub(super) fn shards(of: &Arc<Identity>, count: u16) -> Vec<Shard> {
+    let queue = encoded(&of.name);
     let shard = |number: u16| {
         let slots = SLOTS / count;
         let mut tags = (0u32..).map(|draw| format!("{queue}/{number}.{draw}"));
         // Each draw has one chance in `count`.
         let tag = tags.find(|tag| (slot(tag) / slots).min(count - 1) == number);
         let tag = tag.unwrap_or_else(|| queue.clone());
-        let parts = ["rows", "low", "normal", "high", "leases", "again", "parked", "epoch", "wake"];
+        // Whoever waits for a token of a dropped queue takes none of a later one.
+        let wake = format!("{}:wake", of.generation);
+        let parts = [
+            "rows",
+            "low",
+            "normal",
+            "high",
+            "leases",
+            "again",
+            "parked",
+            "epoch",
+            &wake,
+            "generation",
+            "aside",
+        ];
         let keys = parts.map(|part| format!("requeue:{{{tag}}}:{part}"));
         let (silent, is_repaired) = (Mutex::default(), AtomicBool::new(false));
-        Shard { slot: slot(&tag), keys, silent, is_repaired }
+        Shard { slot: slot(&tag), queue: Arc::clone(of), keys, silent, is_repaired }
     };
     (0..count).map(shard).collect()
 }
@@ -103,7 +136,8 @@ mod tests {
     #[test]
     fn shards_share_the_slots_evenly() {
         for count in [1, 3, 16, 256] {
-            let shards = shards("orders", count);
+            let orders = Identity { name: "orders".to_owned(), generation: 1, floor: 0 };
+            let shards = shards(&Arc::new(orders), count);
             assert_eq!(shards.len(), usize::from(count));
             for (number, shard) in shards.iter().enumerate() {
                 let part = (shard.slot / (SLOTS / count)).min(count - 1);

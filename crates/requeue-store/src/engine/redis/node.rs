@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 
 use super::faults::{failed, garbled, unconnected};
 use super::lock;
-use crate::error::{Fault, Kind};
+use crate::types::error::{EngineError, Kind};
 
 /// How long a connection may take to be made.
 const CONNECTING: Duration = Duration::from_secs(3);
@@ -78,7 +78,7 @@ impl Node {
     pub(super) async fn connect(
         &self,
         answering: Duration,
-    ) -> Result<MultiplexedConnection, Fault> {
+    ) -> Result<MultiplexedConnection, EngineError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECTING))
             .set_response_timeout(Some(answering));
@@ -100,7 +100,10 @@ impl Node {
     }
 
     /// The connection with this number, which others use, too.
-    pub(super) async fn connection(&self, wire: usize) -> Result<MultiplexedConnection, Fault> {
+    pub(super) async fn connection(
+        &self,
+        wire: usize,
+    ) -> Result<MultiplexedConnection, EngineError> {
         let wire = &self.wires[wire];
         let open = || lock(&wire.open).clone();
         if let Some(open) = open() {
@@ -115,7 +118,7 @@ impl Node {
         if let Some((at, kind, said)) = &*last
             && *at > since
         {
-            return Err(Fault { kind: *kind, source: said.clone().into() });
+            return Err(EngineError { kind: *kind, source: said.clone().into() });
         }
         let new = self.connect(ANSWERING).await;
         let new = new.inspect_err(|fault| {
@@ -174,7 +177,7 @@ impl Node {
     pub(super) async fn ask<const N: usize>(
         &self,
         commands: [&Cmd; N],
-    ) -> Result<[Value; N], Fault> {
+    ) -> Result<[Value; N], EngineError> {
         let mut connection = self.connection(self.wire(Line::Quick)).await?;
         let answers = self.send(&mut connection, &commands, false).await;
         let answers = answers.and_then(|answers| {

@@ -22,7 +22,7 @@ use super::map::{self, Map};
 use super::node::{Line, Node};
 use super::requirements::examine;
 use super::scripts::Script;
-use crate::error::{Fault, Kind};
+use crate::types::error::{EngineError, Kind};
 
 /// How often a cluster is asked at most who has what.
 const ASKING: Duration = Duration::from_millis(100);
@@ -51,7 +51,7 @@ impl Nodes {
     pub(super) async fn find(
         seeds: &[ConnectionInfo],
         accepts_eviction: bool,
-    ) -> Result<Arc<Self>, Fault> {
+    ) -> Result<Arc<Self>, EngineError> {
         let seeds: Vec<_> = seeds.iter().map(|info| Arc::new(Node::new(info.clone()))).collect();
         let known = seeds.iter().map(|node| (node.address.clone(), Arc::clone(node))).collect();
         let nodes = Arc::new(Self {
@@ -76,23 +76,23 @@ impl Nodes {
 
     /// Asks who has what, unless that was done a moment ago; in a task of its own, since whoever waits
     /// for it may give up.
-    async fn look(self: &Arc<Self>) -> Result<(), Fault> {
+    async fn look(self: &Arc<Self>) -> Result<(), EngineError> {
         let nodes = Arc::clone(self);
         let looked = tokio::spawn(async move {
             nodes.look_now().await?;
             // Those that have taken the place of others. Nobody waits for that.
             tokio::spawn(async move {
                 let examined = examine(nodes.masters(), nodes.accepts_eviction).await;
-                if let Err(Fault { source: error, .. }) = examined {
+                if let Err(EngineError { source: error, .. }) = examined {
                     tracing::warn!(%error, "a server may lose keys");
                 }
             });
             Ok(())
         });
-        looked.await.unwrap_or_else(|error| Err(Fault::absent(error)))
+        looked.await.unwrap_or_else(|error| Err(EngineError::absent(error)))
     }
 
-    async fn look_now(&self) -> Result<(), Fault> {
+    async fn look_now(&self) -> Result<(), EngineError> {
         let mut asked = self.asked.lock().await;
         if asked.is_some_and(|asked| asked.elapsed() < ASKING) {
             return Ok(());
@@ -103,7 +103,7 @@ impl Nodes {
         nodes.extend(lock(&self.known).values().filter(|node| !is_seed(node)).cloned());
         nodes.sort_by_key(|node| node.is_silent());
         let mut best: Option<Map> = None;
-        let mut fault = Fault::absent("no server answers");
+        let mut fault = EngineError::absent("no server answers");
         for some in nodes.chunks(ASKED) {
             let begun = Instant::now();
             let mut limit = begun + SAYING;
@@ -136,12 +136,12 @@ impl Nodes {
                 Ok(())
             }
             // Nothing was to happen.
-            None if fault.kind == Kind::Unsure => Err(Fault { kind: Kind::Absent, ..fault }),
+            None if fault.kind == Kind::Unsure => Err(EngineError { kind: Kind::Absent, ..fault }),
             None => Err(fault),
         }
     }
 
-    async fn seen_by(&self, node: &Arc<Node>) -> Result<Map, Fault> {
+    async fn seen_by(&self, node: &Arc<Node>) -> Result<Map, EngineError> {
         // Until it answers.
         node.note_silence();
         Map::of(node, |address| self.node_at(node, address)).await
@@ -156,13 +156,13 @@ impl Nodes {
     }
 
     /// Who has the slot, as far as is known.
-    pub(super) async fn holder(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>, Fault> {
+    pub(super) async fn holder(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>, EngineError> {
         let holder = || lock(&self.map).holder(slot);
         if let Some(node) = holder() {
             return Ok(node);
         }
         self.look().await?;
-        holder().ok_or_else(|| Fault::absent(format!("no server has slot {slot}")))
+        holder().ok_or_else(|| EngineError::absent(format!("no server has slot {slot}")))
     }
 
     /// Somebody has given up on a server. Whether it is there still, and who has its place if not, is
@@ -184,7 +184,7 @@ impl Nodes {
         self: &Arc<Self>,
         slot: u16,
         answering: Duration,
-    ) -> Result<MultiplexedConnection, Fault> {
+    ) -> Result<MultiplexedConnection, EngineError> {
         let node = self.holder(slot).await?;
         let connected = node.connect(answering).await;
         if connected.is_err() {
@@ -202,7 +202,7 @@ impl Nodes {
         slot: u16,
         command: &Cmd,
         script: Option<&Script>,
-    ) -> Result<Value, Fault> {
+    ) -> Result<Value, EngineError> {
         let mut answers = self.send(slot, Line::Quick, &[command], script).await?;
         answers.pop().ok_or_else(garbled)
     }
@@ -215,10 +215,10 @@ impl Nodes {
         line: Line,
         commands: &[&Cmd],
         script: Option<&Script>,
-    ) -> Result<Vec<Value>, Fault> {
+    ) -> Result<Vec<Value>, EngineError> {
         let mut node = self.holder(slot).await?;
         let mut ahead = false;
-        let mut fault = Fault::absent(format!("no server takes slot {slot}"));
+        let mut fault = EngineError::absent(format!("no server takes slot {slot}"));
         for _ in 0..HOPS {
             let wire = node.wire(line);
             let mut patient = Patient { nodes: self, node: &node, wire, gives_up: true };

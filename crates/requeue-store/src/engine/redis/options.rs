@@ -7,7 +7,7 @@ use std::fs;
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 
 use super::names;
-use crate::address::{pairs, wrong_option};
+use crate::engine::address::{pairs, wrong_option};
 
 /// The options of an address, and what they take.
 const OPTIONS: &[(&str, &str)] = &[

@@ -2,12 +2,12 @@
 
 use redis::{ConnectionAddr, ConnectionInfo};
 
-use crate::error::{ConnectErrorKind, Fault, Reason};
-use crate::peer::{self, Protocol};
+use crate::engine::peer::{self, Protocol};
+use crate::types::error::{ConnectErrorKind, EngineError, Reason};
 
 /// The fault with which no server was found at any of these addresses, with what is wrong there if that
 /// can be found out.
-pub(super) async fn explained(seeds: &[ConnectionInfo], fault: Fault) -> Fault {
+pub(super) async fn explained(seeds: &[ConnectionInfo], fault: EngineError) -> EngineError {
     // Where a server has said why, nothing is to be found out; but of TLS that fails, the other side
     // may be without.
     let is_known = fault.source.downcast_ref::<Reason>();
@@ -27,5 +27,5 @@ pub(super) async fn explained(seeds: &[ConnectionInfo], fault: Fault) -> Fault {
             Some(before) => before.and(reason),
         });
     }
-    all.map_or(fault, Fault::from)
+    all.map_or(fault, EngineError::from)
 }

@@ -8,16 +8,16 @@ use super::Redis;
 use super::names::Shard;
 use super::nodes::Nodes;
 use super::scripts::Scripts;
-use super::values::{Health, Values};
+use super::values::{self, Health, Values};
 use crate::engine::Place;
-use crate::error::Fault;
+use crate::types::error::EngineError;
 
 /// After how long a shard that is being repaired is asked again for keys.
 const SOON: Duration = Duration::from_millis(100);
 
 /// The keys of a shard that are walked, as scripts count them: first the rows, which get back their
-/// places, then the places: low, normal and high, leases, again, parked.
-const WALKED: [usize; 7] = [1, 2, 3, 4, 5, 6, 7];
+/// places, then the places: low, normal and high, leases, again, parked, set aside.
+const WALKED: [usize; 8] = [1, 2, 3, 4, 5, 6, 7, 11];
 
 impl Redis {
     /// Begins the repair of a damaged shard. How long until there may be keys in it.
@@ -52,7 +52,7 @@ pub(super) async fn repair(
     scripts: &Scripts,
     queue: &str,
     shard: &Shard,
-) -> Result<(), Fault> {
+) -> Result<(), EngineError> {
     let (mut restored, mut dropped) = (0, 0);
     for walked in WALKED {
         let mut cursor = b"0".to_vec();
@@ -64,6 +64,9 @@ pub(super) async fn repair(
             cursor = step.bytes()?;
             restored += step.number::<u64>()?;
             dropped += step.number::<u64>()?;
+            for damaged in values::set_aside(step.value()?)? {
+                damaged.report_set_aside(queue);
+            }
             if cursor == b"0" {
                 break;
             }

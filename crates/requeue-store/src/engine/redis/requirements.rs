@@ -11,20 +11,23 @@ use tokio::time::timeout;
 use super::faults::garbled;
 use super::map::{address, text};
 use super::node::Node;
-use crate::error::Fault;
+use crate::types::error::EngineError;
 
 /// How long a server may take to say how it is set up. One that does not is asked at the next occasion.
 const SAYING: Duration = Duration::from_secs(3);
 
 /// Asks those servers that have not said so since they were last connected to. An error says which of them
 /// evicts keys, unless that is accepted.
-pub(super) async fn examine(masters: Vec<Arc<Node>>, accepts_eviction: bool) -> Result<(), Fault> {
+pub(super) async fn examine(
+    masters: Vec<Arc<Node>>,
+    accepts_eviction: bool,
+) -> Result<(), EngineError> {
     let asked = masters.iter().map(async |node| {
         if node.is_examined.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
         let said = timeout(SAYING, settings(node)).await;
-        let settings = match said.unwrap_or_else(|_| Err(Fault::absent("no answer in time"))) {
+        let settings = match said.unwrap_or_else(|_| Err(EngineError::absent("no answer in time"))) {
             Ok(settings) => settings,
             Err(fault) => {
                 // The rights for that may be missing, and everything else is there.
@@ -44,7 +47,7 @@ pub(super) async fn examine(masters: Vec<Arc<Node>>, accepts_eviction: bool) -> 
         settings.evicts.filter(|_| !accepts_eviction).map_or(Ok(()), |policy| {
             // It is asked again by whoever tries again.
             node.is_examined.store(false, Ordering::Relaxed);
-            Err(Fault::refused(format!(
+            Err(EngineError::refused(format!(
                 "{}: maxmemory-policy is {policy}: when its memory is full, this server removes keys \
                  that it has acknowledged; run CONFIG SET maxmemory-policy noeviction there, or accept \
                  the loss with ?eviction=accept",
@@ -62,7 +65,7 @@ struct Settings {
     persists: bool,
 }
 
-async fn settings(node: &Node) -> Result<Settings, Fault> {
+async fn settings(node: &Node) -> Result<Settings, EngineError> {
     let (mut memory, mut persistence) = (cmd("INFO"), cmd("INFO"));
     let asked = [&*memory.arg("memory"), persistence.arg("persistence")];
     let [memory, persistence] = node.ask(asked).await?.map(|said| text(&said));
@@ -82,7 +85,7 @@ pub(super) fn said<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Why a Sentinel is of no use, and which server is.
-pub(super) async fn sentinel(node: &Node) -> Fault {
+pub(super) async fn sentinel(node: &Node) -> EngineError {
     let mut masters = cmd("SENTINEL");
     let masters =
         node.ask([masters.arg("MASTERS")]).await.and_then(|[masters]| named(node, masters));
@@ -92,11 +95,11 @@ pub(super) async fn sentinel(node: &Node) -> Fault {
         }
         _ => "use that of its master".to_owned(),
     };
-    Fault::refused(format!("{}: this is the address of a Sentinel; {instead}", node.address))
+    EngineError::refused(format!("{}: this is the address of a Sentinel; {instead}", node.address))
 }
 
 /// The addresses of masters, with their names.
-fn named(node: &Node, masters: Value) -> Result<Vec<String>, Fault> {
+fn named(node: &Node, masters: Value) -> Result<Vec<String>, EngineError> {
     let Value::Array(masters) = masters else { return Err(garbled()) };
     let named = masters.iter().map(|master| {
         let Value::Array(words) = master else { return Err(garbled()) };

@@ -17,9 +17,11 @@ impl Script {
         Self { text, hash }
     }
 
-    /// To be given its arguments.
+    /// To be given its arguments, after the generation of the queue.
     pub(super) fn on(&self, shard: &Shard) -> Cmd {
-        self.with(&shard.keys)
+        let mut command = self.with(&shard.keys);
+        command.arg(shard.queue.generation);
+        command
     }
 
     pub(super) fn with(&self, keys: &[String]) -> Cmd {
@@ -40,6 +42,9 @@ impl Script {
 pub(super) struct Scripts {
     pub(super) list: Script,
     pub(super) open: Script,
+    pub(super) record: Script,
+    pub(super) floor: Script,
+    pub(super) drop: Script,
     pub(super) check: Script,
     pub(super) add: Script,
     pub(super) claim: Script,
@@ -65,18 +70,39 @@ const EVEN_IF_FULL: &str = "#!lua flags=allow-oom";
 const UNLESS_FULL: &str = "#!lua";
 
 impl Scripts {
+    /// Answers a digit for each row of ARGV: whether it can be read.
+    #[cfg(test)]
+    pub(super) fn reads(&self) -> Script {
+        let (shard, rows) = (include_str!("lua/shard.lua"), include_str!("lua/rows.lua"));
+        let text = "local answers = {} for i = 2, #ARGV do answers[i - 1] = unpacked(ARGV[i]) and 1 or 0 end \
+                    return table.concat(answers)";
+        Script::new(&[shard, rows, text])
+    }
+
     /// `clock` is a function `now` in Lua.
     pub(super) fn new(clock: &str) -> Self {
         let shard = include_str!("lua/shard.lua");
         let rows = include_str!("lua/rows.lua");
-        let verb = |text| Script::new(&[EVEN_IF_FULL, clock, shard, rows, text]);
-        let look = |text| Script::new(&[clock, shard, text]);
+        let alive = include_str!("lua/alive.lua");
+        let verb = |text| Script::new(&[EVEN_IF_FULL, alive, clock, shard, rows, text]);
+        let look = |text| Script::new(&[alive, clock, shard, text]);
+        // These work on whatever is there.
         let touch = |text| Script::new(&[EVEN_IF_FULL, clock, shard, text]);
         Self {
             list: Script::new(&[EVEN_IF_FULL, include_str!("lua/list.lua")]),
             open: Script::new(&[EVEN_IF_FULL, include_str!("lua/open.lua")]),
+            record: Script::new(&[EVEN_IF_FULL, include_str!("lua/record.lua")]),
+            floor: Script::new(&[EVEN_IF_FULL, include_str!("lua/floor.lua")]),
+            drop: touch(include_str!("lua/drop.lua")),
             check: touch(include_str!("lua/check.lua")),
-            add: Script::new(&[UNLESS_FULL, clock, shard, rows, include_str!("lua/add.lua")]),
+            add: Script::new(&[
+                UNLESS_FULL,
+                alive,
+                clock,
+                shard,
+                rows,
+                include_str!("lua/add.lua"),
+            ]),
             claim: verb(include_str!("lua/claim.lua")),
             peek: look(include_str!("lua/peek.lua")),
             finish: verb(include_str!("lua/finish.lua")),
@@ -88,7 +114,7 @@ impl Scripts {
             parked: look(include_str!("lua/parked.lua")),
             counts: look(include_str!("lua/counts.lua")),
             repair: verb(include_str!("lua/repair.lua")),
-            wake: touch("wake()"),
+            wake: Script::new(&[EVEN_IF_FULL, alive, clock, shard, "wake()"]),
         }
     }
 }

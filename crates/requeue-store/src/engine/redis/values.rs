@@ -5,12 +5,14 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::faults::garbled;
-use crate::add::{Add, Added, Cancelled, Merge, Priority};
+use crate::engine::damage::{Damage, Damaged, bad, bad_worker, priority, worker};
+use crate::engine::row::{Row, Run};
+use crate::engine::time::{Micros, micros, until};
 use crate::engine::{Ask, Asked, Claimed, Delay, End, Failing, HandOut, How, Place};
-use crate::error::Fault;
-use crate::inspect::{Counts, State};
-use crate::row::{Row, Run};
-use crate::time::micros;
+use crate::types::add::{Add, Added, Cancelled, Merge};
+use crate::types::error::EngineError;
+use crate::types::inspect::{Counts, Entry, State};
+use crate::types::key::Key;
 
 /// Of `most`, when nothing parks a key by itself.
 const NEVER_PARKED: u64 = 1 << 33;
@@ -76,7 +78,7 @@ pub(super) fn expired(failing: &Failing) -> String {
 pub(super) struct Values(std::vec::IntoIter<Value>);
 
 impl Values {
-    pub(super) fn of(value: Value) -> Result<Self, Fault> {
+    pub(super) fn of(value: Value) -> Result<Self, EngineError> {
         match value {
             Value::Array(values) => Ok(Self(values.into_iter())),
             _ => Err(garbled()),
@@ -87,21 +89,21 @@ impl Values {
         self.0.len() == 0
     }
 
-    pub(super) fn value(&mut self) -> Result<Value, Fault> {
+    pub(super) fn value(&mut self) -> Result<Value, EngineError> {
         self.0.next().ok_or_else(garbled)
     }
 
-    pub(super) fn bytes(&mut self) -> Result<Vec<u8>, Fault> {
+    pub(super) fn bytes(&mut self) -> Result<Vec<u8>, EngineError> {
         bytes(self.value()?)
     }
 
-    pub(super) fn number<T: TryFrom<i64>>(&mut self) -> Result<T, Fault> {
+    pub(super) fn number<T: TryFrom<i64>>(&mut self) -> Result<T, EngineError> {
         number(self.value()?).and_then(|number| number.try_into().map_err(|_| garbled()))
     }
 
     /// How long it is until the next key, -1 for never, and less if the shard is damaged; then it is
     /// not known.
-    pub(super) fn next_or_damage(&mut self) -> Result<(Option<Duration>, Health), Fault> {
+    pub(super) fn next_or_damage(&mut self) -> Result<(Option<Duration>, Health), EngineError> {
         let number = self.number::<i64>()?;
         let dropped = u64::try_from(-2 - number);
         let next = u64::try_from(number).ok().map(Duration::from_micros);
@@ -109,14 +111,14 @@ impl Values {
     }
 }
 
-fn bytes(value: Value) -> Result<Vec<u8>, Fault> {
+fn bytes(value: Value) -> Result<Vec<u8>, EngineError> {
     match value {
         Value::BulkString(bytes) => Ok(bytes),
         _ => Err(garbled()),
     }
 }
 
-pub(super) fn number(value: Value) -> Result<i64, Fault> {
+pub(super) fn number(value: Value) -> Result<i64, EngineError> {
     match value {
         Value::Int(number) => Ok(number),
         Value::BulkString(bytes) => {
@@ -128,14 +130,17 @@ pub(super) fn number(value: Value) -> Result<i64, Fault> {
 }
 
 /// A digit for each.
-pub(super) fn digits(value: Value, count: usize) -> Result<Vec<u8>, Fault> {
+pub(super) fn digits(value: Value, count: usize) -> Result<Vec<u8>, EngineError> {
     let digits = bytes(value)?;
     if digits.len() == count { Ok(digits) } else { Err(garbled()) }
 }
 
-pub(super) fn added(digit: u8) -> Result<Added, Fault> {
+/// The answer for a key whose row could not be read, and was not set aside yet: it is new.
+pub(super) const REPLACED: u8 = b'7';
+
+pub(super) fn added(digit: u8) -> Result<Added, EngineError> {
     Ok(match digit {
-        b'0' => Added::New,
+        b'0' | REPLACED => Added::New,
         b'1' => Added::Coalesced,
         b'2' => Added::Dirty,
         b'3' => Added::Held,
@@ -145,14 +150,20 @@ pub(super) fn added(digit: u8) -> Result<Added, Fault> {
     })
 }
 
-/// Four digits for each.
-pub(super) fn cancelled(value: Value, count: usize) -> Result<Vec<Option<Cancelled>>, Fault> {
-    let digits = digits(value, 4 * count)?;
+/// Five digits for each.
+pub(super) fn cancelled(value: Value, count: usize) -> Result<Vec<Option<Cancelled>>, EngineError> {
+    let digits = digits(value, 5 * count)?;
     let cancelled = |digits: &[u8]| {
         let took = |at: usize| digits[at] == b'1';
-        Cancelled { ready: took(0), dirty: took(1), waiting: took(2), parked: took(3) }
+        Cancelled {
+            ready: took(0),
+            dirty: took(1),
+            waiting: took(2),
+            parked: took(3),
+            damaged: took(4),
+        }
     };
-    Ok(digits.chunks_exact(4).map(|digits| Some(cancelled(digits))).collect())
+    Ok(digits.chunks_exact(5).map(|digits| Some(cancelled(digits))).collect())
 }
 
 /// As cancel.lua has states.
@@ -163,26 +174,40 @@ pub(super) const fn name_of(state: Option<State>) -> &'static str {
         Some(State::Waiting) => "waiting",
         Some(State::Processing) => "processing",
         Some(State::Parked) => "parked",
+        Some(State::Damaged) => "damaged",
     }
 }
 
 /// What claim.lua answers. Epochs are the shard's.
-pub(super) fn claimed(value: Value) -> Result<(Claimed, Health), Fault> {
+pub(super) fn claimed(value: Value) -> Result<(Claimed, Health), EngineError> {
     let mut values = Values::of(value)?;
     let (next, health) = values.next_or_damage()?;
+    let damaged = set_aside(values.value()?)?;
     let mut items = Vec::with_capacity(values.0.len() / 2);
     while !values.is_empty() {
         let (key, said) = (values.bytes()?.into(), values.bytes()?);
         let mut fields = Fields(&said);
-        items.push(HandOut {
-            key,
-            epoch: fields.number()?,
-            asked: fields.asked()?,
-            failures: fields.small()?,
-            queued: Duration::from_micros(fields.number()?.try_into().map_err(|_| garbled())?),
-        });
+        let mut read = || {
+            let (epoch, asked) = (fields.time("epoch")?, fields.asked("priority")?);
+            Ok((epoch, asked, fields.small()?, fields.time("queued")?))
+        };
+        let (epoch, asked, failures, queued) = read().map_err(|_: Damage| garbled())?;
+        let queued = until(0, queued);
+        items.push(HandOut { key, epoch, asked, failures, queued });
     }
-    Ok((Claimed { items, next }, health))
+    Ok((Claimed { items, next, damaged }, health))
+}
+
+/// Keys that were set aside, each with the reason.
+pub(super) fn set_aside(value: Value) -> Result<Vec<Damaged>, EngineError> {
+    let mut values = Values::of(value)?;
+    let mut aside = Vec::new();
+    while !values.is_empty() {
+        let key = values.bytes()?.into();
+        let said = String::from_utf8_lossy(&values.bytes()?).into_owned();
+        aside.push(Damaged { key, damage: Damage::new(said) });
+    }
+    Ok(aside)
 }
 
 /// Whether a shard has all of its keys, as far as its own counts say.
@@ -193,26 +218,66 @@ pub(super) enum Health {
     Damaged(u64),
 }
 
+/// A row that rows.lua has packed, and what is shown of its key.
+pub(super) fn seen(key: Key, packed: &[u8], epoch: impl Fn(i64) -> i64, now: Micros) -> Entry {
+    match row(packed, epoch) {
+        Ok(row) => row.seen(key, now),
+        Err(damage) => Damaged { key, damage }.seen(),
+    }
+}
+
+/// The size of a row that is pending.
+const PENDING: usize = 25;
+/// The size of a row in flight, without the name of its worker.
+const RUNNING: usize = PENDING + 34;
+/// How much longer a row is that has failed, without its error.
+const FAILED: usize = 25;
+
 /// What rows.lua has packed: a part for what is pending; and perhaps one for the hand-out, and one for
-/// failures, with the error. `epoch` makes the queue's of the shard's.
-pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, Fault> {
+/// failures, with the error. `epoch` makes the queue's of the shard's. rows.lua has the same rules.
+pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, Damage> {
+    let size = packed.len();
+    // The length of the worker's name is the last byte before it.
+    let running = RUNNING + usize::from(packed.get(RUNNING - 1).copied().unwrap_or(0));
+    if size != PENDING && size != running && size < running + FAILED {
+        return Err(Damage::new(format!("the row has {size} bytes")));
+    }
     let mut fields = Fields(packed);
-    let mut row = Row { at: some(fields.number()?), since: fields.number()?, ..Row::default() };
-    row.asked = fields.asked()?;
-    if fields.0.is_empty() {
-        return Ok(row);
+    let mut row =
+        Row { at: some(fields.time("at")?), since: fields.time("since")?, ..Row::default() };
+    row.asked = fields.asked("priority")?;
+    if size > PENDING {
+        let number = fields.time("epoch")?;
+        let (lease_until, since) = (fields.time("lease_until")?, fields.time("run_since")?);
+        let asked = fields.asked("run_priority")?;
+        row.run =
+            some(number).map(|number| Run { epoch: epoch(number), lease_until, since, asked });
+        row.worker = worker(fields.name()?)?;
+        if row.worker.is_some() && row.run.is_none() {
+            return Err(bad_worker());
+        }
     }
-    let (number, lease_until, since) = (fields.number()?, fields.number()?, fields.number()?);
-    let asked = fields.asked()?;
-    row.run = some(number).map(|number| Run { epoch: epoch(number), lease_until, since, asked });
-    if fields.0.is_empty() {
-        return Ok(row);
+    if size > running {
+        (row.failures, row.steps) = (fields.small()?, fields.small()?);
+        (row.until, row.not_before) = (fields.time("backing_off")?, fields.time("not_before")?);
+        row.parked = match fields.bytes()? {
+            [0] => false,
+            [1] => true,
+            [other] => return Err(bad("parked", Some(i8::from_be_bytes([other]).into()))),
+        };
+        row.error = (row.failures > 0).then(|| String::from_utf8_lossy(fields.0).into_owned());
     }
-    (row.failures, row.steps) = (fields.small()?, fields.small()?);
-    (row.until, row.not_before) = (fields.number()?, fields.number()?);
-    row.parked = fields.bytes()? == [1];
-    row.error = (row.failures > 0).then(|| String::from_utf8_lossy(fields.0).into_owned());
-    Ok(row)
+    let has_run = row.at.is_some() || row.run.is_some();
+    match (row.parked, has_run) {
+        (true, true) => Err(Damage::new("it is parked and has a run")),
+        (false, false) => Err(Damage::new("it has no state")),
+        _ => Ok(row),
+    }
+}
+
+/// A row as it is stored.
+pub(crate) fn read_row(packed: &[u8]) -> Result<Row, Damage> {
+    row(packed, |epoch| epoch)
 }
 
 /// Nothing is 0 there.
@@ -220,33 +285,54 @@ fn some(number: i64) -> Option<i64> {
     Some(number).filter(|&number| number > 0)
 }
 
-/// What is left of a row.
+fn too_short() -> Damage {
+    Damage::new("it is too short")
+}
+
+/// What is left of a row, or of an answer.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
-    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
-        let (bytes, rest) = self.0.split_first_chunk().ok_or_else(garbled)?;
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Damage> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or_else(too_short)?;
         self.0 = rest;
         Ok(*bytes)
     }
 
-    /// A whole one, for all that Lua has.
-    fn number(&mut self) -> Result<i64, Fault> {
-        Ok(f64::from_be_bytes(self.bytes()?) as i64)
+    /// A whole number of microseconds, or an epoch: as far as a double counts.
+    fn time(&mut self, name: &str) -> Result<i64, Damage> {
+        let time = f64::from_be_bytes(self.bytes()?);
+        if (0.0..=LATEST).contains(&time) && time.fract() == 0.0 {
+            // It is a whole number that an `i64` has.
+            Ok(time as i64)
+        } else {
+            Err(Damage::new(format!("{name} is {time:?}")))
+        }
     }
 
-    fn small(&mut self) -> Result<u32, Fault> {
+    /// The name of a worker, after its length.
+    fn name(&mut self) -> Result<&[u8], Damage> {
+        let [length] = self.bytes()?;
+        let (name, rest) = self.0.split_at_checked(length.into()).ok_or_else(too_short)?;
+        self.0 = rest;
+        Ok(name)
+    }
+
+    fn small(&mut self) -> Result<u32, Damage> {
         Ok(u32::from_be_bytes(self.bytes()?))
     }
 
-    fn asked(&mut self) -> Result<Asked, Fault> {
+    fn asked(&mut self, name: &str) -> Result<Asked, Damage> {
         let (adds, reasons) = (self.small()?, self.small()?);
-        let priority = Priority::of(i8::from_be_bytes(self.bytes()?).into());
-        Ok(Asked { adds, reasons, priority })
+        let number = i8::from_be_bytes(self.bytes()?).into();
+        Ok(Asked { adds, reasons, priority: priority(name, Some(number))? })
     }
 }
 
-pub(super) fn counts(value: Value) -> Result<Counts, Fault> {
+/// `NEVER` of shard.lua.
+const LATEST: f64 = 9_007_199_254_740_991.0;
+
+pub(super) fn counts(value: Value) -> Result<Counts, EngineError> {
     let mut values = Values::of(value)?;
     Ok(Counts {
         ready: values.number()?,
@@ -254,6 +340,7 @@ pub(super) fn counts(value: Value) -> Result<Counts, Fault> {
         processing: values.number()?,
         dirty: values.number()?,
         parked: values.number()?,
+        damaged: values.number()?,
         oldest_ready: Duration::from_micros(values.number()?),
     })
 }

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::names::Shard;
 use super::nodes::Nodes;
 use super::scripts::Scripts;
-use crate::patience::Patience;
+use crate::engine::retry_delay::RetryDelay;
 
 /// How long a server is waited for, in seconds, before it is asked anew.
 const BLOCKING: u64 = 10;
@@ -80,12 +80,12 @@ impl Waiting {
     async fn take(&self, number: usize, nodes: &Arc<Nodes>, scripts: &Scripts, shard: &Shard) {
         let mut wanted = self.wanted.subscribe();
         let mut connection = None;
-        let mut patience = Patience::new();
+        let mut delay = RetryDelay::new();
         // It is not closed: its sender is here.
         while wanted.wait_for(|&wanted| wanted).await.is_ok() {
             match self.token(&mut connection, nodes, shard).await {
                 Ok(token) => {
-                    patience = Patience::new();
+                    delay = RetryDelay::new();
                     if !token {
                         continue;
                     }
@@ -101,7 +101,7 @@ impl Waiting {
                 Err(error) => {
                     tracing::debug!(error, "no messages that a key is there: it is polled");
                     connection = None;
-                    sleep(patience.wait()).await;
+                    sleep(delay.wait()).await;
                 }
             }
         }

@@ -8,35 +8,27 @@ use redis::Value;
 use super::names::Shard;
 use super::values::{self, Values};
 use super::{Redis, epoch_of};
+use crate::engine::time::Micros;
 use crate::engine::{Cursor, Place, Walked};
-use crate::error::Fault;
-use crate::inspect::{Counts, Entry, State};
-use crate::key::Key;
-use crate::row::Row;
-use crate::time::Micros;
+use crate::types::error::EngineError;
+use crate::types::inspect::{Counts, Entry, State};
+use crate::types::key::Key;
 
 /// How many parked keys are asked for at once.
 const STEP: usize = 500;
 
 impl Redis {
-    pub(super) async fn counted(&self, queue: &Place) -> Result<Counts, Fault> {
+    pub(super) async fn counted(&self, queue: &Place) -> Result<Counts, EngineError> {
         let shards = self.shards_of(queue)?;
         let commands: Vec<_> = shards.iter().map(|shard| self.scripts.counts.on(shard)).collect();
         let ran = shards.iter().zip(&commands).map(async |(shard, command)| {
             let answer = self.run(shard, &self.scripts.counts, command).await?;
             values::counts(answer)
         });
-        join_all(ran).await.into_iter().try_fold(Counts::default(), |all, counts| {
-            let counts = counts?;
-            Ok(Counts {
-                ready: all.ready + counts.ready,
-                waiting: all.waiting + counts.waiting,
-                processing: all.processing + counts.processing,
-                dirty: all.dirty + counts.dirty,
-                parked: all.parked + counts.parked,
-                oldest_ready: all.oldest_ready.max(counts.oldest_ready),
-            })
-        })
+        join_all(ran)
+            .await
+            .into_iter()
+            .try_fold(Counts::default(), |all, counts| Ok(sum(all, counts?)))
     }
 
     pub(super) async fn paged(
@@ -45,7 +37,7 @@ impl Redis {
         state: Option<State>,
         after: Option<&Key>,
         limit: usize,
-    ) -> Result<Vec<Entry>, Fault> {
+    ) -> Result<Vec<Entry>, EngineError> {
         let shards = self.shards_of(queue)?;
         let mut found = BTreeMap::new();
         for number in 0..shards.len() {
@@ -66,7 +58,7 @@ impl Redis {
         state: Option<State>,
         from: Option<Cursor>,
         limit: usize,
-    ) -> Result<Walked, Fault> {
+    ) -> Result<Walked, EngineError> {
         let shards = self.shards_of(queue)?;
         let is_parked = state == Some(State::Parked);
         let begin = if is_parked { b"-".to_vec() } else { b"0".to_vec() };
@@ -90,9 +82,9 @@ impl Redis {
             let (at, now, found) = self.scan(shard, state, &at).await?;
             let mut keys = Vec::with_capacity(found.len());
             for (key, packed) in found {
-                let row = values::row(&packed, |epoch| epoch)?;
-                if state.is_none_or(|state| row.state(now) == state) {
-                    keys.push(key);
+                let entry = values::seen(key, &packed, |epoch| epoch, now);
+                if state.is_none_or(|state| entry.state == state) {
+                    keys.push(entry.key);
                 }
             }
             // A scan may meet a key twice.
@@ -115,7 +107,7 @@ impl Redis {
         shard: &Shard,
         state: Option<State>,
         cursor: &[u8],
-    ) -> Result<(Vec<u8>, Micros, Vec<(Key, Vec<u8>)>), Fault> {
+    ) -> Result<(Vec<u8>, Micros, Vec<(Key, Vec<u8>)>), EngineError> {
         let which = if state == Some(State::Processing) { "leases" } else { "all" };
         let mut command = self.scripts.walk.on(shard);
         command.arg(which).arg(cursor);
@@ -139,16 +131,19 @@ impl Redis {
         after: Option<&Key>,
         limit: usize,
         found: &mut BTreeMap<Key, Entry>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), EngineError> {
         let mut cursor = b"0".to_vec();
         loop {
             let (next, now, keys) = self.scan(&shards[number], state, &cursor).await?;
             cursor = next;
             for (key, packed) in keys {
-                let row = values::row(&packed, |epoch| epoch_of(epoch, number, shards.len()))?;
-                let wanted = state.is_none_or(|state| row.state(now) == state);
-                if wanted && after.is_none_or(|after| key > *after) {
-                    put(found, key, &row, now, limit);
+                if after.is_some_and(|after| key <= *after) || is_beyond(found, &key, limit) {
+                    continue;
+                }
+                let epoch = |epoch| epoch_of(epoch, number, shards.len());
+                let entry = values::seen(key, &packed, epoch, now);
+                if state.is_none_or(|state| entry.state == state) {
+                    put(found, entry, limit);
                 }
             }
             if cursor == b"0" {
@@ -165,7 +160,7 @@ impl Redis {
         after: Option<&Key>,
         limit: usize,
         found: &mut BTreeMap<Key, Entry>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), EngineError> {
         let mut from = after.map_or_else(|| b"-".to_vec(), |key| behind(key));
         let mut left = limit;
         loop {
@@ -182,8 +177,14 @@ impl Redis {
                 met += 1;
                 // Somebody may have removed the rows.
                 if let Value::BulkString(packed) = parked.value()? {
-                    let row = values::row(&packed, |epoch| epoch_of(epoch, number, shards.len()))?;
-                    put(found, key, &row, now, limit);
+                    let epoch = |epoch| epoch_of(epoch, number, shards.len());
+                    let entry = values::seen(key, &packed, epoch, now);
+                    if entry.state != State::Parked {
+                        continue;
+                    }
+                    if !is_beyond(found, &entry.key, limit) {
+                        put(found, entry, limit);
+                    }
                     left -= 1;
                 }
             }
@@ -194,17 +195,31 @@ impl Redis {
     }
 }
 
+pub(super) fn sum(one: Counts, other: Counts) -> Counts {
+    Counts {
+        ready: one.ready + other.ready,
+        waiting: one.waiting + other.waiting,
+        processing: one.processing + other.processing,
+        dirty: one.dirty + other.dirty,
+        parked: one.parked + other.parked,
+        damaged: one.damaged + other.damaged,
+        oldest_ready: one.oldest_ready.max(other.oldest_ready),
+    }
+}
+
 /// What ZRANGEBYLEX takes for the keys after this one.
 fn behind(key: &[u8]) -> Vec<u8> {
     [b"(", key].concat()
 }
 
+/// Returns true if there are `limit` keys before this one.
+fn is_beyond(found: &BTreeMap<Key, Entry>, key: &Key, limit: usize) -> bool {
+    found.len() >= limit && found.last_key_value().is_none_or(|(last, _)| *key > *last)
+}
+
 /// Of more than `limit`, the first stay.
-fn put(found: &mut BTreeMap<Key, Entry>, key: Key, row: &Row, now: Micros, limit: usize) {
-    if found.len() >= limit && found.last_key_value().is_none_or(|(last, _)| key > *last) {
-        return;
-    }
-    found.insert(key.clone(), row.seen(key, now));
+fn put(found: &mut BTreeMap<Key, Entry>, entry: Entry, limit: usize) {
+    found.insert(entry.key.clone(), entry);
     if found.len() > limit {
         found.pop_last();
     }

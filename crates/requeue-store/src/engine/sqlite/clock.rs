@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use rusqlite::{Connection, OptionalExtension, Result, params};
 
-use crate::time::Micros;
+use crate::engine::time::Micros;
 
 /// How much of the time before a start may be forgotten at it.
 const FORGOTTEN: Micros = 1_000_000;

@@ -18,13 +18,16 @@ use tokio::time::{Instant, sleep};
 
 use self::clock::Clock;
 use self::thread::{Thread, Work};
-use crate::add::{Added, Cancelled};
 use crate::engine::{
-    Answer, Ask, BoxFuture, Claim, Claimed, End, Engine, Place, Renewed, Settings,
+    Answer, Ask, BoxFuture, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings,
 };
-use crate::error::{Fault, Kind};
-use crate::inspect::{Counts, Entry, QueueInfo, State};
-use crate::key::Key;
+use crate::types::add::{Added, Cancelled};
+use crate::types::error::{EngineError, Kind};
+use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::key::Key;
+
+/// How many keys of a dropped queue one transaction removes.
+const SWEPT: usize = 10_000;
 
 /// What survives when the power goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -45,11 +48,11 @@ pub(crate) struct Sqlite {
 }
 
 impl Sqlite {
-    pub(crate) fn open(path: &Path, synchronous: Synchronous) -> Result<Self, Fault> {
+    pub(crate) fn open(path: &Path, synchronous: Synchronous) -> Result<Self, EngineError> {
         Self::open_with(path, synchronous, clock::of_machine())
     }
 
-    fn open_with(path: &Path, synchronous: Synchronous, clock: Clock) -> Result<Self, Fault> {
+    fn open_with(path: &Path, synchronous: Synchronous, clock: Clock) -> Result<Self, EngineError> {
         let (thread, reader) = Thread::start(path, synchronous, clock)?;
         Ok(Self { thread, reader, wakes: Mutex::default() })
     }
@@ -68,7 +71,7 @@ impl Sqlite {
         &self,
         queue: &Place,
         work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, Fault> {
+    ) -> Result<T, EngineError> {
         let done = self.change(queue, work).await?;
         self.wake(queue);
         Ok(done)
@@ -82,23 +85,57 @@ impl Sqlite {
         &self,
         queue: &Place,
         work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, Fault> {
+    ) -> Result<T, EngineError> {
         let place = queue.clone();
-        self.thread.call(move |at| work(at, place)).await
+        self.thread
+            .call(move |at| unless_dropped(at, place, work))
+            .await?
+            .ok_or_else(|| gone(queue))
     }
 
     async fn look<T: Send + 'static>(
         &self,
         queue: &Place,
         work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, Fault> {
+    ) -> Result<T, EngineError> {
         let place = queue.clone();
-        self.reader().call(move |at| work(at, place)).await
+        let found = self.reader().call(move |at| unless_dropped(at, place, work)).await?;
+        found.ok_or_else(|| gone(queue))
+    }
+
+    /// Removes the keys of dropped queues, by transactions that hold nobody up for long.
+    async fn sweep(&self) -> Result<(), EngineError> {
+        // Where nothing is left, as nearly always, there is nothing to write.
+        while let Some(queue) = self.reader().call(|at| at.left_over()).await? {
+            let queue = &queue;
+            let sweep = || {
+                let queue = queue.clone();
+                self.thread.call(move |at| at.sweep(&queue, SWEPT))
+            };
+            if patiently(move || Box::pin(sweep())).await? == 0 {
+                // Another process was quicker, or the number is of a type that it is not compared by.
+                break;
+            }
+        }
+        Ok(())
     }
 }
 
+/// Does `work`, if the queue is there.
+fn unless_dropped<T>(
+    at: &Work<'_>,
+    queue: Place,
+    work: impl FnOnce(&Work<'_>, Place) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Option<T>> {
+    if at.has(&queue)? { work(at, queue).map(Some) } else { Ok(None) }
+}
+
+fn gone(queue: &Place) -> EngineError {
+    EngineError::dropped(&queue.name)
+}
+
 /// Tries again what fails for now, such as while another process has the file locked.
-async fn patiently<'a, T>(attempt: impl Fn() -> Answer<'a, T>) -> Result<T, Fault> {
+async fn patiently<'a, T>(attempt: impl Fn() -> Answer<'a, T>) -> Result<T, EngineError> {
     let since = Instant::now();
     loop {
         match attempt().await {
@@ -112,7 +149,11 @@ async fn patiently<'a, T>(attempt: impl Fn() -> Answer<'a, T>) -> Result<T, Faul
 
 impl Engine for Sqlite {
     fn migrate(&self) -> Answer<'_, ()> {
-        Box::pin(patiently(|| Box::pin(self.thread.migrate())))
+        Box::pin(async {
+            patiently(|| Box::pin(self.thread.migrate())).await?;
+            // Somebody who dropped a queue may have been killed.
+            self.sweep().await
+        })
     }
 
     fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place> {
@@ -131,6 +172,25 @@ impl Engine for Sqlite {
             self.reader().call(move |at| at.find(&name)).await
         };
         Box::pin(patiently(move || Box::pin(find())))
+    }
+
+    fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped> {
+        let attempt = move || async move {
+            self.thread.check().await?;
+            let name = name.to_owned();
+            self.thread.call(move |at| at.drop_queue(&name, keys_too)).await
+        };
+        Box::pin(async move {
+            let (dropped, id) = patiently(move || Box::pin(attempt())).await?;
+            if matches!(dropped, Dropped::Yes(_)) {
+                self.sender(id).send_modify(|wakes| *wakes += 1);
+                if let Err(fault) = self.sweep().await {
+                    let error = fault.source;
+                    tracing::warn!(%error, "the rows of a dropped queue are removed later");
+                }
+            }
+            Ok(dropped)
+        })
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
@@ -153,8 +213,12 @@ impl Engine for Sqlite {
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>> {
         Box::pin(async move {
             let place = queue.clone();
-            let added = self.thread.call_growing(move |at| at.add(&place, &asks)).await?;
+            let add =
+                move |at: &Work<'_>| unless_dropped(at, place, |at, queue| at.add(&queue, &asks));
+            let (added, replaced) =
+                self.thread.call_growing(add).await?.ok_or_else(|| gone(queue))?;
             self.wake(queue);
+            replaced.iter().for_each(|damaged| damaged.report_replaced(&queue.name));
             Ok(added)
         })
     }

@@ -67,7 +67,7 @@ impl Reserve {
     }
 
     fn fill(&self, mut missing: u64) -> io::Result<()> {
-        let mut file = File::options().append(true).create(true).open(&self.reserve)?;
+        let mut file = self.open()?;
         // Some file systems store zeros, or what is in a file twice, in no space.
         let mut part = vec![0; 64 << 10];
         while missing > 0 {
@@ -77,6 +77,27 @@ impl Reserve {
             missing -= length;
         }
         Ok(())
+    }
+
+    /// With the mode of the queue's file: whoever may write to the one may write to the other. A link
+    /// that another user has put in its place is not followed.
+    fn open(&self) -> io::Result<File> {
+        let mut options = File::options();
+        options.append(true).create(true);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+
+            let no_follow = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+            let reserve = options.mode(0o600).custom_flags(no_follow).open(&self.reserve)?;
+            if reserve.metadata()?.len() == 0 {
+                let mode = fs::metadata(&self.file)?.permissions().mode() & 0o666;
+                reserve.set_permissions(fs::Permissions::from_mode(mode))?;
+            }
+            Ok(reserve)
+        }
+        #[cfg(not(unix))]
+        options.open(&self.reserve)
     }
 
     /// The disk is full: the file is not to grow.

@@ -1,11 +1,12 @@
 -- Version 1.
 create table queues (
-    id integer primary key,
+    -- Never used again after the queue was dropped: a process may still have it open.
+    id integer primary key autoincrement,
     name text not null unique,
     -- 0: an add takes the place of a delayed one; 1: and nothing runs before a backoff has passed.
-    early_add integer not null,
+    early_add integer not null check (early_add in (0, 1)),
     -- What an add does to a parked key: 0 revives it, 1 keeps it parked.
-    parked_add integer not null
+    parked_add integer not null check (parked_add in (0, 1))
 ) strict;
 
 -- The last epoch. The next one is greater, and at least the time in microseconds since 1970, so that
@@ -26,7 +27,7 @@ create table clock (
 create table keys (
     queue integer not null,
     key blob not null,
-    -- 0: ready or waiting; 1: with a worker; 2: parked.
+    -- 0: ready or waiting; 1: with a worker; 2: parked; 3: set aside, as `error` says.
     state integer not null,
     -- When the run that is pending is due.
     at integer,
@@ -46,6 +47,10 @@ create table keys (
     not_before integer not null,
     since integer not null,
     error text,
+    -- Of one with a worker: the name of that.
+    worker text,
+    -- Others may write rows without this check: see `damage.rs`, which has the same rules.
+    constraint readable check (state = 3 or {readable}),
     primary key (queue, key)
 ) strict, without rowid;
 

@@ -1,5 +1,6 @@
 //! Of the file, and of its verbs.
 
+mod damaged;
 mod file;
 
 use std::sync::Arc;
@@ -11,11 +12,12 @@ use tempfile::TempDir;
 use super::clock::Reading;
 use super::thread::LONGEST_LOG;
 use super::*;
-use crate::add::{EarlyAdd, ParkedAdd};
-use crate::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
 use crate::engine::BoxFuture;
-use crate::error::{ConnectErrorKind, chain};
+use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
+use crate::tests::dropping::check_drops;
 use crate::tests::polled;
+use crate::types::add::{EarlyAdd, ParkedAdd};
+use crate::types::error::{ConnectErrorKind, chain};
 
 struct Fixture {
     engine: Arc<Sqlite>,
@@ -87,6 +89,38 @@ async fn a_store_lists_its_queues() {
 async fn many_keys_are_changed_at_once() {
     let dir = tempfile::tempdir().expect("a directory");
     check_bulk(&store(&at(&dir)).await, "q").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_queue_is_gone_for_all_who_have_it_open() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (one, other) = (store(&at(&dir)).await, store(&at(&dir)).await);
+    check_drops(&one, &other, "drop").await;
+    // Nothing is left of them, and of no other.
+    let connection = rusqlite::Connection::open(at(&dir)).expect("it opens");
+    let left = "select (select count(*) from keys), (select count(*) from queues)";
+    let left = connection.query_row(left, [], |row| Ok((row.get(0)?, row.get(1)?)));
+    assert_eq!(left.expect("counted"), (0, 0));
+}
+
+#[tokio::test]
+async fn what_an_interrupted_drop_has_left_is_removed_later() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let opened = store(&at(&dir)).await;
+    for name in ["a", "b", "c", "d"] {
+        let queue = opened.queue(name).open().await.expect("it opens");
+        queue.add_all((0..3).map(|n| n.to_string())).await.expect("added");
+    }
+    let connection = rusqlite::Connection::open(at(&dir)).expect("it opens");
+    connection.execute("delete from queues where name in ('a', 'c')", []).expect("deleted");
+    let left = || {
+        let sql = "select group_concat(queue || ':' || n) from \
+                   (select queue, count(*) as n from keys group by queue)";
+        connection.query_row(sql, [], |row| row.get::<_, String>(0)).expect("counted")
+    };
+    assert_eq!(left(), "1:3,2:3,3:3,4:3");
+    opened.migrate().await.expect("there is nothing else to do");
+    assert_eq!(left(), "2:3,4:3");
 }
 
 fn at(dir: &TempDir) -> std::path::PathBuf {
@@ -184,7 +218,7 @@ async fn a_disk_that_is_full_loses_nothing_that_was_acknowledged() {
             Err(fault) => break fault,
         }
     };
-    assert_eq!(fault.kind, crate::error::Kind::Absent, "{}", fault.source);
+    assert_eq!(fault.kind, crate::types::error::Kind::Absent, "{}", fault.source);
     let counted = fixture.engine.counts(&place).await.expect("counted");
     assert_eq!(counted.ready, u64::from(added));
     limit(1_000_000).await;
@@ -286,7 +320,7 @@ async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing
     let other = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("it opens");
     other.execute_batch("begin immediate").expect("it is free");
     let fault = fixture.engine.add(&place, vec![ask("a")]).await.expect_err("it is taken");
-    assert_eq!(fault.kind, crate::error::Kind::Absent, "{}", fault.source);
+    assert_eq!(fault.kind, crate::types::error::Kind::Absent, "{}", fault.source);
     let said = fault.source.to_string();
     assert!(said.ends_with("q: another process holds the lock on the file"), "{said}");
     other.execute_batch("rollback").expect("it was ours");

@@ -13,8 +13,9 @@ use tokio::sync::oneshot;
 use super::Synchronous;
 use super::clock::{Clock, Time};
 use super::reserve::Reserve;
-use crate::error::{ConnectErrorKind, Fault, Kind, Reason};
-use crate::time::Micros;
+use super::rows::READABLE;
+use crate::engine::time::Micros;
+use crate::types::error::{ConnectErrorKind, EngineError, Kind, Reason};
 
 /// What a file of ours has as its `application_id`: "rque".
 const OURS: i32 = 0x7271_7565;
@@ -38,7 +39,7 @@ const SHORT_PATIENCE: Duration = Duration::from_millis(100);
 const REST: Duration = Duration::from_secs(5);
 
 /// Told whether what it did has been committed.
-type Told = Box<dyn FnOnce(Result<(), Fault>) + Send>;
+type Told = Box<dyn FnOnce(Result<(), EngineError>) + Send>;
 
 /// Does what it is for, in a transaction if there is one. Whether it went well, or what SQLite said,
 /// and whom to tell.
@@ -52,9 +53,9 @@ struct Verb {
 
 enum Job {
     Verb(Verb),
-    Migrate(oneshot::Sender<Result<(), Fault>>),
-    Check(oneshot::Sender<Result<(), Fault>>),
-    Close(oneshot::Sender<Result<(), Fault>>),
+    Migrate(oneshot::Sender<Result<(), EngineError>>),
+    Check(oneshot::Sender<Result<(), EngineError>>),
+    Close(oneshot::Sender<Result<(), EngineError>>),
 }
 
 /// A transaction, and its time.
@@ -79,7 +80,7 @@ impl Thread {
         path: &Path,
         synchronous: Synchronous,
         clock: Clock,
-    ) -> Result<(Self, Option<Self>), Fault> {
+    ) -> Result<(Self, Option<Self>), EngineError> {
         let writer = Server::open(path, TransactionBehavior::Immediate, Arc::clone(&clock))?;
         let has_log = writer.begin(synchronous)?;
         let reader = match has_log {
@@ -98,7 +99,7 @@ impl Thread {
     pub(super) async fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, Fault> {
+    ) -> Result<T, EngineError> {
         self.verb(false, work).await
     }
 
@@ -106,7 +107,7 @@ impl Thread {
     pub(super) async fn call_growing<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, Fault> {
+    ) -> Result<T, EngineError> {
         self.verb(true, work).await
     }
 
@@ -114,7 +115,7 @@ impl Thread {
         &self,
         grows: bool,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, Fault> {
+    ) -> Result<T, EngineError> {
         let (answer, answered) = oneshot::channel();
         let path = Arc::clone(&self.path);
         let run = Box::new(move |at: Option<&Work<'_>>| {
@@ -127,7 +128,7 @@ impl Thread {
             let told: Told = Box::new(move |committed| {
                 let done = committed.and_then(|()| match done {
                     Some(done) => done.map_err(|error| fault(&path, &error)),
-                    None => Err(Fault::absent("nobody waited for it any more")),
+                    None => Err(EngineError::absent("nobody waited for it any more")),
                 });
                 // Whoever asked may have gone.
                 let _ = answer.send(done);
@@ -137,13 +138,13 @@ impl Thread {
         self.ask(Job::Verb(Verb { run, grows }), answered).await
     }
 
-    pub(super) async fn migrate(&self) -> Result<(), Fault> {
+    pub(super) async fn migrate(&self) -> Result<(), EngineError> {
         let (answer, answered) = oneshot::channel();
         self.ask(Job::Migrate(answer), answered).await
     }
 
     /// Whether the file has this version's schema.
-    pub(super) async fn check(&self) -> Result<(), Fault> {
+    pub(super) async fn check(&self) -> Result<(), EngineError> {
         let (answer, answered) = oneshot::channel();
         self.ask(Job::Check(answer), answered).await
     }
@@ -159,11 +160,12 @@ impl Thread {
     async fn ask<T>(
         &self,
         job: Job,
-        answered: oneshot::Receiver<Result<T, Fault>>,
-    ) -> Result<T, Fault> {
-        let closed = || Fault::refused(format!("{}: the store is closed", self.path.display()));
+        answered: oneshot::Receiver<Result<T, EngineError>>,
+    ) -> Result<T, EngineError> {
+        let closed =
+            || EngineError::refused(format!("{}: the store is closed", self.path.display()));
         self.jobs.send(job).map_err(|_| closed())?;
-        answered.await.map_err(|_| Fault::unsure("the thread of the database has ended"))?
+        answered.await.map_err(|_| EngineError::unsure("the thread of the database has ended"))?
     }
 }
 
@@ -179,7 +181,13 @@ struct Server {
 }
 
 impl Server {
-    fn open(path: &Path, behaviour: TransactionBehavior, clock: Clock) -> Result<Self, Fault> {
+    fn open(
+        path: &Path,
+        behaviour: TransactionBehavior,
+        clock: Clock,
+    ) -> Result<Self, EngineError> {
+        #[cfg(unix)]
+        create_private(path);
         let open = || {
             let connection = Connection::open(path)?;
             connection.busy_timeout(PATIENCE)?;
@@ -191,19 +199,19 @@ impl Server {
         Ok(Self { connection, path, behaviour, clock, held_up: None, reserve })
     }
 
-    fn spawn(self) -> Result<Thread, Fault> {
+    fn spawn(self) -> Result<Thread, EngineError> {
         let (jobs, come) = channel();
         let path = self.path.as_path().into();
         std::thread::Builder::new()
             .name("requeue-sqlite".to_owned())
             .spawn(move || self.serve(come))
-            .map_err(Fault::absent)?;
+            .map_err(EngineError::absent)?;
         Ok(Thread { jobs, path })
     }
 
     /// Sets the file up: whether it has a log, so that who reads and who writes are in nobody's way.
     /// One that is not ours is left as it is.
-    fn begin(&self, synchronous: Synchronous) -> Result<bool, Fault> {
+    fn begin(&self, synchronous: Synchronous) -> Result<bool, EngineError> {
         let set_up = || {
             let mut has_log = false;
             let found = self.found()?;
@@ -245,8 +253,8 @@ impl Server {
         }
     }
 
-    fn refuse(&self, why: &str) -> Fault {
-        Fault::refused(format!("{}: {why}", self.path.display()))
+    fn refuse(&self, why: &str) -> EngineError {
+        EngineError::refused(format!("{}: {why}", self.path.display()))
     }
 
     fn serve(mut self, come: Receiver<Job>) {
@@ -339,7 +347,7 @@ impl Server {
         }
         for tell in told {
             // What does not commit has not happened.
-            let absent = |error| Fault { kind: Kind::Absent, ..fault(&self.path, error) };
+            let absent = |error| EngineError { kind: Kind::Absent, ..fault(&self.path, error) };
             tell(committed.as_ref().copied().map_err(absent));
         }
         if is_writer {
@@ -384,19 +392,19 @@ impl Server {
         found(&*self.connection.unchecked_transaction()?)
     }
 
-    fn check(&self) -> Result<(), Fault> {
+    fn check(&self) -> Result<(), EngineError> {
         match self.found().map_err(|error| fault(&self.path, &error))? {
             Found::Ours(VERSION) => Ok(()),
             Found::Ours(version) => {
                 let said = format!("its version is {version}, and this program's {VERSION}");
                 Err(self.refuse(&said))
             }
-            Found::Nothing => Err(self.refuse(crate::error::UNPREPARED)),
+            Found::Nothing => Err(self.refuse(crate::types::error::UNPREPARED)),
             Found::Foreign => Err(self.refuse("it belongs to another program")),
         }
     }
 
-    fn migrate(&mut self) -> Result<(), Fault> {
+    fn migrate(&mut self) -> Result<(), EngineError> {
         // Without a lock, if there is nothing to do.
         if matches!(self.found(), Ok(Found::Ours(_))) {
             return self.check();
@@ -404,7 +412,8 @@ impl Server {
         let migrated = transact(&mut self.connection, self.behaviour, |transaction| {
             // In the transaction: somebody else may have been quicker.
             if found(transaction)? == Found::Nothing {
-                transaction.execute_batch(include_str!("schema.sql"))?;
+                let schema = include_str!("schema.sql").replace("{readable}", READABLE);
+                transaction.execute_batch(&schema)?;
                 transaction.pragma_update(None, "application_id", OURS)?;
                 transaction.pragma_update(None, "user_version", VERSION)?;
             }
@@ -412,6 +421,21 @@ impl Server {
         });
         migrated.map_err(|error| fault(&self.path, &error))?;
         self.check()
+    }
+}
+
+/// Creates the file so that its owner alone can read it; SQLite creates its log and its shared memory
+/// with the same mode. A file that exists is not even opened: closing it would release the locks that
+/// this process has on it.
+#[cfg(unix)]
+fn create_private(path: &Path) {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    let bytes = path.as_os_str().as_encoded_bytes();
+    // These are no paths for SQLite.
+    if !bytes.starts_with(b":") && !bytes.starts_with(b"file:") {
+        // If it fails for another reason than that the file exists, SQLite reports that.
+        let _ = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     }
 }
 
@@ -458,13 +482,13 @@ fn is_short_of_space(error: &rusqlite::Error) -> bool {
 }
 
 /// What does not commit has not happened.
-fn fault(path: &Path, error: &rusqlite::Error) -> Fault {
+fn fault(path: &Path, error: &rusqlite::Error) -> EngineError {
     let path = path.display();
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            Fault::absent(format!("{path}: another process holds the lock on the file"))
+            EngineError::absent(format!("{path}: another process holds the lock on the file"))
         }
-        Some(ErrorCode::DiskFull) => Fault::absent(format!(
+        Some(ErrorCode::DiskFull) => EngineError::absent(format!(
             "{path}: the disk is full; free some space, or have workers take keys out of the queue"
         )),
         Some(
@@ -473,11 +497,11 @@ fn fault(path: &Path, error: &rusqlite::Error) -> Fault {
             | ErrorCode::OperationInterrupted
             | ErrorCode::OperationAborted
             | ErrorCode::CannotOpen,
-        ) => Fault::absent(format!("{path}: {error}")),
+        ) => EngineError::absent(format!("{path}: {error}")),
         Some(ErrorCode::NotADatabase) => {
             let said = format!("{path}: {error}");
             Reason::new(ConnectErrorKind::WrongServer, said).into()
         }
-        _ => Fault::refused(format!("{path}: {error}")),
+        _ => EngineError::refused(format!("{path}: {error}")),
     }
 }

@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
+use rusqlite::types::Value;
 use rusqlite::{OptionalExtension, Result, named_params, params};
 
-use super::rows::{COLUMNS, keep, load, read};
+use super::rows::{COLUMNS, Found, READABLE, keep, load, read, set_aside, time};
 use super::thread::Work;
-use crate::add::{Added, Cancelled, EarlyAdd, ParkedAdd, Priority};
-use crate::engine::{Ask, Claim, Claimed, End, HandOut, Place, Renewed, Settings};
-use crate::inspect::{Counts, Entry, QueueInfo, State};
-use crate::key::Key;
-use crate::row::Row;
-use crate::time::{Micros, after, until};
+use crate::engine::damage::Damaged;
+use crate::engine::row::Row;
+use crate::engine::time::{Micros, after, until};
+use crate::engine::{Ask, Claim, Claimed, Dropped, End, HandOut, Place, Renewed, Settings};
+use crate::types::add::{Added, Cancelled, EarlyAdd, ParkedAdd, Priority};
+use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::key::Key;
 
 /// How many leases that have run out one claim looks after.
 const EXPIRED: usize = 256;
@@ -48,32 +50,104 @@ impl Work<'_> {
         queues.collect()
     }
 
-    pub(super) fn add(&self, queue: &Place, asks: &[Ask]) -> Result<Vec<Added>> {
+    /// Whether the queue was not dropped.
+    pub(super) fn has(&self, queue: &Place) -> Result<bool> {
+        let mut statement =
+            self.connection.prepare_cached("select 1 from queues where id = ?1 limit 1")?;
+        statement.exists([queue.id])
+    }
+
+    /// Drops the queue, but for its keys, which nobody finds any more. With its number.
+    pub(super) fn drop_queue(&self, name: &str, keys_too: bool) -> Result<(Dropped, i64)> {
+        let Some(queue) = self.find(name)? else { return Ok((Dropped::Missing, 0)) };
+        let counts = self.counts(&queue)?;
+        if Dropped::keeps(&counts, keys_too) {
+            return Ok((Dropped::HasKeys(counts), queue.id));
+        }
+        self.connection.execute("delete from queues where id = ?1", [queue.id])?;
+        Ok((Dropped::Yes(counts), queue.id))
+    }
+
+    /// The number of a queue that was dropped and has keys left. In a damaged row, it may be of any type.
+    pub(super) fn left_over(&self) -> Result<Option<Value>> {
+        // One look at the index for each queue.
+        let sql = "with recursive found (queue) as ( \
+                       select min(queue) from keys \
+                       union all \
+                       select (select min(queue) from keys where keys.queue > found.queue) \
+                       from found where found.queue is not null \
+                   ) select queue from found \
+                   where queue is not null and queue not in (select id from queues) limit 1";
+        self.connection.query_row(sql, [], |row| row.get(0)).optional()
+    }
+
+    /// Removes some of the keys of a queue that was dropped. Returns how many.
+    pub(super) fn sweep(&self, queue: &Value, most: usize) -> Result<usize> {
+        let sql = "delete from keys where queue = ?1 and key in \
+                   (select key from keys where queue = ?1 order by key limit ?2)";
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        self.connection.execute(sql, params![queue, most])
+    }
+
+    /// With the damaged rows that adds have replaced and that were not set aside yet.
+    pub(super) fn add(&self, queue: &Place, asks: &[Ask]) -> Result<(Vec<Added>, Vec<Damaged>)> {
+        let mut replaced = Vec::new();
         let add = |ask: &Ask| {
-            let was = load(self.connection, queue.id, &ask.key)?;
+            let was = match load(self.connection, queue.id, &ask.key)? {
+                Some(Err(damage)) => {
+                    if !damage.is_set_aside {
+                        replaced.push(Damaged { key: ask.key.clone(), damage });
+                    }
+                    None
+                }
+                was => was.and_then(std::result::Result::ok),
+            };
             let (row, added) = Row::add(was, ask, queue, self.now);
             if added != Added::Parked {
                 keep(self.connection, queue.id, &ask.key, Some(&row))?;
             }
             Ok(added)
         };
-        asks.iter().map(add).collect()
+        let added: Result<_> = asks.iter().map(add).collect();
+        Ok((added?, replaced))
     }
 
     pub(super) fn claim(&self, queue: &Place, claim: &Claim) -> Result<Claimed> {
-        self.expire(queue, claim)?;
+        let mut damaged = Vec::new();
+        self.expire(queue, claim, &mut damaged)?;
         let mut items = Vec::new();
         let oldest = claim.oldest.min(claim.max);
-        for (key, row) in self.oldest(queue, oldest)? {
+        for (key, row) in self.oldest(queue, oldest, &mut damaged)? {
             items.push(self.hand_out(queue, &key, row, claim.lease)?);
         }
         for priority in Priority::ALL.into_iter().rev() {
-            for (key, row) in self.first(queue, priority, claim.max - items.len())? {
+            for (key, row) in self.first(queue, priority, claim.max - items.len(), &mut damaged)? {
                 items.push(self.hand_out(queue, &key, row, claim.lease)?);
             }
         }
         let next = if items.len() < claim.max { self.next(queue)? } else { None };
-        Ok(Claimed { items, next })
+        Ok(Claimed { items, next, damaged })
+    }
+
+    /// Those that can be read. The others are set aside.
+    fn readable(
+        &self,
+        queue: &Place,
+        found: Vec<Found>,
+        damaged: &mut Vec<Damaged>,
+    ) -> Result<Vec<(Key, Row)>> {
+        let mut readable = Vec::with_capacity(found.len());
+        for mut found in found {
+            match found.row {
+                Ok(row) => readable.push((found.key, row)),
+                Err(damage) => {
+                    found.row = Err(damage.clone());
+                    let aside = set_aside(self.connection, queue.id, self.now, found, damage)?;
+                    damaged.push(aside);
+                }
+            }
+        }
+        Ok(readable)
     }
 
     fn hand_out(&self, queue: &Place, key: &Key, mut row: Row, lease: Duration) -> Result<HandOut> {
@@ -82,13 +156,19 @@ impl Work<'_> {
         let sql = "update epochs set last = max(last + 1, ?1) returning last";
         let mut statement = self.connection.prepare_cached(sql)?;
         let epoch = statement.query_row([self.clock], |row| row.get(0))?;
-        let out = row.claim(key, epoch, lease, self.now);
+        let out = row.claim(key, epoch, &queue.worker, lease, self.now);
         keep(self.connection, queue.id, key, Some(&row))?;
         Ok(out)
     }
 
     /// Keys of a priority that are ready, those first that have been longest.
-    fn first(&self, queue: &Place, priority: Priority, limit: usize) -> Result<Vec<(Key, Row)>> {
+    fn first(
+        &self,
+        queue: &Place,
+        priority: Priority,
+        limit: usize,
+        damaged: &mut Vec<Damaged>,
+    ) -> Result<Vec<(Key, Row)>> {
         if limit == 0 {
             return Ok(Vec::new());
         }
@@ -106,14 +186,19 @@ impl Work<'_> {
             },
             read,
         )?;
-        found.collect()
+        self.readable(queue, found.collect::<Result<_>>()?, damaged)
     }
 
     /// Keys that are ready, those first that have been longest, whatever their priority.
-    fn oldest(&self, queue: &Place, limit: usize) -> Result<Vec<(Key, Row)>> {
+    fn oldest(
+        &self,
+        queue: &Place,
+        limit: usize,
+        damaged: &mut Vec<Damaged>,
+    ) -> Result<Vec<(Key, Row)>> {
         let mut found = Vec::new();
         for priority in Priority::ALL {
-            found.extend(self.first(queue, priority, limit)?);
+            found.extend(self.first(queue, priority, limit, damaged)?);
         }
         found.sort_by_key(|(_, row)| row.at);
         found.truncate(limit);
@@ -121,7 +206,7 @@ impl Work<'_> {
     }
 
     /// Keys whose holders have let their lease run out have failed.
-    fn expire(&self, queue: &Place, claim: &Claim) -> Result<()> {
+    fn expire(&self, queue: &Place, claim: &Claim, damaged: &mut Vec<Damaged>) -> Result<()> {
         let sql = format!(
             "select {COLUMNS} from keys where queue = ?1 and state = 1 and lease_until <= ?2 \
              order by lease_until limit {EXPIRED}"
@@ -129,7 +214,7 @@ impl Work<'_> {
         let mut statement = self.connection.prepare_cached(&sql)?;
         let found: Vec<_> =
             statement.query_map(params![queue.id, self.now], read)?.collect::<Result<_>>()?;
-        for (n, (key, row)) in (1..).zip(found) {
+        for (n, (key, row)) in (1..).zip(self.readable(queue, found, damaged)?) {
             let row = row.expire(claim.expired.nth(n), queue.early_add, self.now);
             keep(self.connection, queue.id, &key, row.as_ref())?;
         }
@@ -143,17 +228,17 @@ impl Work<'_> {
         let sql = "select min(at) from keys where queue = ?1 and state = 0 and priority = ?2";
         let mut due = self.connection.prepare_cached(sql)?;
         for priority in Priority::ALL {
-            sooner(due.query_row(params![queue.id, priority.number()], |row| row.get(0))?);
+            sooner(due.query_row(params![queue.id, priority.number()], |row| time(row, 0))?);
         }
         let sql = "select min(lease_until) from keys where queue = ?1 and state = 1";
         let mut leases = self.connection.prepare_cached(sql)?;
-        sooner(leases.query_row([queue.id], |row| row.get(0))?);
+        sooner(leases.query_row([queue.id], |row| time(row, 0))?);
         Ok(next.map(|at| until(self.now, at)))
     }
 
     pub(super) fn finish(&self, queue: &Place, ends: Vec<End>) -> Result<Vec<bool>> {
         let finish = |End { key, epoch, how }: End| {
-            let row = load(self.connection, queue.id, &key)?;
+            let row = load(self.connection, queue.id, &key)?.and_then(std::result::Result::ok);
             let Some(row) = row.filter(|row| row.is_held(epoch, self.now)) else {
                 return Ok(false);
             };
@@ -170,18 +255,14 @@ impl Work<'_> {
         held: &[(Key, i64)],
         lease: Duration,
     ) -> Result<Vec<Renewed>> {
-        let sql = "update keys set lease_until = :until where queue = :queue and key = :key \
-                   and state = 1 and epoch = :epoch and lease_until > :now";
-        let mut statement = self.connection.prepare_cached(sql)?;
         let renew = |(key, epoch): &(Key, i64)| {
-            let changed = statement.execute(named_params! {
-                ":until": after(self.now, lease),
-                ":queue": queue.id,
-                ":key": &**key,
-                ":epoch": epoch,
-                ":now": self.now,
-            })?;
-            Ok(if changed > 0 { Renewed::Yes } else { Renewed::Lost })
+            let row = load(self.connection, queue.id, key)?.and_then(std::result::Result::ok);
+            let Some(mut row) = row.filter(|row| row.is_held(*epoch, self.now)) else {
+                return Ok(Renewed::Lost);
+            };
+            row.run.iter_mut().for_each(|run| run.lease_until = after(self.now, lease));
+            keep(self.connection, queue.id, key, Some(&row))?;
+            Ok(Renewed::Yes)
         };
         held.iter().map(renew).collect()
     }
@@ -193,7 +274,13 @@ impl Work<'_> {
         only: Option<State>,
     ) -> Result<Vec<Option<Cancelled>>> {
         let cancel = |key: &Key| {
-            let row = load(self.connection, queue.id, key)?;
+            let row = match load(self.connection, queue.id, key)? {
+                Some(Err(_)) if only.is_none_or(|only| only == State::Damaged) => {
+                    keep(self.connection, queue.id, key, None)?;
+                    return Ok(Some(Cancelled { damaged: true, ..Cancelled::default() }));
+                }
+                row => row.and_then(std::result::Result::ok),
+            };
             let fits = |row: &Row| only.is_none_or(|only| row.state(self.now) == only);
             let Some(row) = row.filter(fits) else {
                 return Ok(Some(Cancelled::default()));
@@ -207,7 +294,7 @@ impl Work<'_> {
 
     pub(super) fn revive(&self, queue: &Place, keys: &[Key]) -> Result<Vec<Option<bool>>> {
         let revive = |key: &Key| {
-            let Some(mut row) = load(self.connection, queue.id, key)? else {
+            let Some(Ok(mut row)) = load(self.connection, queue.id, key)? else {
                 return Ok(Some(false));
             };
             let revived = row.revive(self.now);
@@ -221,7 +308,10 @@ impl Work<'_> {
 
     pub(super) fn look_up(&self, queue: &Place, key: Key) -> Result<Option<Entry>> {
         let row = load(self.connection, queue.id, &key)?;
-        Ok(row.map(|row| row.seen(key, self.now)))
+        Ok(row.map(|row| match row {
+            Ok(row) => row.seen(key, self.now),
+            Err(damage) => Damaged { key, damage }.seen(),
+        }))
     }
 
     pub(super) fn page(
@@ -236,22 +326,27 @@ impl Work<'_> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let found =
             statement.query_map(params![queue.id, limit, self.now, after.as_deref()], read)?;
-        found.map(|row| row.map(|(key, row)| row.seen(key, self.now))).collect()
+        found.map(|found| found.map(|found| found.seen(self.now))).collect()
     }
 
     pub(super) fn counts(&self, queue: &Place) -> Result<Counts> {
-        let sql = "select count(*) filter (where state = 0 and at <= :now), \
-                   count(*) filter (where state = 0 and at > :now), \
-                   count(*) filter (where state = 1), \
-                   count(*) filter (where state = 1 and at <= :now), \
-                   count(*) filter (where state = 2), \
-                   min(since) filter (where state = 0 and at <= :now) \
-                   from keys where queue = :queue";
+        // (`limit -1`: each row is checked once.)
+        let sql = format!(
+            "select count(*) filter (where ok and state = 0 and at <= :now), \
+             count(*) filter (where ok and state = 0 and at > :now), \
+             count(*) filter (where ok and state = 1), \
+             count(*) filter (where ok and state = 1 and at <= :now), \
+             count(*) filter (where ok and state = 2), \
+             min(since) filter (where ok and state = 0 and at <= :now), \
+             count(*) filter (where not ok) \
+             from (select state, at, since, {READABLE} as ok from keys \
+                 where queue = :queue limit -1)"
+        );
         let found = self
             .connection
-            .prepare_cached(sql)?
+            .prepare_cached(&sql)?
             .query_row(named_params! { ":queue": queue.id, ":now": self.now }, |row| {
-                let oldest: Option<Micros> = row.get(5)?;
+                let oldest = time(row, 5)?;
                 let number = |at| row.get::<_, i64>(at).map(|n| n.try_into().unwrap_or(0));
                 Ok(Counts {
                     ready: number(0)?,
@@ -259,6 +354,7 @@ impl Work<'_> {
                     processing: number(2)?,
                     dirty: number(3)?,
                     parked: number(4)?,
+                    damaged: number(6)?,
                     oldest_ready: oldest.map_or(Duration::ZERO, |at| until(at, self.now)),
                 })
             })
@@ -267,11 +363,13 @@ impl Work<'_> {
     }
 
     pub(super) fn is_idle(&self, queue: &Place) -> Result<bool> {
-        let sql = "select not exists (select 1 from keys indexed by keys_ready \
-                       where queue = ?1 and state = 0) \
-                   and not exists (select 1 from keys indexed by keys_leases \
-                       where queue = ?1 and state = 1)";
-        self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
+        let sql = format!(
+            "select not exists (select 1 from keys indexed by keys_ready \
+                 where queue = ?1 and state = 0 and {READABLE}) \
+             and not exists (select 1 from keys indexed by keys_leases \
+                 where queue = ?1 and state = 1 and {READABLE})"
+        );
+        self.connection.prepare_cached(&sql)?.query_row([queue.id], |row| row.get(0))
     }
 }
 
@@ -285,6 +383,7 @@ pub(super) fn page(state: Option<State>, is_next: bool) -> String {
         Some(State::Waiting) => ("not indexed", "and state = 0 and at > ?3"),
         Some(State::Processing) => ("indexed by keys_leases", "and state = 1"),
         Some(State::Parked) => ("indexed by keys_parked", "and state = 2"),
+        Some(State::Damaged) => ("not indexed", concat!("and not ", include_str!("readable.sql"))),
     };
     let after = if is_next { "and key > ?4" } else { "and ?4 is null" };
     format!(

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio_postgres::Client;
 
 use super::*;
-use crate::add::Add;
 use crate::engine::{Asked, Backoff, Delay, Failing, HandOut, How};
-use crate::error::{Fault, Kind};
+use crate::types::add::Add;
+use crate::types::error::{EngineError, Kind};
 
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 
@@ -57,7 +57,7 @@ async fn wait_for(statements: i64, client: &Client, statement: &str) {
 }
 
 /// As often as it takes, since nothing waits for long for what another has locked.
-async fn patient<'a, T>(verb: impl Fn() -> Answer<'a, T>) -> Result<T, Fault> {
+async fn patient<'a, T>(verb: impl Fn() -> Answer<'a, T>) -> Result<T, EngineError> {
     loop {
         match verb().await {
             Err(fault) if fault.kind == Kind::Locked => {}
@@ -161,7 +161,7 @@ async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
     let (engine, url) = engine(server, WHOLE).await;
     let queue = engine.open("q", Settings::default()).await.expect("it opens");
     let (adder, onlooker) = (other(&url).await, other(&url).await);
-    for how in [How::Succeed, How::Later(MINUTE, crate::add::Priority::Normal)] {
+    for how in [How::Succeed, How::Later(MINUTE, crate::types::add::Priority::Normal)] {
         engine.add(&queue, asks(["a", "b"])).await.expect("added");
         let (a, b) = (one(&engine, &queue).await, one(&engine, &queue).await);
         adder.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");

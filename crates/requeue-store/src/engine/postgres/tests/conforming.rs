@@ -7,8 +7,9 @@ use proptest::prelude::*;
 use requeue_servers::PgBouncer;
 
 use super::*;
-use crate::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
 use crate::engine::BoxFuture;
+use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
+use crate::tests::dropping::check_drops;
 
 struct Fixture {
     engine: Arc<Postgres>,
@@ -86,7 +87,7 @@ async fn keys_that_fail_at_once_do_not_come_back_at_once() {
 async fn a_store_lists_its_queues() {
     let Some(server) = Server::shared() else { return };
     let store = crate::Store::connect(&server.database()).await.expect("it is there");
-    let error = crate::error::chain(&store.queues().await.expect_err("there is no schema"));
+    let error = crate::types::error::chain(&store.queues().await.expect_err("there is no schema"));
     assert!(error.contains("there is no queue in it yet"), "{error}");
     store.migrate().await.expect("the schema is made");
     check_queues(&store, "q").await;
@@ -98,4 +99,14 @@ async fn many_keys_are_changed_at_once() {
     let store = crate::Store::connect(&server.database()).await.expect("it is there");
     store.migrate().await.expect("the schema is made");
     check_bulk(&store, "q").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_queue_is_gone_for_all_who_have_it_open() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.database();
+    let store = async || crate::Store::connect(&url).await.expect("it is there");
+    let one = store().await;
+    one.migrate().await.expect("the schema is made");
+    check_drops(&one, &store().await, "drop").await;
 }

@@ -1,8 +1,8 @@
 //! Getting in, and back in.
 
 use super::*;
-use crate::error::{ConnectErrorKind, Kind, chain};
-use crate::store::Store;
+use crate::api::store::Store;
+use crate::types::error::{ConnectErrorKind, Kind, chain};
 
 async fn said(url: &str) -> String {
     match Store::connect(url).await {

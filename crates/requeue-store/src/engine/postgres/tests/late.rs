@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 use super::changing::{asks, claim, end, other};
 use super::*;
 use crate::engine::How;
-use crate::time::Micros;
+use crate::engine::time::Micros;
 
 /// Neither polls nor scans find anything.
 const HOUR: Duration = Duration::from_secs(3600);

@@ -4,7 +4,10 @@ mod changing;
 mod conforming;
 mod connecting;
 mod cuts;
+mod damaged;
+mod dropping;
 mod failover;
+mod guarded;
 mod late;
 mod locked;
 mod pooled;
@@ -15,7 +18,7 @@ mod waking;
 use requeue_servers::Postgres as Server;
 
 use super::*;
-use crate::add::{EarlyAdd, ParkedAdd};
+use crate::types::add::{EarlyAdd, ParkedAdd};
 
 /// An engine in a new database, with its schema.
 async fn engine(server: &Server, whole: Duration) -> (Postgres, String) {

@@ -7,8 +7,8 @@ use tokio_postgres::Client;
 use super::changing::other;
 use super::sql::store;
 use super::*;
-use crate::error::chain;
-use crate::store::Store;
+use crate::api::store::Store;
+use crate::types::error::chain;
 use crate::{Add, Queue};
 
 const SESSIONS: u32 = 3;

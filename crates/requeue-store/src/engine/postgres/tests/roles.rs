@@ -2,8 +2,8 @@
 
 use super::sql::store;
 use super::*;
-use crate::error::chain;
-use crate::store::Store;
+use crate::api::store::Store;
+use crate::types::error::chain;
 use crate::{Add, Merge, Priority};
 
 /// In a test, both roles are the server's: one at a time.
@@ -49,6 +49,7 @@ async fn a_worker_works_and_changes_nothing_past_the_functions() {
             "insert into requeue.queues (name, hold) values ('r', false)",
             "create table requeue.more ()",
             "drop schema requeue cascade",
+            "select requeue.drop_queue('q', true)",
             "select setval('requeue.epochs', 1)",
         ];
         is_refused(server, "worker", &url, statements).await;

@@ -2,7 +2,7 @@
 
 use super::changing::other;
 use super::*;
-use crate::store::Store;
+use crate::api::store::Store;
 
 /// What is ready, by key.
 async fn ready(queue: &crate::Queue) -> Vec<String> {
@@ -93,7 +93,7 @@ async fn what_sql_can_not_mean_is_refused() {
     ];
     for (call, said) in cases {
         let fault = engine.sessions.row(&format!("select {call}"), &[]).await.expect_err(call);
-        assert_eq!(fault.kind, crate::error::Kind::Refused, "{call}");
+        assert_eq!(fault.kind, crate::types::error::Kind::Refused, "{call}");
         assert!(fault.source.to_string().starts_with(said), "{call}: {}", fault.source);
     }
 }

@@ -4,9 +4,9 @@ use tokio::time::timeout;
 
 use super::changing::{MINUTE, asks, claim, end, failing, one, other};
 use super::*;
+use crate::engine::postgres::watermark::{LOWEST, Lows};
+use crate::engine::time::Micros;
 use crate::engine::{Delay, How};
-use crate::postgres::watermark::{LOWEST, Lows};
-use crate::time::Micros;
 
 /// What is not a matter of time is there long before.
 const PATIENCE: Duration = Duration::from_secs(30);

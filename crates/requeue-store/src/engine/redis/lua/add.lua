@@ -1,5 +1,5 @@
 -- ARGV: whether early adds are held; then of each a key and what is asked of it. A digit each: what
--- became of it.
+-- became of it; 7 for a key that is new and has replaced a row that could not be read and was not set aside.
 local ASKS = { 'delay', 'merge', 'adds', 'reasons', 'priority', 'revives' }
 local at, hold = now(), ARGV[1] == '1'
 local keys, changed, answers = keys_given(2), {}, {}
@@ -29,6 +29,10 @@ local fresh = {}
 for i, key in ipairs(keys) do
   local said = ARGV[2 * i + 1]
   local row = rows[key]
+  local is_replaced = not row and unreadable[key]
+  if is_replaced then
+    row = replace(key)
+  end
   if not row then
     local like = fresh[said]
     if not like then
@@ -47,6 +51,9 @@ for i, key in ipairs(keys) do
       row.is_changed = true
     end
     answers[i] = add(row, parsed(said, ASKS))
+    if is_replaced and not is_aside(key) then
+      answers[i] = 7
+    end
     if answers[i] ~= 4 and not row.is_changed then
       changed[#changed + 1] = key
       row.is_changed = true

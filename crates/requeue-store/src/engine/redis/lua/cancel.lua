@@ -1,11 +1,11 @@
--- ARGV: which state the keys must be in, or 'any'; then the keys. Answers four digits for each, whether
--- something was taken of it: ready, dirty, waiting, parked.
+-- ARGV: which state the keys must be in, or 'any'; then the keys. Answers five digits for each, whether
+-- something was taken of it: ready, dirty, waiting, parked, damaged.
 local at, only = now(), ARGV[1]
 local keys, changed, answers = keys_given(1), {}, {}
 load(keys)
 for i, key in ipairs(keys) do
   local row = rows[key]
-  answers[i] = '0000'
+  answers[i] = '00000'
   if row then
     local due, running, parked = is_dirty(row, at), row.epoch > 0, row.parked
     local waiting = row.at > 0 and not due
@@ -14,9 +14,13 @@ for i, key in ipairs(keys) do
       take_back(row)
       changed[#changed + 1] = key
       answers[i] = table.concat({
-        due and not running and 1 or 0, due and running and 1 or 0, waiting and 1 or 0, parked,
+        due and not running and 1 or 0, due and running and 1 or 0, waiting and 1 or 0, parked, 0,
       })
     end
+  elseif unreadable[key] and (only == 'any' or only == 'damaged') then
+    replace(key)
+    changed[#changed + 1] = key
+    answers[i] = '00001'
   end
 end
 keep(changed, at)

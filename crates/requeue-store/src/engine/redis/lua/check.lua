@@ -1,12 +1,19 @@
 -- Whether what is there is ours, and whether we may do what the other scripts do: none of them is to
--- fail in the middle. Answers whether the shard was there already, and whether it is damaged.
+-- fail in the middle. Marks the shard as that of this queue, if it has no mark. ARGV: the generation of the
+-- queue, and the least epoch. Answers whether the shard was there already, whether it is damaged, and its mark;
+-- a shard with the mark of another generation is left as it is.
+local generation, least = ARGV[1], tonumber(ARGV[2])
 local was_there = redis.call('GET', EPOCH) and 1 or 0
 for i, key in ipairs(KEYS) do
   local found = redis.call('TYPE', key).ok
-  local ours = i == 1 and 'hash' or i == 8 and 'string' or i == 9 and 'list' or 'zset'
+  local ours = i == 1 and 'hash' or (i == 8 or i == 10) and 'string' or i == 9 and 'list' or 'zset'
   if found ~= 'none' and found ~= ours then
     return redis.error_reply('WRONGTYPE ' .. key .. ' is another program\'s: a ' .. found)
   end
+end
+local mark = redis.call('GET', KEYS[10])
+if mark and mark ~= generation then
+  return { was_there, 0, mark }
 end
 -- No key is as long as this.
 local none = string.rep(' ', 4096)
@@ -28,8 +35,9 @@ redis.call('ZADD', AGAIN, 0, none)
 redis.call('ZREM', AGAIN, none)
 redis.call('HSET', ROWS, none, none)
 redis.call('HDEL', ROWS, none)
-redis.call('SET', EPOCH, redis.call('GET', EPOCH) or 0)
+redis.call('SET', EPOCH, math.max(last_epoch(), least))
+redis.call('SET', KEYS[10], generation)
 redis.call('LLEN', WAKE)
 redis.call('LPUSH', WAKE, 1)
 redis.call('LTRIM', WAKE, 0, 0)
-return { was_there, is_damaged() and 1 or 0 }
+return { was_there, is_damaged() and 1 or 0, generation }

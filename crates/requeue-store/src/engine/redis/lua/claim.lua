@@ -1,11 +1,12 @@
 -- ARGV: how many at most, how many of them oldest first, the lease, whether early adds are held, how
--- those fail whose leases have run out, and how many shards the queue has. Answers how long until the
--- next may be ready, -1 if that is not known or never, -2 or less if the shard is damaged: -2 less the
--- places that were dropped. And of each key itself, and in one string, which values.rs reads: epoch, adds,
--- reasons, priority, failures, how long it was ready.
+-- those fail whose leases have run out, how many shards the queue has, and the name of the worker.
+-- Answers how long until the next may be ready, -1 if that is not known or never, -2 or less if the shard
+-- is damaged: -2 less the places that were dropped; a list of the keys that were set aside, each with the
+-- reason. And of each key itself, and in one string, which values.rs reads: epoch, adds, reasons, priority,
+-- failures, how long it was ready.
 local HAND_OUT = '>dI4I4bI4d'
 local at, max, oldest = now(), tonumber(ARGV[1]), tonumber(ARGV[2])
-local lease_until, hold = after(at, tonumber(ARGV[3])), ARGV[4] == '1'
+local lease_until, hold, worker = after(at, tonumber(ARGV[3])), ARGV[4] == '1', ARGV[7]
 
 -- If the row of a key was deleted by others, the places of the old row go, too, also where the key has
 -- been added again since then.
@@ -17,13 +18,24 @@ local function remove(key, ...)
   end
 end
 
+-- Keys that were set aside, and why.
+local aside = {}
+local function put_aside(key, why)
+  if set_aside(key) then
+    aside[#aside + 1] = key
+    aside[#aside + 1] = why
+  end
+end
+
 local expired = redis.call('ZRANGEBYSCORE', LEASES, '-inf', at, 'LIMIT', 0, 256)
 if #expired > 0 then
   local failing, failed = parsed(ARGV[5], ENDS), {}
   for i, text in ipairs(find(expired)) do
     local key = expired[i]
     local row = text and read(key, text)
-    if row and row.epoch > 0 then
+    if unreadable[key] then
+      put_aside(key, unreadable[key])
+    elseif row and row.epoch > 0 then
       local n = #failed + 1
       local how = setmetatable({
         adds = row.run_adds, reasons = row.run_reasons, priority = row.run_priority,
@@ -73,12 +85,12 @@ if #some > 1 then
   end
 end
 
-local answer = { -1 }
+local answer = { -1, aside }
 if #keys > 0 then
   -- They rise by themselves, and by the clock where the last one was lost. The queue's epoch is the
   -- shard's times the number of shards. So the shard counts in steps of that many microseconds: the time
   -- in microseconds times 16 is more than 2^53, the end of the integers that a double holds.
-  local epoch = tonumber(redis.call('GET', EPOCH) or 0)
+  local epoch = last_epoch()
   local least = math.ceil(at / tonumber(ARGV[6]))
   local written, leased, taken, changed = {}, {}, {}, {}
   local leased_until = text_of(lease_until)
@@ -90,29 +102,37 @@ if #keys > 0 then
       is_odd = true
     elseif not text then
       remove(key, BANDS[1], BANDS[2], BANDS[3])
-    elseif #text < RUNNING_SIZE then
+    elseif #text == PENDING_SIZE then
       -- It was pending and nothing else, as most are.
-      epoch = math.max(epoch + 1, least)
-      local _
-      _, since, adds, reasons, priority = struct.unpack(PENDING, text)
-      adds = math.max(adds, 1)
-      written[#written + 1] = key
-      written[#written + 1] = struct.pack(
-        RUNNING, 0, since, 0, 0, priority, epoch, lease_until, at, adds, reasons, priority
-      )
-      leased[#leased + 1] = leased_until
-      leased[#leased + 1] = key
-      append(taken, BANDS[priority + 2], key)
+      local due
+      due, since, adds, reasons, priority = unpacked_pending(text)
+      if not due or due == 0 then
+        put_aside(key, due and 'it has no state' or since)
+        since = nil
+      else
+        epoch = math.max(epoch + 1, least)
+        adds = math.max(adds, 1)
+        written[#written + 1] = key
+        written[#written + 1] = struct.pack(
+          RUNNING, 0, since, 0, 0, priority, epoch, lease_until, at, adds, reasons, priority,
+          #worker, worker
+        )
+        leased[#leased + 1] = leased_until
+        leased[#leased + 1] = key
+        append(taken, BANDS[priority + 2], key)
+      end
     else
       local row = read(key, text)
-      if row.epoch > 0 or row.parked == 1 then
+      if not row then
+        put_aside(key, unreadable[key])
+      elseif row.epoch > 0 or row.parked == 1 then
         -- It is not ready: this place is left of an old row.
         remove(key, BANDS[1], BANDS[2], BANDS[3])
       else
         epoch = math.max(epoch + 1, least)
         row.epoch, row.lease_until, row.run_since = epoch, lease_until, at
         row.run_adds, row.run_reasons = math.max(row.adds, 1), row.reasons
-        row.run_priority = row.priority
+        row.run_priority, row.worker = row.priority, worker
         row.at, row.adds, row.reasons = 0, 0, 0
         if row.not_before > 0 then
           row.not_before = 0
@@ -142,7 +162,7 @@ if #keys > 0 then
   end
 end
 local due = next_due()
-if #answer == 1 + 2 * max then
+if #answer == 2 + 2 * max then
   if due <= at then
     -- For another one.
     wake()
@@ -153,7 +173,7 @@ else
     answer[1] = math.max(next - at, 0)
   end
 end
-if is_odd or #answer == 1 and is_damaged() then
+if is_odd or #answer == 2 and is_damaged() then
   answer[1] = -2 - removed
 end
 return answer

@@ -1,5 +1,5 @@
--- How many are ready, waiting, with workers, dirty, parked, and how long the one that is next in line
--- has been ready.
+-- How many are ready, waiting, with workers, dirty, parked, set aside, and how long the one that is next in
+-- line has been ready.
 local at = now()
 local ready, all, since = 0, 0, NEVER
 for _, set in ipairs(BANDS) do
@@ -9,10 +9,13 @@ for _, set in ipairs(BANDS) do
   if head[1] then
     -- The row may have been deleted by others.
     local row = redis.call('HGET', ROWS, head[1])
-    since = math.min(since, row and struct.unpack('>d', row, 9) or tonumber(head[2]))
+    local added = row and #row >= 16 and struct.unpack('>d', row, 9) or tonumber(head[2])
+    if added >= 0 then
+      since = math.min(since, added)
+    end
   end
 end
 return {
   ready, all - ready, redis.call('ZCARD', LEASES), redis.call('ZCOUNT', AGAIN, '-inf', at),
-  redis.call('ZCARD', PARKED), math.max(at - since, 0),
+  redis.call('ZCARD', PARKED), redis.call('ZCARD', ASIDE), math.max(at - since, 0),
 }

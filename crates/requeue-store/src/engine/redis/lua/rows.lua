@@ -6,38 +6,103 @@
 local NOTHING = { __index = {
   at = 0, since = 0, adds = 0, reasons = 0, priority = 0,
   epoch = 0, lease_until = 0, run_since = 0, run_adds = 0, run_reasons = 0, run_priority = 0,
-  failures = 0, steps = 0, backing_off = 0, not_before = 0, parked = 0, error = '',
+  worker = '', failures = 0, steps = 0, backing_off = 0, not_before = 0, parked = 0, error = '',
 } }
--- How a row is kept: one that is pending, one with a worker, and one that has failed, after which
--- comes the error. values.rs reads the same.
+-- How a row is kept: one that is pending; one with a worker, with the length of its name and the name at
+-- the end; and what follows where it has failed, after which comes the error. values.rs reads the same.
 local PENDING = '>ddI4I4b'
-local RUNNING = PENDING .. 'dddI4I4b'
-local FAILED = RUNNING .. 'I4I4ddb'
-local RUNNING_SIZE, FAILED_SIZE = struct.size(RUNNING), struct.size(FAILED)
+local RUN, FAILED = '>dddI4I4bBc0', '>I4I4ddb'
+local RUNNING = PENDING .. string.sub(RUN, 2)
+local PENDING_SIZE = struct.size(PENDING)
+-- Without the name.
+local RUNNING_SIZE, FAILED_SIZE = struct.size(PENDING .. 'dddI4I4bB'), struct.size(FAILED)
 
--- The rows at hand, by key.
-local rows = {}
+-- The rows at hand, by key; and of those that can't be read, why.
+local rows, unreadable = {}, {}
 
-local function unpacked(packed)
-  local row
-  if #packed < RUNNING_SIZE then
-    local at, since, adds, reasons, priority = struct.unpack(PENDING, packed)
-    row = { at = at, since = since, adds = adds, reasons = reasons, priority = priority }
-  else
-    local at, since, adds, reasons, priority, epoch, lease_until, run_since, run_adds, run_reasons,
-      run_priority = struct.unpack(RUNNING, packed)
-    row = {
-      at = at, since = since, adds = adds, reasons = reasons, priority = priority,
-      epoch = epoch, lease_until = lease_until, run_since = run_since,
-      run_adds = run_adds, run_reasons = run_reasons, run_priority = run_priority,
-    }
-    if #packed >= FAILED_SIZE then
-      row.failures, row.steps, row.backing_off, row.not_before, row.parked =
-        struct.unpack('>I4I4ddb', packed, RUNNING_SIZE + 1)
-      row.error = string.sub(packed, FAILED_SIZE + 1)
+local function is_priority(priority)
+  return priority >= -1 and priority <= 1
+end
+
+-- The characters of UTF-8 that take several bytes, without control characters.
+local LONG_CHARACTERS = {
+  '\194[\160-\191]', '[\195-\223][\128-\191]',
+  '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
+  '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]',
+  '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
+}
+
+-- Whether this can be the name of a worker, or is empty.
+local function is_name(name)
+  if #name > 100 then
+    return false
+  elseif string.find(name, '[^ -~]') then
+    for _, character in ipairs(LONG_CHARACTERS) do
+      name = string.gsub(name, character, ' ')
     end
   end
-  return setmetatable(row, NOTHING)
+  return not string.find(name, '[^ -~]')
+end
+
+-- The first of these values that is no time, in words. By turns a name and a value.
+local function wrong_time(name, time, ...)
+  if not name then
+    return nil
+  elseif not is_time(time) then
+    return name .. ' is ' .. string.format('%.17g', time)
+  end
+  return wrong_time(...)
+end
+
+-- The values of a row that is pending and nothing else; nil and why, if they are not valid.
+local function unpacked_pending(packed)
+  local at, since, adds, reasons, priority = struct.unpack(PENDING, packed)
+  if is_time(at) and is_time(since) and is_priority(priority) then
+    return at, since, adds, reasons, priority
+  end
+  return nil, wrong_time('at', at, 'since', since) or 'priority is ' .. priority
+end
+
+-- The row; nil and why, if it can't be read. values.rs has the same rules.
+local function unpacked(packed)
+  local size = #packed
+  local running = RUNNING_SIZE + (string.byte(packed, RUNNING_SIZE) or 0)
+  if size ~= PENDING_SIZE and size ~= running and size < running + FAILED_SIZE then
+    return nil, 'the row has ' .. size .. ' bytes'
+  end
+  local at, since, adds, reasons, priority = unpacked_pending(packed)
+  if not at then
+    return nil, since
+  end
+  local row = { at = at, since = since, adds = adds, reasons = reasons, priority = priority }
+  if size > PENDING_SIZE then
+    row.epoch, row.lease_until, row.run_since, row.run_adds, row.run_reasons, row.run_priority, row.worker =
+      struct.unpack(RUN, packed, PENDING_SIZE + 1)
+    local wrong = wrong_time(
+      'epoch', row.epoch, 'lease_until', row.lease_until, 'run_since', row.run_since
+    )
+    if wrong or not is_priority(row.run_priority) then
+      return nil, wrong or 'run_priority is ' .. row.run_priority
+    elseif not is_name(row.worker) or row.epoch == 0 and row.worker ~= '' then
+      return nil, 'worker is not valid'
+    end
+    if size > running then
+      row.failures, row.steps, row.backing_off, row.not_before, row.parked =
+        struct.unpack(FAILED, packed, running + 1)
+      row.error = string.sub(packed, running + FAILED_SIZE + 1)
+      wrong = wrong_time('backing_off', row.backing_off, 'not_before', row.not_before)
+      if wrong or row.parked ~= 0 and row.parked ~= 1 then
+        return nil, wrong or 'parked is ' .. row.parked
+      end
+    end
+  end
+  setmetatable(row, NOTHING)
+  if row.parked == 1 and (row.at > 0 or row.epoch > 0) then
+    return nil, 'it is parked and has a run'
+  elseif row.parked == 0 and row.at == 0 and row.epoch == 0 then
+    return nil, 'it has no state'
+  end
+  return row
 end
 
 local function has_failed(row)
@@ -45,21 +110,21 @@ local function has_failed(row)
 end
 
 local function packed(row)
-  if has_failed(row) then
-    return struct.pack(
-      FAILED, row.at, row.since, row.adds, row.reasons, row.priority,
-      row.epoch, row.lease_until, row.run_since,
-      row.run_adds, row.run_reasons, row.run_priority,
-      row.failures, row.steps, row.backing_off, row.not_before, row.parked
-    ) .. row.error
-  elseif row.epoch > 0 then
-    return struct.pack(
-      RUNNING, row.at, row.since, row.adds, row.reasons, row.priority,
-      row.epoch, row.lease_until, row.run_since,
-      row.run_adds, row.run_reasons, row.run_priority
-    )
+  local failed = has_failed(row)
+  if not failed and row.epoch == 0 then
+    return struct.pack(PENDING, row.at, row.since, row.adds, row.reasons, row.priority)
   end
-  return struct.pack(PENDING, row.at, row.since, row.adds, row.reasons, row.priority)
+  local running = struct.pack(
+    RUNNING, row.at, row.since, row.adds, row.reasons, row.priority,
+    row.epoch, row.lease_until, row.run_since,
+    row.run_adds, row.run_reasons, row.run_priority, #row.worker, row.worker
+  )
+  if not failed then
+    return running
+  end
+  return running .. struct.pack(
+    FAILED, row.failures, row.steps, row.backing_off, row.not_before, row.parked
+  ) .. row.error
 end
 
 -- In which sorted set the key stands, and where; none if nothing is to be kept of it.
@@ -84,11 +149,39 @@ local function find(keys)
   return redis.call('HMGET', ROWS, unpack(keys))
 end
 
--- The row of a key, of which this is kept.
+local ALL_PLACES = { BANDS[1], BANDS[2], BANDS[3], LEASES, AGAIN, PARKED }
+
+-- Whether the key was set aside. Mostly none is.
+local some_aside
+local function is_aside(key)
+  if some_aside == nil then
+    some_aside = redis.call('ZCARD', ASIDE) > 0
+  end
+  return some_aside and redis.call('ZSCORE', ASIDE, key)
+end
+
+-- Sets a key aside whose row can't be read: it is kept, and no claim finds it. Whether it was not yet.
+local function set_aside(key)
+  for _, set in ipairs(ALL_PLACES) do
+    redis.call('ZREM', set, key)
+  end
+  return redis.call('ZADD', ASIDE, 0, key) == 1
+end
+
+-- The row of a key, of which this is kept, if it can be read.
 local function read(key, text)
-  local row = unpacked(text)
-  row.was_in, row.was_at = place(row)
-  row.was_again = runs_again(row)
+  local row, why = unpacked(text)
+  if not row then
+    unreadable[key] = why
+    return nil
+  end
+  if is_aside(key) then
+    -- Somebody has mended it since then.
+    row.is_misplaced = true
+  else
+    row.was_in, row.was_at = place(row)
+    row.was_again = runs_again(row)
+  end
   rows[key] = row
   return row
 end
@@ -104,6 +197,14 @@ end
 -- The row of a key of which there was none.
 local function new()
   return setmetatable({ at = 0, since = 0, adds = 0, reasons = 0, priority = 0 }, NOTHING)
+end
+
+-- The row of a key, instead of the one that can't be read.
+local function replace(key)
+  local row = new()
+  row.is_misplaced = true
+  rows[key] = row
+  return row
 end
 
 -- From now on the row is that of several keys, and doesn't change.
@@ -156,8 +257,14 @@ local function keep(keys, now)
           soonest = at
         end
       end
-    elseif was_in then
+    elseif was_in or row.is_misplaced then
       gone[#gone + 1] = key
+    end
+    if row.is_misplaced then
+      for _, other in ipairs(ALL_PLACES) do
+        append(taken, other, key)
+      end
+      append(taken, ASIDE, key)
     end
     if was_in and was_in ~= set then
       append(taken, was_in, key)
@@ -302,12 +409,12 @@ local function finish(row, how, error, hold, now)
     demand(row, math.max(row.not_before, now), 'earliest', now)
   elseif how.what == 'release' then
     note(row, how)
-    place = row.run_since - how.delay
+    place = math.max(row.run_since - how.delay, 1)
   else
     fail(row, how, error, hold, now)
   end
   row.epoch, row.lease_until, row.run_since = 0, 0, 0
-  row.run_adds, row.run_reasons, row.run_priority = 0, 0, 0
+  row.run_adds, row.run_reasons, row.run_priority, row.worker = 0, 0, 0, ''
   if place then
     -- Adds meanwhile have coalesced, as with any key that is ready.
     row.at, row.since = place, place

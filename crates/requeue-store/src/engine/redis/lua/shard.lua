@@ -1,8 +1,21 @@
 -- The keys of a shard, and what several scripts do with them.
 local ROWS, BANDS = KEYS[1], { KEYS[2], KEYS[3], KEYS[4] }
 local LEASES, AGAIN, PARKED, EPOCH, WAKE = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+-- Keys whose rows can't be read. Their rows stay as they are.
+local ASIDE = KEYS[11]
 -- No time that comes: as far as a double counts.
 local NEVER = 9007199254740991
+
+-- A whole number of microseconds. (NaN is not equal to itself, and infinity is more than `NEVER`.)
+local function is_time(time)
+  return time >= 0 and time <= NEVER and time % 1 == 0
+end
+
+-- The last epoch of the shard; 0 if there is none, or no valid one.
+local function last_epoch()
+  local epoch = tonumber(redis.call('GET', EPOCH) or 0)
+  return epoch and is_time(epoch) and epoch or 0
+end
 
 -- The least time in a sorted set.
 local function first(set)
@@ -19,6 +32,7 @@ end
 -- exactly one of these sets, and they have no other members. See repair.lua.
 local function is_damaged()
   local placed = redis.call('ZCARD', LEASES) + redis.call('ZCARD', PARKED)
+    + redis.call('ZCARD', ASIDE)
   for _, set in ipairs(BANDS) do
     placed = placed + redis.call('ZCARD', set)
   end

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::*;
-use crate::error::Kind;
+use crate::types::error::Kind;
 
 /// Two servers of a cluster.
 #[derive(Default)]
@@ -99,7 +99,8 @@ async fn engine_of(says: [&str; 2]) -> (Redis, Place, Both) {
     lock(&both).says = says.map(|said| format!("{said}\r\n"));
     let url = format!("redis://127.0.0.1:{}", lock(&both).ports[0]);
     let engine = Redis::connect(options(&url)).await.expect("it is there");
-    lock(&engine.queues).insert("q".to_owned(), Arc::new(names::shards("q", 1)));
+    let of = Identity { name: "q".to_owned(), generation: 0, floor: 0 };
+    lock(&engine.queues).insert(0, Arc::new(names::shards(&Arc::new(of), 1)));
     let place = Place::new(0, "q", EarlyAdd::Replace);
     (engine, place, both)
 }

@@ -296,6 +296,7 @@ async fn a_key_that_ends_leaves_nothing_and_its_numbers_rise() {
                     "requeue:schema",
                     "requeue:queues",
                     "requeue:{q/0.0}:epoch",
+                    "requeue:{q/0.0}:generation",
                     "requeue:{q}:queue",
                 ];
                 assert_eq!(left.iter().filter(|key| !key.ends_with(":wake")).count(), kept.len());

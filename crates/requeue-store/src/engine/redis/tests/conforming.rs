@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
 use crate::engine::BoxFuture;
+use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
+use crate::tests::dropping::check_drops;
 
 /// Time stands in a key beside each shard's.
 const CLOCK: &str =
@@ -112,4 +113,14 @@ async fn many_keys_are_changed_at_once() {
     let Some(server) = Server::shared() else { return };
     check_bulk(&store(&server.url("")).await, &name("bulk")).await;
     check_bulk(&store(&format!("{}?shards=3", server.url(""))).await, &name("bulk")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_queue_is_gone_for_all_who_have_it_open() {
+    let Some(server) = Server::shared() else { return };
+    for url in [server.url(""), format!("{}?shards=3", server.url(""))] {
+        check_drops(&store(&url).await, &store(&url).await, &name("drop")).await;
+    }
+    let Some(cluster) = Cluster::shared() else { return };
+    check_drops(&store(&cluster.url()).await, &store(&cluster.url()).await, &name("drop")).await;
 }

@@ -3,7 +3,7 @@
 use requeue_servers::Language;
 
 use super::*;
-use crate::cuts::{self, Verb};
+use crate::tests::cuts::{self, Verb};
 
 fn asked(verb: Verb) -> Vec<u8> {
     let scripts = Scripts::new(CLOCK);

@@ -165,7 +165,7 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
     }
     server.cli(&["config", "set", "maxmemory", "1"]);
     let fault = engine.add(&place, asking("d")).await.expect_err("there is no room");
-    assert_eq!(fault.kind, crate::error::Kind::Absent, "{}", fault.source);
+    assert_eq!(fault.kind, crate::types::error::Kind::Absent, "{}", fault.source);
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 3);
     // Also who comes only now works on what there is.
     let (engine, place) = self::engine(&server.url(""), "q").await;
@@ -199,7 +199,7 @@ async fn what_replicas_do_not_confirm_may_or_may_not_be() {
     let place = engine.open("q", Settings::default()).await.expect("it opens");
     let ask = Ask { key: Key::from("a"), add: crate::Add::now(), adds: 1 };
     let fault = engine.add(&place, vec![ask]).await.expect_err("it has no replica");
-    assert_eq!(fault.kind, crate::error::Kind::Unsure, "{}", fault.source);
+    assert_eq!(fault.kind, crate::types::error::Kind::Unsure, "{}", fault.source);
     assert_eq!(fault.source.to_string(), "0 of 1 replicas have it");
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 1);
 }
@@ -298,7 +298,7 @@ async fn a_shard_that_is_given_to_another_node_goes_on_there() {
     engine.migrate().await.expect("the schema is made");
     let place = engine.open("q", Settings::default()).await.expect("it opens");
     let slot = engine.shards_of(&place).expect("it is open")[0].slot;
-    let queue = Queue::new(engine, place, crate::options::Options::default());
+    let queue = Queue::new(engine, place, crate::api::options::Options::default());
     let (before, during) = (numbered("before", 300), numbered("during", 1000));
     queue.add_all(before.clone()).await.expect("added");
     let adding = add_beside(&queue, during.clone());

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::faults::RIGHTS;
 use super::*;
 use crate::engine::{Delay, How};
-use crate::error::chain;
+use crate::types::error::chain;
 use crate::{Add, Priority, Queue, Store};
 
 const LONG: Duration = Duration::from_secs(120);
@@ -90,6 +90,32 @@ async fn a_schema_or_a_record_that_was_removed_is_named_and_made_again() {
     server.cli(&["del", "requeue:{q}:queue"]);
     let queue = store.queue("q").early_add(EarlyAdd::Hold).open().await.expect("it opens");
     assert_eq!(queue.counts().await.expect("counted").ready, 1);
+}
+
+/// The record is lost, and a process that makes it again is killed before it has marked the shards.
+#[tokio::test]
+async fn a_queue_whose_record_is_made_again_by_halves_keeps_its_keys() {
+    let Some(server) = Server::start() else { return };
+    let store = store(&format!("{}?shards=4", server.url(""))).await;
+    let queue = store.queue("q").open().await.expect("it opens");
+    queue.add_all((0..100).map(|n| n.to_string())).await.expect("added");
+    let record = "requeue:{q}:queue";
+    let halves =
+        ["early_add", "0", "shards", "4", "parked_add", "0", "generation", "77", "new", "1"];
+    for marks in [&[][..], &["--all"]] {
+        server.cli(&["del", record]);
+        if !marks.is_empty() {
+            // The mark of one shard is lost, too: the others decide.
+            let found = server.cli(&["keys", "requeue:*:generation"]);
+            let mark = found.lines().next().expect("there are four").to_owned();
+            server.cli(&["del", &mark]);
+        }
+        server.cli(&[&["hset", record], &halves[..]].concat());
+        let opened = store.queue("q").open().await.expect("it opens");
+        assert_eq!(opened.counts().await.expect("counted").ready, 100);
+        assert_eq!(queue.counts().await.expect("counted").ready, 100);
+        assert!(!server.cli(&["hgetall", record]).contains("new"));
+    }
 }
 
 /// All keys of a shard but its epoch and its tokens, by name.

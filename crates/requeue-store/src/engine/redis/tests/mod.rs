@@ -4,6 +4,8 @@ mod answers;
 mod changing;
 mod conforming;
 mod cuts;
+mod damaged;
+mod dropping;
 mod faults;
 mod losing;
 mod nodes;
@@ -14,7 +16,7 @@ use requeue_servers::{Redis as Server, RedisCluster as Cluster};
 
 use super::*;
 use crate::engine::{Backoff, Failing};
-use crate::error::chain;
+use crate::types::error::chain;
 
 /// A name that no other test has.
 fn name(what: &str) -> String {

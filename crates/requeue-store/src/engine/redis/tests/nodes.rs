@@ -117,6 +117,6 @@ async fn the_rights_that_are_documented_are_enough_for_a_cluster_and_needed() {
     for right in ["+cluster|slots", "+cluster|info"] {
         let url = user("poor", &format!("reset {}", RIGHTS.replacen(right, "", 1)));
         let fault = Redis::connect(options(&url)).await.expect_err(right);
-        assert_eq!(fault.kind, crate::error::Kind::Refused, "{}", fault.source);
+        assert_eq!(fault.kind, crate::types::error::Kind::Refused, "{}", fault.source);
     }
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::*;
 use crate::engine::How;
-use crate::error::{Kind, chain};
+use crate::types::error::{Kind, chain};
 
 #[tokio::test]
 async fn a_file_is_complete_without_its_log_when_the_store_is_closed() {
@@ -100,7 +100,7 @@ fn long(n: u64) -> Vec<Ask> {
 }
 
 /// How many keys were acknowledged, and why no more were.
-async fn add_until_full(engine: &Sqlite, place: &Place) -> (u64, Fault) {
+async fn add_until_full(engine: &Sqlite, place: &Place) -> (u64, EngineError) {
     let mut added = 0;
     loop {
         match engine.add(place, long(added)).await {
@@ -116,7 +116,7 @@ async fn work(engine: &Sqlite, place: &Place) -> u64 {
     let expired = crate::engine::Failing { backoff, max_failures: None };
     let claim = Claim { max: 16, oldest: 0, lease: LEASE, expired, poll: LEASE };
     let (mut done, mut failed) = (0, 0);
-    let mut retry = |fault: Fault| {
+    let mut retry = |fault: EngineError| {
         failed += 1;
         assert!(failed < 10, "{}", fault.source);
     };
@@ -150,7 +150,8 @@ async fn work(engine: &Sqlite, place: &Place) -> u64 {
 #[test]
 fn a_queue_on_a_full_disk_drains_and_takes_keys_again() {
     const DISK: &str = "REQUEUE_TEST_DISK";
-    const TEST: &str = "sqlite::tests::file::a_queue_on_a_full_disk_drains_and_takes_keys_again";
+    const TEST: &str =
+        "engine::sqlite::tests::file::a_queue_on_a_full_disk_drains_and_takes_keys_again";
     const MOUNTED: &str = "mount -t tmpfs -o size=48m none \"$0\" && exec \"$@\"";
 
     if let Some(disk) = std::env::var_os(DISK) {
@@ -207,4 +208,41 @@ async fn fill_and_drain(disk: &Path) {
     assert!(!reserve.exists());
     late.add(&place, long(0)).await.expect("there is space again");
     assert!(reserve.exists());
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn new_files_are_readable_by_their_owner_alone_and_old_ones_keep_their_mode() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+    for (old, expected) in [(None, 0o600), (Some(0o640), 0o640), (Some(0o604), 0o604)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        if let Some(mode) = old {
+            fs::write(at(&dir), "").expect("it is written");
+            fs::set_permissions(at(&dir), fs::Permissions::from_mode(mode)).expect("it is ours");
+        }
+        let store = store(&at(&dir)).await;
+        let queue = store.queue("q").open().await.expect("it opens");
+        queue.add("a").await.expect("added");
+        for suffix in ["", "-wal", "-shm", "-reserve"] {
+            let path = dir.path().join(format!("q{suffix}"));
+            assert_eq!(mode(&path), expected, "{suffix:?} of {old:?}");
+        }
+        store.close().await;
+    }
+}
+
+/// Another user may have put the link there, in a directory that is open to both.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_link_in_the_place_of_the_reserve_leads_nowhere() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let victim = dir.path().join("victim");
+    fs::write(&victim, "precious").expect("it is written");
+    std::os::unix::fs::symlink(&victim, dir.path().join("q-reserve")).expect("it is made");
+    let store = store(&at(&dir)).await;
+    let queue = store.queue("q").open().await;
+    assert!(fs::read(&victim).expect("it is there") == b"precious", "it was written to");
+    drop(queue);
 }

@@ -1,0 +1,9 @@
+//! The half of a queue that runs in this process: it batches requests, retries them, and renews leases.
+
+pub(crate) mod adding;
+pub(crate) mod ahead;
+pub(crate) mod batcher;
+pub(crate) mod claim_loop;
+pub(crate) mod finishing;
+pub(crate) mod leases;
+pub(crate) mod locked_keys;

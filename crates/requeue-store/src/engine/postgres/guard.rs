@@ -1,0 +1,447 @@
+//! Passwords stay away from servers that have not proved who they are.
+//!
+//! A server may ask for the password in clear text, or as an MD5 hash, with which an eavesdropper can log in
+//! as well. The driver answers both. So each connection whose TLS is not verified goes through a [`Guarded`]
+//! stream. It reads the server's messages until the client is let in, and ends the connection at such a
+//! request before the driver sees it. SCRAM passes: it tells the server nothing that it does not
+//! know already.
+//!
+//! The driver lets no other code wrap a plain connection. So it is told that TLS begins at once, and what
+//! `sslmode` says is negotiated [here](negotiate).
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode, SslNegotiation};
+use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+type Rustls<S> = <MakeRustlsConnect as MakeTlsConnect<S>>::TlsConnect;
+type Encrypted<S> = <MakeRustlsConnect as MakeTlsConnect<S>>::Stream;
+
+/// The message by which a client asks for TLS.
+const TLS_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+
+/// The options of the address that the driver is not told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Negotiation {
+    mode: SslMode,
+    way: SslNegotiation,
+}
+
+impl Negotiation {
+    /// Takes the negotiation away from the driver.
+    pub(super) fn take(config: &mut Config) -> Self {
+        let taken = Self { mode: config.get_ssl_mode(), way: config.get_ssl_negotiation() };
+        config.ssl_mode(SslMode::Require).ssl_negotiation(SslNegotiation::Direct);
+        taken
+    }
+}
+
+/// Whether all of its servers are reached without a network: by a Unix socket, or on the loopback
+/// interface. There, only programs that this machine permits can listen or take the
+/// place of the server.
+pub(super) fn is_local(config: &Config) -> bool {
+    let addresses = config.get_hostaddrs();
+    let is_loopback = |host: &str| {
+        let address = host.parse::<IpAddr>().map(|address| address.to_canonical());
+        address.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
+    };
+    let hosts = config.get_hosts();
+    (0..hosts.len().max(addresses.len())).all(|n| match (addresses.get(n), hosts.get(n)) {
+        // The host's name is only for its certificate then.
+        (Some(address), _) => address.to_canonical().is_loopback(),
+        (None, Some(Host::Tcp(host))) => is_loopback(host),
+        (None, Some(Host::Unix(_))) => true,
+        (None, None) => false,
+    })
+}
+
+/// Makes connections for the driver.
+#[derive(Clone)]
+pub(super) struct Connector {
+    tls: MakeRustlsConnect,
+    /// If the connections are guarded.
+    negotiation: Option<Negotiation>,
+}
+
+impl Connector {
+    pub(super) const fn new(tls: MakeRustlsConnect, negotiation: Option<Negotiation>) -> Self {
+        Self { tls, negotiation }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Connector {
+    type Stream = Guarded<S>;
+    type TlsConnect = Connect<S>;
+    type Error = io::Error;
+
+    fn make_tls_connect(&mut self, domain: &str) -> io::Result<Connect<S>> {
+        let tls = MakeTlsConnect::<S>::make_tls_connect(&mut self.tls, domain);
+        let tls = tls.map_err(io::Error::other)?;
+        Ok(Connect { tls, server: domain.to_owned(), negotiation: self.negotiation })
+    }
+}
+
+/// For one connection.
+pub(super) struct Connect<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> {
+    tls: Rustls<S>,
+    server: String,
+    negotiation: Option<Negotiation>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Connect<S> {
+    type Stream = Guarded<S>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Guarded<S>>> + Send>>;
+
+    fn connect(self, mut stream: S) -> Self::Future {
+        Box::pin(async move {
+            let Self { tls, server, negotiation } = self;
+            let is_encrypted = match negotiation {
+                Some(negotiation) => negotiate(&mut stream, negotiation).await?,
+                // The driver has done it.
+                None => true,
+            };
+            let inner = if is_encrypted {
+                Inner::Encrypted(tls.connect(stream).await?)
+            } else {
+                Inner::Plain(stream)
+            };
+            let filter = negotiation.map(|_| Filter::new(server, is_encrypted));
+            Ok(Guarded { inner, filter })
+        })
+    }
+}
+
+/// Returns true if TLS begins now.
+async fn negotiate<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    Negotiation { mode, way }: Negotiation,
+) -> io::Result<bool> {
+    if mode == SslMode::Disable {
+        return Ok(false);
+    }
+    if way == SslNegotiation::Direct {
+        return Ok(true);
+    }
+    stream.write_all(&TLS_REQUEST).await?;
+    let mut answer = [0];
+    stream.read_exact(&mut answer).await?;
+    match (answer, mode) {
+        ([b'S'], _) => Ok(true),
+        (_, SslMode::Prefer) => Ok(false),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the server does not support TLS")),
+    }
+}
+
+enum Inner<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> {
+    Plain(S),
+    Encrypted(Encrypted<S>),
+}
+
+/// A connection to a server. Until the server has let the client in, its messages are read here first.
+pub(super) struct Guarded<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> {
+    inner: Inner<S>,
+    /// While it reads.
+    filter: Option<Filter>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsStream for Guarded<S> {
+    fn channel_binding(&self) -> ChannelBinding {
+        match &self.inner {
+            Inner::Plain(_) => ChannelBinding::none(),
+            Inner::Encrypted(stream) => stream.channel_binding(),
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for Inner<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Encrypted(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for Guarded<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { inner, filter } = self.get_mut();
+        let Some(reading) = filter else { return Pin::new(inner).poll_read(cx, buf) };
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            let count = reading.give(buf);
+            if count > 0 {
+                return Poll::Ready(Ok(()));
+            }
+            if reading.is_over() {
+                *filter = None;
+                return Pin::new(inner).poll_read(cx, buf);
+            }
+            let mut more = [0; 1024];
+            let mut more = ReadBuf::new(&mut more);
+            ready!(Pin::new(&mut *inner).poll_read(cx, &mut more))?;
+            if more.filled().is_empty() {
+                // The connection has ended.
+                return Poll::Ready(Ok(()));
+            }
+            reading.take(more.filled())?;
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncWrite for Guarded<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.get_mut().inner {
+            Inner::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Inner::Encrypted(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().inner {
+            Inner::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Inner::Encrypted(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().inner {
+            Inner::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Inner::Encrypted(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+/// Reads what a server says before it lets a client in. Each message is a letter, its length without the
+/// letter, and its content. In one of authentication, that begins with a number.
+struct Filter {
+    server: String,
+    is_encrypted: bool,
+    /// Received bytes that were not passed to the driver.
+    held: Vec<u8>,
+    /// How many bytes from the start of `held` on belong to messages that may pass. They may not all have
+    /// come.
+    free: usize,
+    /// The client was let in: all may pass.
+    is_in: bool,
+}
+
+const HEADER: usize = 5;
+/// With the number.
+const AUTHENTICATION: usize = 9;
+
+impl Filter {
+    const fn new(server: String, is_encrypted: bool) -> Self {
+        Self { server, is_encrypted, held: Vec::new(), free: 0, is_in: false }
+    }
+
+    /// Nothing is left to read or to give.
+    const fn is_over(&self) -> bool {
+        self.is_in && self.held.is_empty()
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.held.extend_from_slice(bytes);
+        while !self.is_in
+            && let Some(message) = self.held.get(self.free..)
+            && let Some((&[letter, a, b, c, d], rest)) = message.split_first_chunk::<HEADER>()
+        {
+            let length = u32::from_be_bytes([a, b, c, d]) as usize;
+            if letter == b'R' {
+                let Some((&number, _)) = rest.split_first_chunk::<{ AUTHENTICATION - HEADER }>()
+                else {
+                    break;
+                };
+                match u32::from_be_bytes(number) {
+                    0 => self.is_in = true,
+                    3 => return Err(self.refusal(Request::ClearText)),
+                    5 => return Err(self.refusal(Request::Md5)),
+                    _ => {}
+                }
+            }
+            self.free = self.free.saturating_add(length.max(4).saturating_add(1));
+        }
+        Ok(())
+    }
+
+    /// Gives the driver what may pass. How many bytes that is.
+    fn give(&mut self, to: &mut ReadBuf<'_>) -> usize {
+        let free = if self.is_in { self.held.len() } else { self.free.min(self.held.len()) };
+        let count = free.min(to.remaining());
+        to.put_slice(&self.held[..count]);
+        self.held.drain(..count);
+        self.free = self.free.saturating_sub(count);
+        count
+    }
+
+    fn refusal(&self, request: Request) -> io::Error {
+        let Self { server, is_encrypted, .. } = self;
+        let refusal = Refusal { server: server.clone(), request, is_encrypted: *is_encrypted };
+        io::Error::new(io::ErrorKind::PermissionDenied, refusal)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Request {
+    ClearText,
+    Md5,
+}
+
+/// The server has asked for the password in a way that gives it away.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    server: String,
+    request: Request,
+    is_encrypted: bool,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { server, request, is_encrypted } = self;
+        let asked = match request {
+            Request::ClearText => "the password in clear text",
+            Request::Md5 => "an MD5 hash of the password",
+        };
+        let why = if *is_encrypted {
+            "TLS has not verified who the server is"
+        } else {
+            "the connection is not encrypted"
+        };
+        write!(
+            f,
+            "{server} asks for {asked}, and {why}: no password was sent; use sslmode=verify-full \
+             (with sslrootcert=FILE for an authority of your own), or have the server use \
+             scram-sha-256"
+        )
+    }
+}
+
+impl Error for Refusal {}
+
+/// The refusal that has caused the error.
+pub(super) fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Refusal> {
+    let mut source = Some(error);
+    while let Some(error) = source {
+        if let Some(refusal) = error.downcast_ref() {
+            return Some(refusal);
+        }
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        if let Some(refusal) = inner.and_then(|inner| inner.downcast_ref()) {
+            return Some(refusal);
+        }
+        source = error.source();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(letter: u8, content: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(content.len() + 4).expect("it is short").to_be_bytes();
+        [&[letter][..], &length, content].concat()
+    }
+
+    fn authentication(number: u32, rest: &[u8]) -> Vec<u8> {
+        message(b'R', &[&number.to_be_bytes()[..], rest].concat())
+    }
+
+    /// What passes, and whether a request was refused.
+    fn passed(all: &[u8], piece: usize) -> (Vec<u8>, bool) {
+        let mut filter = Filter::new("db".to_owned(), false);
+        let mut passed = Vec::new();
+        for part in all.chunks(piece) {
+            if filter.take(part).is_err() {
+                return (passed, true);
+            }
+            loop {
+                let mut some = [0; 3];
+                let mut some = ReadBuf::new(&mut some);
+                if filter.give(&mut some) == 0 {
+                    break;
+                }
+                passed.extend_from_slice(some.filled());
+            }
+        }
+        (passed, false)
+    }
+
+    #[test]
+    fn no_request_for_a_password_passes_in_whatever_pieces_it_comes() {
+        let notice = message(b'N', b"SNOTICE\0\0");
+        let scram = authentication(10, b"SCRAM-SHA-256\0\0");
+        let let_in = authentication(0, b"");
+        // What looks like a request is none, once the client was let in.
+        let row = authentication(3, b"");
+        for request in [authentication(3, b""), authentication(5, b"salt")] {
+            for before in [vec![], notice.clone(), scram.clone(), [&notice[..], &scram].concat()] {
+                for piece in 1..40 {
+                    let all = [&before[..], &request, b"more"].concat();
+                    let (passed, is_refused) = passed(&all, piece);
+                    assert!(is_refused, "{piece} at once");
+                    assert!(before.starts_with(&passed), "{piece} at once");
+                }
+            }
+        }
+        for piece in 1..40 {
+            let all = [&notice[..], &scram, &let_in, &row, b"\0\0"].concat();
+            assert_eq!(passed(&all, piece), (all.clone(), false), "{piece} at once");
+        }
+        // A length that is none, or more than comes.
+        for length in [0, 3, u32::MAX] {
+            let odd = [&b"N"[..], &length.to_be_bytes(), &authentication(3, b"")].concat();
+            let (passed, is_refused) = passed(&odd, 4);
+            assert!(is_refused || passed == odd, "{length}");
+        }
+    }
+
+    #[test]
+    fn loopback_and_unix_sockets_are_local_and_nothing_else() {
+        for (url, expected) in [
+            ("postgres://127.0.0.1/d", true),
+            ("postgres://127.8.9.1/d", true),
+            ("postgres://[::1]/d", true),
+            ("postgres://[::ffff:127.0.0.1]/d", true),
+            ("postgres://localhost/d", true),
+            ("postgres://LOCALHOST/d", true),
+            ("postgres://%2Frun%2Fpostgresql/d", true),
+            ("postgres://db/d?hostaddr=127.0.0.1", true),
+            ("postgres://localhost,127.0.0.1/d", true),
+            ("postgres://localhost/d?hostaddr=192.0.2.1", false),
+            ("postgres://localhost,db/d", false),
+            ("postgres://localhost.example/d", false),
+            ("postgres://127.0.0.1.example/d", false),
+            ("postgres://192.0.2.1/d", false),
+            ("postgres://0.0.0.0/d", false),
+            ("postgres://[2001:db8::1]/d", false),
+            ("postgres://db/d", false),
+        ] {
+            let config: Config = url.parse().expect(url);
+            assert_eq!(is_local(&config), expected, "{url}");
+        }
+    }
+}

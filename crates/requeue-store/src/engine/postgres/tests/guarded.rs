@@ -1,0 +1,294 @@
+//! Servers that want the password, and have not proved who they are.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use super::*;
+use crate::api::store::Store;
+use crate::types::error::{ConnectErrorKind, chain};
+
+const PASSWORD: &str = "s3cret";
+const CLEAR_TEXT: &[u8] = &[0, 0, 0, 3];
+const MD5: &[u8] = &[0, 0, 0, 5, 1, 2, 3, 4];
+const SCRAM: &[u8] = b"\0\0\0\x0aSCRAM-SHA-256\0\0";
+
+/// A server that asks one client for its password, and what the client says after that.
+struct Asking {
+    port: u16,
+    heard: JoinHandle<Vec<u8>>,
+}
+
+/// An address of no client ends it.
+const NOBODY: &[u8] = b"nobody";
+
+impl Asking {
+    /// With `tls`, it has a certificate for `localhost`.
+    fn start(tls: Option<Arc<ServerConfig>>, request: &'static [u8]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let heard = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().expect("a client");
+            // An attacker who is cut off has heard what it has heard.
+            serve(stream, tls, request)
+        });
+        Self { port, heard }
+    }
+
+    /// All that a client has said, if one came.
+    fn heard(self) -> Vec<u8> {
+        if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) {
+            let _ = stream.write_all(NOBODY);
+        }
+        self.heard.join().expect("it has heard something, or nothing")
+    }
+}
+
+fn serve(mut stream: TcpStream, tls: Option<Arc<ServerConfig>>, request: &[u8]) -> Vec<u8> {
+    let mut first = message(&mut stream);
+    // The number of a request for TLS.
+    if first.starts_with(&[4, 210, 22, 47]) {
+        let Some(config) = tls else {
+            stream.write_all(b"N").expect("it is sent");
+            first = message(&mut stream);
+            return if first.is_empty() { Vec::new() } else { ask(stream, request) };
+        };
+        stream.write_all(b"S").expect("it is sent");
+        let connection = ServerConnection::new(config).expect("it is valid");
+        let mut stream = StreamOwned::new(connection, stream);
+        first = message(&mut stream);
+        return if first.is_empty() { Vec::new() } else { ask(stream, request) };
+    }
+    if first.is_empty() { Vec::new() } else { ask(stream, request) }
+}
+
+/// One without a letter; nothing if none comes.
+fn message(stream: &mut impl Read) -> Vec<u8> {
+    let mut length = [0; 4];
+    if stream.read_exact(&mut length).is_err() || length.starts_with(b"nobo") {
+        return Vec::new();
+    }
+    let mut content = vec![0; (u32::from_be_bytes(length) as usize).saturating_sub(4)];
+    if stream.read_exact(&mut content).is_err() { Vec::new() } else { content }
+}
+
+/// The answers to the request, without the header of each message.
+fn ask(mut stream: impl Read + Write, request: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(request.len() + 4).expect("it is short").to_be_bytes();
+    stream.write_all(&[b"R", &length[..], request].concat()).expect("it is sent");
+    stream.flush().expect("it is sent");
+    let mut heard = Vec::new();
+    let mut letter = [0];
+    if stream.read_exact(&mut letter).is_ok() {
+        heard = [&letter[..], &message(&mut stream)].concat();
+    }
+    heard
+}
+
+fn tls(server: &Server) -> Arc<ServerConfig> {
+    let certificate = server.certificate();
+    let key = PrivateKeyDer::from_pem_file(certificate.with_file_name("server.key"));
+    let certificate = CertificateDer::from_pem_file(certificate).expect("it is there");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("they are there")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key.expect("it is there"));
+    Arc::new(config.expect("they fit"))
+}
+
+/// The error of a client, and what the server has heard of it. `is_far`: as if it was another machine's.
+async fn asked(server: Asking, options: &str, is_far: bool) -> (ConnectErrorKind, String, Vec<u8>) {
+    let url = format!("postgres://ann:{PASSWORD}@localhost:{}/d{options}", server.port);
+    let mut address = Address::parse(&url).expect("it is valid");
+    assert_eq!(address.negotiation, None, "localhost is local");
+    if is_far && address.trust == tls::Trust::Anybody {
+        address.guard();
+    }
+    let engine = Postgres::new(address, WHOLE).expect("it is made");
+    let fault = engine.sessions.session().await.map(|_| ()).expect_err("it is no server");
+    let kind = fault.source.downcast_ref::<crate::types::error::Reason>().map(|reason| reason.kind);
+    let kind = kind.unwrap_or(ConnectErrorKind::Unreachable);
+    (kind, fault.source.to_string(), server.heard())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_password_is_sent_to_a_server_that_is_not_verified() {
+    let Some(server) = Server::shared() else { return };
+    let config = tls(server);
+    for (request, what) in [(CLEAR_TEXT, "in clear text"), (MD5, "an MD5 hash")] {
+        for (has_tls, options, why) in [
+            (false, "", "the connection is not encrypted"),
+            (false, "?sslmode=prefer", "the connection is not encrypted"),
+            (false, "?sslmode=disable", "the connection is not encrypted"),
+            (true, "?sslmode=disable", "the connection is not encrypted"),
+            (true, "", "TLS has not verified who the server is"),
+            (true, "?sslmode=prefer", "TLS has not verified who the server is"),
+            (true, "?sslmode=require", "TLS has not verified who the server is"),
+        ] {
+            let asking = Asking::start(has_tls.then(|| Arc::clone(&config)), request);
+            let (kind, said, heard) = asked(asking, options, true).await;
+            assert_eq!(heard, b"", "{options} {what}");
+            assert_eq!(kind, ConnectErrorKind::Tls, "{said}");
+            for expected in
+                ["localhost asks for ", what, why, "sslmode=verify-full", "scram-sha-256"]
+            {
+                assert!(said.contains(expected), "{options}: {said}");
+            }
+            assert!(!said.contains(PASSWORD), "{said}");
+        }
+        // A server without TLS hears nothing at all where TLS is needed.
+        let roots = format!("sslrootcert={}", server.certificate().display());
+        for options in [
+            "?sslmode=require".to_owned(),
+            "?sslmode=verify-ca".to_owned(),
+            "?sslmode=verify-full".to_owned(),
+            "?sslrootcert=system".to_owned(),
+            format!("?{roots}"),
+        ] {
+            let (_, said, heard) = asked(Asking::start(None, request), &options, true).await;
+            assert_eq!(heard, b"", "{options}");
+            assert!(said.contains("does not support TLS"), "{options}: {said}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_is_sent_to_a_server_that_is_verified_or_local() {
+    let Some(server) = Server::shared() else { return };
+    let config = tls(server);
+    let roots = format!("sslrootcert={}", server.certificate().display());
+    let clear = format!("p{PASSWORD}\0").into_bytes();
+    for (has_tls, options, is_far) in [
+        (true, format!("?sslmode=verify-full&{roots}"), true),
+        (true, format!("?sslmode=verify-ca&{roots}"), true),
+        (true, format!("?sslmode=require&{roots}"), true),
+        (true, format!("?{roots}"), true),
+        (false, String::new(), false),
+        (false, "?sslmode=disable".to_owned(), false),
+    ] {
+        let config = has_tls.then(|| Arc::clone(&config));
+        let (.., heard) = asked(Asking::start(config.clone(), CLEAR_TEXT), &options, is_far).await;
+        assert_eq!(heard, clear, "{options}");
+        let (.., heard) = asked(Asking::start(config, MD5), &options, is_far).await;
+        assert!(heard.starts_with(b"pmd5"), "{options}");
+    }
+    // SCRAM gives nothing away, and goes on anywhere.
+    for has_tls in [true, false] {
+        let config = has_tls.then(|| Arc::clone(&config));
+        let (.., heard) = asked(Asking::start(config, SCRAM), "", true).await;
+        let heard = String::from_utf8_lossy(&heard).into_owned();
+        assert!(heard.starts_with("pSCRAM-SHA-256\0"), "{heard}");
+        assert!(!heard.contains(PASSWORD), "{heard}");
+    }
+}
+
+#[tokio::test]
+async fn a_guarded_connection_works_as_any_other() {
+    let Some(server) = Server::shared() else { return };
+    let coded: String = Server::PASSWORD.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let database = server.database();
+    let url = server.tcp_url("localhost", &format!("postgres:{coded}"), name(&database));
+    for (options, expected) in [
+        ("", "nothing"),
+        ("?sslmode=disable", "nothing"),
+        ("?sslmode=require", "nothing"),
+        ("?sslmode=require&channel_binding=require", "nothing"),
+        ("?channel_binding=require", "nothing"),
+        ("?sslmode=disable&channel_binding=require", "channel binding"),
+    ] {
+        for is_far in [true, false] {
+            let mut address = Address::parse(&format!("{url}{options}")).expect("it is valid");
+            if is_far {
+                address.guard();
+            }
+            let said = match Postgres::connect(address).await {
+                Ok(engine) => {
+                    engine.migrate().await.expect("the schema is made");
+                    let place = engine.open("q", Settings::default()).await.expect("it opens");
+                    engine.counts(&place).await.expect("counted");
+                    "nothing".to_owned()
+                }
+                Err(error) => chain(&error),
+            };
+            assert!(said.contains(expected), "{options}, {is_far}: {said}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_authority_or_for_another_host_is_not_trusted() {
+    let Some(server) = Server::shared() else { return };
+    let Some(redis) = requeue_servers::Redis::shared() else { return };
+    let coded: String = Server::PASSWORD.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let dir = tempfile::tempdir().expect("a directory");
+    let [right, wrong] =
+        [("right", server.certificate()), ("wrong", redis.certificate())].map(|(name, from)| {
+            let to = dir.path().join(name);
+            std::fs::copy(from, &to).expect("it is copied");
+            format!("sslrootcert={}", to.display())
+        });
+    for (host, options, expected) in [
+        ("localhost", right.clone(), "nothing"),
+        ("127.0.0.1", right.clone(), "nothing"),
+        ("localhost", wrong.clone(), "certificate"),
+        ("localhost", format!("{wrong}&sslmode=require"), "certificate"),
+        ("localhost", format!("{wrong}&sslmode=verify-ca"), "certificate"),
+        ("localhost", format!("{wrong}&sslmode=verify-full"), "certificate"),
+        ("127.0.0.1", format!("{right}&sslmode=verify-full"), "certificate"),
+        ("127.0.0.1", format!("{right}&sslmode=verify-ca"), "nothing"),
+        ("localhost", "sslrootcert=system".to_owned(), "certificate"),
+        ("localhost", "sslrootcert=system&sslmode=verify-full".to_owned(), "certificate"),
+        // Nobody is asked for: encryption alone, or not even that.
+        ("127.0.0.1", "sslmode=require".to_owned(), "nothing"),
+        ("127.0.0.1", "sslmode=prefer".to_owned(), "nothing"),
+        ("127.0.0.1", "sslmode=disable".to_owned(), "nothing"),
+    ] {
+        let url = server.tcp_url(host, &format!("postgres:{coded}"), "postgres");
+        let said = match Store::connect(&format!("{url}?{options}")).await {
+            Ok(_) => "nothing".to_owned(),
+            Err(error) => {
+                assert_eq!(error.kind(), ConnectErrorKind::Tls, "{options}: {}", chain(&error));
+                chain(&error)
+            }
+        };
+        assert!(said.contains(expected), "{host} {options}: {said}");
+    }
+}
+
+#[test]
+fn an_authority_beside_an_sslmode_that_ignores_it_is_refused() {
+    for (options, expected) in [
+        ("sslrootcert=/ca.pem&sslmode=disable", "sslrootcert=FILE takes sslmode=verify-full"),
+        ("sslrootcert=/ca.pem&sslmode=prefer", "sslrootcert=FILE takes sslmode=verify-full"),
+        ("sslmode=prefer&sslrootcert=/ca.pem", "sslrootcert=FILE takes sslmode=verify-full"),
+        ("sslrootcert=/ca.pem&sslmode=allow", "sslmode=allow: it takes disable"),
+        ("sslrootcert=system&sslmode=disable", "sslrootcert=system takes no sslmode but"),
+        ("sslrootcert=system&sslmode=prefer", "sslrootcert=system takes no sslmode but"),
+        ("sslrootcert=system&sslmode=require", "sslrootcert=system takes no sslmode but"),
+        ("host=%2Frun", "need sslmode=verify-full"),
+    ] {
+        let error = Address::parse(&format!("postgres://ann@db/d?{options}")).expect_err(options);
+        assert!(error.to_string().contains(expected), "{options}: {error}");
+        assert_eq!(error.kind(), ConnectErrorKind::Address);
+    }
+    for (options, expected) in [
+        ("sslrootcert=system", tls::Trust::Name(None)),
+        ("sslrootcert=system&sslmode=verify-full", tls::Trust::Name(None)),
+        ("sslrootcert=/ca.pem", tls::Trust::Authority(Some("/ca.pem".into()))),
+        ("sslrootcert=/ca.pem&sslmode=require", tls::Trust::Authority(Some("/ca.pem".into()))),
+        ("sslrootcert=/ca.pem&sslmode=verify-full", tls::Trust::Name(Some("/ca.pem".into()))),
+        ("sslmode=require", tls::Trust::Anybody),
+        ("", tls::Trust::Anybody),
+    ] {
+        let address = Address::parse(&format!("postgres://ann@db/d?{options}")).expect(options);
+        assert_eq!(address.trust, expected, "{options}");
+        assert_eq!(address.negotiation.is_some(), expected == tls::Trust::Anybody, "{options}");
+    }
+}

@@ -1,0 +1,267 @@
+//! Drops of queues.
+//!
+//! Each queue has a generation, a number that is drawn when it is created. It stands in the queue's record,
+//! and as a mark in each shard. Every script compares the mark with the generation that its caller has open,
+//! so that nothing works on a queue that was dropped, also if there is one of the same name again.
+//!
+//! No script reaches all shards of a cluster. So a drop has these steps:
+//!
+//! 1. It seals all shards: their marks say that a drop is in progress, and scripts are refused for now. If
+//!    there are keys, and they are to stay, it unseals the shards again.
+//! 2. It raises the floor, which all epochs of later queues exceed, to the last epoch.
+//! 3. It marks the record. From then on the queue is gone.
+//! 4. It removes the shards, the record, and the name from the list.
+//!
+//! One that is interrupted before step 3 leaves sealed shards, and another drop takes them over after
+//! [a while](Drop::limit). After step 3, whoever opens or drops the queue does the rest.
+//!
+//! A mark may be missing because the server has evicted it. Then the record decides; and if that is gone, too,
+//! the floor: it has risen since the queue was opened if a queue was dropped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use tokio::time::Instant;
+
+use super::faults::garbled;
+use super::names::{self, Identity, Shard};
+use super::nodes::Nodes;
+use super::scripts::Scripts;
+use super::values::{self, Values};
+use super::walking::sum;
+use super::{Record, Redis, epoch_of};
+use crate::engine::Dropped;
+use crate::types::error::{EngineError, Kind};
+use crate::types::inspect::Counts;
+
+/// How long steps 1 and 2 may take. drop.lua has others take over after twice as long.
+const LIMIT: Duration = Duration::from_secs(5);
+
+impl Redis {
+    pub(super) async fn dropped(&self, name: &str, keys_too: bool) -> Result<Dropped, EngineError> {
+        self.check(Some(name)).await?;
+        let Some(record) = self.settings(name, None).await? else { return Ok(Dropped::Missing) };
+        let Record { shards: count, generation, is_dropping, .. } = record;
+        let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0 });
+        let shards = names::shards(&of, count);
+        if !keys_too && !is_dropping {
+            // Without a seal, so that adds go on where it is of no use. A shard that another drop has
+            // sealed is not counted.
+            let mut counts = Counts::default();
+            for shard in &shards {
+                let counted = self.scripts.counts.on(shard);
+                if let Ok(counted) = self.run(shard, &self.scripts.counts, &counted).await {
+                    counts = sum(counts, values::counts(counted)?);
+                }
+            }
+            if Dropped::keeps(&counts, keys_too) {
+                return Ok(Dropped::HasKeys(counts));
+            }
+        }
+        let (nodes, scripts) = (Arc::clone(&self.nodes), Arc::clone(&self.scripts));
+        // In a task of its own: whoever goes away leaves no shard sealed.
+        let dropping = tokio::spawn(async move {
+            if is_dropping {
+                // Somebody was killed in the middle.
+                remove(&nodes, &scripts, &shards).await?;
+                return Ok(Dropped::Yes(Counts::default()));
+            }
+            let dropping = Dropping { nodes: &nodes, scripts: &scripts, shards: &shards };
+            let (counts, is_dropped) = dropping.decide(keys_too).await?;
+            if !is_dropped {
+                return Ok(Dropped::HasKeys(counts));
+            }
+            remove(&nodes, &scripts, &shards).await?;
+            Ok(Dropped::Yes(counts))
+        });
+        dropping.await.unwrap_or_else(|error| Err(EngineError::unsure(error)))
+    }
+
+    /// All epochs of queues that are created from now on exceed it.
+    pub(super) async fn floor(&self) -> Result<i64, EngineError> {
+        let get = redis::cmd("GET").arg(names::FLOOR).to_owned();
+        match self.nodes.run(names::slot(names::FLOOR), &get, None).await? {
+            Value::Nil => Ok(0),
+            floor => values::number(floor),
+        }
+    }
+
+    /// Marks a shard again whose mark the server has lost. An error, if the queue was dropped.
+    pub(super) async fn restore_mark(&self, shard: &Shard) -> Result<(), EngineError> {
+        let of = &shard.queue;
+        if self.was_dropped(of).await? {
+            return Err(EngineError::dropped(&of.name));
+        }
+        let mut check = self.scripts.check.on(shard);
+        check.arg(0);
+        self.nodes.run(shard.slot, &check, Some(&self.scripts.check)).await?;
+        if self.was_dropped(of).await? {
+            // Meanwhile.
+            step(&self.nodes, &self.scripts, shard, "remove", 0).await?;
+            return Err(EngineError::dropped(&of.name));
+        }
+        Ok(())
+    }
+
+    async fn was_dropped(&self, of: &Identity) -> Result<bool, EngineError> {
+        Ok(match self.settings(&of.name, None).await? {
+            Some(record) => record.generation != of.generation || record.is_dropping,
+            None => self.floor().await? > of.floor,
+        })
+    }
+}
+
+struct Dropping<'a> {
+    nodes: &'a Arc<Nodes>,
+    scripts: &'a Scripts,
+    shards: &'a [Shard],
+}
+
+impl Dropping<'_> {
+    /// Steps 1 to 3. How many keys there are, and whether the queue is gone.
+    async fn decide(&self, keys_too: bool) -> Result<(Counts, bool), EngineError> {
+        let name = fastrand::u64(1..=i64::MAX.unsigned_abs());
+        let began = Instant::now();
+        let decided = match self.seal(name).await {
+            Ok((counts, _)) if Dropped::keeps(&counts, keys_too) => Ok((counts, false)),
+            Ok((counts, last_epoch)) => self.mark(last_epoch, began).await.map(|()| (counts, true)),
+            Err(fault) => Err(fault),
+        };
+        // Where it is not known whether the record is marked, shards stay sealed: another drop finds out.
+        let is_open = match &decided {
+            Ok((_, is_dropped)) => !is_dropped,
+            Err(fault) => fault.kind != Kind::Unsure,
+        };
+        if is_open {
+            for shard in self.shards {
+                // The others are unsealed all the same.
+                if let Err(fault) = step(self.nodes, self.scripts, shard, "unseal", name).await {
+                    let (queue, error) = (&shard.queue.name, fault.source);
+                    tracing::warn!(queue, %error, "a shard stays sealed: drop the queue again");
+                }
+            }
+        }
+        decided
+    }
+
+    /// How many keys there are, and the last epoch.
+    async fn seal(&self, name: u64) -> Result<(Counts, i64), EngineError> {
+        let (mut all, mut last_epoch) = (Counts::default(), 0);
+        for (number, shard) in self.shards.iter().enumerate() {
+            let answer = step(self.nodes, self.scripts, shard, "seal", name).await;
+            // What came of it is known when it is unsealed.
+            let answer = answer.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
+            let mut answer = Values::of(answer)?;
+            if answer.number::<u8>()? == 0 {
+                return Err(EngineError::absent("another process drops the queue"));
+            }
+            last_epoch = last_epoch.max(epoch_of(answer.number()?, number, self.shards.len()));
+            let counts = Counts {
+                ready: answer.number()?,
+                waiting: answer.number()?,
+                processing: answer.number()?,
+                dirty: answer.number()?,
+                parked: answer.number()?,
+                damaged: answer.number()?,
+                ..Counts::default()
+            };
+            all = sum(all, counts);
+        }
+        Ok((all, last_epoch))
+    }
+
+    async fn mark(&self, last_epoch: i64, began: Instant) -> Result<(), EngineError> {
+        let mut raise = self.scripts.floor.with(&[names::FLOOR.to_owned()]);
+        raise.arg(last_epoch);
+        let raised = self.nodes.run(names::slot(names::FLOOR), &raise, Some(&self.scripts.floor));
+        raised.await.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
+        if began.elapsed() > LIMIT {
+            return Err(EngineError::absent("the shards did not answer in time"));
+        }
+        record(self.nodes, self.scripts, &self.shards[0].queue, &["drop".to_owned()]).await
+    }
+}
+
+/// Step 4. Others may do the same.
+pub(super) async fn remove(
+    nodes: &Arc<Nodes>,
+    scripts: &Scripts,
+    shards: &[Shard],
+) -> Result<(), EngineError> {
+    remove_shards(nodes, scripts, shards).await?;
+    let Some(Shard { queue: of, .. }) = shards.first() else { return Ok(()) };
+    record(nodes, scripts, of, &["remove".to_owned()]).await?;
+    let mut remove = redis::cmd("HDEL");
+    remove.arg(names::QUEUES).arg(&of.name);
+    nodes.run(names::slot(names::QUEUES), &remove, None).await?;
+    // Somebody may have created it again, who lists it before and after that.
+    let (key, slot) = names::queue(&of.name);
+    let exists = redis::cmd("EXISTS").arg(key).to_owned();
+    if values::number(nodes.run(slot, &exists, None).await?)? > 0 {
+        list(nodes, scripts, &of.name).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn remove_shards(
+    nodes: &Arc<Nodes>,
+    scripts: &Scripts,
+    shards: &[Shard],
+) -> Result<(), EngineError> {
+    for shard in shards {
+        step(nodes, scripts, shard, "remove", 0).await?;
+    }
+    Ok(())
+}
+
+async fn step(
+    nodes: &Arc<Nodes>,
+    scripts: &Scripts,
+    shard: &Shard,
+    what: &str,
+    name: u64,
+) -> Result<Value, EngineError> {
+    let mut command = scripts.drop.on(shard);
+    command.arg(what).arg(name);
+    nodes.run(shard.slot, &command, Some(&scripts.drop)).await
+}
+
+/// Changes the record, if it is of this generation.
+pub(super) async fn record(
+    nodes: &Arc<Nodes>,
+    scripts: &Scripts,
+    of: &Identity,
+    what: &[String],
+) -> Result<(), EngineError> {
+    let (key, slot) = names::queue(&of.name);
+    let mut command = scripts.record.with(&[key]);
+    command.arg(of.generation).arg(what);
+    nodes.run(slot, &command, Some(&scripts.record)).await.map(drop)
+}
+
+/// Puts the queue on the list of all.
+pub(super) async fn list(
+    nodes: &Arc<Nodes>,
+    scripts: &Scripts,
+    name: &str,
+) -> Result<(), EngineError> {
+    let mut list = scripts.list.with(&[names::QUEUES.to_owned()]);
+    list.arg(name);
+    nodes.run(names::slot(names::QUEUES), &list, Some(&scripts.list)).await.map(drop)
+}
+
+/// The generation that a mark names, and whether it is sealed.
+pub(super) fn owner(mark: &str) -> Result<(u64, bool), EngineError> {
+    let sealed = mark.strip_prefix('-').and_then(|mark| mark.split(' ').next());
+    let generation = sealed.unwrap_or(mark).parse().map_err(|_| garbled())?;
+    Ok((generation, sealed.is_some()))
+}
+
+/// With the name of the queue, which the server does not say.
+pub(super) fn named(shard: &Shard, fault: EngineError) -> EngineError {
+    match fault.kind {
+        Kind::Dropped => EngineError::dropped(&shard.queue.name),
+        _ => fault,
+    }
+}

@@ -1,0 +1,9 @@
+-- Refuses to work on a queue that was dropped, also if there is one of the same name again. The first of ARGV
+-- is the generation of the queue that the caller has open; it is taken out. See dropping.rs.
+local generation, mark = table.remove(ARGV, 1), redis.call('GET', KEYS[10])
+if mark ~= generation then
+  if mark and string.sub(mark, 1, #generation + 2) == '-' .. generation .. ' ' then
+    return redis.error_reply('SEALED the queue is being dropped')
+  end
+  return redis.error_reply('DROPPED the queue was dropped')
+end

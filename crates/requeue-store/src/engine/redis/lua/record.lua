@@ -1,0 +1,12 @@
+-- Changes the record of a queue, if it is of this generation. ARGV: that, what to do, and another generation.
+if redis.call('HGET', KEYS[1], 'generation') == ARGV[1] then
+  if ARGV[2] == 'remove' then
+    redis.call('UNLINK', KEYS[1])
+  elseif ARGV[2] == 'drop' then
+    redis.call('HSET', KEYS[1], 'dropping', 1)
+  elseif ARGV[2] == 'confirm' then
+    redis.call('HDEL', KEYS[1], 'new')
+  else
+    redis.call('HSET', KEYS[1], 'generation', ARGV[3])
+  end
+end

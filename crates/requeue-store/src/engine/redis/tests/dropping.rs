@@ -1,0 +1,169 @@
+//! Drops that are interrupted, and marks that are lost.
+
+use super::*;
+use crate::engine::{Dropped, How};
+use crate::types::error::Kind;
+
+fn kind<T: std::fmt::Debug>(answer: Result<T, EngineError>) -> Kind {
+    answer.expect_err("it fails").kind
+}
+
+fn mark(name: &str) -> String {
+    format!("requeue:{{{name}/0.0}}:generation")
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_a_dropped_queue() {
+    let Some(server) = Server::shared() else { return };
+    let name = name("traces");
+    let (engine, place) = engine(&server.url(""), &name).await;
+    let _woken = engine.wakes(&place);
+    for key in ["a", "b", "c"] {
+        engine.add(&place, asking(key)).await.expect("added");
+    }
+    engine.claim(&place, ONE).await.expect("claimed");
+    // A row that can't be read is set aside.
+    server.cli(&["hset", &format!("requeue:{{{name}/0.0}}:rows"), "b", "not a row"]);
+    let all = Claim { max: 9, ..ONE };
+    assert_eq!(engine.claim(&place, all).await.expect("claimed").damaged.len(), 1);
+    let aside = format!("requeue:{{{name}/0.0}}:aside");
+    assert_eq!(server.cli(&["zcard", &aside]), "1");
+    let dropped = engine.drop_queue(&name, true).await.expect("dropped");
+    let had = matches!(dropped, Dropped::Yes(Counts { processing: 2, damaged: 1, .. }));
+    assert!(had, "{dropped:?}");
+    // Nothing that the old handle does makes any.
+    assert_eq!(kind(engine.add(&place, asking("d")).await), Kind::Dropped);
+    assert_eq!(kind(engine.claim(&place, ONE).await), Kind::Dropped);
+    assert_eq!(server.cli(&["keys", &format!("*{name}*")]), "");
+    assert_eq!(server.cli(&["hexists", "requeue:queues", &name]), "0");
+}
+
+#[tokio::test]
+async fn a_drop_that_is_interrupted_is_completed_by_the_next() {
+    let Some(server) = Server::shared() else { return };
+    let name = name("sealed");
+    let (engine, place) = engine(&server.url(""), &name).await;
+    let of = Identity { name: name.clone(), generation: place.generation, floor: 0 };
+    let shards = names::shards(&Arc::new(of), 1);
+    let seal = engine.scripts.drop.on(&shards[0]).arg("seal").arg(7).to_owned();
+    engine.nodes.run(shards[0].slot, &seal, Some(&engine.scripts.drop)).await.expect("sealed");
+    // For now, nobody works on it.
+    assert_eq!(kind(engine.add(&place, asking("a")).await), Kind::Absent);
+    assert_eq!(kind(engine.claim(&place, ONE).await), Kind::Absent);
+    let fault = engine.open(&name, Settings::default()).await.expect_err("it is being dropped");
+    assert!(fault.source.to_string().contains("drop it again"), "{}", fault.source);
+    let fault = engine.drop_queue(&name, true).await.expect_err("another one may be at it");
+    assert_eq!(fault.kind, Kind::Absent);
+    assert_eq!(fault.source.to_string(), "another process drops the queue");
+    // It has not been heard of for long.
+    server.cli(&["set", &mark(&name), &format!("-{} 7 1000", place.generation)]);
+    let dropped = engine.drop_queue(&name, false).await.expect("dropped");
+    assert_eq!(dropped, Dropped::Yes(Counts::default()));
+    assert_eq!(kind(engine.add(&place, asking("a")).await), Kind::Dropped);
+    assert_eq!(server.cli(&["keys", &format!("*{name}*")]), "");
+}
+
+#[tokio::test]
+async fn whoever_opens_a_queue_completes_its_drop_first() {
+    let Some(server) = Server::start() else { return };
+    for creates in [true, false] {
+        let name = name("marked");
+        let (engine, place) = engine(&server.url(""), &name).await;
+        engine.add(&place, asking("a")).await.expect("added");
+        let out = engine.claim(&place, ONE).await.expect("claimed").items.remove(0);
+        server.cli(&["set", &mark(&name), &format!("-{} 7 1000", place.generation)]);
+        server.cli(&["hset", &format!("requeue:{{{name}}}:queue"), "dropping", "1"]);
+        let ahead = out.epoch + 1_000_000_000;
+        // The drop raised the floor before that.
+        server.cli(&["set", "requeue:dropped", &ahead.to_string()]);
+        let listed = engine.queues().await.expect("listed");
+        assert!(listed.iter().all(|queue| queue.name != name), "{listed:?}");
+        if creates {
+            let settings = Settings { early_add: EarlyAdd::Hold, ..Settings::default() };
+            let new = engine.open(&name, settings).await.expect("it is created");
+            assert_eq!(new.early_add, EarlyAdd::Hold);
+            assert_ne!(new.generation, place.generation);
+            assert_eq!(engine.counts(&new).await.expect("counted"), Counts::default());
+            engine.add(&new, asking("a")).await.expect("added");
+            let later = engine.claim(&new, ONE).await.expect("claimed").items.remove(0);
+            assert!(later.epoch > ahead, "{} after {ahead}", later.epoch);
+            let listed = engine.queues().await.expect("listed");
+            assert_eq!(listed.iter().filter(|queue| queue.name == name).count(), 1);
+        } else {
+            let found = Engine::find(&engine, &name).await.expect("looked for");
+            assert!(found.is_none(), "{found:?}");
+            assert_eq!(server.cli(&["keys", &format!("*{name}*")]), "");
+        }
+        assert_eq!(kind(engine.add(&place, asking("b")).await), Kind::Dropped);
+    }
+}
+
+#[tokio::test]
+async fn a_mark_that_the_server_has_lost_is_no_drop() {
+    let Some(server) = Server::start() else { return };
+    let (engine, place) = engine(&server.url(""), "q").await;
+    let (record, mark) = ("requeue:{q}:queue", mark("q"));
+    for lost in [&[&*mark][..], &[&*mark, record], &[record]] {
+        for key in lost {
+            assert_eq!(server.cli(&["del", key]), "1", "{key} of {lost:?}");
+        }
+        engine.add(&place, asking("a")).await.expect("added");
+        let out = engine.claim(&place, ONE).await.expect("claimed").items.remove(0);
+        let end = End { key: out.key, epoch: out.epoch, how: How::Succeed };
+        assert_eq!(engine.finish(&place, vec![end]).await.expect("finished"), [true]);
+        // It is the same queue for whoever opens it after that.
+        let again = engine.open("q", Settings::default()).await.expect("it opens");
+        assert_eq!(again.generation, place.generation, "{lost:?}");
+    }
+    server.cli(&["flushall"]);
+    engine.add(&place, asking("a")).await.expect("added, as to any server that has lost its keys");
+    engine.migrate().await.expect("the schema is made again");
+    engine.open("q", Settings::default()).await.expect("it opens");
+    engine.drop_queue("q", true).await.expect("dropped");
+    assert_eq!(kind(engine.add(&place, asking("a")).await), Kind::Dropped);
+}
+
+#[tokio::test]
+async fn what_a_failover_brings_back_of_a_dropped_queue_is_not_in_a_later_one() {
+    let Some(server) = Server::shared() else { return };
+    let name = name("back");
+    let (engine, place) = engine(&server.url(""), &name).await;
+    let (rows, mark) = (format!("requeue:{{{name}/0.0}}:rows"), mark(&name));
+    engine.add(&place, asking("a")).await.expect("added");
+    let copied = [&rows, &mark].map(|key| server.cli(&["copy", key, &format!("{key}-copy")]));
+    assert_eq!(copied, ["1", "1"]);
+    engine.drop_queue(&name, true).await.expect("dropped");
+    let new = engine.open(&name, Settings::default()).await.expect("it is created");
+    for key in [&rows, &mark] {
+        server.cli(&["rename", &format!("{key}-copy"), key]);
+    }
+    assert_eq!(kind(engine.add(&new, asking("b")).await), Kind::Dropped, "it is another's");
+    let new = engine.open(&name, Settings::default()).await.expect("it opens");
+    assert_eq!(engine.counts(&new).await.expect("counted"), Counts::default());
+    engine.add(&new, asking("b")).await.expect("added");
+    assert_eq!(kind(engine.add(&place, asking("b")).await), Kind::Dropped);
+}
+
+/// As after the clock of the server was set back.
+#[tokio::test]
+async fn epochs_that_are_ahead_of_the_clock_rise_across_a_drop() {
+    let Some(server) = Server::start() else { return };
+    for shards in [1, 3] {
+        let (url, name) = (format!("{}?shards={shards}", server.url("")), name("ahead"));
+        let (engine, place) = engine(&url, &name).await;
+        let of = Identity { name: name.clone(), generation: place.generation, floor: 0 };
+        for shard in names::shards(&Arc::new(of), shards) {
+            server.cli(&["set", &shard.keys[7], "2000000000000000"]);
+        }
+        let mut last = 2_000_000_000_000_000 * i64::from(shards);
+        let mut place = place;
+        for _ in 0..2 {
+            engine.add(&place, asking("a")).await.expect("added");
+            let out = engine.claim(&place, ONE).await.expect("claimed").items.remove(0);
+            assert!(out.epoch > last, "{} after {last}", out.epoch);
+            last = out.epoch;
+            engine.drop_queue(&name, true).await.expect("dropped");
+            place = engine.open(&name, Settings::default()).await.expect("it is created");
+        }
+    }
+}

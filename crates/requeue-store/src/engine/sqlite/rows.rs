@@ -1,0 +1,216 @@
+//! Rows of the table, as values and back.
+
+use rusqlite::types::{Value, ValueRef};
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
+
+use crate::engine::damage::{Damage, Damaged, Raw};
+use crate::engine::row::Row;
+use crate::engine::time::Micros;
+use crate::types::inspect::Entry;
+use crate::types::key::Key;
+
+pub(super) const COLUMNS: &str = "state, at, epoch, lease_until, run_since, run_priority, run_adds, \
+     run_reasons, priority, adds, reasons, failures, steps, until, not_before, since, error, worker, key";
+
+/// An SQL expression: true if the row can be read.
+pub(super) const READABLE: &str = include_str!("readable.sql");
+
+/// How much of a damaged row is kept as text.
+const LONGEST_TEXT: usize = 2_000;
+
+/// A row of the table.
+pub(super) struct Found {
+    pub(super) key: Key,
+    /// The key as it is stored, if that is not a blob.
+    odd_key: Option<Value>,
+    pub(super) row: Result<Row, Damage>,
+}
+
+impl Found {
+    pub(super) fn seen(self, now: Micros) -> Entry {
+        match self.row {
+            Ok(row) => row.seen(self.key, now),
+            Err(damage) => Damaged { key: self.key, damage }.seen(),
+        }
+    }
+}
+
+/// The columns, in that order.
+pub(super) fn read(row: &SqlRow<'_>) -> rusqlite::Result<Found> {
+    let stored = row.get_ref(18)?;
+    let (key, odd_key) = match stored {
+        ValueRef::Blob(key) => (Key::from(key), None),
+        ValueRef::Text(text) => {
+            (Key::from(text), Some(Value::Text(String::from_utf8_lossy(text).into_owned())))
+        }
+        ValueRef::Integer(number) => (Key::from(shown(stored)), Some(Value::Integer(number))),
+        ValueRef::Real(number) => (Key::from(shown(stored)), Some(Value::Real(number))),
+        ValueRef::Null => (Key::from(shown(stored)), Some(Value::Null)),
+    };
+    let is_blob = odd_key.is_none();
+    let read = raw(row)?
+        .and_then(Raw::read)
+        .and_then(|row| if is_blob { Ok(row) } else { Err(Damage::new("the key is not a blob")) });
+    Ok(Found { key, odd_key, row: read })
+}
+
+fn raw(row: &SqlRow<'_>) -> rusqlite::Result<Result<Raw, Damage>> {
+    let mut raw = Raw::default();
+    let fields = [
+        &mut raw.state,
+        &mut raw.at,
+        &mut raw.epoch,
+        &mut raw.lease_until,
+        &mut raw.run_since,
+        &mut raw.run_priority,
+        &mut raw.run_adds,
+        &mut raw.run_reasons,
+        &mut raw.priority,
+        &mut raw.adds,
+        &mut raw.reasons,
+        &mut raw.failures,
+        &mut raw.steps,
+        &mut raw.until,
+        &mut raw.not_before,
+        &mut raw.since,
+    ];
+    for (column, field) in fields.into_iter().enumerate() {
+        *field = match row.get_ref(column)? {
+            ValueRef::Null => None,
+            ValueRef::Integer(number) => Some(number),
+            other => {
+                let name = COLUMNS.split(", ").nth(column).unwrap_or_default();
+                return Ok(Err(Damage::new(format!("{name} is {}", shown(other)))));
+            }
+        };
+    }
+    raw.error = match row.get_ref(16)? {
+        ValueRef::Null => None,
+        ValueRef::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        other => Some(shown(other)),
+    };
+    raw.worker = match row.get_ref(17)? {
+        ValueRef::Null => None,
+        ValueRef::Text(text) if let Ok(text) = std::str::from_utf8(text) => Some(text.to_owned()),
+        // Without a run, it says nothing.
+        _ if raw.state != Some(1) => None,
+        other => return Ok(Err(Damage::new(format!("worker is {}", shown(other))))),
+    };
+    Ok(Ok(raw))
+}
+
+/// The value as SQL has it.
+fn shown(value: ValueRef<'_>) -> String {
+    match value {
+        ValueRef::Null => "null".to_owned(),
+        ValueRef::Integer(number) => number.to_string(),
+        ValueRef::Real(number) => format!("{number:?}"),
+        ValueRef::Text(text) => format!("'{}'", text.escape_ascii()),
+        ValueRef::Blob(bytes) => format!("x'{}'", bytes.escape_ascii()),
+    }
+}
+
+/// A time that a query has found, of rows of which some may be damaged.
+pub(super) fn time(row: &SqlRow<'_>, column: usize) -> rusqlite::Result<Option<Micros>> {
+    Ok(match row.get_ref(column)? {
+        ValueRef::Integer(time) => Some(time),
+        // A claim at this time finds the row, and sets it aside.
+        ValueRef::Real(time) => Some(time as Micros),
+        _ => None,
+    })
+}
+
+pub(super) fn load(
+    connection: &Connection,
+    queue: i64,
+    key: &Key,
+) -> rusqlite::Result<Option<Result<Row, Damage>>> {
+    let sql = format!("select {COLUMNS} from keys where queue = ?1 and key = ?2");
+    let mut statement = connection.prepare_cached(&sql)?;
+    let found = statement.query_row(params![queue, &**key], read).optional()?;
+    Ok(found.map(|found| found.row))
+}
+
+/// Sets a row aside that can't be read. It is kept as text.
+pub(super) fn set_aside(
+    connection: &Connection,
+    queue: i64,
+    now: Micros,
+    found: Found,
+    damage: Damage,
+) -> rusqlite::Result<Damaged> {
+    let Found { key, odd_key, .. } = found;
+    let stored = odd_key.unwrap_or_else(|| Value::Blob(key.to_vec()));
+    let sql = format!("select {COLUMNS} from keys where queue = ?1 and key is ?2");
+    let text = connection.query_row(&sql, params![queue, stored], text).optional()?;
+    // To change the row would be to check its types, which may be wrong.
+    connection
+        .prepare_cached("delete from keys where queue = ?1 and key is ?2")?
+        .execute(params![queue, stored])?;
+    let sql = format!(
+        "insert into keys ({COLUMNS}, queue) values \
+         (3, null, null, null, null, null, null, null, 0, 0, 0, 0, 0, 0, 0, ?1, ?2, null, ?3, ?4) \
+         on conflict do nothing"
+    );
+    let error = format!("{}; the row was {}", damage.said, text.unwrap_or_default());
+    connection.prepare_cached(&sql)?.execute(params![now, error, &*key, queue])?;
+    Ok(Damaged { key, damage })
+}
+
+/// The row's values, without the key.
+fn text(row: &SqlRow<'_>) -> rusqlite::Result<String> {
+    let mut text = String::new();
+    for (column, name) in COLUMNS.split(", ").enumerate().take(18) {
+        let value = shown(row.get_ref(column)?);
+        text += &format!("{}{name}={value}", if column == 0 { "" } else { " " });
+    }
+    text.truncate(text.floor_char_boundary(LONGEST_TEXT));
+    Ok(text)
+}
+
+/// Keeps what is known of a key; nothing of one of which there is none.
+pub(super) fn keep(
+    connection: &Connection,
+    queue: i64,
+    key: &Key,
+    row: Option<&Row>,
+) -> rusqlite::Result<()> {
+    let Some(row) = row else {
+        let sql = "delete from keys where queue = ?1 and key = ?2";
+        connection.prepare_cached(sql)?.execute(params![queue, &**key])?;
+        return Ok(());
+    };
+    let state = match (row.parked, row.run) {
+        (true, _) => 2,
+        (false, Some(_)) => 1,
+        (false, None) => 0,
+    };
+    let sql = format!(
+        "insert or replace into keys ({COLUMNS}, queue) values \
+         (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)"
+    );
+    let run = row.run;
+    connection.prepare_cached(&sql)?.execute(params![
+        state,
+        row.at,
+        run.map(|run| run.epoch),
+        run.map(|run| run.lease_until),
+        run.map(|run| run.since),
+        run.map(|run| run.asked.priority.number()),
+        run.map(|run| run.asked.adds),
+        run.map(|run| run.asked.reasons),
+        row.asked.priority.number(),
+        row.asked.adds,
+        row.asked.reasons,
+        row.failures,
+        row.steps,
+        row.until,
+        row.not_before,
+        row.since,
+        row.error,
+        row.worker,
+        &**key,
+        queue,
+    ])?;
+    Ok(())
+}

@@ -1,0 +1,209 @@
+//! Malformed rows, written raw: no check of the file's own applies.
+
+use fastrand::Rng;
+
+use super::*;
+use crate::tests::damage::{BAD, Kind, Scene, number};
+
+/// The columns, and whether each may be null.
+const COLUMNS: [(&str, bool); 18] = [
+    ("state", false),
+    ("at", true),
+    ("epoch", true),
+    ("lease_until", true),
+    ("run_since", true),
+    ("run_priority", true),
+    ("run_adds", true),
+    ("run_reasons", true),
+    ("priority", false),
+    ("adds", false),
+    ("reasons", false),
+    ("failures", false),
+    ("steps", false),
+    ("until", false),
+    ("not_before", false),
+    ("since", false),
+    ("error", true),
+    ("worker", true),
+];
+
+/// How a raw writer gets around the file's checks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Writer {
+    /// By a setting of its connection.
+    Unchecked,
+    /// By a schema without types, which it then takes back.
+    Untyped,
+}
+
+fn malformed(rng: &mut Rng, writer: Writer) -> String {
+    let one = |rng: &mut Rng| {
+        let (column, may_be_null) = COLUMNS[rng.usize(..COLUMNS.len())];
+        let is_untyped = writer == Writer::Untyped;
+        let value = match rng.u8(..8) {
+            0 if may_be_null => "null".to_owned(),
+            1 if is_untyped => "'text'".to_owned(),
+            2 if is_untyped => "x'00ff'".to_owned(),
+            3 if is_untyped => "1.5".to_owned(),
+            4 if is_untyped => "9e99".to_owned(),
+            5 if is_untyped => "cast(x'ff' as text)".to_owned(),
+            _ if column == "error" => "cast(x'ff41' as text)".to_owned(),
+            _ if column == "worker" => {
+                ["''", "'ü'", "cast(x'ff41' as text)", "char(155)", "hex(zeroblob(51))"]
+                    [rng.usize(..5)]
+                .to_owned()
+            }
+            // As SQL has it.
+            _ => format!("{}", number(rng))
+                .replace("-9223372036854775808", "(-9223372036854775807 - 1)"),
+        };
+        format!("{column} = {value}")
+    };
+    let changes: Vec<_> = (0..rng.usize(1..4)).map(|_| one(rng)).collect();
+    changes.join(", ")
+}
+
+fn write(path: &std::path::Path, writer: Writer, change: &str) {
+    let open = || {
+        let raw = rusqlite::Connection::open(path).expect("it opens");
+        raw.pragma_update(None, "ignore_check_constraints", true).expect("it is set");
+        raw
+    };
+    let typed = |from: &str, to: &str| {
+        let raw = open();
+        raw.pragma_update(None, "writable_schema", true).expect("it is set");
+        let sql = "update sqlite_schema set sql = replace(sql, ?1, ?2) where name = 'keys'";
+        assert_eq!(raw.execute(sql, [from, to]).expect("it is changed"), 1);
+    };
+    if writer == Writer::Untyped {
+        typed(") strict, without rowid", ") without rowid");
+    }
+    let changed =
+        open().execute(&format!("update keys set {change} where key = ?1"), [BAD.as_bytes()]);
+    assert_eq!(changed.unwrap_or_else(|error| panic!("{change}: {error}")), 1);
+    if writer == Writer::Untyped {
+        typed(") without rowid", ") strict, without rowid");
+    }
+}
+
+#[tokio::test]
+async fn a_malformed_row_harms_no_other_key() {
+    let (mut damaged, mut named) = (0, 0);
+    for seed in 0..300 {
+        let mut rng = Rng::with_seed(seed);
+        let writer = if rng.bool() { Writer::Unchecked } else { Writer::Untyped };
+        let kind = rng.choice(Kind::ALL).expect("there are some");
+        let change = malformed(&mut rng, writer);
+        let how = format!("seed {seed}, {kind:?}, {writer:?}: {change}");
+
+        let dir = tempfile::tempdir().expect("a directory");
+        let engine = Sqlite::open(&at(&dir), Synchronous::Normal).expect("it opens");
+        engine.migrate().await.expect("the schema is made");
+        let engine: Arc<dyn Engine> = Arc::new(engine);
+        let place = engine.open("q", EarlyAdd::Replace.into()).await.expect("it opens");
+        let scene = Scene::new(engine, place, kind).await;
+        write(&at(&dir), writer, &change);
+        let is_early = rng.u8(..3) == 0;
+        if !is_early {
+            let (is_damaged, reported) = scene.check(&how).await;
+            damaged += u32::from(is_damaged);
+            named += u32::from(!reported.is_empty());
+        }
+        scene.check_end(&mut rng, &how).await;
+    }
+    assert!(damaged > 100 && named > 30, "{damaged} were damaged, {named} reported");
+}
+
+#[tokio::test]
+async fn a_file_takes_no_malformed_row() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = store(&at(&dir)).await;
+    let queue = store.queue("q").open().await.expect("it opens");
+    queue.add_all(["bad", "b"]).await.expect("added");
+    let raw = rusqlite::Connection::open(at(&dir)).expect("it opens");
+    for change in [
+        "failures = -1",
+        "adds = 4294967296",
+        "state = 7",
+        "state = 1",
+        "at = null",
+        "at = -1",
+        "priority = 2",
+        "since = 'text'",
+        "since = null",
+        "epoch = 5",
+    ] {
+        let refused = raw.execute(&format!("update keys set {change}"), []);
+        refused.expect_err(change);
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_key_is_reported_once_with_the_next_step() {
+    use crate::tests::parking::Events;
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = store(&at(&dir)).await;
+    let queue = store.queue("q").open().await.expect("it opens");
+    queue.add_all([BAD, "good"]).await.expect("added");
+    write(&at(&dir), Writer::Unchecked, "failures = -1");
+    let events = Events::default();
+    let guard = tracing::subscriber::set_default(events.clone());
+    let item = queue.get().await.expect("it is open");
+    assert_eq!(item.as_str(), Some("good"));
+    let expected = " message=the key's row is damaged: it was set aside; add the key again to run it, or \
+                    cancel it queue=\"q\" key=bad damage=\"failures is -1\"";
+    assert_eq!(events.take(), [expected]);
+    let counts = queue.counts().await.expect("counted");
+    assert_eq!((counts.damaged, counts.processing, counts.ready), (1, 1, 0));
+    let entry = queue.look_up(BAD).await.expect("looked up").expect("it is kept");
+    assert_eq!(entry.state, State::Damaged);
+    let error = entry.error.as_deref().unwrap_or_default();
+    assert!(error.starts_with("failures is -1; the row was state=0 at="), "{error}");
+    assert!(error.contains(" failures=-1 "), "{error}");
+    let explained = queue.explain(BAD).await.expect("explained");
+    assert!(explained.starts_with("bad: its row is damaged: failures is -1"), "{explained}");
+    queue.add(BAD).await.expect("added");
+    assert_eq!(queue.get().await.expect("it is open").as_str(), Some(BAD));
+    assert_eq!(queue.counts().await.expect("counted").damaged, 0);
+    drop(guard);
+    assert_eq!(events.take(), [""; 0]);
+}
+
+/// Rows that belong to no queue are removed as those of a dropped queue are.
+#[tokio::test]
+async fn a_row_whose_queue_is_no_number_keeps_nobody_from_opening_the_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = store(&at(&dir)).await;
+    let queue = store.queue("q").open().await.expect("it opens");
+    queue.add_all([BAD, "good"]).await.expect("added");
+    for number in ["'text'", "x'00'", "1.5", "-1"] {
+        write(&at(&dir), Writer::Untyped, &format!("queue = {number}"));
+        store.migrate().await.expect("there is nothing else to do");
+        queue.add(BAD).await.expect("added");
+        let counts = queue.counts().await.expect("counted");
+        assert_eq!((counts.ready, counts.damaged), (2, 0), "{number}");
+    }
+    let raw = rusqlite::Connection::open(at(&dir)).expect("it opens");
+    let left = raw.query_row("select count(*) from keys", [], |row| row.get::<_, i64>(0));
+    assert_eq!(left.expect("counted"), 2);
+}
+
+/// A key that is no blob is another value than the key that verbs ask for.
+#[tokio::test]
+async fn a_key_of_another_type_is_set_aside_under_its_text() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = store(&at(&dir)).await;
+    let queue = store.queue("q").open().await.expect("it opens");
+    queue.add_all([BAD, "good"]).await.expect("added");
+    write(&at(&dir), Writer::Untyped, "key = 'bad'");
+    let item = queue.get().await.expect("it is open");
+    assert_eq!(item.as_str(), Some("good"));
+    let entry = queue.look_up(BAD).await.expect("looked up").expect("it is kept");
+    assert_eq!(entry.state, State::Damaged);
+    assert!(
+        entry.error.is_some_and(|error| error.starts_with("the key is not a blob; the row was "))
+    );
+    queue.cancel(BAD).await.expect("cancelled");
+    assert_eq!(queue.counts().await.expect("counted").damaged, 0);
+}

@@ -1,0 +1,163 @@
+//! The rows of stores for fuzz targets, as plain values: the types of this crate stay private.
+
+use std::time::Duration;
+
+use crate::engine::damage::Raw;
+use crate::engine::row;
+use crate::engine::{Ask, Asked, Backoff, Delay, Failing, How, Place};
+use crate::types::add::{Add, EarlyAdd, Merge, Priority};
+
+/// A row that could be read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Row(row::Row);
+
+/// The values of a row, in the order of the fields of `Raw`. Null is `None`.
+pub type Fields = [Option<i64>; 16];
+
+/// As the table of an engine has it.
+///
+/// # Errors
+///
+/// The value that is not valid.
+pub fn table_row(
+    fields: Fields,
+    error: Option<String>,
+    worker: Option<String>,
+) -> Result<Row, String> {
+    let [state, at, epoch, lease_until, run_since, run_priority, run_adds, run_reasons, ..] =
+        fields;
+    let [.., priority, adds, reasons, failures, steps, until, not_before, since] = fields;
+    let raw = Raw {
+        state,
+        at,
+        epoch,
+        lease_until,
+        run_since,
+        run_priority,
+        run_adds,
+        run_reasons,
+        priority,
+        adds,
+        reasons,
+        failures,
+        steps,
+        until,
+        not_before,
+        since,
+        error,
+        worker,
+    };
+    raw.read().map(Row).map_err(|damage| damage.said)
+}
+
+/// As Redis has it.
+///
+/// # Errors
+///
+/// The part that is not valid.
+#[cfg(feature = "redis")]
+pub fn packed_row(packed: &[u8]) -> Result<Row, String> {
+    crate::engine::redis::read_row(packed).map(Row).map_err(|damage| damage.said)
+}
+
+/// An operation of an engine on a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verb {
+    Add { after: u64, exactly: bool },
+    Claim { lease: u64 },
+    Succeed,
+    Later { after: u64 },
+    BackOff { base: u64, cap: u64 },
+    RetryAfter { after: u64 },
+    Park,
+    PutBack,
+    Release { queued: u64 },
+    Expire,
+    Cancel,
+    Revive,
+}
+
+impl Row {
+    /// Its values, its error, and the name of its worker.
+    #[must_use]
+    pub fn fields(&self) -> (Fields, Option<String>, Option<String>) {
+        let row = &self.0;
+        let run = row.run;
+        let state = match (row.parked, run) {
+            (true, _) => 2,
+            (false, Some(_)) => 1,
+            (false, None) => 0,
+        };
+        let fields = [
+            Some(state),
+            row.at,
+            run.map(|run| run.epoch),
+            run.map(|run| run.lease_until),
+            run.map(|run| run.since),
+            run.map(|run| run.asked.priority.number().into()),
+            run.map(|run| run.asked.adds.into()),
+            run.map(|run| run.asked.reasons.into()),
+            Some(row.asked.priority.number().into()),
+            Some(row.asked.adds.into()),
+            Some(row.asked.reasons.into()),
+            Some(row.failures.into()),
+            Some(row.steps.into()),
+            Some(row.until),
+            Some(row.not_before),
+            Some(row.since),
+        ];
+        (fields, row.error.clone(), row.worker.as_deref().map(str::to_owned))
+    }
+
+    /// The sentence about its key.
+    #[must_use]
+    pub fn explain(&self, now: i64) -> String {
+        self.0.seen("key".into(), now).explain()
+    }
+
+    /// The row after a verb, if one is left. A verb that does not apply changes nothing.
+    #[must_use]
+    pub fn after(self, verb: Verb, holds: bool, now: i64) -> Option<Self> {
+        let Self(mut row) = self;
+        let early_add = if holds { EarlyAdd::Hold } else { EarlyAdd::Replace };
+        let micros = Duration::from_micros;
+        let asked = Asked { adds: u32::MAX, reasons: u32::MAX, priority: Priority::High };
+        let fail = |delay| How::Fail { delay, asked, error: "no".to_owned() };
+        let failing = |base: u64, cap: u64| Failing {
+            backoff: Backoff { base: micros(base), cap: micros(cap), share: 0.5 },
+            max_failures: Some(3),
+        };
+        let how = match verb {
+            Verb::Add { after, exactly } => {
+                let mut add = Add::after(micros(after));
+                if exactly {
+                    add = add.merge(Merge::Exactly);
+                }
+                let place = Place::new(1, "q", early_add);
+                let ask = Ask { key: "key".into(), add, adds: u32::MAX };
+                return Some(Self(row::Row::add(Some(row), &ask, &place, now).0));
+            }
+            Verb::Claim { lease } => {
+                if row.is_ready(now) {
+                    let _ = row.claim(&"key".into(), 1, &"w".into(), micros(lease), now);
+                }
+                return Some(Self(row));
+            }
+            Verb::Cancel => return row.cancel(now).0.map(Self),
+            Verb::Revive => {
+                row.revive(now);
+                return Some(Self(row));
+            }
+            _ if row.run.is_none() => return Some(Self(row)),
+            Verb::Expire => return row.expire(failing(1, 1), early_add, now).map(Self),
+            Verb::Succeed => How::Succeed,
+            Verb::Later { after } => How::Later(micros(after), Priority::Low),
+            Verb::BackOff { base, cap } => fail(Delay::Backoff(failing(base, cap))),
+            Verb::RetryAfter { after } => fail(Delay::Exactly(micros(after), None)),
+            Verb::Park => fail(Delay::Park),
+            Verb::PutBack => How::PutBack(asked),
+            Verb::Release { queued } => How::Release(asked, micros(queued)),
+        };
+        row.finish(how, early_add, now).map(Self)
+    }
+}

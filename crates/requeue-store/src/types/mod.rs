@@ -1,0 +1,7 @@
+//! Plain data: keys, adds, entries and errors.
+
+pub(crate) mod add;
+pub(crate) mod error;
+pub(crate) mod inspect;
+pub(crate) mod key;
+pub(crate) mod worker;

@@ -1,0 +1,32 @@
+//! The label of a worker, which is stored with each key that it has in flight.
+
+/// The length of the longest label in bytes.
+const LONGEST_WORKER: usize = 100;
+
+/// Returns why a label is invalid.
+pub(crate) fn invalid_worker(label: &str) -> Option<String> {
+    if label.is_empty() || label.len() > LONGEST_WORKER || label.contains(char::is_control) {
+        return Some(format!(
+            "the worker {label:?}: a name has 1 to {LONGEST_WORKER} bytes, and no control characters"
+        ));
+    }
+    None
+}
+
+/// Returns the default label: the name of this machine and the number of this process.
+pub(crate) fn this_process() -> String {
+    let host = host();
+    let host: String = host.chars().filter(|char| !char.is_control()).collect();
+    let host = &host[..host.floor_char_boundary(LONGEST_WORKER - 20)];
+    format!("{}:{}", if host.is_empty() { "localhost" } else { host }, std::process::id())
+}
+
+#[cfg(unix)]
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(not(unix))]
+fn host() -> String {
+    std::env::var("COMPUTERNAME").unwrap_or_default()
+}
