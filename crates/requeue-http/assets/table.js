@@ -5,7 +5,7 @@ import { amount, duration } from "./format.js";
 const PAGE = 100;
 /** Requests for one look: with 100,000 keys each, enough to find a key among a few million. */
 const REQUESTS = 40;
-const RANK = { running: 0, failing: 1, parked: 2, waiting: 3, ready: 4, idle: 5 };
+const RANK = { running: 0, failing: 1, parked: 2, damaged: 2, waiting: 3, ready: 4, idle: 5 };
 
 export class Table {
   constructor() {

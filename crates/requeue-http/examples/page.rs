@@ -23,7 +23,7 @@ async fn main() -> Result<(), Error> {
     let queue: Queue<String> = Queue::builder()
         .name("deployments")
         .early_add(EarlyAdd::Hold)
-        .limiter(BackoffLimiter::new(1).base(Duration::from_secs(1)).cap(Duration::from_secs(60)))
+        .limiter(BackoffLimiter::new(Duration::from_secs(1), Duration::from_secs(60)))
         .metrics(&metrics)
         .build()?;
     for worker in 0..4 {

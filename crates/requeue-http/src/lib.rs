@@ -8,7 +8,9 @@
 //!   is kept is a sample per second, of the last quarter of an hour.
 //! - **By itself**: the page is in the program, and asks no other host for anything.
 //! - **Closed to strangers**: requests under a foreign host name are refused, which keeps other
-//!   sites' scripts out; the page runs under a strict content security policy.
+//!   sites' scripts out; the page runs under a strict content security policy. Cursors are
+//!   encrypted: they do not reveal hashes of keys. The order of keys in a walk is still that of
+//!   their hashes: if strangers choose keys, choose [another hasher](requeue::Builder::hasher).
 //!
 //! ```
 //! use axum::Router;
@@ -46,14 +48,15 @@
 //! | `/healthz` | 200 as long as this answers, and [`Builder::healthy`] has no objection; else 503 |
 //! | `/readyz` | 200 as long as the queue takes work, and [`Builder::ready`] has no objection; else 503 |
 //! | `/api/v1/summary` | counts, rates, ages, and what runs longest |
-//! | `/api/v1/keys` | a page of keys: `state` (`ready`, `waiting`, `running`, `failing`, which is waiting after a failure, or `parked`; all without it), `q` (part of the key as it is shown, in any case), `limit` (1 to 256), `cursor` (the `next` of the page before) |
+//! | `/api/v1/keys` | a page of keys: `state` (`ready`, `waiting`, `running`, `failing`, which is waiting after a failure, `parked`, or `damaged`, whose row in the store can't be read; all without it), `q` (part of the key as it is shown, in any case), `limit` (1 to 256), `cursor` (the `next` of the page before) |
 //! | `/api/v1/key` | one key: `key`, or `key_base64` for what is no text |
 //! | `/api/v1/events` | server-sent events: `history` once, `tick` each second, `ended` at the end |
 //!
 //! A page of keys may be short, or empty, and have a `next` none the less: then there is more to
 //! look at. A walk meets each key that is there all along once, in no order of use; that of the
 //! running ones, where times are kept, goes from the longest on, and one that starts or ends
-//! meanwhile moves the others by one.
+//! meanwhile moves the others by one. A cursor is valid until the process ends; any other text is
+//! refused with 400.
 //!
 //! In JSON, a key is given as text, with `\n`, `\\`, `\u{1b}` and `\xff` for what can't be shown, and in
 //! base64. Of a key over 4 KiB there is only the beginning, and no base64. All times are in seconds.
@@ -64,6 +67,7 @@
 //! `store`: `Site::of_store`, the page of a queue of requeue-store.
 
 mod builder;
+mod cursors;
 mod events;
 mod exposition;
 mod hosts;

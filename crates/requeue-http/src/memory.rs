@@ -5,6 +5,7 @@ use std::hash::BuildHasher;
 
 use requeue::{Cursor, Entry, Filter, Key, Phase, Queue};
 
+use crate::cursors::{Cursors, Order};
 use crate::keys::escaped;
 use crate::params::Problem;
 use crate::rows::Row;
@@ -22,6 +23,7 @@ pub(crate) struct Shown<K: Key, S> {
     pub(crate) show: Show<K>,
     pub(crate) read: Read<K>,
     pub(crate) detail: DetailOf<K>,
+    pub(crate) cursors: Cursors,
 }
 
 impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
@@ -46,13 +48,18 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             Which::Running => Filter::Running,
             Which::Failing => Filter::Failing,
             // No key of such a queue is.
-            Which::Parked => return Ok(Walked::default()),
+            Which::Parked | Which::Damaged => return Ok(Walked::default()),
         };
-        let cursor: u32 = match walk.cursor.as_deref().map(str::parse) {
+        let keeps_times = self.queue.running(0, 0).is_some();
+        let order = match filter {
+            Filter::Running if keeps_times => Order::LongestFirst,
+            _ => Order::ByHash,
+        };
+        let cursor = match &walk.cursor {
             None => 0,
-            Some(cursor) => cursor.map_err(|_| Walk::bad_cursor())?,
+            Some(cursor) => self.cursors.decrypt(order, cursor).ok_or_else(Walk::bad_cursor)?,
         };
-        if filter == Filter::Running
+        if let Order::LongestFirst = order
             && let Some(walked) = self.longest_first(walk, cursor).await
         {
             return Ok(walked);
@@ -80,7 +87,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             next = end;
             tokio::task::yield_now().await;
         }
-        walked.next = next.map(|cursor| cursor.to_bits().to_string());
+        walked.next = next.map(|cursor| self.cursors.encrypt(Order::ByHash, cursor.to_bits()));
         Ok(walked)
     }
 
@@ -100,7 +107,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             walked.rows.extend(self.rows(running, walk.part.as_ref()));
             tokio::task::yield_now().await;
         }
-        walked.next = next.map(|cursor| cursor.to_string());
+        walked.next = next.map(|cursor| self.cursors.encrypt(Order::LongestFirst, cursor));
         Some(walked)
     }
 }

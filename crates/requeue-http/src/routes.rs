@@ -268,8 +268,10 @@ async fn walk(site: &Inner, RawQuery(query): RawQuery) -> Result<Response, Probl
         Some("running") => Which::Running,
         Some("failing") => Which::Failing,
         Some("parked") => Which::Parked,
+        Some("damaged") => Which::Damaged,
         Some(_) => {
-            return Err(Problem::parameter("state", "ready, waiting, running, failing or parked"));
+            let states = "ready, waiting, running, failing, parked or damaged";
+            return Err(Problem::parameter("state", states));
         }
     };
     let limit = match params.text("limit")?.map(str::parse) {

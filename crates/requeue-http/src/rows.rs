@@ -53,6 +53,9 @@ enum State {
     Failing,
     #[cfg(feature = "store")]
     Parked,
+    /// Its row in the store can't be read.
+    #[cfg(feature = "store")]
+    Damaged,
     /// Neither: only remembered for its failures.
     Idle,
 }
@@ -125,6 +128,16 @@ impl Row {
         if let Some(epoch) = entry.epoch {
             detail = detail.field("epoch", epoch);
         }
+        let why = match &entry.worker {
+            // It has a place of its own.
+            Some(worker) => {
+                detail = detail.field("worker", escaped(worker.as_bytes()));
+                let mut unnamed = entry.clone();
+                unnamed.worker = None;
+                unnamed.explain()
+            }
+            None => entry.explain(),
+        };
         Self {
             key,
             key_base64,
@@ -132,6 +145,7 @@ impl Row {
                 Stored::Ready => State::Ready,
                 Stored::Processing => State::Running,
                 Stored::Parked => State::Parked,
+                Stored::Damaged => State::Damaged,
                 // There is no other.
                 _ if entry.failures > 0 => State::Failing,
                 _ => State::Waiting,
@@ -143,7 +157,7 @@ impl Row {
             failures: entry.failures,
             adds: entry.adds,
             priority: entry.priority.number().into(),
-            why: entry.explain(),
+            why,
             detail: detail.fields,
         }
     }

@@ -17,7 +17,10 @@ use hyper::body::{Frame, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+#[cfg(unix)]
+use tokio::net::UnixListener;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutStream;
@@ -31,10 +34,34 @@ const HEAD_BYTES: usize = 32 << 10;
 /// How long an `accept` that failed, for want of descriptors, waits until the next one.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Where connections come from.
+pub(crate) trait Listen {
+    type Stream: AsyncRead + AsyncWrite + Send + 'static;
+
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+impl Listen for TcpListener {
+    type Stream = tokio::net::TcpStream;
+
+    async fn accept(&self) -> io::Result<Self::Stream> {
+        Self::accept(self).await.map(|(stream, _)| stream)
+    }
+}
+
+#[cfg(unix)]
+impl Listen for UnixListener {
+    type Stream = tokio::net::UnixStream;
+
+    async fn accept(&self) -> io::Result<Self::Stream> {
+        Self::accept(self).await.map(|(stream, _)| stream)
+    }
+}
+
 /// Serves `router` on at most `most` connections at a time, until `ended`. Where more come, the
 /// oldest one that never sent a request is closed, else the oldest one that waits for the next request, else the new one.
 pub(crate) async fn serve(
-    listener: TcpListener,
+    listener: impl Listen,
     router: Router,
     most: usize,
     ended: watch::Receiver<bool>,
@@ -50,7 +77,7 @@ pub(crate) async fn serve(
             accepted = listener.accept() => accepted,
         };
         let stream = match accepted {
-            Ok((stream, _)) => stream,
+            Ok(stream) => stream,
             Err(error) if is_of_connection(&error) => continue,
             Err(_) => {
                 tokio::time::sleep(RETRY).await;
@@ -96,7 +123,7 @@ impl Connection {
 
     async fn serve(
         self: Arc<Self>,
-        stream: TcpStream,
+        stream: impl AsyncRead + AsyncWrite + Send + 'static,
         router: Router,
         mut ended: watch::Receiver<bool>,
     ) {
@@ -179,6 +206,7 @@ impl HttpBody for Answer {
 mod tests {
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
 
     use super::*;
 

@@ -14,12 +14,13 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 use crate::Builder;
+use crate::cursors::Cursors;
 use crate::hosts::Hosts;
 use crate::keys::ShownKey;
 use crate::memory::Shown;
 use crate::routes;
 use crate::samples::Samples;
-use crate::server;
+use crate::server::{self, Listen};
 use crate::source::Source;
 use crate::turns::Turns;
 
@@ -92,7 +93,9 @@ impl Site {
         S: BuildHasher + Send + Sync + 'static,
     {
         let (show, read) = (Box::new(show), Box::new(read));
-        Builder::new(|detail| Box::new(Shown { queue, show, read, detail }))
+        Builder::new(|detail| {
+            Box::new(Shown { queue, show, read, detail, cursors: Cursors::default() })
+        })
     }
 
     /// A site of a queue in a store: the keys are all processes', and so are their numbers; what is
@@ -139,6 +142,41 @@ impl Site {
     ///
     /// None at present: an `accept` that fails is tried again.
     pub async fn serve(&self, listener: TcpListener) -> io::Result<()> {
+        self.serve_on(listener).await
+    }
+
+    /// The same on a Unix socket: the mode of its file, and those of its directories, tell who can
+    /// connect. Requests need a [host](Builder::host) that is allowed here, too; `localhost` is.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    /// use requeue_http::Site;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("page");
+    /// let site = Site::builder(Queue::<String>::new()).build();
+    /// // `curl --unix-socket PATH http://localhost/`
+    /// let listener = tokio::net::UnixListener::bind(path)?;
+    /// let server = tokio::spawn({
+    ///     let site = site.clone();
+    ///     async move { site.serve_unix(listener).await }
+    /// });
+    /// site.end();
+    /// server.await??;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`serve`](Self::serve).
+    #[cfg(unix)]
+    pub async fn serve_unix(&self, listener: tokio::net::UnixListener) -> io::Result<()> {
+        self.serve_on(listener).await
+    }
+
+    async fn serve_on(&self, listener: impl Listen) -> io::Result<()> {
         let ended = self.inner.ended.subscribe();
         let mut over = ended.clone();
         let server = server::serve(listener, self.router(), self.inner.max_connections, ended);

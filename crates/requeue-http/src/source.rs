@@ -47,7 +47,8 @@ pub(crate) struct Walk {
 impl Walk {
     /// The cursor is none of those that were given out.
     pub(crate) fn bad_cursor() -> Problem {
-        Problem::parameter("cursor", "the `next` of the page before")
+        let error = "not the `next` of an earlier page; begin again without a cursor";
+        Problem::parameter("cursor", error)
     }
 }
 
@@ -60,6 +61,7 @@ pub(crate) enum Which {
     Running,
     Failing,
     Parked,
+    Damaged,
 }
 
 /// What was found.

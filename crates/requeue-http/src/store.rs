@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use requeue_store::{Counts, Entry, Key, LookError, Queue, State};
+use requeue_store::{Counts, Entry, Key, Queue, ReadError, State};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -76,6 +76,7 @@ impl Stored {
             Which::Waiting | Which::Failing => Some(State::Waiting),
             Which::Running => Some(State::Processing),
             Which::Parked => Some(State::Parked),
+            Which::Damaged => Some(State::Damaged),
         };
         let mut after = match &walk.cursor {
             None => None,
@@ -137,12 +138,12 @@ impl Source for Stored {
 
     fn gauges(&self) -> Gauges {
         let seen = self.seen();
-        let Counts { ready, waiting, processing, parked, .. } = seen.counts;
+        let Counts { ready, waiting, processing, parked, damaged, .. } = seen.counts;
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
         let longest = seen.longest.first().and_then(|key| key.since);
         let of_this_process = self.queue.sample().unwrap_or_default();
         Gauges {
-            keys: number(ready + waiting + processing + parked),
+            keys: number(ready + waiting + processing + parked + damaged),
             ready: number(ready),
             waiting: number(waiting),
             running: number(processing),
@@ -192,7 +193,7 @@ fn next_size(size: usize, took: Duration, left: usize) -> usize {
 
 async fn answer<T>(
     patience: Duration,
-    looked: impl Future<Output = Result<T, LookError>>,
+    looked: impl Future<Output = Result<T, ReadError>>,
 ) -> Result<T, Problem> {
     let away = |error: &str| Problem::new(StatusCode::SERVICE_UNAVAILABLE, error);
     match timeout(patience, looked).await {

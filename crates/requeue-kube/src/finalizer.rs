@@ -1,4 +1,4 @@
-//! kube's finalizer helper, for reconcilers that say [`Action`].
+//! kube's finalizer helper, for reconcilers that return an [`Action`].
 
 use std::error::Error as StdError;
 use std::fmt::Debug;
@@ -13,19 +13,20 @@ use serde::de::DeserializeOwned;
 
 use crate::controller::Action;
 
-/// Reconciles an object that has to be cleaned up before it may be gone:
-/// [kube's](kube::runtime::finalizer()), which is called for all of it.
+/// Reconciles an object that needs a cleanup before it is deleted.
 ///
-/// Where it does no more than add the finalizer, the change that this is brings the object back,
-/// unless a [filter](crate::Controller::filter) leaves it out.
+/// It calls [kube's function](kube::runtime::finalizer()) of the same name.
+///
+/// A run may only add the finalizer. That changes the object, and the change starts the next run,
+/// unless a [filter](crate::Controller::filter) ignores it.
 ///
 /// # Errors
 ///
-/// What `reconcile` fails with, or a patch of the object's finalizers.
+/// `reconcile` failed, or the patch of the object's finalizers.
 ///
 /// # Cancel safety
 ///
-/// As in kube: `reconcile` may be cut off at any `await`, and has to be able to run again.
+/// As in kube: `reconcile` may be dropped at any `await`, and must be able to run again.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -59,7 +60,7 @@ where
     ReconcileFut: TryFuture<Ok = Action>,
     ReconcileFut::Error: StdError + 'static,
 {
-    // kube's own action can't be looked into, so ours goes past it.
+    // kube's action cannot be inspected, so ours is passed around it.
     let mut action = Action::await_change();
     let said = &mut action;
     let reconcile = |event| {

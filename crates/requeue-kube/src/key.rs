@@ -1,7 +1,8 @@
-//! What is in a controller's queue: a namespace and a name.
+//! Keys of objects in a controller's queue: a namespace and a name.
 
 use std::cell::RefCell;
 use std::fmt;
+use std::hash::RandomState;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -9,11 +10,11 @@ use kube::Resource;
 use kube::core::ObjectMeta;
 use kube::runtime::reflector::{Lookup, ObjectRef};
 
-/// The namespace, if there is one, and the name of an object: nothing else of it, so that one
-/// object has one key whatever was seen of it, and by whom.
+/// The key of an object: its name, and its namespace if it has one.
 ///
-/// Cheap to copy, and ordered as Kubernetes lists objects: by namespace, then by name. It shows as
-/// `namespace/name`, and is parsed from that; Kubernetes allows a slash in neither.
+/// It has no other part of the object, so that one object always has the same key. It is cheap to
+/// clone. The order is that in which Kubernetes lists objects: by namespace, then by name. It is
+/// displayed as `namespace/name`, and parsed from that. Kubernetes allows no slash in either part.
 ///
 /// ```
 /// use requeue_kube::ObjectKey;
@@ -27,8 +28,15 @@ use kube::runtime::reflector::{Lookup, ObjectRef};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey(Arc<str>);
 
+/// The queue of a [`Controller`](crate::Controller). It hashes keys with SipHash: whoever may
+/// create objects chooses their names, and must not be able to choose names of equal hashes, which
+/// would slow the queue down for all objects.
+pub type ObjectQueue = requeue::Queue<ObjectKey, RandomState>;
+
 impl ObjectKey {
-    /// The key of an object. An empty namespace is none.
+    /// Creates the key of an object.
+    ///
+    /// An empty namespace counts as none.
     #[must_use]
     pub fn new(namespace: Option<&str>, name: &str) -> Self {
         Self(match namespace {
@@ -37,32 +45,33 @@ impl ObjectKey {
         })
     }
 
-    /// The key of `object`.
+    /// Creates the key of `object`.
     #[must_use]
     pub fn of(object: &impl Resource) -> Self {
         Self::of_meta(object.meta())
     }
 
-    /// The key of the object with this metadata.
+    /// Creates the key of the object with this metadata.
     #[must_use]
     pub fn of_meta(meta: &ObjectMeta) -> Self {
-        // What the API server sends has a name.
+        // Objects from the API server always have a name.
         Self::new(meta.namespace.as_deref(), meta.name.as_deref().unwrap_or_default())
     }
 
-    /// The namespace; none for an object of the cluster.
+    /// Returns the namespace, or `None` for an object without one.
     #[must_use]
     pub fn namespace(&self) -> Option<&str> {
         self.0.split_once('/').map(|(namespace, _)| namespace)
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.0.split_once('/').map_or(&self.0, |(_, name)| name)
     }
 
-    /// The reference to the object of kind `K` that has this key, without uid and version.
+    /// Returns a reference to the object of kind `K` with this key, without uid and resource
+    /// version.
     #[must_use]
     pub fn to_ref<K: Lookup>(&self, dyntype: K::DynamicType) -> ObjectRef<K> {
         let object = ObjectRef::new_with(self.name(), dyntype);
@@ -73,7 +82,7 @@ impl ObjectKey {
     }
 }
 
-/// `namespace/name`, in one allocation: each event makes a key.
+/// Joins the parts as `namespace/name`, with one allocation: each event creates a key.
 fn join(namespace: &str, name: &str) -> Arc<str> {
     thread_local! {
         static JOINED: RefCell<String> = const { RefCell::new(String::new()) };
@@ -108,7 +117,7 @@ impl fmt::Debug for ObjectKey {
 impl FromStr for ObjectKey {
     type Err = ParseKeyError;
 
-    /// Reads what [`Display`](fmt::Display) writes: `name`, or `namespace/name`.
+    /// Parses the format of [`Display`](fmt::Display): `name`, or `namespace/name`.
     ///
     /// # Errors
     ///
@@ -125,13 +134,13 @@ impl FromStr for ObjectKey {
     }
 }
 
-/// What was read is the key of no object.
+/// The text is not an [`ObjectKey`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseKeyError(String);
 
 impl fmt::Display for ParseKeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "an object is called `name` or `namespace/name`, not {:?}", self.0)
+        write!(f, "invalid object key {:?}: expected `name` or `namespace/name`", self.0)
     }
 }
 
@@ -158,7 +167,8 @@ mod tests {
     fn what_is_no_key_is_named() {
         for text in ["", "/", "/name", "namespace/", "a/b/c", "a//b", "//"] {
             let error = text.parse::<ObjectKey>().unwrap_err();
-            let expected = format!("an object is called `name` or `namespace/name`, not {text:?}");
+            let expected =
+                format!("invalid object key {text:?}: expected `name` or `namespace/name`");
             assert_eq!(error.to_string(), expected);
         }
     }
@@ -175,7 +185,7 @@ mod tests {
             prop_assert_eq!((read.namespace(), read.name()), (namespace.as_deref(), &*name));
         }
 
-        /// And nothing else is one.
+        /// All other texts are rejected.
         #[test]
         fn what_can_be_read_is_written_so(text in "[a/]{0,5}") {
             match text.parse::<ObjectKey>() {

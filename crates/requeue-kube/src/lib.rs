@@ -1,18 +1,20 @@
-//! Kubernetes controllers on kube-rs that back off, order and show themselves.
+//! Kubernetes controllers on kube-rs, with requeue's work queue: backoff, priorities and metrics
+//! for each controller.
 //!
-//! kube's clients, watchers, stores and predicates, with [requeue]'s queue below them. What is
-//! promised:
+//! The clients, watchers, stores and predicates are kube's. The queue below them is [requeue]'s.
+//! The guarantees are:
 //!
-//! - **One at a time**: no object is reconciled twice at once, whoever asks for it and from whichever
-//!   namespace; and one that changes meanwhile is reconciled once more afterwards.
-//! - **Each backs off by itself**: an object that fails is tried again after its own delay, no
-//!   sooner whatever events arrive, and slows no other. A new generation of it is tried at once.
-//! - **Nothing is missed**: what was deleted while a watch was cut off is heard of, with the owners
-//!   and whomever else it concerned.
-//! - **What has changed goes first**: before the first list, resyncs and whatever is done in bulk,
-//!   none of which can be kept waiting for ever.
-//! - **It ends in order**: a shutdown begins nothing, waits for what runs, and for no longer than it
-//!   is told to. Dropping the stream stops everything.
+//! - **One run per object.** No object has two runs at the same time, whichever watch or namespace
+//!   a request comes from. An object that changes during its run is reconciled once more
+//!   afterwards.
+//! - **Backoff per object.** A failed object is retried after its own delay. Events do not run it
+//!   earlier, and it does not delay other objects. A new generation of it runs at once.
+//! - **No missed deletions.** Deletions while a watch was disconnected are reported. The owners of
+//!   a deleted object, and the other objects that it concerned, are reconciled.
+//! - **Changes first.** Changed objects go before the first list, resyncs and other bulk runs. Bulk
+//!   runs cannot be delayed forever.
+//! - **Graceful shutdown.** A shutdown starts no run, and waits for the runs in flight up to its
+//!   time limit. Dropping the stream stops everything.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -25,7 +27,7 @@
 //! use requeue_kube::policy;
 //!
 //! async fn reconcile(map: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> {
-//!     println!("{:?} is to be {:?}", map.metadata.name, map.data);
+//!     println!("{:?} contains {:?}", map.metadata.name, map.data);
 //!     Ok(Action::await_change())
 //! }
 //!
@@ -40,18 +42,20 @@
 //! # }
 //! ```
 //!
-//! Whoever comes from kube's controller changes imports and the error policy:
-//! `kube::runtime::controller::{Action, Config, Controller, Error}` and `kube::runtime::finalizer` are
-//! [`controller::{Action, Config, Controller, Error}`](controller) and [`finalizer()`] here, and
-//! [`policy::backoff`] takes the place of a function that says so many seconds. The reconciler, its
-//! policy and their context run on tasks, so that they are `'static`: a closure that borrows has to
-//! `move`. `docs/KUBE.md` has all that differs, from there and from controller-runtime, and `examples/website` a whole
-//! controller with leader election, metrics, page and manifests.
+//! To migrate from kube's controller, change the imports and the error policy. Replace
+//! `kube::runtime::controller::{Action, Config, Controller, Error}` and `kube::runtime::finalizer`
+//! by [`controller::{Action, Config, Controller, Error}`](controller) and [`finalizer()`]. Replace
+//! an error policy that returns a fixed delay by [`policy::backoff`].
 //!
-//! # What it may do
+//! The reconciler, its policy and their context run on tasks. They must therefore be `'static`, and
+//! a closure that borrows must `move`. `docs/KUBE.md` lists all differences from kube and from
+//! controller-runtime. `examples/website` is a complete controller with leader election, metrics,
+//! dashboard and manifests.
 //!
-//! A controller by itself lists and watches, and writes nothing. Of a controller of websites, which
-//! own Deployments:
+//! # Permissions
+//!
+//! A controller itself only lists and watches, and writes nothing. For example, a controller of
+//! websites that own Deployments needs:
 //!
 //! ```yaml
 //! - apiGroups: [example.com]
@@ -62,8 +66,9 @@
 //!   verbs: [list, watch]
 //! ```
 //!
-//! To that comes what its reconciler does, such as `patch` of `websites/status`, and what
-//! [leader election](leader#what-it-may-do) needs. The tests against an API server run with no more.
+//! The requests of its reconciler need further permissions, such as `patch` of `websites/status`.
+//! So does [leader election](leader#permissions). The tests against an API server run with exactly
+//! these permissions.
 
 pub mod controller;
 pub mod finalizer;
@@ -75,9 +80,9 @@ pub mod watch;
 
 pub use crate::controller::Controller;
 pub use crate::finalizer::finalizer;
-pub use crate::key::{ObjectKey, ParseKeyError};
+pub use crate::key::{ObjectKey, ObjectQueue, ParseKeyError};
 
-/// The examples of the page for those who come from elsewhere, so that they compile.
+/// The examples of `docs/KUBE.md`, which are compiled as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/KUBE.md")]
 pub struct FromElsewhere;

@@ -1,13 +1,13 @@
-//! Error policies, ready-made.
+//! Ready-made error policies.
 
 use std::sync::Arc;
 
 use crate::controller::Action;
 
-/// Every failure is tried again with backoff: see [`Action::backoff`].
+/// Retries each failed object with backoff: see [`Action::backoff`].
 ///
-/// For [`Controller::run`](crate::Controller::run) and
-/// [`run_refs`](crate::Controller::run_refs) alike.
+/// It can be passed to [`Controller::run`](crate::Controller::run) and
+/// [`run_refs`](crate::Controller::run_refs).
 ///
 /// ```
 /// use requeue_kube::controller::Action;

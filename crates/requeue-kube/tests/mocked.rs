@@ -1,4 +1,4 @@
-//! A controller and its helpers on a client that is mocked: kube's watchers are in it.
+//! A controller and its helpers on a mocked client, with kube's own watchers.
 
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
@@ -18,7 +18,7 @@ use requeue_kube::finalizer::{Event, finalizer};
 use requeue_kube::{Controller, policy};
 use serde_json::{Value, json};
 
-/// Answers each request by `answer`.
+/// A client whose requests `answer` answers.
 fn client(mut answer: impl FnMut(&Request<Body>) -> Value + Send + 'static) -> Client {
     let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
     tokio::spawn(async move {
@@ -42,20 +42,20 @@ fn object(name: &str, version: &str, owner: Option<&str>) -> Value {
     } })
 }
 
-/// Lists in turn, and whoever watches in between has missed too much.
+/// Returns the given lists in turn. Each watch in between ends with an expired version.
 fn lists(lists: Vec<Vec<Value>>) -> impl FnMut(&str) -> Value {
     let mut lists = lists.into_iter();
     let mut version = 0;
     move |query| {
         if query.contains("watch=true") {
-            // 410 Gone: a list is due.
+            // 410 Gone: the watcher must list again.
             let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {},
                 "status": "Failure", "message": "too old", "reason": "Expired", "code": 410 });
             json!({ "type": "ERROR", "object": status })
         } else {
             version += 1;
             json!({ "metadata": { "resourceVersion": version.to_string() },
-                "items": lists.next().expect("no more lists than are asked for") })
+                "items": lists.next().expect("one list for each request") })
         }
     }
 }
@@ -86,7 +86,7 @@ async fn what_was_deleted_between_two_lists_is_heard_of_after_410_gone() {
     );
     let begun = tokio::time::Instant::now();
     let mut failed = 0;
-    // Both watches list a second time, 0.8 to 1.6 s after their first end.
+    // Both watches list a second time, 0.8 to 1.6 s after the end of their first watch.
     while begun.elapsed() < Duration::from_millis(1700) {
         if let Ok(item) = tokio::time::timeout(Duration::from_millis(50), stream.next()).await {
             failed += usize::from(item.unwrap().is_err());
@@ -96,9 +96,9 @@ async fn what_was_deleted_between_two_lists_is_heard_of_after_410_gone() {
     assert_eq!(runs[..3], ["a", "b", "owner"], "{runs:?}");
     let mut later = runs[3..].to_vec();
     later.sort_unstable();
-    // `b` is gone, `c` is new, and an object that `owner` owned is gone. `a` is unchanged.
+    // `b` is deleted, `c` is new, and an object of `owner` is deleted. `a` is unchanged.
     assert_eq!(later, ["b", "c", "owner"], "{runs:?}");
-    assert!(failed >= 2, "what a watch fails with is told");
+    assert!(failed >= 2, "failures of watches are reported");
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! A controller that is told to end by a signal; in a process of its own, since it is the process
-//! that gets it.
+//! Shutdown of a controller by signals. The tests are a separate binary, because a signal reaches
+//! the whole process.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
@@ -11,16 +11,16 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::store;
 use kube::runtime::watcher::Event;
-use requeue::Queue;
 use requeue_kube::controller::Action;
-use requeue_kube::{Controller, ObjectKey, policy};
+use requeue_kube::{Controller, ObjectQueue, policy};
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
-/// A controller of two objects, one after the other; how many runs of it may end; and what was in
-/// its stream. It comes when a run has begun, with its queue.
-async fn control(name: &str) -> (Queue<ObjectKey>, Arc<Semaphore>, JoinHandle<Vec<String>>) {
+/// Starts a controller of two objects with one worker, and waits until its first run has begun.
+/// Returns its queue, a semaphore with a permit for each run that may complete, and the items of
+/// its stream.
+async fn control(name: &str) -> (ObjectQueue, Arc<Semaphore>, JoinHandle<Vec<String>>) {
     let (to_end, begun) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let (give, queue) = oneshot::channel();
     let map = |name: &str| {
@@ -55,7 +55,7 @@ fn terminate() {
     kill_process(getpid(), Signal::TERM).unwrap();
 }
 
-async fn is_paused(queue: &Queue<ObjectKey>) {
+async fn is_paused(queue: &ObjectQueue) {
     while !queue.is_paused() {
         tokio::task::yield_now().await;
     }
@@ -70,11 +70,11 @@ async fn the_first_signal_waits_for_what_runs_and_the_second_for_nothing() {
     to_end.add_permits(2);
     assert_eq!(stream.await.unwrap(), ["a"]);
 
-    // What runs is never to end.
+    // The run in flight never completes.
     let (queue, _to_end, stream) = control("second").await;
     terminate();
     is_paused(&queue).await;
     terminate();
-    let cut_off = "runner error: the shutdown has cut off the reconciliation of ns/a";
+    let cut_off = "runner error: the shutdown interrupted the reconciliation of ns/a";
     assert_eq!(stream.await.unwrap(), [cut_off]);
 }

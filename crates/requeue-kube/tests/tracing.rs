@@ -1,7 +1,7 @@
 //! The span of an attempt.
 //!
-//! In a binary of its own: tests without a subscriber, on other threads, may have the spans switched
-//! off while this begins.
+//! The test is a separate binary: tests without a subscriber on other threads could disable the
+//! spans.
 
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
@@ -22,7 +22,7 @@ use tracing::{Instrument, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, Registry};
 
-/// Writes down spans.
+/// Records spans.
 struct Spans(Arc<Mutex<Vec<String>>>);
 
 impl Visit for Spans {
@@ -47,7 +47,7 @@ fn map(name: &str) -> ConfigMap {
     map
 }
 
-/// A stream that has `item` after so many seconds.
+/// A stream that yields `item` after this number of seconds.
 fn later<T>(seconds: u64, item: T) -> impl Stream<Item = T> {
     stream::once(async move {
         tokio::time::sleep(Duration::from_secs(seconds)).await;

@@ -116,6 +116,31 @@ fn a_walk_meets_each_key_once_a_page_at_a_time() {
     drop(items);
 }
 
+/// A cursor of the queue itself is 32 bits of a key's hash.
+#[test]
+fn a_cursor_is_a_secret_of_its_process_and_of_no_use_to_another() {
+    let (queue, _) = queue();
+    queue.add_all((0..1000_u32).map(|n| n.to_le_bytes().to_vec()));
+    let items = queue.try_get_many(100);
+    // As after a restart: each with a secret of its own, and all else equal.
+    let [one, other] = [0; 2].map(|_| Served::new(Site::builder(queue.clone())));
+    for state in ["", "ready", "running"] {
+        let page = |served: &Served, cursor: &str| {
+            let query = format!("state={state}&limit=10&cursor={cursor}");
+            get(served.address, &format!("/api/v1/keys?{query}"))
+        };
+        let [first, second] = [&one, &other].map(|served| page(served, "").json());
+        assert_eq!(names(&first), names(&second), "{state}");
+        let [first, second] = [&first, &second].map(|page| page["next"].as_str().unwrap());
+        assert_ne!(first, second, "{state}");
+        assert_eq!(page(&one, first).status, 200, "{state}");
+        assert_eq!(names(&page(&one, first).json()), names(&page(&other, second).json()));
+        let refused = page(&one, second);
+        assert_eq!((refused.status, &refused.json()["parameter"]), (400, &json!("cursor")));
+    }
+    drop(items);
+}
+
 #[test]
 fn a_search_that_finds_nothing_looks_at_a_bounded_number_of_keys() {
     let (queue, _) = queue();

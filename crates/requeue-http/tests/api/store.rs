@@ -20,7 +20,8 @@ async fn queue(dir: &TempDir) -> (Queue, requeue_store::Item) {
     let store = Store::connect(&url).await.expect("it opens");
     store.migrate().await.expect("the schema is made");
     let hour = Duration::from_secs(3600);
-    let queue = store.queue("mail").backoff(hour, hour).open().await.expect("it opens");
+    let queue =
+        store.queue("mail").worker("web <1>").backoff(hour, hour).open().await.expect("it opens");
     let high = Add::now().priority(Priority::High);
     for key in ["parked", "failing", "running"] {
         queue.add_with(key, high).await.expect("added");
@@ -81,6 +82,8 @@ fn keys_of_all_processes_are_shown_by_state_and_by_page() {
     let row = get(served.address, "/api/v1/key?key=running").json();
     assert_eq!((&row["state"], &row["again"]), (&json!("running"), &json!(true)));
     assert_eq!(row["detail"]["epoch"], json!(running.epoch().to_string()));
+    assert_eq!(row["detail"]["worker"], json!("web <1>"));
+    assert!(!row["why"].as_str().expect("a sentence").contains("web"), "once is enough: {row}");
     let row = get(served.address, "/api/v1/key?key=parked").json();
     assert_eq!((&row["state"], &row["failures"]), (&json!("parked"), &json!(1)));
     assert!(row["why"].as_str().is_some_and(|why| why.contains("no such address")), "{row}");
@@ -136,4 +139,22 @@ fn metrics_of_a_queue_in_a_store_have_families_in_both_formats() {
     let served = Served::within(runtime, Site::of_store(queue).registry(Arc::new(registry)));
     let shown = check_both_formats(served.address);
     assert!(shown.contains("\nworkqueue_parked{name=\"mail\"} 0\n"), "{shown}");
+}
+
+#[test]
+fn a_damaged_row_is_shown_and_hides_no_other() {
+    let (served, _queue, _running, dir) = served();
+    let file = rusqlite::Connection::open(dir.path().join("queues.db")).expect("it opens");
+    file.pragma_update(None, "ignore_check_constraints", true).expect("it is set");
+    let changed =
+        file.execute("update keys set lease_until = null where key = cast('running' as blob)", []);
+    assert_eq!(changed.expect("it is changed"), 1);
+    let page = keys(&served, "");
+    assert_eq!(names(&page), ["failing", "parked", "ready", "ready 2", "running", "waiting"]);
+    let page = keys(&served, "?state=damaged");
+    assert_eq!(names(&page), ["running"]);
+    let row = get(served.address, "/api/v1/key?key=running").json();
+    assert_eq!(row["state"], json!("damaged"));
+    assert!(row["why"].as_str().is_some_and(|why| why.contains("lease_until is null")), "{row}");
+    assert_eq!(get(served.address, "/api/v1/summary").status, 200);
 }

@@ -1,20 +1,22 @@
-//! What comes next for an object.
+//! The next step for an object after a run.
 
 use std::time::Duration;
 
-/// What comes next for an object: said by a reconciler that has succeeded, or by an error policy.
+/// The next step for an object, which a reconciler returns on success, and an error policy after a
+/// failure.
 ///
-/// kube's [`Action`](kube::runtime::controller::Action) can be made but not looked into, so this is
-/// one of ours, with its constructors and two more.
+/// kube's [`Action`](kube::runtime::controller::Action) cannot be inspected. This type replaces it,
+/// with the same constructors and two more.
 ///
 /// | | after a success | after a failure, from an error policy |
 /// |---|---|---|
-/// | [`requeue`](Self::requeue) | again after that time; a change comes first | again after that time, and not before, whatever changes |
-/// | [`await_change`](Self::await_change) | when something changes | given up: when something changes, but no sooner than with backoff |
-/// | [`backoff`](Self::backoff) | again with backoff, as if it had failed | again with backoff, and not before, whatever changes |
-/// | [`terminal`](Self::terminal) | when something changes | given up likewise; counted as terminal |
+/// | [`requeue`](Self::requeue) | runs again after the delay, or earlier on a change | runs again after the delay, not earlier on a change |
+/// | [`await_change`](Self::await_change) | runs again on a change | given up: runs again on a change, but not before its backoff has passed |
+/// | [`backoff`](Self::backoff) | runs again with backoff, as if it had failed | runs again with backoff, not earlier on a change |
+/// | [`terminal`](Self::terminal) | runs again on a change | as `await_change`, and counted as terminal |
 ///
-/// What [ends a wait](crate::Controller#what-ends-a-wait) besides is a new generation of the object.
+/// A new generation of the object also [ends the
+/// wait](crate::Controller#backoff-and-new-generations).
 ///
 /// ```
 /// use requeue_kube::controller::Action;
@@ -39,30 +41,39 @@ pub(super) enum Then {
 }
 
 impl Action {
-    /// Again after `delay`, even if nothing changes.
+    /// Runs the object again after `delay`, even if nothing changes.
     pub const fn requeue(delay: Duration) -> Self {
         Self::new(Then::After(delay))
     }
 
-    /// Nothing, until something changes.
+    /// Does not run the object again until something changes.
     pub const fn await_change() -> Self {
         Self::new(Then::Change)
     }
 
-    /// Again after the delay that the [rate limiter](crate::controller::Config::rate_limiter) gives
-    /// this object: longer with each failure in a row, and from the beginning after a success.
+    /// Runs the object again after the delay that the [rate
+    /// limiter](crate::controller::Config::rate_limiter) returns.
+    ///
+    /// The delay grows with each failure in a row, and starts again after a success.
     pub const fn backoff() -> Self {
         Self::new(Then::Backoff)
     }
 
-    /// Nothing, until something changes: what has failed will do so again. The failure counts: what
-    /// changes comes after the delay that [`backoff`](Self::backoff) would have had, at the earliest.
+    /// Gives the object up: another run would fail, too.
+    ///
+    /// It runs again when something changes.
+    ///
+    /// The failure counts. A change runs the object after the delay of [`backoff`](Self::backoff)
+    /// at the earliest.
     pub const fn terminal() -> Self {
         Self::new(Then::Terminal)
     }
 
-    /// The priority with which the object comes back; the one it was taken with unless said.
-    /// Changes have 0, and higher ones go first.
+    /// Sets the priority of the object's next run.
+    ///
+    /// The default is the priority of this run.
+    ///
+    /// Changes have priority 0. Higher priorities go first.
     pub const fn priority(self, priority: i32) -> Self {
         Self { priority: Some(priority), ..self }
     }

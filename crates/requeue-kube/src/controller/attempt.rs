@@ -1,4 +1,4 @@
-//! One run of the reconciler.
+//! One run of the reconciler, from the delivery of a key to its completion.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -20,57 +20,56 @@ use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 use super::action::{Action, Then};
+use super::config::Config;
+use super::enqueuer::Enqueuer;
 use super::error::Error;
 use super::failures::{Begin, Version};
-use super::hub::Hub;
 use crate::ObjectKey;
 use crate::leader::Status;
 use crate::metrics::{Meters, Outcome};
 
-/// What is in the stream of a controller.
+/// An item of a controller's stream.
 pub(super) type Item<K, E> = Result<(ObjectRef<K>, Action), Error<E, watcher::Error>>;
 
-/// Everything that a run needs. `T` is what the reconciler is given: the object, or a reference.
+/// The parts that every run needs. `T` is the reconciler's argument: the object, or a reference.
 pub(super) struct Attempts<K, T, F, P, C, E>
 where
     K: Resource + 'static,
     K::DynamicType: Hash + Eq,
 {
-    pub(super) hub: Arc<Hub>,
+    pub(super) enqueuer: Arc<Enqueuer>,
     pub(super) store: Store<K>,
     pub(super) dyntype: K::DynamicType,
-    /// What the reconciler is given; nothing if there is nothing to reconcile.
-    pub(super) subject: fn(&ObjectRef<K>, Option<Arc<K>>) -> Option<T>,
+    /// Returns the reconciler's argument, or `None` if there is nothing to reconcile.
+    pub(super) target: fn(&ObjectRef<K>, Option<Arc<K>>) -> Option<T>,
     pub(super) reconcile: F,
     pub(super) error_policy: P,
     pub(super) context: Arc<C>,
-    pub(super) timeout: Option<Duration>,
-    pub(super) max_retries: Option<u32>,
-    /// Whether a new generation clears failures.
-    pub(super) generations: bool,
+    pub(super) config: Config,
     pub(super) meters: Arc<Meters>,
-    /// Of the term in which it runs, if there is an election.
+    /// The status of the election, which shows whether the term goes on. `None` without an
+    /// election.
     pub(super) lease: Option<Status>,
-    /// What is being reconciled, for who cuts it off.
+    /// The keys in flight, which are reported if their runs are dropped.
     pub(super) running: Mutex<BTreeSet<ObjectKey>>,
-    /// What the stream was first polled in.
+    /// The span in which the stream was first polled.
     pub(super) parent: Span,
     pub(super) results: mpsc::Sender<Item<K, E>>,
-    /// Where what it panics with goes, if that is to end the controller.
+    /// Receives a reconciler's panic if a panic must end the controller.
     pub(super) panics: Option<mpsc::UnboundedSender<Box<dyn Any + Send>>>,
 }
 
-/// A run that has ended.
+/// A completed run.
 struct Tried<K: Lookup> {
     key: ObjectKey,
     object: ObjectRef<K>,
     version: Option<Version>,
     attempt: u32,
-    /// How many adds it was for.
+    /// The number of adds that the run served.
     adds: u32,
 }
 
-/// How a run has ended.
+/// The result of a run.
 enum Ended<E> {
     Ok(Action),
     Failed(E, Action),
@@ -81,7 +80,7 @@ enum Ended<E> {
 impl<E> Ended<E> {
     const fn outcome(&self) -> Outcome {
         match self {
-            // As in controller-runtime, where no time is none that was asked for.
+            // As in controller-runtime, where a delay of zero is no delay.
             Self::Ok(Action { then: Then::After(delay), .. }) if !delay.is_zero() => {
                 Outcome::RequeueAfter
             }
@@ -106,39 +105,41 @@ where
     Fut: TryFuture<Ok = Action> + Send,
     Fut::Error: std::error::Error + Send + 'static,
 {
-    /// Reconciles the object of `key`, and says to its worker how that has ended.
+    /// Reconciles the object of `key`, and returns the completion for the queue.
     pub(super) async fn attempt(
         &self,
         key: ObjectKey,
         run: Context,
     ) -> Result<workers::Action, workers::Error> {
         if self.lease.as_ref().is_some_and(|lease| !lease.is_leading()) {
-            // A process that was frozen may come by here before it is told.
+            // A process that was frozen can get here before it is notified that the term has ended.
             return future::pending().await;
         }
-        let normal = self.hub.scope.normal(key.clone());
+        let normal = self.enqueuer.scope.normal(key.clone());
         if normal != key {
-            // It was added before it was known that its kind has no namespaces.
+            // The key was added before it was known that its kind has no namespaces.
             let add = Add::now().priority(run.priority()).reason(run.reasons());
-            self.hub.details.rename(&key, &normal);
-            self.hub.queue.add_with(normal, add);
+            self.enqueuer.details.rename(&key, &normal);
+            self.enqueuer.queue.add_with(normal, add);
             return Ok(workers::Action::done());
         }
-        let attempt = match self.hub.failures.begin(&key, run.adds(), run.attempt() > 1) {
+        let attempt = match self.enqueuer.failures.begin(&key, run.adds(), run.attempt() > 1) {
             Begin::Attempt(attempt) => attempt,
             Begin::Nothing => {
-                if self.hub.version(&key).is_none() {
-                    self.hub.failures.forget(&key);
+                if self.enqueuer.version(&key).is_none() {
+                    self.enqueuer.failures.forget(&key);
                 }
                 return Ok(workers::Action::done());
             }
         };
-        let reason = self.hub.details.take(&key, run.reasons(), attempt);
+        let reason = self.enqueuer.details.take(&key, run.reasons(), attempt);
         let object = key.to_ref::<K>(self.dyntype.clone());
         let found = self.store.get(&object);
-        let version = found.as_ref().map(|found| Version::of(found.meta(), self.generations));
-        let Some(subject) = (self.subject)(&object, found) else {
-            self.hub.failures.forget(&key);
+        let version = found
+            .as_ref()
+            .map(|found| Version::of(found.meta(), self.config.clear_on_new_generation));
+        let Some(target) = (self.target)(&object, found) else {
+            self.enqueuer.failures.forget(&key);
             self.report(Err(Error::ObjectNotFound(Box::new(object.erase()))));
             return Ok(workers::Action::done());
         };
@@ -151,8 +152,8 @@ where
         );
         let (begun, active) = (Instant::now(), self.meters.begin());
         self.running().insert(key.clone());
-        let ended = self.run(subject).instrument(span.clone()).await;
-        // Not if it is dropped before.
+        let ended = self.run(target).instrument(span.clone()).await;
+        // Not reached if the run is dropped: then the key stays in the list.
         self.running().remove(&key);
         drop(active);
         self.meters.end(ended.outcome(), begun.elapsed());
@@ -166,29 +167,29 @@ where
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn run(&self, subject: T) -> Ended<Fut::Error> {
+    async fn run(&self, target: T) -> Ended<Fut::Error> {
         let run = async {
-            // The call itself may panic, too, or take long: all workers share the closure, without
-            // a lock.
-            let reconciling = (self.reconcile)(subject.clone(), Arc::clone(&self.context));
+            // The call itself may also panic or take long. All workers share the closure without a
+            // lock.
+            let reconciling = (self.reconcile)(target.clone(), Arc::clone(&self.context));
             match TryFutureExt::into_future(reconciling).await {
                 Ok(action) => Ended::Ok(action),
                 Err(error) => {
                     let policy = &self.error_policy;
-                    let action = policy(subject, &error, Arc::clone(&self.context));
+                    let action = policy(target, &error, Arc::clone(&self.context));
                     Ended::Failed(error, action)
                 }
             }
         };
         let run = AssertUnwindSafe(run).catch_unwind();
-        match within(self.timeout, run).await {
+        match within(self.config.reconcile_timeout, run).await {
             Ok(Ok(ended)) => ended,
             Ok(Err(panic)) => Ended::Panicked(panic),
             Err(timeout) => Ended::TimedOut(timeout),
         }
     }
 
-    /// What becomes of the key.
+    /// Returns the completion of the key.
     fn next(
         &self,
         ended: &Ended<Fut::Error>,
@@ -200,12 +201,12 @@ where
             Ended::Panicked(_) | Ended::TimedOut(_) => (&Action::backoff(), true),
         };
         let next = if self.is_over(&tried.object) {
-            self.hub.failures.forget(&tried.key);
+            self.enqueuer.failures.forget(&tried.key);
             Ok(workers::Action::done())
         } else if failed || action.then == Then::Backoff {
             Err(workers::Error::retry_after(self.wait(action.then, tried), "has failed"))
         } else {
-            self.hub.failures.forget(&tried.key);
+            self.enqueuer.failures.forget(&tried.key);
             Ok(match action.then {
                 Then::After(delay) => self.after(delay),
                 Then::Change | Then::Terminal | Then::Backoff => workers::Action::done(),
@@ -218,17 +219,17 @@ where
         }
     }
 
-    /// How long nothing runs after a failure.
+    /// Records a failure, and returns the delay before the next run.
     fn wait(&self, then: Then, tried: &Tried<K>) -> Duration {
         let Tried { key, version, attempt, adds, .. } = tried;
-        let (failures, version) = (&self.hub.failures, *version);
-        let now = self.hub.queue.now();
+        let (failures, version) = (&self.enqueuer.failures, *version);
+        let now = self.enqueuer.queue.now();
         let said = match then {
             Then::After(delay) => Some(delay),
             Then::Backoff => None,
             Then::Change | Then::Terminal => return failures.give_up(key, version, *adds, now),
         };
-        if self.max_retries.is_some_and(|most| *attempt > most) {
+        if self.config.max_retries.is_some_and(|most| *attempt > most) {
             return failures.give_up(key, version, *adds, now);
         }
         let delay = failures.fail(key, version, said, now);
@@ -241,30 +242,30 @@ where
         workers::Action::after(delay)
     }
 
-    /// Whether there is nothing to come back to.
+    /// Returns true if the object is gone and needs no further run.
     fn is_over(&self, object: &ObjectRef<K>) -> bool {
-        !self.hub.runs_gone && self.store.get(object).is_none()
+        !self.enqueuer.runs_gone && self.store.get(object).is_none()
     }
 
-    /// Tells the stream.
+    /// Logs the result, and passes it to the stream.
     fn tell(&self, ended: Ended<Fut::Error>, object: ObjectRef<K>) {
         self.report(match ended {
             Ended::Ok(action) => Ok((object, action)),
             Ended::Failed(error, _) => {
-                tracing::debug!(%error, "a reconciler has failed");
+                tracing::debug!(%error, "a reconciler failed");
                 Err(Error::ReconcilerFailed(error, Box::new(object.erase())))
             }
             Ended::Panicked(panic) => {
                 let message = message(&*panic);
-                tracing::error!(message, "a reconciler has panicked");
+                tracing::error!(message, "a reconciler panicked");
                 if let Some(panics) = &self.panics {
-                    // Nobody listens when the controller has ended.
+                    // The receiver is gone if the controller has ended.
                     _ = panics.send(panic);
                 }
                 Err(Error::ReconcilerPanicked(message, Box::new(object.erase())))
             }
             Ended::TimedOut(timeout) => {
-                tracing::debug!(?timeout, "a reconciler has timed out");
+                tracing::debug!(?timeout, "a reconciler timed out");
                 Err(Error::ReconcilerTimedOut(timeout, Box::new(object.erase())))
             }
         });
@@ -275,14 +276,14 @@ where
     }
 }
 
-/// Puts `item` into the stream, unless that is full: nobody waits for who reads it.
+/// Puts `item` into the stream. Drops it if the stream is full: a slow reader must not delay a run.
 pub(super) fn report<T>(results: &mpsc::Sender<T>, item: T) {
     if let Err(mpsc::error::TrySendError::Full(_)) = results.try_send(item) {
-        tracing::debug!("a result was dropped: nobody reads the controller's stream");
+        tracing::debug!("dropped a result: the controller's stream is full; read it continuously");
     }
 }
 
-/// Waits for `future`, but no longer than for `timeout`.
+/// Waits for `future` for at most `timeout`.
 async fn within<F: Future>(timeout: Option<Duration>, future: F) -> Result<F::Output, Duration> {
     match timeout {
         None => Ok(future.await),

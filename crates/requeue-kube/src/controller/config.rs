@@ -1,4 +1,4 @@
-//! How a controller is to behave.
+//! The configuration of a controller.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -12,25 +12,27 @@ use crate::ObjectKey;
 
 type MakeLimiter = Arc<dyn Fn() -> Box<dyn RateLimiter<ObjectKey>> + Send + Sync>;
 
-/// How a [`Controller`](crate::Controller) is to behave.
+/// The configuration of a [`Controller`](crate::Controller).
 ///
 /// ```
 /// use requeue::limiter::ExponentialFailure;
 /// use requeue_kube::controller::Config;
+/// use std::hash::RandomState;
 /// use std::time::Duration;
 ///
 /// let config = Config::default()
 ///     .concurrency(8)
 ///     .reconcile_timeout(Duration::from_secs(60))
-///     // controller-runtime's.
+///     // As in controller-runtime.
 ///     .rate_limiter(|| {
-///         ExponentialFailure::new(Duration::from_millis(5), Duration::from_secs(1000))
+///         let (base, max) = (Duration::from_millis(5), Duration::from_secs(1000));
+///         ExponentialFailure::with_hasher(base, max, RandomState::new())
 ///     })
 ///     .fair_namespaces();
 /// # drop(config);
 /// ```
 #[derive(Clone)]
-#[must_use = "it does nothing until a controller has it"]
+#[must_use = "a configuration does nothing until it is passed to a controller"]
 pub struct Config {
     pub(super) concurrency: u16,
     pub(super) debounce: Duration,
@@ -70,97 +72,132 @@ impl Default for Config {
 }
 
 impl Config {
-    /// How many objects are reconciled at once; 1 unless said, as in controller-runtime. In kube it
-    /// is 0, which is no limit there and 256 here.
+    /// Sets the number of objects that are reconciled concurrently.
+    ///
+    /// The default is 1, as in controller-runtime.
+    ///
+    /// 0 means 256. In kube, 0 is the default, and means no limit.
     pub const fn concurrency(mut self, concurrency: u16) -> Self {
         self.concurrency = concurrency;
         self
     }
 
-    /// How long a change has to be the last one before its object is reconciled; zero, which is not
-    /// at all, unless said. For objects that change several times in a row.
+    /// Sets the time for which an object must not change before it is reconciled.
+    ///
+    /// The default is zero, which disables this.
+    ///
+    /// Use it for objects that change several times in a row.
     pub const fn debounce(mut self, debounce: Duration) -> Self {
         self.debounce = debounce;
         self
     }
 
-    /// How long a change waits at most, however many follow it; ten times
-    /// [`debounce`](Self::debounce) unless said. (In kube there is no bound, so that an object that
-    /// never stops changing is never reconciled.)
+    /// Sets the longest time that a change waits, no matter how many changes follow it.
+    ///
+    /// The default is ten times [`debounce`](Self::debounce).
+    ///
+    /// kube has no such bound: there, an object that never stops changing is never reconciled.
     pub const fn debounce_max(mut self, most: Duration) -> Self {
         self.debounce_max = Some(most);
         self
     }
 
-    /// How often an object that fails is tried again before it is given up until it changes; for
-    /// ever unless said. It then has as many retries again, and the delays of its failures go on from
-    /// where they were, until it succeeds or has a new generation.
+    /// Sets the number of retries of a failing object.
+    ///
+    /// The default is no limit.
+    ///
+    /// An object that has used its retries is given up until it changes. It then has the same
+    /// number of retries again. Its backoff continues where it was, until the object succeeds or
+    /// has a new generation.
     pub const fn max_retries(mut self, retries: u32) -> Self {
         self.max_retries = Some(retries);
         self
     }
 
-    /// How long a run may take. One that takes longer is dropped, at an `await`, and has failed.
-    /// There is no limit unless said.
+    /// Sets the time limit of a run.
+    ///
+    /// The default is no limit.
+    ///
+    /// A run that takes longer is dropped at an `await`, and counts as a failure.
     pub const fn reconcile_timeout(mut self, timeout: Duration) -> Self {
         self.reconcile_timeout = Some(timeout);
         self
     }
 
-    /// How long all watches together may take for their first list; 2 minutes unless said. Nothing
-    /// is reconciled before. If one has not listed by then, the controller ends with
-    /// [`RunnerError::CacheSync`](super::RunnerError::CacheSync), which names it.
+    /// Sets the time in which all watches together must receive their first list.
+    ///
+    /// The default is 2 minutes.
+    ///
+    /// Nothing is reconciled before. If a watch has not listed in time, the controller ends with
+    /// [`RunnerError::CacheSync`](super::RunnerError::CacheSync), which names the watch.
     pub const fn cache_sync_timeout(mut self, timeout: Duration) -> Self {
         self.cache_sync_timeout = timeout;
         self
     }
 
-    /// How long a graceful shutdown waits for what is running; 30 s unless said. What still runs
-    /// then is dropped at an `await`, and named by a
-    /// [`RunnerError::CutOff`](super::RunnerError::CutOff).
+    /// Sets the time for which a graceful shutdown waits for runs in flight.
+    ///
+    /// The default is 30 s.
+    ///
+    /// After that, the remaining runs are dropped at an `await`, and
+    /// [`RunnerError::CutOff`](super::RunnerError::CutOff) names their objects.
     pub const fn shutdown_timeout(mut self, timeout: Duration) -> Self {
         self.shutdown_timeout = timeout;
         self
     }
 
-    /// Whether a reconciler or error policy that panics has failed (the default), or takes the
-    /// controller with it: the stream then panics with the same.
+    /// Sets whether a panic of a reconciler or error policy counts as a failure.
+    ///
+    /// `true` by default.
+    ///
+    /// With `false`, the stream panics with the same payload, which ends the controller.
     pub const fn recover_panic(mut self, recover: bool) -> Self {
         self.recover_panic = recover;
         self
     }
 
-    /// Whether a new generation of an object ends its backoff and clears its failures (the
-    /// default), so that it is tried at once: somebody may have mended it. Say no where a reconciler
-    /// makes generations of its own objects, and may fail afterwards: it backs off all the same, but
-    /// runs [twice for each delay](crate::Controller#what-ends-a-wait).
+    /// Sets whether a new generation of an object ends its backoff and clears its failures.
+    ///
+    /// `true` by default.
+    ///
+    /// The object then runs at once: the new generation may have corrected the cause. Choose
+    /// `false` if a reconciler creates generations of its own objects and can fail afterwards. With
+    /// `true`, such an object backs off, too, but has [two runs for each
+    /// delay](crate::Controller#backoff-and-new-generations).
     pub const fn clear_on_new_generation(mut self, clear: bool) -> Self {
         self.clear_on_new_generation = clear;
         self
     }
 
-    /// Whether an object runs that its watch has seen again unchanged, with
-    /// [low priority](crate::watch::LOW_PRIORITY). `false` by default.
+    /// Sets whether an object runs that its watch has seen again unchanged, with [low
+    /// priority](crate::watch::LOW_PRIORITY).
     ///
-    /// A watch lists all objects again when it can't resume: after a long outage, or when the API
-    /// server answers `410 Gone`. The controller compares uid and resource version of each object
-    /// with those that it last saw, so it reconciles every change, creation and deletion that it has
-    /// missed, and nothing else. kube and controller-runtime reconcile every object instead, once for
-    /// each watch that lists again. With `true`, every object of the controller's own kind runs when
-    /// that kind is listed again; owned and watched objects that are unchanged start no run of their
-    /// own.
+    /// `false` by default.
     ///
-    /// To correct drift that no watch can see, return
-    /// [`Action::requeue`](super::Action::requeue) or use
-    /// [`reconcile_all_on`](crate::Controller::reconcile_all_on): lists come at no fixed interval.
+    /// A watch lists all objects again when it cannot resume: after a long outage, or when the API
+    /// server answers `410 Gone`. The controller compares the uid and the resource version of each
+    /// object with those that it last saw. It therefore reconciles every change, creation and
+    /// deletion that it has missed, and nothing else. kube and controller-runtime reconcile every
+    /// object instead, once for each watch that lists again.
+    ///
+    /// With `true`, every object of the controller's own kind runs when that kind is listed again.
+    /// Owned and watched objects that are unchanged start no run.
+    ///
+    /// To correct drift that no watch can see, return [`Action::requeue`](super::Action::requeue)
+    /// or use [`reconcile_all_on`](crate::Controller::reconcile_all_on): lists have no fixed
+    /// interval.
     pub const fn reconcile_unchanged(mut self, reconcile: bool) -> Self {
         self.reconcile_unchanged = reconcile;
         self
     }
 
-    /// Makes what says how long an object waits after a failure. Unless said, it is
-    /// [`BackoffLimiter`](requeue::limiter::BackoffLimiter): 5 ms, twice as long with each failure
-    /// in a row, 5 min at most, with jitter.
+    /// Sets the constructor of the rate limiter, which computes the delay after a failure.
+    ///
+    /// The default is [`BackoffLimiter`](requeue::limiter::BackoffLimiter): 5 ms, doubled with each
+    /// failure in a row, up to 5 min, with jitter.
+    ///
+    /// A limiter remembers the keys of objects that fail. If other users can create objects, give it
+    /// [`RandomState`] as its hasher, as above. Then they cannot choose names whose hashes are equal.
     pub fn rate_limiter<L>(mut self, make: impl Fn() -> L + Send + Sync + 'static) -> Self
     where
         L: RateLimiter<ObjectKey> + 'static,
@@ -169,23 +206,29 @@ impl Config {
         self
     }
 
-    /// Of so many objects handed out in a row, one at least is the one that has been ready longest,
-    /// whatever its priority: a bound on how long low priorities wait. 10 unless said;
-    /// [`u32::MAX`] is none.
+    /// Sets the bound on how long low priorities wait.
+    ///
+    /// Of every `handed_out` deliveries in a row, at least one is the object that has been ready
+    /// longest, at any priority.
+    ///
+    /// The default is 10. [`u32::MAX`] disables the bound.
     pub const fn oldest_every(mut self, handed_out: u32) -> Self {
         self.oldest_every = handed_out;
         self
     }
 
-    /// Namespaces take turns within a priority, so that one with many changes does not hold the
-    /// others up.
+    /// Lets namespaces take turns within a priority, so that a namespace with many changes does not
+    /// delay the others.
     pub const fn fair_namespaces(mut self) -> Self {
         self.fair_namespaces = true;
         self
     }
 
-    /// How many objects of one namespace are reconciled at once; no limit unless said. Objects
-    /// without a namespace count as those of one.
+    /// Sets the number of objects of one namespace that are reconciled concurrently.
+    ///
+    /// The default is no limit.
+    ///
+    /// Objects without a namespace count as one namespace.
     pub const fn namespace_limit(mut self, limit: u32) -> Self {
         self.namespace_limit = Some(limit);
         self
@@ -198,22 +241,28 @@ impl Config {
         }
     }
 
-    /// What counts failures, and says how long they wait.
+    /// Creates the limiter, which counts failures and computes their delays.
     pub(super) fn limiter(&self) -> Box<dyn RateLimiter<ObjectKey>> {
         match &self.rate_limiter {
             Some(make) => make(),
-            // Another in each process, so that what fails together in several is spread.
-            None => Box::new(BackoffLimiter::new(RandomState::new().hash_one(()))),
+            None => {
+                let (base, max) = (Duration::from_millis(5), Duration::from_secs(300));
+                Box::new(BackoffLimiter::with_hasher(base, max, RandomState::new()))
+            }
         }
     }
 
-    /// The queue that these ask for.
-    pub(super) fn queue(&self) -> Builder<ObjectKey> {
+    /// Returns a builder for the queue that this configuration describes.
+    pub(super) fn queue(&self) -> Builder<ObjectKey, RandomState> {
         let mut queue = Queue::builder()
+            .hasher(RandomState::new())
             .early_add(EarlyAdd::Hold)
             .order(Order::Priority { oldest_every: self.oldest_every });
         if self.fair_namespaces || self.namespace_limit.is_some() {
-            queue = queue.group_by(|key: &ObjectKey| Group::of(&key.namespace()));
+            // A namespace's name can't be chosen so that it takes the turns of another.
+            let hasher = RandomState::new();
+            queue =
+                queue.group_by(move |key: &ObjectKey| Group::new(hasher.hash_one(key.namespace())));
         }
         if self.fair_namespaces {
             queue = queue.fair();
@@ -233,5 +282,20 @@ impl fmt::Debug for Config {
             .field("max_retries", &self.max_retries)
             .field("reconcile_timeout", &self.reconcile_timeout)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::type_name_of_val;
+
+    use super::*;
+
+    /// Whoever may create objects chooses keys, and with foldhash could choose some that collide.
+    #[test]
+    fn a_controller_hashes_keys_with_siphash() {
+        let queue = Config::default().fair_namespaces().queue().build().unwrap();
+        let name = type_name_of_val(&queue);
+        assert!(name.contains("std::hash::random::RandomState"), "{name}");
     }
 }

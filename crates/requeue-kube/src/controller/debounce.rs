@@ -1,19 +1,22 @@
-//! Changes that wait until they are the last.
+//! Debouncing: a change waits until no other change has followed it for some time.
+//!
+//! The wait has an upper bound, so an object that never stops changing is still reconciled.
 
 use std::collections::HashMap;
+use std::hash::RandomState;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use requeue::{Add, EarlyAdd, Item, Merge, Queue, Time};
 
 use super::RunnerError;
-use crate::ObjectKey;
+use crate::{ObjectKey, ObjectQueue};
 
-/// A queue before the queue: in that one a key may be waiting for something else, such as an hourly
-/// run, which is no reason for a change to wait as long.
+/// A separate queue in front of the controller's queue. There, a key may already wait for another
+/// reason, such as an hourly run, and a change must not wait for that.
 pub(super) struct Debounce {
-    waiting: Queue<ObjectKey>,
-    /// Since when keys wait here.
+    waiting: ObjectQueue,
+    /// The time at which each key began to wait here.
     since: Mutex<HashMap<ObjectKey, Time>>,
     wait: Duration,
     most: Duration,
@@ -21,7 +24,8 @@ pub(super) struct Debounce {
 
 impl Debounce {
     pub(super) fn new(wait: Duration, most: Duration) -> Result<Self, RunnerError> {
-        let waiting = Queue::builder().early_add(EarlyAdd::Replace).build()?;
+        let waiting = Queue::builder().early_add(EarlyAdd::Replace);
+        let waiting = waiting.hasher(RandomState::new()).build()?;
         Ok(Self { waiting, since: Mutex::default(), wait, most: most.max(wait) })
     }
 
@@ -43,31 +47,31 @@ impl Debounce {
         self.waiting.cancel(key);
     }
 
-    /// Adds to `queue` what has waited.
-    pub(super) async fn hand_over(&self, queue: &Queue<ObjectKey>) {
+    /// Adds each key to `queue` when its wait is over.
+    pub(super) async fn hand_over(&self, queue: &ObjectQueue) {
         while let Some(item) = self.waiting.get().await {
             self.pass(item, queue);
         }
     }
 
-    /// Adds to `queue` what waits still: nothing will follow it.
-    pub(super) async fn hand_over_all(&self, queue: &Queue<ObjectKey>) {
+    /// Adds all waiting keys to `queue` now: no further change will follow.
+    pub(super) async fn hand_over_all(&self, queue: &ObjectQueue) {
         let mut keys: Vec<_> = self.since().keys().cloned().collect();
         keys.sort_unstable();
         for key in keys {
-            // The lowest, so that it keeps the one it has.
+            // The lowest priority, so that the key keeps the one it has.
             self.waiting.add_with(key, Add::now().priority(i32::MIN));
         }
         while let Some(item) = self.waiting.try_get() {
             self.pass(item, queue);
         }
-        // What the other has taken is on its way.
+        // Waits for the keys that `hand_over` has in flight.
         while self.waiting.processing() > 0 {
             tokio::task::yield_now().await;
         }
     }
 
-    fn pass(&self, item: Item<'_, ObjectKey>, queue: &Queue<ObjectKey>) {
+    fn pass(&self, item: Item<'_, ObjectKey>, queue: &ObjectQueue) {
         let add = Add::now().priority(item.priority()).reason(item.reasons());
         let mut since = self.since();
         since.remove(item.key());

@@ -1,4 +1,5 @@
-//! Where everything that asks for a reconciliation comes together.
+//! The only place that adds keys to a controller's queue: for watches, triggers, retries and the
+//! first list.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,35 +7,37 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kube::Resource;
 use kube::core::ApiResource;
 use kube::runtime::reflector::Store;
-use requeue::{Add, Queue};
+use requeue::Add;
 
 use super::debounce::Debounce;
 use super::failures::{Failures, Version, Versions};
 use super::reason::{Details, Reason};
 use super::scope::Scope;
 use super::{Config, RunnerError};
-use crate::ObjectKey;
-use crate::watch::{Change, LOW_PRIORITY, What};
+use crate::watch::{Change, ChangeKind, LOW_PRIORITY};
+use crate::{ObjectKey, ObjectQueue};
 
-pub(super) struct Hub {
-    pub(super) queue: Queue<ObjectKey>,
+pub(super) struct Enqueuer {
+    pub(super) queue: ObjectQueue,
     pub(super) details: Details,
     pub(super) scope: Scope,
     pub(super) debounce: Option<Debounce>,
-    /// Whether objects that are gone are reconciled, too.
+    /// Deleted objects are reconciled, too.
     pub(super) runs_gone: bool,
-    /// Whether an object that was seen again unchanged is reconciled.
+    /// Objects that were seen again unchanged are reconciled.
     runs_unchanged: bool,
     pub(super) failures: Failures,
     versions: Versions,
-    /// In standby nothing is added. Of what is not in the store, the keys to be added then.
+    /// `Some` in standby, when nothing is added to the queue: the keys to add at its end that are
+    /// not in the store.
     standby: Mutex<Option<BTreeSet<ObjectKey>>>,
 }
 
-impl Hub {
-    pub(super) fn new<K: Resource + 'static>(
+impl Enqueuer {
+    pub(super) fn new(
         config: &Config,
         name: &str,
+        scope: Scope,
         runs_gone: bool,
         open: bool,
         versions: Versions,
@@ -44,7 +47,7 @@ impl Hub {
         Ok(Self {
             queue: config.queue().name(name).track_times().build()?,
             details: Details::default(),
-            scope: Scope::of::<K>(),
+            scope,
             debounce: debounce.transpose()?,
             runs_gone,
             runs_unchanged: config.reconcile_unchanged,
@@ -54,13 +57,14 @@ impl Hub {
         })
     }
 
-    /// From now on keys are added. What was seen before is in `store`.
+    /// Ends the standby: from now on keys are added. Objects that were seen before are in `store`.
     pub(super) fn open<K>(&self, store: &Store<K>)
     where
         K: Resource + Clone + 'static,
         K::DynamicType: Eq + std::hash::Hash + Clone,
     {
-        // First: what is seen between the two is added twice rather than not at all.
+        // This comes first: an object that is seen between the two steps is added twice, but never
+        // missed.
         let gone = self.standby().take();
         self.add_all(store);
         for key in gone.into_iter().flatten() {
@@ -68,7 +72,7 @@ impl Hub {
         }
     }
 
-    /// Adds everything in `store`, for whenever there is time.
+    /// Adds all objects in `store`, with low priority.
     pub(super) fn add_all<K>(&self, store: &Store<K>)
     where
         K: Resource + Clone + 'static,
@@ -76,60 +80,62 @@ impl Hub {
     {
         let mut keys: Vec<_> =
             store.state().iter().map(|object| ObjectKey::of(&**object)).collect();
-        // A store's order is another each time.
+        // The order of a store's objects is random.
         keys.sort_unstable();
         for key in keys {
             self.add(key, LOW_PRIORITY, Reason::Bulk);
         }
     }
 
-    /// An object of the controller's own kind has changed.
+    /// Handles a change of an object of the controller's own kind.
     pub(super) fn changed(&self, change: Change) {
-        let Change { key, what, .. } = change;
-        if what == What::Unchanged && !self.runs_unchanged {
+        let Change { key, kind, .. } = change;
+        if kind == ChangeKind::Unchanged && !self.runs_unchanged {
             return;
         }
-        if what == What::Deleted && !self.runs_gone {
+        if kind == ChangeKind::Deleted && !self.runs_gone {
             return self.cancel(&key);
         }
         self.release_if_overtaken(&key);
-        self.add(key, what.priority(), Reason::Object);
+        self.add(key, kind.priority(), Reason::Object);
     }
 
-    /// A worker has ended a run of `key`, and the queue knows.
+    /// Handles the completion of a run of `key`, after the queue has recorded it.
     pub(super) fn finished(&self, key: ObjectKey) {
         self.failures.entered(&key);
         if self.release_if_overtaken(&key) {
-            self.add(key, What::NewGeneration.priority(), Reason::Object);
+            self.add(key, ChangeKind::NewGeneration.priority(), Reason::Object);
         }
     }
 
-    /// Ends the backoff of `key` if what has failed is not what there is now.
+    /// Ends the backoff of `key` if the store has another version of the object than the one that
+    /// failed.
     fn release_if_overtaken(&self, key: &ObjectKey) -> bool {
         let release = || self.queue.forget(key);
         self.failures.compare(key, || self.version(key), release)
     }
 
-    /// What is in the store under `key`.
+    /// Returns the version of the object of `key` in the store.
     pub(super) fn version(&self, key: &ObjectKey) -> Option<Version> {
         (self.versions)(key)
     }
 
-    /// Objects of `kind` have changed, all by one event, and concern others. A target is added once
-    /// per event: a worker may take it while the rest of a list is still being added here.
+    /// Handles changes of objects of `kind`, all from one event, that concern other objects. A
+    /// target is added once per event: a worker may take it while the rest of a list is still being
+    /// added here.
     ///
-    /// An unchanged object is never a reason to reconcile those that it concerns. Where unchanged
-    /// objects are to run, the watch of the controller's own kind adds each of them once.
+    /// An unchanged object never causes a run of the objects that it concerns. If unchanged objects
+    /// must run, the watch of the controller's own kind adds each of them once.
     pub(super) fn related(&self, changes: Vec<Change>, kind: &Arc<ApiResource>) {
         let is_list = changes.len() > 1;
         let mut added = HashSet::new();
-        for change in changes.into_iter().filter(|change| change.what != What::Unchanged) {
+        for change in changes.into_iter().filter(|change| change.kind != ChangeKind::Unchanged) {
             for target in change.targets {
                 if is_list && !added.insert(target.clone()) {
                     continue;
                 }
                 let reason = Reason::Related(Arc::clone(kind), change.key.clone());
-                self.add(target, change.what.priority(), reason);
+                self.add(target, change.kind.priority(), reason);
             }
         }
     }
@@ -137,7 +143,7 @@ impl Hub {
     pub(super) fn add(&self, key: ObjectKey, priority: i32, reason: Reason) {
         let key = self.scope.normal(key);
         if let Some(gone) = &mut *self.standby() {
-            // The others are in the store.
+            // All other objects are in the store.
             if self.runs_gone && self.version(&key).is_none() {
                 gone.insert(key);
             }

@@ -1,4 +1,4 @@
-//! What can go wrong in a controller.
+//! The errors of a controller.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -11,25 +11,26 @@ use requeue::BuildError;
 use crate::ObjectKey;
 use crate::leader::LeadershipLost;
 
-/// What is in the stream of a [`Controller`](crate::Controller) besides successes.
+/// An error in the stream of a [`Controller`](crate::Controller).
 ///
-/// None of these ends the controller, but a [`RunnerError`](Self::RunnerError). kube's, and two
-/// more.
+/// The variants are kube's, and two more. Only [`RunnerError`](Self::RunnerError) ends the
+/// controller.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error<ReconcilerErr, QueueErr> {
-    /// The object that was to be reconciled is not there: mostly the owner of something that is
-    /// being deleted with it.
+    /// The object to reconcile is not in the store. In most cases it is the owner of an object that
+    /// is being deleted with it.
     ObjectNotFound(Box<ObjectRef<DynamicObject>>),
-    /// The reconciler has failed.
+    /// The reconciler failed.
     ReconcilerFailed(ReconcilerErr, Box<ObjectRef<DynamicObject>>),
-    /// The reconciler, or the error policy, has panicked with this. It is tried again with backoff.
+    /// The reconciler or the error policy panicked with this message. The object is retried with
+    /// backoff.
     ReconcilerPanicked(String, Box<ObjectRef<DynamicObject>>),
-    /// The reconciler has taken longer than this. It is tried again with backoff.
+    /// The reconciler exceeded this time limit. The object is retried with backoff.
     ReconcilerTimedOut(Duration, Box<ObjectRef<DynamicObject>>),
-    /// A watch has failed. It is begun again with backoff.
+    /// A watch failed. It is restarted with backoff.
     QueueError(QueueErr),
-    /// The controller could not go on, and has ended.
+    /// The controller could not continue, and has ended.
     RunnerError(RunnerError),
 }
 
@@ -57,7 +58,7 @@ impl<R: fmt::Display, Q: fmt::Display> fmt::Display for Error<R, Q> {
 impl<R: StdError + 'static, Q: StdError + 'static> StdError for Error<R, Q> {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            // Their messages are in ours already.
+            // The message of the error itself is already part of ours.
             Self::ReconcilerFailed(error, _) => error.source(),
             Self::QueueError(error) => error.source(),
             Self::RunnerError(_)
@@ -68,40 +69,40 @@ impl<R: StdError + 'static, Q: StdError + 'static> StdError for Error<R, Q> {
     }
 }
 
-/// Why a controller could not go on.
+/// The reason why a controller could not continue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RunnerError {
-    /// These watches have not listed in
-    /// [this time](super::Config::cache_sync_timeout): the API server can't be reached, does not
-    /// know the kind, or does not allow it to be listed.
+    /// These watches did not list within the [time limit](super::Config::cache_sync_timeout). The
+    /// API server cannot be reached, does not know the kind, or does not permit to list it.
     CacheSync {
-        /// What they watch, as in `ConfigMap.v1 (owned)`.
+        /// The watches, as in `ConfigMap.v1 (owned)`.
         watches: Vec<String>,
-        /// How long they had.
+        /// The time limit.
         timeout: Duration,
     },
-    /// A controller of this [name](crate::Controller::name) runs in this process.
+    /// Another controller of this [name](crate::Controller::name) runs in this process.
     DuplicateName(String),
-    /// The [configuration](super::Config) makes no sense.
+    /// The [configuration](super::Config) is invalid.
     Config(BuildError),
-    /// This watch, named as above, has failed, and
-    /// [`trigger_backoff`](crate::Controller::trigger_backoff) says that it is not to be begun again.
-    /// What was running has ended.
+    /// This watch, named as in [`CacheSync`](Self::CacheSync), failed, and
+    /// [`trigger_backoff`](crate::Controller::trigger_backoff) returned `None`. Runs in flight have
+    /// completed.
     WatchEnded(String),
-    /// The shutdown has dropped runs at an `await`: it took longer than
-    /// [it may](super::Config::shutdown_timeout), or was told twice to be quick. What they had asked
-    /// of the API server may still be done.
+    /// The shutdown dropped runs at an `await`: it exceeded its
+    /// [limit](super::Config::shutdown_timeout), or a second signal arrived. The API server may
+    /// still execute the requests of these runs.
     CutOff {
-        /// The objects that were being reconciled, in order.
+        /// The objects in flight, in order.
         keys: Vec<ObjectKey>,
     },
-    /// It leads no more, and [was to run](crate::Controller::leader_election) for as long as it does.
+    /// The process is no longer the leader, and the controller runs only [while it
+    /// leads](crate::Controller::leader_election).
     LeadershipLost {
-        /// Why.
+        /// The reason.
         lost: LeadershipLost,
-        /// The objects that were being reconciled, in order. Their runs were dropped at an `await`,
-        /// as in [`CutOff`](Self::CutOff).
+        /// The objects in flight, in order. Their runs were dropped at an `await`, as in
+        /// [`CutOff`](Self::CutOff).
         keys: Vec<ObjectKey>,
     },
 }
@@ -110,7 +111,12 @@ impl fmt::Display for RunnerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::CacheSync { watches, timeout } => {
-                write!(f, "no first list within {timeout:?} of {}", watches.join(", "))
+                write!(
+                    f,
+                    "no first list within {timeout:?} of {}; check the connection to the API server, \
+                     the kind, and the permission to list it",
+                    watches.join(", ")
+                )
             }
             Self::DuplicateName(name) => write!(
                 f,
@@ -118,13 +124,15 @@ impl fmt::Display for RunnerError {
                  another name with `Controller::name`"
             ),
             Self::Config(error) => error.fmt(f),
-            Self::WatchEnded(watch) => write!(f, "the watch of {watch} has failed for good"),
+            Self::WatchEnded(watch) => {
+                write!(f, "the watch of {watch} failed, and its backoff allows no restart")
+            }
             Self::CutOff { keys } => {
-                write!(f, "the shutdown has cut off the reconciliation of {}", list(keys))
+                write!(f, "the shutdown interrupted the reconciliation of {}", list(keys))
             }
             Self::LeadershipLost { lost, keys } if keys.is_empty() => lost.fmt(f),
             Self::LeadershipLost { lost, keys } => {
-                write!(f, "{lost}, which has cut off the reconciliation of {}", list(keys))
+                write!(f, "{lost}, which interrupted the reconciliation of {}", list(keys))
             }
         }
     }

@@ -1,4 +1,7 @@
-//! What has failed, and what ends its wait.
+//! The failures of each object, and the events that end its backoff early.
+//!
+//! Only another version of an object ends its backoff early. A run that started early and failed
+//! waits for its whole delay. The limiter forgets a key only once until its object succeeds.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,12 +15,12 @@ use requeue::{RateLimiter, Time};
 
 use crate::{ObjectKey, watch};
 
-/// What a failure is one of: a generation of an object, and of no other under its name.
+/// The version of an object that failed: a generation of one object, not of another under its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Version {
-    /// A hash, as it is only compared.
+    /// A hash, because uids are only compared.
     uid: u64,
-    /// Nothing where a new generation is to change nothing.
+    /// `None` if new generations have no effect.
     generation: Option<i64>,
 }
 
@@ -28,7 +31,7 @@ impl Version {
     }
 }
 
-/// Finds the version of an object in the store; nothing if it is not there.
+/// Returns the version of an object in the store, or `None` if it is not there.
 pub(super) type Versions = Box<dyn Fn(&ObjectKey) -> Option<Version> + Send + Sync>;
 
 pub(super) fn versions<K>(store: Store<K>, dyntype: K::DynamicType, generations: bool) -> Versions
@@ -44,50 +47,50 @@ where
 
 /// The failures of each key: the rate limiter, and the state that decides when a key comes back.
 ///
-/// The queue holds a key back until its delay has passed. Another [`Version`] of the object ends the
-/// wait early. The watch and the worker that has just entered a failure may both be the first to see
-/// one. The store has the new object before the watch reports it, so both compare with the store,
-/// under the lock of `keys`: the second finds nothing left to do.
+/// The queue delays a key until its backoff has passed. Another [`Version`] of the object ends the
+/// wait early. The watch and the worker that has just recorded a failure may both be the first to
+/// see one. The store has the new object before the watch reports it. Both therefore compare with
+/// the store, under the lock of `keys`, and the second one finds nothing left to do.
 ///
 /// There is an entry for each object that has failed and has not succeeded since.
 pub(super) struct Failures {
-    /// The limiter may be the user's code, so it is called under this lock alone, never under that of
-    /// `keys`: a slow limiter delays only those that wait for its answer.
+    /// The limiter may be user code. It is therefore called under this lock only, never under that
+    /// of `keys`: a slow limiter delays only the callers that wait for its result.
     limiter: Mutex<Box<dyn RateLimiter<ObjectKey>>>,
     keys: Mutex<HashMap<ObjectKey, Failure>>,
 }
 
 #[derive(Default)]
 struct Failure {
-    /// What has failed, or what it was let go for.
+    /// The version that failed, or the one for which the wait was ended early.
     version: Option<Version>,
-    /// In a row, of this version, since it was given up last.
+    /// Failures in a row of this version, since it was last given up.
     count: u32,
     wait: Wait,
-    /// It is given up, and comes back only to see whether it was added in the meantime: the adds
-    /// that it had before.
+    /// `Some` if the key was given up: its number of adds at that time. The key comes back only to
+    /// check whether it was added since.
     parked: Option<u32>,
-    /// It runs before its time. The next failure waits for all of its own.
+    /// It runs before its time. If it fails again, it waits for its whole delay.
     hurried: bool,
-    /// The limiter has been told to forget it since it succeeded last.
+    /// The limiter has forgotten the key since its last success.
     cleared: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Wait {
-    /// It runs, or could: the queue holds nothing back.
+    /// The key is ready or in flight: it does not back off.
     #[default]
     No,
     UntilDueOrChanged,
     UntilDue,
 }
 
-/// What a run is about to do.
+/// The decision at the start of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Begin {
-    /// This attempt.
+    /// Run, as this attempt.
     Attempt(u32),
-    /// None: the key was given up, and nobody has asked for it since.
+    /// Do not run: the key was given up, and was not added since.
     Nothing,
 }
 
@@ -104,8 +107,8 @@ impl Failures {
         self.limiter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key was handed out; so many adds have asked for it. It is a retry unless somebody has taken
-    /// the key out of the queue since.
+    /// Called at the delivery of a key, with its number of adds. `is_retry` is false if the key was
+    /// removed from the queue since its failure.
     pub(super) fn begin(&self, key: &ObjectKey, adds: u32, is_retry: bool) -> Begin {
         let mut keys = self.keys();
         let Some(failure) = keys.get_mut(key) else { return Begin::Attempt(1) };
@@ -116,8 +119,8 @@ impl Failures {
         Begin::Attempt(failure.count.saturating_add(1))
     }
 
-    /// A run of `version` has failed, for the `count`th time in a row: the delay is what was said
-    /// for it, or the limiter's.
+    /// Records a failure of `version`, and returns the delay: `delay` if it is given, otherwise the
+    /// limiter's.
     pub(super) fn fail(
         &self,
         key: &ObjectKey,
@@ -125,7 +128,8 @@ impl Failures {
         delay: Option<Duration>,
         now: Time,
     ) -> Duration {
-        // First, so that the limiter never counts a failure of a key that has no entry to forget.
+        // This comes first, so that the limiter never counts a failure of a key that has no entry
+        // to forget.
         let delay = delay.unwrap_or_else(|| self.limiter().delay(key, now));
         let mut keys = self.keys();
         let failure = keys.entry(key.clone()).or_default();
@@ -134,8 +138,8 @@ impl Failures {
         delay
     }
 
-    /// A run of `version`, for which there had been so many adds, has failed for good: the limiter
-    /// counts it, and the key may come back after its delay, if it is added.
+    /// Records that a run of `version`, with this number of adds, failed and is not retried. The
+    /// limiter counts the failure. The key can come back after the returned delay, if it is added.
     pub(super) fn give_up(
         &self,
         key: &ObjectKey,
@@ -150,16 +154,17 @@ impl Failures {
         delay
     }
 
-    /// The key has succeeded, or its object is gone.
+    /// Forgets the failures of a key that has succeeded, or whose object is gone.
     pub(super) fn forget(&self, key: &ObjectKey) {
-        // The lock is free again before the limiter is called.
+        // The lock is released before the limiter is called.
         let known = self.keys().remove(key);
         if known.is_some() {
             self.limiter().forget(key);
         }
     }
 
-    /// The queue has heard of the failure, if it was one, and holds the key back.
+    /// Called when the queue has recorded the completion. If it was a failure, the key now backs
+    /// off.
     pub(super) fn entered(&self, key: &ObjectKey) {
         if let Some(failure) = self.keys().get_mut(key) {
             let hurried = std::mem::take(&mut failure.hurried);
@@ -167,8 +172,8 @@ impl Failures {
         }
     }
 
-    /// Ends the wait of the key if another version than `version` has failed: calls `release`, under
-    /// the lock of `keys`, and returns whether it did. Neither closure may run the user's code.
+    /// Ends the wait of the key if the version that failed is not `version`. It then calls
+    /// `release` under the lock of `keys`, and returns true. Neither closure may run user code.
     pub(super) fn compare(
         &self,
         key: &ObjectKey,
@@ -191,8 +196,9 @@ impl Failures {
                 release();
                 return true;
             }
-            // The limiter has to forget the key before it is released, and is not called under this
-            // lock. Meanwhile the key may have come due or been released, so all is compared again.
+            // The limiter must forget the key before the release, and is not called under this
+            // lock. In the meantime the key may have become due or been released. Everything is
+            // therefore compared again.
             drop(keys);
             self.limiter().forget(key);
             limiter_forgot = true;

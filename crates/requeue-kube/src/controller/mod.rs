@@ -1,21 +1,24 @@
-//! Runs a reconciler for each object that has changed, or that something else says has to be looked
-//! at: kube's [`Controller`](kube::runtime::Controller), on requeue's queue.
+//! Controllers for Kubernetes objects: kube's [`Controller`](kube::runtime::Controller) on
+//! requeue's queue.
+//!
+//! A controller calls a reconciler for each object that has changed, or that a trigger names. An
+//! object never has two runs at the same time.
 
 mod action;
 mod attempt;
 mod config;
 mod debounce;
+mod enqueuer;
 mod error;
 mod failures;
-mod hub;
-mod listed;
 mod names;
+mod readiness;
 mod reason;
 mod related;
 mod run;
 mod scope;
 mod source;
-mod start;
+mod start_gate;
 mod triggers;
 
 use std::fmt::Debug;
@@ -32,61 +35,67 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
-use requeue::Queue;
 use serde::de::DeserializeOwned;
 
 pub use self::action::Action;
 pub use self::config::Config;
+use self::enqueuer::Enqueuer;
 pub use self::error::{Error, RunnerError};
-use self::hub::Hub;
-pub use self::listed::Readiness;
-use self::run::Subject;
+pub use self::readiness::Readiness;
+use self::run::Target;
 use self::source::{AnyPredicate, Events, Source, TriggerBackoff};
-use self::start::Start;
-use crate::ObjectKey;
+use self::start_gate::Start;
+use crate::ObjectQueue;
 use crate::metrics::Metrics;
 
-/// Hears of each event before anybody else.
+/// Receives each event before all other parts of the controller.
 type OnEvent<K> = Box<dyn FnMut(&Event<K>) + Send>;
-type Trigger = Box<dyn FnOnce(Arc<Hub>) -> BoxFuture<'static, ()> + Send>;
+type Trigger = Box<dyn FnOnce(Arc<Enqueuer>) -> BoxFuture<'static, ()> + Send>;
 
-/// A controller of the objects of a kind: kube's, method by method, on a queue that backs off,
-/// orders and shows itself.
+/// A controller for the objects of one kind.
 ///
-/// What is other than in kube:
+/// It has the methods of kube's [`Controller`](kube::runtime::Controller), and a queue with
+/// backoff, priorities and metrics.
 ///
-/// - **Failures back off**, each object by itself, with [`policy::backoff`](crate::policy::backoff)
-///   as the error policy. No event makes a failing object run before its time, but a new generation
-///   of it: see [below](#what-ends-a-wait).
-/// - **Nothing is missed**: what was deleted while a watch was cut off is heard of, for owned and
-///   watched objects, too. So is what is no longer owned by, or mapped to, an object.
-/// - **One object, one run**: the owner of objects in several namespaces that lives in none itself
-///   is one object.
-/// - **What has changed goes first**: the first list has
-///   [low priority](crate::watch::LOW_PRIORITY). A later list runs only the objects that have changed
-///   since they were last seen ([`Config::reconcile_unchanged`]).
-/// - **The stream is for reading alone.** The controller begins when it is first polled and ends when
-///   it is dropped, but its watches and workers are tasks: a slow reader holds nobody up. Up to
-///   1,024 results wait for it; what comes then is dropped, and it is run all the same.
-/// - **Reconciler and error policy are called on those tasks**, several at once, so both are
+/// It differs from kube's in these points:
+///
+/// - **Failures back off.** Each object has its own backoff, with
+///   [`policy::backoff`](crate::policy::backoff) as the error policy. Only a new generation runs a
+///   failing object before its time: see [below](#backoff-and-new-generations).
+/// - **No deletion is missed.** A deletion that happened while a watch was disconnected is
+///   reported, also for owned and watched objects. The former owner of an object, and the object
+///   that it was mapped to before, are reconciled, too.
+/// - **One object, one run.** An owner without a namespace is one object, even if its children live
+///   in several namespaces.
+/// - **Changes go first.** The first list has [low priority](crate::watch::LOW_PRIORITY). A later
+///   list runs only the objects that have changed since they were last seen
+///   ([`Config::reconcile_unchanged`]).
+/// - **The stream only reports results.** The controller starts when the stream is first polled,
+///   and stops when it is dropped. Watches and workers are separate tasks, so a slow reader does
+///   not delay them. Up to 1,024 results wait for the reader. Further results are dropped; the runs
+///   themselves take place.
+/// - **Reconciler and error policy are called on those tasks**, concurrently, so both are
 ///   `Fn + Send + Sync`. In kube the reconciler is `FnMut`, which only one task can call at a time.
-///   An `async fn` satisfies both; a closure that counts has to hold an atomic or a `Mutex`.
-/// - [`concurrency`](Config::concurrency) is 1 unless said.
+///   An `async fn` satisfies both. A closure that counts needs an atomic or a `Mutex`.
+/// - [`concurrency`](Config::concurrency) is 1 by default.
 ///
-/// # What ends a wait
+/// # Backoff and new generations
 ///
-/// What has failed waits for the delay that its error policy or the
-/// [rate limiter](Config::rate_limiter) gives, and no event ends that wait, but a new generation of
-/// the object or another object of the name, whose failures are none of its: it runs at once, and its
-/// delays begin anew. Some reconcilers make generations themselves: they change a `spec`, or write the
-/// status of a CustomResourceDefinition that has no `status` subresource, where every write makes one.
-/// So that these back off, too, what has run before its time and failed waits for all of the next
-/// delay, and delays begin anew once only until the object has succeeded. Nor do a reconciler's own
-/// writes bring back at once what was given up, by [`max_retries`](Config::max_retries), by
-/// [`Action::terminal`] or by an error policy's [`Action::await_change`]: the failure counts as any
-/// other, and nothing but a new generation runs before its delay has passed.
+/// A failed object waits for the delay that its error policy or the [rate
+/// limiter](Config::rate_limiter) returns. Two events end this wait: a new generation of the
+/// object, and another object under the same name, which has no failures of its own. The object
+/// then runs at once, and its backoff starts again.
 ///
-/// # Example
+/// Some reconcilers create generations themselves. They change a `spec`, or write the status of a
+/// CustomResourceDefinition that has no `status` subresource, where every write creates a
+/// generation. These objects back off, too: an object that ran before its time and failed waits for
+/// the whole of its next delay. Its backoff starts again only once until the object succeeds.
+///
+/// An object can be given up: by [`max_retries`](Config::max_retries), by [`Action::terminal`], or
+/// by an error policy's [`Action::await_change`]. Its failure counts like any other. A reconciler's
+/// own writes do not run it at once: before its delay has passed, only a new generation does.
+///
+/// # Examples
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -100,7 +109,7 @@ type Trigger = Box<dyn FnOnce(Arc<Hub>) -> BoxFuture<'static, ()> + Send>;
 /// use requeue_kube::policy;
 ///
 /// async fn reconcile(map: Arc<ConfigMap>, client: Arc<Client>) -> Result<Action, kube::Error> {
-///     // Bring what there is into line with what `map` says.
+///     // Make the Secrets match `map`.
 ///     Ok(Action::requeue(Duration::from_secs(3600)))
 /// }
 ///
@@ -138,7 +147,7 @@ where
     start: Start,
     warmup: bool,
     metrics: Option<Metrics>,
-    on_start: Option<Box<dyn FnOnce(Queue<ObjectKey>) + Send>>,
+    on_start: Option<Box<dyn FnOnce(ObjectQueue) + Send>>,
     config: Config,
 }
 
@@ -147,7 +156,7 @@ struct Main<K: 'static> {
     name: String,
     events: Events<K>,
     predicate: Option<AnyPredicate<K>>,
-    /// Puts what is seen into the store, unless the user does.
+    /// Writes observed objects to the store. Does nothing if the user maintains the store.
     store: OnEvent<K>,
 }
 
@@ -162,7 +171,7 @@ where
     K: Clone + Resource + DeserializeOwned + Debug + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone,
 {
-    /// A controller of the objects of kind `K` that `main_api` and `wc` name.
+    /// Creates a controller for the objects of kind `K` that `main_api` and `wc` select.
     pub fn new(main_api: Api<K>, wc: watcher::Config) -> Self
     where
         K::DynamicType: Default,
@@ -170,10 +179,10 @@ where
         Self::new_with(main_api, wc, K::DynamicType::default())
     }
 
-    /// As [`new`](Self::new), for a kind that is known at run time alone.
+    /// As [`new`](Self::new), for a kind that is known only at run time.
     ///
-    /// Whether its objects live in namespaces, the first that is seen tells, unless
-    /// [`scope`](Self::scope) does.
+    /// The first object that is seen shows whether the kind is namespaced, unless
+    /// [`scope`](Self::scope) states it.
     pub fn new_with(main_api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
         let mut writer = Writer::new(dyntype.clone());
         let store = writer.as_reader();
@@ -181,14 +190,16 @@ where
         Self::of(events, store, dyntype, Box::new(move |event| writer.apply_watcher_event(event)))
     }
 
-    /// A controller of the objects that `events` tells of, which have to be in the store of `reader`
-    /// by then: put [`reflect`](kube::runtime::WatchStreamExt::reflect) behind the watcher. The
-    /// controller begins when it has seen an [`Event::InitDone`].
+    /// Creates a controller for the objects of a stream of events.
     ///
-    /// In kube this is unstable and takes a stream of objects. Such a one can't say what was deleted
-    /// while its watch was cut off, so here it is one of raw events: leave out
-    /// `applied_objects()`. For the same reason there is no `for_shared_stream`, nor the like of it
-    /// for owned and watched objects: kube's shared streams have no events in them.
+    /// Each object must be in the store of `reader` before its event arrives: apply
+    /// [`reflect`](kube::runtime::WatchStreamExt::reflect) to the watcher. The controller starts
+    /// when it has seen an [`Event::InitDone`].
+    ///
+    /// In kube this method is unstable, and takes a stream of objects. Such a stream cannot report
+    /// what was deleted while its watch was disconnected. Here it is therefore a stream of raw
+    /// events: omit `applied_objects()`. For the same reason there are no equivalents of
+    /// `for_shared_stream`: kube's shared streams contain no events.
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -215,7 +226,7 @@ where
         Self::for_stream_with(events, reader, K::DynamicType::default())
     }
 
-    /// As [`for_stream`](Self::for_stream), for a kind that is known at run time alone.
+    /// As [`for_stream`](Self::for_stream), for a kind that is known only at run time.
     pub fn for_stream_with(
         events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
         reader: Store<K>,
@@ -248,68 +259,82 @@ where
         }
     }
 
-    /// How the controller is to behave.
+    /// Sets the configuration.
+    ///
+    /// The default is [`Config::default`].
     pub fn with_config(mut self, config: Config) -> Self {
         self.config = config;
         self
     }
 
-    /// Whether the objects live in namespaces, of a kind that is known at run time alone: kube's
-    /// [discovery](kube::discovery::ApiCapabilities::scope) knows. Otherwise the first object that is
-    /// seen tells, and what has no namespace, but is owned from several, may be several objects before.
+    /// States whether the kind is namespaced, if it is known only at run time.
+    ///
+    /// kube's [discovery](kube::discovery::ApiCapabilities::scope) has this information. Without
+    /// it, the first object that is seen shows the scope. Until then, an object without a namespace
+    /// that is owned from several namespaces may be treated as several objects.
     pub fn scope(mut self, scope: discovery::Scope) -> Self {
         self.scope = Some(scope);
         self
     }
 
-    /// What the controller is called, in metrics and messages: its kind in lower case unless said.
-    /// No two in a process may have one name at once: the second ends with
-    /// [`RunnerError::DuplicateName`]. A name is free once its stream has ended or is dropped. What was
-    /// running in one that is dropped goes on up to its next `await`, and so for a moment beside what
-    /// the next controller of the name runs: end it by a
-    /// [graceful shutdown](Self::graceful_shutdown_on) where that matters.
+    /// Sets the name of the controller in metrics and messages.
+    ///
+    /// The default is its kind in lower case.
+    ///
+    /// Two controllers of a process cannot have the same name at the same time: the second one ends
+    /// with [`RunnerError::DuplicateName`]. A name is free once its stream has ended or is dropped.
+    ///
+    /// When a stream is dropped, its runs go on up to their next `await`. For a moment they can
+    /// overlap with the runs of the next controller of the same name. To prevent that, end the
+    /// first controller by a [graceful shutdown](Self::graceful_shutdown_on).
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// How long watches wait before they begin again after an error. Unless said, each waits by
-    /// itself, from 0.8 s to 30 s with jitter. This one is for all of them together; where it says
-    /// `None`, the controller shuts down, with [`RunnerError::WatchEnded`].
+    /// Sets the backoff of failed watches.
+    ///
+    /// It is shared by all watches of the controller.
+    ///
+    /// By default, each watch has its own backoff, from 0.8 s to 30 s with jitter. If `backoff`
+    /// returns `None`, the controller shuts down with [`RunnerError::WatchEnded`].
     pub fn trigger_backoff(mut self, backoff: impl Backoff + 'static) -> Self {
         self.trigger_backoff = Some(TriggerBackoff::new(backoff));
         self
     }
 
-    /// The objects of kind `K` as they were last seen.
+    /// Returns a reader of the store, which has the objects of kind `K` as they were last seen.
     pub fn store(&self) -> Store<K> {
         self.store.clone()
     }
 
-    /// Shows the controller in a Prometheus registry, under its name, for as long as it runs.
+    /// Publishes the controller's metrics in a Prometheus registry, under its name, while it runs.
     pub fn metrics(mut self, metrics: &Metrics) -> Self {
         self.metrics = Some(metrics.clone());
         self
     }
 
-    /// Is given the controller's queue when it begins: to look into it, or to show it on a page with
-    /// `requeue-http`.
-    pub fn queue_on_start(mut self, f: impl FnOnce(Queue<ObjectKey>) + Send + 'static) -> Self {
+    /// Sets a callback that receives the controller's queue when the controller starts.
+    ///
+    /// Use it to inspect the queue, or to show it on the dashboard of `requeue-http`.
+    pub fn queue_on_start(mut self, f: impl FnOnce(ObjectQueue) + Send + 'static) -> Self {
         self.on_start = Some(Box::new(f));
         self
     }
 
-    /// Whether all watches have had their first list, for `/readyz`.
+    /// Returns a handle for `/readyz`, which reports whether all watches have received their first
+    /// list.
     pub fn readiness(&self) -> Readiness {
         self.readiness.clone()
     }
 
-    /// Leaves out changes of objects of kind `K` that are none for `predicate`, such as
-    /// [`predicates::generation`](kube::runtime::predicates::generation). New objects always count,
-    /// and in [`run_refs`](Self::run_refs) deleted ones.
+    /// Ignores changes of objects of kind `K` that leave the result of `predicate` unchanged, such
+    /// as [`predicates::generation`](kube::runtime::predicates::generation).
     ///
-    /// With a [finalizer](crate::finalizer()) let changes of finalizers through: to add one makes no
-    /// new generation.
+    /// New objects always count. In [`run_refs`](Self::run_refs), deleted objects count, too.
+    ///
+    /// If you use a [finalizer](crate::finalizer()), do not ignore changes of finalizers: adding
+    /// one creates no new generation.
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -327,20 +352,21 @@ where
         self
     }
 
-    /// Runs `reconcile` for each object that has to be looked at, and `error_policy` for each
-    /// failure of it. The stream says how each run has ended.
+    /// Runs `reconciler` for each object that needs it, and `error_policy` for each failure.
     ///
-    /// An object that is not in the store is [not found](Error::ObjectNotFound), and not tried
-    /// again: it is gone, or was never there. Use a [finalizer](crate::finalizer()) to clean up, or
-    /// [`run_refs`](Self::run_refs).
+    /// The stream has the result of each run.
     ///
-    /// Unlike in kube, all three are `'static`: closures that borrow have to `move`, and hold what
-    /// they use in an `Arc`.
+    /// An object that is not in the store is reported as [not found](Error::ObjectNotFound), and is
+    /// not retried: it was deleted, or never existed. To clean up after a deletion, use a
+    /// [finalizer](crate::finalizer()) or [`run_refs`](Self::run_refs).
+    ///
+    /// Unlike in kube, all three arguments are `'static`. A closure must therefore `move` its
+    /// captures, and share them by an `Arc`.
     ///
     /// # Panics
     ///
-    /// The stream panics outside a tokio runtime, when a mapper panics, and when a reconciler does
-    /// where [`recover_panic`](Config::recover_panic) is off.
+    /// The stream panics outside a tokio runtime, and when a mapper panics. If
+    /// [`recover_panic`](Config::recover_panic) is off, it also panics when a reconciler panics.
     pub fn run<ReconcilerFut, Ctx>(
         self,
         reconciler: impl Fn(Arc<K>, Arc<Ctx>) -> ReconcilerFut + Send + Sync + 'static,
@@ -355,14 +381,15 @@ where
         ReconcilerFut: TryFuture<Ok = Action> + Send + 'static,
         ReconcilerFut::Error: std::error::Error + Send + 'static,
     {
-        let subject = Subject { of: |_, object| object, runs_gone: false };
-        self.stream(subject, reconciler, error_policy, context)
+        let target = Target { of: |_, object| object, runs_gone: false };
+        self.stream(target, reconciler, error_policy, context)
     }
 
-    /// As [`run`](Self::run), with a reference instead of the object: also for objects that are
-    /// gone. Take the object from the [store](Self::store), if it is there.
+    /// As [`run`](Self::run), but passes a reference instead of the object, also for deleted
+    /// objects.
     ///
-    /// What is deleted while the controller does not run, it does not hear of.
+    /// To read the object, look it up in the [store](Self::store). Deletions while the controller
+    /// does not run are not reported.
     ///
     /// # Panics
     ///
@@ -384,8 +411,8 @@ where
         ReconcilerFut: TryFuture<Ok = Action> + Send + 'static,
         ReconcilerFut::Error: std::error::Error + Send + 'static,
     {
-        let subject = Subject { of: |object, _| Some(object.clone()), runs_gone: true };
-        self.stream(subject, reconciler, error_policy, context)
+        let target = Target { of: |object, _| Some(object.clone()), runs_gone: true };
+        self.stream(target, reconciler, error_policy, context)
     }
 }
 

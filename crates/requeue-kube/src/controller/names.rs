@@ -1,4 +1,6 @@
 //! The names of the controllers that run in this process.
+//!
+//! Each name is in use at most once.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +13,7 @@ fn names() -> MutexGuard<'static, BTreeSet<String>> {
     NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A name that no other controller has until this is dropped.
+/// Reserves a name until it is dropped.
 #[derive(Debug)]
 pub(super) struct Name(String);
 

@@ -1,12 +1,14 @@
-//! Which watches have had their first list.
+//! The readiness of a controller: the watches that have not received their first list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Whether all watches of a [`Controller`](crate::Controller) have had their first list, for a
-/// readiness probe: a controller in standby is ready, too.
+/// Reports whether all watches of a [`Controller`](crate::Controller) have received their first
+/// list.
+///
+/// Use it for a readiness probe. A controller in standby is ready, too.
 ///
 /// ```no_run
 /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -16,10 +18,10 @@ use tokio::sync::watch;
 /// # fn example(api: kube::Api<ConfigMap>) {
 /// let controller = Controller::new(api, Default::default());
 /// let readiness = controller.readiness();
-/// // Whatever serves `/readyz`:
+/// // In the handler of `/readyz`:
 /// serve(move || match readiness.waiting_for() {
 ///     watches if watches.is_empty() => Ok(()),
-///     watches => Err(format!("no first list yet of {}", watches.join(", "))),
+///     watches => Err(format!("waiting for the first list of {}", watches.join(", "))),
 /// });
 /// # }
 /// ```
@@ -31,21 +33,25 @@ impl Readiness {
         Self(Arc::new(watch::Sender::new(BTreeMap::new())))
     }
 
-    /// Whether all watches have had their first list.
+    /// Returns true if all watches have received their first list.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.0.borrow().is_empty()
     }
 
-    /// Which watches have not, as in `ConfigMap.v1 (owned)`.
+    /// Returns the watches that have not, as in `ConfigMap.v1 (owned)`.
     #[must_use]
     pub fn waiting_for(&self) -> Vec<String> {
         self.0.borrow().values().cloned().collect()
     }
 
-    /// Is ready when all watches have had their first list. Cancel safe.
+    /// Waits until all watches have received their first list.
+    ///
+    /// # Cancel safety
+    ///
+    /// It can be dropped and called again.
     pub async fn ready(&self) {
-        // The sender is here, so that it does not end.
+        // It cannot fail: the sender is in `self`.
         _ = self.0.subscribe().wait_for(BTreeMap::is_empty).await;
     }
 
@@ -55,7 +61,7 @@ impl Readiness {
         });
     }
 
-    /// None has begun, nor will before this is a leader.
+    /// Expects no list: the watches start only when this process leads.
     pub(super) fn expect_nothing(&self) {
         self.0.send_modify(BTreeMap::clear);
     }

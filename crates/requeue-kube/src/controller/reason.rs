@@ -1,4 +1,4 @@
-//! Why an object is reconciled.
+//! The reasons why an object is reconciled.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,13 +8,13 @@ use kube::runtime::controller::ReconcileReason;
 
 use crate::ObjectKey;
 
-/// A reason that a key can be added for; a bit in the queue.
+/// The reason of an add; a bit in the queue.
 #[derive(Clone, Debug)]
 pub(super) enum Reason {
     Object,
     Bulk,
     Unknown,
-    /// An object of this kind has changed.
+    /// An object of this kind changed.
     Related(Arc<ApiResource>, ObjectKey),
     Custom(String),
 }
@@ -32,8 +32,8 @@ impl Reason {
 
 const DETAILED: u32 = 1 << 3;
 
-/// What the bits can't say: which object it was, for the first that asked. As many entries as there
-/// are keys that were added for such a reason and not handed out since.
+/// The details that the bits cannot hold, from the first add that has them. There is an entry for
+/// each key that was added for such a reason and has not been delivered since.
 #[derive(Default)]
 pub(super) struct Details(Mutex<HashMap<ObjectKey, Reason>>);
 
@@ -52,7 +52,7 @@ impl Details {
         self.lock().remove(key);
     }
 
-    /// The key was another of the same object.
+    /// Moves the details of a key to the other key of the same object.
     pub(super) fn rename(&self, from: &ObjectKey, to: &ObjectKey) {
         let mut details = self.lock();
         if let Some(reason) = details.remove(from) {
@@ -60,7 +60,8 @@ impl Details {
         }
     }
 
-    /// Why the attempt comes, in kube's words. Of several reasons, the first in its list.
+    /// Returns the reason of an attempt, in kube's terms. If there are several, it is the first in
+    /// this list.
     pub(super) fn take(&self, key: &ObjectKey, bits: u32, attempt: u32) -> ReconcileReason {
         let detail = if bits & DETAILED == 0 { None } else { self.lock().remove(key) };
         let has = |reason: Reason| bits & reason.bit() != 0;

@@ -1,4 +1,5 @@
-//! Other kinds that a controller looks at.
+//! The other kinds that a controller watches: owned objects, and objects that a mapper assigns to
+//! targets.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -20,9 +21,13 @@ where
     K: Clone + Resource + DeserializeOwned + Debug + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone,
 {
-    /// Objects that are owned by those of kind `K`: a change of one makes its owners be looked at,
-    /// and so does its end, or the end of the ownership. Any owner counts, not the controlling one
-    /// alone, and whatever version of its kind the reference names. Only metadata is watched.
+    /// Watches objects that objects of kind `K` own.
+    ///
+    /// When an owned object changes or is deleted, its owners are reconciled. An owner that it has
+    /// lost is reconciled, too.
+    ///
+    /// Every owner counts, not only the controlling one, in any version of its kind. Only metadata
+    /// is watched.
     pub fn owns<Child>(self, api: Api<Child>, wc: watcher::Config) -> Self
     where
         Child: Clone + Resource<DynamicType = ()> + DeserializeOwned + Debug + Send + 'static,
@@ -30,7 +35,7 @@ where
         self.owns_with(api, (), wc)
     }
 
-    /// As [`owns`](Self::owns), for a kind that is known at run time alone.
+    /// As [`owns`](Self::owns), for a kind that is known only at run time.
     pub fn owns_with<Child>(
         self,
         api: Api<Child>,
@@ -44,8 +49,10 @@ where
         self.owns_events(metadata_of(api, wc), dyntype, None)
     }
 
-    /// As [`owns_with`](Self::owns_with), without the changes that are none for `predicate`. New
-    /// and deleted objects always count.
+    /// As [`owns_with`](Self::owns_with), without changes that leave the result of `predicate`
+    /// unchanged.
+    ///
+    /// New and deleted objects always count.
     pub fn owns_filtered<Child>(
         self,
         api: Api<Child>,
@@ -71,7 +78,7 @@ where
         self.owns_stream_with(events, ())
     }
 
-    /// As [`owns_stream`](Self::owns_stream), for a kind that is known at run time alone.
+    /// As [`owns_stream`](Self::owns_stream), for a kind that is known only at run time.
     pub fn owns_stream_with<Child>(
         self,
         events: impl Stream<Item = watcher::Result<Event<Child>>> + Send + 'static,
@@ -104,10 +111,16 @@ where
         self.related("owned", dyntype, events, predicate, owners)
     }
 
-    /// Objects that `mapper` knows whom of kind `K` they concern: a change of one makes these be
-    /// looked at, and so does its end. What it was mapped to before is looked at once more.
+    /// Watches objects that concern objects of kind `K`.
     ///
-    /// The mapper is called when an object is seen. One that panics ends the controller.
+    /// `mapper` returns the objects to reconcile when an object changes or is deleted. The objects
+    /// that it was mapped to before are reconciled, too.
+    ///
+    /// The mapper is called when an object is seen.
+    ///
+    /// # Panics
+    ///
+    /// A panic of the mapper ends the controller: its stream panics.
     pub fn watches<Other, I>(
         self,
         api: Api<Other>,
@@ -123,7 +136,7 @@ where
         self.watches_with(api, Other::DynamicType::default(), wc, mapper)
     }
 
-    /// As [`watches`](Self::watches), for a kind that is known at run time alone.
+    /// As [`watches`](Self::watches), for a kind that is known only at run time.
     pub fn watches_with<Other, I>(
         self,
         api: Api<Other>,
@@ -140,7 +153,9 @@ where
         self.watches_stream_with(watcher::watcher(api, wc), mapper, dyntype)
     }
 
-    /// As [`watches_with`](Self::watches_with), without the changes that are none for `predicate`.
+    /// As [`watches_with`](Self::watches_with), without changes that leave the result of
+    /// `predicate` unchanged.
+    ///
     /// New and deleted objects always count.
     pub fn watches_filtered<Other, I>(
         self,
@@ -176,7 +191,7 @@ where
         self.watches_stream_with(events, mapper, Other::DynamicType::default())
     }
 
-    /// As [`watches_stream`](Self::watches_stream), for a kind that is known at run time alone.
+    /// As [`watches_stream`](Self::watches_stream), for a kind that is known only at run time.
     pub fn watches_stream_with<Other, I>(
         self,
         events: impl Stream<Item = watcher::Result<Event<Other>>> + Send + 'static,
@@ -204,14 +219,14 @@ where
         O: Resource + Send + 'static,
     {
         let name = source::name::<O>(&dyntype, role);
-        // The controller's own kind is number 0.
+        // Number 0 is the controller's own kind.
         self.readiness.expect(self.related.len() + 1, name.clone());
         self.related.push(Source::related(name, &dyntype, events, predicate, targets));
         self
     }
 }
 
-/// Events with metadata alone.
+/// Returns a stream of events that have only metadata.
 #[expect(deprecated, reason = "as in kube: an `Api` can't be turned into one of metadata")]
 fn metadata_of<O>(api: Api<O>, wc: watcher::Config) -> Events<PartialObjectMeta<O>>
 where
@@ -220,7 +235,7 @@ where
     watcher::metadata_watcher(api, wc).boxed()
 }
 
-/// Whether the owner is of kind `K`, in whatever version.
+/// Returns true if the owner is of kind `K`, in any version.
 fn is_of<K: Resource>(owner: &OwnerReference, dyntype: &K::DynamicType) -> bool {
     let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
     owner.kind == K::kind(dyntype) && group == K::group(dyntype)

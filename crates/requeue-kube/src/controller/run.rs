@@ -1,4 +1,4 @@
-//! A controller that runs: its watches, its workers, and its end.
+//! The execution of a controller: its watches, its workers and its shutdown.
 
 use std::any::Any;
 use std::fmt;
@@ -13,35 +13,36 @@ use futures_util::stream::{self, Stream};
 use futures_util::{FutureExt, TryFuture};
 use kube::Resource;
 use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher;
 use requeue::workers::Workers;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tracing::{Instrument, Span};
 
 use super::attempt::{Attempts, Item, report};
+use super::enqueuer::Enqueuer;
 use super::failures::versions;
-use super::hub::Hub;
-use super::listed::Readiness;
 use super::names::Name;
+use super::readiness::Readiness;
 use super::scope::Scope;
-use super::source::{Following, Source};
-use super::start::{Mandate, Start};
-use super::{Action, Controller, Error, RunnerError};
+use super::source::{Following, Source, TriggerBackoff};
+use super::start_gate::{Permit, Start};
+use super::{Action, Controller, Error, RunnerError, Trigger};
 use crate::metrics::{Meters, Series};
 
-/// How many results wait for a reader of the stream. What comes when so many do is dropped.
+/// The number of results that wait for a reader of the stream. Further results are dropped.
 const RESULTS: usize = 1024;
 
-/// What outlives the controller's run.
+/// The parts that outlive the controller's run.
 struct Run<'a, T> {
     name: String,
     results: &'a mpsc::Sender<T>,
-    /// The right to run, once there is one.
-    mandate: &'a mut Mandate,
+    /// The right to run, once the controller has it.
+    permit: &'a mut Permit,
 }
 
-/// What a reconciler is given, and whether it is given what is gone.
-pub(super) struct Subject<K: Resource + 'static, T> {
+/// The reconciler's argument, and whether deleted objects are reconciled.
+pub(super) struct Target<K: Resource + 'static, T> {
     pub(super) of: fn(&ObjectRef<K>, Option<Arc<K>>) -> Option<T>,
     pub(super) runs_gone: bool,
 }
@@ -51,10 +52,11 @@ where
     K: Resource + Clone + fmt::Debug + Send + Sync + 'static,
     K::DynamicType: fmt::Debug + Eq + Hash + Clone,
 {
-    /// The stream that is the controller: it begins when it is polled, and ends when it is dropped.
+    /// Returns the controller's stream. It starts the controller when it is polled, and stops it
+    /// when it is dropped.
     pub(super) fn stream<T, F, P, C, Fut>(
         self,
-        subject: Subject<K, T>,
+        target: Target<K, T>,
         reconcile: F,
         error_policy: P,
         context: Arc<C>,
@@ -71,11 +73,11 @@ where
         let name = self.name.clone().unwrap_or_else(|| default_name::<K>(&self.dyntype));
         let claim = name.clone();
         let engine = async move {
-            let mut mandate = Mandate::default();
-            let run = Run { name, results: &results, mandate: &mut mandate };
-            let ended = self.control(run, subject, reconcile, error_policy, context).await;
-            if let Err(error) = mandate.end(ended).await {
-                // The last that is heard of it, so it waits for its place.
+            let mut permit = Permit::default();
+            let run = Run { name, results: &results, permit: &mut permit };
+            let ended = self.control(run, target, reconcile, error_policy, context).await;
+            if let Err(error) = permit.end(ended).await {
+                // This is the last item, so it waits for space in the stream.
                 _ = results.send(Err(Error::RunnerError(error))).await;
             }
         };
@@ -109,7 +111,7 @@ where
     async fn control<T, F, P, C, Fut>(
         self,
         run: Run<'_, Item<K, Fut::Error>>,
-        subject: Subject<K, T>,
+        target: Target<K, T>,
         reconcile: F,
         error_policy: P,
         context: Arc<C>,
@@ -122,149 +124,165 @@ where
         Fut: TryFuture<Ok = Action> + Send + 'static,
         Fut::Error: std::error::Error + Send + 'static,
     {
-        let Run { name, results, mandate } = run;
+        let Run { name, results, permit } = run;
         let Self { dyntype, store, main, related, triggers, readiness, config, .. } = self;
-        let (mut graceful, mut forced) = (any_of(self.graceful), any_of(self.forced));
+        let mut stops = Stops { graceful: any_of(self.graceful), forced: any_of(self.forced) };
 
         let mut start = Some(self.start).filter(Start::is_awaited);
         if !self.warmup
             && let Some(start) = start.take()
         {
             readiness.expect_nothing();
-            tokio::select! {
-                biased;
-                () = &mut forced => return Ok(()),
-                () = &mut graceful => return Ok(()),
-                begun = start.reached() => *mandate = begun,
-            }
+            let Some(begun) = stops.before(start.reached()).await else { return Ok(()) };
+            *permit = begun;
         }
 
         let leads = start.is_none();
         let versions = versions(store.clone(), dyntype.clone(), config.clear_on_new_generation);
-        let mut hub = Hub::new::<K>(&config, &name, subject.runs_gone, leads, versions)?;
-        if let Some(scope) = &self.scope {
-            hub.scope = Scope::stated(scope);
-        }
-        let hub = Arc::new(hub);
+        let scope = self.scope.as_ref().map_or_else(Scope::of::<K>, Scope::stated);
+        let enqueuer =
+            Arc::new(Enqueuer::new(&config, &name, scope, target.runs_gone, leads, versions)?);
         let meters = Arc::new(Meters::default());
-        let series = Series::new(name, config.workers(), Arc::clone(&meters), hub.queue.clone());
-        if let Some(metrics) = &self.metrics {
-            metrics.show(&series);
-        }
+        let queue = enqueuer.queue.clone();
+        let series = Series::new(name, config.workers(), Arc::clone(&meters), queue.clone());
+        self.metrics.iter().for_each(|metrics| metrics.show(&series));
         if let Some(use_queue) = self.on_start {
-            use_queue(hub.queue.clone());
+            use_queue(queue);
         }
-
-        let failed = {
-            let results = results.clone();
-            move |error| report(&results, Err(Error::QueueError(error)))
-        };
         let sources = [main.source()].into_iter().chain(related);
-        let mut watches = Watches::begin(sources, |number, name| Following {
-            hub: Arc::clone(&hub),
-            backoff: self.trigger_backoff.clone().unwrap_or_default(),
-            readiness: readiness.clone(),
-            number,
-            name,
-            failed: Arc::new(failed.clone()),
-        });
-        for trigger in triggers {
-            watches.others.spawn(trigger(Arc::clone(&hub)));
-        }
-        if hub.debounce.is_some() {
-            let hub = Arc::clone(&hub);
-            watches.others.spawn(async move {
-                if let Some(debounce) = &hub.debounce {
-                    debounce.hand_over(&hub.queue).await;
-                }
-            });
-        }
+        let (backoff, errors) = (self.trigger_backoff, results.clone());
+        let failed = move |error| report(&errors, Err(Error::QueueError(error)));
+        let mut watches = Watches::begin(sources, &enqueuer, backoff, &readiness, failed);
+        watches.begin_others(triggers, &enqueuer);
 
         let started = async {
             lists(&readiness, config.cache_sync_timeout).await?;
             let Some(start) = start else { return Ok(None) };
-            let mandate = start.reached().await;
-            hub.open(&store);
-            Ok::<_, RunnerError>(Some(mandate))
+            let permit = start.reached().await;
+            enqueuer.open(&store);
+            Ok(Some(permit))
         };
-        tokio::select! {
-            biased;
-            () = &mut forced => return Ok(()),
-            () = &mut graceful => return Ok(()),
-            lost = mandate.lost() => return Err(RunnerError::LeadershipLost { lost, keys: Vec::new() }),
-            error = watches.failed() => return Err(error),
-            started = started => if let Some(begun) = started? {
-                *mandate = begun;
-            },
-        }
+        let Some(begun) = stops.before(watches.until(started, permit)).await else {
+            return Ok(());
+        };
+        *permit = begun?.unwrap_or(std::mem::take(permit));
 
-        let (panics, mut panicked) = mpsc::unbounded_channel();
-        let attempts = Arc::new(Attempts {
-            hub: Arc::clone(&hub),
+        let (panics, panicked) = mpsc::unbounded_channel();
+        let attempts = Attempts {
+            enqueuer,
             store,
             dyntype,
-            subject: subject.of,
+            target: target.of,
             reconcile,
             error_policy,
             context,
-            timeout: config.reconcile_timeout,
-            max_retries: config.max_retries,
-            generations: config.clear_on_new_generation,
             meters,
-            lease: mandate.status(),
+            lease: permit.status(),
             running: Mutex::default(),
             parent: Span::current(),
             results: results.clone(),
             panics: (!config.recover_panic).then(|| panics.clone()),
-        });
-        let reconciling = Arc::clone(&attempts);
-        let handler = move |key, run| {
-            let attempts = Arc::clone(&reconciling);
+            config,
+        };
+        work(Arc::new(attempts), permit, stops, watches, panicked, &series.name).await
+    }
+}
+
+/// Runs the workers until an event ends the controller. The result names the objects that were
+/// still in flight.
+async fn work<K, T, F, P, C, Fut>(
+    attempts: Arc<Attempts<K, T, F, P, C, Fut::Error>>,
+    permit: &Permit,
+    stops: Stops,
+    mut watches: Watches,
+    mut panicked: mpsc::UnboundedReceiver<Box<dyn Any + Send>>,
+    name: &str,
+) -> Result<(), RunnerError>
+where
+    K: Resource + Clone + fmt::Debug + Send + Sync + 'static,
+    K::DynamicType: fmt::Debug + Eq + Hash + Clone + Send + Sync,
+    T: Clone + Send + 'static,
+    F: Fn(T, Arc<C>) -> Fut + Send + Sync + 'static,
+    P: Fn(T, &Fut::Error, Arc<C>) -> Action + Send + Sync + 'static,
+    C: Send + Sync + 'static,
+    Fut: TryFuture<Ok = Action> + Send + 'static,
+    Fut::Error: std::error::Error + Send + 'static,
+{
+    let Stops { graceful, mut forced } = stops;
+    let enqueuer = Arc::clone(&attempts.enqueuer);
+    let handler = {
+        let attempts = Arc::clone(&attempts);
+        move |key, run| {
+            let attempts = Arc::clone(&attempts);
             async move { attempts.attempt(key, run).await }
-        };
-        let finished = Arc::clone(&hub);
-        let workers = Workers::new(hub.queue.clone(), handler)
-            .on_finish(move |key| finished.finished(key))
-            .concurrency(config.workers())
-            .grace(Duration::ZERO)
-            .drain_timeout(config.shutdown_timeout)
-            // An attempt has a span of its own.
-            .span(|_, _| tracing::Span::none());
-        let (mut why, mut lost) = (Ok(()), None);
-        let shutdown = async {
-            let ended = tokio::select! {
-                biased;
-                () = &mut graceful => None,
-                ended = watches.ended() => Some(ended),
-            };
-            match ended {
-                // Nothing will change any more: what was seen still runs.
-                Some(Ok(())) => {
-                    if let Some(debounce) = &hub.debounce {
-                        debounce.hand_over_all(&hub.queue).await;
-                    }
-                }
-                ended => {
-                    // From now on nothing is handed out.
-                    hub.queue.pause();
-                    why = ended.unwrap_or(Ok(()));
-                }
-            }
-        };
+        }
+    };
+    let (finished, config) = (Arc::clone(&enqueuer), &attempts.config);
+    let workers = Workers::new(enqueuer.queue.clone(), handler)
+        .on_finish(move |key| finished.finished(key))
+        .concurrency(config.workers())
+        .grace(Duration::ZERO)
+        .drain_timeout(config.shutdown_timeout)
+        // Each attempt creates its own span.
+        .span(|_, _| Span::none());
+    let mut ended = Ok(());
+    let shutdown = async { ended = until_stopped(&enqueuer, graceful, &mut watches).await };
+    let mut lost = None;
+    tokio::select! {
+        biased;
+        why = permit.lost() => lost = Some(why),
+        () = &mut forced => {}
+        panic = panicked.recv() => end_with(panic),
+        drained = workers.run_until(shutdown) => {
+            tracing::debug!(controller = name, dropped = drained.dropped.len(), "shut down");
+        }
+    }
+    let keys: Vec<_> = attempts.running().iter().cloned().collect();
+    match lost {
+        Some(lost) => Err(RunnerError::LeadershipLost { lost, keys }),
+        None if keys.is_empty() => ended,
+        None => Err(RunnerError::CutOff { keys }),
+    }
+}
+
+/// Waits for a graceful shutdown, or for the end of all watches. When it returns, the queue is
+/// paused. The exception: if every watch has ended by itself, the remaining keys still run.
+async fn until_stopped(
+    enqueuer: &Enqueuer,
+    graceful: impl Future<Output = ()>,
+    watches: &mut Watches,
+) -> Result<(), RunnerError> {
+    let ended = tokio::select! {
+        biased;
+        () = graceful => None,
+        ended = watches.ended() => Some(ended),
+    };
+    if let Some(Ok(())) = ended {
+        if let Some(debounce) = &enqueuer.debounce {
+            debounce.hand_over_all(&enqueuer.queue).await;
+        }
+        return Ok(());
+    }
+    enqueuer.queue.pause();
+    ended.unwrap_or(Ok(()))
+}
+
+/// The two ways in which a caller stops a controller.
+struct Stops {
+    /// No new run starts.
+    graceful: BoxFuture<'static, ()>,
+    /// Runs in flight are dropped, too.
+    forced: BoxFuture<'static, ()>,
+}
+
+impl Stops {
+    /// Waits for `future`. Returns `None` if the controller is stopped before that.
+    async fn before<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
-            why = mandate.lost() => lost = Some(why),
-            () = &mut forced => {}
-            panic = panicked.recv() => end_with(panic),
-            drained = workers.run_until(shutdown) => {
-                tracing::debug!(controller = series.name, dropped = drained.dropped.len(), "shut down");
-            }
-        }
-        let keys: Vec<_> = attempts.running().iter().cloned().collect();
-        match lost {
-            Some(lost) => Err(RunnerError::LeadershipLost { lost, keys }),
-            None if keys.is_empty() => why,
-            None => Err(RunnerError::CutOff { keys }),
+            () = &mut self.forced => None,
+            () = &mut self.graceful => None,
+            value = future => Some(value),
         }
     }
 }
@@ -280,39 +298,79 @@ async fn lists(readiness: &Readiness, timeout: Duration) -> Result<(), RunnerErr
         .map_err(|_| RunnerError::CacheSync { watches: readiness.waiting_for(), timeout })
 }
 
-/// The controller's task, until it is dropped with the stream.
+/// The state of the controller's stream. Dropping it stops the controller.
 struct Running<T> {
-    /// The name and the task, before it has begun.
+    /// The name and the task of the controller, before it starts.
     begins: Option<(String, BoxFuture<'static, ()>)>,
-    /// Here, so that it is free as soon as the stream is dropped.
+    /// Kept here, so that the name is free as soon as the stream is dropped.
     name: Option<Name>,
     tasks: JoinSet<()>,
     stream: mpsc::Receiver<T>,
 }
 
-/// The tasks that look out for changes. They end when this is dropped.
+/// The tasks that detect changes. They stop when this is dropped.
 struct Watches {
     watches: JoinSet<Result<(), RunnerError>>,
-    /// Triggers and the like, which may end at any time.
+    /// Triggers and the debounce task, which may end at any time.
     others: JoinSet<()>,
 }
 
 impl Watches {
     fn begin(
         sources: impl Iterator<Item = Source>,
-        following: impl Fn(usize, String) -> Following,
+        enqueuer: &Arc<Enqueuer>,
+        backoff: Option<TriggerBackoff>,
+        readiness: &Readiness,
+        failed: impl Fn(watcher::Error) + Send + Sync + 'static,
     ) -> Self {
+        let failed = Arc::new(failed);
         let mut watches = JoinSet::new();
         for (number, source) in sources.enumerate() {
-            let following = following(number, source.name.clone());
-            following.readiness.expect(number, source.name);
+            let following = Following {
+                enqueuer: Arc::clone(enqueuer),
+                backoff: backoff.clone().unwrap_or_default(),
+                readiness: readiness.clone(),
+                number,
+                name: source.name.clone(),
+                failed: Arc::clone(&failed) as _,
+            };
+            readiness.expect(number, source.name);
             watches.spawn((source.follow)(following).in_current_span());
         }
         Self { watches, others: JoinSet::new() }
     }
 
-    /// Is ready when no watch is left, or when one has failed for good. What a mapper or another task
-    /// panics with, this does.
+    /// Starts the triggers, and the task that ends debounces.
+    fn begin_others(&mut self, triggers: Vec<Trigger>, enqueuer: &Arc<Enqueuer>) {
+        for trigger in triggers {
+            self.others.spawn(trigger(Arc::clone(enqueuer)));
+        }
+        if enqueuer.debounce.is_some() {
+            let enqueuer = Arc::clone(enqueuer);
+            self.others.spawn(async move {
+                if let Some(debounce) = &enqueuer.debounce {
+                    debounce.hand_over(&enqueuer.queue).await;
+                }
+            });
+        }
+    }
+
+    /// Waits for `started`. A lost permit or a failed watch ends the wait with an error.
+    async fn until<T>(
+        &mut self,
+        started: impl Future<Output = Result<T, RunnerError>>,
+        permit: &Permit,
+    ) -> Result<T, RunnerError> {
+        tokio::select! {
+            biased;
+            lost = permit.lost() => Err(RunnerError::LeadershipLost { lost, keys: Vec::new() }),
+            error = self.failed() => Err(error),
+            started = started => started,
+        }
+    }
+
+    /// Completes when no watch is left, or when one has failed permanently. Panics if a task has
+    /// panicked, such as one that calls a mapper.
     async fn ended(&mut self) -> Result<(), RunnerError> {
         loop {
             tokio::select! {
@@ -325,7 +383,7 @@ impl Watches {
         }
     }
 
-    /// Is ready when a watch has failed for good.
+    /// Completes when a watch has failed permanently.
     async fn failed(&mut self) -> RunnerError {
         match self.ended().await {
             Ok(()) => future::pending().await,
@@ -334,7 +392,8 @@ impl Watches {
     }
 }
 
-/// What a task has returned, unless it was aborted.
+/// Returns the result of a task, or `None` if it was aborted. Resumes the panic of a task that
+/// panicked.
 fn pass_on<T>(ended: Result<T, JoinError>) -> Option<T> {
     match ended.map_err(JoinError::try_into_panic) {
         Ok(value) => Some(value),
@@ -349,8 +408,8 @@ fn end_with(panic: Option<Box<dyn Any + Send>>) {
     }
 }
 
-/// Is ready when one of these is.
-fn any_of(mut futures: Vec<BoxFuture<'static, ()>>) -> impl Future<Output = ()> + Send + Unpin {
+/// Completes when one of the futures does.
+fn any_of(mut futures: Vec<BoxFuture<'static, ()>>) -> BoxFuture<'static, ()> {
     futures.push(future::pending().boxed());
-    select_all(futures).map(|_| ())
+    select_all(futures).map(|_| ()).boxed()
 }

@@ -1,4 +1,4 @@
-//! Whether objects of a kind live in namespaces.
+//! The scope of a kind: whether its objects live in namespaces.
 
 use std::any::TypeId;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -8,10 +8,10 @@ use kube::{Resource, discovery};
 
 use crate::ObjectKey;
 
-/// Whether objects of a kind live in namespaces. The owner of something in a namespace may live in
-/// none: its key then has to be the same from wherever it is owned.
+/// The scope of a kind. The owner of a namespaced object may have no namespace. Its key must then
+/// be the same for all namespaces from which it is owned.
 ///
-/// Of a kind that is known at run time alone, the first object seen tells.
+/// If the kind is known only at run time, the first object that is seen shows its scope.
 pub(crate) struct Scope(AtomicU8);
 
 const UNKNOWN: u8 = 0;
@@ -37,7 +37,7 @@ impl Scope {
         }))
     }
 
-    /// An object of the kind was seen.
+    /// Learns the scope from an object of the kind.
     pub(crate) fn learn(&self, object: &impl Resource) {
         if self.0.load(Ordering::Relaxed) == UNKNOWN {
             let scope = if object.meta().namespace.is_some() { NAMESPACED } else { CLUSTER };
@@ -45,7 +45,7 @@ impl Scope {
         }
     }
 
-    /// The one key of the object that `key` means.
+    /// Returns the one key of the object that `key` refers to.
     pub(crate) fn normal(&self, key: ObjectKey) -> ObjectKey {
         match key.namespace() {
             Some(_) if self.0.load(Ordering::Relaxed) == CLUSTER => {

@@ -1,4 +1,4 @@
-//! A watch, from its stream to the hub.
+//! One watch of a controller: reads a stream of events, and reports changes to the enqueuer.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,35 +14,35 @@ use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
 
 use super::RunnerError;
-use super::hub::Hub;
-use super::listed::Readiness;
+use super::enqueuer::Enqueuer;
+use super::readiness::Readiness;
 use crate::ObjectKey;
-use crate::watch::{Sight, Watch};
+use crate::watch::{Observation, Watch};
 
 pub(super) type Events<O> = BoxStream<'static, watcher::Result<Event<O>>>;
 pub(super) type AnyPredicate<O> = Box<dyn Predicate<O> + Send>;
 type Follow = Box<dyn FnOnce(Following) -> BoxFuture<'static, Result<(), RunnerError>> + Send>;
 
-/// A watch that has not begun.
+/// A watch that has not started.
 pub(super) struct Source {
     /// As in `ConfigMap.v1 (owned)`.
     pub(super) name: String,
     pub(super) follow: Follow,
 }
 
-/// What a watch needs to be followed.
+/// The parts that a running watch needs.
 pub(super) struct Following {
-    pub(super) hub: Arc<Hub>,
+    pub(super) enqueuer: Arc<Enqueuer>,
     pub(super) backoff: TriggerBackoff,
     pub(super) readiness: Readiness,
-    /// Of the watch.
+    /// The name of the watch.
     pub(super) name: String,
     pub(super) number: usize,
-    /// Is told of what goes wrong.
+    /// Receives each error of the watch.
     pub(super) failed: Arc<dyn Fn(watcher::Error) + Send + Sync>,
 }
 
-/// `ConfigMap.v1 (owned)`: what a watch is called.
+/// Returns the name of a watch, as in `ConfigMap.v1 (owned)`.
 pub(super) fn name<O: Resource>(dyntype: &O::DynamicType, role: &str) -> String {
     let (kind, version, group) = (O::kind(dyntype), O::version(dyntype), O::group(dyntype));
     let dot = if group.is_empty() { "" } else { "." };
@@ -50,8 +50,8 @@ pub(super) fn name<O: Resource>(dyntype: &O::DynamicType, role: &str) -> String 
 }
 
 impl Source {
-    /// The objects of the controller's kind. `store` hears of each event before anybody else, so
-    /// that what is handed out is in there.
+    /// A watch of the controller's own kind. `store` receives each event first, so that every
+    /// delivered object is in the store.
     pub(super) fn main<K: Resource + Send + 'static>(
         name: String,
         events: Events<K>,
@@ -59,27 +59,27 @@ impl Source {
         mut store: impl FnMut(&Event<K>) + Send + 'static,
     ) -> Self {
         let follow = move |following: Following| {
-            let (hub, mut watch) = (Arc::clone(&following.hub), Watch::new());
+            let (enqueuer, mut watch) = (Arc::clone(&following.enqueuer), Watch::new());
             let on_event = move |event: Event<K>| {
-                // First: who finds it in the store has to know its one key.
+                // This comes first: the scope must be known before the object is in the store.
                 if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) =
                     &event
                 {
-                    hub.scope.learn(object);
+                    enqueuer.scope.learn(object);
                 }
                 store(&event);
                 let changes = watch.event(event, |object| {
                     let property = predicate.as_ref().and_then(|p| p.hash_property(&object));
-                    Sight::of(object.meta()).property(property)
+                    Observation::of(object.meta()).property(property)
                 });
-                changes.into_iter().for_each(|change| hub.changed(change));
+                changes.into_iter().for_each(|change| enqueuer.changed(change));
             };
             following.follow(events, on_event)
         };
         Self { name, follow: Box::new(|following| Box::pin(follow(following))) }
     }
 
-    /// Objects of another kind, which concern those that `targets` gives.
+    /// A watch of another kind. `targets` returns the objects that an object concerns.
     pub(super) fn related<O: Resource + Send + 'static>(
         name: String,
         dyntype: &O::DynamicType,
@@ -89,14 +89,14 @@ impl Source {
     ) -> Self {
         let kind = Arc::new(ApiResource::erase::<O>(dyntype));
         let follow = move |following: Following| {
-            let (hub, mut watch) = (Arc::clone(&following.hub), Watch::new());
+            let (enqueuer, mut watch) = (Arc::clone(&following.enqueuer), Watch::new());
             let on_event = move |event: Event<O>| {
                 let changes = watch.event(event, |object| {
                     let property = predicate.as_ref().and_then(|p| p.hash_property(&object));
-                    let sight = Sight::of(object.meta()).property(property);
+                    let sight = Observation::of(object.meta()).property(property);
                     sight.concerning(targets(object))
                 });
-                hub.related(changes, &kind);
+                enqueuer.related(changes, &kind);
             };
             following.follow(events, on_event)
         };
@@ -105,11 +105,11 @@ impl Source {
 }
 
 impl Following {
-    /// Passes events on for as long as there are any, and waits after each error.
+    /// Passes events on until the stream ends, and waits after each error.
     ///
     /// # Errors
     ///
-    /// The backoff says not to go on.
+    /// The watch failed, and the backoff returned `None`.
     async fn follow<O>(
         self,
         events: impl Stream<Item = watcher::Result<Event<O>>>,
@@ -119,7 +119,7 @@ impl Following {
         while let Some(event) = events.next().await {
             match event {
                 Ok(event) => {
-                    // A list that has begun may fail still.
+                    // A list that has begun may still fail.
                     if !matches!(event, Event::Init | Event::InitApply(_)) {
                         self.backoff.reset();
                     }
@@ -130,8 +130,8 @@ impl Following {
                     }
                 }
                 Err(error) => {
-                    // kube's watchers try again without a word, even where they are not allowed to.
-                    tracing::warn!(watch = self.name, %error, "a watch has failed");
+                    // kube's watchers retry silently, even if permission is denied.
+                    tracing::warn!(watch = self.name, %error, "a watch failed");
                     (self.failed)(error);
                     let Some(delay) = self.backoff.next() else {
                         return Err(RunnerError::WatchEnded(self.name));
@@ -139,16 +139,16 @@ impl Following {
                     tokio::time::sleep(delay).await;
                 }
             }
-            // A stream that is always ready is to leave others their turn.
+            // A stream that is always ready must yield to other tasks.
             tokio::task::consume_budget().await;
         }
-        tracing::debug!(watch = self.name, "a watch has ended");
+        tracing::debug!(watch = self.name, "a watch ended");
         Ok(())
     }
 }
 
-/// How long a watch waits after an error: kube's way, each watch by itself; or the user's, who has
-/// given one for all of them.
+/// The backoff of a watch after an error. By default each watch has its own, with kube's times. A
+/// backoff of the user is shared by all watches.
 #[derive(Clone)]
 pub(super) struct TriggerBackoff(Arc<Mutex<dyn Backoff>>);
 

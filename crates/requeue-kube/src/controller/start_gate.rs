@@ -1,4 +1,4 @@
-//! What a controller waits for before it begins, and by what right it runs then.
+//! The conditions for the start of a controller, and its right to run after that.
 
 use std::future;
 
@@ -14,34 +14,34 @@ pub(super) struct Start {
 }
 
 impl Start {
-    /// Whether there is anything to wait for.
+    /// Returns true if the controller must wait before it starts.
     pub(super) fn is_awaited(&self) -> bool {
         self.on.is_some() || self.elector.is_some()
     }
 
-    /// Waits until the controller may begin. Dropping it withdraws from the election.
-    pub(super) async fn reached(self) -> Mandate {
+    /// Waits until the controller may start. Dropping the future withdraws from the election.
+    pub(super) async fn reached(self) -> Permit {
         if let Some(on) = self.on {
             on.await;
         }
-        Mandate(match self.elector {
+        Permit(match self.elector {
             Some(elector) => Some(elector.acquire().await),
             None => None,
         })
     }
 }
 
-/// The right to run: for a term, or, without an election, for good.
+/// The right to run: for one term, or permanently if there is no election.
 #[derive(Default)]
-pub(super) struct Mandate(Option<Term>);
+pub(super) struct Permit(Option<Term>);
 
-impl Mandate {
-    /// Says at each moment whether it holds; `None` where it always does.
+impl Permit {
+    /// Returns the status of the election, or `None` if the permit never expires.
     pub(super) fn status(&self) -> Option<Status> {
         self.0.as_ref().map(Term::status)
     }
 
-    /// Waits until it is lost.
+    /// Waits until the permit is lost.
     pub(super) async fn lost(&self) -> LeadershipLost {
         match &self.0 {
             Some(term) => term.lost().await,
@@ -49,15 +49,15 @@ impl Mandate {
         }
     }
 
-    /// Gives it back once the controller has ended so, unless something may still run: then the
-    /// lease runs out by itself.
+    /// Releases the lease after the controller has ended with `ended`. If work may still be
+    /// running, it does not release the lease, which then expires.
     pub(super) async fn end(self, ended: Result<(), RunnerError>) -> Result<(), RunnerError> {
         let Some(term) = self.0 else { return ended };
         if let Err(RunnerError::CutOff { .. } | RunnerError::LeadershipLost { .. }) = ended {
             return ended;
         }
         if let Err(error) = term.release().await {
-            tracing::warn!(%error, "the lease runs out by itself");
+            tracing::warn!(%error, "the lease was not released, and expires");
         }
         ended
     }

@@ -1,4 +1,4 @@
-//! What else makes a controller look at objects, and what makes it begin and end.
+//! Triggers for reconciliation, and the conditions for the start and the shutdown of a controller.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::consume_budget;
 
 use super::Controller;
-use super::hub::Hub;
+use super::enqueuer::Enqueuer;
 use super::reason::Reason;
 use crate::ObjectKey;
 use crate::leader::LeaderElector;
@@ -24,14 +24,16 @@ where
     K: Clone + Resource + DeserializeOwned + Debug + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone,
 {
-    /// All objects are looked at whenever `trigger` has something: after a change of configuration,
-    /// say. With [low priority](crate::watch::LOW_PRIORITY), so that what has changed goes first.
+    /// Reconciles all objects each time that `trigger` yields, for example after a change of the
+    /// configuration.
+    ///
+    /// They have [low priority](crate::watch::LOW_PRIORITY), so that changed objects go first.
     pub fn reconcile_all_on(mut self, trigger: impl Stream<Item = ()> + Send + 'static) -> Self {
         let store = self.store();
-        self.triggers.push(Box::new(move |hub: Arc<Hub>| {
+        self.triggers.push(Box::new(move |enqueuer: Arc<Enqueuer>| {
             let add_all = move |()| {
-                hub.add_all(&store);
-                // A stream that is always ready is to leave others their turn.
+                enqueuer.add_all(&store);
+                // A stream that is always ready must yield to other tasks.
                 consume_budget()
             };
             trigger.for_each(add_all).boxed()
@@ -39,20 +41,24 @@ where
         self
     }
 
-    /// These objects are looked at: those of a stream of [`ObjectRef`](kube::runtime::reflector::ObjectRef)s,
-    /// or of [`ReconcileRequest`]s, which say why. Unstable in kube, which knows the former alone.
+    /// Reconciles the objects that `trigger` yields.
+    ///
+    /// Its items are [`ObjectRef`](kube::runtime::reflector::ObjectRef)s, or [`ReconcileRequest`]s,
+    /// which also have a reason.
+    ///
+    /// In kube this method is unstable, and takes only `ObjectRef`s.
     pub fn reconcile_on<R>(mut self, trigger: impl Stream<Item = R> + Send + 'static) -> Self
     where
         R: Into<ReconcileRequest<K>> + 'static,
     {
-        self.triggers.push(Box::new(move |hub: Arc<Hub>| {
+        self.triggers.push(Box::new(move |enqueuer: Arc<Enqueuer>| {
             let add = move |request: R| {
                 let request: ReconcileRequest<K> = request.into();
                 let reason = match request.reason {
                     ReconcileReason::Custom { reason } => Reason::Custom(reason),
                     _ => Reason::Unknown,
                 };
-                hub.add(ObjectKey::from(&request.obj_ref), 0, reason);
+                enqueuer.add(ObjectKey::from(&request.obj_ref), 0, reason);
                 consume_budget()
             };
             trigger.for_each(add).boxed()
@@ -60,11 +66,14 @@ where
         self
     }
 
-    /// Shuts down when `trigger` is ready: from then on nothing is begun, what runs is waited for
-    /// until the [time is out](super::Config::shutdown_timeout), and the stream ends: with a
-    /// [`RunnerError::CutOff`](super::RunnerError::CutOff), if something ran still.
+    /// Shuts down gracefully when `trigger` completes.
     ///
-    /// To be called several times; the first that is ready counts.
+    /// From then on no run starts. Runs in flight have until the [time
+    /// limit](super::Config::shutdown_timeout) to complete, and then the stream ends.
+    ///
+    /// If runs were still in flight at the time limit, the last item of the stream is a
+    /// [`RunnerError::CutOff`](super::RunnerError::CutOff). The method can be called several times.
+    /// The first trigger that completes counts.
     pub fn graceful_shutdown_on(
         mut self,
         trigger: impl Future<Output = ()> + Send + Sync + 'static,
@@ -73,20 +82,22 @@ where
         self
     }
 
-    /// Shuts down [gracefully](Self::graceful_shutdown_on) on Ctrl-C or SIGTERM; at the second, the
-    /// stream ends at once, and what runs is [dropped](super::RunnerError::CutOff) at an `await`.
+    /// Shuts down [gracefully](Self::graceful_shutdown_on) on Ctrl-C or SIGTERM.
+    ///
+    /// At the second signal the stream ends at once, and runs in flight are
+    /// [dropped](super::RunnerError::CutOff) at an `await`.
     ///
     /// # Panics
     ///
-    /// The stream panics if the handler of a signal can't be set up.
+    /// The stream panics if a signal handler cannot be installed.
     pub fn shutdown_on_signal(mut self) -> Self {
         let (first, shutdown) = oneshot::channel();
         self.graceful.push(shutdown.map(|_| ()).boxed());
         self.forced.push(
             async {
                 signal().await;
-                tracing::info!("shutting down; a second signal ends what is running");
-                // If it is shut down already, that is what was asked for.
+                tracing::info!("shutting down; a second signal drops the runs in flight");
+                // An error means that the controller is already shutting down.
                 _ = first.send(());
                 signal().await;
             }
@@ -95,36 +106,40 @@ where
         self
     }
 
-    /// Begins when `trigger` is ready: when this is the leader. Until then it is in standby: watches
-    /// and [store](Self::store) run, unless [told otherwise](Self::warmup), but nothing is queued.
-    /// Then everything in the store is, with [low priority](crate::watch::LOW_PRIORITY).
+    /// Delays the start until `trigger` completes, for example until this process is the leader.
     ///
-    /// Who has lost the lease has to drop the stream at once, as
-    /// [there](crate::leader#with-several-controllers);
-    /// [`leader_election`](Self::leader_election) cuts off what runs by itself.
-    /// [`graceful_shutdown_on`](Self::graceful_shutdown_on) is for an end while it leads.
+    /// Until then the controller is in standby: watches and [store](Self::store) run, unless
+    /// [`warmup`](Self::warmup) is off, but nothing is queued. Then everything in the store is
+    /// queued, with [low priority](crate::watch::LOW_PRIORITY).
+    ///
+    /// If the lease is lost, the caller must drop the stream at once, as in [this
+    /// example](crate::leader#several-controllers-with-one-lease).
+    /// [`leader_election`](Self::leader_election) does so by itself. To stop while the process
+    /// still leads, use [`graceful_shutdown_on`](Self::graceful_shutdown_on).
     pub fn start_on(mut self, trigger: impl Future<Output = ()> + Send + 'static) -> Self {
         self.start.on = Some(trigger.boxed());
         self
     }
 
-    /// Runs while this process leads: of several replicas, one works, and the others stand by.
+    /// Runs only while this process leads: of several replicas, one works, and the others stand by.
     ///
-    /// - It stands for election once its watches have listed, so that who can't list never leads; or,
-    ///   without [`warmup`](Self::warmup), lists once it leads, and gives the lease back if it can't;
-    ///   with [`start_on`](Self::start_on), not before that is ready, either. Until it leads it is in
-    ///   standby, as there.
-    /// - A [shutdown](Self::graceful_shutdown_on) finishes what runs while the lease is still renewed,
-    ///   for as long as [`shutdown_timeout`](super::Config::shutdown_timeout) says and no longer, and
-    ///   then gives the lease back, so that another begins at once. If something was cut off it is
-    ///   not given back, but runs out.
-    /// - Who loses the lease cuts off at once what runs, each at an `await`. The stream ends with
-    ///   [`RunnerError::LeadershipLost`](super::RunnerError::LeadershipLost), before another leads;
-    ///   the process had better end then, too: an elector leads once.
+    /// - **Start.** The controller takes part in the election once its watches have listed, so a
+    ///   replica that cannot list never leads. Without [`warmup`](Self::warmup), it lists after it
+    ///   has become the leader, and releases the lease if it cannot. With
+    ///   [`start_on`](Self::start_on), it takes part only after that trigger has completed. Until it
+    ///   leads, it is in standby, as described there.
+    /// - **Shutdown.** A [shutdown](Self::graceful_shutdown_on) renews the lease while runs in
+    ///   flight complete, for at most [`shutdown_timeout`](super::Config::shutdown_timeout). It
+    ///   then releases the lease, so that another replica starts at once. If runs were dropped, the
+    ///   lease is not released, but expires.
+    /// - **Loss of the lease.** All runs in flight are dropped at once, each at an `await`. The
+    ///   stream ends with [`RunnerError::LeadershipLost`](super::RunnerError::LeadershipLost)
+    ///   before another replica leads. The process should then exit, too: an elector leads once.
     ///
-    /// Work that blocks its thread can't be cut off, and writes that were sent already can't be called
-    /// back: against those there is a [`Fence`](crate::leader::Fence). Who needs one, or has several
-    /// controllers to one lease, [wires them up](crate::leader#with-several-controllers).
+    /// Work that blocks its thread cannot be dropped, and writes that were already sent cannot be
+    /// recalled. A [`Fence`](crate::leader::Fence) protects against those. To use one, or to run
+    /// several controllers with one lease, [connect the parts
+    /// yourself](crate::leader#several-controllers-with-one-lease).
     ///
     /// ```no_run
     /// # use std::{sync::Arc, time::Duration};
@@ -153,19 +168,21 @@ where
         self
     }
 
-    /// Whether watches and store run in standby, before [`start_on`](Self::start_on) is ready or this
-    /// process leads, so that it begins at once. They do unless said.
+    /// Sets whether watches and store run in standby, before [`start_on`](Self::start_on) completes
+    /// or this process leads.
+    ///
+    /// `true` by default, so that a new leader starts at once.
     pub fn warmup(mut self, warmup: bool) -> Self {
         self.warmup = warmup;
         self
     }
 }
 
-/// Is ready at the next Ctrl-C or SIGTERM.
+/// Completes at the next Ctrl-C or SIGTERM.
 async fn signal() {
     let interrupt = async {
         if let Err(error) = tokio::signal::ctrl_c().await {
-            panic!("Ctrl-C can't be waited for: {error}");
+            panic!("the handler for Ctrl-C cannot be installed: {error}");
         }
     };
     #[cfg(unix)]
@@ -173,7 +190,7 @@ async fn signal() {
         use tokio::signal::unix::{SignalKind, signal};
         match signal(SignalKind::terminate()) {
             Ok(mut terminate) => _ = terminate.recv().await,
-            Err(error) => panic!("SIGTERM can't be waited for: {error}"),
+            Err(error) => panic!("the handler for SIGTERM cannot be installed: {error}"),
         }
     };
     #[cfg(not(unix))]

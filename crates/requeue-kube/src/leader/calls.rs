@@ -1,4 +1,4 @@
-//! What the election asks, as requests of kube's client.
+//! Sends the requests of the election by kube's client.
 
 use k8s_openapi::api::coordination::v1;
 use kube::api::{GetParams, PostParams};

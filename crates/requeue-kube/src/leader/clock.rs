@@ -1,22 +1,23 @@
-//! A clock that goes on while the machine is suspended.
+//! A monotonic clock that also counts while the machine is suspended.
 
 use std::time::Duration;
 
 use requeue::Time;
 
-/// How late it is noticed at most that a suspended machine has come back: timers stand still in
-/// between, so that they look at the clock this often.
+/// The longest time until a timer notices that a suspended machine has resumed. Timers stop during
+/// a suspension, so a waiting task reads the clock this often.
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
 pub(super) enum Clock {
-    /// The machine's, since it was started.
+    /// The machine's clock, from its start.
     #[cfg(unix)]
     Boot,
-    /// Since this moment. Elsewhere it goes on in a suspended machine.
+    /// Time from this moment. On these systems `Instant` also counts during a suspension.
     #[cfg(not(unix))]
     Since(std::time::Instant),
-    /// The runtime's, which a test can pause; and how long the machine was suspended.
+    /// The runtime's clock, which a test can pause, and the time for which the machine was
+    /// suspended.
     #[cfg(test)]
     Test(tokio::time::Instant, std::sync::Arc<std::sync::atomic::AtomicU64>),
 }
@@ -43,7 +44,7 @@ impl Clock {
         }
     }
 
-    /// Waits for this time, and not much longer should the machine be suspended meanwhile.
+    /// Waits for this time. A suspension of the machine delays the result by at most [`LOOK`].
     pub(super) async fn reach(&self, at: Time) {
         loop {
             let left = at.since(self.now());
@@ -61,7 +62,7 @@ fn boot_time() -> Time {
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const CLOCK: ClockId = ClockId::Boottime;
-    // Of Apple's systems this one goes on while they sleep, where the one of `Instant` stands.
+    // On Apple's systems this clock counts while they sleep; the one of `Instant` does not.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     const CLOCK: ClockId = ClockId::Monotonic;
 
@@ -71,7 +72,7 @@ fn boot_time() -> Time {
     Time::ZERO + Duration::new(seconds, nanos)
 }
 
-/// The host's name, for an identity that says where its holder runs.
+/// Returns the host's name, which is part of the identity.
 pub(super) fn host() -> String {
     #[cfg(unix)]
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();

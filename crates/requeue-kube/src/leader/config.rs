@@ -1,14 +1,15 @@
-//! What an election is about, and its times.
+//! The configuration of an election: its Lease and its times.
 
 use std::fmt;
 use std::time::Duration;
 
 use kube::Client;
 
-/// Of which Lease, with which times.
+/// The Lease and the times of an election.
 ///
-/// The defaults are client-go's: a lease of 15 s, 10 s to renew it, a try every 2 s; and 30 s to
-/// drain. [`LeaderElector::new`](super::LeaderElector::new) checks them.
+/// The defaults are client-go's: a lease of 15 s, a renew deadline of 10 s and a retry period of
+/// 2 s. The drain timeout is 30 s. [`LeaderElector::new`](super::LeaderElector::new) checks the
+/// values.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,7 +33,9 @@ pub struct Config {
 }
 
 impl Config {
-    /// An election by the Lease `name` in `namespace`, which is created when there is none.
+    /// Creates the configuration for the Lease `name` in `namespace`.
+    ///
+    /// If there is no such Lease, the elector creates it.
     #[must_use]
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
@@ -47,63 +50,79 @@ impl Config {
         }
     }
 
-    /// For how long the others leave a leader alone that is not heard of, in whole seconds: the
-    /// Lease counts in them. It is the time to take over from a leader that has died.
+    /// Sets the duration of the lease, in whole seconds, because the Lease counts in seconds.
+    ///
+    /// The default is 15 s.
+    ///
+    /// For this time, other replicas wait for a leader that does not renew. It determines the time
+    /// to take over from a leader that has died.
     #[must_use]
     pub fn lease_duration(mut self, duration: Duration) -> Self {
         self.lease_duration = duration;
         self
     }
 
-    /// How long after the last good renewal was sent a leader steps down.
+    /// Sets the time after which a leader steps down, measured from the moment at which its last
+    /// successful renewal was sent.
     ///
-    /// What lies between this and the lease's duration is what may go wrong with clocks: at 10 s of
-    /// 15 s, one may run half as fast again as another.
+    /// The default is 10 s.
+    ///
+    /// The ratio of the lease's duration to this deadline is the margin for inaccurate clocks. With
+    /// 15 s and 10 s, one clock may run half as fast again as another.
     #[must_use]
     pub fn renew_deadline(mut self, deadline: Duration) -> Self {
         self.renew_deadline = deadline;
         self
     }
 
-    /// How long after one try the next is made: exactly this by a leader, and up to 1.2 of it more
-    /// by those who wait, at random.
+    /// Sets the time between two attempts.
+    ///
+    /// The default is 2 s.
+    ///
+    /// A leader waits for exactly this time. Standbys add a random part of up to 1.2 times this
+    /// time.
     #[must_use]
     pub fn retry_period(mut self, period: Duration) -> Self {
         self.retry_period = period;
         self
     }
 
-    /// For how long the lease is still renewed once leading has been told to stop, while what is
-    /// under way ends.
+    /// Sets the time for which the lease is still renewed after the leader was asked to stop, so
+    /// that its work can complete.
+    ///
+    /// The default is 30 s.
     #[must_use]
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = timeout;
         self
     }
 
-    /// What the identity begins with, in place of the host's name; a UUID follows in any case, so
-    /// that no two electors have the same.
+    /// Sets the first part of the identity, which is the host's name by default.
+    ///
+    /// A UUID follows in each case, so no two electors have the same identity.
     #[must_use]
     pub fn host(mut self, host: impl Into<String>) -> Self {
         self.host = Some(host.into());
         self
     }
 
-    /// Whether Kubernetes Events tell of the beginning and the end of leading; they do by default.
+    /// Sets whether Kubernetes Events report the begin and the end of each term.
+    ///
+    /// `true` by default.
     #[must_use]
     pub fn events(mut self, events: bool) -> Self {
         self.events = events;
         self
     }
 
-    /// A client for the election alone, with connections of its own.
+    /// Creates a client for the election only, with its own connections.
     ///
-    /// It gives up when a request of the election does, and does not try again by itself: that is
-    /// the election's to say.
+    /// Its timeouts are those of the election's requests. It does not retry: the election decides
+    /// about retries.
     ///
     /// # Errors
     ///
-    /// As [`Client::try_from`] has them.
+    /// As [`Client::try_from`].
     pub fn client(&self, mut config: kube::Config) -> Result<Client, kube::Error> {
         let limit = Some(self.request_limit());
         (config.connect_timeout, config.read_timeout, config.write_timeout) = (limit, limit, limit);
@@ -112,13 +131,14 @@ impl Config {
         Client::try_from(config)
     }
 
-    /// How long a request may take. A leader's ends with its lease, should that be earlier.
+    /// Returns the time limit of a request. A leader's request ends with its lease, if that is
+    /// earlier.
     pub(super) fn request_limit(&self) -> Duration {
         (self.renew_deadline / 2).max(Duration::from_secs(1))
     }
 
     pub(super) fn lease_seconds(&self) -> i32 {
-        // It was checked to fit.
+        // `check` has ensured that it fits.
         i32::try_from(self.lease_duration.as_secs()).unwrap_or(i32::MAX)
     }
 
@@ -146,34 +166,37 @@ impl Config {
     }
 }
 
-/// A [`Config`] with which no election can be safe.
+/// The reason why a [`Config`] is not safe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The Lease has no namespace, or no name.
     Unnamed {
-        /// The namespace that was given.
+        /// The namespace.
         namespace: String,
-        /// The name that was given.
+        /// The name.
         name: String,
     },
-    /// The Lease counts whole seconds, from 1 to `i32::MAX`: others would read another duration.
+    /// The duration is not a whole number of seconds from 1 to `i32::MAX`. The Lease stores whole
+    /// seconds, so other replicas would read another duration.
     LeaseDuration {
-        /// The duration that was given.
+        /// The duration.
         lease_duration: Duration,
     },
-    /// A leader would still lead when the others take over.
+    /// The deadline is not less than the lease's duration. A leader would still lead when another
+    /// takes over.
     RenewDeadline {
-        /// The deadline that was given.
+        /// The deadline.
         renew_deadline: Duration,
-        /// The duration that it is no less than.
+        /// The lease's duration.
         lease_duration: Duration,
     },
-    /// A leader would have no second try, or the retry period is zero.
+    /// The retry period is zero, or 1.2 times its value is not less than the renew deadline. A
+    /// leader would have no second attempt.
     RetryPeriod {
-        /// The period that was given.
+        /// The retry period.
         retry_period: Duration,
-        /// What 1.2 of it is no less than.
+        /// The renew deadline.
         renew_deadline: Duration,
     },
 }
@@ -186,7 +209,7 @@ impl fmt::Display for ConfigError {
             }
             Self::LeaseDuration { lease_duration } => write!(
                 f,
-                "the lease's duration has to be in whole seconds, from 1 to {}, not {lease_duration:?}",
+                "the lease's duration must be whole seconds, from 1 to {}, not {lease_duration:?}",
                 i32::MAX
             ),
             Self::RenewDeadline { renew_deadline, lease_duration } => write!(
@@ -196,7 +219,7 @@ impl fmt::Display for ConfigError {
             ),
             Self::RetryPeriod { retry_period, renew_deadline } => write!(
                 f,
-                "1.2 of the retry period, {retry_period:?}, has to be more than zero and less than \
+                "1.2 of the retry period, {retry_period:?}, must be more than zero and less than \
                  the renew deadline, {renew_deadline:?}"
             ),
         }

@@ -1,13 +1,14 @@
-//! Runs an [`Election`] by the clock, against the API server.
+//! Runs an [`Election`] with a clock and an API server.
 
 use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
 
 use super::calls::Calls;
-use super::election::{Answer, Election, End, Step};
-use super::fence::Token;
+use super::election::{Answer, Election, Step};
 use super::leadership::{Led, Shared};
+use super::lost::End;
+use super::token::Token;
 
 pub(super) struct Driver {
     pub(super) election: Election,
@@ -16,12 +17,14 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// Tries until it leads.
+    /// Polls the Lease, and takes it when it is free, until this process leads.
     ///
-    /// It can be dropped: what was under way then counts as failed.
+    /// # Cancel safety
+    ///
+    /// It can be dropped. A request that was in flight then counts as failed.
     pub(super) async fn acquire(&mut self) -> Token {
         loop {
-            // Only who leads can be at the end.
+            // Only a leader's part can end.
             let _ = self.step().await;
             if let Some(token) = self.election.token() {
                 return token.clone();
@@ -29,7 +32,7 @@ impl Driver {
         }
     }
 
-    /// Renews until that fails, or the lease is to be released.
+    /// Renews the lease until that fails, or until a release is requested.
     pub(super) async fn hold(&mut self) -> End {
         loop {
             if let Some(end) = self.step().await {
@@ -45,7 +48,7 @@ impl Driver {
                 let answer = tokio::select! {
                     answer = self.calls.make(call) => answer,
                     () = clock.reach(until) => {
-                        tracing::warn!(lease = self.shared.lease, "a request was not answered in time");
+                        tracing::warn!(lease = self.shared.lease, "a request of the leader election timed out");
                         Answer::Failed
                     }
                 };
@@ -64,7 +67,7 @@ impl Driver {
         }
     }
 
-    /// Someone has asked for a renewal, or wants to release.
+    /// Handles a request to renew now, or to release.
     fn wake(&mut self) {
         let release = self.shared.view.borrow().led.as_ref().is_some_and(|led| led.released);
         if release { self.election.release() } else { self.election.hurry() }
@@ -75,7 +78,7 @@ impl Driver {
         let times = self.election.times();
         self.shared.view.send_modify(|view| {
             if view.holder != holder {
-                tracing::info!(lease = self.shared.lease, leader = ?holder, "the lease has changed hands");
+                tracing::info!(lease = self.shared.lease, leader = ?holder, "the lease has another holder");
                 view.holder = holder;
             }
             if let Some((renewed, until)) = times {

@@ -1,10 +1,13 @@
-//! The algorithm: client-go's, without a clock and without a network.
+//! The algorithm of the election: client-go's, as a state machine without a clock and without a
+//! network.
 //!
-//! Why no two lead at once: a leader's right ends a renew deadline after its last good renewal was
-//! *sent*. That renewal was written no earlier, and read by a follower no earlier than that, who
-//! then waits for a whole lease, which is longer. It takes over by a write that fails if anyone has
-//! written in between. Only the rates of the two clocks matter: that lease over renew deadline is
-//! more than the one runs faster than the other. They need not agree on what time it is.
+//! Invariant: no two replicas lead at the same time. A leader's right ends one renew deadline after
+//! its last successful renewal was *sent*. The API server stored that renewal no earlier, and a
+//! follower read it no earlier than that. The follower then waits for a whole lease, which is
+//! longer. It takes over by a write that fails if another replica has written in between.
+//!
+//! Only the rates of the two clocks matter: the faster clock may exceed the slower one by less than
+//! the ratio of lease to renew deadline. The clocks need not show the same time.
 
 use std::time::Duration;
 
@@ -14,11 +17,12 @@ use requeue::wait::{JitterSource, jitter};
 use serde_json::Value;
 
 use super::config::Config;
-use super::fence::Token;
-use super::leadership::LeadershipLost;
 use super::lease::Lease;
+use super::lost::{End, LeadershipLost};
+use super::token::Token;
 
-/// One elector's part in an election. It is told the time, and says what to ask of the API server.
+/// One elector's part in an election. The caller passes the time, and makes the requests that it
+/// returns.
 pub(super) struct Election {
     config: Config,
     identity: String,
@@ -26,11 +30,11 @@ pub(super) struct Election {
     seen: Option<Seen>,
     role: Role,
     plan: Plan,
-    /// The request that is under way.
+    /// The request in flight.
     sent: Option<Sent>,
 }
 
-/// The Lease last read, and when its record was first read as it is.
+/// The Lease as last read, and the time at which its current record was first read.
 struct Seen {
     lease: Lease,
     since: Time,
@@ -44,26 +48,21 @@ enum Role {
 
 struct Held {
     token: Token,
-    /// When the last good renewal was sent.
+    /// The time at which the last successful renewal was sent.
     renewed: Time,
-    /// A write has met another's, and the Lease was read anew: the next such waits its turn.
+    /// The last write met a conflict, and the Lease was read at once. After the next conflict, the
+    /// read waits for its retry period.
     conflicted: bool,
-    /// What is written next: `Hold`, until it is to be released.
+    /// The next write: `Hold`, until a release is requested.
     write: Ask,
 }
 
 impl Held {
-    /// What it is that the Lease was found in other hands: our release, when we were at it.
+    /// Returns the end of a term whose Lease is gone or has another holder. During a release, the
+    /// cause is our own release.
     fn gone(&self, lost: LeadershipLost) -> End {
         if self.write == Ask::Release { End::Released } else { End::Lost(lost) }
     }
-}
-
-/// How an elector's part is over.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    Released,
-    Lost(LeadershipLost),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,7 +73,7 @@ enum Ask {
     Release,
 }
 
-/// What is asked next, and when.
+/// The next request, and its time.
 struct Plan {
     ask: Ask,
     at: Time,
@@ -85,15 +84,15 @@ struct Sent {
     at: Time,
 }
 
-/// What to do now.
+/// The next step of the driver.
 #[must_use]
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Make this call. What has not been answered by then counts as failed.
+    /// Make this call. If there is no response by `until`, it counts as failed.
     Call { call: Call, until: Time },
-    /// Nothing, until then.
+    /// Do nothing until this time.
     Wait(Time),
-    /// Nothing any more.
+    /// The election has ended.
     Ended(End),
 }
 
@@ -101,18 +100,18 @@ pub(super) enum Step {
 pub(super) enum Call {
     Get,
     Create(Value),
-    /// The `resourceVersion` in it is the precondition.
+    /// Its `resourceVersion` is the precondition.
     Replace(Value),
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Clone, Debug)]
 pub(super) enum Answer {
     Lease(Lease),
     NotFound,
-    /// Another has written, or created it.
+    /// Another client has written or created the Lease.
     Conflict,
-    /// Refused, unreachable or too late. What was to be written may be written all the same.
+    /// Rejected, unreachable or too late. A write may still take effect.
     Failed,
 }
 
@@ -129,9 +128,9 @@ impl Election {
         }
     }
 
-    /// What to do at `now`, of which `wall` is the time of day.
+    /// Returns the next step at `now`. `wall` is the time of day.
     ///
-    /// Who asks again without having answered has given the call up: it counts as failed.
+    /// If the previous call has no answer yet, it counts as failed.
     pub(super) fn poll(&mut self, now: Time, wall: Timestamp) -> Step {
         self.answer(now, Answer::Failed);
         self.step_down_when_late(now);
@@ -150,7 +149,7 @@ impl Election {
         }
     }
 
-    /// What came of the call that is under way.
+    /// Handles the result of the call in flight.
     pub(super) fn answer(&mut self, now: Time, answer: Answer) {
         let Some(sent) = self.sent.take() else { return };
         self.step_down_when_late(now);
@@ -161,7 +160,7 @@ impl Election {
         }
     }
 
-    /// Gives the Lease back, as soon as may be. For a leader that has let go of all its work.
+    /// Releases the Lease as soon as possible. Requires that all work of the leader has ended.
     pub(super) fn release(&mut self) {
         let Role::Leader(held) = &mut self.role else { return };
         held.write = Ask::Release;
@@ -170,12 +169,12 @@ impl Election {
         }
     }
 
-    /// Renews without waiting for its time.
+    /// Renews now, without waiting for the retry period.
     pub(super) fn hurry(&mut self) {
         self.plan.at = Time::ZERO;
     }
 
-    /// Of the term that this one leads in, as things are; `None` when it does not.
+    /// Returns the token of the current term, or `None` if this elector does not lead.
     pub(super) fn token(&self) -> Option<&Token> {
         match &self.role {
             Role::Leader(held) => Some(&held.token),
@@ -183,7 +182,8 @@ impl Election {
         }
     }
 
-    /// When the last good renewal was sent, and until when it is good.
+    /// Returns the time at which the last successful renewal was sent, and the time at which it
+    /// expires.
     pub(super) fn times(&self) -> Option<(Time, Time)> {
         match &self.role {
             Role::Leader(held) => Some((held.renewed, held.renewed + self.config.renew_deadline)),
@@ -195,7 +195,7 @@ impl Election {
         self.times().map(|(_renewed, until)| until)
     }
 
-    /// Who holds the Lease, as far as is known.
+    /// Returns the holder of the Lease as last read.
     pub(super) fn holder(&self) -> Option<&str> {
         self.seen.as_ref().map(|seen| seen.lease.holder()).filter(|holder| !holder.is_empty())
     }
@@ -226,7 +226,8 @@ impl Election {
                     return self.plan = Plan { ask: Ask::Hold, at: now };
                 }
             }
-            // Deleted, perhaps, while its leader does not know: who has seen it waits it out.
+            // The Lease may have been deleted without its leader's knowledge. A follower that has
+            // seen it held waits until it would have expired.
             (Ask::Read, Answer::NotFound) if self.is_free(now) => {
                 self.seen = None;
                 return self.plan = Plan { ask: Ask::Hold, at: now };
@@ -234,7 +235,8 @@ impl Election {
             (_, Answer::Lease(lease)) => {
                 let (mine, token) = (lease.holder() == self.identity, lease.token());
                 self.see(lease, now);
-                // An answer that comes too late is no right to lead, but the Lease is ours to take.
+                // A late response gives no right to lead. The Lease is ours, however, and can be
+                // taken over.
                 if mine && now < sent.at + self.config.renew_deadline {
                     let held =
                         Held { token, renewed: sent.at, conflicted: false, write: Ask::Hold };
@@ -274,7 +276,8 @@ impl Election {
                 self.role = Role::Ended(held.gone(LeadershipLost::Deleted));
             }
             (Ask::Hold | Ask::Release, Answer::Conflict | Answer::NotFound) => {
-                // Our own write whose answer was lost, or someone's of a label: once, read at once.
+                // Either our own write whose response was lost, or another client's write of a
+                // label. The first conflict is followed by a read at once.
                 let at = if held.conflicted { later } else { now };
                 held.conflicted = !held.conflicted;
                 self.plan = Plan { ask: Ask::Read, at };
@@ -294,14 +297,15 @@ impl Election {
         self.seen = Some(Seen { lease, since });
     }
 
-    /// Whether a follower may take the Lease that was last seen.
+    /// Returns true if a follower may take the Lease that was last seen.
     fn is_free(&self, now: Time) -> bool {
         let Some(Seen { lease, since }) = &self.seen else { return true };
         let lease_duration =
             lease.duration_seconds().map_or(self.config.lease_duration, Duration::from_secs);
-        // Held by us: of a write whose answer was lost. The identity is nobody else's.
+        // If we are the holder, it is by a write whose response was lost: no one else has our
+        // identity.
         let unheld = lease.holder().is_empty() || lease.holder() == self.identity;
-        // The last number there is has no next: that Lease has to be deleted.
+        // The highest number has no successor. Such a Lease must be deleted by hand.
         lease.transitions() < i32::MAX && (unheld || now >= *since + lease_duration)
     }
 

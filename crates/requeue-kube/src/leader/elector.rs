@@ -1,4 +1,4 @@
-//! The election as one takes part in it.
+//! The elector: a process's part in an election.
 
 use std::fmt;
 use std::future::{Future, pending};
@@ -16,15 +16,16 @@ use super::config::{Config, ConfigError};
 use super::driver::Driver;
 use super::election::Election;
 use super::events::Events;
-use super::leadership::{Leadership, LeadershipLost, Shared, View};
+use super::leadership::{Leadership, Shared, View};
+use super::lost::LeadershipLost;
 use super::status::Status;
 use super::term::{RunError, Term};
 use crate::metrics::Metrics;
 
 /// Takes part in an election, and leads at most once.
 ///
-/// After that it is used up: a process that wants to go on standing by makes another, which has
-/// another identity.
+/// After its term it is used up. To stand by again, create another elector, which has another
+/// identity.
 #[must_use = "an elector does nothing until it is run"]
 pub struct LeaderElector {
     client: Client,
@@ -33,14 +34,14 @@ pub struct LeaderElector {
 }
 
 impl LeaderElector {
-    /// An elector with an identity of its own: host and UUID.
+    /// Creates an elector with a unique identity: the host's name and a UUID.
     ///
-    /// Give it a client of its own, such as [`Config::client`] makes: renewals must not wait behind
-    /// the work that they are for.
+    /// Use a separate client, such as the one that [`Config::client`] creates: renewals must not
+    /// wait behind the requests of the work.
     ///
     /// # Errors
     ///
-    /// The configuration can't be safe; the error names its values.
+    /// The configuration is not safe. The error names its values.
     pub fn new(client: Client, config: Config) -> Result<Self, ConfigError> {
         Self::with_clock(client, config, Clock::new())
     }
@@ -65,28 +66,34 @@ impl LeaderElector {
         Ok(Self { client, config, shared: Arc::new(shared) })
     }
 
-    /// Has the gauge `leader_election_master_status` show whether this process leads, under the name
-    /// of the Lease. The first that is given shows it.
+    /// Sets the metrics whose gauge `leader_election_master_status` shows whether this process
+    /// leads, under the name of the Lease.
+    ///
+    /// Only the first call has an effect.
     pub fn metrics(self, metrics: &Metrics) -> Self {
         self.shared.gauge.get_or_init(|| metrics.leader(&self.config.name)).set(false);
         self
     }
 
-    /// What this process calls itself in the Lease.
+    /// Returns the identity of this process in the Lease.
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.shared.identity
     }
 
-    /// Shows how the election stands, now and later.
+    /// Returns a handle that shows the current state of the election.
+    ///
+    /// It remains valid after the elector is gone.
     #[must_use]
     pub fn status(&self) -> Status {
         Status(Arc::clone(&self.shared))
     }
 
-    /// Waits until this process leads. [`run`](Self::run) does this, and what comes after it.
+    /// Waits until this process leads.
     ///
-    /// From then on a task of the runtime renews the lease.
+    /// [`run`](Self::run) does this, and the steps that follow.
+    ///
+    /// From then on, a task of the runtime renews the lease.
     ///
     /// # Panics
     ///
@@ -94,8 +101,8 @@ impl LeaderElector {
     ///
     /// # Cancel safety
     ///
-    /// It can be dropped, and has then withdrawn. Where that was in the middle of taking the Lease
-    /// over, the Lease is held for its duration by nobody who lives.
+    /// If it is dropped, this process withdraws from the election. If that happens while it takes
+    /// the Lease over, no other replica can lead until the Lease expires.
     pub async fn acquire(self) -> Term {
         let Self { client, config, shared } = self;
         let Config { namespace, name, drain_timeout, .. } = config.clone();
@@ -106,12 +113,16 @@ impl LeaderElector {
         let calls = Calls::new(client, &namespace, &name);
         let mut driver = Driver { election, calls, shared: Arc::clone(&shared) };
 
-        tracing::info!(lease = shared.lease, identity = shared.identity, "standing by to lead");
+        tracing::info!(
+            lease = shared.lease,
+            identity = shared.identity,
+            "waiting to become the leader"
+        );
         let token = Arc::new(driver.acquire().await);
         tracing::info!(lease = shared.lease, identity = shared.identity, %token, "became leader");
         shared.show_leading(true);
         if let Some(events) = &events {
-            // It comes in its own time.
+            // Does not wait: the Event is published in a separate task.
             drop(events.tell("became leader", token.uid()));
         }
         let leadership = Leadership {
@@ -125,7 +136,7 @@ impl LeaderElector {
                 let end = driver.hold().await;
                 shared.end(&end);
                 if let Some(events) = events {
-                    // News of the past: its failure was told of.
+                    // The Event reports the past. A failure to publish it is already logged.
                     let _ = events.tell("stopped leading", token.uid()).await;
                 }
                 end
@@ -134,28 +145,29 @@ impl LeaderElector {
         Term { leadership: Some(leadership), shared, task, drain_timeout }
     }
 
-    /// Waits until this process leads, and does `lead` as long as it does.
+    /// Waits until this process leads, and runs `lead` as long as it does.
     ///
-    /// Once `lead` has ended, and every clone of its [`Leadership`] is gone, the lease is released;
-    /// where some are left after [`Config::drain_timeout`], it is not, and runs out by itself.
+    /// The lease is released when `lead` has returned and every clone of its [`Leadership`] is
+    /// dropped. If some are left after [`Config::drain_timeout`], the lease is not released, but
+    /// expires.
     ///
-    /// The lease is renewed by a task beside it. Work that blocks all threads of the runtime keeps
-    /// that from being done: the lease is lost, and what blocks can't be told.
+    /// A separate task renews the lease. Work that blocks all threads of the runtime prevents that:
+    /// the lease is lost, and the blocked work cannot be notified.
     ///
     /// # Errors
     ///
-    /// The lease is lost: then `lead` is dropped at once, wherever it waits. Most programs had
-    /// better end here.
+    /// The lease is lost. `lead` is then dropped at once, at an `await`. Most programs should exit
+    /// in this case.
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime with time and I/O. A panic of `lead` goes on to the caller, and
-    /// the lease is not released.
+    /// Outside of a tokio runtime with time and I/O. A panic of `lead` is passed on to the caller,
+    /// and the lease is not released.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops `lead` and ends leading. The lease is not released, as nobody knows what
-    /// `lead` has left behind.
+    /// If it is dropped, `lead` is dropped and the term ends. The lease is not released, because
+    /// `lead` may have left work behind.
     ///
     /// ```no_run
     /// # async fn reconcile_all() {}
@@ -176,28 +188,30 @@ impl LeaderElector {
         match self.run_until(pending(), lead).await {
             Ok(Some(output)) => Ok(output),
             Err(RunError::Lost(lost)) => Err(lost),
-            // Neither comes without a stop.
+            // Neither is possible without a stop.
             Ok(None) | Err(RunError::Undrained(_)) => Err(LeadershipLost::Abandoned),
         }
     }
 
-    /// As [`run`](Self::run), until `stop`: then `lead` is told, by [`Leadership::stopping`], and
-    /// has [`Config::drain_timeout`] to end, while the lease is still renewed.
+    /// As [`run`](Self::run), until `stop` completes.
     ///
-    /// It is `None` when it was stopped before it led.
+    /// Then `lead` is notified by [`Leadership::stopping`], and has [`Config::drain_timeout`] to
+    /// complete while the lease is still renewed.
+    ///
+    /// Returns `None` if it was stopped before this process led.
     ///
     /// # Errors
     ///
-    /// The lease is lost, or `lead` has not ended in time. It was dropped in both cases, and the
-    /// lease is not released.
+    /// The lease is lost, or `lead` has not completed in time. In both cases it was dropped, and
+    /// the lease is not released.
     ///
     /// # Panics
     ///
-    /// As for [`run`](Self::run).
+    /// As [`run`](Self::run).
     ///
     /// # Cancel safety
     ///
-    /// As for [`run`](Self::run).
+    /// As [`run`](Self::run).
     ///
     /// ```no_run
     /// # async fn reconcile(_key: u32) {}
@@ -246,7 +260,7 @@ impl LeaderElector {
         match ended {
             Ok(output) => {
                 if let Err(error) = term.release().await {
-                    tracing::warn!(%error, "the lease runs out by itself");
+                    tracing::warn!(%error, "the lease was not released, and expires");
                 }
                 Ok(Some(output))
             }

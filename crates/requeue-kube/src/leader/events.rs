@@ -1,4 +1,4 @@
-//! Kubernetes Events of a Lease, as client-go words them.
+//! Kubernetes Events about a Lease, with client-go's texts.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::task::JoinHandle;
 
-/// An event is news, not part of the election: it holds nothing up for longer than this.
+/// The time limit for publishing an Event. Events are not part of the election, and must not delay
+/// it.
 const LIMIT: Duration = Duration::from_secs(1);
 
 pub(super) struct Events {
@@ -30,7 +31,7 @@ impl Events {
         Self { recorder: Recorder::new(client, reporter), lease, identity: identity.to_owned() }
     }
 
-    /// Tells that `identity` has done this, to the Lease with this uid.
+    /// Publishes an Event which reports that `identity` has done `what` to the Lease with this uid.
     pub(super) fn tell(&self, what: &'static str, uid: &str) -> JoinHandle<()> {
         let recorder = self.recorder.clone();
         let lease = ObjectReference { uid: Some(uid.to_owned()), ..self.lease.clone() };
@@ -44,8 +45,8 @@ impl Events {
         tokio::spawn(async move {
             match tokio::time::timeout(LIMIT, recorder.publish(&event, &lease)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(%error, what, "an event was not published"),
-                Err(_late) => tracing::warn!(what, "an event was not published in time"),
+                Ok(Err(error)) => tracing::warn!(%error, what, "an Event could not be published"),
+                Err(_late) => tracing::warn!(what, "publishing an Event timed out"),
             }
         })
     }

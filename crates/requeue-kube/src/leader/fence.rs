@@ -1,101 +1,46 @@
-//! Writes that a leader of an earlier term can't make any more.
+//! Fencing: the API server rejects writes of a leader of an earlier term.
 
 use std::fmt;
-use std::str::FromStr;
 
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch as Operations, PatchOperation, TestOperation};
 use kube::api::{Patch, ResourceExt};
 use serde_json::{Value, json};
 
-use super::leadership::{Leadership, LeadershipLost};
+use super::leadership::Leadership;
+use super::lost::LeadershipLost;
+use super::token::Token;
 
-/// Which term of which Lease: `uid/transitions`.
+/// Makes the API server reject writes of leaders of earlier terms.
 ///
-/// `leaseTransitions` alone is none: it begins anew with a Lease that was deleted and created
-/// again, so that two terms would have the same number. Within one Lease the later term has the
-/// greater number; terms of two Leases have no order.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Token {
-    uid: String,
-    transitions: i32,
-}
-
-impl Token {
-    pub(super) fn new(uid: &str, transitions: i32) -> Self {
-        Self { uid: uid.to_owned(), transitions }
-    }
-
-    /// The `metadata.uid` of the Lease.
-    #[must_use]
-    pub fn uid(&self) -> &str {
-        &self.uid
-    }
-
-    /// Its `spec.leaseTransitions`.
-    #[must_use]
-    pub fn transitions(&self) -> i32 {
-        self.transitions
-    }
-}
-
-impl fmt::Display for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.uid, self.transitions)
-    }
-}
-
-/// As [`Display`](fmt::Display) writes it.
-impl FromStr for Token {
-    type Err = ParseTokenError;
-
-    fn from_str(text: &str) -> Result<Self, ParseTokenError> {
-        text.split_once('/')
-            .filter(|(uid, _)| !uid.is_empty())
-            .and_then(|(uid, transitions)| Some(Self::new(uid, transitions.parse().ok()?)))
-            .ok_or_else(|| ParseTokenError(text.to_owned()))
-    }
-}
-
-/// What is no [`Token`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ParseTokenError(String);
-
-impl fmt::Display for ParseTokenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a term is uid/transitions, not {:?}", self.0)
-    }
-}
-
-impl std::error::Error for ParseTokenError {}
-
-/// Has the API server refuse what a leader of an earlier term writes.
+/// No election can stop a process that is frozen between its last check of the clock and a write,
+/// and that continues when another process leads. An annotation of the object therefore has the
+/// term that last claimed it, and every write tests this annotation:
 ///
-/// No election can stop a process that is frozen between its last look at the clock and a write,
-/// and thaws when another leads. So the object says in an annotation in which term it was last
-/// claimed, and every write tests for it:
-///
-/// 1. Before its first write to an object, a leader [claims](Fence::claim) it: reads it, and sends
-///    the patch, which writes its own term where the object is still as it was read.
+/// 1. Before its first write to an object, a leader [claims](Fence::claim) it: it reads the object,
+///    and sends the patch. The patch writes the leader's term if the object has not changed since
+///    it was read.
 /// 2. Each of its writes to the object is a JSON patch made by [`patch`](Fence::patch), to the
-///    object or to its `status`. It tests for the term first, and the API server applies all of a
+///    object or to its `status`. The patch first tests the term. The API server applies all of a
 ///    JSON patch or nothing.
 ///
-/// From the moment a leader has claimed an object, the writes of all earlier ones to it are
-/// refused: with code 422 where the test fails, or by [`ClaimError::Fenced`] where the claim sees a later term.
+/// Once a leader has claimed an object, all writes of earlier leaders to it are rejected: with code
+/// 422 if the test fails, or by [`ClaimError::Fenced`] if the claim finds a later term.
 ///
-/// What it does not do:
+/// Limits:
 ///
-/// - A write without it is not fenced: neither by a `PUT`, nor by a merge patch or an apply, which
-///   can't test. (A `PUT` with the `resourceVersion` that was read since the claim is as good.)
-/// - Creating is not fenced, for there is nothing to test: an earlier leader's late create brings
-///   an object back that was deleted since. Create with [the annotation](Fence::annotation), so
-///   that it shows whose it is.
-/// - Deletes carry no patch: give them the uid and `resourceVersion` that were read since the claim
-///   as preconditions.
-/// - It is per object: what has not been claimed yet is open to the earlier leader.
-/// - Another Lease is another fence. With its Lease deleted under a leader, two lead until it notices;
-///   the fence then tells the terms apart, and who still holds the Lease that there is may claim.
+/// - A write without the test is not rejected. A merge patch, an apply and a `PUT` cannot test. (A
+///   `PUT` with the `resourceVersion` that was read since the claim is as safe.)
+/// - A create is not fenced, because there is nothing to test. A late create of an earlier leader
+///   restores an object that was deleted in the meantime. Create objects with [the
+///   annotation](Fence::annotation), so that they show their term.
+/// - A delete has no patch. Use the uid and the `resourceVersion` that were read since the claim as
+///   preconditions.
+/// - A fence is per object: an earlier leader can still write to objects that have not been claimed
+///   yet.
+/// - Another Lease is another fence. If the Lease is deleted while a leader holds it, two processes
+///   lead until the first one notices. The fence distinguishes their terms, and only the holder of
+///   the current Lease can claim.
 ///
 /// ```no_run
 /// # use k8s_openapi::api::core::v1::ConfigMap;
@@ -122,44 +67,56 @@ pub struct Fence {
     annotation: String,
 }
 
+impl Leadership {
+    /// Returns a fence, with which the API server rejects late writes of earlier terms.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        Fence::new(self.clone())
+    }
+}
+
 impl Fence {
-    /// The annotation that has the term, unless [another](Fence::with_annotation) is named.
+    /// The default name of the annotation with the term.
+    ///
+    /// [`with_annotation`](Fence::with_annotation) sets another.
     pub const ANNOTATION: &str = "requeue/leader-term";
 
     pub(super) fn new(leadership: Leadership) -> Self {
         Self { leadership, annotation: Self::ANNOTATION.to_owned() }
     }
 
-    /// With another annotation, as where two elections write to one object.
+    /// Sets the name of the annotation, for example if two elections write to one object.
     #[must_use]
     pub fn with_annotation(mut self, annotation: impl Into<String>) -> Self {
         self.annotation = annotation.into();
         self
     }
 
-    /// Name and value of the annotation, for an object that is to be created in this term.
+    /// Returns the name and the value of the annotation, for an object that is created in this
+    /// term.
     #[must_use]
     pub fn annotation(&self) -> (String, String) {
         (self.annotation.clone(), self.leadership.token().to_string())
     }
 
-    /// What has to be sent before the first write to an object that was just read; `None` when it
-    /// has been claimed in this term already.
+    /// Returns the patch to send before the first write to an object that was just read, or `None`
+    /// if this term has already claimed it.
     ///
-    /// It asks nothing of the API server unless the object was claimed under another Lease, or with
-    /// something that is no term: then this renews the lease first, to be sure that the term there
-    /// is not the later one.
+    /// It sends no request in most cases. If the object was claimed under another Lease, or the
+    /// annotation is not a term, it first renews the lease. This ensures that the term in the
+    /// annotation is not a later one.
     ///
-    /// The patch fails with code 422 when the object has changed since it was read: read it again.
+    /// The patch fails with code 422 if the object has changed since it was read. Read it again in
+    /// that case.
     ///
     /// # Errors
     ///
-    /// [`ClaimError::Fenced`] when a later term has claimed it, [`ClaimError::Lost`] when leading
-    /// is over: in both cases the writer has to stop.
+    /// [`ClaimError::Fenced`] if a later term has claimed the object, and [`ClaimError::Lost`] if
+    /// this term is over. In both cases the writer must stop.
     ///
     /// # Cancel safety
     ///
-    /// It can be dropped at any point; at most the lease has been renewed.
+    /// It can be dropped at any point. At most, the lease has been renewed.
     pub async fn claim<K: ResourceExt>(&self, object: &K) -> Result<Option<Patch<()>>, ClaimError> {
         self.leadership.check()?;
         let ours = self.leadership.token();
@@ -167,12 +124,13 @@ impl Fence {
         if let Some(claimed) = annotations.get(&self.annotation) {
             match claimed.parse::<Token>() {
                 Ok(term) if term == *ours => return Ok(None),
-                Ok(term) if term.uid == ours.uid => {
-                    if term.transitions > ours.transitions {
+                Ok(term) if term.uid() == ours.uid() => {
+                    if term.transitions() > ours.transitions() {
                         return Err(ClaimError::Fenced(term));
                     }
                 }
-                // No order tells which is later. But whoever can renew now led when this was read.
+                // The two terms have no order. But a process that can renew now was the leader when
+                // this was read.
                 Ok(_) | Err(_) => self.leadership.confirm().await?,
             }
         }
@@ -185,9 +143,9 @@ impl Fence {
         Ok(Some(Patch::Json(Operations(operations))))
     }
 
-    /// These operations, after a test that the object is claimed in this term.
+    /// Returns a patch with these operations, after a test that this term has claimed the object.
     ///
-    /// It is made whether or not this one still leads: the API server is who decides.
+    /// It does not check whether this process still leads: the API server decides.
     #[must_use]
     pub fn patch(&self, operations: Operations) -> Patch<()> {
         let term = json!(self.leadership.token().to_string());
@@ -213,13 +171,13 @@ fn pointer(path: &[&str]) -> PointerBuf {
     PointerBuf::from_tokens(path.iter().copied())
 }
 
-/// Why an object can't be claimed.
+/// The reason why an object cannot be claimed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClaimError {
-    /// A later term has claimed it: this one.
+    /// This later term has claimed the object.
     Fenced(Token),
-    /// Leading is over.
+    /// The term is over.
     Lost(LeadershipLost),
 }
 
@@ -232,7 +190,7 @@ impl From<LeadershipLost> for ClaimError {
 impl fmt::Display for ClaimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Fenced(term) => write!(f, "the object was claimed in the later term {term}"),
+            Self::Fenced(term) => write!(f, "the later term {term} has claimed the object"),
             Self::Lost(lost) => lost.fmt(f),
         }
     }

@@ -1,4 +1,4 @@
-//! What one who leads has in hand.
+//! The leader's handle of its term, and the state that elector, term and status share.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -9,14 +9,14 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::clock::Clock;
-use super::election::End;
-use super::fence::{Fence, Token};
+use super::lost::{End, LeadershipLost};
+use super::token::Token;
 use crate::metrics::MasterStatus;
 
 /// The right to lead, for one term.
 ///
-/// It is cheap to clone, and each clone says that something still runs: the lease is released only
-/// once all of them are gone. Who only wants to look takes a [`Status`](super::Status).
+/// It is cheap to clone. Each clone means that some work still runs: the lease is released only
+/// when all clones are dropped. For read access only, use a [`Status`](super::Status).
 ///
 /// ```no_run
 /// # use requeue_kube::leader::Leadership;
@@ -25,7 +25,7 @@ use crate::metrics::MasterStatus;
 ///     while leadership.is_leading() {
 ///         tokio::select! {
 ///             () = work() => {}
-///             // Hand out no more.
+///             // Start no more work.
 ///             () = leadership.stopping() => break,
 ///         }
 ///     }
@@ -38,24 +38,24 @@ pub struct Leadership {
     pub(super) _hold: Arc<DropGuard>,
 }
 
-/// What the election, those who lead and those who look have in common.
+/// The state that the election, the leader's work and the observers share.
 pub(super) struct Shared {
-    /// Namespace and name.
+    /// The namespace and the name.
     pub(super) lease: String,
     pub(super) identity: String,
     pub(super) lease_duration: Duration,
     pub(super) clock: Clock,
     pub(super) view: watch::Sender<View>,
-    /// Asks for a renewal, or tells of a wish to release.
+    /// Requests a renewal or a release.
     pub(super) wake: Notify,
-    /// Every [`Leadership`] is gone.
+    /// Cancelled when every [`Leadership`] is dropped.
     pub(super) let_go: CancellationToken,
     pub(super) gauge: OnceLock<MasterStatus>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
-    /// Who holds the Lease, as far as is known.
+    /// The holder of the Lease as last read.
     pub(super) holder: Option<String>,
     pub(super) led: Option<Led>,
 }
@@ -63,15 +63,15 @@ pub(super) struct View {
 /// A term that has begun, and may be over.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Led {
-    /// When the last good renewal was sent.
+    /// The time at which the last successful renewal was sent.
     pub(super) renewed: Time,
     pub(super) until: Time,
-    /// When it was told to stop.
+    /// The time at which the leader was asked to stop.
     pub(super) stopping: Option<Time>,
-    /// The lease is given back, or about to be.
+    /// The lease is released, or the release has begun.
     pub(super) released: bool,
     pub(super) lost: Option<LeadershipLost>,
-    /// All has been told of its end.
+    /// The end of the term was reported.
     pub(super) ended: bool,
 }
 
@@ -93,7 +93,7 @@ impl Shared {
         }
     }
 
-    /// Tells of the end of the term; only the first is heard.
+    /// Reports the end of the term. Only the first call has an effect.
     pub(super) fn end(&self, end: &End) {
         let mut first = false;
         self.change(|led| {
@@ -110,7 +110,7 @@ impl Shared {
         }
     }
 
-    /// Changes what is known of the term, if there is one, and wakes who waits for that.
+    /// Changes the state of the term, if there is one, and wakes the tasks that wait for a change.
     pub(super) fn change(&self, change: impl FnOnce(&mut Led)) {
         self.view.send_modify(|view| {
             if let Some(led) = &mut view.led {
@@ -119,7 +119,7 @@ impl Shared {
         });
     }
 
-    /// Waits until this can be said of the term.
+    /// Waits until `what` returns a value for the state of the term.
     pub(super) async fn when<T>(&self, mut what: impl FnMut(&Led) -> Option<T>) -> T {
         let mut view = self.view.subscribe();
         loop {
@@ -127,27 +127,30 @@ impl Shared {
             if let Some(it) = it {
                 return it;
             }
-            // The sender is ours.
+            // It cannot fail: the sender is in `self`.
             let _ = view.changed().await;
         }
     }
 }
 
 impl Leadership {
-    /// Whether this process leads at this moment, by a clock that goes on in a suspended machine.
+    /// Returns true if this process leads at this moment, by a clock that also counts while the
+    /// machine is suspended.
     ///
-    /// It is exact, and costs one look at the clock: ask before each piece of work. What happens
-    /// between the answer and a write that was based on it is for the [`fence`](Self::fence).
+    /// The result is exact, and costs one read of the clock: call it before each piece of work. The
+    /// time between the result and a write that relies on it is covered by the
+    /// [`fence`](Self::fence).
     #[must_use]
     pub fn is_leading(&self) -> bool {
         self.shared.is_leading()
     }
 
-    /// As [`is_leading`](Self::is_leading), for `?`.
+    /// As [`is_leading`](Self::is_leading), as a `Result` for `?`.
     ///
     /// # Errors
     ///
-    /// Why this process does not lead. A [`Leadership`] is for one term: there is no second.
+    /// The reason why this process does not lead. A [`Leadership`] is for one term, so this is
+    /// final.
     pub fn check(&self) -> Result<(), LeadershipLost> {
         if self.is_leading() {
             return Ok(());
@@ -162,22 +165,15 @@ impl Leadership {
         })
     }
 
-    /// Which term this is.
+    /// Returns the fencing token of this term.
     #[must_use]
     pub fn token(&self) -> &Token {
         &self.token
     }
 
-    /// Has the API server refuse late writes of earlier terms.
-    #[must_use]
-    pub fn fence(&self) -> Fence {
-        Fence::new(self.clone())
-    }
-
-    /// Waits until no more work is to be begun: leading is to stop, or is over.
+    /// Waits until the leader must start no more work: it was asked to stop, or the term is over.
     ///
-    /// What is under way may end meanwhile, for the lease is still renewed, until it is
-    /// [`lost`](Self::lost).
+    /// Work in progress may complete: the lease is still renewed, until it is [`lost`](Self::lost).
     ///
     /// # Cancel safety
     ///
@@ -186,7 +182,9 @@ impl Leadership {
         self.shared.when(|led| (led.stopping.is_some() || led.is_over()).then_some(())).await;
     }
 
-    /// Waits until leading is over, whatever is under way: all of it has to be dropped.
+    /// Waits until the lease is lost.
+    ///
+    /// All work in progress must then be dropped.
     ///
     /// # Cancel safety
     ///
@@ -195,16 +193,17 @@ impl Leadership {
         self.shared.when(|led| led.lost.clone()).await
     }
 
-    /// Renews the lease now, and returns once that has been done: this process has led at some
-    /// moment since the call.
+    /// Renews the lease now, and waits for the result.
+    ///
+    /// Success means that this process has led at some moment since the call.
     ///
     /// # Errors
     ///
-    /// Leading is over.
+    /// The term is over.
     ///
     /// # Cancel safety
     ///
-    /// It can be dropped; the lease is renewed all the same.
+    /// If it is dropped, the lease is renewed nevertheless.
     pub async fn confirm(&self) -> Result<(), LeadershipLost> {
         let since = self.shared.clock.now();
         self.shared.wake.notify_one();
@@ -227,37 +226,3 @@ impl fmt::Debug for Leadership {
             .finish()
     }
 }
-
-/// Leading is over, and not because it was asked to stop.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LeadershipLost {
-    /// No renewal got through for this long since the last good one was sent.
-    RenewDeadline(Duration),
-    /// The Lease is held by another, or by nobody when this is empty.
-    Taken {
-        /// The other's identity.
-        by: String,
-    },
-    /// The Lease was deleted.
-    Deleted,
-    /// The elector was dropped, or has released the lease.
-    Abandoned,
-}
-
-impl fmt::Display for LeadershipLost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("leadership lost: ")?;
-        match self {
-            Self::RenewDeadline(deadline) => {
-                write!(f, "the lease was not renewed for {deadline:?}")
-            }
-            Self::Taken { by } if by.is_empty() => f.write_str("someone has released the lease"),
-            Self::Taken { by } => write!(f, "the lease is held by {by:?}"),
-            Self::Deleted => f.write_str("the lease was deleted"),
-            Self::Abandoned => f.write_str("the lease is no longer renewed"),
-        }
-    }
-}
-
-impl std::error::Error for LeadershipLost {}

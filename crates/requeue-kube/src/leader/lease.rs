@@ -1,4 +1,4 @@
-//! The Lease: what its record says, and how it is written without losing what we don't know of.
+//! The Lease: reads its record, and writes it without losing unknown fields.
 
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -6,14 +6,16 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::fence::Token;
+use super::token::Token;
 
-/// A Lease as it was last read.
+/// The Lease at its last read.
 #[derive(Clone, Debug)]
 pub(super) struct Lease {
-    /// All of it, so that a field that a later version of Kubernetes adds is written back as it was.
+    /// The complete object, so that fields of later versions of Kubernetes are written back
+    /// unchanged.
     json: Value,
-    /// What the election goes by. Labels and the like may change without the leader being heard of.
+    /// The part that the election compares. A change of a label, for example, is no sign that the
+    /// leader is alive.
     record: LeaseSpec,
     uid: String,
 }
@@ -28,7 +30,7 @@ impl Lease {
         Ok(Self { json, record, uid })
     }
 
-    /// Empty when nobody holds it.
+    /// Returns the holder. Empty if there is none.
     pub(super) fn holder(&self) -> &str {
         self.record.holder_identity.as_deref().unwrap_or_default()
     }
@@ -49,7 +51,7 @@ impl Lease {
         Token::new(&self.uid, self.transitions())
     }
 
-    /// What is sent to create it, in the first term.
+    /// Returns the object to create, for the first term.
     pub(super) fn create(name: &str, holder: &str, seconds: i32, now: Timestamp) -> Value {
         json!({
             "apiVersion": "coordination.k8s.io/v1",
@@ -65,7 +67,7 @@ impl Lease {
         })
     }
 
-    /// What is sent to take it over, as term number `transitions`.
+    /// Returns the object that takes the Lease over, as term number `transitions`.
     pub(super) fn take(
         &self,
         holder: &str,
@@ -83,12 +85,12 @@ impl Lease {
         }))
     }
 
-    /// What is sent to renew it.
+    /// Returns the object that renews the Lease.
     pub(super) fn renew(&self, seconds: i32, now: Timestamp) -> Value {
         self.with(json!({ "leaseDurationSeconds": seconds, "renewTime": self.stamp(now) }))
     }
 
-    /// What is sent to release it: whoever reads it may take it at once.
+    /// Returns the object that releases the Lease: another replica may take it at once.
     pub(super) fn release(&self, now: Timestamp) -> Value {
         let now = self.stamp(now);
         self.with(json!({
@@ -99,8 +101,8 @@ impl Lease {
         }))
     }
 
-    /// Later than what was written before, even where the clock was set back: those who watch tell
-    /// a renewal by the record's being another.
+    /// Returns `now`, or a time just after the previous renewal if the clock was set back. The
+    /// others detect a renewal by a change of the record.
     fn stamp(&self, now: Timestamp) -> MicroTime {
         let after = |MicroTime(before): &MicroTime| {
             before.checked_add(SignedDuration::from_micros(1)).unwrap_or(Timestamp::MAX)
@@ -108,7 +110,7 @@ impl Lease {
         MicroTime(self.record.renew_time.as_ref().map(after).map_or(now, |least| now.max(least)))
     }
 
-    /// All of it, with these fields of `spec` in place of what they were.
+    /// Returns the complete object, with these fields of `spec` replaced.
     fn with(&self, fields: Value) -> Value {
         let mut json = self.json.clone();
         let spec = &mut json["spec"];

@@ -1,18 +1,20 @@
-//! Leader election: of several replicas, one leads.
+//! Leader election: one of several replicas leads, by a Kubernetes Lease.
 //!
-//! It is client-go's algorithm, by a Lease, and stands by itself: it needs no controller. A
-//! controller that is to run only while it leads takes the elector with
+//! The algorithm is client-go's, and works without a controller. A controller that must run only
+//! while its process leads takes the elector with
 //! [`Controller::leader_election`](crate::Controller::leader_election).
 //!
-//! - **One leads**: no two replicas lead at once, whatever is slow, lost or cut off, so long as one
-//!   machine's clock does not run half as fast again as another's. They need not agree on the time.
-//! - **It knows when it no longer does**: [`Leadership::is_leading`] is exact, by a clock that goes
-//!   on in a suspended machine; and who leads is told of the end by then.
-//! - **Late writes are refused**: a process that was frozen in the middle of a write finishes it
-//!   when it thaws. A [`Fence`] has the API server refuse that.
-//! - **An orderly end**: stop, finish what is under way while the lease is renewed, release, and
-//!   another leads at once. What has not ended in time is not followed by a release.
-//! - **It can be seen**: [`Status`], the gauge `leader_election_master_status`
+//! - **One leader.** No two replicas lead at the same time, even if requests are slow or lost, or a
+//!   replica is disconnected. This holds as long as no machine's clock runs half as fast again as
+//!   another's. The clocks need not show the same time.
+//! - **The leader knows when its term ends.** [`Leadership::is_leading`] is exact, by a clock that
+//!   also counts while the machine is suspended. The leader is also notified by then.
+//! - **Late writes are rejected.** A process that was frozen in the middle of a write finishes it
+//!   when it continues. With a [`Fence`], the API server rejects that write.
+//! - **Graceful shutdown.** The leader stops, completes its work while it renews the lease, and
+//!   releases it. Another replica then leads at once. If work has not completed in time, the lease
+//!   is not released.
+//! - **Observability.** There are [`Status`], the gauge `leader_election_master_status`
 //!   ([`metrics`](LeaderElector::metrics)), Events, and `/healthz` ([`Status::check`]).
 //!
 //! ```no_run
@@ -41,10 +43,11 @@
 //! }
 //! ```
 //!
-//! # With several controllers
+//! # Several controllers with one Lease
 //!
-//! One Lease for all of a program, or a [`Fence`] in hand, takes some wiring. Controllers that stand by
-//! warm run their watches and stores before they lead, so that they begin at once:
+//! A program with one Lease for several controllers, or with a [`Fence`], connects the parts
+//! itself. In standby, these controllers already run their watches and stores, so that they start
+//! at once when the process leads:
 //!
 //! ```no_run
 //! # use std::{pin::pin, sync::Arc};
@@ -76,12 +79,12 @@
 //! lead.cancel();
 //! tokio::select! {
 //!     biased;
-//!     // Returning drops the work, wherever it is.
+//!     // Returning drops the work at its current `await`.
 //!     lost = term.lost() => return Err(lost.into()),
 //!     ended = &mut work => {
-//!         // Something was cut off, and may not be over: the lease is not released, but runs out.
+//!         // After an error, dropped runs may still have effects: the lease expires, unreleased.
 //!         ended?;
-//!         // It was told to stop, and has drained, with the lease renewed all the while.
+//!         // The controller has shut down gracefully. The lease was renewed in the meantime.
 //!         term.release().await?;
 //!     }
 //! }
@@ -89,35 +92,41 @@
 //! # }
 //! ```
 //!
-//! # How long it takes to take over
+//! # Failover time
 //!
-//! After a release, until the next look of those who wait: 2.2 retry periods at most, which is 4.4 s
-//! unless said. A leader that dies, or is cut off, may have renewed just after another has looked, who
-//! sees that at the next look, waits for a lease's duration from there, and takes over at the look
-//! after that: from the last renewal on, **a lease and 4.4 retry periods** at most, which is 23.8 s. To
-//! that comes what the API server takes to answer these looks and the write; a request that it does not
-//! answer counts as failed after half a renew deadline, and the next look makes up for it. That is
-//! client-go's algorithm: looks are as far apart so that those who wait do not all ask at once.
+//! After a release, another replica leads with its next poll of the Lease: after 2.2 retry periods
+//! at most, which is 4.4 s by default.
 //!
-//! # How it differs from client-go
+//! A leader that dies or is disconnected may have renewed just after another replica has polled.
+//! That replica sees the renewal at its next poll, waits for the duration of the lease from there,
+//! and takes over at the poll after that. Measured from the last renewal, this takes at most **the
+//! lease's duration and 4.4 retry periods**, which is 23.8 s by default.
 //!
-//! - A leader steps down a renew deadline after its last good renewal was **sent**. client-go
-//!   counts from when it begins to renew once more, a retry period after the answer.
-//! - It counts time that the machine was suspended. Time in which a virtual machine was paused or
-//!   moved by its host, no clock in it may count: there a [`Fence`] alone keeps late writes out.
-//! - The lease's duration has to be whole seconds. client-go cuts 2.9 s to 2 in the Lease.
-//! - The identity is new for each elector, and every term has a new number, so that a [`Token`]
-//!   names one term. client-go's leader that comes back under its old name keeps the number.
-//! - A Lease that was deleted ends the term, and those who have seen it held still wait it out;
-//!   client-go creates it at once. Who has never seen it can't know: to delete the Lease of a
-//!   leader that lives is to have two until that one next renews, and if it can't, up to its renew
-//!   deadline.
-//! - Fields of the Lease that it does not know are kept.
-//! - Releasing waits for the work, and renews meanwhile. client-go's `ReleaseOnCancel` leaves that
-//!   to the caller.
-//! - Neither locks of other kinds nor coordinated leader election, which is alpha.
+//! The response times of the API server to these polls and the write are additional. A request
+//! without a response counts as failed after half a renew deadline, and the next poll makes up for
+//! it. The algorithm is client-go's. The polls are spread so that standbys do not all poll at
+//! the same time.
 //!
-//! # What it may do
+//! # Differences from client-go
+//!
+//! - A leader steps down one renew deadline after its last successful renewal was **sent**.
+//!   client-go measures from the start of its next renewal, one retry period after the response.
+//! - Time in which the machine was suspended counts. If the host of a virtual machine pauses or
+//!   moves it, there may be no clock in it that counts this time. There, only a [`Fence`] rejects
+//!   late writes.
+//! - The lease's duration must be whole seconds. client-go truncates 2.9 s to 2 in the Lease.
+//! - The identity is new for each elector, and every term has a new number. A [`Token`] therefore
+//!   names one term. client-go's leader that returns under its old name keeps the number.
+//! - A deleted Lease ends the term. Replicas that have seen it held still wait until it would have
+//!   expired; client-go creates it again at once. A replica that has never seen the Lease cannot
+//!   know about it. If you delete the Lease of a running leader, two replicas may lead until the
+//!   first one next renews, or, if it cannot renew, up to its renew deadline.
+//! - Unknown fields of the Lease are kept.
+//! - A release waits for the work, and renews the lease in the meantime. client-go's
+//!   `ReleaseOnCancel` leaves that to the caller.
+//! - There are no locks of other kinds, and no coordinated leader election, which is alpha.
+//!
+//! # Permissions
 //!
 //! ```yaml
 //! - apiGroups: [coordination.k8s.io]
@@ -138,14 +147,18 @@ mod events;
 mod fence;
 mod leadership;
 mod lease;
+mod lost;
 mod status;
 mod term;
 #[cfg(test)]
 mod tests;
+mod token;
 
 pub use self::config::{Config, ConfigError};
 pub use self::elector::LeaderElector;
-pub use self::fence::{ClaimError, Fence, ParseTokenError, Token};
-pub use self::leadership::{Leadership, LeadershipLost};
+pub use self::fence::{ClaimError, Fence};
+pub use self::leadership::Leadership;
+pub use self::lost::LeadershipLost;
 pub use self::status::{Overdue, Status};
 pub use self::term::{RunError, Term};
+pub use self::token::{ParseTokenError, Token};

@@ -1,4 +1,4 @@
-//! What can be seen of an election from outside.
+//! The state of an election, for observers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::leadership::Shared;
 
-/// How an election stands. Cheap to clone, and outlives its elector.
+/// Shows the current state of an election.
+///
+/// It is cheap to clone, and remains valid after its elector is gone.
 ///
 /// ```no_run
 /// # use requeue_kube::leader::LeaderElector;
@@ -23,35 +25,37 @@ use super::leadership::Shared;
 pub struct Status(pub(super) Arc<Shared>);
 
 impl Status {
-    /// How long after its lease has ended one who leads on is taken for stuck.
+    /// The time after the end of its lease at which a leader that has not stopped counts as stuck:
+    /// 20 s.
     pub const TOLERANCE: Duration = Duration::from_secs(20);
 
-    /// Whether this process leads at this moment.
+    /// Returns true if this process leads at this moment.
     #[must_use]
     pub fn is_leading(&self) -> bool {
         self.0.is_leading()
     }
 
-    /// Who holds the Lease, as far as is known here; `None` before it was read, and when nobody
-    /// does.
+    /// Returns the holder of the Lease as last read.
+    ///
+    /// `None` before the first read, and if there is no holder.
     #[must_use]
     pub fn leader(&self) -> Option<String> {
         self.0.view.borrow().holder.clone()
     }
 
-    /// What this process calls itself in the Lease.
+    /// Returns the identity of this process in the Lease.
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.0.identity
     }
 
-    /// Whether `/healthz` may say yes.
+    /// Checks the election for `/healthz`.
     ///
     /// # Errors
     ///
-    /// The lease has ended more than [`TOLERANCE`](Self::TOLERANCE) ago, and a
-    /// [`Leadership`](super::Leadership) is still held: something is stuck and has to be ended
-    /// from outside.
+    /// The lease ended more than [`TOLERANCE`](Self::TOLERANCE) ago, and a
+    /// [`Leadership`](super::Leadership) still exists. Some work is stuck, and the process must be
+    /// stopped from outside.
     pub fn check(&self) -> Result<(), Overdue> {
         let view = self.0.view.borrow();
         let Some(led) = &view.led else { return Ok(()) };
@@ -74,7 +78,7 @@ impl fmt::Debug for Status {
     }
 }
 
-/// Leadership is held though the lease has ended long ago.
+/// A [`Leadership`](super::Leadership) still exists long after the lease has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overdue {
     lease: String,
@@ -84,7 +88,11 @@ pub struct Overdue {
 impl fmt::Display for Overdue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { lease, since } = self;
-        write!(f, "leading by the Lease {lease}, which was not renewed for {} s", since.as_secs())
+        write!(
+            f,
+            "work of the leader still runs, but the Lease {lease} was not renewed for {} s",
+            since.as_secs()
+        )
     }
 }
 

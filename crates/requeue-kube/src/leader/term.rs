@@ -1,4 +1,4 @@
-//! A term, from its beginning to its end.
+//! A term of a leader, from the acquisition of the lease to its release or loss.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,17 +7,20 @@ use std::time::Duration;
 use requeue::Time;
 use tokio::task::JoinHandle;
 
-use super::election::End;
-use super::leadership::{Leadership, LeadershipLost, Shared};
+use super::leadership::{Leadership, Shared};
+use super::lost::{End, LeadershipLost};
 use super::status::Status;
 
-/// A term of leading, whose lease is renewed for as long as this is kept.
+/// A term of a leader.
 ///
-/// For those who begin and end by themselves; [`LeaderElector::run_until`](super::LeaderElector::run_until) is made of it.
-/// Dropping it ends leading without releasing the lease, which then runs out.
-#[must_use = "leading ends when this is dropped"]
+/// The lease is renewed as long as this value exists.
+///
+/// Use it to control start and stop yourself. Otherwise,
+/// [`LeaderElector::run_until`](super::LeaderElector::run_until) does so. Dropping it ends the term
+/// without releasing the lease, which then expires.
+#[must_use = "the term ends when this is dropped"]
 pub struct Term {
-    /// Until it is released.
+    /// `None` once it is released.
     pub(super) leadership: Option<Leadership>,
     pub(super) shared: Arc<Shared>,
     pub(super) task: JoinHandle<End>,
@@ -25,20 +28,24 @@ pub struct Term {
 }
 
 impl Term {
-    /// The right to lead, for those who do the work.
+    /// Returns the right to lead, for the tasks that do the work.
     #[must_use]
     pub fn leadership(&self) -> Leadership {
-        // It is there until `release`, which takes the term.
+        // It is `Some` until `release`, which consumes the term.
         self.leadership.clone().expect("a term that was released is gone")
     }
 
-    /// Shows how the election stands, now and later.
+    /// Returns a handle that shows the current state of the election.
+    ///
+    /// It remains valid after the term is over.
     #[must_use]
     pub fn status(&self) -> Status {
         Status(Arc::clone(&self.shared))
     }
 
-    /// Waits until the lease is lost: all work has to be dropped.
+    /// Waits until the lease is lost.
+    ///
+    /// All work must then be dropped.
     ///
     /// # Cancel safety
     ///
@@ -47,31 +54,32 @@ impl Term {
         self.shared.when(|led| led.lost.clone()).await
     }
 
-    /// Tells those who work to begin nothing new, by [`Leadership::stopping`]. The lease is still
-    /// renewed.
+    /// Asks the leader's work, by [`Leadership::stopping`], to start nothing new.
+    ///
+    /// The lease is still renewed.
     pub fn stop(&self) {
         self.drained_by();
     }
 
-    /// Tells to stop, if that was not told yet, and until when that may take.
+    /// Asks the work to stop, unless that was done before, and returns its deadline.
     pub(super) fn drained_by(&self) -> Time {
         let mut told = self.shared.clock.now();
         self.shared.change(|led| told = *led.stopping.get_or_insert(told));
         told + self.drain_timeout
     }
 
-    /// [Stops](Self::stop), waits until every [`Leadership`] is gone, and gives the lease back, so
-    /// that another may lead at once.
+    /// [Stops](Self::stop), waits until every [`Leadership`] is dropped, and releases the lease, so
+    /// that another replica may lead at once.
     ///
     /// # Errors
     ///
-    /// The lease is not released: it was lost meanwhile, or something still held a
-    /// [`Leadership`] once the [`drain_timeout`](super::Config::drain_timeout) was over since it was first
-    /// told to stop. It runs out by itself.
+    /// The lease was lost in the meantime, or a [`Leadership`] still existed when the
+    /// [`drain_timeout`](super::Config::drain_timeout) was over. That time counts from the first
+    /// request to stop. The lease is not released, but expires.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the term.
+    /// Dropping the future drops the term.
     pub async fn release(mut self) -> Result<(), RunError> {
         let deadline = self.drained_by();
         self.leadership = None;
@@ -83,21 +91,21 @@ impl Term {
                 return Err(RunError::Undrained(self.drain_timeout));
             }
         }
-        // From here on nobody leads, whatever becomes of the request.
+        // From here on this process does not lead, whether or not the request succeeds.
         self.shared.change(|led| led.released = true);
         self.shared.wake.notify_one();
         match (&mut self.task).await {
             Ok(End::Released) => Ok(()),
             Ok(End::Lost(lost)) => Err(RunError::Lost(lost)),
-            // The runtime is going down.
+            // The runtime is shutting down.
             Err(_) => Err(RunError::Lost(LeadershipLost::Abandoned)),
         }
     }
 
-    /// Waits, where the lease is lost, until that has been told.
+    /// If the lease is lost, waits until that has been reported.
     pub(super) async fn over(mut self) {
         if self.shared.view.borrow().led.as_ref().is_some_and(|led| led.lost.is_some()) {
-            // It can't fail but by a runtime that goes down.
+            // It fails only if the runtime is shutting down.
             let _ = (&mut self.task).await;
         }
     }
@@ -116,13 +124,13 @@ impl fmt::Debug for Term {
     }
 }
 
-/// Why leading has ended otherwise than as it should.
+/// The reason why a term did not end by a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RunError {
     /// The lease is lost.
     Lost(LeadershipLost),
-    /// What was to end had not, after this long.
+    /// Some work was still running at the end of the drain timeout, which was this long.
     Undrained(Duration),
 }
 
@@ -137,7 +145,7 @@ impl fmt::Display for RunError {
         match self {
             Self::Lost(lost) => lost.fmt(f),
             Self::Undrained(after) => {
-                write!(f, "leading was to stop, and something still ran {after:?} later")
+                write!(f, "work was still running {after:?} after the leader was asked to stop")
             }
         }
     }

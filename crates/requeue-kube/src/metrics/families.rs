@@ -1,4 +1,5 @@
-//! How it is written: names, help texts, labels and buckets of controller-runtime.
+//! The encoding of a controller's metrics, with controller-runtime's names, help texts, labels and
+//! buckets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +14,7 @@ use requeue::{BUCKETS, Counts, Histogram, Histograms};
 use super::Series;
 use super::meters::{BOUNDS, Meters, RESULTS};
 
-/// A controller as of one moment.
+/// The values of a controller at one moment.
 pub(super) struct Sample<'a> {
     series: &'a Series,
     meters: &'a Meters,
@@ -44,15 +45,16 @@ impl<'a> Sample<'a> {
     }
 }
 
-/// Names are without the `_total` of counters.
+/// A metric family. The names of counters are without `_total`.
 pub(super) struct Family {
     name: &'static str,
     help: &'static str,
     value: Value,
 }
 
-/// What is read of a sample. With the label `controller` alone, or (`Queue…`) with `name` as well,
-/// which is the same; and with one more where there are several values.
+/// The value of a family in a sample. Each value has the label `controller`. Those that begin with
+/// `Queue`, and `Depths`, also have `name`, with the same content. `Results` and
+/// `Depths` have several values each, which another label distinguishes.
 enum Value {
     Results,
     Count(fn(&Sample<'_>) -> u64),
@@ -132,7 +134,7 @@ fn histogram(mut to: MetricEncoder<'_>, sum: f64, buckets: &[(f64, u64)]) -> fmt
     to.encode_histogram::<NoLabelSet>(sum, count, buckets, None)
 }
 
-/// Which leases this process holds.
+/// Encodes `leader_election_master_status`: the leases that this process holds.
 pub(super) fn leaders(
     leaders: &BTreeMap<String, bool>,
     encoder: &mut DescriptorEncoder<'_>,

@@ -1,9 +1,9 @@
-//! What is counted of the runs of a controller.
+//! The counters of a controller's runs.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How a run has ended, in controller-runtime's words.
+/// The result of a run, in controller-runtime's terms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Success,
@@ -16,7 +16,7 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// The label `result`.
+    /// Returns the index of the label `result` in [`RESULTS`].
     pub(super) const fn result(self) -> usize {
         match self {
             Self::Success => 0,
@@ -29,14 +29,14 @@ impl Outcome {
 
 pub(super) const RESULTS: [&str; 4] = ["success", "error", "requeue", "requeue_after"];
 
-/// The upper bounds of the times of runs, in milliseconds.
+/// The upper bounds of the buckets for the durations of runs, in milliseconds.
 pub(super) const BOUNDS: [u64; 40] = [
     5, 10, 25, 50, 100, 150, 200, 250, 300, 350, 400, 450, 500, 600, 700, 800, 900, 1000, 1250,
     1500, 1750, 2000, 2500, 3000, 3500, 4000, 4500, 5000, 6000, 7000, 8000, 9000, 10_000, 15_000,
     20_000, 25_000, 30_000, 40_000, 50_000, 60_000,
 ];
 
-/// Counts that only grow, and how many runs there are now.
+/// Counters that only grow, and the number of runs in flight.
 #[derive(Debug)]
 pub(crate) struct Meters {
     pub(super) results: [AtomicU64; RESULTS.len()],
@@ -46,8 +46,8 @@ pub(crate) struct Meters {
     /// Keys that come back after a delay.
     pub(super) retries: AtomicU64,
     pub(super) active: AtomicUsize,
-    /// How many runs took no longer than each bound, and longer than the one before; the last ones
-    /// longer than any.
+    /// The number of runs in each bucket, not cumulated. The last bucket has the runs above all
+    /// bounds.
     pub(super) times: [AtomicU64; BOUNDS.len() + 1],
     pub(super) nanos: AtomicU64,
 }
@@ -68,7 +68,7 @@ impl Default for Meters {
 }
 
 impl Meters {
-    /// A run begins; it is one until this is dropped.
+    /// Counts a run in flight until the result is dropped.
     pub(crate) fn begin(&self) -> Active<'_> {
         self.active.fetch_add(1, Relaxed);
         Active(self)
@@ -94,7 +94,8 @@ impl Meters {
         self.nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// A key comes back, which is a retry after a delay alone, as in controller-runtime.
+    /// Counts a key that comes back. It is a retry only if it has a delay, as in
+    /// controller-runtime.
     pub(crate) fn comes_back(&self, delay: Duration) {
         self.retries.fetch_add(u64::from(!delay.is_zero()), Relaxed);
     }

@@ -1,5 +1,6 @@
-//! The metrics of controllers, as controller-runtime has them: names, labels and buckets, so that
-//! its dashboards and alerts work unchanged.
+//! Metrics of controllers, with controller-runtime's names, labels and buckets.
+//!
+//! Dashboards and alerts for controller-runtime work unchanged.
 
 mod families;
 mod meters;
@@ -11,17 +12,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
-use requeue::Queue;
 
 use self::families::{FAMILIES, Sample};
 pub(crate) use self::meters::{Meters, Outcome};
-use crate::ObjectKey;
+use crate::ObjectQueue;
 
-/// The controllers of a Prometheus registry.
+/// The controllers in a Prometheus registry.
 ///
-/// Made once for a registry and given to each
-/// [`Controller::metrics`](crate::Controller::metrics). Controllers are read when the registry is
-/// encoded, and not before. Their series come when they begin and go when they end.
+/// Create it once for a registry, and pass it to each
+/// [`Controller::metrics`](crate::Controller::metrics). Controllers are read only when the registry
+/// is encoded. Their series appear when a controller starts, and disappear when it ends.
 ///
 /// ```
 /// use prometheus_client::registry::Registry;
@@ -32,47 +32,50 @@ use crate::ObjectKey;
 /// # drop(metrics);
 /// ```
 ///
-/// # Serving it
+/// # Export
 ///
-/// As that of a queue: see [`requeue::metrics::Metrics`]. Let each registry have the one or the
-/// other: both have series called `workqueue_`.
+/// It works as for a queue: see [`requeue::metrics::Metrics`]. Do not register both in one
+/// registry: both have series whose names begin with `workqueue_`.
 ///
 /// # Series
 ///
-/// | series | labels | what |
+/// | series | labels | value |
 /// |---|---|---|
-/// | `controller_runtime_reconcile_total` | `controller`, `result` | runs that ended in `success`, `error`, `requeue` (with backoff) or `requeue_after`; a panic and a time-out are errors |
-/// | `controller_runtime_reconcile_errors_total` | `controller` | runs that failed |
-/// | `controller_runtime_terminal_reconcile_errors_total` | `controller` | of these, those that the error policy called [terminal](crate::controller::Action::terminal) |
-/// | `controller_runtime_reconcile_panics_total` | `controller` | those that panicked |
-/// | `controller_runtime_reconcile_timeouts_total` | `controller` | those that [took too long](crate::controller::Config::reconcile_timeout) |
-/// | `controller_runtime_reconcile_time_seconds` | `controller` | how long runs took |
-/// | `controller_runtime_max_concurrent_reconciles` | `controller` | how many objects are reconciled at once at most |
-/// | `controller_runtime_active_workers` | `controller` | how many are |
-/// | `workqueue_depth` | `name`, `controller`, `priority` | keys that are ready, or will be once their worker is done; with more than 25 priorities, all under `exceeded_cardinality_limit` |
-/// | `workqueue_adds_total` | `name`, `controller` | keys that became ready, or dirty while with a worker |
-/// | `workqueue_retries_total` | `name`, `controller` | keys that came back after a delay: a failure's, or what a success asked for |
-/// | `workqueue_queue_duration_seconds` | `name`, `controller` | how long keys were ready before they were handed out |
-/// | `workqueue_work_duration_seconds` | `name`, `controller` | how long workers had keys |
-/// | `workqueue_unfinished_work_seconds` | `name`, `controller` | how long all keys with a worker have been with it, added up |
-/// | `workqueue_longest_running_processor_seconds` | `name`, `controller` | the longest of these |
-/// | `leader_election_master_status` | `name` | 1 where this process holds the lease: see [`leader`](Self::leader) |
+/// | `controller_runtime_reconcile_total` | `controller`, `result` | completed runs by result: `success`, `error`, `requeue` (with backoff) or `requeue_after`. A panic and a timeout are errors. |
+/// | `controller_runtime_reconcile_errors_total` | `controller` | failed runs |
+/// | `controller_runtime_terminal_reconcile_errors_total` | `controller` | failed runs for which the error policy returned [`terminal`](crate::controller::Action::terminal) |
+/// | `controller_runtime_reconcile_panics_total` | `controller` | runs that panicked |
+/// | `controller_runtime_reconcile_timeouts_total` | `controller` | runs that exceeded the [time limit](crate::controller::Config::reconcile_timeout) |
+/// | `controller_runtime_reconcile_time_seconds` | `controller` | durations of runs |
+/// | `controller_runtime_max_concurrent_reconciles` | `controller` | the limit of concurrent runs |
+/// | `controller_runtime_active_workers` | `controller` | runs in flight |
+/// | `workqueue_depth` | `name`, `controller`, `priority` | keys that are ready or dirty. With more than 25 priorities, all are counted under `exceeded_cardinality_limit`. |
+/// | `workqueue_adds_total` | `name`, `controller` | keys that became ready, or dirty while in flight |
+/// | `workqueue_retries_total` | `name`, `controller` | keys that came back after a delay: the backoff of a failure, or the delay that a success asked for |
+/// | `workqueue_queue_duration_seconds` | `name`, `controller` | time from ready to delivery |
+/// | `workqueue_work_duration_seconds` | `name`, `controller` | time from delivery to completion |
+/// | `workqueue_unfinished_work_seconds` | `name`, `controller` | the sum of the times since delivery of all keys in flight |
+/// | `workqueue_longest_running_processor_seconds` | `name`, `controller` | the longest of these times |
+/// | `leader_election_master_status` | `name` | 1 if this process holds the lease, otherwise 0: see [`leader`](Self::leader) |
 ///
-/// A scrape reads counters: it takes no longer when there are more keys.
+/// A scrape reads counters. Its cost does not depend on the number of keys.
 #[derive(Clone)]
 pub struct Metrics(Arc<Shown>);
 
 impl Metrics {
-    /// Puts one collector into `registry`. Once for each registry: of two, both would write the
-    /// heads of all families.
+    /// Registers one collector in `registry`.
+    ///
+    /// Call it once for each registry: two collectors would both write the headers of all families.
     pub fn register(registry: &mut Registry) -> Self {
         let shown = Arc::new(Shown::default());
         registry.register_collector(Box::new(Arc::clone(&shown)));
         Self(shown)
     }
 
-    /// The gauge `leader_election_master_status` of the lease called `lease`: 0 until it is
-    /// [set](MasterStatus::set). It stays.
+    /// Returns the gauge `leader_election_master_status` of the lease named `lease`.
+    ///
+    /// Its value is 0 until it is [set](MasterStatus::set). The gauge remains in the registry
+    /// permanently.
     pub fn leader(&self, lease: &str) -> MasterStatus {
         lock(&self.0.leaders).entry(lease.to_owned()).or_default();
         MasterStatus { shown: Arc::clone(&self.0), lease: lease.to_owned() }
@@ -91,7 +94,7 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// Whether this process holds a lease.
+/// A gauge that shows whether this process holds a lease.
 #[derive(Clone)]
 pub struct MasterStatus {
     shown: Arc<Shown>,
@@ -99,7 +102,7 @@ pub struct MasterStatus {
 }
 
 impl MasterStatus {
-    /// Whether it does from now on.
+    /// Sets the gauge: 1 if `leads` is true, otherwise 0.
     pub fn set(&self, leads: bool) {
         lock(&self.shown.leaders).insert(self.lease.clone(), leads);
     }
@@ -111,23 +114,23 @@ impl fmt::Debug for MasterStatus {
     }
 }
 
-/// What is shown of a controller, for as long as it runs.
+/// The metrics of a controller, which exist as long as it runs.
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) workers: usize,
     pub(crate) meters: Arc<Meters>,
-    pub(crate) queue: Queue<ObjectKey>,
+    pub(crate) queue: ObjectQueue,
     priorities: Mutex<Priorities>,
 }
 
-/// The priorities that were seen: their series stay.
+/// The priorities that were seen. Their series remain.
 #[derive(Default)]
 struct Priorities {
     seen: BTreeSet<i32>,
     exceeded: bool,
 }
 
-/// controller-runtime's bound.
+/// controller-runtime's limit.
 const MOST_PRIORITIES: usize = 25;
 
 impl Series {
@@ -135,14 +138,14 @@ impl Series {
         name: String,
         workers: usize,
         meters: Arc<Meters>,
-        queue: Queue<ObjectKey>,
+        queue: ObjectQueue,
     ) -> Arc<Self> {
         Arc::new(Self { name, workers, meters, queue, priorities: Mutex::default() })
     }
 
-    /// The depth for each value of the label `priority`.
+    /// Returns the depth for each value of the label `priority`.
     fn depths(&self) -> Vec<(String, usize)> {
-        // One more than there may be shows that there are too many.
+        // One more than the limit, to detect that it is exceeded.
         let depths: BTreeMap<_, _> = self.queue.depths(MOST_PRIORITIES + 1).into_iter().collect();
         let mut priorities = lock(&self.priorities);
         priorities.seen.extend(depths.keys());
@@ -151,14 +154,14 @@ impl Series {
             priorities.seen.clear();
             return vec![("exceeded_cardinality_limit".to_owned(), self.queue.depth())];
         }
-        // What every change has is there from the beginning.
+        // Priority 0, which every change has, is present from the start.
         priorities.seen.insert(0);
         let depth = |priority: &i32| depths.get(priority).copied().unwrap_or(0);
         priorities.seen.iter().map(|priority| (priority.to_string(), depth(priority))).collect()
     }
 }
 
-/// The collector.
+/// The collector in the registry.
 #[derive(Default)]
 struct Shown {
     controllers: Mutex<BTreeMap<String, Weak<Series>>>,

@@ -1,11 +1,13 @@
-//! What the events of a watch mean for the keys that are to be reconciled.
+//! The changes of objects that a watch has seen, also while it was disconnected.
 //!
-//! kube's trigger streams pass objects on one by one, so that whatever was deleted while a watch
-//! was cut off is never heard of. A [`Watch`] reads the raw [`Event`]s instead and remembers of each
-//! object what it needs to tell, when a list comes, what is new, what has changed, what is as it was
-//! and what is gone; and whom each of them concerns, so that the owner of something hears of its end.
+//! kube's trigger streams pass on single objects, so a deletion while a watch was disconnected is
+//! never reported. A [`Watch`] reads the raw [`Event`]s instead, and remembers the state of each
+//! object. When a new list arrives, it reports which objects are new, changed, unchanged or
+//! deleted. It also remembers which other objects each object concerns, so that an owner is
+//! notified when an owned object is deleted.
 //!
-//! It is a plain structure: events in, [`Change`]s out. It reads no clock, and waits for nothing.
+//! A watch has no I/O: it takes events, and returns [`Change`]s. It reads no clock, and never
+//! waits.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,22 +23,24 @@ use crate::ObjectKey;
 mod tests;
 
 /// The priority of objects that can wait: those in the first list, those that a later list shows
-/// unchanged, and those that are reconciled in bulk. controller-runtime's number.
+/// unchanged, and those that are reconciled in bulk.
+///
+/// The value is controller-runtime's.
 pub const LOW_PRIORITY: i32 = -100;
 
-/// An object as it was seen.
+/// The state of an object when it was seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Sight {
+pub struct Observation {
     key: ObjectKey,
     seen: Seen,
 }
 
-/// What is remembered of an object, of which there may be many: of what is only compared, a hash, as
-/// kube's predicates do.
+/// The remembered state of one of possibly many objects. Parts that are only compared are stored as
+/// hashes, as in kube's predicates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Seen {
     uid: u64,
-    /// `None` for an object without one. Nothing then shows that it has not changed.
+    /// `None` for an object without a resource version. Such an object never counts as unchanged.
     resource_version: Option<NonZeroU64>,
     generation: u64,
     property: Option<NonZeroU64>,
@@ -44,8 +48,8 @@ struct Seen {
     targets: Box<[ObjectKey]>,
 }
 
-impl Sight {
-    /// Of an object with this metadata, which concerns nobody but itself.
+impl Observation {
+    /// Creates the observation of an object with this metadata, which concerns only itself.
     #[must_use]
     pub fn of(meta: &ObjectMeta) -> Self {
         Self {
@@ -60,7 +64,7 @@ impl Sight {
         }
     }
 
-    /// Whom the object concerns: its owners, or what it is mapped to.
+    /// Adds the objects that this object concerns: its owners, or the objects that it is mapped to.
     #[must_use]
     pub fn concerning(mut self, targets: impl IntoIterator<Item = ObjectKey>) -> Self {
         let mut targets: Vec<_> = self.seen.targets.into_iter().chain(targets).collect();
@@ -70,8 +74,10 @@ impl Sight {
         self
     }
 
-    /// What a [predicate](kube::runtime::Predicate) makes of the object: an object that changes, but
-    /// neither in this nor in whom it concerns, is no [`Change`]. With `None` every one is.
+    /// Sets the result of a [predicate](kube::runtime::Predicate) for the object.
+    ///
+    /// If an object changes, but neither this result nor the objects that it concerns change, there
+    /// is no [`Change`]. With `None`, every change counts.
     #[must_use]
     pub fn property(mut self, property: Option<u64>) -> Self {
         self.seen.property = property.as_ref().map(nonzero_hash);
@@ -80,21 +86,21 @@ impl Sight {
 }
 
 impl Seen {
-    /// What has become of the object, if that is anybody's business.
-    fn since(&self, before: &Self) -> Option<What> {
+    /// Returns the kind of change since `before`, or `None` if the change does not count.
+    fn since(&self, before: &Self) -> Option<ChangeKind> {
         let concerns_the_same = self.targets == before.targets;
         let is_same_version =
             self.resource_version.is_some() && self.resource_version == before.resource_version;
         if self.uid != before.uid {
-            Some(What::Created)
+            Some(ChangeKind::Created)
         } else if self.property.is_some() && self.property == before.property && concerns_the_same {
             None
         } else if self.generation != before.generation {
-            Some(What::NewGeneration)
+            Some(ChangeKind::NewGeneration)
         } else if is_same_version && concerns_the_same {
-            Some(What::Unchanged)
+            Some(ChangeKind::Unchanged)
         } else {
-            Some(What::Updated)
+            Some(ChangeKind::Updated)
         }
     }
 }
@@ -105,32 +111,33 @@ pub(crate) fn hash(of: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// A hash that leaves room for `None` in the same eight bytes.
+/// Returns a hash that is not zero, so that an `Option` of it takes eight bytes.
 fn nonzero_hash(of: &impl Hash) -> NonZeroU64 {
     NonZeroU64::new(hash(of)).unwrap_or(NonZeroU64::MIN)
 }
 
-/// What has become of an object.
+/// The kind of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum What {
-    /// It is in the first list.
+pub enum ChangeKind {
+    /// The object is in the first list.
     Listed,
-    /// It was seen again, as in a list after `410 Gone`, with the uid and the resource version that
-    /// it had, and concerns the same objects.
+    /// The object was seen again, as in a list after `410 Gone`. It has the same uid and the same
+    /// resource version, and concerns the same objects.
     Unchanged,
-    /// It has changed, or concerns other objects, but has the same generation, if it has one. An
-    /// object without a resource version is never [`Unchanged`](Self::Unchanged), but `Updated`.
+    /// The object has changed, or concerns other objects. Its generation, if it has one, is the
+    /// same. An object without a resource version is never [`Unchanged`](Self::Unchanged), but
+    /// `Updated`.
     Updated,
-    /// It has a new generation: somebody wants something else of it.
+    /// The object has a new generation: its desired state has changed.
     NewGeneration,
-    /// It is new, or another one (by its uid) under the name of one that is gone.
+    /// The object is new, or another object (by its uid) replaces a deleted one of the same name.
     Created,
-    /// It is gone.
+    /// The object was deleted.
     Deleted,
 }
 
-impl What {
-    /// The priority that such a change has: 0, or [`LOW_PRIORITY`].
+impl ChangeKind {
+    /// Returns the priority of such a change: 0, or [`LOW_PRIORITY`].
     #[must_use]
     pub const fn priority(self) -> i32 {
         match self {
@@ -140,33 +147,33 @@ impl What {
     }
 }
 
-/// Something that has become of an object.
+/// A change of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
     /// The object.
     pub key: ObjectKey,
-    /// Whom it concerns, or did before: each once, in order.
+    /// The objects that it concerns, or concerned before. Each occurs once, in order.
     pub targets: Vec<ObjectKey>,
-    /// What has become of it.
-    pub what: What,
+    /// The kind of the change.
+    pub kind: ChangeKind,
 }
 
 impl Change {
-    fn new(what: What, key: &ObjectKey, now: Option<&Seen>, before: Option<&Seen>) -> Self {
+    fn new(kind: ChangeKind, key: &ObjectKey, now: Option<&Seen>, before: Option<&Seen>) -> Self {
         let seen = now.into_iter().chain(before);
         let mut targets: Vec<_> = seen.flat_map(|seen| seen.targets.iter()).cloned().collect();
         targets.sort_unstable();
         targets.dedup();
-        Self { key: key.clone(), targets, what }
+        Self { key: key.clone(), targets, kind }
     }
 }
 
-/// What one watch has seen.
+/// The objects that one watch has seen, and their changes.
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::ConfigMap;
 /// use kube::runtime::watcher::Event;
-/// use requeue_kube::watch::{Sight, Watch, What};
+/// use requeue_kube::watch::{Observation, Watch, ChangeKind};
 ///
 /// let map = |name: &str| {
 ///     let mut map = ConfigMap::default();
@@ -174,63 +181,69 @@ impl Change {
 ///     map
 /// };
 /// let mut watch = Watch::new();
-/// let mut events = |event| watch.event(event, |map: ConfigMap| Sight::of(&map.metadata));
+/// let mut events = |event| watch.event(event, |map: ConfigMap| Observation::of(&map.metadata));
 ///
 /// assert!(events(Event::Init).is_empty());
 /// assert!(events(Event::InitApply(map("a"))).is_empty());
-/// assert_eq!(events(Event::InitDone)[0].what, What::Listed);
+/// assert_eq!(events(Event::InitDone)[0].kind, ChangeKind::Listed);
 ///
-/// // The watch is cut off; when it lists again, `a` is gone.
+/// // The watch is disconnected. When it lists again, `a` is gone.
 /// events(Event::Init);
 /// let changes = events(Event::InitDone);
-/// assert_eq!((changes[0].key.name(), changes[0].what), ("a", What::Deleted));
+/// assert_eq!((changes[0].key.name(), changes[0].kind), ("a", ChangeKind::Deleted));
 /// ```
 #[derive(Clone, Default, Debug)]
 pub struct Watch {
-    /// Whether a list has been complete.
+    /// A list has been complete.
     listed: bool,
-    /// What there is.
+    /// The objects as they were last seen.
     seen: HashMap<ObjectKey, Seen>,
-    /// What there is by the list that is under way.
+    /// The objects of the list in progress.
     list: HashMap<ObjectKey, Seen>,
 }
 
 impl Watch {
-    /// A watch that has seen nothing.
+    /// Creates a watch that has seen nothing.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether the first list is complete.
+    /// Returns true if the first list is complete.
     #[must_use]
     pub const fn is_listed(&self) -> bool {
         self.listed
     }
 
-    /// How many objects there are.
+    /// Returns the number of objects.
     #[must_use]
     pub fn len(&self) -> usize {
         self.seen.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no objects.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.seen.is_empty()
     }
 
-    /// Takes an event, and says what has become of which objects. A list says so at its end, in the
-    /// order of the keys; one that is begun anew before has said nothing.
-    #[must_use = "whoever is concerned would not hear of it"]
-    pub fn event<O>(&mut self, event: Event<O>, sight: impl FnOnce(O) -> Sight) -> Vec<Change> {
+    /// Handles an event, and returns the changes of objects.
+    ///
+    /// The changes of a list are returned at its end: first the deleted objects, then the others,
+    /// each in the order of the keys. A list that starts again before its end has returned nothing.
+    #[must_use = "the changes name the objects that need a run"]
+    pub fn event<O>(
+        &mut self,
+        event: Event<O>,
+        sight: impl FnOnce(O) -> Observation,
+    ) -> Vec<Change> {
         let change = match event {
             Event::Init => {
                 self.list.clear();
                 None
             }
             Event::InitApply(object) => {
-                let Sight { key, seen } = sight(object);
+                let Observation { key, seen } = sight(object);
                 self.list.insert(key, seen);
                 None
             }
@@ -241,18 +254,19 @@ impl Watch {
         change.into_iter().collect()
     }
 
-    /// The list that is under way has an object of this key that can't be read: it counts as the object
-    /// that was seen before, if any, and not as gone.
+    /// Keeps the state of an object of the list in progress that cannot be decoded.
+    ///
+    /// It counts as the object that was seen before, if any, and not as deleted.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::ConfigMap;
     /// use kube::runtime::watcher::Event;
     /// use requeue_kube::ObjectKey;
-    /// use requeue_kube::watch::{Sight, Watch, What};
+    /// use requeue_kube::watch::{Observation, Watch, ChangeKind};
     ///
     /// let mut watch = Watch::new();
     /// let mut events = |watch: &mut Watch, event| {
-    ///     watch.event(event, |map: ConfigMap| Sight::of(&map.metadata))
+    ///     watch.event(event, |map: ConfigMap| Observation::of(&map.metadata))
     /// };
     /// let mut map = ConfigMap::default();
     /// map.metadata.name = Some("a".into());
@@ -261,7 +275,7 @@ impl Watch {
     /// events(&mut watch, Event::Init);
     /// watch.keep(&ObjectKey::new(None, "a"));
     /// let changes = events(&mut watch, Event::InitDone);
-    /// assert!(changes.iter().all(|change| change.what != What::Deleted));
+    /// assert!(changes.iter().all(|change| change.kind != ChangeKind::Deleted));
     /// ```
     pub fn keep(&mut self, key: &ObjectKey) {
         if let Some((key, seen)) = self.seen.get_key_value(key) {
@@ -269,45 +283,46 @@ impl Watch {
         }
     }
 
-    fn apply(&mut self, Sight { key, seen }: Sight) -> Option<Change> {
+    fn apply(&mut self, Observation { key, seen }: Observation) -> Option<Change> {
         match self.seen.entry(key) {
             Entry::Vacant(entry) => {
-                let change = Change::new(What::Created, entry.key(), Some(&seen), None);
+                let change = Change::new(ChangeKind::Created, entry.key(), Some(&seen), None);
                 entry.insert(seen);
                 Some(change)
             }
             Entry::Occupied(mut entry) => {
                 let before = entry.insert(seen);
                 let now = entry.get();
-                // The key that is kept: the same text is there once.
+                // The key that is kept: the same text is stored only once.
                 Some(Change::new(now.since(&before)?, entry.key(), Some(now), Some(&before)))
             }
         }
     }
 
-    fn delete(&mut self, Sight { key, seen }: &Sight) -> Change {
+    fn delete(&mut self, Observation { key, seen }: &Observation) -> Change {
         let before = self.seen.remove(key);
-        Change::new(What::Deleted, key, Some(seen), before.as_ref())
+        Change::new(ChangeKind::Deleted, key, Some(seen), before.as_ref())
     }
 
     fn end_list(&mut self) -> Vec<Change> {
         let before = std::mem::replace(&mut self.seen, std::mem::take(&mut self.list));
         let first = !std::mem::replace(&mut self.listed, true);
         let gone = before.iter().filter(|(key, _)| !self.seen.contains_key(*key));
-        let gone = gone.map(|(key, seen)| Change::new(What::Deleted, key, None, Some(seen)));
+        let gone = gone.map(|(key, seen)| Change::new(ChangeKind::Deleted, key, None, Some(seen)));
         let here = self.seen.iter().filter_map(|(key, seen)| {
             let before = before.get(key);
-            let what = match before {
-                None if first => Some(What::Listed),
-                None => Some(What::Created),
+            let kind = match before {
+                None if first => Some(ChangeKind::Listed),
+                None => Some(ChangeKind::Created),
                 Some(before) => seen.since(before),
             };
-            Some(Change::new(what?, key, Some(seen), before))
+            Some(Change::new(kind?, key, Some(seen), before))
         });
         let mut changes: Vec<_> = gone.chain(here).collect();
-        // What is gone first: it is a change for certain. The maps' order is another each time.
+        // Deletions come first: they are certain. The sort also removes the random order of the
+        // maps.
         changes.sort_unstable_by(|a, b| {
-            let here = |change: &Change| change.what != What::Deleted;
+            let here = |change: &Change| change.kind != ChangeKind::Deleted;
             here(a).cmp(&here(b)).then_with(|| a.key.cmp(&b.key))
         });
         changes

@@ -1,4 +1,5 @@
-//! The watch against a plain model of it, and against a cluster that changes while it is cut off.
+//! Compares the watch with a simple model, and with a cluster that changes while the watch is
+//! disconnected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +13,8 @@ fn key(name: &str) -> ObjectKey {
     ObjectKey::new(Some("ns"), name)
 }
 
-fn sight(name: &str, uid: u8, version: u32) -> Sight {
-    Sight::of(&meta(name, uid, version))
+fn sight(name: &str, uid: u8, version: u32) -> Observation {
+    Observation::of(&meta(name, uid, version))
 }
 
 fn meta(name: &str, uid: u8, version: u32) -> ObjectMeta {
@@ -26,23 +27,26 @@ fn meta(name: &str, uid: u8, version: u32) -> ObjectMeta {
     }
 }
 
-/// Feeds events that are sights themselves, and shows what became of which objects.
-fn feed(watch: &mut Watch, events: impl IntoIterator<Item = Event<Sight>>) -> Vec<(String, What)> {
+/// Passes events whose objects are observations. Returns the kind of change of each object.
+fn feed(
+    watch: &mut Watch,
+    events: impl IntoIterator<Item = Event<Observation>>,
+) -> Vec<(String, ChangeKind)> {
     let changes = events.into_iter().flat_map(|event| watch.event(event, |sight| sight));
-    changes.map(|change| (change.key.name().to_owned(), change.what)).collect()
+    changes.map(|change| (change.key.name().to_owned(), change.kind)).collect()
 }
 
-fn list(sights: impl IntoIterator<Item = Sight>) -> Vec<Event<Sight>> {
+fn list(sights: impl IntoIterator<Item = Observation>) -> Vec<Event<Observation>> {
     let sights = sights.into_iter().map(Event::InitApply);
     [Event::Init].into_iter().chain(sights).chain([Event::InitDone]).collect()
 }
 
-fn unversioned(name: &str) -> Sight {
-    Sight::of(&ObjectMeta { resource_version: None, ..meta(name, 1, 1) })
+fn unversioned(name: &str) -> Observation {
+    Observation::of(&ObjectMeta { resource_version: None, ..meta(name, 1, 1) })
 }
 
-fn became(changes: &[(&str, What)]) -> Vec<(String, What)> {
-    changes.iter().map(|&(name, what)| (name.to_owned(), what)).collect()
+fn became(changes: &[(&str, ChangeKind)]) -> Vec<(String, ChangeKind)> {
+    changes.iter().map(|&(name, kind)| (name.to_owned(), kind)).collect()
 }
 
 #[test]
@@ -50,8 +54,8 @@ fn the_first_list_is_of_low_priority() {
     let mut watch = Watch::new();
     assert!(!watch.is_listed());
     let changes = feed(&mut watch, list([sight("b", 1, 1), sight("a", 1, 2)]));
-    assert_eq!(changes, became(&[("a", What::Listed), ("b", What::Listed)]));
-    assert_eq!(What::Listed.priority(), LOW_PRIORITY);
+    assert_eq!(changes, became(&[("a", ChangeKind::Listed), ("b", ChangeKind::Listed)]));
+    assert_eq!(ChangeKind::Listed.priority(), LOW_PRIORITY);
     assert!(watch.is_listed());
 }
 
@@ -59,8 +63,8 @@ fn the_first_list_is_of_low_priority() {
 fn nothing_is_said_before_a_list_is_complete() {
     let mut watch = Watch::new();
     assert_eq!(feed(&mut watch, [Event::Init, Event::InitApply(sight("a", 1, 1))]), []);
-    // It breaks off, and is begun anew, without `a`.
-    assert_eq!(feed(&mut watch, list([sight("b", 1, 1)])), became(&[("b", What::Listed)]));
+    // The list is interrupted, and starts again without `a`.
+    assert_eq!(feed(&mut watch, list([sight("b", 1, 1)])), became(&[("b", ChangeKind::Listed)]));
 }
 
 #[test]
@@ -71,36 +75,37 @@ fn a_later_list_tells_what_is_gone_new_changed_and_as_it_was() {
     let second = [sight("another", 2, 9), sight("changed", 1, 2), sight("new", 3, 8)];
     let changes = feed(&mut watch, list(second.into_iter().chain([sight("same", 1, 1)])));
     let expected = [
-        ("gone", What::Deleted),
-        ("another", What::Created),
-        ("changed", What::Updated),
-        ("new", What::Created),
-        ("same", What::Unchanged),
+        ("gone", ChangeKind::Deleted),
+        ("another", ChangeKind::Created),
+        ("changed", ChangeKind::Updated),
+        ("new", ChangeKind::Created),
+        ("same", ChangeKind::Unchanged),
     ];
     assert_eq!(changes, became(&expected));
-    let low: Vec<_> = expected.iter().filter(|(_, what)| what.priority() < 0).collect();
-    assert_eq!(low, [&("same", What::Unchanged)]);
+    let low: Vec<_> = expected.iter().filter(|(_, kind)| kind.priority() < 0).collect();
+    assert_eq!(low, [&("same", ChangeKind::Unchanged)]);
 }
 
 #[test]
 fn an_object_is_unchanged_only_if_nothing_of_it_is_known_to_differ() {
     let cases = [
-        (sight("a", 1, 1), sight("a", 1, 1), What::Unchanged),
-        (sight("a", 1, 1), sight("a", 1, 2), What::Updated),
-        // Deleted and created again between two lists, perhaps by a restored etcd that counts again.
-        (sight("a", 1, 1), sight("a", 2, 1), What::Created),
-        (unversioned("a"), unversioned("a"), What::Updated),
-        (sight("a", 1, 1), unversioned("a"), What::Updated),
-        (sight("a", 1, 1), sight("a", 1, 1).concerning([key("x")]), What::Updated),
-        (sight("a", 1, 1).concerning([key("x")]), sight("a", 1, 1), What::Updated),
+        (sight("a", 1, 1), sight("a", 1, 1), ChangeKind::Unchanged),
+        (sight("a", 1, 1), sight("a", 1, 2), ChangeKind::Updated),
+        // Deleted and created again between two lists, perhaps by a restored etcd that counts
+        // again.
+        (sight("a", 1, 1), sight("a", 2, 1), ChangeKind::Created),
+        (unversioned("a"), unversioned("a"), ChangeKind::Updated),
+        (sight("a", 1, 1), unversioned("a"), ChangeKind::Updated),
+        (sight("a", 1, 1), sight("a", 1, 1).concerning([key("x")]), ChangeKind::Updated),
+        (sight("a", 1, 1).concerning([key("x")]), sight("a", 1, 1), ChangeKind::Updated),
         // A mapper may return the same keys in another order, and more than once.
         (
             sight("a", 1, 1).concerning(["x", "y"].map(key)),
             sight("a", 1, 1).concerning(["y", "x", "y"].map(key)),
-            What::Unchanged,
+            ChangeKind::Unchanged,
         ),
     ];
-    for (before, after, what) in cases {
+    for (before, after, kind) in cases {
         for relists in [false, true] {
             let mut watch = Watch::new();
             feed(&mut watch, list([before.clone()]));
@@ -108,7 +113,7 @@ fn an_object_is_unchanged_only_if_nothing_of_it_is_known_to_differ() {
                 false => vec![Event::Apply(after.clone())],
                 true => list([after.clone()]),
             };
-            assert_eq!(feed(&mut watch, again), became(&[("a", what)]), "{before:?}, {after:?}");
+            assert_eq!(feed(&mut watch, again), became(&[("a", kind)]), "{before:?}, {after:?}");
         }
     }
 }
@@ -118,10 +123,13 @@ fn the_owners_of_what_went_unseen_hear_of_it() {
     let mut watch = Watch::new();
     let owned = sight("a", 1, 1).concerning([key("y"), key("x")]);
     feed(&mut watch, list([owned]));
-    let mut changes = watch.event(Event::Init, |sight: Sight| sight);
-    changes.extend(watch.event(Event::InitDone, |sight: Sight| sight));
+    let mut changes = watch.event(Event::Init, |sight: Observation| sight);
+    changes.extend(watch.event(Event::InitDone, |sight: Observation| sight));
     assert_eq!(changes.len(), 1);
-    assert_eq!((changes[0].what, &changes[0].targets), (What::Deleted, &vec![key("x"), key("y")]));
+    assert_eq!(
+        (changes[0].kind, &changes[0].targets),
+        (ChangeKind::Deleted, &vec![key("x"), key("y")])
+    );
 }
 
 #[test]
@@ -136,12 +144,12 @@ fn who_is_no_longer_concerned_hears_of_it() {
 #[test]
 fn a_new_generation_is_told_from_other_changes() {
     let at = |version, generation| {
-        Sight::of(&ObjectMeta { generation: Some(generation), ..meta("a", 1, version) })
+        Observation::of(&ObjectMeta { generation: Some(generation), ..meta("a", 1, version) })
     };
     let mut watch = Watch::new();
     feed(&mut watch, list([at(1, 1)]));
     let changes = feed(&mut watch, [Event::Apply(at(2, 1)), Event::Apply(at(3, 2))]);
-    assert_eq!(changes, became(&[("a", What::Updated), ("a", What::NewGeneration)]));
+    assert_eq!(changes, became(&[("a", ChangeKind::Updated), ("a", ChangeKind::NewGeneration)]));
 }
 
 #[test]
@@ -152,20 +160,22 @@ fn a_change_of_something_else_is_none() {
     assert_eq!(feed(&mut watch, [Event::Apply(at(2, Some(7)))]), []);
     assert_eq!(feed(&mut watch, list([at(3, Some(7))])), []);
     let changes = feed(&mut watch, [Event::Apply(at(4, Some(8))), Event::Apply(at(5, None))]);
-    assert_eq!(changes, became(&[("a", What::Updated), ("a", What::Updated)]));
-    // Whatever numbers they are.
+    assert_eq!(changes, became(&[("a", ChangeKind::Updated), ("a", ChangeKind::Updated)]));
+    // Any change of the number counts.
     let changes = feed(&mut watch, [Event::Apply(at(5, Some(0))), Event::Apply(at(5, Some(1)))]);
-    assert_eq!(changes, became(&[("a", What::Unchanged), ("a", What::Unchanged)]));
+    assert_eq!(changes, became(&[("a", ChangeKind::Unchanged), ("a", ChangeKind::Unchanged)]));
     feed(&mut watch, [Event::Apply(at(5, Some(8)))]);
-    // It concerns another object now, which is a change even where the predicate sees none.
+    // It concerns another object now, which is a change even if the result of the predicate is the
+    // same.
     let moved = at(6, Some(8)).concerning([key("owner")]);
     feed(&mut watch, [Event::Apply(at(6, Some(8)))]);
-    assert_eq!(feed(&mut watch, [Event::Apply(moved)]), became(&[("a", What::Updated)]));
-    // Another object under its name is a change, whatever it looks like; and so is the end of it.
+    assert_eq!(feed(&mut watch, [Event::Apply(moved)]), became(&[("a", ChangeKind::Updated)]));
+    // Another object under the same name is a change, and so is its deletion. The predicate does
+    // not matter.
     feed(&mut watch, [Event::Apply(at(6, Some(8)))]);
     let another = sight("a", 2, 7).property(Some(8));
     let changes = feed(&mut watch, [Event::Apply(another.clone()), Event::Delete(another)]);
-    assert_eq!(changes, became(&[("a", What::Created), ("a", What::Deleted)]));
+    assert_eq!(changes, became(&[("a", ChangeKind::Created), ("a", ChangeKind::Deleted)]));
 }
 
 #[test]
@@ -173,20 +183,20 @@ fn the_metadata_of_an_object_is_what_is_remembered() {
     let mut object = ConfigMap::default();
     object.metadata.name = Some("a".into());
     object.metadata.generation = Some(3);
-    let sight = Sight::of(&object.metadata);
+    let sight = Observation::of(&object.metadata);
     assert_eq!((sight.key, sight.seen.generation), (ObjectKey::new(None, "a"), hash(&Some(3_i64))));
 }
 
-/// Everything that was said of each object, looked through from its beginning every time.
+/// The model: all observations of each object, searched from the beginning each time.
 #[derive(Default)]
 struct Model {
-    seen: Vec<Sight>,
-    list: Vec<Sight>,
+    seen: Vec<Observation>,
+    list: Vec<Observation>,
     listed: bool,
 }
 
 impl Model {
-    fn event(&mut self, event: Event<Sight>) -> Vec<Change> {
+    fn event(&mut self, event: Event<Observation>) -> Vec<Change> {
         let mut changes = Vec::new();
         match event {
             Event::Init => self.list.clear(),
@@ -201,7 +211,8 @@ impl Model {
             }
             Event::InitDone => {
                 let now = |key: &ObjectKey| self.list.iter().rev().find(|sight| sight.key == *key);
-                let keys = |of: &[Sight]| of.iter().map(|s| s.key.clone()).collect::<BTreeSet<_>>();
+                let keys =
+                    |of: &[Observation]| of.iter().map(|s| s.key.clone()).collect::<BTreeSet<_>>();
                 for key in keys(&self.seen).difference(&keys(&self.list)) {
                     self.gone(&mut changes, key, None);
                 }
@@ -215,16 +226,16 @@ impl Model {
         changes
     }
 
-    fn last(&self, key: &ObjectKey) -> Option<&Sight> {
+    fn last(&self, key: &ObjectKey) -> Option<&Observation> {
         self.seen.iter().rev().find(|sight| sight.key == *key)
     }
 
-    fn change(&self, changes: &mut Vec<Change>, now: Option<&Sight>, first: bool) {
+    fn change(&self, changes: &mut Vec<Change>, now: Option<&Observation>, first: bool) {
         let Some(now) = now else { return };
         let before = self.last(&now.key);
-        let what = match before {
-            None => [What::Created, What::Listed][usize::from(first)],
-            Some(before) if before.seen.uid != now.seen.uid => What::Created,
+        let kind = match before {
+            None => [ChangeKind::Created, ChangeKind::Listed][usize::from(first)],
+            Some(before) if before.seen.uid != now.seen.uid => ChangeKind::Created,
             Some(before)
                 if now.seen.property.is_some()
                     && before.seen.property == now.seen.property
@@ -232,36 +243,38 @@ impl Model {
             {
                 return;
             }
-            Some(before) if before.seen.generation != now.seen.generation => What::NewGeneration,
+            Some(before) if before.seen.generation != now.seen.generation => {
+                ChangeKind::NewGeneration
+            }
             Some(before)
                 if now.seen.resource_version.is_some()
                     && before.seen.resource_version == now.seen.resource_version
                     && before.seen.targets == now.seen.targets =>
             {
-                What::Unchanged
+                ChangeKind::Unchanged
             }
-            Some(_) => What::Updated,
+            Some(_) => ChangeKind::Updated,
         };
-        self.push(changes, what, &now.key, before.into_iter().chain([now]));
+        self.push(changes, kind, &now.key, before.into_iter().chain([now]));
     }
 
-    fn gone(&self, changes: &mut Vec<Change>, key: &ObjectKey, last: Option<&Sight>) {
-        self.push(changes, What::Deleted, key, self.last(key).into_iter().chain(last));
+    fn gone(&self, changes: &mut Vec<Change>, key: &ObjectKey, last: Option<&Observation>) {
+        self.push(changes, ChangeKind::Deleted, key, self.last(key).into_iter().chain(last));
     }
 
     fn push<'a>(
         &self,
         changes: &mut Vec<Change>,
-        what: What,
+        kind: ChangeKind,
         key: &ObjectKey,
-        sights: impl Iterator<Item = &'a Sight>,
+        sights: impl Iterator<Item = &'a Observation>,
     ) {
         let targets: BTreeSet<_> = sights.flat_map(|sight| sight.seen.targets.clone()).collect();
-        changes.push(Change { key: key.clone(), targets: targets.into_iter().collect(), what });
+        changes.push(Change { key: key.clone(), targets: targets.into_iter().collect(), kind });
     }
 }
 
-fn any_sight() -> impl Strategy<Value = Sight> {
+fn any_sight() -> impl Strategy<Value = Observation> {
     let targets = prop::collection::vec(0..3u8, 0..3);
     let version = prop::option::weighted(0.9, 0..3u32);
     (0..4u8, 0..2u8, version, prop::option::of(0..2i64), prop::option::of(0..2u64), targets)
@@ -270,11 +283,11 @@ fn any_sight() -> impl Strategy<Value = Sight> {
             let meta = meta(&name.to_string(), uid, 0);
             let meta = ObjectMeta { generation, resource_version, ..meta };
             let targets = targets.iter().map(|target| key(&target.to_string()));
-            Sight::of(&meta).property(property).concerning(targets)
+            Observation::of(&meta).property(property).concerning(targets)
         })
 }
 
-fn any_event() -> impl Strategy<Value = Event<Sight>> {
+fn any_event() -> impl Strategy<Value = Event<Observation>> {
     prop_oneof![
         1 => Just(Event::Init),
         3 => any_sight().prop_map(Event::InitApply),
@@ -284,15 +297,15 @@ fn any_event() -> impl Strategy<Value = Event<Sight>> {
     ]
 }
 
-/// What happens in a cluster, and to the watch of it.
+/// A step of a cluster, or of the watch of it.
 #[derive(Clone, Debug)]
 enum Step {
     /// An object is created or changed, and concerns these.
     Put(u8, Vec<u8>),
     Remove(u8),
-    /// The watch is cut off, and hears of nothing.
+    /// The watch is disconnected, and receives no events.
     Cut,
-    /// It lists anew; after this many objects the list breaks off, if they are so many.
+    /// It lists again. The list is interrupted after this number of objects, if it has more.
     List(usize),
 }
 
@@ -319,14 +332,14 @@ proptest! {
         }
     }
 
-    /// Each target knows the versions of the objects that concern it as of when it last heard of a
-    /// change. Whenever the watch is up to date, what each knows is how it is.
+    /// Each target remembers the versions of the objects that concern it, as of its last
+    /// notification. Whenever the watch is up to date, these are the current versions.
     #[test]
     fn whoever_is_concerned_hears_of_it_whatever_was_missed(
         steps in prop::collection::vec(any_step(), 0..60)
     ) {
-        let mut cluster = BTreeMap::<u8, Sight>::new();
-        let mut known = BTreeMap::<ObjectKey, Vec<Sight>>::new();
+        let mut cluster = BTreeMap::<u8, Observation>::new();
+        let mut known = BTreeMap::<ObjectKey, Vec<Observation>>::new();
         let mut watch = Watch::new();
         let (mut version, mut connected) = (0, false);
         for step in steps {
@@ -366,13 +379,13 @@ proptest! {
     }
 }
 
-fn concerning(cluster: &BTreeMap<u8, Sight>, target: &ObjectKey) -> Vec<Sight> {
+fn concerning(cluster: &BTreeMap<u8, Observation>, target: &ObjectKey) -> Vec<Observation> {
     cluster.values().filter(|sight| sight.seen.targets.contains(target)).cloned().collect()
 }
 
 fn hear(
-    known: &mut BTreeMap<ObjectKey, Vec<Sight>>,
-    cluster: &BTreeMap<u8, Sight>,
+    known: &mut BTreeMap<ObjectKey, Vec<Observation>>,
+    cluster: &BTreeMap<u8, Observation>,
     changes: Vec<Change>,
 ) {
     for target in changes.into_iter().flat_map(|change| change.targets) {

@@ -1,4 +1,4 @@
-//! What has failed, and when it is tried again.
+//! The backoff of failed objects.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use super::common::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// In whole seconds, as timers have a resolution of a millisecond.
+/// Whole seconds, because timers have a resolution of a millisecond.
 fn seconds(times: &[Duration]) -> Vec<u64> {
     times.iter().map(Duration::as_secs).collect()
 }
@@ -29,7 +29,7 @@ async fn failures_are_spaced_by_their_own_backoff_whatever_events_arrive() {
     };
     let _reading = Reading::of(controller.run(reconcile, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("bad", 0), map("good", 0)]);
-    // As from a reconciler that patches its own status: ten events a second.
+    // As from a reconciler that patches its own status: ten events per second.
     for version in 1..310 {
         feed.apply(&map("bad", version));
         feed.apply(&map("good", version));
@@ -37,7 +37,7 @@ async fn failures_are_spaced_by_their_own_backoff_whatever_events_arrive() {
     }
     // client-go's delays: 1, 2, 4, 8, 16.
     assert_eq!(seconds(&log.times("bad")), [0, 1, 3, 7, 15]);
-    // And the others are not slowed. The first change comes with the list.
+    // The other objects are not delayed. Their first change is in the list.
     assert_eq!(log.times("good").len(), 309);
 }
 
@@ -142,7 +142,7 @@ async fn after_its_last_retry_an_object_waits_for_a_change() {
     tokio::time::sleep(SECOND * 100).await;
     feed.apply(&map("a", 2));
     tokio::time::sleep(SECOND * 1000).await;
-    // Two retries again, and the delays go on from where they were.
+    // There are two retries again, and the backoff continues where it was.
     assert_eq!(seconds(&log.times("a")), [0, 1, 3, 100, 108, 124]);
 }
 
@@ -175,7 +175,7 @@ async fn a_requeue_comes_after_its_time_or_with_a_change() {
     tokio::time::sleep(SECOND * 5000).await;
     feed.apply(&map("a", 2));
     tokio::time::sleep(SECOND * 3000).await;
-    // The change at 5000 s takes the place of the run at 7200 s.
+    // The change at 5000 s replaces the run at 7200 s.
     assert_eq!(seconds(&log.times("a")), [0, 3600, 5000]);
 }
 

@@ -1,4 +1,4 @@
-//! The user's closures are called side by side, never under a lock that other objects need.
+//! The user's closures are called concurrently, never under a lock that other objects need.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -12,7 +12,8 @@ use requeue_kube::{ObjectKey, policy};
 
 use super::common::*;
 
-/// Two calls that have to be under way at the same time: the first blocks until the second comes.
+/// Two calls that must be in progress at the same time: the first one blocks until the second one
+/// begins.
 #[derive(Default)]
 struct Meeting {
     arrived: Mutex<usize>,
@@ -21,9 +22,10 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// Gives up after a minute, so that a lock around the calls fails the test and does not hang it.
+    /// Gives up after a minute, so that a lock around the calls fails the test instead of blocking
+    /// it.
     fn meet(&self) {
-        // Other tasks of this thread go on elsewhere.
+        // Other tasks of this thread continue on another thread.
         tokio::task::block_in_place(|| {
             let mut arrived = self.arrived.lock().unwrap();
             *arrived += 1;
@@ -46,7 +48,7 @@ impl Meeting {
         while *self.arrived.lock().unwrap() < 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert!(!self.missed.load(Ordering::SeqCst), "one call kept the other waiting");
+        assert!(!self.missed.load(Ordering::SeqCst), "one call blocked the other");
     }
 }
 
@@ -101,7 +103,7 @@ async fn a_predicate_or_mapper_that_blocks_keeps_no_other_watch_waiting() {
     meeting.is_over().await;
 }
 
-/// Meets in the delay of the first failure.
+/// A limiter whose `delay` waits for another call.
 struct Slow(Arc<Meeting>);
 
 impl RateLimiter<ObjectKey> for Slow {

@@ -1,4 +1,4 @@
-//! Watches that are fed by hand, and a reconciler that writes down what it is called for.
+//! Watches with events from the test, and reconcilers that record their calls.
 
 use std::fmt;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use requeue_kube::controller::{Action, Config, Error};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// The other end of a watch.
+/// Sends events to a watch.
 #[derive(Clone)]
 pub(crate) struct Feed<O>(mpsc::UnboundedSender<watcher::Result<Event<O>>>);
 
@@ -34,7 +34,7 @@ impl<O: Clone> Feed<O> {
     }
 
     pub(crate) fn send(&self, event: Event<O>) {
-        // A controller that has ended is fed in vain.
+        // Fails if the controller has ended, which is fine.
         _ = self.0.send(Ok(event));
     }
 
@@ -59,7 +59,7 @@ impl<O: Clone> Feed<O> {
     }
 }
 
-/// A controller on a watch that is fed, under a name of its own.
+/// A controller with a unique name, and the feed of its watch.
 pub(crate) fn controller<K>() -> (Feed<K>, Controller<K>)
 where
     K: Resource<DynamicType = ()>
@@ -78,7 +78,7 @@ where
     (feed, controller.name(name))
 }
 
-/// An object of namespace `ns`, with uid and generation 1.
+/// An object in namespace `ns`, with uid and generation 1.
 pub(crate) fn map(name: &str, version: u32) -> ConfigMap {
     in_namespace("ns", name, version)
 }
@@ -100,7 +100,7 @@ pub(crate) fn generation(mut object: ConfigMap, generation: i64) -> ConfigMap {
     object
 }
 
-/// `object`, owned by one of kind `K`.
+/// Returns `object` with an owner of kind `K`.
 pub(crate) fn owned_by<K: Resource<DynamicType = ()>, O: Resource>(mut object: O, name: &str) -> O {
     object.meta_mut().owner_references.get_or_insert_default().push(OwnerReference {
         api_version: K::api_version(&()).into_owned(),
@@ -112,7 +112,7 @@ pub(crate) fn owned_by<K: Resource<DynamicType = ()>, O: Resource>(mut object: O
     object
 }
 
-/// What has failed on purpose.
+/// The error of reconcilers that fail on purpose.
 #[derive(Debug)]
 pub(crate) struct OnPurpose;
 
@@ -124,7 +124,7 @@ impl fmt::Display for OnPurpose {
 
 impl std::error::Error for OnPurpose {}
 
-/// Which objects were reconciled, and when.
+/// The names of the reconciled objects, with their times.
 #[derive(Clone)]
 pub(crate) struct Log(Arc<Mutex<Vec<(String, Duration)>>>, Instant);
 
@@ -150,7 +150,7 @@ impl Log {
         self.0.lock().unwrap().clear();
     }
 
-    /// Waits until so many runs were noted.
+    /// Waits until this number of runs is recorded.
     pub(crate) async fn reaches(&self, count: usize) {
         while self.0.lock().unwrap().len() < count {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -161,7 +161,7 @@ impl Log {
 type Items<K, E> =
     Pin<Box<dyn Stream<Item = Result<(ObjectRef<K>, Action), Error<E, watcher::Error>>> + Send>>;
 
-/// A stream that is read by a task, until this is dropped.
+/// The items of a stream. A task reads the stream until this is dropped.
 pub(crate) struct Reading(tokio::task::JoinHandle<()>, Arc<Mutex<Vec<String>>>);
 
 impl Reading {
@@ -192,7 +192,7 @@ impl Reading {
         self.1.lock().unwrap().clone()
     }
 
-    /// Waits until the stream has ended, and says what was in it.
+    /// Waits until the stream has ended, and returns its items.
     pub(crate) async fn end(mut self) -> Vec<String> {
         (&mut self.0).await.unwrap();
         self.items()
@@ -209,13 +209,13 @@ pub(crate) fn config() -> Config {
     Config::default()
 }
 
-/// 1 s, 2 s, 4 s and so on.
+/// Delays of 1 s, 2 s, 4 s and so on.
 pub(crate) fn doubling() -> Config {
     config()
         .rate_limiter(|| ExponentialFailure::new(Duration::from_secs(1), Duration::from_secs(1000)))
 }
 
-/// Long enough for everything that is to happen at once.
+/// Long enough for everything that is due now.
 pub(crate) async fn a_moment() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
@@ -224,13 +224,13 @@ pub(crate) fn name<K: Resource>(object: &K) -> String {
     object.meta().name.clone().unwrap_or_default()
 }
 
-/// A reconciler that notes the object's name, and succeeds.
+/// A reconciler that records the object's name, and succeeds.
 pub(crate) async fn note<K: Resource>(object: Arc<K>, log: Arc<Log>) -> Result<Action, OnPurpose> {
     log.note(name(&*object));
     Ok(Action::await_change())
 }
 
-/// The same of a reference.
+/// The same, with a reference.
 pub(crate) async fn note_ref<K: reflector::Lookup>(
     object: ObjectRef<K>,
     log: Arc<Log>,
@@ -239,7 +239,7 @@ pub(crate) async fn note_ref<K: reflector::Lookup>(
     Ok(Action::await_change())
 }
 
-/// Notes the object, and fails.
+/// A reconciler that records the object's name, and fails.
 pub(crate) async fn fail(map: Arc<ConfigMap>, log: Arc<Log>) -> Result<Action, OnPurpose> {
     log.note(name(&*map));
     Err(OnPurpose)

@@ -1,4 +1,4 @@
-//! How a controller ends, and who waits for whom.
+//! The end of a controller: shutdown, dropped streams and panics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::common::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Notes when it has begun, and after 10 s that it has ended.
+/// Records its begin, and after 10 s its end.
 async fn long(map: Arc<ConfigMap>, log: Arc<Log>) -> Result<Action, OnPurpose> {
     log.note(format!("{} begins", name(&*map)));
     tokio::time::sleep(10 * SECOND).await;
@@ -49,7 +49,7 @@ async fn a_graceful_shutdown_cuts_off_what_takes_too_long() {
     log.reaches(1).await;
     stop.send(()).unwrap();
     let at = tokio::time::Instant::now();
-    let cut_off = "runner error: the shutdown has cut off the reconciliation of ns/a";
+    let cut_off = "runner error: the shutdown interrupted the reconciliation of ns/a";
     assert_eq!(reading.end().await, [cut_off]);
     assert_eq!(at.elapsed().as_secs(), 3);
     tokio::time::sleep(60 * SECOND).await;
@@ -84,11 +84,11 @@ async fn what_is_debounced_when_no_watch_is_left_still_runs() {
     feed.list(&[map("a", 1), map("b", 1)]);
     feed.apply(&map("c", 1));
     drop(feed);
-    // What has changed first.
+    // Changed objects go first.
     assert_eq!(reading.end().await, ["ok c", "ok a", "ok b"]);
 }
 
-/// Not once.
+/// A backoff without any attempt.
 struct Never;
 
 impl Iterator for Never {
@@ -105,7 +105,7 @@ impl Backoff for Never {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_is_not_begun_again_ends_the_controller() {
-    let ended = "runner error: the watch of ConfigMap.v1 (controlled) has failed for good";
+    let ended = "runner error: the watch of ConfigMap.v1 (controlled) failed, and its backoff allows no restart";
     for is_listed in [false, true] {
         let (feed, controller) = controller::<ConfigMap>();
         let (_watched, events) = Feed::<ConfigMap>::new();
@@ -141,7 +141,7 @@ async fn dropping_the_stream_stops_everything() {
     feed.apply(&map("b", 1));
     tokio::time::sleep(60 * SECOND).await;
     assert_eq!((log.names(), store.len()), (vec!["a begins".to_owned()], 1));
-    // Nobody else holds the context.
+    // No task holds the context any longer.
     assert_eq!(Arc::strong_count(&log), 1);
 }
 
@@ -172,7 +172,7 @@ async fn who_reads_slowly_blocks_no_worker_and_misses_what_is_too_much() {
         read += 1;
     }
     assert_eq!(read, 1024);
-    // And it goes on.
+    // The controller goes on.
     feed.apply(&map("1", 2));
     assert_eq!(stream.next().await.unwrap().unwrap().0.name, "1");
 }

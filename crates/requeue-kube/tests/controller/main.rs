@@ -1,4 +1,4 @@
-//! What a controller promises, on watches that are fed by hand, or from a client that is mocked.
+//! The guarantees of a controller, with events from the test.
 
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 

@@ -1,4 +1,4 @@
-//! The series of a controller.
+//! The metrics of a controller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn scrape(registry: &Registry) -> String {
     body
 }
 
-/// The lines of `body` that are of these series, and no buckets.
+/// The lines of `body` of the series that begin with `prefix`, without buckets.
 fn values(body: &str, prefix: &str) -> Vec<String> {
     let lines = body.lines().filter(|line| line.starts_with(prefix) && !line.contains("_bucket"));
     lines.map(str::to_owned).collect()
@@ -41,7 +41,7 @@ async fn by_name(map: Arc<ConfigMap>, log: Arc<Log>) -> Result<Action, OnPurpose
     }
 }
 
-/// Nothing is tried again while the test looks.
+/// Prevents retries during the test.
 fn policy(map: Arc<ConfigMap>, _: &OnPurpose, _: Arc<Log>) -> Action {
     if name(&*map) == "hopeless" { Action::terminal() } else { Action::requeue(SECOND * 3600) }
 }
@@ -61,7 +61,7 @@ async fn runs_are_counted_as_controller_runtime_does() {
     let reading = Reading::of(controller.run(by_name, policy, Arc::new(log.clone())));
     feed.list(&[]);
     a_moment().await;
-    // All from 0.
+    // All counters start at 0.
     let zero = values(&scrape(&registry), "controller_runtime_reconcile_total");
     assert_eq!(
         zero,
@@ -106,7 +106,7 @@ async fn runs_are_counted_as_controller_runtime_does() {
     for line in expected {
         assert!(body.contains(&format!("\n{line}\n")), "{line}\n{body}");
     }
-    // It took 2 s, and another 5 s.
+    // One run took 2 s, and another one 5 s.
     for (bound, count) in [("1.75", 6), ("2.0", 7), ("4.5", 7), ("5.0", 8)] {
         let line = format!(
             "controller_runtime_reconcile_time_seconds_bucket{{le=\"{bound}\",controller=\"maps\"}} \
@@ -118,7 +118,7 @@ async fn runs_are_counted_as_controller_runtime_does() {
     assert_eq!(buckets("controller_runtime_reconcile_time_seconds_bucket"), 41);
     assert_eq!(buckets("workqueue_work_duration_seconds_bucket"), 13);
 
-    // The series go with the controller.
+    // The series disappear with the controller.
     drop(reading);
     a_moment().await;
     assert_eq!(values(&scrape(&registry), "controller_runtime"), [""; 0]);
@@ -158,7 +158,7 @@ async fn too_many_priorities_are_told_as_one() {
         if log.names().len() > 30 {
             return std::future::pending().await;
         }
-        // Lower than what has not run yet.
+        // Lower than the priority of the objects that have not run yet.
         let number: i32 = name(&*map).parse().unwrap();
         Ok::<_, OnPurpose>(Action::requeue(Duration::ZERO).priority(-200 - number))
     };
@@ -169,7 +169,7 @@ async fn too_many_priorities_are_told_as_one() {
     let depths = values(&scrape(&registry), "workqueue_depth");
     let labels = "name=\"many\",controller=\"many\",priority=\"exceeded_cardinality_limit\"";
     assert_eq!(depths, [format!("workqueue_depth{{{labels}}} 29")]);
-    // They came back at once, which is no retry, and nothing but a success.
+    // Each came back without a delay. This is no retry, and counts only as a success.
     let results = values(&scrape(&registry), "controller_runtime_reconcile_total");
     let of = |result| results.iter().find(|line| line.contains(result)).unwrap().rsplit(' ').next();
     assert_eq!([of("\"success\""), of("\"requeue_after\"")], [Some("30"), Some("0")]);

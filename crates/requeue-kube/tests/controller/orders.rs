@@ -1,4 +1,4 @@
-//! Which object goes first, and how long changes wait.
+//! The order of objects, and the delays of changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ async fn a_changed_object_goes_ahead_of_a_resync_of_5000() {
     log.reaches(5000).await;
     tokio::time::sleep(SECOND).await;
     log.clear();
-    // A list that shows one of them changed, and then a change while the others are looked through.
+    // A list in which one object has changed, and then a change while the others are reconciled.
     objects[4000] = map("4000", 2);
     feed.list(&objects);
     log.reaches(1000).await;
@@ -101,7 +101,7 @@ async fn a_key_comes_back_with_the_priority_that_is_asked_for() {
     let _reading = Reading::of(controller.run(reconcile, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("idle", 1), map("plain", 1), map("urgent", 1), map("zz", 1)]);
     tokio::time::sleep(SECOND - Duration::from_millis(5)).await;
-    // Keeps the worker busy while they fall due.
+    // Keeps the worker busy while the others become due.
     let busy: Vec<_> = (0..6).map(|number| map(&format!("busy {number}"), 1)).collect();
     busy.iter().for_each(|object| feed.apply(object));
     tokio::time::sleep(SECOND).await;
@@ -120,7 +120,7 @@ async fn a_change_waits_for_the_last_one_but_not_for_ever() {
     let controller = controller.with_config(config);
     let reconcile = |map: Arc<ConfigMap>, log: Arc<Log>| async move {
         log.note(name(&*map));
-        // That it is to come again much later is no reason for a change to wait so long.
+        // A later run of the object must not delay its changes.
         Ok::<_, OnPurpose>(Action::requeue(SECOND * 3600))
     };
     let _reading = Reading::of(controller.run(reconcile, policy::backoff, Arc::new(log.clone())));

@@ -1,4 +1,4 @@
-//! What ends the wait after a failure, and what does not.
+//! The events that end the wait after a failure, and those that do not.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use k8s_openapi::api::core::v1::ConfigMap;
-use requeue::Queue;
 use requeue::limiter::ExponentialFailure;
 use requeue_kube::controller::{Action, Config};
-use requeue_kube::{ObjectKey, policy};
+use requeue_kube::{ObjectKey, ObjectQueue, policy};
 
 use super::common::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// When a reconciler runs that fails, and before has made of its object what `change` says, with a
-/// new number each time. The watch tells of it while the run lasts (`early`), or after.
+/// Returns the times in seconds at which a reconciler runs that always fails. In each run the
+/// object changes to the result of `change`, whose argument grows. The watch reports the change
+/// during the run (`early`), or after it.
 async fn runs_of_what_changes_itself(
     config: Config,
     action: Action,
@@ -59,7 +59,7 @@ async fn what_makes_its_own_generations_backs_off() {
     let own = |number| generation(map("a", number), i64::from(number));
     for early in [true, false] {
         let runs = runs_of_what_changes_itself(doubling(), Action::backoff(), early, own).await;
-        // One release for each wait; and the first alone begins the delays anew.
+        // Each wait is ended once. Only the first time does the backoff start again.
         assert_eq!(runs, [0, 0, 1, 1, 5, 5, 21, 21], "early: {early}");
     }
 }
@@ -94,11 +94,12 @@ async fn a_new_generation_of_what_is_given_up_is_tried_at_once() {
     assert_eq!(times, [0, 50]);
 }
 
-/// On the first wake, makes a new generation of the object, and returns when the queue has heard of
-/// it. The stream is woken after a reconciler has failed, and before the queue is told so.
+/// On the first wake, creates a new generation of the object, and returns when the controller has
+/// seen it. The stream is woken after a reconciler has failed, and before the queue records the
+/// failure.
 struct InBetween {
     feed: Feed<ConfigMap>,
-    queue: Arc<OnceLock<Queue<ObjectKey>>>,
+    queue: Arc<OnceLock<ObjectQueue>>,
     wakes: AtomicUsize,
 }
 
@@ -107,7 +108,7 @@ impl Wake for InBetween {
         if self.wakes.fetch_add(1, Ordering::Relaxed) > 0 {
             return;
         }
-        // Elsewhere, so that the watch is not left to this thread.
+        // On another thread, because this one is blocked.
         let feed = self.feed.clone();
         std::thread::spawn(move || feed.apply(&generation(map("a", 2), 2))).join().unwrap();
         while self.queue.get().unwrap().counts().adds < 2 {
@@ -145,7 +146,7 @@ async fn what_is_given_up_and_taken_out_of_the_queue_runs_when_it_changes() {
     let given = Arc::clone(&queue);
     let controller = controller
         .with_config(doubling())
-        .queue_on_start(move |queue: Queue<ObjectKey>| given.set(queue).unwrap());
+        .queue_on_start(move |queue: ObjectQueue| given.set(queue).unwrap());
     let _reading = Reading::of(controller.run(fail, policy, Arc::new(log.clone())));
     feed.list(&[map("a", 1)]);
     log.reaches(1).await;

@@ -1,4 +1,4 @@
-//! What a watch has missed.
+//! Changes that a watch has missed.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ async fn what_was_deleted_unseen_is_reconciled_by_reference() {
     feed.list(&[map("kept", 1), map("gone", 1)]);
     log.reaches(2).await;
     log.clear();
-    // The watch was cut off meanwhile: a list without `gone`.
+    // The watch was disconnected in the meantime: the list has no `gone`.
     feed.list(&[map("kept", 1)]);
     log.reaches(1).await;
     a_moment().await;
@@ -71,7 +71,7 @@ async fn the_owner_of_what_was_deleted_unseen_is_reconciled() {
     log.reaches(1).await;
     a_moment().await;
     assert_eq!(log.names(), ["owner"]);
-    // Once more, with deletes that are seen.
+    // Again, with deletions that the watch reports.
     log.clear();
     children.delete(&child("y", "other"));
     log.reaches(1).await;
@@ -111,7 +111,7 @@ async fn an_owner_in_any_version_of_its_kind_is_an_owner() {
     child.metadata.owner_references.as_mut().unwrap()[0].api_version = "v2beta1".into();
     children.apply(&child);
     log.reaches(2).await;
-    // Another group has other kinds.
+    // The same kind in another group is another kind.
     child.metadata.name = Some("y".into());
     child.metadata.owner_references.as_mut().unwrap()[0].api_version = "other/v1".into();
     children.apply(&child);
@@ -190,11 +190,11 @@ async fn what_fails_while_it_is_deleted_is_not_looked_for() {
     assert_eq!(reading.items(), ["reconciler for object ConfigMap.v1./a.ns failed: on purpose"]);
 }
 
-/// Lists objects of these names, in these versions.
+/// Sends a list of objects with these names and versions.
 type List = Box<dyn Fn(&[(&str, u32)])>;
 
 /// A controller of ConfigMaps that owns Secrets and watches Nodes, with a feed for each. A Node
-/// concerns the ConfigMap of its name.
+/// concerns the ConfigMap of the same name.
 fn of_three() -> ([List; 3], Controller<ConfigMap>) {
     let (feed, controller) = controller::<ConfigMap>();
     let (children, owned) = Feed::new();
@@ -235,7 +235,8 @@ async fn a_relist_of_every_watch_runs_each_changed_object_once_and_no_other() {
     a_moment().await;
     assert_eq!(log.names(), NAMES);
 
-    // Nothing has changed. All watches list again, one after the other and all at once.
+    // Nothing has changed. All watches list again, first one after the other, then at the same
+    // time.
     log.clear();
     for list in &lists {
         list(&first);
@@ -245,7 +246,7 @@ async fn a_relist_of_every_watch_runs_each_changed_object_once_and_no_other() {
     a_moment().await;
     assert_eq!(log.names(), [""; 0]);
 
-    // Each list shows one object changed, one gone, and the others as they were.
+    // In each list, one object has changed, one is deleted, and the others are unchanged.
     for (list, [changed, gone]) in lists.iter().zip([["a", "b"], ["c", "d"], ["e", "f"]]) {
         log.clear();
         let version = |name| if name == changed { 2 } else { 1 };
@@ -324,7 +325,7 @@ async fn a_relist_disturbs_no_unchanged_object_that_runs_backs_off_or_is_given_u
     }
     tokio::time::sleep(hour / 2).await;
     assert_eq!(log.names(), [""; 0]);
-    // `b` comes when its own backoff has passed, and nothing else does.
+    // `b` runs when its own backoff has passed, and nothing else runs.
     tokio::time::sleep(hour).await;
     assert_eq!(log.names(), ["b"]);
 }

@@ -1,4 +1,4 @@
-//! When a controller begins.
+//! The start of a controller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,10 @@ async fn a_watch_that_does_not_list_in_time_is_named() {
     assert_eq!(begun.elapsed().as_secs(), 120);
     assert_eq!(items.len(), 2, "{items:?}");
     assert!(items[0].starts_with("event queue error"), "{items:?}");
-    assert_eq!(items[1], "runner error: no first list within 120s of Secret.v1 (owned)");
+    assert_eq!(
+        items[1],
+        "runner error: no first list within 120s of Secret.v1 (owned); check the connection to the API server, the kind, and the permission to list it"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -52,13 +55,13 @@ async fn a_failing_watch_waits_longer_each_time_until_it_lists() {
     let (feed, controller) = controller::<ConfigMap>();
     let log = Arc::new(Log::new());
     let reading = Reading::of(controller.run(note, policy::backoff, log));
-    // As kube's watchers do: a list that fails has begun.
+    // As with kube's watchers, where a failed list has begun.
     for _ in 0..100 {
         feed.send(kube::runtime::watcher::Event::Init);
         feed.fail();
     }
     tokio::time::sleep(Duration::from_secs(60)).await;
-    // 0.8 s, 1.6 s, and so on, each with as much again of jitter at most.
+    // 0.8 s, 1.6 s and so on, each with up to the same time of jitter in addition.
     assert!((4..=7).contains(&reading.items().len()), "{}", reading.items().len());
 }
 
@@ -73,7 +76,7 @@ async fn a_second_controller_of_one_name_is_an_error() {
     log.reaches(1).await;
     let items = Reading::of(second.run(note, policy::backoff, Arc::clone(&log))).end().await;
     assert!(items[0].contains("a controller named \"twin\" already runs"), "{items:?}");
-    // The name is free again when the first is gone.
+    // The name is free again when the first controller is dropped.
     drop(first);
     a_moment().await;
     let (feed, third) = controller::<ConfigMap>();
@@ -112,7 +115,7 @@ async fn a_standby_sees_everything_queues_nothing_and_begins_with_what_there_is(
     feed.list(&[map("a", 1), map("b", 1)]);
     feed.delete(&map("b", 2));
     feed.apply(&map("c", 1));
-    // Longer than the first lists may take.
+    // Longer than the time limit for the first lists.
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert!(readiness.is_ready() && log.names().is_empty());
     assert_eq!(store.len(), 2);
@@ -176,7 +179,7 @@ async fn the_store_has_what_is_handed_out() {
     let _reading = Reading::of(controller.run(reconcile, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("a", 1)]);
     log.reaches(1).await;
-    // As soon as a list is seen is too soon: until its end the store has what was before.
+    // The begin of a list is too early: until its end, the store has the previous objects.
     feed.list(&[map("a", 2)]);
     log.reaches(2).await;
     assert_eq!(log.names(), ["1", "2"]);

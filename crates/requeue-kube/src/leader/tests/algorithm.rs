@@ -1,4 +1,4 @@
-//! The algorithm step by step.
+//! The algorithm, step by step.
 
 use k8s_openapi::jiff::Timestamp;
 use requeue::Time;
@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use super::server::Server;
 use super::{config, seconds};
 use crate::leader::LeadershipLost;
-use crate::leader::election::{Answer, Call, Election, End, Step};
+use crate::leader::election::{Answer, Call, Election, Step};
+use crate::leader::lost::End;
 
-/// A candidate of 15/10/2 s and a server, driven by hand.
+/// A candidate with times of 15, 10 and 2 s, and a server. The test drives both.
 struct Driven {
     election: Election,
     server: Server,
@@ -58,7 +59,7 @@ impl Driven {
         self.election.poll(self.now, wall())
     }
 
-    /// The call that is to be made now.
+    /// Returns the call that is due now.
     fn call(&mut self) -> Call {
         match self.poll() {
             Step::Call { call, .. } => call,
@@ -70,7 +71,7 @@ impl Driven {
         self.election.answer(self.now, answer);
     }
 
-    /// Makes the call that is to be made now, with an answer in the same moment.
+    /// Makes the call that is due now. The server answers at the same moment.
     fn answers(&mut self) -> Call {
         let call = self.call();
         let answer = self.server.answer(call.clone());
@@ -85,7 +86,7 @@ impl Driven {
         }
     }
 
-    /// Reads again and again until this time, and finds that it may not lead.
+    /// Polls until this time. Each time, the candidate may not lead.
     fn follows_until(&mut self, end: Time) {
         while self.now < end {
             assert!(matches!(self.answers(), Call::Get), "took it at {:?}", self.now);
@@ -168,7 +169,8 @@ fn an_answer_after_the_renew_deadline_does_not_make_a_leader() {
     it.answer(answer);
     assert!(it.election.token().is_none());
 
-    // It is known to be its own, so that it needs no waiting, under another number.
+    // The candidate recognizes its own Lease. It takes it over without waiting, under another
+    // number.
     it.answers();
     it.answers();
     assert_eq!(it.election.token().unwrap().to_string(), "uid-1/1");
@@ -197,7 +199,7 @@ fn a_leader_steps_down_after_the_send_time_of_its_last_good_renewal() {
     let (renewed, until) = it.election.times().unwrap();
     assert_eq!((renewed, until), (at(2.0), at(12.0)));
 
-    // From then on nothing gets through. No request outlives the lease.
+    // From here on all requests fail. No request outlives the lease.
     it.now = at(11.5);
     let Step::Call { until, .. } = it.poll() else { panic!("no renewal") };
     assert_eq!(until, at(12.0));
@@ -308,7 +310,7 @@ fn a_leader_that_is_not_heard_of_is_followed_after_a_lease_and_4_4_retry_periods
         lease["metadata"]["resourceVersion"] = json!("0");
         it.server.lease = Some(lease.clone());
         it.answers();
-        // Its last renewal, just behind a look.
+        // Its last renewal, just after a poll.
         lease["spec"]["renewTime"] = json!("2023-11-14T22:13:21.000000Z");
         it.server.lease = Some(lease);
         let renewed = it.now;

@@ -22,7 +22,7 @@ use crate::controller::{Action, Config, Error, RunnerError};
 use crate::leader::LeadershipLost;
 use crate::{Controller, ObjectKey, policy};
 
-/// A replica whose reconciler takes so long, and notes what it has begun and what it has ended.
+/// A replica. Its reconciler takes a fixed time, and logs the begin and the end of each run.
 struct Replica {
     feed: UnboundedSender<Event<ConfigMap>>,
     log: Log,
@@ -71,7 +71,7 @@ impl Replica {
         Self { feed, log, stop, suspended, ended }
     }
 
-    /// Of the objects `a` and `b`.
+    /// The watch lists the objects `a` and `b`.
     fn lists(&self) {
         let list = ["a", "b"].map(|name| Event::InitApply(map(name)));
         for event in [Event::Init].into_iter().chain(list).chain([Event::InitDone]) {
@@ -108,7 +108,7 @@ async fn one_works_and_hands_over_once_it_has_finished_what_it_had_begun() {
     sleep(seconds(10.0)).await;
     first.stop.send(()).unwrap();
     sleep(seconds(9.9)).await;
-    assert_eq!(api.holder(), leader, "it is renewed until the run has ended");
+    assert_eq!(api.holder(), leader, "the lease is renewed until the run has completed");
     assert_eq!(first.ended.await.unwrap(), Ok(()));
     assert_eq!(*first.log.lock().unwrap(), ["a begins", "a ends"]);
     assert!(second.log().is_empty());
@@ -131,10 +131,10 @@ async fn who_leads_no_more_cuts_off_what_runs_and_releases_nothing() {
     let ended = replica.ended.await.unwrap().unwrap_err();
     let lost = LeadershipLost::Taken { by: "another".into() };
     assert_eq!(ended, RunnerError::LeadershipLost { lost, keys: vec![ObjectKey::new(None, "a")] });
-    let expected = "leadership lost: the lease is held by \"another\", which has cut off the \
+    let expected = "leadership lost: the lease is held by \"another\", which interrupted the \
                     reconciliation of a";
     assert_eq!(ended.to_string(), expected);
-    assert!(start.elapsed() < seconds(2.1), "it is noticed at the next renewal, and told at once");
+    assert!(start.elapsed() < seconds(2.1), "the next renewal detects the loss");
     sleep(LONG).await;
     assert_eq!(*replica.log.lock().unwrap(), ["a begins"]);
     assert_eq!(api.holder(), "another");

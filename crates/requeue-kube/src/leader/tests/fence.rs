@@ -1,4 +1,4 @@
-//! The patches of a fence, applied as an API server does.
+//! The patches of a fence, applied in the way of an API server.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use crate::leader::clock::Clock;
 use crate::leader::leadership::{Led, Shared, View};
 use crate::leader::{ClaimError, Fence, Leadership, LeadershipLost, Token};
 
-/// One who leads for ever, in this term.
+/// A leader of this term, which never ends.
 fn leader(term: &str) -> Leadership {
     let led = Led { until: Time::NEVER, ..Led::default() };
     let let_go = CancellationToken::new();
@@ -48,10 +48,10 @@ impl Object {
         serde_json::from_value(self.0.clone()).unwrap()
     }
 
-    /// Whether it was accepted.
+    /// Applies a patch, and returns true if it was accepted.
     fn patch(&mut self, patch: &Patch<()>) -> bool {
         let Patch::Json(patch) = patch else { panic!("not a JSON patch") };
-        // As it goes over the wire.
+        // Serialized, as in a request.
         let patch: json_patch::Patch =
             serde_json::from_value(serde_json::to_value(patch).unwrap()).unwrap();
         let accepted = json_patch::patch(&mut self.0, &patch).is_ok();
@@ -79,9 +79,9 @@ async fn a_late_write_of_an_earlier_term_is_refused() {
     let claimed = claim(&old, &object).await.unwrap();
     assert!(object.patch(&claimed));
     assert!(object.patch(&write(&old, "old")));
-    assert!(claim(&old, &object).await.is_none(), "once a term");
+    assert!(claim(&old, &object).await.is_none(), "one claim per term");
 
-    // The old one freezes with a write in its hands.
+    // The old leader freezes before it has sent this write.
     let late = write(&old, "late");
     let claimed = claim(&new, &object).await.unwrap();
     assert!(object.patch(&claimed));

@@ -1,4 +1,4 @@
-//! The requests, by a client that is mocked and a clock that is paused.
+//! The requests of the election, with a mocked client and a paused clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use crate::leader::election::Call;
 use crate::leader::{Config, LeaderElector, Leadership, LeadershipLost, RunError, Status};
 use crate::metrics::Metrics;
 
-/// An API server with one Lease, and what was asked of it.
+/// An API server with one Lease, which records its requests.
 #[derive(Clone, Default)]
 pub(super) struct Api(Arc<Mutex<Inner>>);
 
@@ -31,7 +31,7 @@ pub(super) struct Inner {
     events: Vec<Value>,
     /// It reads requests, and does not answer.
     silent: bool,
-    /// It answers with this code.
+    /// It answers with this error code.
     refuses: Option<u16>,
 }
 
@@ -115,7 +115,7 @@ pub(super) fn usual() -> Config {
     config(15.0, 10.0, 2.0)
 }
 
-/// Runs it in a task that leads until it is told to stop, and waits until it leads.
+/// An elector in a task, which leads until it is stopped.
 struct Running {
     status: Status,
     leadership: Leadership,
@@ -202,14 +202,14 @@ async fn silence_ends_leading_a_renew_deadline_after_the_last_good_renewal_was_s
     let it = leading(&api, usual()).await;
     let start = Instant::now();
     sleep(seconds(2.5)).await;
-    // The last good one was sent at 2 s.
+    // The last successful renewal was sent at 2 s.
     api.with(|inner| inner.silent = true);
     api.asked();
     assert_eq!(it.leadership.lost().await, LeadershipLost::RenewDeadline(seconds(10.0)));
     let led = start.elapsed();
     assert!((seconds(11.99)..seconds(12.02)).contains(&led), "{led:?}");
     assert!(!it.status.is_leading() && it.leadership.check().is_err());
-    // At 4 s, when that was given up after half the deadline, and until the end.
+    // At 4 s; it was given up after half the deadline. The second one lasts until the end.
     assert_eq!(api.asked(), [Method::PUT, Method::PUT]);
     assert!(matches!(it.task.await.unwrap(), Err(RunError::Lost(_))));
 }
@@ -234,7 +234,7 @@ async fn a_machine_that_was_suspended_does_not_lead_on() {
     assert!(!it.leadership.is_leading(), "at once");
     let start = Instant::now();
     assert!(matches!(it.task.await.unwrap(), Err(RunError::Lost(_))));
-    assert!(start.elapsed() <= Duration::from_millis(501), "and noticed soon");
+    assert!(start.elapsed() <= Duration::from_millis(501), "it is detected within 501 ms");
 }
 
 #[tokio::test(start_paused = true)]
@@ -272,7 +272,7 @@ async fn what_still_runs_at_the_drain_deadline_keeps_the_lease_from_being_releas
     let release = tokio::spawn(term.release());
     leadership.stopping().await;
     sleep(seconds(29.0)).await;
-    assert!(leadership.is_leading(), "it is renewed while it drains");
+    assert!(leadership.is_leading(), "the lease is renewed during the drain");
     assert_eq!(release.await.unwrap(), Err(RunError::Undrained(seconds(30.0))));
     assert_eq!(start.elapsed().as_secs(), 30);
     assert!(!leadership.is_leading());
@@ -285,7 +285,7 @@ async fn a_run_that_ends_its_work_late_has_what_is_left_of_the_drain_timeout() {
     let it = leading(&api, usual()).await;
     let start = Instant::now();
     it.stop.send(()).unwrap();
-    // The work is done, and the test still holds a clone.
+    // The work is done, but the test still holds a clone.
     assert_eq!(it.task.await.unwrap(), Ok(Some("drained")));
     assert_eq!(start.elapsed().as_secs(), 30);
     assert_ne!(api.holder(), "");
@@ -341,12 +341,15 @@ async fn healthz_fails_when_leadership_is_held_past_its_lease_and_20_seconds() {
     let api = Api::default();
     let it = leading(&api, usual()).await;
     api.with(|inner| inner.silent = true);
-    // The test's own clone is what is stuck.
+    // The test's own clone represents the stuck work.
     sleep(seconds(34.0)).await;
     assert_eq!(it.status.check(), Ok(()));
     advance(seconds(2.0)).await;
     let overdue = it.status.check().unwrap_err().to_string();
-    assert_eq!(overdue, "leading by the Lease default/web, which was not renewed for 36 s");
+    assert_eq!(
+        overdue,
+        "work of the leader still runs, but the Lease default/web was not renewed for 36 s"
+    );
     drop(it.leadership);
     assert_eq!(it.status.check(), Ok(()));
 }
@@ -381,7 +384,7 @@ fn a_config_that_is_not_safe_is_refused_by_its_values() {
         ),
         (
             config(15.0, 10.0, 8.4),
-            "1.2 of the retry period, 8.4s, has to be more than zero and less than the renew deadline, 10s",
+            "1.2 of the retry period, 8.4s, must be more than zero and less than the renew deadline, 10s",
         ),
         (config(15.0, 10.0, 0.0), "1.2 of the retry period, 0ns"),
         (Config::new("", "web"), r#"not "" and "web""#),

@@ -1,5 +1,5 @@
-//! The election without an API server: its algorithm against a simulation, and its requests
-//! against a client that is mocked.
+//! Tests of the election without an API server: the algorithm in a simulation, and the requests
+//! with a mocked client.
 
 mod algorithm;
 mod controller;

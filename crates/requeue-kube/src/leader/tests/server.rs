@@ -1,4 +1,4 @@
-//! What an API server does with the one Lease.
+//! An API server that holds one Lease.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// What comes of a call: the Lease, or the code of the error.
+    /// Executes a call. Returns the Lease, or the code of the error.
     pub(super) fn call(&mut self, call: Call) -> Result<Value, u16> {
         match (call, &self.lease) {
             (Call::Get, None) | (Call::Replace(_), None) => Err(404),
@@ -44,7 +44,7 @@ impl Server {
         }
     }
 
-    /// Someone changes a field that is none of the election's, if the Lease is there.
+    /// Changes a label, as another client would, if the Lease exists.
     pub(super) fn label(&mut self, value: u64) {
         if let Some(mut lease) = self.lease.take() {
             lease["metadata"]["labels"] = json!({ "changed": value.to_string() });

@@ -1,9 +1,12 @@
-//! Several candidates over one Lease: their clocks run at different rates and show different times,
-//! requests and answers are late, lost, or done though nobody hears of it, candidates are cut off,
-//! stall, crash and release. At no moment do two of them think that they lead.
+//! A simulation of several candidates for one Lease. At no moment do two of them consider
+//! themselves leader.
 //!
-//! A candidate thinks so while its clock says it may: one that stalls or freezes and does not look
-//! at its clock is out of the election's reach, and left to the fence.
+//! Their clocks run at different rates, and show different times. Requests and responses are late
+//! or lost, or are executed without a response. Candidates are disconnected, stall, crash and
+//! release.
+//!
+//! A candidate considers itself leader while its clock says so. If it stalls or freezes without
+//! reading its clock, the election cannot stop it; a fence can.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -17,10 +20,11 @@ use requeue::wait::JitterSource;
 use super::config;
 use super::server::Server;
 use crate::leader::Config;
-use crate::leader::election::{Answer, Call, Election, End, Step};
-use crate::leader::fence::Token;
+use crate::leader::election::{Answer, Call, Election, Step};
+use crate::leader::lost::End;
+use crate::leader::token::Token;
 
-/// Nanoseconds by the clock that none of them sees.
+/// Nanoseconds of real time, which no candidate can read.
 type Real = u64;
 
 const SECOND: Real = 1_000_000_000;
@@ -31,18 +35,18 @@ fn nanos(duration: Duration) -> Real {
 
 struct Candidate {
     election: Election,
-    /// Thousandths of real time's rate.
+    /// The rate of the clock, in thousandths of real time.
     rate: u64,
     offset: u64,
     wall: i64,
-    /// The call that is under way: answers to others come too late.
+    /// The call in flight. Responses to earlier calls come too late.
     call: u64,
     until: Time,
     token: Option<Token>,
     releasing: bool,
     cut_off_until: Real,
-    /// How often, by the thousand, an answer is the last for a while, something is slow, and
-    /// something is lost.
+    /// How often something happens, in thousandths: a response is the last one for a while, a
+    /// message is slow, and a message is lost.
     cuts: u32,
     slow: u32,
     lost: u32,
@@ -73,26 +77,26 @@ enum Event {
 
 struct World {
     config: Config,
-    /// Rates are below this many thousandths, from 1000 on.
+    /// The upper bound of the rates, in thousandths. The lower bound is 1000.
     rates: u64,
     random: fastrand::Rng,
     server: Server,
     candidates: Vec<Candidate>,
     events: BinaryHeap<Reverse<(Real, u64)>>,
-    /// By the number in `events`.
+    /// Indexed by the number in `events`.
     what: Vec<Option<Event>>,
     now: Real,
     calls: u64,
     identities: u64,
     tokens: HashSet<String>,
-    /// Whether things go wrong.
+    /// Enables faults.
     faults: bool,
     terms: u64,
 }
 
 impl World {
     fn new(config: Config, candidates: usize, seed: u64) -> Self {
-        // As far apart as the promise goes.
+        // The largest difference of rates that the election tolerates.
         let rates = 1000 * config.lease_duration.as_millis() / config.renew_deadline.as_millis();
         let mut world = Self {
             config,
@@ -121,7 +125,7 @@ impl World {
     fn candidate(&mut self) -> Candidate {
         self.identities += 1;
         let offset = self.random.u64(..1_000_000 * SECOND);
-        // Those at the ends are the ones to fear.
+        // The extreme rates are the most dangerous.
         let rates = [1000, self.rates - 1, self.random.u64(1000..self.rates)];
         let rate = rates[self.random.usize(..3)];
         let jitter = JitterSource::new(self.random.u64(..));
@@ -153,7 +157,7 @@ impl World {
         self.faults && self.random.u32(..1000) < per_mille
     }
 
-    /// Mostly short; sometimes just within the limit, or longer than it.
+    /// Returns a delay: short in most cases, sometimes just within the limit, or longer.
     fn delay(&mut self, who: usize) -> Real {
         let limit = nanos(self.config.request_limit());
         let most = if self.chance(self.candidates[who].slow) { limit * 3 / 2 } else { SECOND / 20 };
@@ -177,7 +181,7 @@ impl World {
                 }
                 Event::Answered { who, call, answer } => {
                     if self.chance(self.candidates[who].cuts) {
-                        // The last that it hears for a while: as it may be of a late answer.
+                        // The last response for a while. It may itself be late.
                         let end = at + self.random.u64(..nanos(self.config.renew_deadline * 2));
                         self.candidates[who].cut_off_until = end;
                     }
@@ -205,12 +209,12 @@ impl World {
             return;
         }
         if self.chance(20) {
-            // It does not run for a while.
+            // The candidate does not run for a while.
             let later = self.now + self.random.u64(..nanos(self.config.lease_duration));
             return self.at(later, Event::Wake(who));
         }
         if self.chance(2) {
-            // It crashes, and another begins.
+            // The candidate crashes, and another starts.
             self.candidates[who] = self.candidate();
         }
         self.step(who);
@@ -251,7 +255,8 @@ impl World {
         self.look(who);
     }
 
-    /// Nobody else leads while this one does, and no two terms have the same token.
+    /// Checks that no other candidate leads while this one does, and that no two terms have the
+    /// same token.
     fn look(&mut self, who: usize) {
         if !self.candidates[who].leads(self.now) {
             return;
@@ -302,14 +307,15 @@ proptest! {
         let faulty = nanos(config.lease_duration * 30);
         world.run_until(faulty);
         world.faults = false;
-        // What is held or under way runs out, by the slowest clock, and each has had its turn.
+        // Long enough for each lease and request in flight to expire by the slowest clock, and for
+        // each candidate to have its turn.
         let healed = config.request_limit() * 3 + config.lease_duration * 3 + config.retry_period * 5;
         world.run_until(faulty + nanos(healed) * world.rates / 1000);
         prop_assert_eq!(world.leaders(), 1);
     }
 }
 
-/// The promise is about clocks' rates; this is where it ends.
+/// The bound on the rates of clocks is tight: beyond it, two candidates lead.
 #[test]
 fn a_clock_that_runs_faster_than_lease_over_renew_deadline_lets_two_lead() {
     let panic = std::panic::catch_unwind(|| {
@@ -319,7 +325,7 @@ fn a_clock_that_runs_faster_than_lease_over_renew_deadline_lets_two_lead() {
             world.run_until(2000 * SECOND);
         }
     });
-    let message = panic.expect_err("nobody noticed");
+    let message = panic.expect_err("two leaders were not detected");
     let message = message.downcast_ref::<String>().expect("a message");
     assert!(message.contains("both lead"), "{message}");
 }
