@@ -1,4 +1,4 @@
-//! How the program ends.
+//! The end of the program: exit codes, refusals, and messages while nothing runs.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -34,7 +34,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// What there is to do once all is written.
+/// The end of a subcommand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
     Exit(Exit),
@@ -42,7 +42,7 @@ pub(crate) enum Ended {
     Signal(i32),
 }
 
-/// Why nothing was run.
+/// The reason why a subcommand did not run.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) exit: Exit,
@@ -60,6 +60,9 @@ impl Refusal {
 }
 
 /// An error and its sources, with `: ` between them.
+///
+/// requeue-store has a function like this for its own messages. It can't be this one: a build of this
+/// program without stores lacks that crate, and errors of kube print their source in the middle.
 #[cfg(any(feature = "kube", feature = "store"))]
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
@@ -75,7 +78,7 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// Writes to standard output, as long as somebody reads it: whether that is so.
+/// Writes to standard output; `false` once it has no reader.
 pub(crate) fn print(bytes: &[u8]) -> Result<bool, Refusal> {
     match std::io::stdout().write_all(bytes) {
         Ok(()) => Ok(true),
@@ -84,8 +87,8 @@ pub(crate) fn print(bytes: &[u8]) -> Result<bool, Refusal> {
     }
 }
 
-/// Says something on standard error while nothing else writes there. If that is closed, nobody is
-/// left to be told.
+/// Writes a message to standard error while nothing else writes there. Errors are ignored: there is no
+/// other place to report them.
 pub(crate) fn complain(message: &str) {
     let _ = writeln!(std::io::stderr(), "requeue: {message}");
 }

@@ -1,28 +1,21 @@
-//! What the fuzz targets reach of the program, as plain values: its own types stay its own.
+//! The interface of the fuzz targets: parsers of the program, with results of public types.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fmt::Debug;
 use std::io::BufReader;
 use std::time::Duration;
 
-use clap::Parser;
 use requeue::Merge;
 
-use crate::args::{Cli, Subcommand};
-use crate::codes::Codes;
-use crate::command;
-use crate::config::Config;
-use crate::exit::Refusal;
-use crate::halt::MayHalt;
+use crate::args::codes::Codes;
+use crate::args::halt::MayHalt;
+use crate::args::values::{self, Delimiter, Every, Jobs, Retries};
+use crate::input::json::Written;
 use crate::input::{Bad, Change, Format, Kind, Records};
-use crate::json::Written;
-use crate::rate::Every;
+use crate::process::template::{Tag, Template};
 use crate::serve::Address;
-use crate::template::{Tag, Template};
-use crate::values::{self, Delimiter, Jobs, Retries};
+use crate::{duration, key};
 
-/// What a record asks for.
+/// The change that a record asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Asked {
     Add { key: Vec<u8>, after: Option<Duration>, merge: Merge, priority: i32 },
@@ -47,11 +40,11 @@ pub fn read(
         let record = record.map(<[u8]>::to_vec);
         let number = records.number();
         let asked = record.and_then(|record| match format.parse(&record) {
-            Ok(Change::Add(key, ask)) => Ok(Asked::Add {
+            Ok(Change::Add(key, options)) => Ok(Asked::Add {
                 key: key.to_vec(),
-                after: ask.after,
-                merge: ask.merge,
-                priority: ask.priority,
+                after: options.after,
+                merge: options.merge,
+                priority: options.priority,
             }),
             Ok(Change::Cancel(key)) => Ok(Asked::Cancel { key: key.to_vec() }),
             Err(why) => Err(Bad { number, why }),
@@ -70,7 +63,7 @@ pub fn written(key: &[u8], after: Option<Duration>, priority: i32) -> Vec<u8> {
 }
 
 pub fn duration(text: &str) -> Result<Duration, &'static str> {
-    values::parse_duration(text)
+    duration::parse_duration(text)
 }
 
 pub fn size(text: &str) -> Result<usize, &'static str> {
@@ -128,75 +121,5 @@ pub fn tag(text: &OsStr, mark: Option<&OsStr>, key: &[u8]) -> Result<Vec<u8>, St
 
 /// A key as it is shown on a line.
 pub fn shown(key: &[u8]) -> String {
-    command::shown(key)
-}
-
-/// What a command line comes to: each field as `Debug` shows it; or what is said of it.
-pub fn config(words: &[OsString]) -> Result<BTreeMap<&'static str, String>, String> {
-    let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
-    let Subcommand::Run(flags) = cli.command else { return Err("not run".to_owned()) };
-    let (source, config) = Config::check(*flags).map_err(|Refusal { message, .. }| message)?;
-    let mut all = fields(&config);
-    all.insert("input", format!("{source:?}"));
-    Ok(all)
-}
-
-fn fields(config: &Config) -> BTreeMap<&'static str, String> {
-    let Config {
-        name: _,
-        format: Format { kind, delimiter, max_record },
-        max_keys,
-        template: _,
-        pacing,
-        jobs,
-        retries,
-        base_delay,
-        max_delay,
-        early_add,
-        fatal,
-        halt,
-        dead_letter,
-        unfinished,
-        at_eof,
-        limits,
-        stdin,
-        verbose,
-        dry_run,
-        output,
-        tag,
-        joblog,
-        progress,
-        summary,
-        serve,
-    } = config;
-    let all: [(_, &dyn Debug); _] = [
-        ("kind", kind),
-        ("delimiter", delimiter),
-        ("max_record", max_record),
-        ("max_keys", max_keys),
-        ("pacing", pacing),
-        ("jobs", jobs),
-        ("retries", retries),
-        ("base_delay", base_delay),
-        ("max_delay", max_delay),
-        ("early_add", early_add),
-        ("fatal", fatal),
-        ("halt", halt),
-        ("dead_letter", dead_letter),
-        ("unfinished", unfinished),
-        ("at_eof", at_eof),
-        ("timeout", &limits.timeout),
-        ("signal", &limits.signal.as_raw()),
-        ("kill_after", &limits.kill_after),
-        ("stdin", stdin),
-        ("verbose", verbose),
-        ("dry_run", dry_run),
-        ("output", output),
-        ("tag", &tag.as_ref().map(|tag| String::from_utf8_lossy(&tag.of(b"key")).into_owned())),
-        ("joblog", joblog),
-        ("progress", progress),
-        ("summary", summary),
-        ("serve", serve),
-    ];
-    all.into_iter().map(|(name, value)| (name, format!("{value:?}"))).collect()
+    key::shown(key)
 }

@@ -1,50 +1,33 @@
-//! `requeue`: a command per key, from a stream of keys, from a queue in a store that machines share, or
-//! per Kubernetes object that changes. A library for the sake of its tests: nothing here is for others
-//! to use.
+//! The program `requeue`: runs a command per key, from a stream of keys, from a queue in a store, or per
+//! Kubernetes object that changes. It is a library only for its tests, without a public interface.
+//!
+//! A module imports only modules of the lines above it, or of its own folder, and there are no import
+//! cycles:
+//!
+//! 1. `exit`, `key`, `duration`: exit codes and refusals; keys and durations as text
+//! 2. `process`: commands, their process groups, signals and time limits
+//! 3. `input`: records, and the changes that they ask for
+//! 4. `output`: standard output and error, and the files that the program writes
+//! 5. `serve`: the page
+//! 6. `args`: the flags, and the configuration that they make
+//! 7. `runner`: takes keys from the queue, runs their commands, and completes them
+//! 8. `store`, `watch`: the subcommands with keys from a store or from Kubernetes
+//! 9. `pages`, and this file
 
 mod args;
-mod attempt;
-mod capture;
-mod codes;
-mod command;
-mod config;
-#[doc(hidden)]
-pub mod door;
-mod ending;
+mod duration;
 mod exit;
-mod files;
-mod given;
-mod groups;
-mod guardian;
-mod halt;
-mod heed;
+#[doc(hidden)]
+pub mod fuzz_api;
 mod input;
-mod joblog;
-mod json;
-mod lent;
-mod letters;
+mod key;
 mod output;
-mod pace;
-mod pacing;
 mod pages;
-mod patient;
-mod progress;
-mod rate;
-mod reader;
-mod retries;
-mod run;
+mod process;
+mod runner;
 mod serve;
-mod shells;
-mod signals;
-mod source;
-mod spawn;
-mod standstill;
 #[cfg(feature = "store")]
 mod store;
-mod summary;
-mod template;
-mod timeout;
-mod values;
 #[cfg(feature = "kube")]
 mod watch;
 
@@ -52,13 +35,13 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use crate::args::config::Config;
 use crate::args::{Cli, Subcommand};
-use crate::config::Config;
 use crate::exit::{Ended, Refusal};
 
 /// The program.
 pub fn main() -> ExitCode {
-    if let Some(code) = guardian::guard_if_asked() {
+    if let Some(code) = process::guardian::guard_if_asked() {
         return code;
     }
     let Cli { command } = match Cli::try_parse() {
@@ -68,34 +51,36 @@ pub fn main() -> ExitCode {
     };
     let ended = match command {
         #[cfg(feature = "store")]
-        Subcommand::Run(flags) if flags.through.store.is_some() => store::run(*flags),
+        Subcommand::Run(flags) if flags.through.store.is_some() => store::work::run(*flags),
         Subcommand::Run(flags) => {
-            Config::check(*flags).and_then(|(source, config)| run::run(&source, config))
+            Config::check(*flags).and_then(|(source, config)| runner::launch::run(&source, config))
         }
         #[cfg(feature = "kube")]
         Subcommand::Watch(flags) => watch::run(*flags),
         #[cfg(feature = "store")]
-        Subcommand::Add(flags) => store::add(*flags),
+        Subcommand::Add(flags) => store::adder::add(*flags),
         #[cfg(feature = "store")]
-        Subcommand::Work(flags) => store::work(*flags),
+        Subcommand::Work(flags) => store::work::work(*flags),
         #[cfg(feature = "store")]
-        Subcommand::Queues(flags) => store::queues(&flags),
+        Subcommand::Queues(flags) => store::look::queues(&flags),
         #[cfg(feature = "store")]
-        Subcommand::Status(flags) => store::status(&flags),
+        Subcommand::Drop(flags) => store::look::drop_queue(&flags),
         #[cfg(feature = "store")]
-        Subcommand::Parked(flags) => store::parked(&flags),
+        Subcommand::Status(flags) => store::look::status(&flags),
         #[cfg(feature = "store")]
-        Subcommand::Revive(flags) => store::revive(&flags),
+        Subcommand::Parked(flags) => store::look::parked(&flags),
         #[cfg(feature = "store")]
-        Subcommand::Cancel(flags) => store::cancel(&flags),
+        Subcommand::Revive(flags) => store::look::revive(&flags),
         #[cfg(feature = "store")]
-        Subcommand::Store { command } => store::command(&command),
+        Subcommand::Cancel(flags) => store::look::cancel(&flags),
+        #[cfg(feature = "store")]
+        Subcommand::Store { command } => store::work::init(&command),
         Subcommand::Completions { shell } => pages::completions(shell),
         Subcommand::Man { dir } => pages::man(&dir),
     };
     match ended {
         Ok(Ended::Exit(exit)) => exit.into(),
-        Ok(Ended::Signal(signal)) => signals::die_of(signal),
+        Ok(Ended::Signal(signal)) => process::signals::die_of(signal),
         Err(Refusal { exit, message }) => {
             exit::complain(&message);
             exit.into()

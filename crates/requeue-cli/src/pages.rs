@@ -11,8 +11,8 @@ use clap_mangen::Man;
 use roff::{Roff, bold, roman};
 
 use crate::args::Cli;
-use crate::command::escaped;
 use crate::exit::{Ended, Exit, Refusal, print};
+use crate::key::escaped;
 
 const ABOUT: &str = "\
 Reads keys, one a line, and runs a command for each: a file that has changed, a customer's id, the \
@@ -20,7 +20,12 @@ name of an object.
 
 A key that comes again before its command has started is run once; one that comes while its command \
 runs is run once more afterwards, never twice at once. A command that fails, be it with an exit code, \
-of a signal or for taking too long, is run again, later and later, and given up in the end.";
+of a signal or for taking too long, is run again, later and later, and given up in the end.
+
+A key is one argument of the command, whatever bytes it has. A command in which a key would be a \
+shell's code is refused, as sh -c 'cmd {}', su -c and env -S; one in which it would be code of an \
+interpreter or of another host is warned of, as python3 -c, awk and ssh. Give such a script the key as \
+an argument, sh -c 'cmd \"$1\"' _ {}, or have it read REQUEUE_KEY. Commands are not sandboxed.";
 
 /// Of `requeue watch`.
 const ABOUT_WATCH: &str = "\

@@ -1,37 +1,46 @@
 //! `--serve`: the page of the run, for as long as it runs.
 
+use std::fs::Metadata;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
 use requeue::metrics::Metrics;
-use requeue_http::{Builder, Detail, Site};
-use rustix::process::Resource;
-use tokio::net::TcpListener;
+use requeue_http::{Builder, Site};
+use rustix::fs::Mode;
+use rustix::process::{Resource, umask};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 
-use crate::command::escaped;
-use crate::config::Config;
 use crate::exit::Refusal;
-use crate::run::Runner;
+use crate::key::{escaped, shown};
+use crate::output::Output;
 
-/// `[ADDR:]PORT`.
+/// `[ADDR:]PORT`, or `unix:PATH`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Address {
-    /// A name or an address; loopback's, if none is given.
-    host: Option<String>,
-    port: u16,
+pub(crate) enum Address {
+    Tcp {
+        /// A name or an address; loopback's, if none is given.
+        host: Option<String>,
+        port: u16,
+    },
+    Unix(PathBuf),
 }
 
 impl FromStr for Address {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str = "a port from 0 to 65535, or an address and a port, as in 0.0.0.0:8080 \
-                             or [::]:8080";
+        const WRONG: &str = "a port from 0 to 65535, an address and a port, as in 0.0.0.0:8080 \
+                             or [::]:8080, or a socket, as in unix:PATH";
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() { Err(WRONG) } else { Ok(Self::Unix(path.into())) };
+        }
         let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
         // `parse` takes a sign, too.
         let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
@@ -45,63 +54,147 @@ impl FromStr for Address {
             (None, host) if !host.contains([':', '[', ']', '/', '@']) => Some(host.to_owned()),
             _ => return Err(WRONG),
         };
-        Ok(Self { host, port })
+        Ok(Self::Tcp { host, port })
     }
 }
 
 /// What is listened at, before there is anything to be seen.
 pub(crate) struct Listener {
-    listener: TcpListener,
-    asked: Address,
+    socket: Socket,
     registry: Registry,
     metrics: Metrics,
 }
 
+enum Socket {
+    Tcp {
+        listener: TcpListener,
+        /// The host that was asked for.
+        asked: Option<String>,
+    },
+    Unix(UnixListener, SocketFile),
+}
+
 impl Listener {
-    /// Nothing, if there is to be no page.
-    pub(crate) async fn of(config: &Config) -> Result<Option<Self>, Refusal> {
-        match &config.serve {
+    /// `None` without `--serve`.
+    pub(crate) async fn of(address: Option<&Address>) -> Result<Option<Self>, Refusal> {
+        match address {
             Some(address) => Self::bind(address).await.map(Some),
             None => Ok(None),
         }
     }
 
-    async fn bind(asked: &Address) -> Result<Self, Refusal> {
-        let host = asked.host.as_deref().unwrap_or("127.0.0.1");
-        let listener = TcpListener::bind((host, asked.port)).await.map_err(|error| {
-            let host = escaped(host.as_bytes());
-            Refusal::failure(format!("--serve: {host}, port {}: {error}", asked.port))
-        })?;
+    async fn bind(address: &Address) -> Result<Self, Refusal> {
+        let socket = match address {
+            Address::Tcp { host, port } => {
+                let asked = host.clone();
+                let host = host.as_deref().unwrap_or("127.0.0.1");
+                let listener = TcpListener::bind((host, *port)).await.map_err(|error| {
+                    let host = escaped(host.as_bytes());
+                    Refusal::failure(format!("--serve: {host}, port {port}: {error}"))
+                })?;
+                Socket::Tcp { listener, asked }
+            }
+            Address::Unix(path) => {
+                let (listener, file) = SocketFile::bind(path).await.map_err(|error| {
+                    let path = escaped(path.as_os_str().as_bytes());
+                    Refusal::failure(format!("--serve: {path}: {error}"))
+                })?;
+                Socket::Unix(listener, file)
+            }
+        };
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
-        Ok(Self { listener, asked: asked.clone(), registry, metrics })
+        Ok(Self { socket, registry, metrics })
     }
 
     pub(crate) const fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Serves the page of this run, and says where.
-    pub(crate) async fn serve(self, runner: &Arc<Runner>) -> Result<Page, Refusal> {
-        let failure = |error: std::io::Error| Refusal::failure(format!("--serve: {error}"));
-        let address = self.listener.local_addr().map_err(failure)?;
-        let of = Arc::clone(runner);
-        let (listener, registry) = (self.listener, Arc::new(self.registry));
-        let dress = Dress { title: title(runner), registry, address, asked: self.asked.host };
-        let site = match &runner.loans {
-            #[cfg(feature = "store")]
-            Some(loans) => dress.on(loans.lender.page().detail(move |key| of.slot(key))),
-            _ => dress.on(Site::builder(runner.queue.clone()).detail(move |key| of.detail(key))),
+    /// Serves the page with this title, and says where.
+    pub(crate) async fn serve<K>(
+        self,
+        title: String,
+        site: Builder<K>,
+        output: &Output,
+    ) -> Result<Page, Refusal> {
+        let failure = |error: io::Error| Refusal::failure(format!("--serve: {error}"));
+        let (address, asked) = match &self.socket {
+            Socket::Tcp { listener, asked } => {
+                (Some(listener.local_addr().map_err(failure)?), asked.clone())
+            }
+            Socket::Unix(..) => (None, None),
         };
+        let site = Dress { title, registry: Arc::new(self.registry), address, asked }.on(site);
         let served = site.clone();
-        let server = tokio::spawn(async move { served.serve(listener).await });
-        runner.output.say(&format!("http://{address}/ shows how it goes")).await;
-        if address.ip().is_unspecified() {
+        let (server, file, place) = match self.socket {
+            Socket::Tcp { listener, .. } => {
+                let server = tokio::spawn(async move { served.serve(listener).await });
+                let address = address.map(|address| format!("http://{address}/"));
+                (server, None, address.unwrap_or_default())
+            }
+            Socket::Unix(listener, file) => {
+                let server = tokio::spawn(async move { served.serve_unix(listener).await });
+                let place = format!("unix:{}", shown(file.path.as_os_str().as_bytes()));
+                (server, Some(file), place)
+            }
+        };
+        output.say(&format!("{place} shows how it goes")).await;
+        if address.is_some_and(|address| address.ip().is_unspecified()) {
             let warning = "--serve: every host that reaches this machine can see keys, output and errors; \
                            there is no password";
-            runner.output.say(warning).await;
+            output.say(warning).await;
         }
-        Ok(Page { site, server })
+        Ok(Page { site, server, _file: file })
+    }
+}
+
+/// The file of a socket, removed with this.
+struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    /// Binds a socket that its owner alone can connect to. The file of a process that has ended is
+    /// replaced: a socket at which nobody listens, and nothing else.
+    async fn bind(path: &Path) -> io::Result<(UnixListener, Self)> {
+        match path.symlink_metadata() {
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(io::Error::new(ErrorKind::AlreadyExists, "exists, and is no socket"));
+            }
+            Ok(_) => match UnixStream::connect(path).await {
+                Ok(_) => {
+                    let why = "another process listens there";
+                    return Err(io::Error::new(ErrorKind::AddrInUse, why));
+                }
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                    std::fs::remove_file(path)?;
+                }
+                Err(error) => return Err(error),
+            },
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        // Its mode is right from the start. Until the mask is back, files that other threads create
+        // are less open than they should be, not more.
+        let mask = umask(Mode::from_raw_mode(0o177));
+        let bound = UnixListener::bind(path);
+        umask(mask);
+        let listener = bound?;
+        let found = path.symlink_metadata()?;
+        let identity = (found.dev(), found.ino());
+        Ok((listener, Self { path: path.to_owned(), identity }))
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let is_ours = |found: Metadata| (found.dev(), found.ino()) == self.identity;
+        if self.path.symlink_metadata().is_ok_and(is_ours) {
+            // If it stays, the next process replaces it.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -109,7 +202,8 @@ impl Listener {
 struct Dress {
     title: String,
     registry: Arc<Registry>,
-    address: SocketAddr,
+    /// None of a Unix socket.
+    address: Option<SocketAddr>,
     /// The host that was asked for.
     asked: Option<String>,
 }
@@ -119,13 +213,14 @@ impl Dress {
         let mut site = site.title(self.title).registry(self.registry).max_connections(
             most_connections(rustix::process::getrlimit(Resource::Nofile).current),
         );
-        let address = self.address;
-        if address.ip().is_unspecified() {
-            // Whatever this machine's addresses are, and its name.
-            let system = rustix::system::uname();
-            site = site.any_address().host(&system.nodename().to_string_lossy());
-        } else {
-            site = site.host(&address.ip().to_string());
+        match self.address {
+            Some(address) if address.ip().is_unspecified() => {
+                // Whatever this machine's addresses are, and its name.
+                let system = rustix::system::uname();
+                site = site.any_address().host(&system.nodename().to_string_lossy());
+            }
+            Some(address) => site = site.host(&address.ip().to_string()),
+            None => {}
         }
         if let Some(host) = &self.asked {
             site = site.host(host);
@@ -139,39 +234,11 @@ fn most_connections(descriptors: Option<u64>) -> usize {
     descriptors.map_or(64, |most| (most / 8).clamp(2, 64) as usize)
 }
 
-/// Neither arguments nor scripts: they may hold what is not for everyone.
-fn title(runner: &Runner) -> String {
-    let program = runner.config.template.fixed_program();
-    let name = program.as_deref().and_then(|program| Path::new(program).file_name());
-    match name.map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned()) {
-        Some(name) => format!("requeue {} {name}", runner.config.name),
-        None => format!("requeue {}", runner.config.name),
-    }
-}
-
-impl Runner {
-    fn slot(&self, key: &[u8]) -> Detail {
-        match self.groups.slot(key) {
-            Some(slot) => Detail::new().field("slot", slot),
-            None => Detail::new(),
-        }
-    }
-
-    /// What the page is told of a key besides what the queue knows.
-    fn detail(&self, key: &[u8]) -> Detail {
-        let past = self.failing.past(key);
-        let mut detail = self.slot(key).attempt(past.attempt);
-        if let Some(exit) = past.last_exit {
-            detail = detail.field("last exit", exit);
-        }
-        detail
-    }
-}
-
 /// The page while it is served.
 pub(crate) struct Page {
     site: Site,
-    server: JoinHandle<std::io::Result<()>>,
+    server: JoinHandle<io::Result<()>>,
+    _file: Option<SocketFile>,
 }
 
 impl Page {
@@ -196,13 +263,25 @@ mod tests {
             ("localhost:80", Some("localhost"), 80),
             ("[::1]:80", Some("::1"), 80),
         ] {
-            let address = Address { host: host.map(str::to_owned), port };
+            let address = Address::Tcp { host: host.map(str::to_owned), port };
             assert_eq!(text.parse(), Ok(address), "{text}");
         }
-        for text in
-            ["", ":", "a", "localhost", "localhost:", "::1", "::1:80", "65536", "+80", "-1", "[]:1"]
-        {
+        for text in [
+            "",
+            ":",
+            "a",
+            "localhost",
+            "localhost:",
+            "::1",
+            "::1:80",
+            "65536",
+            "+80",
+            "-1",
+            "[]:1",
+            "unix:",
+        ] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
+        assert_eq!("unix:a:80".parse(), Ok(Address::Unix("a:80".into())));
     }
 }

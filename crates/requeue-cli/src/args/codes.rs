@@ -1,9 +1,9 @@
-//! Lists of exit codes.
+//! Lists of exit codes, as in `--fatal 2,64-78,SIGSEGV`.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use crate::signals::parse_signal;
+use crate::process::signals::parse_signal;
 
 /// Exit codes; that of a signal is 128 and its number, as in a shell.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

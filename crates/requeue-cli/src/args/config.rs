@@ -1,4 +1,4 @@
-//! The command line, checked.
+//! The configuration of a run: the flags, checked together.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -7,32 +7,57 @@ use std::time::Duration;
 use requeue::EarlyAdd;
 use rustix::process::Signal;
 
-use crate::args::{self, Alone, AtEof, Common, Flags, Output, Read, Stdin, Summary};
-use crate::codes::Codes;
-use crate::command;
+use crate::args::codes::Codes;
+use crate::args::halt::{Halt, MayHalt};
+use crate::args::pacing::Pacing;
+use crate::args::run::{self as args, Alone, AtEof, Common, Flags, Output, Read, Stdin, Summary};
+use crate::args::values::{Delimiter, Jobs, Retries};
 use crate::exit::Refusal;
-use crate::halt::{Halt, MayHalt};
+use crate::input::source::Source;
 use crate::input::{Format, Kind};
-use crate::pacing::Pacing;
-use crate::progress::Progress;
+use crate::process::command;
+use crate::process::template::{Tag, Template};
+use crate::process::timeout::Limits;
 use crate::serve::Address;
-use crate::source::Source;
-use crate::template::{Tag, Template};
-use crate::timeout::Limits;
-use crate::values::{Delimiter, Jobs, Retries};
 
-/// What a run is to do. Everything in it makes sense, and the command exists.
+/// The configuration of a run: flags that were checked together. The command exists.
 #[derive(Debug)]
 pub(crate) struct Config {
     /// The subcommand.
     pub(crate) name: &'static str,
+    pub(crate) input: InputConfig,
+    pub(crate) commands: CommandConfig,
+    pub(crate) pacing: Pacing,
+    pub(crate) failures: FailureConfig,
+    pub(crate) files: FilePaths,
+    pub(crate) progress: args::Progress,
+    pub(crate) summary: Summary,
+    pub(crate) serve: Option<Address>,
+}
+
+#[derive(Debug)]
+pub(crate) struct InputConfig {
     pub(crate) format: Format,
     pub(crate) max_keys: usize,
+    pub(crate) at_eof: AtEof,
+}
+
+#[derive(Debug)]
+pub(crate) struct CommandConfig {
     pub(crate) template: Template,
-    pub(crate) pacing: Pacing,
     /// Commands at once, at least 1.
     pub(crate) jobs: usize,
-    /// Runs after the first; `None` for ever.
+    pub(crate) limits: Limits,
+    pub(crate) stdin: Stdin,
+    pub(crate) output: Output,
+    pub(crate) tag: Option<Tag>,
+    pub(crate) verbose: bool,
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct FailureConfig {
+    /// Runs after the first; `None`: no limit.
     pub(crate) retries: Option<u32>,
     pub(crate) base_delay: Duration,
     pub(crate) max_delay: Duration,
@@ -40,31 +65,37 @@ pub(crate) struct Config {
     /// Exit codes after which there is no retry.
     pub(crate) fatal: Codes,
     pub(crate) halt: Option<Halt>,
-    pub(crate) dead_letter: Option<PathBuf>,
-    pub(crate) unfinished: Option<PathBuf>,
-    pub(crate) at_eof: AtEof,
-    pub(crate) limits: Limits,
-    pub(crate) stdin: Stdin,
-    pub(crate) verbose: bool,
-    pub(crate) dry_run: bool,
-    pub(crate) output: Output,
-    pub(crate) tag: Option<Tag>,
-    pub(crate) joblog: Option<PathBuf>,
-    pub(crate) progress: Progress,
-    pub(crate) summary: Summary,
-    pub(crate) serve: Option<Address>,
 }
 
-/// What a subcommand is besides the flags that all have which run commands.
-pub(crate) struct Own {
-    pub(crate) name: &'static str,
-    /// Whether keys can have priorities.
-    pub(crate) has_priorities: bool,
-    pub(crate) format: Format,
-    pub(crate) max_keys: usize,
-    pub(crate) stdin: Stdin,
-    pub(crate) at_eof: AtEof,
+#[derive(Debug)]
+pub(crate) struct FilePaths {
+    pub(crate) dead_letter: Option<PathBuf>,
     pub(crate) unfinished: Option<PathBuf>,
+    pub(crate) joblog: Option<PathBuf>,
+}
+
+/// The configuration that differs between the subcommands that run commands.
+pub(crate) struct Subcommand {
+    name: &'static str,
+    /// Whether keys can have priorities.
+    has_priorities: bool,
+    input: InputConfig,
+    stdin: Stdin,
+    unfinished: Option<PathBuf>,
+}
+
+impl Subcommand {
+    /// A subcommand that reads no keys. It still writes dead letters, as lines.
+    #[cfg(any(feature = "kube", feature = "store"))]
+    pub(crate) const fn without_input(
+        name: &'static str,
+        has_priorities: bool,
+        stdin: Stdin,
+    ) -> Self {
+        let format = Format { kind: Kind::Lines, delimiter: b'\n', max_record: usize::MAX };
+        let input = InputConfig { format, max_keys: usize::MAX, at_eof: AtEof::Finish };
+        Self { name, has_priorities, input, stdin, unfinished: None }
+    }
 }
 
 impl Read {
@@ -94,7 +125,7 @@ impl Read {
 }
 
 impl Config {
-    /// Of `requeue run`, and where its keys come from.
+    /// The configuration of `requeue run`, and the source of its keys.
     pub(crate) fn check(flags: Flags) -> Result<(Source, Self), Refusal> {
         if flags.max_args.is_some() || flags.max_lines.is_some() || flags.xargs || flags.keep_order
         {
@@ -103,20 +134,22 @@ impl Config {
             ));
         }
         let (source, format) = flags.read.check()?;
-        let own = Own {
+        let own = Subcommand {
             name: "run",
             has_priorities: format.kind == Kind::Json,
-            format,
-            max_keys: flags.max_keys.unwrap_or(1_000_000) as usize,
+            input: InputConfig {
+                format,
+                max_keys: flags.max_keys.unwrap_or(1_000_000) as usize,
+                at_eof: flags.at_eof,
+            },
             stdin: flags.stdin,
-            at_eof: flags.at_eof,
             unfinished: flags.unfinished,
         };
         Ok((source, Self::of(flags.common, flags.alone, own)?))
     }
 
-    /// Of the flags that all subcommands have that run commands.
-    pub(crate) fn of(common: Common, alone: Alone, own: Own) -> Result<Self, Refusal> {
+    /// The configuration by the flags that all subcommands share that run commands.
+    pub(crate) fn of(common: Common, alone: Alone, own: Subcommand) -> Result<Self, Refusal> {
         let pacing = Pacing::check(&common, &alone, own.has_priorities)?;
         let template = match (common.shell, common.command) {
             (Some(script), command) if command.is_empty() => {
@@ -152,39 +185,43 @@ impl Config {
         command::find(&template)?;
         Ok(Self {
             name: own.name,
-            format: own.format,
-            max_keys: own.max_keys,
-            template,
+            input: own.input,
+            commands: CommandConfig {
+                template,
+                jobs: common.jobs.unwrap_or(Jobs::Percent(100)).number(),
+                limits: Limits {
+                    timeout: common.timeout.filter(|timeout| !timeout.is_zero()),
+                    signal: common.signal.unwrap_or(Signal::TERM),
+                    kill_after: common.kill_after.unwrap_or(Duration::from_secs(10)),
+                },
+                stdin: own.stdin,
+                output,
+                tag,
+                verbose: common.verbose,
+                dry_run: alone.dry_run,
+            },
             pacing,
-            jobs: common.jobs.unwrap_or(Jobs::Percent(100)).number(),
-            retries: common.retries.unwrap_or(Retries(Some(5))).0,
-            base_delay,
-            max_delay,
-            fatal: common.fatal.unwrap_or_default(),
-            halt: match common.halt {
-                Some(MayHalt(halt)) => halt,
-                None => common.fail_fast.then_some(Halt::FAIL_FAST),
+            failures: FailureConfig {
+                retries: common.retries.unwrap_or(Retries(Some(5))).0,
+                base_delay,
+                max_delay,
+                early_add: match common.early_add {
+                    None | Some(args::EarlyAdd::Replace) => EarlyAdd::Replace,
+                    Some(args::EarlyAdd::Hold) => EarlyAdd::Hold,
+                    Some(args::EarlyAdd::Keep) => EarlyAdd::Keep,
+                },
+                fatal: common.fatal.unwrap_or_default(),
+                halt: match common.halt {
+                    Some(MayHalt(halt)) => halt,
+                    None => common.fail_fast.then_some(Halt::FAIL_FAST),
+                },
             },
-            dead_letter: common.dead_letter,
-            unfinished: own.unfinished,
-            at_eof: own.at_eof,
-            early_add: match common.early_add {
-                None | Some(args::EarlyAdd::Replace) => EarlyAdd::Replace,
-                Some(args::EarlyAdd::Hold) => EarlyAdd::Hold,
-                Some(args::EarlyAdd::Keep) => EarlyAdd::Keep,
+            files: FilePaths {
+                dead_letter: common.dead_letter,
+                unfinished: own.unfinished,
+                joblog: common.joblog,
             },
-            limits: Limits {
-                timeout: common.timeout.filter(|timeout| !timeout.is_zero()),
-                signal: common.signal.unwrap_or(Signal::TERM),
-                kill_after: common.kill_after.unwrap_or(Duration::from_secs(10)),
-            },
-            stdin: own.stdin,
-            verbose: common.verbose,
-            dry_run: alone.dry_run,
-            output,
-            tag,
-            joblog: common.joblog,
-            progress: Progress::choose(common.progress, output, std::io::stderr().is_terminal()),
+            progress: common.progress,
             summary: common.summary,
             serve: alone.serve,
         })

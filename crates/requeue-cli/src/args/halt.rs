@@ -1,13 +1,13 @@
-//! When to give all of it up: GNU parallel's `--halt`.
+//! `--halt`, as GNU parallel has it: the run stops after a number of keys has failed or completed.
 
 use std::str::FromStr;
 
-use crate::signals::Level;
+use crate::process::signals::Level;
 
-/// Ends the run when something has happened so often.
+/// Stops the run once a number of keys has failed, succeeded or completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Halt {
-    /// What becomes of commands that run: they finish, or are ended.
+    /// The fate of the commands in flight: they complete, or are terminated.
     pub(crate) level: Level,
     what: What,
     often: Often,
@@ -26,7 +26,7 @@ enum What {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Often {
     Times(u64),
-    /// Of the keys that are done, once three have come so far, as in GNU parallel.
+    /// A percentage of the completed keys, from the third on, as in GNU parallel.
     Percent(u64),
 }
 
@@ -35,7 +35,7 @@ impl Halt {
     pub(crate) const FAIL_FAST: Self =
         Self { level: Level::Terminating, what: What::Fail, often: Often::Times(1) };
 
-    /// Whether so much has happened.
+    /// Returns true if that number is reached.
     pub(crate) fn is_reached(self, succeeded: u64, given_up: u64) -> bool {
         let all = succeeded + given_up;
         let count = match self.what {

@@ -1,4 +1,4 @@
-//! Names as Kubernetes has them.
+//! The names of Kubernetes that flags of `requeue watch` take.
 
 use std::str::FromStr;
 

@@ -1,22 +1,22 @@
-//! In what order, how often and how far apart commands start: the flags for it, checked.
+//! The order, the rate and the spacing of the starts of commands.
 
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use regex::bytes::Regex;
 use requeue::metrics::Metrics;
-use requeue::{BuildError, EarlyAdd, Group, Order, Queue};
+use requeue::{BuildError, EarlyAdd, Group, Order, Queue, Time};
 
-use crate::args::{self, Alone, Common};
+use crate::args::run::{self as args, Alone, Common};
+use crate::args::values::Every;
 use crate::exit::Refusal;
-use crate::input::Key;
-use crate::pace::{Debounce, Times};
-use crate::rate::Every;
+use crate::key::{Key, KeyQueue};
 
-/// How commands are spaced and ordered.
+/// The order and the spacing of commands.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     pub(crate) times: Times,
-    /// And how many may start at once after a pause.
+    /// The interval, and how many commands may start at once after a pause.
     pub(crate) rate: Option<(Every, u32)>,
     order: args::Order,
     /// Whether keys can have priorities.
@@ -25,7 +25,44 @@ pub(crate) struct Pacing {
     group_jobs: Option<u32>,
 }
 
-/// With priorities, one start in so many is that of the key that has been ready longest.
+/// The spacing of the starts of one key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Times {
+    /// From the first add.
+    pub(crate) delay: Option<Duration>,
+    pub(crate) debounce: Option<Debounce>,
+    /// From start to start.
+    pub(crate) min_interval: Option<Duration>,
+}
+
+/// A delay that starts again with every add.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Debounce {
+    pub(crate) quiet: Duration,
+    /// From the first add.
+    pub(crate) most: Duration,
+}
+
+impl Times {
+    pub(crate) const fn has_windows(self) -> bool {
+        self.delay.is_some() || self.debounce.is_some()
+    }
+
+    pub(crate) const fn are_none(self) -> bool {
+        !self.has_windows() && self.min_interval.is_none()
+    }
+
+    /// The end of a window whose adds came from `first` to `now`.
+    pub(crate) fn window_end(self, first: Time, now: Time) -> Time {
+        let delay = self.delay.map_or(first, |delay| first + delay);
+        let quiet = self
+            .debounce
+            .map_or(first, |debounce| (now + debounce.quiet).min(first + debounce.most));
+        delay.max(quiet)
+    }
+}
+
+/// With priorities, every tenth start is that of the key that has been ready longest.
 const OLDEST_EVERY: u32 = 10;
 
 impl Pacing {
@@ -71,7 +108,7 @@ impl Pacing {
                 min_interval: some(flags.min_interval),
             },
             rate: common.rate.map(|every| (every, common.burst.unwrap_or(1))),
-            // Where there are priorities, they are meant.
+            // Input with priorities is ordered by them.
             order: flags.order.unwrap_or(match has_priorities {
                 false => args::Order::Fifo,
                 true => args::Order::Priority,
@@ -88,12 +125,13 @@ impl Pacing {
         name: &str,
         early_add: EarlyAdd,
         metrics: Option<&Metrics>,
-    ) -> Result<Queue<Key>, BuildError> {
-        let mut queue = Queue::builder().name(name).early_add(early_add);
+    ) -> Result<KeyQueue, BuildError> {
+        let queue = Queue::builder().name(name).early_add(early_add);
+        let mut queue = queue.hasher(RandomState::new());
         if let Some(metrics) = metrics {
             queue = queue.metrics(metrics);
         }
-        // Where there are none, groups take turns and nothing else.
+        // Without priorities, groups only take turns.
         if self.order == args::Order::Priority
             || (self.order == args::Order::Fair && self.has_priorities)
         {
@@ -103,7 +141,8 @@ impl Pacing {
             queue = queue.fair();
         }
         if let Some(pattern) = self.groups.clone() {
-            queue = queue.group_by(move |key: &Key| group(&pattern, key));
+            let hasher = RandomState::new();
+            queue = queue.group_by(move |key: &Key| group(&hasher, &pattern, key));
         }
         if let Some(limit) = self.group_jobs {
             queue = queue.group_limit(limit);
@@ -113,9 +152,10 @@ impl Pacing {
 }
 
 /// The group of a key: what the pattern's first capture matches, or else what all of it does; that
-/// of keys which it doesn't match has an empty name.
-pub(crate) fn group(pattern: &Regex, key: &[u8]) -> Group {
-    Group::of(name(pattern, key))
+/// of keys which it doesn't match has an empty name. Nobody can choose a name that has the number of
+/// another group, and so takes that group's turns: the numbers are this run's secret.
+fn group(hasher: &RandomState, pattern: &Regex, key: &[u8]) -> Group {
+    Group::new(hasher.hash_one(name(pattern, key)))
 }
 
 fn name<'k>(pattern: &Regex, key: &'k [u8]) -> &'k [u8] {
@@ -149,5 +189,17 @@ mod tests {
         }
         let bytes = Regex::new(r"(?-u)^(\xff.)").unwrap();
         assert_eq!(name(&bytes, b"\xffab"), b"\xffa");
+    }
+
+    /// With `Group::of`, whoever knows the program could look for a name with the same number.
+    #[test]
+    fn the_numbers_of_groups_are_secrets_of_the_run() {
+        let pattern = Regex::new("^[^/]*").unwrap();
+        let [one, other] = [RandomState::new(), RandomState::new()];
+        let group = |hasher, key: &str| group(hasher, &pattern, key.as_bytes());
+        assert_eq!(group(&one, "a/1"), group(&one, "a/2"));
+        assert_ne!(group(&one, "a/1"), group(&one, "b/1"));
+        assert_ne!(group(&one, "a/1"), group(&other, "a/1"));
+        assert_ne!(group(&one, "a/1"), Group::of(&b"a"[..]));
     }
 }

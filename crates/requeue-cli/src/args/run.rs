@@ -1,28 +1,28 @@
-//! The command line as it was typed. What it means is checked in `config`.
+//! The flags of `requeue run` as they were typed, and those that other subcommands share with it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::styling::Styles;
-use clap::{ArgAction, Args, Parser, ValueEnum};
-use clap_complete::Shell;
+use clap::{ArgAction, Args, ValueEnum};
 use rustix::process::Signal;
 
-use crate::codes::Codes;
-use crate::halt::MayHalt;
+use crate::args::codes::Codes;
+use crate::args::halt::MayHalt;
+#[cfg(feature = "store")]
+use crate::args::unsupported::Unsupported;
+use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_size};
+use crate::duration::parse_duration;
 use crate::input::Kind;
-use crate::rate::Every;
+use crate::process::signals::parse_signal;
 use crate::serve::Address;
-use crate::signals::parse_signal;
-use crate::values::{Delimiter, Jobs, Retries, parse_duration, parse_size};
 
 // What `run --help` says of stores.
 #[cfg(feature = "store")]
 macro_rules! through {
     () => {
         "With --store URL keys are kept there until they are done, in the queue
-  --queue NAME [default]; that, --lease TIME, --wait[=TIME]: see `requeue work`.\n"
+  --queue NAME; that, --lease, --wait and --pass-passwords: see `requeue work`.\n"
     };
 }
 
@@ -35,83 +35,7 @@ macro_rules! through {
 
 /// Says it all on one screen of 80 columns, which a line for each flag would not. A test holds it to
 /// the flags.
-const HELP: &str = concat!(include_str!("help.txt"), through!());
-
-/// A work queue of keys: coalesced, exclusive, retried with backoff
-#[derive(Parser, Debug)]
-#[command(name = "requeue", version, styles = Styles::plain())]
-pub(crate) struct Cli {
-    #[command(subcommand)]
-    pub(crate) command: Subcommand,
-}
-
-#[derive(clap::Subcommand, Debug)]
-pub(crate) enum Subcommand {
-    /// Run a command per key, from a stream of keys
-    Run(Box<Flags>),
-    /// Run a command per Kubernetes object that changes: a controller
-    #[cfg(feature = "kube")]
-    Watch(Box<crate::watch::Flags>),
-    /// Add keys to a queue in a store
-    ///
-    /// Those named, or else those read from standard input. A key that waits already is added to what
-    /// waits; one that runs is run once more afterwards.
-    ///
-    /// An add of a parked key revives it: it runs again, and its failures are reset. A queue may keep
-    /// parked keys instead (--parked-add keep); then --revive revives them. At the end it says how many
-    /// adds had each outcome.
-    ///
-    /// Exit: 0 all keys are in the store, also those that were left parked; 2 usage; 3 some of the input
-    /// was no key; 125 the store can't be reached, or is not prepared.
-    #[cfg(feature = "store")]
-    Add(Box<crate::store::AddFlags>),
-    /// Run a command per key of a queue in a store, here and on other machines
-    #[cfg(feature = "store")]
-    Work(Box<crate::store::WorkFlags>),
-    /// List the queues of a store
-    ///
-    /// A line each: the name, and `empty` if the queue has no keys, or else `keys`. With --json objects
-    /// with `queue`, `is_empty`, and the settings of the queue, `early_add` and `parked_add`.
-    #[cfg(feature = "store")]
-    Queues(crate::store::QueuesFlags),
-    /// Show how many keys of a queue in a store wait, run and are parked
-    #[cfg(feature = "store")]
-    Status(crate::store::StatusFlags),
-    /// List the keys that were given up, and why
-    ///
-    /// A line each: the key, how often it was tried, since when it is parked, and what the last failure
-    /// was. With --json objects with `key`, or `key_base64` where it is no UTF-8, `priority` unless it
-    /// is 0, `attempts`, `why` and `given_up_at`.
-    #[cfg(feature = "store")]
-    Parked(crate::store::ParkedFlags),
-    /// Have keys that were given up run again
-    ///
-    /// With --all, those that are parked now, 1,000 at a time: an interruption leaves the others parked.
-    ///
-    /// Exit: 0 all of them will; 1 some were not parked; 125 there is no such queue, or the store can't
-    /// be reached.
-    #[cfg(feature = "store")]
-    Revive(crate::store::ReviveFlags),
-    /// Take keys back: those that wait, not those that run
-    ///
-    /// With --all, 1,000 at a time: an interruption leaves the others as they are.
-    ///
-    /// Exit: 0 all were taken; 1 some were not there to be taken; 125 there is no such queue, or the
-    /// store can't be reached.
-    #[cfg(feature = "store")]
-    Cancel(crate::store::CancelFlags),
-    /// Look after a store
-    #[cfg(feature = "store")]
-    #[command(disable_help_subcommand = true)]
-    Store {
-        #[command(subcommand)]
-        command: crate::store::StoreCommand,
-    },
-    /// Print what a shell completes a command line with
-    Completions { shell: Shell },
-    /// Write the manual pages to a directory
-    Man { dir: PathBuf },
-}
+pub(super) const HELP: &str = concat!(include_str!("run.txt"), through!());
 
 #[derive(Args, Debug)]
 #[command(
@@ -121,6 +45,10 @@ pub(crate) enum Subcommand {
     disable_help_flag = true
 )]
 pub(crate) struct Flags {
+    #[cfg(feature = "store")]
+    #[command(flatten)]
+    pub(crate) unsupported: Unsupported<true>,
+
     #[command(flatten)]
     pub(crate) read: Read,
 
@@ -137,7 +65,7 @@ pub(crate) struct Flags {
 
     #[cfg(feature = "store")]
     #[command(flatten)]
-    pub(crate) through: crate::store::Through,
+    pub(crate) through: Through,
 
     /// What a command reads: nothing, or its key [none]
     #[arg(
@@ -180,6 +108,55 @@ pub(crate) struct Flags {
     pub(crate) xargs: bool,
     #[arg(short = 'k', long, hide = true)]
     pub(crate) keep_order: bool,
+}
+
+// The flags of `requeue run --store`. No doc comment: it would be the command's text.
+#[cfg(feature = "store")]
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Through {
+    /// Keep the keys there until they are done: sqlite:FILE, postgres://HOST/DATABASE, redis://HOST
+    #[arg(long, value_name = "URL", help_heading = "Input")]
+    pub(crate) store: Option<String>,
+
+    /// In the queue of this name [default]
+    #[arg(long, value_name = "NAME", default_value = "default", hide_default_value = true)]
+    #[arg(requires = "store", help_heading = "Input")]
+    pub(crate) queue: String,
+
+    /// A dead worker's keys are free again after TIME [30s]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30s")]
+    #[arg(hide_default_value = true, requires = "store", help_heading = "Input")]
+    pub(crate) lease: Duration,
+
+    /// Wait at the start until the store can be reached, for TIME at most
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true)]
+    #[arg(value_parser = parse_duration, requires = "store", help_heading = "Input")]
+    pub(crate) wait: Option<Option<Duration>>,
+
+    #[command(flatten)]
+    pub(crate) passwords: Passwords,
+}
+
+// No doc comment: it would be the command's text.
+#[cfg(feature = "store")]
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Passwords {
+    /// Commands see the PGPASSWORD or REDISCLI_AUTH of the store, too
+    #[arg(long, requires = "store", help_heading = "Command")]
+    pub(crate) pass_passwords: bool,
+}
+
+#[cfg(feature = "store")]
+impl Passwords {
+    /// The variables that this process reads a password from, and commands do not see.
+    pub(crate) fn hidden(self, store: &str) -> &'static [&'static str] {
+        match store.split_once(':').map_or("", |(scheme, _)| scheme) {
+            _ if self.pass_passwords => &[],
+            "postgres" | "postgresql" => &["PGPASSWORD"],
+            "redis" | "rediss" => &["REDISCLI_AUTH"],
+            _ => &[],
+        }
+    }
 }
 
 // The flags that say how keys are read. No doc comment: it would be the command's text.
@@ -391,7 +368,7 @@ pub(crate) struct Alone {
     pub(crate) serve: Option<Address>,
 }
 
-/// Which of the keys that may start does.
+/// The order of the keys that may start.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
     /// The one that has been ready longest.
@@ -402,7 +379,7 @@ pub(crate) enum Order {
     Fair,
 }
 
-/// What an early add does to a key that waits for its retry.
+/// The effect of an add on a key that waits for its retry.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EarlyAdd {
     Replace,
@@ -410,7 +387,7 @@ pub(crate) enum EarlyAdd {
     Keep,
 }
 
-/// What becomes of keys that have not run when the input ends.
+/// The fate of keys that have not run at the end of the input.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum AtEof {
     /// They run.
@@ -420,7 +397,7 @@ pub(crate) enum AtEof {
     Abandon,
 }
 
-/// What becomes of what commands write.
+/// The destination of the output of commands.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Output {
     #[default]
@@ -430,7 +407,7 @@ pub(crate) enum Output {
     None,
 }
 
-/// What commands have to read.
+/// The standard input of commands.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Stdin {
     #[default]
@@ -438,7 +415,7 @@ pub(crate) enum Stdin {
     Key,
 }
 
-/// When a line shows how far the run is.
+/// When the progress line is shown.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Progress {
     #[default]
@@ -447,43 +424,11 @@ pub(crate) enum Progress {
     Never,
 }
 
-/// What is said at the end.
+/// The form of the summary.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Summary {
     #[default]
     Text,
     Json,
     None,
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use std::collections::BTreeSet;
-
-    use clap::CommandFactory;
-
-    use super::*;
-
-    #[test]
-    fn the_help_has_every_flag_and_no_other() {
-        the_help_has_every_flag_of("run", HELP);
-    }
-
-    pub(crate) fn the_help_has_every_flag_of(subcommand: &str, help: &str) {
-        let cli = Cli::command();
-        let command = cli.find_subcommand(subcommand).unwrap();
-        let shown = || command.get_arguments().filter(|arg| !arg.is_hide_set());
-        let flags: BTreeSet<_> = shown()
-            .flat_map(|arg| {
-                let short = arg.get_short().map(|short| format!("-{short}"));
-                short.into_iter().chain(arg.get_long().map(|long| format!("--{long}")))
-            })
-            // It says what whoever sees it has just typed.
-            .filter(|flag| flag != "-h" && flag != "--help")
-            .collect();
-        let is_flag = |word: &&str| word.starts_with('-') && !word.trim_matches('-').is_empty();
-        let words = help.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).filter(is_flag);
-        let said: BTreeSet<_> = words.map(str::to_owned).collect();
-        assert_eq!(said, flags);
-    }
 }

@@ -1,17 +1,17 @@
-//! The command lines of what works on a queue in a store.
+//! The flags of the subcommands that work on a queue in a store.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::args::{self, Common, Read, Stdin, Summary};
+use crate::args::run::{self as args, Common, Passwords, Read, Stdin, Summary};
+use crate::args::unsupported::Unsupported;
+use crate::duration::parse_duration;
 use crate::serve::Address;
-use crate::store::unsupported::Unsupported;
-use crate::values::parse_duration;
 
 /// As `run`'s: a test holds it to the flags.
-const HELP: &str = include_str!("help.txt");
+pub(super) const HELP: &str = include_str!("work.txt");
 
 // No doc comment, here and below: it would be the command's text.
 #[derive(Args, Debug)]
@@ -37,29 +37,6 @@ pub(crate) struct Wait {
     pub(crate) wait: Option<Option<Duration>>,
 }
 
-// What `run` has of it.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct Through {
-    /// Keep the keys there until they are done: sqlite:FILE, postgres://HOST/DATABASE, redis://HOST
-    #[arg(long, value_name = "URL", help_heading = "Input")]
-    pub(crate) store: Option<String>,
-
-    /// In the queue of this name [default]
-    #[arg(long, value_name = "NAME", default_value = "default", hide_default_value = true)]
-    #[arg(requires = "store", help_heading = "Input")]
-    pub(crate) queue: String,
-
-    /// A dead worker's keys are free again after TIME [30s]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30s")]
-    #[arg(hide_default_value = true, requires = "store", help_heading = "Input")]
-    pub(crate) lease: Duration,
-
-    /// Wait at the start until the store can be reached, for TIME at most
-    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true)]
-    #[arg(value_parser = parse_duration, requires = "store", help_heading = "Input")]
-    pub(crate) wait: Option<Option<Duration>>,
-}
-
 #[derive(Args, Debug)]
 #[command(
     help_template = HELP,
@@ -79,6 +56,10 @@ pub(crate) struct WorkFlags {
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30s")]
     #[arg(hide_default_value = true, help_heading = "Queue")]
     pub(crate) lease: Duration,
+
+    /// Shown with each key that this has in flight [HOST:PID]
+    #[arg(long, value_name = "NAME", help_heading = "Queue")]
+    pub(crate) worker: Option<String>,
 
     #[command(flatten)]
     pub(crate) common: Common,
@@ -100,7 +81,7 @@ pub(crate) struct WorkFlags {
     #[arg(help_heading = "Command")]
     pub(crate) stdin: Stdin,
 
-    /// A live page of the queue at localhost:PORT, or ADDR:PORT
+    /// A live page of the queue at localhost:PORT, ADDR:PORT or unix:PATH
     #[arg(long, value_name = "PORT", help_heading = "Output")]
     pub(crate) serve: Option<Address>,
 
@@ -109,7 +90,10 @@ pub(crate) struct WorkFlags {
     pub(crate) until_empty: bool,
 
     #[command(flatten)]
-    pub(crate) unsupported: Unsupported,
+    pub(crate) passwords: Passwords,
+
+    #[command(flatten)]
+    pub(crate) unsupported: Unsupported<false>,
 }
 
 #[derive(Args, Debug)]
@@ -165,7 +149,7 @@ pub(crate) struct AddFlags {
     pub(crate) summary: Summary,
 
     #[command(flatten)]
-    pub(crate) unsupported: Unsupported,
+    pub(crate) unsupported: Unsupported<false>,
 }
 
 /// The effect of an add on a parked key.
@@ -199,9 +183,31 @@ pub(crate) struct QueuesFlags {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct DropFlags {
+    /// Which
+    #[arg(value_name = "QUEUE")]
+    pub(crate) queue: String,
+
+    /// The store: sqlite:FILE, postgres://HOST/DATABASE, redis://HOST
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: String,
+
+    /// With all its keys, also those that are in flight or parked
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    #[command(flatten)]
+    pub(crate) wait: Wait,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct StatusFlags {
     #[command(flatten)]
     pub(crate) place: Place,
+
+    /// List the keys in flight, too: their workers, for how long, and how long their leases last
+    #[arg(long)]
+    pub(crate) in_flight: bool,
 
     /// As a JSON object
     #[arg(long)]
@@ -265,6 +271,7 @@ pub(crate) enum State {
     Waiting,
     Processing,
     Parked,
+    Damaged,
 }
 
 #[derive(clap::Subcommand, Debug)]
@@ -285,15 +292,4 @@ pub(crate) enum StoreCommand {
         #[command(flatten)]
         wait: Wait,
     },
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::args::tests::the_help_has_every_flag_of;
-
-    #[test]
-    fn the_help_has_every_flag_and_no_other() {
-        the_help_has_every_flag_of("work", HELP);
-    }
 }

@@ -1,20 +1,18 @@
-//! What the values of flags mean.
+//! The values of flags.
 
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Span, SpanRelativeTo};
-
-use crate::command;
+use crate::process::command;
 
 /// How many commands run at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Jobs {
     Number(NonZeroUsize),
-    /// As many as there are keys.
+    /// As many as the limit on open files allows.
     Unlimited,
-    /// Of the cores.
+    /// Percent of the cores.
     Percent(u32),
 }
 
@@ -45,7 +43,7 @@ impl FromStr for Jobs {
     }
 }
 
-/// How many runs follow the first; `None` for ever.
+/// The number of runs after the first; `None`: no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Retries(pub(crate) Option<u32>);
 
@@ -60,20 +58,30 @@ impl FromStr for Retries {
     }
 }
 
-/// "1.5s", "2m", "1h 30m", "1d", "2w"; a bare number is seconds. A day has 24 hours.
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, &'static str> {
-    const WRONG: &str = "a time like 1.5s, 500ms, 2m, 1h30m, 1d or 2w, or a number of seconds";
-    if let Ok(seconds) = text.parse::<f64>() {
-        return Duration::try_from_secs_f64(seconds).map_err(|_| WRONG);
+/// The interval between two starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Every(pub(crate) Duration);
+
+impl FromStr for Every {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const WRONG: &str = "a number above 0, of a second or as in 10/s, 90/m, 1000/h";
+        let (number, unit) = match text.split_once('/') {
+            None | Some((_, "s")) => (text.strip_suffix("/s").unwrap_or(text), 1.0),
+            Some((number, "m")) => (number, 60.0),
+            Some((number, "h")) => (number, 3600.0),
+            Some(_) => return Err(WRONG),
+        };
+        let number: f64 = number.parse().map_err(|_| WRONG)?;
+        if !(number > 0.0 && number.is_finite()) {
+            return Err(WRONG);
+        }
+        Duration::try_from_secs_f64(unit / number).map(Self).map_err(|_| WRONG)
     }
-    // Days and weeks have no fixed length in general; months and years have none here either.
-    let duration = text
-        .parse::<SignedDuration>()
-        .or_else(|_| text.parse::<Span>()?.to_duration(SpanRelativeTo::days_are_24_hours()));
-    Duration::try_from(duration.map_err(|_| WRONG)?).map_err(|_| WRONG)
 }
 
-/// The byte between two records.
+/// The byte that ends a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Delimiter(pub(crate) u8);
 
@@ -128,29 +136,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_have_units_or_are_seconds() {
-        for (text, millis) in [
-            ("1.5s", 1_500),
-            ("2", 2_000),
-            ("0.25", 250),
-            ("500ms", 500),
-            ("5m", 300_000),
-            ("0", 0),
-            ("1h30m", 5_400_000),
-            ("1h 30m 5.5s", 5_405_500),
-            ("1d", 86_400_000),
-            ("1 day, 2 hours", 93_600_000),
-            ("2w3d12h", 1_512_000_000),
-            ("P1DT1H", 90_000_000),
-        ] {
-            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
-        }
-        for text in ["", "-1s", "-1", "1 parsec", "NaN", "inf", "1e300", "1mo", "1y", "-1d"] {
-            assert!(parse_duration(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
     fn jobs_are_a_number_no_limit_or_a_share_of_the_cores() {
         assert_eq!("3".parse(), Ok(Jobs::Number(NonZeroUsize::new(3).unwrap())));
         assert_eq!("0".parse(), Ok(Jobs::Unlimited));
@@ -158,6 +143,19 @@ mod tests {
         assert!(Jobs::Percent(1).number() >= 1);
         for text in ["", "-1", "%", "0%", "x", "1.5"] {
             assert!(text.parse::<Jobs>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn rates_are_per_second_minute_or_hour() {
+        for (text, every) in
+            [("4", 250), ("4/s", 250), ("0.5", 2000), ("90/m", 666), ("3600/h", 1000), ("1e1", 100)]
+        {
+            let parsed = text.parse::<Every>().map(|Every(every)| every.as_millis());
+            assert_eq!(parsed, Ok(every), "{text}");
+        }
+        for text in ["", "0", "-1", "NaN", "inf", "/s", "1/d", "1/", "1/s/s", "x"] {
+            assert!(text.parse::<Every>().is_err(), "{text}");
         }
     }
 

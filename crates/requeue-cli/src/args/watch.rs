@@ -1,4 +1,4 @@
-//! The command line of `requeue watch`, besides what it has in common with `requeue run`.
+//! The flags of `requeue watch` that `requeue run` does not have.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 
-use super::names::{LeaseName, Named, Selected, parse_finalizer};
-use crate::args::{Alone, Common};
-use crate::values::parse_duration;
+use crate::args::names::{LeaseName, Named, Selected, parse_finalizer};
+use crate::args::run::{Alone, Common};
+use crate::duration::parse_duration;
 
 /// As `run`'s: a test holds it to the flags.
-const HELP: &str = include_str!("help.txt");
+pub(super) const HELP: &str = include_str!("watch.txt");
 
 #[derive(Args, Debug)]
 #[command(
@@ -148,15 +148,4 @@ pub(crate) enum Initial {
     #[default]
     Run,
     Skip,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::args::tests::the_help_has_every_flag_of;
-
-    #[test]
-    fn the_help_has_every_flag_and_no_other() {
-        the_help_has_every_flag_of("watch", HELP);
-    }
 }

@@ -1,4 +1,4 @@
-//! Keys as JSON, an object each: what is read, and what is written to be read back.
+//! Keys as JSON objects: parses them, and writes them so that they can be parsed again.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use requeue::Merge;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::input::{Ask, Change, Why};
-use crate::values::parse_duration;
+use crate::duration::parse_duration;
+use crate::input::change::{AddOptions, Change, Why};
 
-/// What can be said of a key. All else is ignored.
+/// The fields of a record. Others are ignored.
 #[derive(Deserialize)]
 struct Line {
     key: Option<String>,
@@ -47,7 +47,7 @@ pub(crate) fn parse(record: &[u8]) -> Result<Change<'static>, Why> {
         return Err(bad("no JSON object".to_owned()));
     }
     let line: Line = serde_json::from_slice(record).map_err(|error| {
-        // A record is a line mostly; that it is its first need not be said.
+        // A record usually is one line.
         bad(format!("JSON: {error}").replace(" at line 1 column ", " at byte "))
     })?;
     let key = match (line.key, line.key_base64) {
@@ -73,7 +73,7 @@ pub(crate) fn parse(record: &[u8]) -> Result<Change<'static>, Why> {
         Some(HowMerged::Latest) => Merge::Latest,
         Some(HowMerged::Exactly) => Merge::Exactly,
     };
-    Ok(Change::Add(key, Ask { after, merge, priority: line.priority.unwrap_or(0) }))
+    Ok(Change::Add(key, AddOptions { after, merge, priority: line.priority.unwrap_or(0) }))
 }
 
 fn parse_after(after: &Value) -> Result<Duration, Why> {
@@ -85,18 +85,18 @@ fn parse_after(after: &Value) -> Result<Duration, Why> {
     parsed.map_err(|expected| Why::Json(format!("after: {after} is not {expected}")))
 }
 
-/// How long it is until a time; zero when it has passed.
+/// The duration until a time; zero if it has passed.
 fn until(at: &str) -> Result<Duration, Why> {
     let at: Timestamp = at.parse().map_err(|error| Why::Json(format!("at: {error}")))?;
     Ok(Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO))
 }
 
-/// A key that is to be read back, with what there is to say of it.
+/// A key and its properties, as they are written.
 #[derive(Serialize, Debug, Default)]
 pub(crate) struct Written<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
-    /// Of a key that is not UTF-8.
+    /// A key that is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_base64: Option<String>,
     /// Seconds.
@@ -137,36 +137,44 @@ impl<'a> Written<'a> {
 mod tests {
     use super::*;
 
-    fn add(key: &[u8], ask: Ask) -> Result<Change<'static>, Why> {
-        Ok(Change::Add(Cow::Owned(key.to_vec()), ask))
+    fn add(key: &[u8], options: AddOptions) -> Result<Change<'static>, Why> {
+        Ok(Change::Add(Cow::Owned(key.to_vec()), options))
     }
 
     #[test]
     fn every_field_is_heeded_and_unknown_ones_are_not() {
         let seconds = |seconds| Some(Duration::from_secs_f64(seconds));
-        for (record, key, ask) in [
-            (r#"{"key":"a"}"#, &b"a"[..], Ask::default()),
-            (r#" {"key":"a\nb","x":{"key":"c"},"after":null} "#, b"a\nb", Ask::default()),
-            (r#"{"key_base64":"/w=="}"#, b"\xff", Ask::default()),
-            (r#"{"key":"a","after":1.5}"#, b"a", Ask { after: seconds(1.5), ..Ask::default() }),
-            (r#"{"key":"a","after":"2m"}"#, b"a", Ask { after: seconds(120.0), ..Ask::default() }),
+        for (record, key, options) in [
+            (r#"{"key":"a"}"#, &b"a"[..], AddOptions::default()),
+            (r#" {"key":"a\nb","x":{"key":"c"},"after":null} "#, b"a\nb", AddOptions::default()),
+            (r#"{"key_base64":"/w=="}"#, b"\xff", AddOptions::default()),
+            (
+                r#"{"key":"a","after":1.5}"#,
+                b"a",
+                AddOptions { after: seconds(1.5), ..AddOptions::default() },
+            ),
+            (
+                r#"{"key":"a","after":"2m"}"#,
+                b"a",
+                AddOptions { after: seconds(120.0), ..AddOptions::default() },
+            ),
             (
                 r#"{"key":"a","at":"2001-02-03T04:05:06+07:00"}"#,
                 b"a",
-                Ask { after: seconds(0.0), ..Ask::default() },
+                AddOptions { after: seconds(0.0), ..AddOptions::default() },
             ),
             (
                 r#"{"key":"a","priority":-7,"merge":"latest","op":"add"}"#,
                 b"a",
-                Ask { priority: -7, merge: Merge::Latest, after: None },
+                AddOptions { priority: -7, merge: Merge::Latest, after: None },
             ),
             (
                 r#"{"key":"a","merge":"exactly"}"#,
                 b"a",
-                Ask { merge: Merge::Exactly, ..Ask::default() },
+                AddOptions { merge: Merge::Exactly, ..AddOptions::default() },
             ),
         ] {
-            assert_eq!(parse(record.as_bytes()), add(key, ask), "{record}");
+            assert_eq!(parse(record.as_bytes()), add(key, options), "{record}");
         }
         let cancel = parse(br#"{"op":"cancel","key":"a","after":1}"#);
         assert_eq!(cancel, Ok(Change::Cancel(Cow::Borrowed(b"a"))));
@@ -203,9 +211,12 @@ mod tests {
     fn what_is_written_is_read_back() {
         for key in [&b"a\n\"b\""[..], b"\xff\xfe", "größe".as_bytes()] {
             let written = Written { after: Some(2.5), priority: 3, ..Written::of(key) };
-            let ask =
-                Ask { after: Some(Duration::from_millis(2500)), priority: 3, ..Ask::default() };
-            assert_eq!(parse(&written.to_bytes()), add(key, ask));
+            let options = AddOptions {
+                after: Some(Duration::from_millis(2500)),
+                priority: 3,
+                ..AddOptions::default()
+            };
+            assert_eq!(parse(&written.to_bytes()), add(key, options));
         }
         assert_eq!(Written::of(b"a").to_bytes(), br#"{"key":"a"}"#);
     }

@@ -1,22 +1,14 @@
-//! Records from a stream of bytes, and the keys in them.
+//! Splits a stream of bytes into records. Memory is limited: no more of a record is kept than can be a
+//! valid one.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
-use std::time::Duration;
 
-use requeue::Merge;
+use crate::input::change::{AddOptions, Bad, Change, Why};
+use crate::input::json;
+use crate::key::LONGEST;
 
-use crate::json;
-
-/// What is coalesced, retried and exclusive: the bytes of a record. Boxed, as a million of them may
-/// be held.
-pub(crate) type Key = Box<[u8]>;
-
-/// The longest key, in bytes: what exec takes as one argument, on Linux.
-pub(crate) const LONGEST: usize = 131_071;
-
-/// How keys come in, and go out again to a file that is to be read back.
+/// The format of records, in the input and in the files of keys that later runs can read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Format {
     pub(crate) kind: Kind,
@@ -35,74 +27,11 @@ pub(crate) enum Kind {
     Json,
 }
 
-/// What a record asks for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Change<'a> {
-    Add(Cow<'a, [u8]>, Ask),
-    Cancel(Cow<'a, [u8]>),
-}
-
-/// How a key is to be added.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Ask {
-    /// Not to run before so long after it was read.
-    pub(crate) after: Option<Duration>,
-    pub(crate) merge: Merge,
-    pub(crate) priority: i32,
-}
-
-/// A record that is no key.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Bad {
-    /// The first record has number 1; empty ones count.
-    pub(crate) number: u64,
-    pub(crate) why: Why,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Why {
-    Nul,
-    Empty,
-    /// How long the key was.
-    KeyTooLong {
-        bytes: u64,
-        most: usize,
-    },
-    RecordTooLong {
-        bytes: u64,
-        most: usize,
-    },
-    /// What is wrong with the object.
-    Json(String),
-}
-
-impl fmt::Display for Bad {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "record {}: {}", self.number, self.why)
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Nul => f.write_str("no key: it has a NUL byte, which no argument can have"),
-            Self::Empty => f.write_str("no key: it is empty"),
-            Self::KeyTooLong { bytes, most } => {
-                write!(f, "no key: it has {bytes} bytes, more than one can have ({most})")
-            }
-            Self::RecordTooLong { bytes, most } => {
-                write!(f, "it has {bytes} bytes, more than --max-record allows ({most})")
-            }
-            Self::Json(why) => f.write_str(why),
-        }
-    }
-}
-
 impl Format {
-    /// The key in a record, and what is to become of it.
+    /// The change that a record asks for.
     pub(crate) fn parse(self, record: &[u8]) -> Result<Change<'_>, Why> {
         let change = match self.kind {
-            Kind::Lines => Change::Add(Cow::Borrowed(record), Ask::default()),
+            Kind::Lines => Change::Add(Cow::Borrowed(record), AddOptions::default()),
             Kind::Json => json::parse(record)?,
         };
         let (Change::Add(key, _) | Change::Cancel(key)) = &change;
@@ -118,7 +47,7 @@ impl Format {
         Ok(change)
     }
 
-    /// How much of a record is worth keeping.
+    /// The length of the longest valid record.
     fn most(self) -> usize {
         match self.kind {
             Kind::Lines => self.max_record.min(LONGEST),
@@ -133,7 +62,7 @@ impl Format {
         }
     }
 
-    /// Whether there is nothing in a record.
+    /// Returns true if a record is empty.
     fn is_blank(self, record: &[u8]) -> bool {
         match self.kind {
             Kind::Lines => record.is_empty(),
@@ -192,7 +121,7 @@ impl<R: BufRead> Records<R> {
     fn read(&mut self) -> io::Result<Option<u64>> {
         self.record.clear();
         let mut length = 0;
-        // What comes after the end that Ctrl-D makes on a terminal is not waited for.
+        // After Ctrl-D on a terminal, another read would wait for more.
         while !self.has_ended {
             let buffer = match self.from.fill_buf() {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,

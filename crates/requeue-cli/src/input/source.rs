@@ -1,4 +1,4 @@
-//! The input, whose reading can be ended from elsewhere.
+//! The file that keys are read from. Another thread can end the reading while it waits.
 
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read};
@@ -9,18 +9,18 @@ use std::path::PathBuf;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::command::escaped;
 use crate::exit::Refusal;
+use crate::key::escaped;
 
-/// Where keys come from.
+/// The source of keys.
 #[derive(Debug)]
 pub(crate) enum Source {
     Stdin { terminal: bool },
     File(PathBuf),
 }
 
-/// A file that is read until somebody has heard enough. Waits, also where somebody else has made it
-/// non-blocking: whoever shares a terminal with us can do that.
+/// A file that is read until another thread stops the reading. Reads wait even if the file is
+/// non-blocking: another process that shares the terminal may have made it so.
 #[derive(Debug)]
 pub(crate) struct Input {
     file: File,
@@ -77,17 +77,17 @@ impl Input {
         &self.metadata
     }
 
-    /// Whether somebody types it.
+    /// Whether a user types it.
     pub(crate) const fn is_terminal(&self) -> bool {
         self.is_terminal
     }
 
-    /// Whether its end is none, but where reading stopped.
+    /// Returns true if reading was stopped before the end of the input.
     pub(crate) const fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// Waits until there is something to read, or no more is to be.
+    /// Waits until there is something to read, or reading is stopped.
     fn wait(&mut self) -> io::Result<()> {
         let at_once = self.is_stopping.then(Timespec::default);
         let mut fds =
@@ -120,7 +120,7 @@ impl Read for Input {
             }
             let room = if self.is_stopping { buffer.len().min(self.left) } else { buffer.len() };
             match self.file.read(&mut buffer[..room]) {
-                // Somebody else has read it.
+                // Another process has read it.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 read => {
                     if self.is_stopping && !self.metadata.is_file() {

@@ -1,5 +1,5 @@
-//! Files whose writes wait, also where somebody else has made them non-blocking: whoever shares a terminal
-//! with us can do that.
+//! Files whose writes wait even if the file is non-blocking: another process that shares the terminal may
+//! have made it so.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -9,9 +9,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 /// A file whose writes wait.
 #[derive(Debug)]
-pub(crate) struct Patient(File);
+pub(crate) struct BlockingFile(File);
 
-impl Patient {
+impl BlockingFile {
     pub(crate) const fn new(file: File) -> Self {
         Self(file)
     }
@@ -22,7 +22,7 @@ impl Patient {
     }
 }
 
-impl Write for Patient {
+impl Write for BlockingFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match self.0.write(bytes) {
@@ -54,7 +54,7 @@ mod tests {
     fn a_pipe_that_was_made_non_blocking_is_waited_for() {
         let (mut reader, writer) = io::pipe().unwrap();
         rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
-        let mut patient = Patient::own(&writer).unwrap();
+        let mut file = BlockingFile::own(&writer).unwrap();
         drop(writer);
         // More than a pipe holds.
         let sent = vec![b'x'; 1 << 22];
@@ -63,8 +63,8 @@ mod tests {
                 let mut received = Vec::new();
                 reader.read_to_end(&mut received).map(|_| received)
             });
-            patient.write_all(&sent).unwrap();
-            drop(patient);
+            file.write_all(&sent).unwrap();
+            drop(file);
             received.join().unwrap().unwrap()
         });
         assert_eq!(received, sent);

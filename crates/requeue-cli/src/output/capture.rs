@@ -1,4 +1,4 @@
-//! What a command writes, on its way out, and what it is given to read.
+//! The pipes of a command: its output, in whole lines, and its standard input.
 
 use std::io::{self, Write};
 use std::pin::pin;
@@ -11,14 +11,14 @@ use tokio::sync::watch;
 
 use crate::output::{LONGEST_LINE, Output, Stream};
 
-/// How long the pipes of a process that has ended are waited for.
+/// The time after the exit of a process that its pipes are read.
 const GRACE: Duration = Duration::from_millis(250);
 /// How much they can hold.
 const PIPE: usize = 1 << 20;
 /// How much of a stream is kept in memory until its command has ended.
 const IN_MEMORY: usize = 1 << 20;
 
-/// Where one stream of a command goes.
+/// The destination of one stream of a command.
 #[derive(Debug)]
 pub(crate) struct Sink<'a> {
     output: &'a Output,
@@ -47,7 +47,7 @@ impl<'a> Sink<'a> {
         Self { kept: Some(SpooledTempFile::new(IN_MEMORY)), ..self }
     }
 
-    /// What was kept.
+    /// The kept output.
     pub(crate) fn into_kept(self) -> Option<SpooledTempFile> {
         self.kept
     }
@@ -64,7 +64,7 @@ impl<'a> Sink<'a> {
         let mut late = 0;
         while late <= PIPE {
             let new = tokio::select! {
-                // What is there is read, however late it is.
+                // Output that is in the pipe is read, however late it is.
                 biased;
                 read = from.read_buf(lines.buffer()) => match read {
                     Ok(0) | Err(_) => break,
@@ -76,7 +76,7 @@ impl<'a> Sink<'a> {
             if let Some(whole) = lines.whole(new)
                 && !self.put(whole).await?
             {
-                // The pipe is closed with this, and the command told so.
+                // This closes the pipe: the command gets SIGPIPE.
                 return Ok(());
             }
             late += if *exited.borrow() { new } else { 0 };
@@ -87,7 +87,7 @@ impl<'a> Sink<'a> {
         Ok(())
     }
 
-    /// `false` when nobody takes it.
+    /// `false` if standard output is closed.
     async fn put(&mut self, bytes: Vec<u8>) -> io::Result<bool> {
         let bytes = self.tagged(bytes);
         match &mut self.kept {
@@ -110,7 +110,8 @@ impl<'a> Sink<'a> {
     }
 }
 
-/// Gives a command something to read, and says how many bytes went out: it need not read them.
+/// Writes the standard input of a command, and returns how many bytes were written: the command need not
+/// read them.
 pub(crate) async fn feed(
     to: Option<ChildStdin>,
     what: Option<&[u8]>,
@@ -151,7 +152,7 @@ impl Lines {
         &mut self.buffer
     }
 
-    /// What can be written, `new` bytes after the last call.
+    /// The whole lines in the buffer, `new` bytes after the last call.
     pub(crate) fn whole(&mut self, new: usize) -> Option<Vec<u8>> {
         let fresh = self.buffer.len() - new;
         let end = match self.buffer[fresh..].iter().rposition(|&byte| byte == b'\n') {
@@ -165,7 +166,7 @@ impl Lines {
         Some(whole)
     }
 
-    /// What is left at the end, as a line.
+    /// The rest at the end, as a line.
     pub(crate) fn rest(mut self) -> Option<Vec<u8>> {
         if self.buffer.is_empty() && !self.unfinished {
             return None;

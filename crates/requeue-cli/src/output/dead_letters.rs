@@ -1,4 +1,5 @@
-//! Files of keys that were not done, in the form in which keys come in: so that they can.
+//! The files of dead letters and unfinished keys. They have the format of the input: a later run can read
+//! them.
 
 use std::collections::HashMap;
 use std::io::{self, BufReader, BufWriter, Write};
@@ -7,15 +8,16 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::command::escaped;
 use crate::exit::Refusal;
-use crate::files::{self, Identity, Replaced, identity, standard};
-use crate::input::{Format, Key, Kind, Records};
-use crate::json::Written;
-use crate::patient::Patient;
-use crate::source::Input;
+use crate::input::json::Written;
+use crate::input::source::Input;
+use crate::input::{Format, Kind, Records};
+use crate::key::Key;
+use crate::key::escaped;
+use crate::output::blocking_file::BlockingFile;
+use crate::output::files::{self, Identity, Replaced, identity, standard};
 
-/// Says which file of which flag is the trouble.
+/// Names the flag and the file of an error.
 pub(crate) fn refusal(flag: &str, path: &Path, error: &io::Error) -> Refusal {
     let name = escaped(path.as_os_str().as_bytes());
     Refusal::failure(format!("{flag} {name}: {error}"))
@@ -23,43 +25,43 @@ pub(crate) fn refusal(flag: &str, path: &Path, error: &io::Error) -> Refusal {
 
 /// The files, opened before anything is read.
 #[derive(Debug)]
-pub(crate) struct Letters {
+pub(crate) struct KeyFiles {
     format: Format,
-    dead: Option<Mutex<Patient>>,
-    /// Which files they are.
-    are: [Option<Identity>; 2],
+    dead: Option<Mutex<BlockingFile>>,
+    /// Their identities.
+    identities: [Option<Identity>; 2],
     unfinished: Option<Unfinished>,
 }
 
 #[derive(Debug)]
 enum Unfinished {
-    Stream(Mutex<Patient>),
+    Stream(Mutex<BlockingFile>),
     File(Replaced),
 }
 
-/// Why a key was given up.
+/// The reason why a key was given up.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Death<'a> {
+pub(crate) struct DeadLetter<'a> {
     pub(crate) attempts: u32,
     pub(crate) exit: Option<i32>,
     pub(crate) why: &'a str,
     pub(crate) priority: i32,
 }
 
-/// What there is to say of a key that was not run, besides its name.
+/// The time and priority of a key that has not run.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct Pending {
     pub(crate) after: Option<Duration>,
     pub(crate) priority: i32,
 }
 
-/// What was read and not looked at any more.
-pub(crate) struct Rest {
+/// The rest of the input when reading stopped: the last record, and those that follow.
+pub(crate) struct UnreadInput {
     pub(crate) record: Option<Vec<u8>>,
     pub(crate) records: Records<BufReader<Input>>,
 }
 
-impl Letters {
+impl KeyFiles {
     pub(crate) fn open(
         format: Format,
         dead: Option<&Path>,
@@ -70,7 +72,7 @@ impl Letters {
         let (dead, dead_is) = dead.transpose()?.unzip();
         let dead_is = dead_is.flatten();
         if dead_is.is_some() && dead_is == input {
-            // What fails would be read again, for ever.
+            // Failed keys would be read again, without end.
             return Err(Refusal::usage("--dead-letter: that file is the input"));
         }
         let unfinished = unfinished
@@ -80,34 +82,34 @@ impl Letters {
         if dead_is.is_some() && dead_is == unfinished_is {
             return Err(Refusal::usage("--dead-letter and --unfinished: one file each"));
         }
-        let are = [dead_is, unfinished_is];
-        Ok(Self { format, dead: dead.map(Mutex::new), are, unfinished })
+        let identities = [dead_is, unfinished_is];
+        Ok(Self { format, dead: dead.map(Mutex::new), identities, unfinished })
     }
 
     pub(crate) fn has(&self, file: Identity) -> bool {
-        self.are.contains(&Some(file))
+        self.identities.contains(&Some(file))
     }
 
     pub(crate) const fn has_unfinished(&self) -> bool {
         self.unfinished.is_some()
     }
 
-    /// Whether more can be said of a key than its name.
-    pub(crate) fn tells(&self) -> bool {
+    /// Whether records are JSON, and so have more than the key.
+    pub(crate) fn is_json(&self) -> bool {
         self.format.kind == Kind::Json
     }
 
     /// Appends a key that was given up.
-    pub(crate) fn bury(&self, key: &[u8], death: Death<'_>) -> io::Result<()> {
+    pub(crate) fn write_dead_letter(&self, key: &[u8], letter: DeadLetter<'_>) -> io::Result<()> {
         let Some(file) = &self.dead else { return Ok(()) };
         let record = self.record(key, |written| {
-            written.priority = death.priority;
-            written.attempts = Some(death.attempts);
-            written.exit = death.exit;
-            written.why = Some(death.why);
+            written.priority = letter.priority;
+            written.attempts = Some(letter.attempts);
+            written.exit = letter.exit;
+            written.why = Some(letter.why);
             written.given_up_at = Some(jiff::Timestamp::now().to_string());
         });
-        // In one, so that whoever follows the file sees whole records.
+        // In one write: a process that follows the file sees whole records.
         file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&record)
     }
 
@@ -124,13 +126,13 @@ impl Letters {
         record
     }
 
-    /// Writes what was not run: keys, and then what is left of the input. The file is replaced by
-    /// that, if it is one, in one step; it may well be the input.
-    pub(crate) fn leave(
+    /// Writes the keys that have not run, and then the rest of the input. A regular file, which may be the
+    /// input, is replaced in one step.
+    pub(crate) fn write_unfinished(
         &self,
         keys: &[Key],
         pending: &HashMap<Key, Pending>,
-        rest: Option<Rest>,
+        rest: Option<UnreadInput>,
     ) -> io::Result<()> {
         match &self.unfinished {
             None => Ok(()),
@@ -149,7 +151,7 @@ impl Letters {
         file: &mut dyn Write,
         keys: &[Key],
         pending: &HashMap<Key, Pending>,
-        rest: Option<Rest>,
+        rest: Option<UnreadInput>,
     ) -> io::Result<()> {
         let mut out = BufWriter::with_capacity(64 << 10, file);
         for key in keys {
@@ -159,7 +161,7 @@ impl Letters {
                 written.priority = known.priority;
             }))?;
         }
-        if let Some(Rest { record, mut records }) = rest {
+        if let Some(UnreadInput { record, mut records }) = rest {
             let mut put = |record: &[u8]| {
                 out.write_all(record)?;
                 out.write_all(&[self.format.delimiter])
@@ -182,13 +184,13 @@ impl Letters {
     }
 }
 
-fn open_dead(path: &Path) -> io::Result<(Patient, Option<Identity>)> {
+fn open_dead(path: &Path) -> io::Result<(BlockingFile, Option<Identity>)> {
     if let Some(stream) = standard(path) {
         return Ok((stream?, None));
     }
     let file = files::append(path)?;
     let identity = identity(&file.metadata()?);
-    Ok((Patient::new(file), identity))
+    Ok((BlockingFile::new(file), identity))
 }
 
 fn open_unfinished(path: &Path) -> io::Result<(Unfinished, Option<Identity>)> {

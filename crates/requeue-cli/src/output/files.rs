@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use crate::patient::Patient;
+use crate::output::blocking_file::BlockingFile;
 
 /// The device and inode of a file.
 pub(crate) type Identity = (u64, u64);
@@ -22,10 +22,10 @@ pub(crate) fn identity(of: &Metadata) -> Option<Identity> {
 
 /// Our own handle to the standard stream with this name. A second handle would have a position of its
 /// own in a file, and the two would overwrite each other.
-pub(crate) fn standard(path: &Path) -> Option<io::Result<Patient>> {
+pub(crate) fn standard(path: &Path) -> Option<io::Result<BlockingFile>> {
     match descriptor(path)? {
-        "1" => Some(Patient::own(io::stdout())),
-        "2" => Some(Patient::own(io::stderr())),
+        "1" => Some(BlockingFile::own(io::stdout())),
+        "2" => Some(BlockingFile::own(io::stderr())),
         _ => None,
     }
 }
@@ -105,7 +105,7 @@ impl Replaced {
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> io::Result<()> {
         let Some(path) = &self.path else {
-            return write(&mut Patient::new(self.file.try_clone()?));
+            return write(&mut BlockingFile::new(self.file.try_clone()?));
         };
         let dir = path.parent().unwrap_or(Path::new("/"));
         let was = self.file.metadata()?;

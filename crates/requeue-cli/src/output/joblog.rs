@@ -6,15 +6,15 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::exit::Refusal;
-use crate::files::{self, Identity, identity, standard};
-use crate::letters::{Letters, refusal};
-use crate::patient::Patient;
+use crate::output::blocking_file::BlockingFile;
+use crate::output::dead_letters::{KeyFiles, refusal};
+use crate::output::files::{self, Identity, identity, standard};
 
 const HEADER: &str = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n";
 
-/// Where the lines go.
+/// The file.
 #[derive(Debug)]
-pub(crate) struct Joblog(Mutex<Patient>);
+pub(crate) struct Joblog(Mutex<BlockingFile>);
 
 /// How an attempt ended, in four of the columns.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +28,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Of one that could not be started.
+    /// A command that could not be started.
     pub(crate) fn exit(exit: i32) -> Self {
         Self { exit, ..Self::default() }
     }
@@ -38,7 +38,7 @@ impl Joblog {
     pub(crate) fn create(
         path: &Path,
         input: Option<Identity>,
-        letters: &Letters,
+        keys: &KeyFiles,
     ) -> Result<Self, Refusal> {
         let failed = |error| refusal("--joblog", path, &error);
         let mut file = match standard(path) {
@@ -50,11 +50,11 @@ impl Joblog {
                     // The keys would be gone before they are read.
                     return Err(Refusal::usage("--joblog: that file is the input"));
                 }
-                if is.is_some_and(|is| letters.has(is)) {
+                if is.is_some_and(|is| keys.has(is)) {
                     return Err(Refusal::usage("--joblog: that file is to have keys"));
                 }
                 files::empty(&file).map_err(failed)?;
-                Patient::new(file)
+                BlockingFile::new(file)
             }
         };
         file.write_all(HEADER.as_bytes()).map_err(failed)?;
@@ -72,7 +72,7 @@ impl Joblog {
         let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let took = took.as_secs_f64();
         let Log { exit, signal, sent, received } = log;
-        // In one, so that whoever follows the file sees whole lines.
+        // In one write: a process that follows the file sees whole lines.
         let line = format!(
             "{seq}\t:\t{at:.3}\t{took:10.3}\t{sent}\t{received}\t{exit}\t{signal}\t{command}\n"
         );

@@ -1,7 +1,14 @@
-//! What goes to standard output and standard error: whole lines, through one thread.
+//! Standard output and standard error: whole lines, written by one thread.
 //!
-//! A thread of its own, so that a reader who pauses holds up the commands that write, and not the
-//! program's own signals and timers. One for both streams, so that they can be one file.
+//! A reader that pauses delays the commands that write, but neither signals nor timers. One thread writes
+//! both streams, as both may be one file.
+
+pub(crate) mod blocking_file;
+pub(crate) mod capture;
+pub(crate) mod dead_letters;
+pub(crate) mod files;
+pub(crate) mod joblog;
+pub(crate) mod summary;
 
 use std::io::{self, BufWriter, Read, Seek, Write};
 
@@ -9,9 +16,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tempfile::SpooledTempFile;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::patient::Patient;
+use crate::output::blocking_file::BlockingFile;
 
-/// Which of the two.
+/// A standard stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stream {
     Stdout,
@@ -24,7 +31,7 @@ enum Message {
         source: u64,
         bytes: Vec<u8>,
     },
-    /// All that a run wrote.
+    /// The output of a run.
     Kept {
         source: u64,
         stdout: SpooledTempFile,
@@ -45,7 +52,7 @@ impl Message {
 /// Standard output takes no more.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Closed {
-    /// Nobody reads it any longer, which is no error.
+    /// The reader of the pipe has gone, which is no error.
     Pipe,
     Failed(String),
 }
@@ -70,9 +77,9 @@ impl Output {
         let writer = Writer {
             stdout: Target::new(BufWriter::with_capacity(
                 LONGEST_LINE,
-                Patient::own(io::stdout())?,
+                BlockingFile::own(io::stdout())?,
             )),
-            stderr: Target::new(Patient::own(io::stderr())?),
+            stderr: Target::new(BlockingFile::own(io::stderr())?),
             closed: closing,
             bar: None,
         };
@@ -89,7 +96,7 @@ impl Output {
             && self.messages.send(Message::Text { stream, source, bytes }).await.is_ok()
     }
 
-    /// Whether somebody takes what is written.
+    /// Returns true if a stream is open.
     pub(crate) fn takes(&self, stream: Stream) -> bool {
         stream == Stream::Stderr || self.closed.borrow().is_none()
     }
@@ -104,22 +111,22 @@ impl Output {
         let _ = self.messages.send(Message::Kept { source, stdout, stderr }).await;
     }
 
-    /// Shows a line below all others, until the next, unless that would mean to wait.
+    /// Shows a line below all others, until the next, unless it would have to wait.
     pub(crate) fn show_progress(&self, line: String) {
         let _ = self.messages.try_send(Message::Progress(Some(line)));
     }
 
-    /// Takes that line away.
+    /// Removes that line.
     pub(crate) async fn clear_progress(&self) {
         let _ = self.messages.send(Message::Progress(None)).await;
     }
 
-    /// Says something on standard error.
+    /// Writes a message to standard error.
     pub(crate) async fn say(&self, message: &str) {
         self.write(Stream::Stderr, 0, line(message)).await;
     }
 
-    /// Says something on standard error, unless that would mean to wait.
+    /// Writes a message to standard error, unless it would have to wait.
     pub(crate) fn hint(&self, message: &str) {
         let _ = self.messages.try_send(Message::stderr(line(message)));
     }
@@ -156,8 +163,8 @@ fn line(message: &str) -> Vec<u8> {
 }
 
 struct Writer {
-    stdout: Target<BufWriter<Patient>>,
-    stderr: Target<Patient>,
+    stdout: Target<BufWriter<BlockingFile>>,
+    stderr: Target<BlockingFile>,
     closed: watch::Sender<Option<Closed>>,
     bar: Option<ProgressBar>,
 }
@@ -244,7 +251,7 @@ impl Writer {
     fn write_stderr(&mut self, source: u64, bytes: &[u8]) {
         // The two may be one terminal.
         self.flush();
-        // Nobody is left to be told when standard error fails.
+        // There is no other place to report an error of standard error.
         let _ = self.stderr.write(source, bytes);
     }
 
@@ -264,7 +271,7 @@ impl Writer {
     }
 }
 
-/// Hands on what was kept. Fails if it can't be read back.
+/// Passes the kept output on in pieces. Fails if it can't be read.
 fn pieces(mut kept: SpooledTempFile, mut to: impl FnMut(&[u8])) -> io::Result<()> {
     kept.rewind()?;
     let mut buffer = vec![0; LONGEST_LINE];

@@ -1,4 +1,4 @@
-//! What was done, in a line.
+//! The counts of a run, and the summary that shows them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 
+use crate::duration::shown;
 use crate::exit::Exit;
 
 /// A number that only grows.
@@ -71,7 +72,7 @@ impl Serialize for Durations {
     }
 }
 
-/// What happened so far. In JSON, its fields by these names.
+/// The counts of a run. The JSON summary has these names.
 #[derive(Debug, Serialize)]
 pub(crate) struct Tally {
     #[serde(skip)]
@@ -102,7 +103,7 @@ pub(crate) struct Tally {
     pub(crate) halted: AtomicBool,
     /// Something failed that is neither a command's nor the user's.
     #[serde(skip)]
-    pub(crate) failed: AtomicBool,
+    failed: AtomicBool,
 }
 
 impl Tally {
@@ -124,6 +125,11 @@ impl Tally {
             halted: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         }
+    }
+
+    /// Notes a failure that is neither a command's nor the user's.
+    pub(crate) fn fail(&self) {
+        self.failed.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn exit(&self) -> Exit {
@@ -192,29 +198,8 @@ impl Tally {
     }
 }
 
-/// `what`, which takes an s where there is not just one.
+/// A count of things, in the plural unless it is 1.
 pub(crate) fn counted(count: u64, what: &str) -> String {
     let s = if count == 1 { "" } else { "s" };
     format!("{count} {what}{s}")
-}
-
-pub(crate) fn shown(elapsed: Duration) -> String {
-    let seconds = elapsed.as_secs();
-    match (seconds / 3600, seconds / 60 % 60) {
-        (0, 0) => format!("{:.1}s", elapsed.as_secs_f64()),
-        (0, minutes) => format!("{minutes}m {}s", seconds % 60),
-        (hours, minutes) => format!("{hours}h {minutes}m {}s", seconds % 60),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_shown_as_people_say_them() {
-        for (millis, text) in [(1_240, "1.2s"), (61_900, "1m 1s"), (3_723_000, "1h 2m 3s")] {
-            assert_eq!(shown(Duration::from_millis(millis)), text);
-        }
-    }
 }

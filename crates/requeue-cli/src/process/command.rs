@@ -1,4 +1,4 @@
-//! Whether the command exists, before anything is read, and how many can run.
+//! Finds the file of the command before any input is read, and limits the number of commands at once.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -9,7 +9,8 @@ use rustix::fs::Access;
 use rustix::process::{Resource, getrlimit};
 
 use crate::exit::{Exit, Refusal};
-use crate::template::Template;
+use crate::key::escaped;
+use crate::process::template::Template;
 
 /// Looks for the command as exec will, unless its name depends on the key.
 pub(crate) fn find(template: &Template) -> Result<(), Refusal> {
@@ -50,52 +51,10 @@ fn look(program: &Path) -> Result<PathBuf, Exit> {
     }
 }
 
-/// What `--jobs 0` comes to. A command takes up to three pipes, two files and a handle here, and
+/// The number of jobs for `--jobs 0`. A command takes up to three pipes, two files and a handle here, and
 /// four descriptors more while it is being started.
 pub(crate) fn most_at_once() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let files = usize::try_from(files).unwrap_or(usize::MAX);
     (files.saturating_sub(64) / 6).clamp(1, 1000)
-}
-
-/// Bytes as people can read them, on one line and in quotes.
-pub(crate) fn escaped(bytes: &[u8]) -> String {
-    const SHOWN: usize = 200;
-    let text = escape(&bytes[..bytes.len().min(SHOWN)], &['"', '\\']);
-    format!("\"{text}\"{}", if bytes.len() > SHOWN { "..." } else { "" })
-}
-
-/// Bytes as people can read them, on one line.
-pub(crate) fn shown(bytes: &[u8]) -> String {
-    escape(bytes, &['\\'])
-}
-
-fn escape(bytes: &[u8], special: &[char]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for char in chunk.valid().chars() {
-            match char {
-                // Not every quote: names have them, and this is not a shell's.
-                '\'' | '"' | '\\' if !special.contains(&char) => text.push(char),
-                _ => text.extend(char.escape_debug()),
-            }
-        }
-        text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_shown_is_one_line_of_text() {
-        assert_eq!(escaped(b"a b"), r#""a b""#);
-        assert_eq!(escaped(b"it's\n\xff\x1b[31m"), r#""it's\n\xff\u{1b}[31m""#);
-        assert_eq!(escaped("größe".as_bytes()), "\"größe\"");
-        assert_eq!(escaped(&[b'x'; 1000]).len(), 205);
-        assert_eq!(escaped(b"\"a\\"), r#""\"a\\""#);
-        assert_eq!(shown(b"it's \"a\\b\"\t\n"), r#"it's "a\\b"\t\n"#);
-    }
 }

@@ -13,8 +13,8 @@ use rustix::process::{
 };
 use tokio::process::{Child, Command};
 
-use crate::guardian::Guardian;
-use crate::input::Key;
+use crate::key::Key;
+use crate::process::guardian::Guardian;
 
 /// The groups of the commands that run.
 #[derive(Debug, Default)]
@@ -22,8 +22,8 @@ pub(crate) struct Groups {
     /// Those whose leaders have not been waited for, by slot: as long as a leader has not, its
     /// number is its own and the group's.
     running: Mutex<Vec<Option<Group>>>,
-    /// Read by whoever starts a command until it is listed, written by whoever has to reach all:
-    /// what has started and is not listed would not be stopped, or not be found to have stopped.
+    /// Read-locked from the start of a command until it is listed, write-locked to reach all commands: a
+    /// command that is not listed yet could neither be stopped nor be found to have stopped.
     starting: RwLock<()>,
     /// Kills them if this process is killed.
     guardian: Option<Guardian>,
@@ -87,7 +87,7 @@ impl Groups {
     pub(crate) async fn wait(&self, slot: usize, child: &mut Child) -> Reaped {
         let mut wait = pin!(child.wait());
         poll_fn(|context| {
-            // Whoever signals a group holds the lock: never one whose number has been given back.
+            // Signals are sent under the lock: never to a group whose number is free again.
             let mut groups = self.lock();
             wait.as_mut().poll(context).map(|status| {
                 let group = groups.get_mut(slot - 1).and_then(Option::take);
@@ -125,7 +125,7 @@ impl Groups {
         }
     }
 
-    /// Whether the command of a slot has ended, even if nobody has waited for it yet.
+    /// Returns true if the command of a slot has exited, even if it was not waited for yet.
     pub(crate) fn has_ended(&self, slot: usize) -> bool {
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         match self.lock().get(slot - 1) {
@@ -134,10 +134,10 @@ impl Groups {
         }
     }
 
-    /// Kills the groups that have stopped as they want the terminal, which they can't have: they
-    /// would wait for ever.
+    /// Kills the groups that have stopped because they want the terminal. No command gets it: they would
+    /// wait forever.
     pub(crate) fn kill_starved(&self) {
-        // What is being started may have stopped already, and is not told of again.
+        // A command that is being started may have stopped already: there is no second signal for it.
         drop(self.starting.write().unwrap_or_else(PoisonError::into_inner));
         for group in self.lock().iter_mut().flatten() {
             let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
@@ -197,8 +197,8 @@ pub(crate) async fn emptied(group: Pid) {
     }
 }
 
-/// Whether all members of a group are dead, and only wait for somebody to wait for them: in many
-/// a container nobody does. Other systems than Linux don't have these.
+/// Returns true if all members of a group are zombies: in many containers no process waits for them. Only for
+/// Linux.
 fn only_dead(group: Pid) -> bool {
     let is_there = std::fs::exists("/proc/self/stat").unwrap_or(false);
     let Ok(processes) = std::fs::read_dir("/proc") else { return false };
@@ -230,7 +230,7 @@ mod tests {
         let group = Pid::from_child(&child);
         assert!(!only_dead(group));
         kill_process_group(group, Signal::KILL).unwrap();
-        // It is dead, and nobody has waited for it.
+        // It is a zombie now.
         let unseen = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(group), unseen).unwrap();
         assert_eq!(test_kill_process_group(group), Ok(()));

@@ -209,7 +209,7 @@ pub(crate) fn guard_if_asked() -> Option<ExitCode> {
     args.next().filter(|name| name == NAME)?;
     Some(match guard(args.next()) {
         Ok(()) => Exit::Done.into(),
-        // Nobody is left to be told why.
+        // There is no one left to report the reason to.
         Err(_) => Exit::Failure.into(),
     })
 }
@@ -225,7 +225,7 @@ fn guard(parent: Option<OsString>) -> io::Result<()> {
     kill(&table, &parent)
 }
 
-/// Waits until nobody can write any more.
+/// Waits until all writers have closed the pipe.
 fn wait_for_end(mut pipe: impl Read) -> io::Result<()> {
     loop {
         match pipe.read(&mut [0]) {

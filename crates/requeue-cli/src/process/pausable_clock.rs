@@ -1,11 +1,11 @@
-//! Time that stands still while the program is stopped, and its commands with it.
+//! A clock that does not run while the program is stopped, and its commands with it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the program was stopped.
+/// The clock of time limits. It knows how long the program was stopped.
 #[derive(Debug, Default)]
-pub(crate) struct Standstill(Mutex<Stopped>);
+pub(crate) struct PausableClock(Mutex<Stopped>);
 
 #[derive(Debug, Default)]
 struct Stopped {
@@ -13,8 +13,8 @@ struct Stopped {
     since: Option<Instant>,
 }
 
-impl Standstill {
-    /// Stops time for as long as `stop` takes.
+impl PausableClock {
+    /// Pauses the clock while `stop` runs.
     pub(crate) fn during(&self, stop: impl FnOnce()) {
         self.lock().since = Some(Instant::now());
         stop();

@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::Exit;
 
-/// How far the run is from its end.
+/// How far the stop of a run has come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) enum Level {
     #[default]
@@ -36,7 +36,7 @@ impl Level {
     }
 }
 
-/// The signals that a run heeds.
+/// The signals that a run acts on.
 pub(crate) struct Signals {
     ends: [Option<Signal>; 3],
     stop: Option<Signal>,
@@ -46,16 +46,16 @@ pub(crate) struct Signals {
     last: Option<(i32, Instant)>,
 }
 
-/// What a signal asks for.
+/// The request of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Heed {
-    /// To end, as this signal wants it.
+pub(crate) enum Request {
+    /// To end by this signal.
     End(i32),
-    /// To stop for a while.
-    Stop,
-    /// To go on.
-    GoOn,
-    /// To say how far it is.
+    /// To stop until the program is continued.
+    Suspend,
+    /// To continue.
+    Continue,
+    /// To report progress.
     Report,
     /// A command has ended or stopped.
     Children,
@@ -79,22 +79,22 @@ impl Signals {
         })
     }
 
-    pub(crate) async fn next(&mut self) -> Heed {
+    pub(crate) async fn next(&mut self) -> Request {
         loop {
             let [int, term, hup] = &mut self.ends;
             let signal = tokio::select! {
                 () = received(int) => SIGINT,
                 () = received(term) => SIGTERM,
                 () = received(hup) => SIGHUP,
-                () = received(&mut self.stop) => return Heed::Stop,
-                () = received(&mut self.go_on) => return Heed::GoOn,
-                () = received(&mut self.report) => return Heed::Report,
-                () = received(&mut self.children) => return Heed::Children,
+                () = received(&mut self.stop) => return Request::Suspend,
+                () = received(&mut self.go_on) => return Request::Continue,
+                () = received(&mut self.report) => return Request::Report,
+                () = received(&mut self.children) => return Request::Children,
             };
             let is_twin = self.last.is_some_and(|(last, at)| last == signal && at.elapsed() < TWIN);
             if !is_twin {
                 self.last = Some((signal, Instant::now()));
-                return Heed::End(signal);
+                return Request::End(signal);
             }
         }
     }

@@ -9,17 +9,13 @@ use os_display::Quoted;
 use rustix::io::Errno;
 use tokio::process::Command;
 
-use crate::args;
-use crate::command;
-use crate::config::Config;
-use crate::given::Given;
-use crate::guardian;
-use crate::input::{self, Key};
-use crate::lent::Loan;
-use crate::retries::Past;
-use crate::template::Template;
+use crate::key::{Key, LONGEST};
+use crate::process::command;
+use crate::process::guardian;
+use crate::process::run_input::{Past, RunInput};
+use crate::process::template::Template;
 
-/// What a run is told.
+/// A run, as its command knows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) key: &'a Key,
@@ -27,45 +23,45 @@ pub(crate) struct Run<'a> {
     pub(crate) adds: u32,
     pub(crate) slot: usize,
     pub(crate) seq: u64,
-    pub(crate) given: &'a Given,
-    pub(crate) loan: Option<&'a dyn Loan>,
+    pub(crate) input: &'a RunInput,
 }
 
+/// Makes the standard output or error of a command.
+pub(crate) type NewStdio = fn() -> Stdio;
+
 /// The command for a key, in a process group of its own.
-pub(crate) fn command(config: &Config, run: Run<'_>) -> Command {
-    prepared(Command::new(config.template.program(run.key)), config, run)
+pub(crate) fn command(template: &Template, stdio: NewStdio, run: Run<'_>) -> Command {
+    prepared(Command::new(template.program(run.key)), template, stdio, run)
 }
 
 /// The same by `sh`, as execvp does it and so all that use that: a script need not say whose it is.
-pub(crate) fn command_by_shell(config: &Config, run: Run<'_>) -> Command {
-    let program = config.template.program(run.key);
+pub(crate) fn command_by_shell(template: &Template, stdio: NewStdio, run: Run<'_>) -> Command {
+    let program = template.program(run.key);
     let mut shell = Command::new("/bin/sh");
     shell.arg("--").arg(command::locate(&program).unwrap_or_else(|_| program.into()));
-    prepared(shell, config, run)
+    prepared(shell, template, stdio, run)
 }
 
-fn prepared(mut command: Command, config: &Config, run: Run<'_>) -> Command {
-    let stdin = if run.given.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
-    let stdio = || match config.output {
-        args::Output::Lines | args::Output::Group => Stdio::piped(),
-        args::Output::Inherit => Stdio::inherit(),
-        args::Output::None => Stdio::null(),
-    };
+fn prepared(mut command: Command, template: &Template, stdio: NewStdio, run: Run<'_>) -> Command {
+    let stdin = if run.input.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
     // Neither a working directory nor a hook before exec: the standard library then has no need
     // to fork, which takes ten times as long with a large heap.
     command
-        .args(config.template.args(run.key))
+        .args(template.args(run.key))
         .env("REQUEUE_ATTEMPT", run.past.attempt.to_string())
         .env("REQUEUE_ADDS", run.adds.to_string())
         .env("REQUEUE_SLOT", run.slot.to_string())
         .env(guardian::RUN, run.seq.to_string())
         .env(guardian::PARENT, std::process::id().to_string())
-        .envs(run.given.env.iter().map(|(name, value)| (name, value)))
+        .envs(run.input.env.iter().map(|(name, value)| (name, value)))
         .stdin(stdin)
         .stdout(stdio())
         .stderr(stdio())
         .process_group(0);
-    if let Some(dir) = &run.given.dir {
+    for name in template.hidden {
+        command.env_remove(name);
+    }
+    if let Some(dir) = &run.input.dir {
         command.env("REQUEUE_SNAPSHOTS", dir.path());
     }
     match run.past.last_exit {
@@ -73,7 +69,7 @@ fn prepared(mut command: Command, config: &Config, run: Run<'_>) -> Command {
         None => command.env_remove("REQUEUE_LAST_EXIT"),
     };
     // A variable is limited like an argument, name included.
-    match "REQUEUE_KEY=".len() + run.key.len() <= input::LONGEST {
+    match "REQUEUE_KEY=".len() + run.key.len() <= LONGEST {
         true => command.env("REQUEUE_KEY", OsStr::from_bytes(run.key)),
         false => command.env_remove("REQUEUE_KEY"),
     };

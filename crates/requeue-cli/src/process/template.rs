@@ -1,17 +1,21 @@
-//! The command with its marks, into which a key is put.
+//! The command template. A key replaces the marks in it, and is never parsed again.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use crate::command::shown;
 use crate::exit::Refusal;
-use crate::shells;
+use crate::key::shown;
+use crate::process::shells::{self, find};
 
 /// A command line with places for the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Template {
     program: Word,
     args: Vec<Word>,
+    /// Why the command may not be safe with keys that strangers choose.
+    pub(crate) warning: Option<String>,
+    /// Variables with a password that this process reads, which commands do not see.
+    pub(crate) hidden: &'static [&'static str],
 }
 
 /// One argument, cut at its marks: the key goes between two pieces.
@@ -55,14 +59,14 @@ impl Template {
         if words.is_empty() {
             return Err(Refusal::usage("there is no COMMAND"));
         }
-        shells::refuse_code_from_keys(&words, mark)?;
+        let warning = shells::refuse_code_from_keys(&words, mark)?;
         let mut words = words.iter().map(|word| Word::cut(word, mark));
         let program = words.next().unwrap_or_else(Word::key);
         let mut args: Vec<Word> = words.collect();
         if !program.has_mark() && !args.iter().any(Word::has_mark) {
             args.push(Word::key());
         }
-        Ok(Self { program, args })
+        Ok(Self { program, args, warning, hidden: &[] })
     }
 
     /// `sh -c SCRIPT _ KEY`: the script is never touched.
@@ -70,7 +74,7 @@ impl Template {
         shells::refuse_mark_in_script(&script, check(mark)?, None)?;
         let args =
             vec![Word::literal("-c"), Word::literal(script), Word::literal("_"), Word::key()];
-        Ok(Self { program: Word::literal("sh"), args })
+        Ok(Self { program: Word::literal("sh"), args, warning: None, hidden: &[] })
     }
 
     /// The command's name, unless it depends on the key.
@@ -87,7 +91,7 @@ impl Template {
     }
 }
 
-/// What begins each line that a command writes.
+/// The start of each line that a command writes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Tag(Word);
 
@@ -100,7 +104,7 @@ impl Tag {
         Ok(Self(Word::cut(text, check(mark)?)))
     }
 
-    /// The key is shown as one that is on one line and does nothing to a terminal.
+    /// The tag of a key, with the key as printable text.
     pub(crate) fn of(&self, key: &[u8]) -> Vec<u8> {
         let mut tag = self.0.with(shown(key).as_bytes()).into_vec();
         tag.push(b'\t');
@@ -114,11 +118,6 @@ fn check(mark: Option<&OsStr>) -> Result<&[u8], Refusal> {
         Some(b"") => Err(Refusal::usage("-I: the mark is empty")),
         Some(mark) => Ok(mark),
     }
-}
-
-/// Where `needle`, which is not empty, begins in `text`.
-pub(crate) fn find(text: &[u8], needle: &[u8]) -> Option<usize> {
-    text.windows(needle.len()).position(|window| window == needle)
 }
 
 #[cfg(test)]

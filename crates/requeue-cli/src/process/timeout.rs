@@ -1,4 +1,4 @@
-//! Ending a command that takes too long, or that is in the way of the end.
+//! Ends a command at its time limit, when its key is lost, or when the run stops.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -8,34 +8,35 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 use tokio::sync::watch;
 
-use crate::given::Later;
-use crate::groups::{self, Groups};
-use crate::signals::Level;
-use crate::standstill::Standstill;
+use crate::process::groups::{self, Groups};
+use crate::process::pausable_clock::PausableClock;
+use crate::process::signals::Level;
 
-/// How long a command may take.
+/// The time limits of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// `None` for ever.
+    /// `None`: no limit.
     pub(crate) timeout: Option<Duration>,
-    /// What its group is sent then.
+    /// The signal to its group then.
     pub(crate) signal: Signal,
     /// How long after that the group is killed.
     pub(crate) kill_after: Duration,
 }
 
+type Timer<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
 /// Watches over the command of a slot.
 pub(crate) struct Watchdog<'a> {
     limits: Limits,
-    clock: &'a Standstill,
+    clock: &'a PausableClock,
     groups: &'a Groups,
     slot: usize,
     level: watch::Receiver<Level>,
-    /// Until its key is lost to others.
-    lost: Later<'a, ()>,
+    /// Completes when the lease of its key is lost.
+    lost: Timer<'a>,
     phase: Phase,
     /// When the next phase begins by itself.
-    timer: Pin<Box<dyn Future<Output = ()> + Send + 'a>>,
+    timer: Timer<'a>,
     timed_out: bool,
     /// The group, once its leader has gone.
     left: Option<Pid>,
@@ -51,14 +52,14 @@ enum Phase {
 impl<'a> Watchdog<'a> {
     pub(crate) fn new(
         limits: Limits,
-        clock: &'a Standstill,
+        clock: &'a PausableClock,
         groups: &'a Groups,
         slot: usize,
         level: watch::Receiver<Level>,
-        lost: Option<Later<'a, ()>>,
+        lost: Option<Timer<'a>>,
     ) -> Self {
         let lost = lost.unwrap_or_else(|| Box::pin(pending()));
-        let timer: Pin<Box<dyn Future<Output = ()> + Send>> = match limits.timeout {
+        let timer: Timer<'a> = match limits.timeout {
             Some(timeout) => Box::pin(clock.sleep(timeout)),
             None => Box::pin(pending()),
         };
@@ -97,7 +98,7 @@ impl<'a> Watchdog<'a> {
         }
     }
 
-    pub(crate) async fn watch_for_ever(&mut self) -> Infallible {
+    pub(crate) async fn watch_forever(&mut self) -> Infallible {
         self.watch().await;
         pending().await
     }

@@ -1,55 +1,19 @@
-//! When a key may start: at the end of the window that gathers its adds, and no sooner after its
-//! last start than asked.
+//! The pace of a key: it starts at the end of the window that gathers its adds, and no sooner after its
+//! last start than the least interval.
 //!
-//! A key waits in the queue, as its delayed add: there it goes on being coalesced. What is kept here
-//! is what the queue can't know.
+//! A key waits in the queue, as a delayed add, where further adds are deduplicated. This module keeps
+//! only the state that the queue does not have.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use requeue::{Add, Added, Cursor, EarlyAdd, Filter, Item, Merge, Phase, Queue, Time};
+use requeue::{Add, Added, Cursor, EarlyAdd, Filter, Item, Merge, Phase, Time};
 
-use crate::input::{Ask, Key};
-use crate::pace::record::{Paced, Records, Window};
-
-/// How starts of a key are spaced.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Times {
-    /// From the first add.
-    pub(crate) delay: Option<Duration>,
-    pub(crate) debounce: Option<Debounce>,
-    /// From start to start.
-    pub(crate) min_interval: Option<Duration>,
-}
-
-/// A delay that begins anew with every add.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Debounce {
-    pub(crate) quiet: Duration,
-    /// From the first add.
-    pub(crate) most: Duration,
-}
-
-impl Times {
-    const fn has_windows(self) -> bool {
-        self.delay.is_some() || self.debounce.is_some()
-    }
-
-    const fn are_none(self) -> bool {
-        !self.has_windows() && self.min_interval.is_none()
-    }
-
-    /// The end of a window whose adds came from `first` to `now`.
-    fn window_end(self, first: Time, now: Time) -> Time {
-        let delay = self.delay.map_or(first, |delay| first + delay);
-        let quiet = self
-            .debounce
-            .map_or(first, |debounce| (now + debounce.quiet).min(first + debounce.most));
-        delay.max(quiet)
-    }
-}
+use crate::args::pacing::Times;
+use crate::input::AddOptions;
+use crate::key::{Key, KeyQueue};
+use crate::runner::pace::record::{Paced, Records, Window};
 
 #[derive(Debug, Default)]
 struct State {
@@ -61,36 +25,37 @@ struct State {
     windows_are_over: bool,
 }
 
-/// When keys may start.
+/// The pace of all keys.
 #[derive(Debug)]
 pub(crate) struct Pace {
     times: Times,
     early_add: EarlyAdd,
-    queue: Queue<Key>,
+    queue: KeyQueue,
     hasher: RandomState,
     state: Mutex<State>,
 }
 
 impl Pace {
-    pub(crate) fn new(times: Times, early_add: EarlyAdd, queue: Queue<Key>) -> Self {
+    pub(crate) fn new(times: Times, early_add: EarlyAdd, queue: KeyQueue) -> Self {
         Self { times, early_add, queue, hasher: RandomState::new(), state: Mutex::default() }
     }
 
     /// Adds a key that was read.
-    pub(crate) fn add(&self, key: &[u8], ask: Ask) -> Added {
+    pub(crate) fn add(&self, key: &[u8], options: AddOptions) -> Added {
         if self.times.are_none() {
-            let when = ask.after.map_or(Add::now(), Add::after);
-            return self.queue_add(key, when.merge(ask.merge).priority(ask.priority));
+            let when = options.after.map_or(Add::now(), Add::after);
+            return self.queue_add(key, when.merge(options.merge).priority(options.priority));
         }
         let mut state = self.lock();
         let (now, hash) = (self.queue.now(), self.hash(key));
-        let named = ask.after.map_or(Time::ZERO, |after| now + after);
+        let named = options.after.map_or(Time::ZERO, |after| now + after);
         if !self.times.has_windows() {
             let not_before = state.keys.get(hash).not_before;
-            return self.queue_add(key, at(named.max(not_before), now, ask.merge, ask.priority));
+            return self
+                .queue_add(key, at(named.max(not_before), now, options.merge, options.priority));
         }
         let mut paced = state.keys.get(hash);
-        if ask.merge == Merge::Exactly {
+        if options.merge == Merge::Exactly {
             // It is as if the key had been taken back before.
             (paced.window, paced.correction) = (None, 0);
         }
@@ -98,13 +63,13 @@ impl Pace {
         let is_ready = entry.as_ref().is_some_and(|entry| entry.phase.is_dirty());
         let window = match paced.window {
             // Part of a run whose time has come.
-            Some(window) if is_ready && ask.merge != Merge::Exactly => window,
-            None if is_ready && ask.merge != Merge::Exactly => {
-                return self.queue_add(key, Add::now().priority(ask.priority));
+            Some(window) if is_ready && options.merge != Merge::Exactly => window,
+            None if is_ready && options.merge != Merge::Exactly => {
+                return self.queue_add(key, Add::now().priority(options.priority));
             }
             Some(window) => {
                 let first = if window.until > now { window.first } else { now };
-                let named = match ask.merge {
+                let named = match options.merge {
                     Merge::Latest => window.named.max(named),
                     _ => window.named.min(named),
                 };
@@ -116,11 +81,11 @@ impl Pace {
         state.keys.put(hash, paced);
         let start = window.until.max(window.named).max(paced.not_before);
         let merge = match entry.and_then(|entry| entry.due) {
-            _ if ask.merge == Merge::Exactly => Merge::Exactly,
+            _ if options.merge == Merge::Exactly => Merge::Exactly,
             Some(due) if start < due => Merge::Earliest,
             _ => Merge::Latest,
         };
-        self.queue_add(key, at(start, now, merge, ask.priority))
+        self.queue_add(key, at(start, now, merge, options.priority))
     }
 
     /// Takes a key back, but not out of a run; says whether there was anything to take.
@@ -213,7 +178,7 @@ impl Pace {
         self.end_window(&mut state, hash, key);
     }
 
-    /// Ends a run that is to be tried again at `at`, or as soon as it may after that.
+    /// Retries a run at `due`, or as soon after that as the interval allows.
     pub(crate) fn retry(&self, item: Item<'static, Key>, due: Time) {
         let now = self.queue.now();
         if self.times.are_none() {
@@ -228,7 +193,7 @@ impl Pace {
         if state.windows_are_over {
             return self.end_window(&mut state, hash, key);
         }
-        // Of the wait for the retry and the window of what was added meanwhile the longer one.
+        // The longer one counts: the backoff, or the window of the adds meanwhile.
         if let Some(window) = paced.window
             && let start = window.until.max(window.named)
             && start > due
@@ -239,7 +204,7 @@ impl Pace {
         }
     }
 
-    /// The input has ended: nothing more is to be gathered.
+    /// The input has ended: windows gather no more adds.
     pub(crate) fn end_windows(&self) {
         if !self.times.has_windows() {
             return;

@@ -1,18 +1,18 @@
-//! How far the run is, in a line.
+//! The progress line.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::unistd::{getpgrp, tcgetpgrp};
 
-use crate::args;
-use crate::command::escaped;
-use crate::run::Runner;
-use crate::summary::shown;
+use crate::args::run as args;
+use crate::duration::shown;
+use crate::key::escaped;
+use crate::runner::Runner;
 
-/// How it is shown.
+/// The form of the progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
     Not,
@@ -58,18 +58,18 @@ impl Meter {
 
 impl Runner {
     pub(crate) fn progress(&self, meter: &mut Meter) -> String {
-        let (queue, tally) = (&self.queue, &self.tally);
+        let (queue, tally) = (self.keys.queue(), &self.tally);
         let (done, failed) = (tally.done.get(), tally.failures.get());
         let rate = meter.rate(tally.started, Instant::now(), done + failed);
         let (ready, waiting) = (queue.len(), queue.waiting());
         let running = queue.processing();
-        let mut line = match self.loans {
+        let mut line = match self.keys.leases() {
             None => format!("{ready} ready, {waiting} waiting, "),
-            // Those are elsewhere.
+            // Those are in the store.
             Some(_) => String::new(),
         };
         line += &format!("{running} running, {done} done, {failed} failed, {rate:.1}/s");
-        if let Some((key, since)) = self.groups.longest() {
+        if let Some((key, since)) = self.commands.groups.longest() {
             line += &format!(", {} for {}", escaped(&key), shown(since));
         }
         line
@@ -78,7 +78,8 @@ impl Runner {
     /// Shows how far it is, as long as the program runs.
     pub(crate) async fn show_progress(self: Arc<Self>) {
         let mut meter = Meter::default();
-        match self.config.progress {
+        let (progress, output) = (self.config.progress, self.config.commands.output);
+        match Progress::choose(progress, output, io::stderr().is_terminal()) {
             Progress::Not => {}
             Progress::Bar => {
                 loop {

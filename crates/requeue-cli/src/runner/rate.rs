@@ -1,35 +1,12 @@
-//! How often commands start, all keys together.
+//! The rate at which commands start, all keys together.
 
-use std::str::FromStr;
 use std::time::Duration;
 
-use requeue::{Queue, Time};
+use requeue::Time;
 use tokio::sync::{Mutex, MutexGuard, Notify};
 
-use crate::input::Key;
-
-/// A start each so often.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Every(pub(crate) Duration);
-
-impl FromStr for Every {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str = "a number above 0, of a second or as in 10/s, 90/m, 1000/h";
-        let (number, unit) = match text.split_once('/') {
-            None | Some((_, "s")) => (text.strip_suffix("/s").unwrap_or(text), 1.0),
-            Some((number, "m")) => (number, 60.0),
-            Some((number, "h")) => (number, 3600.0),
-            Some(_) => return Err(WRONG),
-        };
-        let number: f64 = number.parse().map_err(|_| WRONG)?;
-        if !(number > 0.0 && number.is_finite()) {
-            return Err(WRONG);
-        }
-        Duration::try_from_secs_f64(unit / number).map(Self).map_err(|_| WRONG)
-    }
-}
+use crate::args::values::Every;
+use crate::key::KeyQueue;
 
 /// Lets one start at a time wait for its turn. What waits meanwhile waits in the queue.
 #[derive(Debug)]
@@ -38,7 +15,7 @@ pub(crate) struct Rate {
     burst: u32,
     /// When the starts so far would have been over at an even pace.
     paid_until: Mutex<Time>,
-    /// The queue may have come to its end.
+    /// Notified when the queue may have ended.
     look: Notify,
 }
 
@@ -54,10 +31,10 @@ impl Rate {
         Self { every, burst, paid_until: Mutex::new(Time::ZERO), look: Notify::new() }
     }
 
-    /// Waits until a command may start. Nobody else gets a turn before this one has been taken or
-    /// dropped: a turn that waits for a key is not given away a second time. `None` once no key is
+    /// Waits until a command may start. There is one turn at a time: the next one comes after this has been
+    /// taken or dropped. `None` once no key is
     /// left that could take one.
-    pub(crate) async fn turn(&self, queue: &Queue<Key>) -> Option<Turn<'_>> {
+    pub(crate) async fn turn(&self, queue: &KeyQueue) -> Option<Turn<'_>> {
         let paid_until = self.paid_until.lock().await;
         loop {
             let now = queue.now();
@@ -68,7 +45,7 @@ impl Rate {
             if queue.is_closed() && queue.known() == 0 {
                 return None;
             }
-            // Whoever changes that between the look and here has left word.
+            // A change between the check and this line has left a notification.
             let _ = tokio::time::timeout(wait, self.look.notified()).await;
         }
     }
@@ -94,19 +71,6 @@ fn wait(paid_until: Time, now: Time, every: Duration, burst: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rates_are_per_second_minute_or_hour() {
-        for (text, every) in
-            [("4", 250), ("4/s", 250), ("0.5", 2000), ("90/m", 666), ("3600/h", 1000), ("1e1", 100)]
-        {
-            let parsed = text.parse::<Every>().map(|Every(every)| every.as_millis());
-            assert_eq!(parsed, Ok(every), "{text}");
-        }
-        for text in ["", "0", "-1", "NaN", "inf", "/s", "1/d", "1/", "1/s/s", "x"] {
-            assert!(text.parse::<Every>().is_err(), "{text}");
-        }
-    }
 
     /// When starts come that are wanted at these seconds, at one every ten seconds.
     fn starts(burst: u32, wanted: &[u64]) -> Vec<u64> {

@@ -1,49 +1,46 @@
 //! The thread that reads keys and adds them.
 
 use std::io::BufReader;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 
 use requeue::{Added, Merge};
 use tokio::sync::oneshot;
 
-use crate::args::AtEof;
+use crate::args::run::AtEof;
 use crate::exit::Refusal;
+use crate::input::source::Input;
 use crate::input::{Bad, Change, Records, Why};
-use crate::letters::Rest;
-use crate::rate::Rate;
-use crate::run::{Runner, Unread};
-use crate::signals::Level;
-use crate::source::Input;
+use crate::output::dead_letters::UnreadInput;
+use crate::process::signals::Level;
+use crate::runner::Runner;
 
-/// Where what is read goes.
-pub(crate) trait Sink: Send {
-    /// Does what a record asks for; `false` if it is too late for that.
+/// The destination of the keys that are read.
+pub(crate) trait KeySink: Send {
+    /// Applies the change that a record asks for; `false` if the run stops.
     fn take(&mut self, change: Change<'_>) -> Result<bool, Why>;
 
-    /// All that was taken has to be there: more may be long in coming.
+    /// Waits until all changes are applied: the next record may take long to come.
     fn settle(&mut self);
 }
 
-/// The queue here.
-pub(crate) struct Here {
+/// The queue in memory.
+pub(crate) struct LocalSink {
     runner: Arc<Runner>,
     /// No fewer keys than are held: only the thread that reads adds some.
     held: usize,
 }
 
-impl Here {
+impl LocalSink {
     pub(crate) fn new(runner: &Arc<Runner>) -> Self {
         Self { runner: Arc::clone(runner), held: 0 }
     }
 }
 
-impl Sink for Here {
+impl KeySink for LocalSink {
     fn take(&mut self, change: Change<'_>) -> Result<bool, Why> {
         Ok(self.runner.take(change, &mut self.held))
     }
 
-    /// It is.
     fn settle(&mut self) {}
 }
 
@@ -51,14 +48,14 @@ impl Sink for Here {
 pub(crate) fn spawn(
     runner: &Arc<Runner>,
     input: Input,
-    mut sink: impl Sink + 'static,
-) -> Result<Unread, Refusal> {
+    mut sink: impl KeySink + 'static,
+) -> Result<oneshot::Receiver<Option<UnreadInput>>, Refusal> {
     let (rest, unread) = oneshot::channel();
     let runner = Arc::clone(runner);
     std::thread::Builder::new()
         .name("reader".to_owned())
         .spawn(move || {
-            // Nobody waits for it where it would be lost.
+            // It has no receiver only if it is not needed.
             let _ = rest.send(read(&runner, input, &mut sink));
         })
         .map_err(|error| Refusal::failure(error.to_string()))?;
@@ -66,9 +63,9 @@ pub(crate) fn spawn(
 }
 
 /// Reads to the end, and closes the queue; or until the run is stopped. Then says what is left.
-fn read(runner: &Runner, input: Input, sink: &mut dyn Sink) -> Option<Rest> {
+fn read(runner: &Runner, input: Input, sink: &mut dyn KeySink) -> Option<UnreadInput> {
     let _close = Close(runner);
-    let format = runner.config.format;
+    let format = runner.config.input.format;
     if input.is_terminal() {
         runner.output.say_blocking("reading keys from the terminal, one a line; Ctrl-D ends them");
     }
@@ -82,9 +79,9 @@ fn read(runner: &Runner, input: Input, sink: &mut dyn Sink) -> Option<Rest> {
 fn read_records(
     runner: &Runner,
     mut records: Records<BufReader<Input>>,
-    sink: &mut dyn Sink,
-) -> Option<Rest> {
-    let format = runner.config.format;
+    sink: &mut dyn KeySink,
+) -> Option<UnreadInput> {
+    let format = runner.config.input.format;
     loop {
         if !records.has_next() {
             sink.settle();
@@ -104,7 +101,7 @@ fn read_records(
                 return None;
             }
             Err(error) => {
-                runner.tally.failed.store(true, Ordering::Relaxed);
+                runner.tally.fail();
                 runner.output.say_blocking(&format!("the input can't be read: {error}"));
                 return None;
             }
@@ -122,28 +119,33 @@ fn read_records(
                 }
             };
             if !taken {
-                let keeps = runner.letters.has_unfinished();
-                return keeps.then(|| Rest { record: Some(records.last().to_vec()), records });
+                let keeps = runner.files.keys.has_unfinished();
+                return keeps
+                    .then(|| UnreadInput { record: Some(records.last().to_vec()), records });
             }
         }
     }
 }
 
 impl Runner {
-    /// Does what a record asks for; `false` if it is too late for that.
+    /// Applies the change that a record asks for; `false` if the run stops.
     pub(crate) fn take(&self, change: Change<'_>, held: &mut usize) -> bool {
         match change {
-            Change::Add(key, ask) => {
-                if *held >= self.config.max_keys {
-                    *held = make_room(self, &key);
+            Change::Add(key, options) => {
+                if *held >= self.keys.max_keys() {
+                    let is_stopping = || self.is_stopping();
+                    *held = self.keys.make_room(&key, is_stopping, |limit| {
+                        let why = format!("{limit} keys are held; further ones have to wait");
+                        self.output.say_blocking(&why);
+                    });
                 }
                 if self.is_stopping() {
                     return false;
                 }
-                if ask.merge == Merge::Exactly {
-                    self.failing.forget(&key);
+                if options.merge == Merge::Exactly {
+                    self.keys.forget_failures(&key);
                 }
-                match self.pace.add(&key, ask) {
+                match self.keys.add(&key, options) {
                     Added::Refused => return false,
                     Added::New => *held += 1,
                     Added::Dirty => {}
@@ -155,28 +157,26 @@ impl Runner {
                 if self.is_stopping() {
                     return false;
                 }
-                if self.pace.cancel(&key) {
+                if self.keys.cancel(&key) {
                     self.tally.cancelled.one_more();
                 }
-                self.failing.forget(&key);
             }
         }
         true
     }
 
-    /// What a key waits for after its failures no longer matters.
+    /// Forgets the failures of a key, and the backoff that it waits for.
     #[cfg(feature = "kube")]
     pub(crate) fn release(&self, key: &[u8]) {
-        self.queue.forget(&key.into());
-        self.failing.forget(key);
+        self.keys.release(key);
     }
 
     fn end_of_input(&self) {
-        match self.config.at_eof {
-            AtEof::Finish => self.pace.end_windows(),
+        match self.config.input.at_eof {
+            AtEof::Finish => self.keys.end_windows(),
             AtEof::Abandon => {
                 self.stop(Level::Stopping);
-                self.output.say_blocking("the input has ended: nothing more is started");
+                self.output.say_blocking("the input has ended: no new commands are started");
             }
         }
     }
@@ -187,61 +187,11 @@ impl Runner {
     }
 }
 
-/// Closes the queue, whatever the thread ends of: nobody would add any more.
+/// Closes the queue when the thread ends, even by a panic: otherwise the run would never end.
 struct Close<'a>(&'a Runner);
 
 impl Drop for Close<'_> {
     fn drop(&mut self) {
-        match &self.0.loans {
-            None => self.0.queue.close(),
-            Some(loans) => loans.lender.close(),
-        }
-        self.0.rate.iter().for_each(Rate::changed);
-    }
-}
-
-/// Waits until there is room for `key`, or it is one of those that are held, or the run is
-/// stopped. Says how many are held.
-fn make_room(runner: &Runner, key: &[u8]) -> usize {
-    let held = || runner.queue.len() + runner.queue.waiting() + runner.queue.processing();
-    let is_full = || {
-        held() >= runner.config.max_keys
-            && !runner.is_stopping()
-            && runner.queue.look_up(key).is_none()
-    };
-    if is_full() && !runner.room.was_full.swap(true, Ordering::Relaxed) {
-        let limit = runner.config.max_keys;
-        runner.output.say_blocking(&format!("{limit} keys are held; further ones have to wait"));
-    }
-    runner.room.wait_while(is_full);
-    held()
-}
-
-/// Where the reader waits for a key to be done.
-#[derive(Debug, Default)]
-pub(crate) struct Room {
-    is_waiting: AtomicBool,
-    was_full: AtomicBool,
-    lock: Mutex<()>,
-    changed: Condvar,
-}
-
-impl Room {
-    fn wait_while(&self, mut is_full: impl FnMut() -> bool) {
-        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Before the look: whoever changes what it sees finds this set, as the queue's lock is
-        // between the two.
-        self.is_waiting.store(true, Ordering::SeqCst);
-        let _guard =
-            self.changed.wait_while(guard, |()| is_full()).unwrap_or_else(PoisonError::into_inner);
-        self.is_waiting.store(false, Ordering::SeqCst);
-    }
-
-    /// A key is done, or the run is stopped.
-    pub(crate) fn changed(&self) {
-        if self.is_waiting.load(Ordering::SeqCst) {
-            let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-            self.changed.notify_all();
-        }
+        self.0.keys.close();
     }
 }

@@ -1,19 +1,21 @@
-//! What is remembered of a key while it fails.
+//! The failures of keys that wait for a retry.
 
 use std::collections::HashMap;
+use std::hash::RandomState;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use requeue::limiter::BackoffLimiter;
 use requeue::{Item, RateLimiter, Time};
 
-use crate::input::Key;
+use crate::key::Key;
+use crate::process::run_input::Past;
 
-/// Failing keys. An entry goes when its key is done or given up, so there are never more than keys
+/// Keys that fail. An entry goes when its key is done or given up, so there are never more than keys
 /// are held.
 #[derive(Debug)]
-pub(crate) struct Failing {
-    /// Runs after the first; `None` for ever.
+pub(crate) struct FailingKeys {
+    /// Runs after the first; `None`: no limit.
     retries: Option<u32>,
     inner: Mutex<Inner>,
 }
@@ -21,7 +23,7 @@ pub(crate) struct Failing {
 #[derive(Debug)]
 struct Inner {
     keys: HashMap<Key, State>,
-    limiter: BackoffLimiter<Key>,
+    limiter: BackoffLimiter<Key, RandomState>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,14 +36,7 @@ struct State {
     last_exit: i32,
 }
 
-/// What a run is told of the attempts before it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Past {
-    pub(crate) attempt: u32,
-    pub(crate) last_exit: Option<i32>,
-}
-
-/// What a failure comes to.
+/// The consequence of a failure.
 #[derive(Debug)]
 #[must_use]
 pub(crate) enum Verdict {
@@ -51,10 +46,10 @@ pub(crate) enum Verdict {
     GivenUp { item: Item<'static, Key>, attempts: u32 },
 }
 
-impl Failing {
+impl FailingKeys {
     /// With waits from `base` to `longest`, whose jitter follows from `seed`.
     pub(crate) fn new(retries: Option<u32>, base: Duration, longest: Duration, seed: u64) -> Self {
-        let limiter = BackoffLimiter::new(seed).base(base).cap(longest);
+        let limiter = BackoffLimiter::with_hasher(base, longest, RandomState::new()).seed(seed);
         Self { retries, inner: Mutex::new(Inner { keys: HashMap::new(), limiter }) }
     }
 
@@ -74,7 +69,7 @@ impl Failing {
         }
     }
 
-    /// Counts a failure at `now`. If there is to be a retry, `retry` is given the key, and when.
+    /// Counts a failure at `now`. Calls `retry` with the key and its time unless this was the last one.
     pub(crate) fn fail(
         &self,
         item: Item<'static, Key>,
@@ -109,21 +104,22 @@ mod tests {
     use requeue::{EarlyAdd, Queue};
 
     use super::*;
+    use crate::key::KeyQueue;
 
     const KEY: &[u8] = b"key";
 
-    fn queue(clock: &FakeClock) -> Queue<Key> {
+    fn queue(clock: &FakeClock) -> KeyQueue {
         let queue = Queue::builder().clock(clock.clone()).early_add(EarlyAdd::Replace);
-        let queue = queue.build().unwrap();
+        let queue = queue.hasher(RandomState::new()).build().unwrap();
         queue.add(KEY.into());
         queue
     }
 
-    fn failing(retries: u32) -> Failing {
-        Failing::new(Some(retries), Duration::from_secs(1), Duration::from_secs(9), 42)
+    fn failing(retries: u32) -> FailingKeys {
+        FailingKeys::new(Some(retries), Duration::from_secs(1), Duration::from_secs(9), 42)
     }
 
-    fn fail(failing: &Failing, queue: &Queue<Key>) -> Verdict {
+    fn fail(failing: &FailingKeys, queue: &KeyQueue) -> Verdict {
         let now = queue.now();
         failing.fail(queue.try_get_owned().unwrap(), 7, now, |item, until| {
             item.retry_after(until.since(now));

@@ -1,4 +1,4 @@
-//! What the program heeds while it runs.
+//! The signal loop: acts on signals and on the end of standard output while the program runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,48 +6,48 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep_until};
 
-use crate::progress::Meter;
-use crate::run::Runner;
-use crate::signals::{self, Heed, Level, Signals};
+use crate::process::signals::{self, Level, Request, Signals};
+use crate::runner::Runner;
+use crate::runner::progress::Meter;
 
-/// How long after a command has ended or stopped it is looked which have stopped: all that run are
-/// looked at, and many may end at once.
+/// The time from the signal that a command has exited or stopped to the search for stopped ones: one
+/// search covers all commands, and many may exit at once.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Runner {
     /// Acts on signals and on the end of standard output, as long as the program runs.
-    pub(crate) async fn heed(self: Arc<Self>, mut signals: Signals) {
+    pub(super) async fn signal_loop(self: Arc<Self>, mut signals: Signals) {
         let mut level = Level::Running;
         let mut is_open = true;
         let mut meter = Meter::default();
         let mut look_at = None;
         loop {
             tokio::select! {
-                heed = signals.next() => match heed {
-                    Heed::End(signal) => {
-                        self.signal.get_or_init(|| signal);
+                request = signals.next() => match request {
+                    Request::End(signal) => {
+                        self.stop.caused_by(signal);
                         level = level.next();
                         self.stop(level);
-                        let running = self.queue.processing();
+                        let running = self.keys.queue().processing();
                         if level == Level::Stopping && running > 0 {
                             let name = signals::name(signal);
                             self.output.hint(&format!(
-                                "{name}: nothing more is started; once more ends what runs \
-                                 ({running})"
+                                "{name}: no new commands are started; another signal terminates \
+                                 the {running} in flight"
                             ));
                         }
                     }
-                    Heed::Stop if signals::can_be_continued() => self.stop_for_a_while().await,
-                    Heed::Stop => {}
-                    Heed::GoOn => self.groups.signal_all(Signal::CONT),
-                    Heed::Report => self.output.hint(&self.progress(&mut meter)),
-                    Heed::Children => {
+                    Request::Suspend if signals::can_be_continued() => self.suspend().await,
+                    Request::Suspend => {}
+                    Request::Continue => self.commands.groups.signal_all(Signal::CONT),
+                    Request::Report => self.output.hint(&self.progress(&mut meter)),
+                    Request::Children => {
                         look_at.get_or_insert_with(|| Instant::now() + LOOK);
                     }
                 },
                 () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {
                     look_at = None;
-                    self.groups.kill_starved();
+                    self.commands.groups.kill_starved();
                     self.guard().await;
                 }
                 () = self.output.closed(), if is_open => {
@@ -59,7 +59,7 @@ impl Runner {
     }
 
     /// Stops all commands and then the program, until that is continued, and them with it.
-    async fn stop_for_a_while(&self) {
+    async fn suspend(&self) {
         // What comes next on the terminal is a shell's.
         let cleared = async {
             self.output.clear_progress().await;
@@ -68,6 +68,6 @@ impl Runner {
         let _ = tokio::time::timeout(Duration::from_millis(100), cleared).await;
         // The first process of a container does not stop for a signal from inside: its commands
         // are continued at once.
-        self.groups.stop_while(|| self.clock.during(signals::stop));
+        self.commands.groups.stop_while(|| self.commands.clock.during(signals::stop));
     }
 }

@@ -1,10 +1,9 @@
-//! Adding to a queue in a store, many keys at once.
+//! `requeue add`, and the adds of `requeue run --store`: many keys at once.
 
 use std::ffi::OsString;
 use std::io::{BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -12,22 +11,23 @@ use requeue_store::{Add, Added, Key, Merge, Priority, Queue};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::flags::{self, AddFlags};
 use super::{block_on, early_add, warnings, with_settings};
-use crate::args::Summary;
-use crate::command::escaped;
+use crate::args::run::Summary;
+use crate::args::store::{self as flags, AddFlags};
+use crate::duration::shown;
 use crate::exit::{Ended, Exit, Refusal, chain, complain};
-use crate::input::{Ask, Bad, Change, Format, Records, Why};
-use crate::reader::Sink;
-use crate::run::Runner;
-use crate::signals::Level;
-use crate::source::{Input, Source};
-use crate::summary::{counted, shown};
+use crate::input::source::{Input, Source};
+use crate::input::{AddOptions, Bad, Change, Format, Records, Why};
+use crate::key::escaped;
+use crate::output::summary::counted;
+use crate::process::signals::Level;
+use crate::runner::Runner;
+use crate::runner::reader::KeySink;
 
-/// How many keys wait to be added together, at most.
+/// The most keys that are added together.
 const PART: usize = 256;
 
-/// What is asked of keys that do not say it themselves.
+/// The defaults of records without these fields.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unsaid {
     after: Duration,
@@ -80,8 +80,8 @@ impl Adder {
             return Err(Refused::NoKey(Why::KeyTooLong { bytes, most }));
         }
         match change {
-            Change::Add(key, ask) => {
-                let (key, add) = (Key::from(&*key), self.add_of(ask));
+            Change::Add(key, options) => {
+                let (key, add) = (Key::from(&*key), self.add_of(options));
                 // Within a part nothing comes before anything else.
                 let differs = |other: &(Key, Add)| other.0 == key && other.1 != add;
                 if self.part.len() == PART || self.part.iter().any(differs) {
@@ -99,15 +99,18 @@ impl Adder {
         Ok(())
     }
 
-    fn add_of(&self, ask: Ask) -> Add {
-        let merge = match ask.merge {
+    fn add_of(&self, options: AddOptions) -> Add {
+        let merge = match options.merge {
             requeue::Merge::Latest => Merge::Latest,
             requeue::Merge::Exactly => Merge::Exactly,
             _ => Merge::Earliest,
         };
-        let priority =
-            if ask.priority == 0 { self.unsaid.priority } else { Priority::of(ask.priority) };
-        let add = Add::after(ask.after.unwrap_or(self.unsaid.after)).merge(merge);
+        let priority = if options.priority == 0 {
+            self.unsaid.priority
+        } else {
+            Priority::of(options.priority)
+        };
+        let add = Add::after(options.after.unwrap_or(self.unsaid.after)).merge(merge);
         let add = add.priority(priority);
         if self.unsaid.revives { add.revive() } else { add }
     }
@@ -138,7 +141,7 @@ pub(crate) struct Reading {
 impl Reading {
     /// Needs a runtime.
     pub(crate) fn new(runner: &Arc<Runner>, queue: Queue) -> Self {
-        // As in memory, a key that has been given up begins anew when it comes again.
+        // As in memory, an add of a key that was given up runs it again.
         let unsaid = Unsaid { revives: true, ..Unsaid::default() };
         let (runner, adder) = (Arc::clone(runner), Adder::new(queue, unsaid));
         Self { runner, adder, runtime: Handle::current() }
@@ -146,7 +149,7 @@ impl Reading {
 
     /// Counts what was done, and stops the run if the store takes no more.
     fn count(&mut self, done: Result<(), Refused>) -> Result<(), Why> {
-        let tally = &self.runner.tally;
+        let tally = self.runner.tally();
         let counts = std::mem::take(&mut self.adder.counts);
         tally.adds.add(counts.adds);
         tally.coalesced.add(counts.coalesced + counts.held);
@@ -156,8 +159,8 @@ impl Reading {
             Ok(()) => Ok(()),
             Err(Refused::NoKey(why)) => Err(why),
             Err(Refused::Failed(why)) => {
-                tally.failed.store(true, Ordering::Relaxed);
-                self.runner.output.say_blocking(&why);
+                tally.fail();
+                self.runner.output().say_blocking(&why);
                 self.runner.stop(Level::Stopping);
                 Ok(())
             }
@@ -165,7 +168,7 @@ impl Reading {
     }
 }
 
-impl Sink for Reading {
+impl KeySink for Reading {
     fn take(&mut self, change: Change<'_>) -> Result<bool, Why> {
         if self.runner.is_stopping() {
             self.settle();
@@ -221,7 +224,7 @@ impl Adder {
     }
 
     async fn add_read(&mut self, source: &Source, format: Format) -> Result<(), String> {
-        // Nobody stops it but a signal, which ends the process.
+        // Only a signal stops it, which ends the process.
         let (input, _stopper) = Input::open(source, false).map_err(|refusal| refusal.message)?;
         if input.is_terminal() {
             complain("reading keys from the terminal, one a line; Ctrl-D ends them");
@@ -323,7 +326,7 @@ impl Counts {
                 complain(&format!("{text} in {}", shown(elapsed)));
             }
             Summary::Json => {
-                // Numbers under names can't fail, and if standard error is closed, nobody is left to be told.
+                // Numbers under names can't fail, and an error of standard error has no other place to go.
                 let json = serde_json::to_string(self).unwrap_or_default();
                 let _ = writeln!(std::io::stderr(), "{json}");
             }

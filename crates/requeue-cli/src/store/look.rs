@@ -1,4 +1,5 @@
-//! What is in a queue in a store, and what few words change of it.
+//! The subcommands that show a queue in a store, or change its keys: `queues`, `status`, `parked`, `revive`,
+//! `cancel`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -10,17 +11,22 @@ use requeue_store::{Bulk, Counts, EarlyAdd, Entry, Key, ParkedAdd, Queue, State}
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::flags::{self, CancelFlags, ParkedFlags, QueuesFlags, ReviveFlags, StatusFlags};
 use super::reaching::patiently;
 use super::{block_on, connect_to_look, refusal};
-use crate::command;
+use crate::args::store::{
+    CancelFlags, DropFlags, ParkedFlags, QueuesFlags, ReviveFlags, State as CancelState,
+    StatusFlags,
+};
+use crate::duration;
 use crate::exit::{Ended, Exit, Refusal, complain, print};
-use crate::json::Written;
-use crate::signals;
-use crate::summary;
+use crate::input::json::Written;
+use crate::key::{escaped, shown};
+use crate::process::signals;
 
 /// How many keys are looked at together.
 const PAGE: usize = 256;
+/// How many damaged keys `requeue status` lists.
+const MOST_DAMAGED: usize = 100;
 /// The time between two progress messages of a change of all keys.
 const PROGRESS: Duration = Duration::from_secs(2);
 /// The time that the current step has to end after a signal.
@@ -50,7 +56,7 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
                 serde_json::to_string(&listed).unwrap_or_default()
             } else {
                 let what = if is_empty { "empty" } else { "keys" };
-                format!("{}\t{what}", command::shown(queue.as_bytes()))
+                format!("{}\t{what}", shown(queue.as_bytes()))
             };
             text.push('\n');
         }
@@ -59,22 +65,93 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
     })
 }
 
+/// `requeue drop`.
+pub(crate) fn drop_queue(flags: &DropFlags) -> Result<Ended, Refusal> {
+    let DropFlags { queue, store, force, wait } = flags;
+    block_on(async {
+        let open = async || connect_to_look(store, String::new).await;
+        let store = patiently(wait.wait, open).await?;
+        let dropped = match force {
+            true => store.force_drop_queue(queue).await,
+            false => store.drop_queue(queue).await.map(|()| Counts::default()),
+        };
+        match dropped {
+            Ok(Counts { ready, waiting, processing, parked, damaged, .. }) => {
+                let keys = ready + waiting + processing + parked + damaged;
+                let s = if keys == 1 { "" } else { "s" };
+                let with = if keys == 0 { String::new() } else { format!(", with {keys} key{s}") };
+                complain(&format!("{} dropped{with}", escaped(queue.as_bytes())));
+                Ok(Ended::Exit(Exit::Done))
+            }
+            Err(error) if error.counts().is_some() => {
+                complain(&format!("{error}; --force drops it with its keys"));
+                Ok(Ended::Exit(Exit::GivenUp))
+            }
+            Err(error) => Err(refusal(error)),
+        }
+    })
+}
+
 /// `requeue status`.
 pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let queue = flags.place.to_look_at().await?;
         let counts = queue.counts().await.map_err(refusal)?;
-        let text = if flags.json { status_json(&counts) } else { status_text(&counts) };
+        let in_flight = match flags.in_flight {
+            true => Some(in_flight(&queue).await?),
+            false => None,
+        };
+        let damaged = match counts.damaged {
+            0 => Vec::new(),
+            _ => {
+                let page = queue.snapshot(Some(State::Damaged), None, MOST_DAMAGED).await;
+                page.map_err(refusal)?
+            }
+        };
+        let text = match flags.json {
+            true => status_json(&counts, in_flight.as_deref(), &damaged),
+            false => {
+                status_text(&counts)
+                    + &damaged_text(&counts, &damaged)
+                    + &in_flight_text(in_flight.as_deref())
+            }
+        };
         print(text.as_bytes())?;
         Ok(Ended::Exit(Exit::Done))
     })
+}
+
+/// All keys in flight.
+async fn in_flight(queue: &Queue) -> Result<Vec<Entry>, Refusal> {
+    let mut all: Vec<Entry> = Vec::new();
+    loop {
+        let after = all.last().map(|entry| entry.key.clone());
+        let page = queue.snapshot(Some(State::Processing), after.as_ref(), PAGE).await;
+        let page = page.map_err(refusal)?;
+        let is_last = page.len() < PAGE;
+        all.extend(page);
+        if is_last {
+            return Ok(all);
+        }
+    }
+}
+
+fn in_flight_text(entries: Option<&[Entry]>) -> String {
+    let line = |entry: &Entry| {
+        let key = shown(&entry.key);
+        let worker = shown(entry.worker.as_deref().unwrap_or_default().as_bytes());
+        let age = duration::shown(entry.since.unwrap_or_default());
+        let lease = duration::shown(entry.lease.unwrap_or_default());
+        format!("{key}\t{worker}\t{age}\t{lease}\n")
+    };
+    entries.into_iter().flatten().map(line).collect()
 }
 
 fn status_text(counts: &Counts) -> String {
     let Counts { ready, waiting, processing, dirty, parked, oldest_ready, .. } = *counts;
     let mut text = format!("ready       {ready}");
     if ready > 0 {
-        text += &format!(", for {} at most", summary::shown(oldest_ready));
+        text += &format!(", for {} at most", duration::shown(oldest_ready));
     }
     text += &format!("\nwaiting     {waiting}\nprocessing  {processing}");
     if dirty > 0 {
@@ -83,20 +160,81 @@ fn status_text(counts: &Counts) -> String {
     text + &format!("\nparked      {parked}\n")
 }
 
-fn status_json(counts: &Counts) -> String {
+/// The damaged keys, a line each: rare, and each needs to be added again or cancelled.
+fn damaged_text(counts: &Counts, listed: &[Entry]) -> String {
+    if counts.damaged == 0 {
+        return String::new();
+    }
+    let mut text = format!("damaged     {}; add the keys again, or cancel them:\n", counts.damaged);
+    for entry in listed {
+        let why = entry.error.as_deref().unwrap_or_default();
+        text += &format!("  {}\t{}\n", shown(&entry.key), shown(why.as_bytes()));
+    }
+    text
+}
+
+fn status_json(counts: &Counts, in_flight: Option<&[Entry]>, damaged_keys: &[Entry]) -> String {
     #[derive(Serialize)]
-    struct Status {
+    struct Damaged<'a> {
+        key: String,
+        why: &'a str,
+    }
+    #[derive(Serialize)]
+    struct Status<'a> {
         ready: u64,
         waiting: u64,
         processing: u64,
         dirty: u64,
         parked: u64,
+        damaged: u64,
+        /// The first of them.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        damaged_keys: Vec<Damaged<'a>>,
         /// Seconds.
         oldest_ready: Option<f64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        in_flight: Option<Vec<InFlight<'a>>>,
     }
-    let Counts { ready, waiting, processing, dirty, parked, oldest_ready, .. } = *counts;
+    #[derive(Serialize)]
+    struct InFlight<'a> {
+        #[serde(flatten)]
+        key: Written<'a>,
+        worker: Option<&'a str>,
+        /// As text: not every reader of JSON keeps all digits of a number.
+        epoch: Option<String>,
+        /// Seconds since it was delivered.
+        age: Option<f64>,
+        /// Seconds until the lease ends, unless it is renewed.
+        lease: Option<f64>,
+    }
+    fn written(entry: &Entry) -> InFlight<'_> {
+        InFlight {
+            key: Written::of(&entry.key),
+            worker: entry.worker.as_deref(),
+            epoch: entry.epoch.map(|epoch| epoch.to_string()),
+            age: entry.since.map(|age| age.as_secs_f64()),
+            lease: entry.lease.map(|lease| lease.as_secs_f64()),
+        }
+    }
+    let in_flight = in_flight.map(|entries| entries.iter().map(written).collect());
+    let damaged_keys = damaged_keys.iter().map(|entry| Damaged {
+        key: shown(&entry.key),
+        why: entry.error.as_deref().unwrap_or_default(),
+    });
+    let damaged_keys = damaged_keys.collect();
+    let Counts { ready, waiting, processing, dirty, parked, damaged, oldest_ready, .. } = *counts;
     let oldest_ready = (ready > 0).then_some(oldest_ready.as_secs_f64());
-    let status = Status { ready, waiting, processing, dirty, parked, oldest_ready };
+    let status = Status {
+        ready,
+        waiting,
+        processing,
+        dirty,
+        parked,
+        damaged,
+        damaged_keys,
+        oldest_ready,
+        in_flight,
+    };
     // Numbers under names can't fail.
     serde_json::to_string(&status).unwrap_or_default() + "\n"
 }
@@ -128,7 +266,7 @@ fn line(entry: &Entry, as_json: bool) -> Vec<u8> {
         written.given_up_at = at;
         written.to_bytes()
     } else {
-        let (key, why) = (command::shown(&entry.key), command::shown(why.as_bytes()));
+        let (key, why) = (shown(&entry.key), shown(why.as_bytes()));
         let (failures, at) = (entry.failures, at.unwrap_or_default());
         format!("{key}\t{failures}\t{at}\t{why}").into_bytes()
     };
@@ -161,10 +299,11 @@ pub(crate) fn cancel(flags: &CancelFlags) -> Result<Ended, Refusal> {
         let queue = flags.place.to_look_at().await?;
         if flags.all {
             let state = flags.state.map(|state| match state {
-                flags::State::Ready => State::Ready,
-                flags::State::Waiting => State::Waiting,
-                flags::State::Processing => State::Processing,
-                flags::State::Parked => State::Parked,
+                CancelState::Ready => State::Ready,
+                CancelState::Waiting => State::Waiting,
+                CancelState::Processing => State::Processing,
+                CancelState::Parked => State::Parked,
+                CancelState::Damaged => State::Damaged,
             });
             return all(queue.cancel_all(state), "cancelled").await;
         }
@@ -180,7 +319,7 @@ fn keys(keys: &[OsString]) -> impl Iterator<Item = Key> {
 /// Says how many keys were changed; of those that weren't, which.
 fn each(keys: &[OsString], changed: &[bool], done: &str, not: &str) -> Ended {
     for (key, _) in keys.iter().zip(changed).filter(|(_, changed)| !**changed) {
-        complain(&format!("{}: {not}", command::escaped(key.as_bytes())));
+        complain(&format!("{}: {not}", escaped(key.as_bytes())));
     }
     let count = changed.iter().filter(|changed| **changed).count();
     complain(&format!("{count} {done}"));

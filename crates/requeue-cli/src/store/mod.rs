@@ -1,43 +1,27 @@
-//! Queues in a store: durable, and shared with other processes and machines.
+//! The subcommands on queues in a store, which are durable and shared with other machines.
 
-mod adder;
-mod flags;
-mod lending;
-mod look;
+pub(crate) mod adder;
+pub(crate) mod look;
 mod reaching;
-mod unsupported;
+mod remote;
 mod warnings;
+pub(crate) mod work;
 
 use std::cell::RefCell;
 use std::error::Error;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use os_display::Quotable;
 use requeue::metrics::Metrics;
-use requeue_store::{EarlyAdd, Opening, ParkedAdd, Queue, Store};
-use tokio::sync::oneshot;
+use requeue_store::{EarlyAdd, OpenOptions, ParkedAdd, Queue, Store};
 
-pub(crate) use self::adder::add;
-pub(crate) use self::flags::{
-    AddFlags, CancelFlags, ParkedFlags, Place, QueuesFlags, ReviveFlags, StatusFlags, StoreCommand,
-    Through, WorkFlags,
-};
-pub(crate) use self::look::{cancel, parked, queues, revive, status};
-
-use self::adder::Reading;
-use self::flags::Wait;
 use self::reaching::{Unopened, patiently};
-use crate::args::{self, Alone, AtEof, Flags};
-use crate::config::{Config, Own};
-use crate::exit::{Ended, Exit, Refusal, chain};
-use crate::files::identity;
-use crate::input::{Format, Kind};
-use crate::reader;
-use crate::run::{self, Files, Parts};
-use crate::serve::Listener;
-use crate::source::Input;
+use crate::args::config::Config;
+use crate::args::run as args;
+use crate::args::store::{self as flags, Place};
+use crate::exit::{Refusal, chain};
+use crate::runner::launch;
 
 tokio::task_local! {
     /// The store of this subcommand, once it is open.
@@ -51,7 +35,7 @@ const CLOSING: Duration = Duration::from_secs(5);
 /// Runs `future` on a runtime of its own, and then closes the store that it has opened: after that a
 /// file is complete without its log.
 fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
-    run::block_on(OPENED.scope(RefCell::default(), async {
+    launch::block_on(OPENED.scope(RefCell::default(), async {
         let done = future.await;
         if let Some(store) = OPENED.with(RefCell::take) {
             let _ = tokio::time::timeout(CLOSING, store.close()).await;
@@ -60,104 +44,31 @@ fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Re
     }))
 }
 
-/// `requeue run --store`: what is read goes through a store.
-pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
-    unsupported::check(&flags)?;
-    let Through { store, queue, lease, wait } = flags.through.clone();
-    let place = Place { store: store.unwrap_or_default(), queue, wait: Wait { wait } };
-    let early_add = early_add(flags.common.early_add)?;
-    let (source, config) = Config::check(flags)?;
-    let (input, stopper) = Input::open(&source, config.unfinished.is_some())?;
-    let files = Files::open(&config, identity(input.metadata()))?;
-    block_on(async {
-        let listener = Listener::of(&config).await?;
-        let metrics = listener.as_ref().map(Listener::metrics);
-        // It adds to the queue itself, and so creates it.
-        let queue = place.to_work_on(true, lease, early_add, None, &config, metrics).await?;
-        let lender = Some(Arc::new(queue.clone()) as _);
-        let parts = Parts { config, files, listener, stopper: Some(stopper), things: None, lender };
-        run::go(parts, |runner| {
-            warnings::show_by(runner);
-            reader::spawn(runner, input, Reading::new(runner, queue))
-        })
-        .await
-    })
-}
-
-/// `requeue work`.
-pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
-    let WorkFlags { place, create, lease, common, parked_add, .. } = flags;
-    let WorkFlags { stdin, serve, until_empty, unsupported, .. } = flags;
-    unsupported.check()?;
-    let early_add = early_add(common.early_add)?;
-    let own = Own {
-        name: "work",
-        has_priorities: false,
-        // For what is written: nothing is read.
-        format: Format { kind: Kind::Lines, delimiter: b'\n', max_record: usize::MAX },
-        max_keys: usize::MAX,
-        stdin,
-        at_eof: AtEof::Finish,
-        unfinished: None,
-    };
-    let config = Config::of(common, Alone { serve, ..Alone::default() }, own)?;
-    let files = Files::open(&config, None)?;
-    block_on(async {
-        let listener = Listener::of(&config).await?;
-        let metrics = listener.as_ref().map(Listener::metrics);
-        let queue = place.to_work_on(create, lease, early_add, parked_add, &config, metrics);
-        let queue = queue.await?;
-        if until_empty {
-            queue.shut_down_when_idle();
-        }
-        let lender = Some(Arc::new(queue) as _);
-        let parts = Parts { config, files, listener, stopper: None, things: None, lender };
-        run::go(parts, |runner| {
-            warnings::show_by(runner);
-            // Nothing is left of an input, as there is none.
-            Ok(oneshot::channel().1)
-        })
-        .await
-    })
-}
-
-/// `requeue store`.
-pub(crate) fn command(command: &StoreCommand) -> Result<Ended, Refusal> {
-    let StoreCommand::Init { store: url, queue: queues, wait } = command;
-    block_on(async {
-        patiently(wait.wait, async || {
-            let store = connect(url).await?;
-            store.migrate().await?;
-            for queue in queues {
-                store.queue(queue).open().await?;
-            }
-            Ok(())
-        })
-        .await?;
-        Ok(Ended::Exit(Exit::Done))
-    })
-}
-
 impl Place {
     /// The queue, for a worker as `config` has it; whether it is created if there is none.
     async fn to_work_on(
         &self,
         creates: bool,
         lease: Duration,
-        early_add: Option<EarlyAdd>,
-        parked_add: Option<flags::ParkedAdd>,
+        (early_add, parked_add): (Option<EarlyAdd>, Option<flags::ParkedAdd>),
+        worker: Option<String>,
         config: &Config,
         metrics: Option<&Metrics>,
     ) -> Result<Queue, Refusal> {
-        let how = |mut opening: Opening| {
+        let failures = &config.failures;
+        let how = |mut opening: OpenOptions| {
             if let Some(metrics) = metrics {
                 opening = opening.metrics(metrics);
             }
             let opening = with_settings(opening, early_add, parked_add);
-            let opening = opening.lease(lease).backoff(config.base_delay, config.max_delay);
+            let opening = opening.lease(lease).backoff(failures.base_delay, failures.max_delay);
+            let opening = match &worker {
+                Some(worker) => opening.worker(worker),
+                None => opening,
+            };
             // A command takes longer than a claim: nothing is worth holding keys that do not run.
             let opening = opening.claim_ahead(0);
-            match config.retries {
+            match failures.retries {
                 Some(retries) => opening.max_failures(retries.saturating_add(1)),
                 None => opening,
             }
@@ -173,7 +84,7 @@ impl Place {
     }
 
     /// The queue, which is created if there is none, and so is a file for it.
-    async fn to_change(&self, how: impl Fn(Opening) -> Opening) -> Result<Queue, Refusal> {
+    async fn to_change(&self, how: impl Fn(OpenOptions) -> OpenOptions) -> Result<Queue, Refusal> {
         patiently(self.wait.wait, async || {
             let store = connect(&self.store).await?;
             if file(&self.store).is_some() {
@@ -192,7 +103,7 @@ impl Place {
     /// The queue, which exists already; `hint` says how to create it.
     async fn to_find(
         &self,
-        how: impl Fn(Opening) -> Opening,
+        how: impl Fn(OpenOptions) -> OpenOptions,
         hint: impl Fn() -> String,
     ) -> Result<Queue, Refusal> {
         patiently(self.wait.wait, async || {
@@ -213,10 +124,10 @@ impl Place {
 
 /// With the settings that a new queue gets, and that one which exists has to have.
 fn with_settings(
-    mut opening: Opening,
+    mut opening: OpenOptions,
     early_add: Option<EarlyAdd>,
     parked_add: Option<flags::ParkedAdd>,
-) -> Opening {
+) -> OpenOptions {
     if let Some(early_add) = early_add {
         opening = opening.early_add(early_add);
     }

@@ -1,4 +1,4 @@
-//! Opening a store that may not be there yet.
+//! Opens a store that may not be reachable yet: `--wait`.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use requeue_store::{ConnectError, ConnectErrorKind, MigrateError, OpenError};
 
 use super::warnings;
+use crate::duration::shown;
 use crate::exit::{Exit, Refusal, chain, complain};
-use crate::summary::shown;
 
-/// How often it is said that a store is still waited for.
+/// The time between two messages while the program waits for a store.
 const EVERY: Duration = Duration::from_secs(60);
-/// How long the program waits between two tries, at most.
+/// The longest time between two attempts.
 const MOST: Duration = Duration::from_secs(2);
 
-/// Why a store or a queue was not opened.
+/// The reason why a store or a queue was not opened.
 #[derive(Debug)]
 pub(super) struct Unopened {
     pub(super) refusal: Refusal,

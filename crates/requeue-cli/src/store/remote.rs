@@ -1,14 +1,15 @@
-//! Keys of a queue in a store, as they are lent for runs.
+//! A queue in a store as a remote queue of the runner.
 
 use requeue_http::{Builder, Site};
 use requeue_store::{Failed, Failure, Item, Key, Queue};
 
 use crate::exit::chain;
-use crate::given::Later;
-use crate::lent::{Back, Lender, Loan};
+use crate::runner::hooks::BoxFuture;
+use crate::runner::outcome::Outcome;
+use crate::runner::remote::{Lease, RemoteQueue};
 
-impl Lender for Queue {
-    fn next(&self) -> Later<'_, Option<Box<dyn Loan>>> {
+impl RemoteQueue for Queue {
+    fn next(&self) -> BoxFuture<'_, Option<Box<dyn Lease>>> {
         Box::pin(async { self.get().await.map(|item| Box::new(item) as _) })
     }
 
@@ -16,9 +17,13 @@ impl Lender for Queue {
         self.shut_down_when_idle();
     }
 
-    fn settle(&self) -> Later<'_, ()> {
+    fn settle(&self) -> BoxFuture<'_, ()> {
         self.shut_down();
         Box::pin(self.settled())
+    }
+
+    fn is_gone(&self) -> bool {
+        self.is_dropped()
     }
 
     fn page(&self) -> Builder<Key> {
@@ -26,7 +31,7 @@ impl Lender for Queue {
     }
 }
 
-impl Loan for Item {
+impl Lease for Item {
     fn key(&self) -> &[u8] {
         self.key()
     }
@@ -51,18 +56,20 @@ impl Loan for Item {
         self.is_lost()
     }
 
-    fn lost(&self) -> Later<'_, ()> {
+    fn lost(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.lost())
     }
 
-    fn end(self: Box<Self>, how: Back) -> Later<'static, Result<bool, String>> {
+    fn finish(self: Box<Self>, outcome: Outcome) -> BoxFuture<'static, Result<bool, String>> {
         Box::pin(async move {
             let parks = |failed| failed == Failed::Parked;
-            let ended = match how {
-                Back::Done => self.succeed().await.map(|()| false),
-                Back::AsItWas => self.put_back().await.map(|()| false),
-                Back::Failed(why) => self.fail(Failure::Backoff, why).await.map(parks),
-                Back::GivenUp(why) => self.fail(Failure::Final, why).await.map(parks),
+            let ended = match outcome {
+                Outcome::Succeeded => self.succeed().await.map(|()| false),
+                Outcome::PutBack => self.put_back().await.map(|()| false),
+                Outcome::Failed { why, is_final, .. } => {
+                    let failure = if is_final { Failure::Final } else { Failure::Backoff };
+                    self.fail(failure, why).await.map(parks)
+                }
             };
             ended.map_err(|error| chain(&error))
         })

@@ -10,7 +10,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::exit::complain;
-use crate::run::Runner;
+use crate::runner::Runner;
 
 type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -23,7 +23,7 @@ pub(super) fn show(say: impl Fn(&str) + Send + Sync + 'static) {
 /// The same, by the output of a run.
 pub(super) fn show_by(runner: &Arc<Runner>) {
     let runner = Arc::clone(runner);
-    show(move |line| runner.output.hint(line));
+    show(move |line| runner.output().hint(line));
 }
 
 /// Prints those of this thread to standard error until the guard is dropped.

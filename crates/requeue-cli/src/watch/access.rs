@@ -1,4 +1,4 @@
-//! The way to the API server, and what it refuses.
+//! Access to the API server: its client, and requests that may be refused.
 
 use std::fmt;
 
@@ -14,12 +14,12 @@ use requeue_kube::leader;
 
 use super::decoded::Decoded;
 use super::errors::{Server, failure};
-use super::flags::AccessFlags;
-use super::follow::Source;
+use super::events::Source;
 use super::resource::{Resource, Resources};
+use crate::args::watch::AccessFlags;
 use crate::exit::{Exit, Refusal};
 
-/// What is told by its resource, not by a type: objects, or only their metadata.
+/// An object whose resource is known only at run time, or its metadata.
 pub(crate) trait Dynamic:
     Object<DynamicType = ApiResource, Scope = DynamicResourceScope>
 {
@@ -62,7 +62,7 @@ impl Access {
         Ok(Self { client, config, server, impersonated, resources, namespace })
     }
 
-    /// Where what has a namespace of its own is, unless another is said.
+    /// The namespace of objects without one on the command line.
     pub(crate) fn default_namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or(&self.config.default_namespace)
     }
@@ -73,8 +73,7 @@ impl Access {
         client.map_err(|error| failure(&format!("a client of {}", self.server), &error))
     }
 
-    /// Whether this Lease can be held. Who takes part in an election tries for ever where that is
-    /// not allowed, and doesn't say so.
+    /// Checks that this Lease can be held: an elector without that right would try forever, silently.
     pub(crate) async fn try_lease(&self, namespace: &str, name: &str) -> Result<(), Refusal> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
         let what = format!("leases.coordination.k8s.io in namespace {namespace}");
@@ -145,8 +144,8 @@ impl Access {
         self.namespace.as_deref().filter(|_| resource.scope == Scope::Namespaced)
     }
 
-    /// Whether they can be listed. kube's watchers try for ever where that is not allowed, and don't
-    /// say so.
+    /// Checks that these objects can be listed: a watcher of kube without that right would try forever,
+    /// silently.
     async fn try_list(&self, resource: &Resource, params: &ListParams) -> Result<(), Refusal> {
         let api: Api<Decoded<PartialObjectMeta<DynamicObject>>> = self.api(resource);
         let listed = api.list(&params.clone().limit(1)).await;

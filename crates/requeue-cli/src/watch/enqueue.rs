@@ -1,4 +1,4 @@
-//! From what has been seen to the queue.
+//! Adds the keys of objects that changed to the queue.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,28 +6,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use requeue_kube::ObjectKey;
-use requeue_kube::watch::{Change, LOW_PRIORITY, What};
+use requeue_kube::watch::{Change, ChangeKind, LOW_PRIORITY};
 use tokio::sync::SetOnce;
 use tokio::time::MissedTickBehavior;
 
-use super::flags::{Initial, On};
 use super::objects::{Objects, Wish};
-use crate::input::{self, Ask, Key};
-use crate::run::Runner;
+use crate::args::watch::{Initial, On};
+use crate::input::{self, AddOptions};
+use crate::key::Key;
+use crate::runner::Runner;
 
-/// Adds keys of objects that are to be run for.
+/// Adds the keys of objects that need a run.
 #[derive(Debug)]
-pub(crate) struct Feed {
+pub(crate) struct Enqueuer {
     pub(crate) runner: Arc<Runner>,
     objects: Arc<Objects>,
     initial: Initial,
-    /// Another leads: nothing is added.
+    /// On standby while another process leads: nothing is added.
     stands_by: Mutex<bool>,
     /// The first list is there.
     pub(crate) is_listed: SetOnce<()>,
 }
 
-impl Feed {
+impl Enqueuer {
     pub(crate) fn new(
         runner: &Arc<Runner>,
         objects: &Arc<Objects>,
@@ -39,7 +40,7 @@ impl Feed {
         Self { runner, objects, initial, stands_by, is_listed }
     }
 
-    /// From now on it is ours to run for objects: first for those that there are.
+    /// This process leads: adds the objects that exist.
     pub(crate) fn lead(&self) {
         let mut stands_by = self.stands_by();
         *stands_by = false;
@@ -53,37 +54,40 @@ impl Feed {
     /// An object was seen. Only a change of it starts a run: a list after an outage shows every object
     /// again.
     pub(crate) fn changed(&self, change: &Change) {
-        if change.what == What::Unchanged {
+        if change.kind == ChangeKind::Unchanged {
             return;
         }
         let (runner, objects) = (&self.runner, &self.objects);
         let key = change.key.to_string().into_bytes();
         let stands_by = self.stands_by();
-        match change.what {
-            What::Deleted if *stands_by => objects.forget(&key),
-            What::Deleted => objects.gone(&key),
-            What::Created => objects.is_another(&key),
+        match change.kind {
+            ChangeKind::Deleted if *stands_by => objects.forget(&key),
+            ChangeKind::Deleted => objects.gone(&key),
+            ChangeKind::Created => objects.is_another(&key),
             _ => {}
         }
         if *stands_by {
             return;
         }
         let Some(wish) = objects.wish(&key) else {
-            if change.what == What::Deleted {
+            if change.kind == ChangeKind::Deleted {
                 runner.take(input::Change::Cancel(Cow::Owned(key)), &mut 0);
             }
             return;
         };
-        if change.what == What::Listed && !self.is_initial(wish) {
+        if change.kind == ChangeKind::Listed && !self.is_initial(wish) {
             return;
         }
-        if matches!(change.what, What::Created | What::NewGeneration | What::Deleted) {
+        if matches!(
+            change.kind,
+            ChangeKind::Created | ChangeKind::NewGeneration | ChangeKind::Deleted
+        ) {
             objects.is_wanted_anew(&key);
         }
         if objects.is_new(&key) {
             runner.release(&key);
         }
-        self.add(&key, change.what.priority());
+        self.add(&key, change.kind.priority());
     }
 
     /// Something that concerns these objects has changed.
@@ -129,7 +133,7 @@ impl Feed {
         }
     }
 
-    /// Whether this is to be done for what is there at the start.
+    /// Whether objects that exist at the start get this run.
     fn is_initial(&self, wish: Wish) -> bool {
         self.initial == Initial::Run || wish == Wish::Run(On::Delete)
     }
@@ -140,8 +144,8 @@ impl Feed {
     }
 
     fn add(&self, key: &[u8], priority: i32) {
-        let ask = Ask { priority, ..Ask::default() };
-        self.runner.take(input::Change::Add(Cow::Borrowed(key), ask), &mut 0);
+        let options = AddOptions { priority, ..AddOptions::default() };
+        self.runner.take(input::Change::Add(Cow::Borrowed(key), options), &mut 0);
     }
 }
 

@@ -97,8 +97,8 @@ pub(crate) fn explain(error: &(dyn Error + 'static)) -> String {
     chain(error)
 }
 
-/// Chooses which errors are reported of something that is tried for ever: each whose reason differs
-/// from the one before, and one a minute while the reason is the same.
+/// Limits the reports of a request that is retried forever: one when the reason changes, and one a minute
+/// while it stays the same.
 #[derive(Debug, Default)]
 pub(crate) struct Reports(Option<(String, Time)>);
 
@@ -117,8 +117,8 @@ impl Reports {
     }
 }
 
-/// Chooses which objects that can't be decoded are reported: each once a minute, and 20 in a minute, as whoever may
-/// write one may write many.
+/// Limits the reports of objects that can't be decoded: one a minute for each object, and 20 a minute for
+/// all, as a user who can write one can write many.
 #[derive(Debug, Default)]
 pub(crate) struct Unreadable(HashMap<ObjectKey, Time>);
 

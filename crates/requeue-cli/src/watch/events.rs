@@ -1,4 +1,4 @@
-//! What becomes of objects, as watches tell it.
+//! The events of watches, and the changes that they show.
 
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,19 +12,19 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::runtime::{WatchStreamExt, watcher::Error};
 use kube::{Api, Resource as Object};
 use requeue_kube::ObjectKey;
-use requeue_kube::watch::{Change, Sight, Watch};
+use requeue_kube::watch::{Change, Observation, Watch};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::decoded::Decoded;
+use super::enqueue::Enqueuer;
 use super::errors::{Reports, Server, Unreadable};
-use super::feed::Feed;
 use super::objects::{Objects, State};
 use super::resource::Resource;
-use crate::command::escaped;
-use crate::run::Runner;
+use crate::key::escaped;
+use crate::runner::Runner;
 
-/// What is watched.
+/// The objects that are watched.
 pub(crate) struct Source<K> {
     pub(crate) api: Api<Decoded<K>>,
     pub(crate) config: watcher::Config,
@@ -34,7 +34,7 @@ pub(crate) struct Source<K> {
 }
 
 impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
-    /// Takes each step, for ever. Errors are reported when their reason changes, and once a minute
+    /// Takes each step, without end. Errors are reported when their reason changes, and once a minute
     /// while it stays the same; and each object that can't be decoded, once a minute.
     pub(crate) async fn each(self, runner: &Runner, mut take: impl FnMut(Step<K>)) {
         let mut events = pin!(watcher(self.api, self.config).default_backoff());
@@ -45,24 +45,24 @@ impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
                     Ok(step) => take(step),
                     Err(invalid) => {
                         let key = ObjectKey::of_meta(&invalid.metadata);
-                        if unreadable.is_due(&key, runner.queue.now()) {
+                        if unreadable.is_due(&key, runner.now()) {
                             let (what, key) = (&self.what, escaped(key.to_string().as_bytes()));
                             let why = format!("{what}: {key} can't be decoded: {invalid}");
-                            runner.output.say(&format!("{why}; nothing is run for it")).await;
+                            runner.output().say(&format!("{why}; nothing is run for it")).await;
                         }
                         take(Step::Kept(key));
                     }
                 },
-                // It lists again, which is no concern of anybody's.
+                // The watcher lists again: nothing to report.
                 Err(Error::WatchError(status)) if status.code == 410 => {}
                 Err(error) => {
                     let why = self.server.why_not_watched(&self.what, &error);
-                    if reports.is_due(&why, runner.queue.now()) {
-                        runner.output.say(&format!("{why}; tried again")).await;
+                    if reports.is_due(&why, runner.now()) {
+                        runner.output().say(&format!("{why}; tried again")).await;
                     }
                 }
             }
-            // A stream that is always ready is to leave others their turn.
+            // A stream that is always ready must not starve other tasks.
             tokio::task::consume_budget().await;
         }
     }
@@ -93,10 +93,14 @@ impl<K> Step<K> {
     }
 
     /// The changes that it shows.
-    pub(crate) fn changes(self, watch: &mut Watch, sight: impl FnOnce(K) -> Sight) -> Vec<Change> {
+    pub(crate) fn changes(
+        self,
+        watch: &mut Watch,
+        sight: impl FnOnce(K) -> Observation,
+    ) -> Vec<Change> {
         match self {
             Self::Event(event) => watch.event(event, sight),
-            Self::Gone(meta) => watch.event(Event::Delete(meta), |meta| Sight::of(&meta)),
+            Self::Gone(meta) => watch.event(Event::Delete(meta), |meta| Observation::of(&meta)),
             Self::Kept(key) => {
                 watch.keep(&key);
                 Vec::new()
@@ -106,22 +110,22 @@ impl<K> Step<K> {
 }
 
 /// Follows the objects that are run for.
-pub(crate) async fn follow(source: Source<DynamicObject>, feed: Arc<Feed>, sights: Sights) {
+pub(crate) async fn follow(source: Source<DynamicObject>, enqueuer: Arc<Enqueuer>, sights: Sights) {
     let mut watch = Watch::new();
     let changed = |step: Step<_>| {
         let is_listed = matches!(step, Step::Event(Event::InitDone));
         for change in step.changes(&mut watch, |object| sights.of(object)) {
-            feed.changed(&change);
+            enqueuer.changed(&change);
         }
         if is_listed {
             // Later lists change nothing about that.
-            let _ = feed.is_listed.set(());
+            let _ = enqueuer.is_listed.set(());
         }
     };
-    source.each(&feed.runner, changed).await;
+    source.each(&enqueuer.runner, changed).await;
 }
 
-/// What makes of objects what is to be known of them.
+/// Makes a sight of each object: the properties that tell whether it changed.
 pub(crate) struct Sights {
     pub(crate) objects: Arc<Objects>,
     pub(crate) types: TypeMeta,
@@ -131,10 +135,10 @@ pub(crate) struct Sights {
 }
 
 impl Sights {
-    /// Keeps an object, and says what is to be remembered of it.
-    fn of(&self, mut object: DynamicObject) -> Sight {
+    /// Keeps an object, and returns its observation.
+    fn of(&self, mut object: DynamicObject) -> Observation {
         complete(&mut object, &self.types);
-        let mut sight = Sight::of(&object.metadata);
+        let mut sight = Observation::of(&object.metadata);
         let key = ObjectKey::of(&object).to_string();
         let state = State::of(&object.metadata, self.finalizer.as_deref());
         // It was read from JSON, and is written as such.
@@ -150,20 +154,20 @@ impl Sights {
     }
 }
 
-/// Makes an object what commands are given: with what it is, which those in a list are not told, and
-/// without what only the server is interested in.
+/// Completes an object for commands: adds its type, which objects in a list lack, and removes the managed
+/// fields, which only the server needs.
 pub(crate) fn complete(object: &mut DynamicObject, types: &TypeMeta) {
     object.metadata.managed_fields = None;
     object.types.get_or_insert_with(|| types.clone());
 }
 
-/// What objects of this resource are.
+/// The type of the objects of this resource.
 pub(crate) fn types(resource: &Resource) -> TypeMeta {
     TypeMeta { api_version: resource.api.api_version.clone(), kind: resource.api.kind.clone() }
 }
 
-/// What has another value when one of these has, or comes, or goes; and when something else is to be
-/// done.
+/// A hash that changes when a value at one of these pointers changes, appears or disappears, or the next
+/// step does.
 fn property(pointers: &[String], state: State, object: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
     state.hash(&mut hasher);

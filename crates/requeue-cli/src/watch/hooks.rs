@@ -1,4 +1,4 @@
-//! What there is around a run for an object.
+//! The hooks around the run for an object: its input, its finalizer, and the leader election.
 
 use std::sync::Arc;
 
@@ -7,11 +7,12 @@ use requeue_kube::leader::Status;
 use super::finalizer::Finalizer;
 use super::objects::{Begin, Objects, State};
 use super::snapshots::Snapshots;
-use crate::given::{Given, Later, Things};
+use crate::process::run_input::RunInput;
+use crate::runner::hooks::{BoxFuture, Hooks};
 
 /// The objects that keys are the names of.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct ObjectHooks {
     pub(crate) objects: Arc<Objects>,
     pub(crate) finalizer: Option<Finalizer>,
     pub(crate) snapshots: Option<Arc<Snapshots>>,
@@ -19,8 +20,8 @@ pub(crate) struct Watched {
     pub(crate) leading: Option<Status>,
 }
 
-impl Watched {
-    async fn begin(&self, key: &[u8]) -> Result<Option<Given>, String> {
+impl ObjectHooks {
+    async fn begin(&self, key: &[u8]) -> Result<Option<RunInput>, String> {
         if self.leading.as_ref().is_some_and(|status| !status.is_leading()) {
             // It is no longer ours: that is about to end all there is.
             std::future::pending::<()>().await;
@@ -54,12 +55,12 @@ impl Watched {
     }
 }
 
-impl Things for Watched {
-    fn begin<'a>(&'a self, key: &'a [u8]) -> Later<'a, Result<Option<Given>, String>> {
+impl Hooks for ObjectHooks {
+    fn begin<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>> {
         Box::pin(self.begin(key))
     }
 
-    fn succeed<'a>(&'a self, key: &'a [u8]) -> Later<'a, Result<(), String>> {
+    fn succeed<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(self.succeed(key))
     }
 

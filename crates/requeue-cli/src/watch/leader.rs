@@ -2,20 +2,19 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use requeue_kube::leader::{Config, LeaderElector, Status, Term};
 use tokio::sync::oneshot;
 
 use super::access::Access;
-use super::feed::Feed;
-use super::flags::LeaderFlags;
+use super::enqueue::Enqueuer;
+use crate::args::watch::LeaderFlags;
 use crate::exit::Refusal;
-use crate::run::Runner;
-use crate::signals::Level;
+use crate::process::signals::Level;
+use crate::runner::Runner;
 
-/// One who stands by, and may lead.
+/// A process on standby, which may lead.
 pub(crate) struct Candidate {
     elector: LeaderElector,
     /// As it is named.
@@ -25,7 +24,7 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    /// None if no leader is to be elected.
+    /// `None` without `--leader-election`.
     pub(crate) async fn new(access: &Access, flags: LeaderFlags) -> Result<Option<Self>, Refusal> {
         let LeaderFlags { leader_election, lease_duration, renew_deadline, retry_period } = flags;
         let Some(lease) = leader_election else { return Ok(None) };
@@ -46,18 +45,18 @@ impl Candidate {
         self.elector.status()
     }
 
-    /// Stands by, and leads once it can, until it is `over`.
+    /// Stays on standby, and leads once it can, until the run is `over`.
     pub(crate) async fn run(
         self,
         runner: Arc<Runner>,
-        feed: Arc<Feed>,
+        enqueuer: Arc<Enqueuer>,
         mut over: oneshot::Receiver<()>,
     ) {
         let Self { elector, lease, grace } = self;
         let standing = async {
-            runner.output.say(&format!("standing by to lead, by the Lease {lease}")).await;
+            runner.output().say(&format!("standing by to lead, by the Lease {lease}")).await;
             // Who can't list is not to keep another from leading.
-            feed.is_listed.wait().await;
+            enqueuer.is_listed.wait().await;
             elector.acquire().await
         };
         let term = tokio::select! {
@@ -65,16 +64,16 @@ impl Candidate {
             _ = &mut over => return,
             term = standing => term,
         };
-        feed.lead();
+        enqueuer.lead();
         // Standard error may stand still: that holds up nothing else.
         let telling = async {
-            runner.output.say(&format!("leading, by the Lease {lease}")).await;
+            runner.output().say(&format!("leading, by the Lease {lease}")).await;
             std::future::pending::<Infallible>().await
         };
         tokio::select! {
             biased;
             lost = term.lost() => {
-                runner.tally.failed.store(true, Ordering::Relaxed);
+                runner.tally().fail();
                 runner.stop(Level::Terminating);
                 let why = format!("Lease {lease}: {lost}");
                 // What has not ended by then must not go on beside that of another.
@@ -84,7 +83,7 @@ impl Candidate {
                         _ = over => {}
                     }
                 };
-                tokio::join!(runner.output.say(&why), kill);
+                tokio::join!(runner.output().say(&why), kill);
             }
             _ = &mut over => release(term, &runner, &lease).await,
             never = telling => match never {},
@@ -96,7 +95,7 @@ impl Candidate {
 async fn release(term: Term, runner: &Runner, lease: &str) {
     if let Err(error) = term.release().await {
         let why = format!("the Lease {lease} is not released, but runs out: {error}");
-        runner.output.say(&why).await;
-        runner.output.flush().await;
+        runner.output().say(&why).await;
+        runner.output().flush().await;
     }
 }

@@ -2,19 +2,17 @@
 
 mod access;
 mod decoded;
+mod enqueue;
 mod errors;
-mod feed;
+mod events;
 mod finalizer;
-mod flags;
-mod follow;
-mod lead;
-mod names;
+mod hooks;
+mod leader;
 mod objects;
 mod related;
 mod resource;
 mod rights;
 mod snapshots;
-mod watched;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,35 +20,33 @@ use std::time::Duration;
 use kube::api::ListParams;
 use tokio::sync::oneshot;
 
-pub(crate) use self::flags::Flags;
-
 use self::access::Access;
-use self::feed::Feed;
+use self::enqueue::Enqueuer;
+use self::events::{Sights, types};
 use self::finalizer::Finalizer;
-use self::flags::On;
-use self::follow::{Sights, types};
-use self::lead::Candidate;
+use self::hooks::ObjectHooks;
+use self::leader::Candidate;
 use self::objects::Objects;
 use self::related::Related;
 use self::snapshots::Snapshots;
-use self::watched::Watched;
-use crate::args::{self, Alone, AtEof, Common, Stdin};
-use crate::command::escaped;
-use crate::config::{Config, Own};
+use crate::args::config::{Config, Subcommand};
+use crate::args::run::{self as args, Alone, Common, Stdin};
+use crate::args::values::Retries;
+use crate::args::watch::{Flags, On};
 use crate::exit::{Ended, Refusal, complain};
-use crate::input::{Format, Kind};
-use crate::run::{self, Files, Parts};
+use crate::key::escaped;
+use crate::runner::Files;
+use crate::runner::launch::{self, Parts};
 use crate::serve::Listener;
-use crate::values::Retries;
 
-/// Runs until it is told to end.
+/// `requeue watch`.
 pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     check(&flags)?;
     let Flags { resource, selector, field_selector, access, on, initial, changed, .. } = flags;
     let Flags { resync, finalizer, owns, all_on, snapshot, leader, common, alone, .. } = flags;
     let config = config(common, alone)?;
     let files = Files::open(&config, None)?;
-    run::block_on(async {
+    launch::block_on(async {
         let access = Arc::new(Access::new(&access).await?);
         let params =
             ListParams { label_selector: selector, field_selector, ..ListParams::default() };
@@ -64,14 +60,14 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         let related = Related::find(&access, &owns, &all_on).await?;
         let snapshots = Snapshots::find(&access, snapshot).await?;
         // Who runs nothing is not to keep another from leading.
-        let candidate = Candidate::new(&access, leader).await?.filter(|_| !config.dry_run);
+        let candidate = Candidate::new(&access, leader).await?.filter(|_| !config.commands.dry_run);
 
-        let objects = Arc::new(Objects::new(&on, !config.dry_run));
-        let keeper = finalizer.clone().filter(|_| !config.dry_run);
+        let objects = Arc::new(Objects::new(&on, !config.commands.dry_run));
+        let keeper = finalizer.clone().filter(|_| !config.commands.dry_run);
         if keeper.is_some() {
             access.review("patch", &resource, &ListParams::default()).await?;
         }
-        let watched = Watched {
+        let hooks = ObjectHooks {
             objects: Arc::clone(&objects),
             finalizer: keeper.map(|name| Finalizer::new(name, &access, &resource)),
             snapshots: snapshots.clone(),
@@ -79,18 +75,17 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         };
         let (is_over, over) = oneshot::channel();
         let mut leading = None;
-        let listener = Listener::of(&config).await?;
-        let things = Some(Arc::new(watched) as _);
-        let parts = Parts { config, files, listener, stopper: None, things, lender: None };
-        let ended = run::go(parts, |runner| {
-            let feed = Arc::new(Feed::new(runner, &objects, initial, candidate.is_some()));
-            related.follow(&access, &feed, &resource);
+        let listener = Listener::of(config.serve.as_ref()).await?;
+        let parts = Parts::new(config, files, listener).hooks(Arc::new(hooks));
+        let ended = launch::go(parts, |runner| {
+            let enqueuer = Arc::new(Enqueuer::new(runner, &objects, initial, candidate.is_some()));
+            related.follow(&access, &enqueuer, &resource);
             snapshots.iter().for_each(|snapshots| snapshots.follow(&access, runner));
             if let Some(period) = resync.filter(|period| !period.is_zero()) {
-                tokio::spawn(Arc::clone(&feed).resync(period));
+                tokio::spawn(Arc::clone(&enqueuer).resync(period));
             }
             leading = candidate.map(|candidate| {
-                tokio::spawn(candidate.run(Arc::clone(runner), Arc::clone(&feed), over))
+                tokio::spawn(candidate.run(Arc::clone(runner), Arc::clone(&enqueuer), over))
             });
             let source = access.source(&resource, &params);
             let sights = Sights { objects, types: types(&resource), pointers: changed, finalizer };
@@ -100,7 +95,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
                 if let Some(snapshots) = snapshots {
                     snapshots.listed().await;
                 }
-                follow::follow(source, feed, sights).await;
+                events::follow(source, enqueuer, sights).await;
             });
             // Nothing is left of an input, as there is none.
             Ok(oneshot::channel().1)
@@ -154,16 +149,6 @@ fn config(mut common: Common, mut alone: Alone) -> Result<Config, Refusal> {
         // The namespace. The cluster's own have none, and are one group.
         alone.group_by.get_or_insert_with(|| "^([^/]*)/".to_owned());
     }
-    let own = Own {
-        name: "watch",
-        has_priorities: true,
-        // For what is written: nothing is read.
-        format: Format { kind: Kind::Lines, delimiter: b'\n', max_record: usize::MAX },
-        // They are held here anyway.
-        max_keys: usize::MAX,
-        stdin: Stdin::None,
-        at_eof: AtEof::Finish,
-        unfinished: None,
-    };
+    let own = Subcommand::without_input("watch", true, Stdin::None);
     Config::of(common, alone, own)
 }

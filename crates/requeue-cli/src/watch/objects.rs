@@ -1,13 +1,14 @@
-//! The objects that there are, and were.
+//! The objects, as they were last seen. A deleted object stays until the run for its deletion has succeeded
+//! or is given up.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::core::ObjectMeta;
 
-use super::flags::On;
-use crate::given::Given;
-use crate::input::Key;
+use crate::args::watch::On;
+use crate::key::Key;
+use crate::process::run_input::RunInput;
 
 /// The objects by key, as they were last seen. What is gone stays until a run for that has
 /// succeeded, or is given up.
@@ -32,7 +33,7 @@ struct Known {
     is_new: bool,
 }
 
-/// How an object stands.
+/// The state of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) enum State {
     /// It is there.
@@ -70,7 +71,7 @@ impl State {
     }
 }
 
-/// What is to be done for an object.
+/// The next step for an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wish {
     /// It has to get the finalizer.
@@ -78,11 +79,11 @@ pub(crate) enum Wish {
     Run(On),
 }
 
-/// What a run begins with.
+/// The start of a run.
 pub(crate) enum Begin {
     /// It is none yet: this object has to get the finalizer.
     Keep(Arc<[u8]>),
-    Run(Given),
+    Run(RunInput),
 }
 
 impl Objects {
@@ -135,7 +136,7 @@ impl Objects {
         self.lock().remove(key);
     }
 
-    /// What is to be done for an object, if anything.
+    /// The next step for an object, if there is one.
     pub(crate) fn wish(&self, key: &[u8]) -> Option<Wish> {
         self.wish_for(self.lock().get(key)?)
     }
@@ -168,7 +169,7 @@ impl Objects {
         keys
     }
 
-    /// A run begins, if there is to be one.
+    /// A run begins, if there is a reason for one.
     pub(crate) fn begin(&self, key: &[u8]) -> Option<Begin> {
         let mut known = self.lock();
         let known = known.get_mut(key)?;
@@ -183,7 +184,7 @@ impl Objects {
         // It is the name of an object, which is text.
         let key = String::from_utf8_lossy(key);
         let (namespace, name) = key.split_once('/').unwrap_or(("", &key));
-        Some(Begin::Run(Given {
+        Some(Begin::Run(RunInput {
             env: vec![
                 ("REQUEUE_EVENT", event.to_owned()),
                 ("REQUEUE_NAMESPACE", namespace.to_owned()),
@@ -200,7 +201,7 @@ impl Objects {
         known.get(key).map(|known| (known.ran, Arc::clone(&known.json)))
     }
 
-    /// The last run has succeeded: of an object that was to be deleted nothing more is to be done.
+    /// The last run has succeeded: a deleted object needs no further run.
     pub(crate) fn settle(&self, key: &[u8]) {
         self.forget_gone(key);
         if let Some(known) = self.lock().get_mut(key) {
@@ -208,7 +209,7 @@ impl Objects {
         }
     }
 
-    /// Nothing more is to be done for what was gone.
+    /// Forgets a deleted object whose run has ended.
     pub(crate) fn forget_gone(&self, key: &[u8]) {
         let mut known = self.lock();
         if known.get(key).is_some_and(|it| it.state.is_gone() && it.ran != State::There) {

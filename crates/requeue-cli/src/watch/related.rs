@@ -1,4 +1,4 @@
-//! `--owns` and `--all-on`: what concerns objects besides themselves.
+//! `--owns` and `--all-on`: changes of other objects that cause runs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use kube::api::ListParams;
 use kube::core::{DynamicObject, PartialObjectMeta};
 use kube::discovery::Scope;
 use requeue_kube::ObjectKey;
-use requeue_kube::watch::{Sight, Watch, What};
+use requeue_kube::watch::{ChangeKind, Observation, Watch};
 
 use super::access::Access;
-use super::feed::Feed;
-use super::follow::{Source, Step};
-use super::names::Selected;
+use super::enqueue::Enqueuer;
+use super::events::{Source, Step};
 use super::resource::Resource;
+use crate::args::names::Selected;
 use crate::exit::Refusal;
 
 /// Nothing else of them is looked at.
@@ -45,33 +45,33 @@ impl Related {
     }
 
     /// Follows all of it, for objects of this resource.
-    pub(crate) fn follow(self, access: &Access, feed: &Arc<Feed>, owners: &Resource) {
+    pub(crate) fn follow(self, access: &Access, enqueuer: &Arc<Enqueuer>, owners: &Resource) {
         for resource in self.owned {
             let source = access.source(&resource, &ListParams::default());
-            tokio::spawn(follow_owned(source, Arc::clone(feed), owners.clone()));
+            tokio::spawn(follow_owned(source, Arc::clone(enqueuer), owners.clone()));
         }
         for (resource, params) in self.for_all {
             let source = access.source(&resource, &params);
-            tokio::spawn(follow_for_all(source, Arc::clone(feed)));
+            tokio::spawn(follow_for_all(source, Arc::clone(enqueuer)));
         }
     }
 }
 
 /// Has the owners of objects run for when these change.
-async fn follow_owned(source: Source<Metadata>, feed: Arc<Feed>, owners: Resource) {
+async fn follow_owned(source: Source<Metadata>, enqueuer: Arc<Enqueuer>, owners: Resource) {
     let sight = |object: Metadata| {
         let namespace = object.metadata.namespace.as_deref();
         let references = object.metadata.owner_references.iter().flatten();
         let keys: Vec<_> = references.filter_map(|it| owner(it, namespace, &owners)).collect();
-        Sight::of(&object.metadata).concerning(keys)
+        Observation::of(&object.metadata).concerning(keys)
     };
-    each_change(source, &feed, sight, |owners| feed.concerned(owners)).await;
+    each_change(source, &enqueuer, sight, |owners| enqueuer.concerned(owners)).await;
 }
 
 /// Has all objects run for when these change.
-async fn follow_for_all(source: Source<Metadata>, feed: Arc<Feed>) {
-    let sight = |object: Metadata| Sight::of(&object.metadata);
-    each_change(source, &feed, sight, |_| feed.all_concerned()).await;
+async fn follow_for_all(source: Source<Metadata>, enqueuer: Arc<Enqueuer>) {
+    let sight = |object: Metadata| Observation::of(&object.metadata);
+    each_change(source, &enqueuer, sight, |_| enqueuer.all_concerned()).await;
 }
 
 /// Calls `changed` for each event that shows changes, with the keys that these concern, each once:
@@ -79,20 +79,20 @@ async fn follow_for_all(source: Source<Metadata>, feed: Arc<Feed>) {
 /// and those that a later one shows unchanged, have not changed.
 async fn each_change(
     source: Source<Metadata>,
-    feed: &Feed,
-    sight: impl Fn(Metadata) -> Sight,
+    enqueuer: &Enqueuer,
+    sight: impl Fn(Metadata) -> Observation,
     changed: impl Fn(BTreeSet<ObjectKey>),
 ) {
     let mut watch = Watch::new();
     let take = |step: Step<_>| {
         let mut changes = step.changes(&mut watch, &sight);
-        changes.retain(|change| !matches!(change.what, What::Listed | What::Unchanged));
+        changes.retain(|change| !matches!(change.kind, ChangeKind::Listed | ChangeKind::Unchanged));
         if !changes.is_empty() {
             let keys: BTreeSet<_> = changes.into_iter().flat_map(|change| change.targets).collect();
             changed(keys);
         }
     };
-    source.each(&feed.runner, take).await;
+    source.each(&enqueuer.runner, take).await;
 }
 
 /// The key of an owner of something in this namespace, if it is of that kind, in whatever version.

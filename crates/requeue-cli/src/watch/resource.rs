@@ -1,10 +1,10 @@
-//! Which resource of a server somebody means who spells it as kubectl does.
+//! Finds the resource of a server by its name, as kubectl spells it.
 
 use kube::core::discovery::v2::{APIGroupDiscoveryList, APIResourceDiscovery};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::discovery::Scope;
 
-use crate::command::escaped;
+use crate::key::escaped;
 
 /// What a server has, in the order in which it prefers it: its own group first, and of each group
 /// the best version.

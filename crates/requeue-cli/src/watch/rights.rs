@@ -1,6 +1,6 @@
 //! Rights at the API server, reviewed before anything is watched.
 //!
-//! A watch that is not allowed is tried for ever, and a finalizer that can't be set keeps every
+//! A watch that is not allowed is tried forever, and a finalizer that can't be set keeps every
 //! command from running. So both are refused at the start.
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;

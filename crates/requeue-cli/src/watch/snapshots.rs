@@ -1,4 +1,4 @@
-//! `--snapshot`: other objects, as files.
+//! `--snapshot`: other objects as files. A run sees one state of them, which never changes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -15,11 +15,11 @@ use tempfile::TempDir;
 use tokio::sync::SetOnce;
 
 use super::access::Access;
-use super::follow::{Source, Step, complete, types};
-use super::names::Named;
+use super::events::{Source, Step, complete, types};
 use super::resource::Resource;
+use crate::args::names::Named;
 use crate::exit::Refusal;
-use crate::run::Runner;
+use crate::runner::Runner;
 
 /// What is kept as files, in a directory for each state that a run was given.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(crate) struct Snapshots {
 /// The objects of a resource.
 #[derive(Debug)]
 struct Store {
-    /// Of the file, without its ending.
+    /// The name of the file, without its extension.
     name: String,
     resource: Resource,
     types: TypeMeta,
@@ -159,8 +159,7 @@ impl Snapshots {
         }
     }
 
-    /// A directory with what there is now. Nobody knows it before it is whole, and it stays as it
-    /// is.
+    /// A directory with the current state. Its path is returned once it is complete, and it never changes.
     pub(crate) async fn now(&self) -> io::Result<Arc<TempDir>> {
         let mut last = self.last.lock().await;
         let now: Vec<_> = self
@@ -273,7 +272,7 @@ mod tests {
         assert_eq!(read(&first, "a.json")[0], x);
         assert_eq!(read(&empty, "a.json"), json!([]));
 
-        // A list that is begun anew has said nothing.
+        // A list that starts again has changed nothing.
         let begun = [Event::Init, Event::InitApply(object("z", 1)), Event::Init];
         begun.into_iter().for_each(|event| stores[0].take(Step::Event(event)));
         assert_eq!(snapshots.now().await.unwrap().path(), second.path());

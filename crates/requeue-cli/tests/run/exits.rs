@@ -103,12 +103,33 @@ fn a_key_inside_a_script_is_refused_and_the_safe_form_shown() {
         assert_eq!(ended.code(), Some(2), "{args:?}: {ended:?}");
         assert!(ended.stderr.contains("\n  -c 'cmd \"$1\"'"), "{}", ended.stderr);
     }
+    for args in [
+        &["fish", "-c", "echo {}"][..],
+        &["su", "-c", "echo {}"],
+        &["env", "-S", "echo {}"],
+        &["sudo", "env", "A=b", "mksh", "-c", "echo {}"],
+    ] {
+        let ended = run_in(&dir, args, "$(touch x)\n");
+        assert_eq!(ended.code(), Some(2), "{args:?}: {ended:?}");
+        assert!(ended.stderr.contains("REQUEUE_KEY"), "{}", ended.stderr);
+    }
     assert!(run(&["sh", "-c", "{}"], "").stderr.contains("sh -c 'cmd \"$1\"' _ {}"));
     assert!(!dir.join("x").exists());
 
     // The script's own braces.
     let ended = run(&["-I", "@", "-c", "echo '{}' \"$1\""], "k\n");
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "{} k\n"));
+}
+
+#[test]
+fn a_key_inside_the_code_of_an_interpreter_is_warned_of() {
+    let warns = |args: &[&str]| {
+        let ended = run(args, "a\n");
+        assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+        ended.stderr.contains("inside the code of awk is run as code")
+    };
+    assert!(warns(&["-I", "@", "--", "awk", "BEGIN { print \"@\" }"]));
+    assert!(!warns(&["--", "awk", "BEGIN { print ARGV[1] }"]));
 }
 
 #[test]

@@ -207,7 +207,7 @@ fn what_had_not_run_or_was_cut_off_is_written_and_can_be_fed_back() {
     // One of the two finishes; and one of the others runs.
     live.wait_for("");
     live.signal(Signal::TERM);
-    live.wait_for_message("nothing more is started");
+    live.wait_for_message("no new commands are started");
     live.signal(Signal::INT);
     let ended = live.end();
     assert_eq!(ended.status.signal(), Some(Signal::TERM.as_raw()));
@@ -246,7 +246,7 @@ fn the_rest_of_a_file_and_what_a_pipe_holds_are_unfinished_too() {
         live.wait_for("started");
         live.wait_for_message("10 keys are held");
         live.signal(Signal::TERM);
-        live.wait_for_message("nothing more is started");
+        live.wait_for_message("no new commands are started");
         live.signal(Signal::INT);
         // Before its input ends, in the middle of a record.
         live.wait_for_message(" unfinished in ");
@@ -320,7 +320,7 @@ fn unfinished_objects_keep_when_and_how_urgently_they_run() {
     live.send("{\"key\":\"ready\"}\n{\"key\":\"not read\",\"x\":1}\n");
     live.wait_for_message("4 keys are held");
     live.signal(Signal::TERM);
-    live.wait_for_message("nothing more is started");
+    live.wait_for_message("no new commands are started");
     gate.open(1);
     let ended = live.end();
     assert_eq!(ended.count("unfinished"), 3, "{}", ended.stderr);
@@ -352,7 +352,7 @@ fn the_end_of_the_input_can_end_it_all() {
     live.wait_for("fails");
     live.send("ready\n");
     live.close();
-    live.wait_for_message("the input has ended: nothing more is started");
+    live.wait_for_message("the input has ended: no new commands are started");
     gate.open(1);
     let ended = live.end();
     assert_eq!((ended.code(), ended.count("unfinished")), (Some(0), 2), "{}", ended.stderr);

@@ -56,7 +56,7 @@ fn so_is_that_of_work() {
     let text = help.text();
     assert!(text.lines().count() <= 52, "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    for part in ["Queue: ", "--until-empty", "REQUEUE_KEY", "_EPOCH"] {
+    for part in ["Queue: ", "--until-empty", "REQUEUE_KEY", "_EPOCH", "--worker"] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }

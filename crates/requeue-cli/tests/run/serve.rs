@@ -2,19 +2,35 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Gate, Live, directory, run, until};
+use crate::support::{Gate, Live, directory, run, run_in, until};
 
 /// What a request for `path` under this host name gets: a status and a body.
 #[track_caller]
 fn ask(server: SocketAddr, host: &str, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(server).expect("it listens");
+    let stream = TcpStream::connect(server).expect("it listens");
     // What nothing here takes as long as, unless it hangs.
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("it can be set");
+    answer(stream, host, path)
+}
+
+/// The same at a Unix socket.
+#[track_caller]
+fn ask_socket(socket: &Path, host: &str, path: &str) -> (u16, String) {
+    let stream = UnixStream::connect(socket).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("it can be set");
+    answer(stream, host, path)
+}
+
+#[track_caller]
+fn answer(mut stream: impl Read + Write, host: &str, path: &str) -> (u16, String) {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("it reads");
     let mut answer = String::new();
@@ -128,7 +144,7 @@ fn silent_connections_leave_descriptors_for_commands_and_room_for_others() {
 
 #[test]
 fn an_address_that_is_none_or_is_taken_is_named_before_anything_runs() {
-    for wrong in ["nowhere", "80:http", "65536", "::1:80"] {
+    for wrong in ["nowhere", "80:http", "65536", "::1:80", "unix:"] {
         let ended = run(&["--serve", wrong, "echo"], "a\n");
         assert_eq!((ended.code(), ended.text()), (Some(2), String::new()), "{wrong}");
         assert!(ended.stderr.contains(&format!("'{wrong}'")), "{}", ended.stderr);
@@ -138,6 +154,50 @@ fn an_address_that_is_none_or_is_taken_is_named_before_anything_runs() {
     let ended = run(&["--serve", &port, "echo"], "a\n");
     assert_eq!((ended.code(), ended.text()), (Some(125), String::new()));
     assert!(ended.stderr.contains(&format!("port {port}: ")), "{}", ended.stderr);
+}
+
+#[test]
+fn a_run_is_seen_at_a_socket_that_its_owner_alone_can_reach() {
+    let dir = directory("serve_unix");
+    let socket = dir.join("s");
+    // What a process that was killed has left.
+    drop(UnixListener::bind(&socket).expect("it is bound"));
+    for _ in 0..2 {
+        let mut run = Live::start(&dir, &["--serve", "unix:s", "--", "echo"]);
+        run.wait_for_message("unix:s shows how it goes");
+        let found = socket.symlink_metadata().expect("it is there");
+        assert!(found.file_type().is_socket());
+        assert_eq!(found.permissions().mode() & 0o777, 0o600);
+        run.send("a\n");
+        run.wait_for("a");
+        until(|| ask_socket(&socket, "localhost", "/api/v1/summary").1.contains("\"runs\":1"));
+        assert_eq!(ask_socket(&socket, "example.org", "/").0, 403);
+
+        // A second run does not take the place of one that lives.
+        let args = ["--serve", "unix:s", "echo"];
+        let ended = run_in(&dir, &args, "b\n");
+        assert_eq!((ended.code(), ended.text()), (Some(125), String::new()));
+        assert!(ended.stderr.contains("\"s\": another process listens there"), "{}", ended.stderr);
+        assert_eq!(ask_socket(&socket, "localhost", "/healthz").0, 200);
+
+        run.end();
+        assert!(!socket.exists(), "it is still there");
+    }
+}
+
+#[test]
+fn what_is_no_socket_is_never_replaced_by_one() {
+    let dir = directory("serve_unix_file");
+    std::fs::write(dir.join("victim"), "precious").expect("it is written");
+    std::os::unix::fs::symlink("victim", dir.join("link")).expect("it is made");
+    std::os::unix::fs::symlink("nothing", dir.join("dangling")).expect("it is made");
+    for path in ["victim", "link", "dangling", "."] {
+        let ended = run_in(&dir, &["--serve", &format!("unix:{path}"), "echo"], "a\n");
+        assert_eq!((ended.code(), ended.text()), (Some(125), String::new()), "{path}");
+        assert!(ended.stderr.contains("exists, and is no socket"), "{}", ended.stderr);
+    }
+    assert_eq!(std::fs::read(dir.join("victim")).expect("it is there"), b"precious");
+    assert!(!dir.join("nothing").exists());
 }
 
 #[cfg(feature = "store")]

@@ -18,7 +18,7 @@ fn the_first_signal_lets_commands_finish_and_starts_no_more() {
         live.send("a\nb\n");
         live.wait_for("up a");
         live.signal(signal);
-        live.wait_for_message("nothing more is started");
+        live.wait_for_message("no new commands are started");
         gate.open(2);
         let ended = live.end();
         assert_eq!(ended.status.signal(), Some(signal.as_raw()), "{}", ended.stderr);
@@ -38,7 +38,7 @@ fn what_had_not_run_is_counted() {
     live.send("a\nb\nc\nd\n");
     live.wait_for_message("3 keys are held");
     live.signal(Signal::TERM);
-    live.wait_for_message("nothing more is started");
+    live.wait_for_message("no new commands are started");
     gate.open(1);
     let ended = live.end();
     // `a` once more, `b` and `c`; `d` was not taken.
@@ -67,7 +67,7 @@ fn the_second_signal_ends_the_process_groups() {
     live.send("a\n");
     live.wait_for("up");
     live.signal(Signal::TERM);
-    live.wait_for_message("nothing more is started");
+    live.wait_for_message("no new commands are started");
     live.signal(Signal::INT);
     live.wait_for("ending");
     let ended = live.end();
@@ -83,7 +83,7 @@ fn the_third_signal_kills_them() {
     live.send("a\n");
     live.wait_for("up");
     live.signal(Signal::TERM);
-    live.wait_for_message("nothing more is started");
+    live.wait_for_message("no new commands are started");
     live.signal(Signal::INT);
     live.signal(Signal::HUP);
     let ended = live.end();
@@ -115,7 +115,7 @@ fn a_command_that_dies_of_the_same_signal_has_not_failed() {
     live.send("a\n");
     live.wait_for("up");
     live.signal(Signal::TERM);
-    live.wait_for_message("nothing more is started");
+    live.wait_for_message("no new commands are started");
     gate.open(1);
     let ended = live.end();
     assert_eq!((ended.count("failures"), ended.count("unfinished")), (0, 1), "{}", ended.stderr);

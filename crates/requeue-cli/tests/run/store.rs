@@ -462,3 +462,93 @@ fn a_store_can_be_made_beforehand() {
     let ended = call(&dir, "parked", &[]);
     assert_eq!((ended.code(), ended.text() + &ended.stderr), (Some(0), String::new()));
 }
+
+#[test]
+fn a_queue_is_dropped_only_without_keys_or_by_force() {
+    let dir = directory("store_drop");
+    add(&dir, &["--queue", "mail", "a"]);
+    add(&dir, &["--queue", "mail", "--after", "1h", "b"]);
+    let ended = call(&dir, "drop", &["mail"]);
+    let said = "queue \"mail\" was not dropped: it has keys (1 ready, 1 waiting, 0 in flight, \
+                0 parked); --force drops it with its keys";
+    assert_eq!((ended.code(), ended.text().as_str()), (Some(1), ""));
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    let ended = call(&dir, "drop", &["mial"]);
+    assert_eq!(ended.code(), Some(125));
+    let said = "no such queue: \"mial\" (did you mean \"mail\"?)";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    assert_eq!(call(&dir, "drop", &[]).code(), Some(2));
+    let ended = call(&dir, "drop", &["mail", "--force"]);
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("\"mail\" dropped, with 2 keys\n"), "{}", ended.stderr);
+    assert_eq!(call(&dir, "queues", &[]).text(), "");
+    assert_eq!(call(&dir, "drop", &["mail", "--force"]).code(), Some(125));
+    call(&dir, "add", &["--queue", "mail", "--early-add", "hold", "a"]);
+    assert!(call(&dir, "queues", &["--json"]).text().contains("\"early_add\":\"hold\""));
+    assert_eq!(call(&dir, "cancel", &["--queue", "mail", "a"]).code(), Some(0));
+    let ended = call(&dir, "drop", &["mail"]);
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("\"mail\" dropped\n"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_worker_whose_queue_is_dropped_ends_and_so_does_its_command() {
+    let dir = directory("store_drop_working");
+    let script = "echo up $1; exec sleep 600";
+    let args = ["--create", "-j2", "--lease", "1s", "--worker", "the \"first\"", "-c", script];
+    let mut live = Live::spawn(&mut requeue(&dir, "work", &args));
+    add(&dir, &["k"]);
+    live.wait_for("up k");
+    let text = call(&dir, "status", &["--in-flight"]).text();
+    let line = text.lines().last().expect("there is one");
+    let fields: Vec<_> = line.split('\t').collect();
+    assert_eq!((fields.len(), &fields[..2]), (4, &["k", "the \"first\""][..]), "{text}");
+    let json = call(&dir, "status", &["--in-flight", "--json"]).text();
+    let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+    let found = &json["in_flight"];
+    assert_eq!((found.as_array().map(Vec::len), &found[0]["key"]), (Some(1), &"k".into()));
+    assert_eq!(found[0]["worker"], "the \"first\"");
+    assert!(found[0]["epoch"].is_string() && found[0]["lease"].is_number(), "{json}");
+    assert!(!call(&dir, "status", &["--json"]).text().contains("in_flight"));
+    assert_eq!(call(&dir, "drop", &["default"]).code(), Some(1));
+    assert_eq!(call(&dir, "drop", &["default", "--force"]).code(), Some(0));
+    let ended = live.end();
+    assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
+    assert!(ended.stderr.contains("queue \"default\" was dropped"), "{}", ended.stderr);
+    let ended = call(&dir, "work", &["--create", "--worker", "", "echo"]);
+    assert_eq!(ended.code(), Some(2));
+    assert!(ended.stderr.contains("a name has 1 to 100 bytes"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_key_with_a_damaged_row_is_listed_and_the_others_run() {
+    let dir = directory("store_damaged");
+    add(&dir, &["a", "bad", "b"]);
+    let file = rusqlite::Connection::open(dir.join("jobs.db")).expect("it opens");
+    file.pragma_update(None, "ignore_check_constraints", true).expect("it is set");
+    let changed = file.execute("update keys set failures = -1 where key = cast('bad' as blob)", []);
+    assert_eq!(changed.expect("it is changed"), 1);
+    drop(file);
+
+    let ended = work(&dir, &["-j1", "-c", "echo $1"]);
+    assert_eq!(ended.sorted(), ["a", "b"], "{}", ended.stderr);
+    let reported: Vec<_> = ended.stderr.lines().filter(|line| line.contains("damaged")).collect();
+    assert_eq!(reported.len(), 1, "{}", ended.stderr);
+    assert!(reported[0].contains("bad") && reported[0].contains("failures is -1"), "{reported:?}");
+    let text = call(&dir, "status", &[]).text();
+    assert!(text.contains("damaged     1; add the keys again, or cancel them:\n  bad\t"), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&call(&dir, "status", &["--json"]).text()).expect("it is JSON");
+    assert_eq!((&json["damaged"], &json["damaged_keys"][0]["key"]), (&1.into(), &"bad".into()));
+
+    let text = call(&dir, "status", &["--in-flight", "--json"]).text();
+    let json: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+    assert_eq!((&json["damaged"], &json["in_flight"]), (&1.into(), &serde_json::json!([])));
+    let ended = call(&dir, "drop", &["default"]);
+    assert_eq!(ended.code(), Some(1));
+    assert!(ended.stderr.contains("0 parked, 1 damaged)"), "{}", ended.stderr);
+
+    add(&dir, &["bad"]);
+    assert_eq!(work(&dir, &["-c", "echo $1"]).sorted(), ["bad"]);
+    assert_eq!(status(&dir), [0; 4]);
+}

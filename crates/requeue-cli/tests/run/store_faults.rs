@@ -133,7 +133,7 @@ fn the_first_signal_drains_and_the_second_puts_back() {
     let mut live = Live::spawn(&mut requeue(&dir, "work", &["-j1", "-c", script]));
     live.wait_for("up a 1");
     live.signal(Signal::TERM);
-    live.wait_for_message("nothing more is started");
+    live.wait_for_message("no new commands are started");
     gate.open(1);
     let ended = live.end();
     assert_eq!(ended.status.signal(), Some(Signal::TERM.as_raw()), "{}", ended.stderr);
@@ -143,7 +143,7 @@ fn the_first_signal_drains_and_the_second_puts_back() {
     let mut live = Live::spawn(&mut requeue(&dir, "work", &["-j1", "-c", script]));
     live.wait_for("up b 1");
     live.signal(Signal::TERM);
-    live.wait_for_message("nothing more is started");
+    live.wait_for_message("no new commands are started");
     live.signal(Signal::INT);
     let ended = live.end();
     assert_eq!(ended.status.signal(), Some(Signal::TERM.as_raw()), "{}", ended.stderr);
@@ -165,7 +165,7 @@ fn input_that_was_read_is_in_the_store_when_a_run_is_ended() {
     live.wait_for("up");
     until(|| status(&dir) == [2, 0, 1, 0]);
     live.signal(Signal::TERM);
-    live.wait_for_message("nothing more is started");
+    live.wait_for_message("no new commands are started");
     gate.open(1);
     let ended = live.end();
     assert_eq!(ended.status.signal(), Some(Signal::TERM.as_raw()), "{}", ended.stderr);

@@ -23,6 +23,29 @@ fn add(url: &str, keys: &[&str]) {
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
 }
 
+/// What requeue reads to reach its store is not for the commands that it runs.
+#[test]
+fn commands_do_not_see_the_password_of_the_store() {
+    let Some(server) = Postgres::start() else { return };
+    let url = server.database();
+    let dir = directory("passwords");
+    init(&url);
+    let script = "echo \"${PGPASSWORD-none} ${REDISCLI_AUTH-none}\"";
+    for (flags, expected) in [
+        (&["work", "--until-empty", "--create"][..], "none theirs\n"),
+        (&["work", "--until-empty", "--pass-passwords"], "ours theirs\n"),
+        (&["run"], "none theirs\n"),
+        (&["run", "--pass-passwords"], "ours theirs\n"),
+    ] {
+        let mut command = requeue(&flags[..1], &url, &flags[1..]);
+        command.current_dir(&dir).args(["-c", script]);
+        command.env("PGPASSWORD", "ours").env("REDISCLI_AUTH", "theirs");
+        add(&url, &["key"]);
+        let ended = end(&mut command, "");
+        assert_eq!((ended.code(), ended.text().as_str()), (Some(0), expected), "{}", ended.stderr);
+    }
+}
+
 /// How many keys are ready, waiting, with workers and parked.
 fn status(url: &str) -> [u64; 4] {
     let ended = call("status", url, &["--json"]);

@@ -118,7 +118,7 @@ fn a_million_keys_take_no_more_than_160_mib_and_176_with_windows() {
         }
         live.signal(rustix::process::Signal::TERM);
         if args.is_empty() {
-            live.wait_for_message("nothing more is started");
+            live.wait_for_message("no new commands are started");
             live.signal(rustix::process::Signal::INT);
         }
         let ended = live.end();

@@ -192,7 +192,7 @@ fn after_the_second_signal_what_stays_is_killed_in_time() {
     live.send("a\n");
     live.wait_for("leader");
     live.signal(Signal::TERM);
-    live.wait_for_message("nothing more is started");
+    live.wait_for_message("no new commands are started");
     live.signal(Signal::INT);
     let ended = live.end();
     assert_eq!((ended.count("failures"), ended.count("unfinished")), (0, 1), "{}", ended.stderr);

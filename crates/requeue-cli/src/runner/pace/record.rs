@@ -1,10 +1,10 @@
-//! What is known of each key, packed: there can be a million.
+//! The state of the pace per key, packed: there can be a million keys.
 
 use std::collections::BTreeMap;
 
 use requeue::Time;
 
-/// What adds have asked for since the last start of their key.
+/// The adds of a key since its last start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     pub(super) first: Time,
@@ -13,7 +13,7 @@ pub(super) struct Window {
     pub(super) named: Time,
 }
 
-/// What is known of a key.
+/// The state of a key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Paced {
     pub(super) window: Option<Window>,

@@ -1,6 +1,10 @@
+use std::time::Duration;
+
+use requeue::Queue;
 use requeue::clock::FakeClock;
 
 use super::*;
+use crate::args::pacing::Debounce;
 
 const POLICIES: [EarlyAdd; 3] = [EarlyAdd::Keep, EarlyAdd::Replace, EarlyAdd::Hold];
 const K: &[u8] = b"k";
@@ -15,7 +19,8 @@ struct Fixture {
 impl Fixture {
     fn new(times: Times, early_add: EarlyAdd) -> Self {
         let clock = FakeClock::new();
-        let queue = Queue::builder().clock(clock.clone()).early_add(early_add).build().unwrap();
+        let queue = Queue::builder().clock(clock.clone()).early_add(early_add);
+        let queue = queue.hasher(std::hash::RandomState::new()).build().unwrap();
         Self { origin: queue.now(), clock, pace: Pace::new(times, early_add, queue) }
     }
 
@@ -34,12 +39,12 @@ impl Fixture {
     }
 
     fn add(&self) -> Added {
-        self.pace.add(K, Ask::default())
+        self.pace.add(K, AddOptions::default())
     }
 
     fn add_after(&self, seconds: u64, merge: Merge) {
         let after = Some(Duration::from_secs(seconds));
-        self.pace.add(K, Ask { after, merge, priority: 0 });
+        self.pace.add(K, AddOptions { after, merge, priority: 0 });
     }
 
     /// Starts a run, if one may start now.
@@ -82,7 +87,7 @@ impl Fixture {
         self.clock.advance(Duration::from_secs(10_000));
         let mut state = self.pace.lock();
         state.expire(self.pace.queue.now());
-        state.keys.is_empty() && state.started.is_empty() && self.pace.queue.is_empty()
+        state.keys.is_empty() && state.started.is_empty() && self.pace.queue.len() == 0
     }
 }
 

@@ -1,0 +1,63 @@
+//! Durations as text: as users write them, and as messages show them.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Span, SpanRelativeTo};
+
+/// "1.5s", "2m", "1h 30m", "1d", "2w"; a bare number is seconds. A day has 24 hours.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, &'static str> {
+    const WRONG: &str = "a time like 1.5s, 500ms, 2m, 1h30m, 1d or 2w, or a number of seconds";
+    if let Ok(seconds) = text.parse::<f64>() {
+        return Duration::try_from_secs_f64(seconds).map_err(|_| WRONG);
+    }
+    // Days and weeks have no fixed length in general; months and years have none here either.
+    let duration = text
+        .parse::<SignedDuration>()
+        .or_else(|_| text.parse::<Span>()?.to_duration(SpanRelativeTo::days_are_24_hours()));
+    Duration::try_from(duration.map_err(|_| WRONG)?).map_err(|_| WRONG)
+}
+
+/// As "1.2s", "1m 1s" or "1h 2m 3s".
+pub(crate) fn shown(elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs();
+    match (seconds / 3600, seconds / 60 % 60) {
+        (0, 0) => format!("{:.1}s", elapsed.as_secs_f64()),
+        (0, minutes) => format!("{minutes}m {}s", seconds % 60),
+        (hours, minutes) => format!("{hours}h {minutes}m {}s", seconds % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units_or_are_seconds() {
+        for (text, millis) in [
+            ("1.5s", 1_500),
+            ("2", 2_000),
+            ("0.25", 250),
+            ("500ms", 500),
+            ("5m", 300_000),
+            ("0", 0),
+            ("1h30m", 5_400_000),
+            ("1h 30m 5.5s", 5_405_500),
+            ("1d", 86_400_000),
+            ("1 day, 2 hours", 93_600_000),
+            ("2w3d12h", 1_512_000_000),
+            ("P1DT1H", 90_000_000),
+        ] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "-1s", "-1", "1 parsec", "NaN", "inf", "1e300", "1mo", "1y", "-1d"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_are_shown_as_people_say_them() {
+        for (millis, text) in [(1_240, "1.2s"), (61_900, "1m 1s"), (3_723_000, "1h 2m 3s")] {
+            assert_eq!(shown(Duration::from_millis(millis)), text);
+        }
+    }
+}

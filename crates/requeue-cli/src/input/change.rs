@@ -1,0 +1,70 @@
+//! The change that a record asks for, or the reason why the record is invalid.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use requeue::Merge;
+
+/// The change that a record asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Change<'a> {
+    Add(Cow<'a, [u8]>, AddOptions),
+    Cancel(Cow<'a, [u8]>),
+}
+
+/// The options of an add.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct AddOptions {
+    /// The least time from reading the key to its run.
+    pub(crate) after: Option<Duration>,
+    pub(crate) merge: Merge,
+    pub(crate) priority: i32,
+}
+
+/// A record that is no key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Bad {
+    /// The first record has number 1; empty ones count.
+    pub(crate) number: u64,
+    pub(crate) why: Why,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Why {
+    Nul,
+    Empty,
+    /// How long the key was.
+    KeyTooLong {
+        bytes: u64,
+        most: usize,
+    },
+    RecordTooLong {
+        bytes: u64,
+        most: usize,
+    },
+    /// The object is invalid, for this reason.
+    Json(String),
+}
+
+impl fmt::Display for Bad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "record {}: {}", self.number, self.why)
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nul => f.write_str("no key: it has a NUL byte, which no argument can have"),
+            Self::Empty => f.write_str("no key: it is empty"),
+            Self::KeyTooLong { bytes, most } => {
+                write!(f, "no key: it has {bytes} bytes, more than one can have ({most})")
+            }
+            Self::RecordTooLong { bytes, most } => {
+                write!(f, "it has {bytes} bytes, more than --max-record allows ({most})")
+            }
+            Self::Json(why) => f.write_str(why),
+        }
+    }
+}

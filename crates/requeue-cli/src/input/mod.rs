@@ -1,0 +1,9 @@
+//! The input: bytes, the records in them, and the changes that they ask for.
+
+pub(crate) mod change;
+pub(crate) mod json;
+pub(crate) mod records;
+pub(crate) mod source;
+
+pub(crate) use self::change::{AddOptions, Bad, Change, Why};
+pub(crate) use self::records::{Format, Kind, Records};

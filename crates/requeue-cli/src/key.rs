@@ -1,0 +1,57 @@
+//! The key, and bytes as printable text: keys are other people's bytes, which must neither break a line
+//! nor reach a terminal as control characters.
+
+use std::hash::RandomState;
+
+/// The unit of deduplication, retry and exclusion: the bytes of a record. Boxed, as the program may
+/// hold a million of them.
+pub(crate) type Key = Box<[u8]>;
+
+/// The queue of a run. Keys may come from an attacker, and the page lists them in the order of their
+/// hashes. SipHash keeps an attacker from choosing keys with equal hashes.
+pub(crate) type KeyQueue = requeue::Queue<Key, RandomState>;
+
+/// The length of the longest key in bytes: the longest argument that exec takes on Linux.
+pub(crate) const LONGEST: usize = 131_071;
+
+/// Bytes as printable text on one line, in quotes, cut after 200 bytes.
+pub(crate) fn escaped(bytes: &[u8]) -> String {
+    const SHOWN: usize = 200;
+    let text = escape(&bytes[..bytes.len().min(SHOWN)], &['"', '\\']);
+    format!("\"{text}\"{}", if bytes.len() > SHOWN { "..." } else { "" })
+}
+
+/// Bytes as printable text on one line.
+pub(crate) fn shown(bytes: &[u8]) -> String {
+    escape(bytes, &['\\'])
+}
+
+fn escape(bytes: &[u8], special: &[char]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for char in chunk.valid().chars() {
+            match char {
+                // Not every quote: names have them, and this is not a shell's.
+                '\'' | '"' | '\\' if !special.contains(&char) => text.push(char),
+                _ => text.extend(char.escape_debug()),
+            }
+        }
+        text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_is_one_line_of_text() {
+        assert_eq!(escaped(b"a b"), r#""a b""#);
+        assert_eq!(escaped(b"it's\n\xff\x1b[31m"), r#""it's\n\xff\u{1b}[31m""#);
+        assert_eq!(escaped("größe".as_bytes()), "\"größe\"");
+        assert_eq!(escaped(&[b'x'; 1000]).len(), 205);
+        assert_eq!(escaped(b"\"a\\"), r#""\"a\\""#);
+        assert_eq!(shown(b"it's \"a\\b\"\t\n"), r#"it's "a\\b"\t\n"#);
+    }
+}

@@ -1,0 +1,395 @@
+//! A key inside a script would be run as code: file names and ids are other people's.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use crate::exit::Refusal;
+
+/// Shells that take a script as the argument after `-c`, and arguments of the script after it.
+const SHELLS: [&str; 13] = [
+    "sh", "ash", "bash", "dash", "ksh", "lksh", "mksh", "osh", "posh", "rbash", "rksh", "yash",
+    "zsh",
+];
+/// Shells of other languages, which take a script likewise.
+const OTHER_SHELLS: [&str; 8] = ["csh", "elvish", "fish", "ion", "nu", "tcsh", "xonsh", "ysh"];
+/// Programs that have a shell run the value of `-c`, wherever it stands among their arguments.
+const BY_SHELL: [&str; 3] = ["runuser", "sg", "su"];
+/// Shells that run all words after `-c` or `-Command`.
+const POWERSHELLS: [&str; 2] = ["powershell", "pwsh"];
+/// Interpreters, and the letters and names of the options that take code.
+const INTERPRETERS: [(&str, &str, &[&str]); 14] = [
+    ("bun", "ep", &["--eval", "--print"]),
+    ("deno", "", &["eval"]),
+    ("groovy", "e", &[]),
+    ("julia", "eE", &["--eval", "--print"]),
+    ("lua", "e", &[]),
+    ("node", "ep", &["--eval", "--print"]),
+    ("nodejs", "ep", &["--eval", "--print"]),
+    ("perl", "eE", &[]),
+    ("php", "rBRE", &["--run"]),
+    ("pypy", "c", &[]),
+    ("python", "c", &[]),
+    ("Rscript", "e", &[]),
+    ("ruby", "e", &[]),
+    ("tclsh", "c", &[]),
+];
+/// Interpreters whose first operand is code, unless an option is.
+const CODE_FIRST: [&str; 5] = ["awk", "gawk", "mawk", "nawk", "sed"];
+/// Programs that join their arguments and have a shell run them, on another host or here.
+const JOINING: [&str; 4] = ["parallel", "rsh", "ssh", "watch"];
+
+/// Refuses a command in which a key would be a shell's code: inside the script of `sh -c` and its
+/// kin, of `su -c` and of `env -S`, also behind `env`, `timeout`, `sudo` and whatever else runs its
+/// arguments; and a script that would be the key itself. For an interpreter or `ssh` the answer is a
+/// warning: with keys that are numbers, for example, such a command is safe.
+pub(crate) fn refuse_code_from_keys(
+    words: &[OsString],
+    mark: &[u8],
+) -> Result<Option<String>, Refusal> {
+    let has_mark = |word: &OsString| find(word.as_bytes(), mark).is_some();
+    // Without a mark, the key is appended.
+    let appended = !words.iter().any(has_mark);
+    let mut warning = None;
+    for (at, word) in words.iter().enumerate() {
+        let (name, args) = (program(word), &words[at + 1..]);
+        let is_one_of = |others: &[&str]| others.iter().any(|other| other.as_bytes() == name);
+        if let Some(shell) = SHELLS.iter().chain(&OTHER_SHELLS).find(|it| it.as_bytes() == name) {
+            match script(args, mark) {
+                Script::Is(script) => refuse_mark_in_script(script, mark, Some(shell))?,
+                Script::Missing if appended => return Err(refusal(mark, Some(shell))),
+                Script::Missing | Script::None => {}
+            }
+        } else if is_one_of(&BY_SHELL) {
+            for (at, arg) in args.iter().enumerate() {
+                if takes_code(arg, "c", &["--command", "--session-command"]) {
+                    let code = args[at..].iter().take(2);
+                    if code.clone().any(has_mark) || (appended && code.len() == 1) {
+                        return Err(refusal(mark, Some("su")));
+                    }
+                }
+            }
+        } else if is_one_of(&POWERSHELLS) {
+            let is_command = |arg: &OsString| {
+                let start: Vec<_> =
+                    arg.as_bytes().iter().take(2).map(u8::to_ascii_lowercase).collect();
+                start == b"-c"
+            };
+            let command = args.iter().position(is_command);
+            if command.is_some_and(|at| appended || args[at..].iter().any(has_mark)) {
+                return Err(refusal(mark, Some("pwsh")));
+            }
+        } else if name == b"env" {
+            if split_string(args)
+                .is_some_and(|string| appended && string.is_empty() || string.iter().any(has_mark))
+            {
+                return Err(refusal(mark, Some("env")));
+            }
+        } else if is_one_of(&JOINING) {
+            if appended || args.iter().any(has_mark) {
+                warning.get_or_insert_with(|| joins(&String::from_utf8_lossy(name)));
+            }
+        } else if is_code(name, args, &has_mark, appended) {
+            warning.get_or_insert_with(|| interprets(&String::from_utf8_lossy(name)));
+        }
+    }
+    Ok(warning)
+}
+
+/// The name of a program without its directory and version: `python` for `/usr/bin/python3.12`.
+fn program(word: &OsStr) -> &[u8] {
+    let name = word.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    let is_version = |byte: &u8| byte.is_ascii_digit() || *byte == b'.';
+    let end = name.iter().rposition(|byte| !is_version(byte)).map_or(0, |last| last + 1);
+    &name[..end]
+}
+
+/// Whether an option takes code, as the next word or as the rest of this one.
+fn takes_code(arg: &OsStr, letters: &str, names: &[&str]) -> bool {
+    match arg.as_bytes() {
+        [b'-', b'-', ..] | [b'a'..=b'z', ..] => {
+            let name = arg.as_bytes().split(|&byte| byte == b'=').next().unwrap_or_default();
+            names.iter().any(|other| other.as_bytes() == name)
+        }
+        [b'-', cluster @ ..] => cluster.iter().any(|byte| letters.as_bytes().contains(byte)),
+        _ => false,
+    }
+}
+
+/// Whether a key is code for the interpreter called `name`.
+fn is_code(
+    name: &[u8],
+    args: &[OsString],
+    has_mark: &impl Fn(&OsString) -> bool,
+    appended: bool,
+) -> bool {
+    let (letters, names, code_first) =
+        match INTERPRETERS.iter().find(|(other, ..)| other.as_bytes() == name) {
+            Some(&(_, letters, names)) => (letters, names, false),
+            None if CODE_FIRST.iter().any(|other| other.as_bytes() == name) => {
+                ("e", &["--source", "--expression"][..], true)
+            }
+            None => return false,
+        };
+    let (mut at, mut is_given) = (0, false);
+    while let Some(arg) = args.get(at) {
+        at += 1;
+        if takes_code(arg, letters, names) {
+            is_given = true;
+            if has_mark(arg) || args.get(at).map_or(appended, has_mark) {
+                return true;
+            }
+            at += 1;
+        } else if !arg.as_bytes().starts_with(b"-") {
+            return code_first && !is_given && has_mark(arg);
+        } else if code_first {
+            match arg.as_bytes() {
+                b"-F" | b"-v" => at += 1,
+                [b'-', b'f', ..] | [b'-', b'-', b'f', b'i', b'l', b'e', ..] => is_given = true,
+                _ => {}
+            }
+        }
+    }
+    code_first && !is_given && appended
+}
+
+/// The value of `env -S`, which env splits into words: empty if it is missing.
+fn split_string(args: &[OsString]) -> Option<&[OsString]> {
+    let mut at = 0;
+    while let Some(arg) = args.get(at) {
+        match arg.as_bytes() {
+            [b'-', b'-', ..] if takes_code(arg, "", &["--split-string"]) => {
+                let is_attached = arg.as_bytes().contains(&b'=');
+                let at = at + usize::from(!is_attached);
+                return Some(&args[at..args.len().min(at + 1)]);
+            }
+            b"-u" | b"-C" => at += 1,
+            [b'-', cluster @ ..] if cluster.ends_with(b"S") => {
+                return Some(&args[at + 1..args.len().min(at + 2)]);
+            }
+            [b'-', cluster @ ..] if cluster.contains(&b'S') => return Some(&args[at..=at]),
+            [b'-', ..] => {}
+            word if word.contains(&b'=') => {}
+            _ => return None,
+        }
+        at += 1;
+    }
+    None
+}
+
+/// Refuses a script with a mark in it.
+pub(crate) fn refuse_mark_in_script(
+    script: &OsStr,
+    mark: &[u8],
+    shell: Option<&str>,
+) -> Result<(), Refusal> {
+    match find(script.as_bytes(), mark) {
+        None => Ok(()),
+        Some(_) => Err(refusal(mark, shell)),
+    }
+}
+
+fn refusal(mark: &[u8], shell: Option<&str>) -> Refusal {
+    let mark = String::from_utf8_lossy(mark);
+    let direct = match shell {
+        None => String::new(),
+        Some("env") => format!("\n  -- env A=b cmd {mark}"),
+        Some("su") => format!("\n  -- su -c 'cmd \"$1\"' -- USER _ {mark}"),
+        Some(shell) if SHELLS.contains(&shell) => {
+            format!("\n  -- {shell} -c 'cmd \"$1\"' _ {mark}")
+        }
+        Some(shell) => format!("\n  -- {shell} FILE {mark}"),
+    };
+    Refusal::usage(format!(
+        "a key inside a script would be run as code; it goes in as an argument:{direct}
+  -c 'cmd \"$1\"'
+or is read from the variable REQUEUE_KEY.
+If {mark} is the script's own, name another mark with -I."
+    ))
+}
+
+fn interprets(name: &str) -> String {
+    format!(
+        "a key inside the code of {name} is run as code: if strangers choose keys, pass the key as an \
+         argument of its own, or have the code read the variable REQUEUE_KEY"
+    )
+}
+
+fn joins(name: &str) -> String {
+    format!(
+        "{name} joins its arguments and has a shell run them, so a key is run as code: if strangers \
+         choose keys, use `--stdin key`, and have the command read the key from its standard input"
+    )
+}
+
+enum Script<'a> {
+    /// `-c` and the script.
+    Is(&'a OsStr),
+    /// `-c`, and nothing behind it.
+    Missing,
+    /// No `-c`.
+    None,
+}
+
+/// The script among the arguments of a shell.
+fn script<'a>(args: &'a [OsString], mark: &[u8]) -> Script<'a> {
+    let (mut is_script, mut at) = (false, 0);
+    while let Some(arg) = args.get(at) {
+        at += 1;
+        match arg.as_bytes() {
+            b"--" | b"-" => break,
+            b"--rcfile" | b"--init-file" => at += 1,
+            [b'-', b'-', ..]
+                if takes_code(arg, "", &["--command", "--commands", "--init-command"]) =>
+            {
+                if arg.as_bytes().contains(&b'=') {
+                    return Script::Is(arg);
+                }
+                is_script = true;
+                break;
+            }
+            [b'-', b'-', ..] => {}
+            // fish: `-cSCRIPT`.
+            [b'-', letters @ ..] if letters.contains(&b'c') && find(letters, mark).is_some() => {
+                return Script::Is(arg);
+            }
+            [sign @ (b'-' | b'+'), letters @ ..] => {
+                is_script |= *sign == b'-' && letters.contains(&b'c');
+                // `-o pipefail`: the option's name is a word of its own.
+                at += letters.iter().filter(|letter| matches!(letter, b'o' | b'O')).count();
+            }
+            _ => {
+                at -= 1;
+                break;
+            }
+        }
+    }
+    match args.get(at) {
+        _ if !is_script => Script::None,
+        Some(script) => Script::Is(script),
+        None => Script::Missing,
+    }
+}
+
+/// Where `needle`, which is not empty, begins in `text`.
+pub(crate) fn find(text: &[u8], needle: &[u8]) -> Option<usize> {
+    text.windows(needle.len()).position(|window| window == needle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of a command: `Err` if it is refused.
+    fn said(words: &str) -> Result<Option<String>, String> {
+        let words: Vec<_> = words.split('|').map(OsString::from).collect();
+        refuse_code_from_keys(&words, b"{}").map_err(|refusal| refusal.message)
+    }
+
+    fn refused(words: &str) -> bool {
+        said(words).is_err()
+    }
+
+    #[test]
+    fn a_mark_inside_a_script_is_refused_wherever_the_shell_stands() {
+        for words in [
+            "sh|-c|echo {}",
+            "/bin/bash|-c|{}",
+            "dash|-ec|echo {}|_",
+            "bash|-o|pipefail|-c|echo {}",
+            "bash|-euo|pipefail|-c|echo {}",
+            "bash|--norc|--rcfile|f|-c|echo {}",
+            "sh|-c|--|echo {}",
+            "env|A=b|zsh|-c|echo {}",
+            "ssh|host|ksh|-c|echo {}",
+            "sh|-c",
+            "fish|-c|echo {}",
+            "fish|-cecho {}",
+            "fish|--command=echo {}",
+            "fish|--command|echo {}",
+            "/usr/local/bin/ksh93|-c|echo {}",
+            "busybox|ash|-c|echo {}",
+            "tcsh|-fc|echo {}",
+            "nu|--commands|echo {}",
+            "sudo|-u|me|timeout|9|nice|mksh|-c|echo {}",
+            "xargs|-0|yash|-c|echo {}",
+            "su|-c|echo {}",
+            "su|-|me|-c|echo {}",
+            "su|me|--command=echo {}",
+            "su|me|-c",
+            "sudo|runuser|-u|me|-c|echo {}",
+            "env|-S|echo {}",
+            "env|A=b|-u|C|--split-string=echo {}",
+            "env|-vSecho {}",
+            "env|-S",
+            "pwsh|-NoProfile|-Command|echo|{}",
+            "pwsh|-c|echo",
+        ] {
+            assert!(refused(words), "{words}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_an_argument_is_not() {
+        for words in [
+            "sh|-c|echo \"$1\"|_|{}",
+            "sh|-c|echo \"$1\"|_",
+            "sh|-e|{}",
+            "sh|{}|-c",
+            "sh",
+            "echo|{}",
+            "bash|-o|pipefail|script|{}",
+            "crash|-c|{}",
+            "fish|-c|echo $argv|{}",
+            "fish|{}",
+            "su|-c|echo \"$1\"|--|me|_|{}",
+            "su|me|script|{}",
+            "env|A={}|printenv",
+            "env|-u|S|echo|{}",
+            "env|tool|-S|{}",
+            "pwsh|-File|script.ps1|{}",
+            "timeout|9|sudo|env|A=b|echo|{}",
+            "python3|script.py|{}",
+            "python3|-c|import sys; print(sys.argv[1])|{}",
+            "python3.12|-u|script.py|-c|{}",
+            "perl|-ne|print|{}",
+            "node|--eval|f(process.argv[1])|{}",
+            "node|script.js",
+            "awk|{print $1}|{}",
+            "awk|-F|:|-v|key={}|$1 == key",
+            "awk|-f|script.awk|{}",
+            "sed|-n|-e|1p|{}",
+            "sed|-f|script.sed",
+            "deno|run|script.ts|{}",
+        ] {
+            assert_eq!(said(words), Ok(None), "{words}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_code_of_an_interpreter_or_of_another_host_is_warned_of() {
+        for (words, program) in [
+            ("python3|-c|print('{}')", "python"),
+            ("/usr/bin/python3.12|-Ic|print('{}')", "python"),
+            ("python3|-c", "python"),
+            ("sudo|-u|me|perl|-lne|print '{}'|file", "perl"),
+            ("perl|-e{}", "perl"),
+            ("ruby|-e|puts '{}'", "ruby"),
+            ("node|-e|f('{}')", "node"),
+            ("node|--eval=f('{}')", "node"),
+            ("php|-r|f('{}');", "php"),
+            ("deno|eval|f('{}')", "deno"),
+            ("awk|/{}/ {print $1}|file", "awk"),
+            ("gawk|-F:|-e|/{}/|file", "gawk"),
+            ("sed|-i|s/{}/x/|file", "sed"),
+            ("sed|-n", "sed"),
+            ("ssh|host|echo|{}", "ssh"),
+            ("ssh|host|rm", "ssh"),
+            ("ssh|host|sh|-c|'cmd \"$1\"'|_|{}", "ssh"),
+            ("watch|ls|{}", "watch"),
+        ] {
+            let warning = said(words).unwrap_or_else(|error| panic!("{words}: {error}"));
+            let warning = warning.unwrap_or_else(|| panic!("{words}: no warning"));
+            assert!(warning.contains(program) && warning.contains("run as code"), "{warning}");
+        }
+    }
+}

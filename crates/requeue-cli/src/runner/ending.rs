@@ -1,0 +1,167 @@
+//! The end of each run, and of all of them: outcomes go to the queue, the summary and the files.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+use requeue::Item;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::args::run as args;
+use crate::key::{Key, escaped};
+use crate::output::dead_letters::{DeadLetter, UnreadInput};
+use crate::process::signals::Level;
+use crate::runner::Runner;
+use crate::runner::outcome::Outcome;
+use crate::runner::remote::{Job, Lease};
+use crate::runner::retries::Verdict;
+
+impl Runner {
+    /// Ends a run.
+    pub(super) async fn end(&self, job: Job, outcome: Outcome) {
+        let Job { item, lease } = job;
+        if let Some(lease) = lease {
+            return self.end_lease(item, lease, outcome).await;
+        }
+        match outcome {
+            Outcome::PutBack => item.put_back(),
+            Outcome::Succeeded => {
+                self.tally.done.one_more();
+                self.keys.succeed(item);
+                self.halt_if_reached().await;
+            }
+            Outcome::Failed { exit: Some(exit), why, is_final: false } => {
+                self.tally.failures.one_more();
+                if self.hooks.as_ref().is_some_and(|hooks| hooks.is_new(&item)) {
+                    // A newer request is in the queue, and need not wait for a retry of this one.
+                    return self.keys.give_up(item);
+                }
+                match self.keys.fail(item, exit) {
+                    Verdict::Retried => {}
+                    Verdict::GivenUp { item, attempts } => {
+                        self.give_up(item, attempts, Some(exit), &why).await;
+                    }
+                }
+            }
+            Outcome::Failed { exit, why, .. } => {
+                self.tally.failures.one_more();
+                let attempts = self.keys.past(&item).attempt;
+                self.give_up(item, attempts, exit, &why).await;
+            }
+        }
+    }
+
+    /// Ends a run whose key is leased. An outcome that the remote queue does not record in time has no
+    /// effect: the key runs again.
+    async fn end_lease(&self, item: Item<'static, Key>, lease: Box<dyn Lease>, outcome: Outcome) {
+        let (attempts, priority) = (lease.attempt(), lease.priority());
+        let recorded = tokio::select! {
+            biased;
+            recorded = lease.finish(outcome.clone()) => recorded,
+            () = self.killed() => Err("its outcome was not recorded in time".to_owned()),
+        };
+        let key = item.key().clone();
+        // The queue here need not know of it any more.
+        item.succeed();
+        let (is_recorded, is_parked) = (recorded.is_ok(), recorded == Ok(true));
+        if let Err(why) = recorded {
+            self.output.say(&format!("{}: {why}", escaped(&key))).await;
+        }
+        match outcome {
+            Outcome::PutBack => _ = self.tally.unfinished.one_more(),
+            Outcome::Succeeded if is_recorded => {
+                self.tally.done.one_more();
+                self.halt_if_reached().await;
+            }
+            Outcome::Succeeded => _ = self.tally.failures.one_more(),
+            Outcome::Failed { exit, why, .. } => {
+                self.tally.failures.one_more();
+                if is_parked {
+                    self.tally.given_up.one_more();
+                    let letter = DeadLetter { attempts, exit, why: &why, priority };
+                    let written = self.files.keys.write_dead_letter(&key, letter);
+                    let fate = ("parked", " (`requeue revive` runs it again)");
+                    self.report_given_up(&key, fate, letter, written).await;
+                }
+            }
+        }
+    }
+
+    async fn give_up(&self, item: Item<'static, Key>, attempts: u32, exit: Option<i32>, why: &str) {
+        self.tally.given_up.one_more();
+        if let Some(hooks) = &self.hooks {
+            hooks.give_up(&item);
+        }
+        let letter = DeadLetter { attempts, exit, why, priority: item.priority() };
+        let written = self.files.keys.write_dead_letter(&item, letter);
+        let key = item.key().clone();
+        self.keys.give_up(item);
+        self.report_given_up(&key, ("given up", ""), letter, written).await;
+    }
+
+    /// Reports a key that was given up: its fate, and the remedy.
+    async fn report_given_up(
+        &self,
+        key: &Key,
+        (fate, remedy): (&str, &str),
+        letter: DeadLetter<'_>,
+        written: io::Result<()>,
+    ) {
+        let DeadLetter { attempts, why, .. } = letter;
+        let key = escaped(key);
+        let s = if attempts == 1 { "" } else { "s" };
+        self.output.say(&format!("{key}: {fate} after {attempts} attempt{s}: {why}{remedy}")).await;
+        if let Err(error) = written {
+            self.fail(&format!("--dead-letter: {key}: {error}")).await;
+        }
+        self.halt_if_reached().await;
+    }
+
+    async fn halt_if_reached(&self) {
+        let Some(halt) = self.config.failures.halt else { return };
+        let (done, given_up) = (self.tally.done.get(), self.tally.given_up.get());
+        if halt.is_reached(done, given_up) && !self.tally.halted.swap(true, Ordering::Relaxed) {
+            self.stop(halt.level);
+            self.output.say(&format!("halted: {done} keys done, {given_up} given up")).await;
+        }
+    }
+
+    /// Counts the keys that have not run, and writes them to their file. Called once no command is in
+    /// flight.
+    pub(super) async fn write_unfinished(&self, unread: impl Future<Output = Option<UnreadInput>>) {
+        let (file, leases) = (&self.files.keys, self.keys.leases());
+        // The reader has ended, or is about to. It may have keys that are on their way to the store.
+        let waits = file.has_unfinished() || leases.is_some();
+        let unread = if waits { unread.await } else { None };
+        if let Some(leases) = leases {
+            leases.put_back().await;
+            if leases.is_gone() {
+                self.tally.fail();
+            }
+        }
+        let written = tokio::task::block_in_place(|| {
+            let (keys, pending) = self.keys.take_rest(file.is_json());
+            self.tally.unfinished.add(keys.len());
+            file.write_unfinished(&keys, &pending, unread)
+        });
+        if let Err(error) = written {
+            self.fail(&format!("--unfinished: {error}")).await;
+        }
+    }
+
+    /// Whether a command that died of SIGPIPE did so because standard output is closed.
+    pub(super) fn finds_stdout_closed(&self) -> bool {
+        let inherits = self.config.commands.output == args::Output::Inherit;
+        let closed = self.output.is_closed().is_some() || (inherits && is_broken(&io::stdout()));
+        if closed {
+            self.stop(Level::Stopping);
+        }
+        closed
+    }
+}
+
+/// Whether this is a pipe without a reader.
+fn is_broken(fd: &impl AsFd) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::OUT)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::ERR)
+}

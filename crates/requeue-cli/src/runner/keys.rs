@@ -1,0 +1,236 @@
+//! The keys of a run: the queue, and all that is kept per key beside it.
+//!
+//! The queue decides which key starts next. The pace decides when a key may start, the rate when any key
+//! may. The keys of a queue in a store are leased one by one: they are in the queue here from their lease
+//! to the end of their run, so that a key that was lost and is leased again waits until its command here
+//! has ended.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+
+use requeue::metrics::Metrics;
+use requeue::{Added, Cursor, Filter, Item};
+
+use crate::args::config::Config;
+use crate::exit::Refusal;
+use crate::input::AddOptions;
+use crate::key::{Key, KeyQueue};
+use crate::output::dead_letters::Pending;
+use crate::process::run_input::Past;
+use crate::runner::pace::Pace;
+use crate::runner::rate::Rate;
+use crate::runner::remote::{Job, Leases, RemoteQueue};
+use crate::runner::retries::{FailingKeys, Verdict};
+use crate::runner::room::Room;
+
+/// The keys of a run.
+#[derive(Debug)]
+pub(super) struct Keys {
+    queue: KeyQueue,
+    failing: FailingKeys,
+    pace: Pace,
+    rate: Option<Rate>,
+    leases: Option<Leases>,
+    room: Room,
+    max_keys: usize,
+}
+
+impl Keys {
+    /// Needs a runtime.
+    pub(super) fn new(
+        config: &Config,
+        metrics: Option<&Metrics>,
+        remote: Option<Arc<dyn RemoteQueue>>,
+    ) -> Result<Self, Refusal> {
+        let (failures, pacing) = (&config.failures, &config.pacing);
+        // A random seed.
+        let seed = RandomState::new().build_hasher().finish();
+        // A queue in a store has metrics of its own.
+        let metrics = metrics.filter(|_| remote.is_none());
+        let queue = pacing.queue(config.name, failures.early_add, metrics);
+        let queue = queue.map_err(|error| Refusal::failure(error.to_string()))?;
+        Ok(Self {
+            failing: FailingKeys::new(
+                failures.retries,
+                failures.base_delay,
+                failures.max_delay,
+                seed,
+            ),
+            pace: Pace::new(pacing.times, failures.early_add, queue.clone()),
+            rate: pacing.rate.map(|(every, burst)| Rate::new(every, burst)),
+            leases: remote.map(Leases::new),
+            room: Room::default(),
+            max_keys: config.input.max_keys,
+            queue,
+        })
+    }
+
+    pub(super) const fn queue(&self) -> &KeyQueue {
+        &self.queue
+    }
+
+    /// The leases, if the keys are those of a queue in a store.
+    pub(super) const fn leases(&self) -> Option<&Leases> {
+        self.leases.as_ref()
+    }
+
+    // --- Adding ----------------------------------------------------------------------------------
+
+    pub(super) fn add(&self, key: &[u8], options: AddOptions) -> Added {
+        self.pace.add(key, options)
+    }
+
+    /// Cancels what is pending of a key, and returns whether there was anything.
+    pub(super) fn cancel(&self, key: &[u8]) -> bool {
+        let cancelled = self.pace.cancel(key);
+        self.failing.forget(key);
+        cancelled
+    }
+
+    /// Forgets the failures of a key.
+    pub(super) fn forget_failures(&self, key: &[u8]) {
+        self.failing.forget(key);
+    }
+
+    /// Forgets the failures of a key, and the backoff that it waits for.
+    #[cfg(feature = "kube")]
+    pub(super) fn release(&self, key: &[u8]) {
+        self.queue.forget(&key.into());
+        self.failing.forget(key);
+    }
+
+    /// Waits until there is space for `key`, or it is held already, or the run stops. Calls `on_wait`
+    /// before the first wait. Returns how many keys are held.
+    pub(super) fn make_room(
+        &self,
+        key: &[u8],
+        is_stopping: impl Fn() -> bool,
+        on_wait: impl FnOnce(usize),
+    ) -> usize {
+        let held = || self.queue.len() + self.queue.waiting() + self.queue.processing();
+        let is_full =
+            || held() >= self.max_keys && !is_stopping() && self.queue.look_up(key).is_none();
+        if is_full() && self.room.is_first_wait() {
+            on_wait(self.max_keys);
+        }
+        self.room.wait_while(is_full);
+        held()
+    }
+
+    pub(super) const fn max_keys(&self) -> usize {
+        self.max_keys
+    }
+
+    /// The input has ended: no more keys are gathered in windows.
+    pub(super) fn end_windows(&self) {
+        self.pace.end_windows();
+    }
+
+    /// No more keys are added.
+    pub(super) fn close(&self) {
+        match &self.leases {
+            None => self.queue.close(),
+            Some(leases) => leases.close(),
+        }
+        self.rate.iter().for_each(Rate::changed);
+    }
+
+    // --- Runs ------------------------------------------------------------------------------------
+
+    /// The next key that may start, when one may.
+    pub(super) async fn next(&self) -> Option<Job> {
+        loop {
+            // The turn before the key: a key that waits for its turn is in the queue, and deduplicated.
+            let turn = match &self.rate {
+                Some(rate) => Some(rate.turn(&self.queue).await?),
+                None => None,
+            };
+            if let Some(leases) = &self.leases {
+                leases.lease_into(&self.queue).await?;
+            }
+            let item = self.queue.get_owned().await?;
+            if let Some(item) = self.pace.start(item) {
+                let lease = self.leases.as_ref().and_then(|leases| leases.take(&item));
+                if let Some(turn) = turn {
+                    turn.take(self.queue.now());
+                }
+                return Some(Job { item, lease });
+            }
+        }
+    }
+
+    /// The attempts before a run that starts now, and the number of adds that it stands for.
+    pub(super) fn start(&self, Job { item, lease }: &Job) -> (Past, u32) {
+        self.pace.started(item);
+        match lease {
+            Some(lease) => (Past { attempt: lease.attempt(), last_exit: None }, lease.adds()),
+            None => (self.failing.past(item), self.pace.adds(item)),
+        }
+    }
+
+    pub(super) fn past(&self, key: &[u8]) -> Past {
+        self.failing.past(key)
+    }
+
+    /// Completes a key. It runs again only if it was added meanwhile.
+    pub(super) fn succeed(&self, item: Item<'static, Key>) {
+        self.failing.forget(&item);
+        self.pace.succeed(item);
+    }
+
+    /// Completes a key after its last failure. If it was added meanwhile, it runs again, with no
+    /// failures.
+    pub(super) fn give_up(&self, item: Item<'static, Key>) {
+        self.failing.forget(&item);
+        self.pace.give_up(item);
+    }
+
+    /// Retries a key, or leaves it to the caller after its last retry.
+    pub(super) fn fail(&self, item: Item<'static, Key>, exit: i32) -> Verdict {
+        let retry = |item, at| self.pace.retry(item, at);
+        self.failing.fail(item, exit, self.queue.now(), retry)
+    }
+
+    /// A key has left the queue, or the run stops.
+    pub(super) fn changed(&self) {
+        self.room.changed();
+        self.rate.iter().for_each(Rate::changed);
+    }
+
+    // --- The end ---------------------------------------------------------------------------------
+
+    /// No more keys are delivered. The queue keeps what it holds.
+    pub(super) fn stop(&self) {
+        self.queue.pause();
+        self.queue.close();
+    }
+
+    /// The keys that have not run, and if they are wanted the times and priorities of those that have
+    /// any. Takes a second for a million keys.
+    pub(super) fn take_rest(&self, with_pending: bool) -> (Vec<Key>, HashMap<Key, Pending>) {
+        let pending = if with_pending { self.pending() } else { HashMap::new() };
+        let keys = self.queue.shut_down();
+        // The store has its keys.
+        if self.leases.is_some() { (Vec::new(), pending) } else { (keys, pending) }
+    }
+
+    fn pending(&self) -> HashMap<Key, Pending> {
+        let (mut all, mut next) = (HashMap::new(), Some(Cursor::default()));
+        while let Some(cursor) = next {
+            let page = self.queue.snapshot(Filter::All, cursor, 256);
+            let now = self.queue.now();
+            for entry in page.entries {
+                // A key that is also ready need not wait.
+                let due = entry.due.filter(|_| !entry.phase.is_dirty());
+                let pending =
+                    Pending { after: due.map(|due| due.since(now)), priority: entry.priority };
+                if pending != Pending::default() {
+                    all.insert(entry.key, pending);
+                }
+            }
+            next = page.next;
+        }
+        all
+    }
+}

@@ -1,0 +1,213 @@
+//! Starts a run, and waits for its end.
+
+use std::io::PipeWriter;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use requeue::metrics::Metrics;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::args::config::Config;
+use crate::args::run::Summary;
+use crate::exit::{Ended, Refusal};
+use crate::input::source::{Input, Source};
+use crate::output::dead_letters::{KeyFiles, UnreadInput};
+use crate::output::files::{Identity, identity};
+use crate::output::joblog::Joblog;
+use crate::output::summary::{Count, Tally};
+use crate::output::{Closed, Output, Stream};
+use crate::process::groups::Groups;
+use crate::process::guardian::Guardian;
+use crate::process::pausable_clock::PausableClock;
+use crate::process::signals::{Level, Signals};
+use crate::runner::hooks::Hooks;
+use crate::runner::keys::Keys;
+use crate::runner::reader::{self, LocalSink};
+use crate::runner::remote::RemoteQueue;
+use crate::runner::stop::Stop;
+use crate::runner::{Commands, Files, Runner};
+use crate::serve::Listener;
+
+/// `requeue run`: runs a command for each key of the input.
+pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
+    let (input, stopper) = Input::open(source, config.files.unfinished.is_some())?;
+    let files = Files::open(&config, identity(input.metadata()))?;
+    block_on(async {
+        let listener = Listener::of(config.serve.as_ref()).await?;
+        let parts = Parts::new(config, files, listener).stopper(stopper);
+        go(parts, |runner| reader::spawn(runner, input, LocalSink::new(runner))).await
+    })
+}
+
+/// Runs `future` on a runtime of its own.
+pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Refusal::failure(format!("no runtime: {error}")))?;
+    let ended = runtime.block_on(future);
+    // A reader may be waiting for input that never comes.
+    runtime.shutdown_background();
+    ended
+}
+
+impl Files {
+    /// Opens them before anything is read. None of them may be the input.
+    pub(crate) fn open(config: &Config, input: Option<Identity>) -> Result<Self, Refusal> {
+        let paths = &config.files;
+        let (dead, unfinished) = (paths.dead_letter.as_deref(), paths.unfinished.as_deref());
+        let keys = KeyFiles::open(config.input.format, dead, unfinished, input)?;
+        let joblog = paths.joblog.as_deref();
+        let joblog = joblog.map(|path| Joblog::create(path, input, &keys)).transpose()?;
+        Ok(Self { keys, joblog })
+    }
+}
+
+/// The parts of a run.
+pub(crate) struct Parts {
+    config: Config,
+    files: Files,
+    /// The socket of the page.
+    listener: Option<Listener>,
+    /// Ends the reading of the input when it is dropped.
+    stopper: Option<PipeWriter>,
+    hooks: Option<Arc<dyn Hooks>>,
+    remote: Option<Arc<dyn RemoteQueue>>,
+}
+
+impl Parts {
+    /// The parts of a run on a queue in memory.
+    pub(crate) const fn new(config: Config, files: Files, listener: Option<Listener>) -> Self {
+        Self { config, files, listener, stopper: None, hooks: None, remote: None }
+    }
+
+    #[cfg(feature = "kube")]
+    pub(crate) fn hooks(self, hooks: Arc<dyn Hooks>) -> Self {
+        Self { hooks: Some(hooks), ..self }
+    }
+
+    #[cfg(feature = "store")]
+    pub(crate) fn remote(self, remote: Arc<dyn RemoteQueue>) -> Self {
+        Self { remote: Some(remote), ..self }
+    }
+
+    pub(crate) fn stopper(self, stopper: PipeWriter) -> Self {
+        Self { stopper: Some(stopper), ..self }
+    }
+}
+
+/// The rest of the input, once the reader has ended.
+pub(crate) type Unread = oneshot::Receiver<Option<UnreadInput>>;
+
+/// Runs to the end. `feed` starts the tasks or threads that add the keys.
+pub(crate) async fn go(
+    mut parts: Parts,
+    feed: impl FnOnce(&Arc<Runner>) -> Result<Unread, Refusal>,
+) -> Result<Ended, Refusal> {
+    let listener = parts.listener.take();
+    let runner = Arc::new(Runner::new(parts, listener.as_ref().map(Listener::metrics))?);
+    let signals = Signals::new()
+        .map_err(|error| Refusal::failure(format!("signals can't be caught: {error}")))?;
+    if let Some(warning) = &runner.config.commands.template.warning {
+        runner.output.say(warning).await;
+    }
+    let page = match listener {
+        Some(listener) => Some(runner.serve(listener).await?),
+        None => None,
+    };
+    let unread = feed(&runner)?;
+    let ended = runner.run(unread, signals).await;
+    if let Some(page) = page {
+        page.end().await;
+    }
+    Ok(ended)
+}
+
+impl Runner {
+    fn new(parts: Parts, metrics: Option<&Metrics>) -> Result<Self, Refusal> {
+        let Parts { config, files, stopper, hooks, remote, .. } = parts;
+        let keys = Keys::new(&config, metrics, remote)?;
+        let guardian = (!config.commands.dry_run).then(Guardian::new).transpose();
+        let guardian = guardian.map_err(|error| Refusal::failure(error.to_string()))?;
+        let commands = Commands {
+            groups: Groups::guarded(guardian),
+            clock: PausableClock::default(),
+            seq: Count::default(),
+            was_short: AtomicBool::new(false),
+        };
+        let output = Output::start().map_err(|error| Refusal::failure(error.to_string()))?;
+        let (stop, tally) = (Stop::new(stopper), Tally::new());
+        Ok(Self { config, keys, commands, hooks, stop, output, tally, files })
+    }
+
+    async fn run(self: Arc<Self>, unread: Unread, signals: Signals) -> Ended {
+        self.guard().await;
+        tokio::spawn(Arc::clone(&self).signal_loop(signals));
+        let progress = tokio::spawn(Arc::clone(&self).show_progress());
+        if Arc::clone(&self).start(1).await.is_err() {
+            self.tally.fail();
+        }
+        progress.abort();
+        // Wait until it shows nothing more.
+        let _ = progress.await;
+        self.commands.groups.guardian().iter().for_each(|guardian| guardian.end());
+        self.finish_output(unread).await;
+        match self.stop.signal() {
+            Some(signal) => Ended::Signal(signal),
+            None => Ended::Exit(self.tally.exit()),
+        }
+    }
+
+    /// Writes the unfinished keys and the summary.
+    async fn finish_output(&self, unread: Unread) {
+        let last_words = async {
+            self.write_unfinished(async { unread.await.ok().flatten() }).await;
+            self.output.clear_progress().await;
+            self.output.flush().await;
+            if let Some(Closed::Failed(error)) = self.output.is_closed() {
+                self.fail(&format!("standard output: {error}")).await;
+            }
+            match self.config.summary {
+                Summary::Text => self.output.say(&self.tally.text()).await,
+                Summary::Json => {
+                    let json = self.tally.json() + "\n";
+                    self.output.write(Stream::Stderr, 0, json.into_bytes()).await;
+                }
+                Summary::None => {}
+            }
+            self.output.flush().await;
+        };
+        tokio::select! {
+            () = last_words => {}
+            () = self.killed() => {}
+        }
+    }
+
+    /// Starts the slot with this number, from 1. A slot starts the next one when it has its first key,
+    /// and ends after it.
+    fn start(self: Arc<Self>, slot: usize) -> JoinHandle<()> {
+        tokio::spawn(async move {
+            let mut next = None;
+            let mut level = self.stop.subscribe();
+            loop {
+                let job = tokio::select! {
+                    biased;
+                    _ = level.wait_for(|&level| level != Level::Running) => break,
+                    job = self.keys.next() => job,
+                };
+                let Some(job) = job else { break };
+                if next.is_none() && slot < self.config.commands.jobs {
+                    next = Some(Arc::clone(&self).start(slot + 1));
+                }
+                self.attempt(job, slot).await;
+                self.keys.changed();
+            }
+            if let Some(next) = next
+                && next.await.is_err()
+            {
+                self.tally.fail();
+            }
+        })
+    }
+}

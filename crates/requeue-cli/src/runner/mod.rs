@@ -1,0 +1,122 @@
+//! The run: keys come in, commands run, outcomes go back to the queue.
+//!
+//! [`launch`] starts a run. `signal_loop`, `page`, `progress`, `reader`, `attempt` and `ending` each add
+//! one task to [`Runner`]. That consists of [`keys`], the queue and all that is kept per key beside it,
+//! [`stop`], the commands in flight, and the output. Imports follow this order.
+
+mod attempt;
+mod ending;
+pub(crate) mod hooks;
+mod keys;
+pub(crate) mod launch;
+pub(crate) mod outcome;
+mod pace;
+mod page;
+mod progress;
+mod rate;
+pub(crate) mod reader;
+pub(crate) mod remote;
+mod retries;
+mod room;
+mod signal_loop;
+mod stop;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use crate::args::config::Config;
+use crate::output::Output;
+use crate::output::dead_letters::KeyFiles;
+use crate::output::joblog::Joblog;
+use crate::output::summary::{Count, Tally};
+use crate::process::groups::Groups;
+use crate::process::guardian::Guardian;
+use crate::process::pausable_clock::PausableClock;
+use crate::process::signals::Level;
+use crate::runner::hooks::Hooks;
+use crate::runner::keys::Keys;
+use crate::runner::stop::Stop;
+
+/// The state that the slots, the reader and the signal loop share.
+#[derive(Debug)]
+pub(crate) struct Runner {
+    config: Config,
+    keys: Keys,
+    commands: Commands,
+    hooks: Option<Arc<dyn Hooks>>,
+    stop: Stop,
+    output: Output,
+    tally: Tally,
+    files: Files,
+}
+
+/// The commands in flight.
+#[derive(Debug)]
+struct Commands {
+    groups: Groups,
+    /// The clock of their time limits.
+    clock: PausableClock,
+    /// The number of the last run that was about to start.
+    seq: Count,
+    /// A command has had to wait for a process or a file descriptor.
+    was_short: AtomicBool,
+}
+
+/// The files that are written while the program runs.
+#[derive(Debug)]
+pub(crate) struct Files {
+    keys: KeyFiles,
+    joblog: Option<Joblog>,
+}
+
+impl Runner {
+    #[cfg(any(feature = "kube", feature = "store"))]
+    pub(crate) const fn output(&self) -> &Output {
+        &self.output
+    }
+
+    #[cfg(any(feature = "kube", feature = "store"))]
+    pub(crate) const fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    #[cfg(feature = "kube")]
+    pub(crate) fn now(&self) -> requeue::Time {
+        self.keys.queue().now()
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stop.level() != Level::Running
+    }
+
+    /// Stops reading and starting, and from `Terminating` on the commands in flight. The queue keeps
+    /// what it holds.
+    pub(crate) fn stop(&self, level: Level) {
+        self.keys.stop();
+        self.stop.raise(level);
+        self.keys.changed();
+    }
+
+    /// Reports a failure that is neither a command's nor the user's: the program exits with 125.
+    async fn fail(&self, why: &str) {
+        self.tally.fail();
+        self.output.say(why).await;
+    }
+
+    /// Starts the guardian if it does not run.
+    async fn guard(&self) {
+        if let Some(Err(error)) = self.commands.groups.guardian().map(Guardian::ensure) {
+            let why = "commands will go on if this process is killed: the one that would kill them \
+                       does not run";
+            self.output.say(&format!("{why}: {error}")).await;
+        }
+    }
+
+    /// Waits until the commands have been killed, and a second longer: a reader of the output or a store
+    /// may never respond, and the user wants the program to end.
+    async fn killed(&self) {
+        self.stop.reached(Level::Killing).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}

@@ -1,0 +1,57 @@
+//! The contents of the page of a run.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use requeue_http::{Detail, Site};
+
+use crate::exit::Refusal;
+use crate::runner::Runner;
+use crate::serve::{Listener, Page};
+
+impl Runner {
+    pub(super) async fn serve(self: &Arc<Self>, listener: Listener) -> Result<Page, Refusal> {
+        let of = Arc::clone(self);
+        let (title, output) = (self.title(), &self.output);
+        match self.keys.leases() {
+            #[cfg(feature = "store")]
+            Some(leases) => {
+                let site = leases.remote().page().detail(move |key| of.slot(key));
+                listener.serve(title, site, output).await
+            }
+            _ => {
+                let site =
+                    Site::builder(self.keys.queue().clone()).detail(move |key| of.detail(key));
+                listener.serve(title, site, output).await
+            }
+        }
+    }
+
+    /// The name of the program, without arguments and scripts: they may have secrets.
+    fn title(&self) -> String {
+        let program = self.config.commands.template.fixed_program();
+        let name = program.as_deref().and_then(|program| Path::new(program).file_name());
+        match name.map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned()) {
+            Some(name) => format!("requeue {} {name}", self.config.name),
+            None => format!("requeue {}", self.config.name),
+        }
+    }
+
+    fn slot(&self, key: &[u8]) -> Detail {
+        match self.commands.groups.slot(key) {
+            Some(slot) => Detail::new().field("slot", slot),
+            None => Detail::new(),
+        }
+    }
+
+    /// The properties of a key on the page that the queue does not have.
+    fn detail(&self, key: &[u8]) -> Detail {
+        let past = self.keys.past(key);
+        let mut detail = self.slot(key).attempt(past.attempt);
+        if let Some(exit) = past.last_exit {
+            detail = detail.field("last exit", exit);
+        }
+        detail
+    }
+}

@@ -1,0 +1,91 @@
+//! The subcommands that work on a queue in a store, or create one: `run --store`, `work`, `store init`.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::adder::Reading;
+use super::reaching::patiently;
+use super::{block_on, connect, early_add, warnings};
+use crate::args::config::{Config, Subcommand};
+use crate::args::run::{Alone, Flags, Through};
+use crate::args::store::{Place, StoreCommand, Wait, WorkFlags};
+use crate::exit::{Ended, Exit, Refusal};
+use crate::input::source::Input;
+use crate::output::files::identity;
+use crate::runner::Files;
+use crate::runner::launch::{self, Parts};
+use crate::runner::reader;
+use crate::serve::Listener;
+
+/// `requeue run --store`: the keys that are read go through a store.
+pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
+    flags.unsupported.check()?;
+    let Through { store, queue, lease, wait, passwords } = flags.through.clone();
+    let place = Place { store: store.unwrap_or_default(), queue, wait: Wait { wait } };
+    let early_add = early_add(flags.common.early_add)?;
+    let (source, mut config) = Config::check(flags)?;
+    config.commands.template.hidden = passwords.hidden(&place.store);
+    let (input, stopper) = Input::open(&source, config.files.unfinished.is_some())?;
+    let files = Files::open(&config, identity(input.metadata()))?;
+    block_on(async {
+        let listener = Listener::of(config.serve.as_ref()).await?;
+        let metrics = listener.as_ref().map(Listener::metrics);
+        // It adds to the queue itself, and so creates it.
+        let queue =
+            place.to_work_on(true, lease, (early_add, None), None, &config, metrics).await?;
+        let parts = Parts::new(config, files, listener).remote(Arc::new(queue.clone()));
+        let parts = parts.stopper(stopper);
+        launch::go(parts, |runner| {
+            warnings::show_by(runner);
+            reader::spawn(runner, input, Reading::new(runner, queue))
+        })
+        .await
+    })
+}
+
+/// `requeue work`.
+pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
+    let WorkFlags { place, create, lease, worker, common, parked_add, .. } = flags;
+    let WorkFlags { stdin, serve, until_empty, passwords, unsupported, .. } = flags;
+    unsupported.check()?;
+    let early_add = early_add(common.early_add)?;
+    let own = Subcommand::without_input("work", false, stdin);
+    let mut config = Config::of(common, Alone { serve, ..Alone::default() }, own)?;
+    config.commands.template.hidden = passwords.hidden(&place.store);
+    let files = Files::open(&config, None)?;
+    block_on(async {
+        let listener = Listener::of(config.serve.as_ref()).await?;
+        let metrics = listener.as_ref().map(Listener::metrics);
+        let queue =
+            place.to_work_on(create, lease, (early_add, parked_add), worker, &config, metrics);
+        let queue = queue.await?;
+        if until_empty {
+            queue.shut_down_when_idle();
+        }
+        let parts = Parts::new(config, files, listener).remote(Arc::new(queue));
+        launch::go(parts, |runner| {
+            warnings::show_by(runner);
+            // Nothing is left of an input, as there is none.
+            Ok(oneshot::channel().1)
+        })
+        .await
+    })
+}
+
+/// `requeue store init`.
+pub(crate) fn init(command: &StoreCommand) -> Result<Ended, Refusal> {
+    let StoreCommand::Init { store: url, queue: queues, wait } = command;
+    block_on(async {
+        patiently(wait.wait, async || {
+            let store = connect(url).await?;
+            store.migrate().await?;
+            for queue in queues {
+                store.queue(queue).open().await?;
+            }
+            Ok(())
+        })
+        .await?;
+        Ok(Ended::Exit(Exit::Done))
+    })
+}
