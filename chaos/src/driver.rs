@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use requeue_servers::{Mishap, Point, did_not_run};
-use requeue_store::{Counts, LookError, Queue, Store};
+use requeue_store::{Counts, Queue, ReadError, Store};
 use tokio::sync::watch;
 
 use crate::check::{Losses, Violation, examine};
@@ -134,8 +134,25 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
     Ok(Report { violations, left, store, length, tally, faults: run.faults })
 }
 
+/// Waits until one of `mishaps` has happened, and arms another each second. A mishap is lost if its
+/// request gets no answer: its process is killed, or it waits for a key that another process takes.
+async fn happens(mishaps: &mut Vec<Mishap>, arm: impl Fn() -> Mishap) -> bool {
+    let began = Instant::now();
+    while !mishaps.iter().any(Mishap::has_happened) {
+        let waited = began.elapsed();
+        if waited > LONGEST_END {
+            return false;
+        }
+        if waited.as_secs() >= mishaps.len() as u64 {
+            mishaps.push(arm());
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    true
+}
+
 /// What is in the queue; its connection may have been cut since it was last used.
-async fn left(queue: &Queue) -> Result<Counts, LookError> {
+async fn left(queue: &Queue) -> Result<Counts, ReadError> {
     match queue.counts().await {
         Ok(left) => Ok(left),
         Err(_) => queue.counts().await,
@@ -204,7 +221,7 @@ impl<'a> Run<'a> {
                     self.losses.deaths.extend(death);
                 }
             }
-            Deed::Cut(point) => self.cut(point),
+            Deed::Cut(point) => self.cut(point).await,
             Deed::Hold(point) => self.hold_up(point).await,
         }
         Ok(())
@@ -235,32 +252,32 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The next request of anybody is cut off.
-    fn cut(&mut self, point: Point) {
+    /// Cuts the connection of a request. Waits for it in the first round, which has each fault once.
+    async fn cut(&mut self, point: Point) {
         let Some(proxy) = &self.plan.subject.proxy else { return };
         let fault = match point {
             Point::Request => Fault::CutBefore,
             Point::HalfRequest | Point::HalfAnswer => Fault::CutIn,
             Point::Answer => Fault::CutAfter,
         };
-        self.cuts.push((proxy.cut(b"", point), fault));
+        let mut cuts = vec![proxy.cut(b"", point)];
+        if self.rounds == 0 {
+            happens(&mut cuts, || proxy.cut(b"", point)).await;
+        }
+        self.cuts.extend(cuts.into_iter().map(|cut| (cut, fault)));
     }
 
-    /// The next request of anybody is held up for a while.
+    /// Holds up a request, or its answer, for up to two leases.
     async fn hold_up(&mut self, point: Point) {
         let Some(proxy) = &self.plan.subject.proxy else { return };
-        let held = proxy.hold(b"", point);
-        let began = Instant::now();
-        while !held.has_happened() && began.elapsed() < LONGEST_END {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        // Until a lease has run out, mostly.
+        let mut held = vec![proxy.hold(b"", point)];
+        let has_happened = happens(&mut held, || proxy.hold(b"", point)).await;
         let longest = 2 * LEASE.as_millis() as u64;
         tokio::time::sleep(Duration::from_millis(self.rng.u64(50..longest))).await;
-        if held.has_happened() {
+        if has_happened {
             self.count(if point.is_done() { Fault::HeldAfter } else { Fault::HeldBefore });
         }
-        held.release();
+        held.iter().for_each(Mishap::release);
     }
 
     fn count_cuts(&mut self) {

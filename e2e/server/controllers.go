@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -54,6 +56,8 @@ func controllers(kubeconfig string) error {
 	informed.Start(ctx.Done())
 	metaInformed.Start(ctx.Done())
 	close(started)
+	// Until here a controller ends the process if the API server does not answer. The tests wait for this line.
+	fmt.Fprintln(os.Stderr, "controllers have started")
 	go namespaces.Run(ctx, 4)
 	go garbage.Run(ctx, 4, 10*time.Second)
 	// Custom resources that come later are picked up within about a second.

@@ -63,6 +63,7 @@ impl Server {
         // Which they read.
         server.kubeconfig();
         server.controllers.start();
+        server.controllers_ready().await;
         Some(server)
     }
 
@@ -194,6 +195,16 @@ impl Server {
             let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else { return false };
             let answer = tokio::time::timeout(Duration::from_secs(1), client.request_text(request));
             matches!(answer.await, Ok(Ok(text)) if text == "ok")
+        })
+        .await;
+    }
+
+    /// Waits until the controllers have started. Before that, they end if the API server does not
+    /// answer, as when a test stops it.
+    async fn controllers_ready(&self) {
+        until("the controllers have started", async || {
+            self.check();
+            self.controllers.log().contains("controllers have started\n")
         })
         .await;
     }

@@ -2,9 +2,9 @@
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| requeue_fuzz::flags(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| requeue_fuzz::http(data));
 
 #[cfg(not(fuzzing))]
 fn main() -> std::io::Result<()> {
-    requeue_fuzz::replay(requeue_fuzz::flags)
+    requeue_fuzz::replay(requeue_fuzz::http)
 }

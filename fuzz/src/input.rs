@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use requeue::Merge;
-use requeue_cli::door::{self, Asked};
+use requeue_cli::fuzz_api::{self, Asked};
 
 use self::object::{Object, Reading};
 
@@ -27,7 +27,7 @@ pub fn input(data: &[u8]) {
     let buffer = [64 << 10, 3][usize::from(how >> 5 & 1)];
 
     let before = now();
-    let read = door::read(is_json, delimiter, max_record, buffer, data);
+    let read = fuzz_api::read(is_json, delimiter, max_record, buffer, data);
     let clock = before..=now();
 
     let mut read = read.into_iter();
@@ -79,14 +79,14 @@ fn checked(reading: Reading) -> Result<Reading, &'static str> {
 fn comes_back(asked: &Asked, is_json: bool, delimiter: u8) {
     let Asked::Add { key, after, priority, .. } = asked else { return };
     let mut written = match is_json {
-        true => door::written(key, *after, *priority),
+        true => fuzz_api::written(key, *after, *priority),
         false => key.clone(),
     };
     // Refused for JSON on the command line, as it is in objects, too.
     let delimiter = if is_json && delimiter >= b' ' { b'\n' } else { delimiter };
     assert!(!written.contains(&delimiter), "a record in two: {written:?}");
     written.push(delimiter);
-    let read = door::read(is_json, delimiter, usize::MAX, 64, &written);
+    let read = fuzz_api::read(is_json, delimiter, usize::MAX, 64, &written);
     let [Ok(Asked::Add { key: again, after: later, priority: same, merge: Merge::Earliest })] =
         &read[..]
     else {

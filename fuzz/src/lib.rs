@@ -4,17 +4,19 @@
 //! `make fuzz` runs them under libFuzzer; the tests replay the corpora, and inputs made of these,
 //! on any toolchain.
 
-mod flags;
+mod http;
 mod input;
 mod operations;
+mod rows;
 mod template;
 mod values;
 
 use std::io;
 
-pub use self::flags::flags;
+pub use self::http::http;
 pub use self::input::input;
 pub use self::operations::operations;
+pub use self::rows::rows;
 pub use self::template::template;
 pub use self::values::values;
 

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use requeue_cli::door;
+use requeue_cli::fuzz_api;
 
 /// Lines: the mark, if it is not empty, the key, and the words of a command.
 ///
@@ -16,7 +16,7 @@ pub fn template(data: &[u8]) {
     let given = (!mark.is_empty()).then(|| OsStr::from_bytes(mark));
     let mark = if mark.is_empty() { b"{}" } else { mark };
 
-    match door::filled(words.clone(), given, key) {
+    match fuzz_api::filled(words.clone(), given, key) {
         Ok(filled) => assert_eq!(filled, by_hand(&words, mark, key)),
         Err(said) if words.is_empty() => assert!(said.contains("no COMMAND"), "{said}"),
         Err(said) => {
@@ -25,11 +25,11 @@ pub fn template(data: &[u8]) {
         }
     }
 
-    let shown = door::shown(key);
+    let shown = fuzz_api::shown(key);
     assert!(!shown.contains(char::is_control), "{shown:?}");
     assert_eq!(unescaped(&shown), key, "{shown}");
     for word in &words {
-        let tag = door::tag(word, given, key).expect("there is a mark");
+        let tag = fuzz_api::tag(word, given, key).expect("there is a mark");
         assert_eq!(tag, [&replaced(word.as_bytes(), mark, shown.as_bytes())[..], b"\t"].concat());
     }
 }
@@ -58,15 +58,22 @@ fn replaced(mut word: &[u8], mark: &[u8], by: &[u8]) -> Vec<u8> {
     replaced
 }
 
-/// Whether some word is a shell that is given `-c`, in any cluster.
+/// Whether some word is a program that runs scripts, and is given one: by `-c`, by `env -S`, in any
+/// cluster.
 fn has_script(words: &[OsString]) -> bool {
     let is_shell = |word: &OsString| {
         let name = word.as_bytes().rsplit(|&byte| byte == b'/').next();
-        [&b"sh"[..], b"bash", b"dash", b"ksh", b"zsh"].map(Some).contains(&name)
+        let name = name.unwrap_or_default();
+        let end = name.iter().rposition(|byte| !(byte.is_ascii_digit() || *byte == b'.'));
+        let name = &name[..end.map_or(0, |last| last + 1)];
+        // All but these end in `sh`, or are those which start another.
+        [&b"elvish"[..], b"env", b"ion", b"nu", b"powershell", b"runuser", b"sg", b"su"]
+            .contains(&name)
+            || name.ends_with(b"sh")
     };
     let takes_script = |word: &OsString| {
         let word = word.as_bytes();
-        word.starts_with(b"-") && word.contains(&b'c')
+        word.starts_with(b"-") && word.iter().any(|byte| b"cCsS".contains(byte))
     };
     let shell = words.iter().position(is_shell);
     shell.is_some_and(|shell| words[shell + 1..].iter().any(takes_script))

@@ -5,7 +5,7 @@ mod time;
 
 use std::net::Ipv6Addr;
 
-use requeue_cli::door;
+use requeue_cli::fuzz_api;
 
 /// The first byte says for what kind of flag the rest is.
 ///
@@ -20,13 +20,13 @@ pub fn values(data: &[u8]) {
     match kind {
         b't' => time::read(text),
         b'p' => time::rate(text),
-        b's' => same(text, &door::size(text), size(text)),
-        b'j' => same(text, &door::jobs(text), jobs(text)),
-        b'r' => same(text, &door::retries(text), retries(text)),
-        b'd' => same(text, &door::delimiter(text), delimiter(text)),
+        b's' => same(text, &fuzz_api::size(text), size(text)),
+        b'j' => same(text, &fuzz_api::jobs(text), jobs(text)),
+        b'r' => same(text, &fuzz_api::retries(text), retries(text)),
+        b'd' => same(text, &fuzz_api::delimiter(text), delimiter(text)),
         b'c' => list::codes(text),
-        b'h' => same(text, &door::halt(text), list::halt(text)),
-        b'a' => same(text, &door::address(text), address(text)),
+        b'h' => same(text, &fuzz_api::halt(text), list::halt(text)),
+        b'a' => same(text, &fuzz_api::address(text), address(text)),
         _ => {}
     }
 }
@@ -108,6 +108,9 @@ fn delimiter(text: &str) -> Option<u8> {
 }
 
 fn address(text: &str) -> Option<String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return (!path.is_empty()).then(|| format!("Unix({path:?})"));
+    }
     let at = text.rfind(':');
     let port = at.map_or(text, |at| &text[at + 1..]);
     if port.starts_with('+') {
@@ -126,5 +129,5 @@ fn address(text: &str) -> Option<String> {
             }
         },
     };
-    Some(format!("Address {{ host: {host:?}, port: {port} }}"))
+    Some(format!("Tcp {{ host: {host:?}, port: {port} }}"))
 }

@@ -74,6 +74,7 @@ replayed! {
     operations: 5_000;
     input: 10_000;
     values: 50_000;
-    flags: 1_000;
     template: 20_000;
+    http: 5_000;
+    rows: 50_000;
 }

@@ -111,7 +111,7 @@ fn what_client_go_did_is_done_here() {
 fn the_table_and_the_tests_name_the_same_differences() {
     let page = include_str!("../../../docs/CONFORMANCE.md");
     let (_, page) =
-        page.split_once("\n## What we do otherwise\n").expect("the table has a heading");
+        page.split_once("\n## Deliberate differences\n").expect("the table has a heading");
     let tests = include_str!("../differences.rs");
     let rows: Vec<_> = page
         .lines()

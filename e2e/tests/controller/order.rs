@@ -7,18 +7,17 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, Client};
-use requeue::Queue;
 use requeue_e2e::{Server, full, until};
 use requeue_kube::controller::{Action, Config};
 use requeue_kube::watch::LOW_PRIORITY;
-use requeue_kube::{Controller, ObjectKey, policy};
+use requeue_kube::{Controller, ObjectKey, ObjectQueue, policy};
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
 /// A controller with one worker, which notes in which order it runs.
 #[derive(Default)]
 struct Turns {
-    queue: OnceLock<Queue<ObjectKey>>,
+    queue: OnceLock<ObjectQueue>,
     runs: Mutex<Vec<ObjectKey>>,
     /// After so many runs the queue is paused.
     pause_after: Mutex<Option<usize>>,
@@ -44,14 +43,11 @@ impl Turns {
             );
         let running = AbortOnDropHandle::new(tokio::spawn(stream.for_each(async |_| ())));
         readiness.ready().await;
-        until("all in the first list has run", async || {
-            turns.queue().is_empty() && turns.queue().processing() == 0
-        })
-        .await;
+        until("all in the first list has run", async || turns.queue().is_idle()).await;
         Begun { turns, _running: running }
     }
 
-    fn queue(&self) -> &Queue<ObjectKey> {
+    fn queue(&self) -> &ObjectQueue {
         self.queue.get().unwrap()
     }
 

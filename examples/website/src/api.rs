@@ -1,11 +1,11 @@
-//! The custom resource.
+//! The custom resource `Website`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// A page that is to be on the web.
+/// A page on the web.
 #[derive(CustomResource, Deserialize, Serialize, Clone, Debug, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[kube(
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 pub struct WebsiteSpec {
     /// The page, as HTML.
     pub content: String,
-    /// How many pods serve it.
+    /// The number of pods that serve the page.
     #[serde(default = "one")]
     #[schemars(range(min = 0))]
     pub replicas: i32,
@@ -34,20 +34,21 @@ fn one() -> i32 {
     1
 }
 
-/// What has become of it.
+/// The observed state of a website.
 #[derive(Deserialize, Serialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WebsiteStatus {
-    /// The generation that this is about.
+    /// The generation that this status describes.
     pub observed_generation: Option<i64>,
-    /// How many pods serve it as it is.
+    /// The number of pods that are ready and serve the current page.
     pub ready_replicas: i32,
-    /// `Ready` is all there is.
+    /// The only condition of this controller is `Ready`.
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
 }
 
-/// A list with one entry for each type, so that others may add theirs.
+/// Returns the schema of a list with one entry for each type, so that other controllers can add
+/// theirs.
 fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",

@@ -1,6 +1,9 @@
-//! A whole controller: for each `Website`, a ConfigMap with its page and a Deployment that serves it.
+//! A complete controller.
 //!
-//! This file puts it together, [`mod@reconcile`] does the work, and [`api`] is the custom resource.
+//! Each `Website` gets a ConfigMap with its page, and a Deployment that serves it.
+//!
+//! This file connects the parts. [`mod@reconcile`] does the work, and [`api`] is the custom
+//! resource.
 
 pub mod api;
 pub mod reconcile;
@@ -15,26 +18,28 @@ use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use prometheus_client::registry::Registry;
-use requeue::Queue;
 use requeue_http::Site;
 use requeue_kube::controller::{Action, Config, Error, Readiness, RunnerError};
 use requeue_kube::leader::{self, LeaderElector};
 use requeue_kube::metrics::Metrics;
-use requeue_kube::{Controller, ObjectKey, policy};
+use requeue_kube::{Controller, ObjectQueue, policy};
 use tokio::net::TcpListener;
 
 pub use crate::api::Website;
 use crate::reconcile::{Context, MANAGED_BY, reconcile};
 
-/// What it is called: as the writer of fields and Events, in labels, and by its Lease.
+/// The name of the controller: as the field manager, in labels and Events, and of its Lease.
 pub const CONTROLLER: &str = "website-controller";
 
-/// Runs until SIGTERM, or until another leads: one replica works, and the others stand by with all
-/// that they have to know. Serves its page, metrics and probes by `listener`.
+/// Runs the controller until SIGTERM, or until it loses its Lease.
+///
+/// One replica works. The others stand by with up-to-date stores. `listener` serves the dashboard,
+/// the metrics and the probes.
 ///
 /// # Errors
 ///
-/// It can't go on, or leads no more: the process had better end, and be started anew.
+/// The controller cannot continue, or is no longer the leader. The process should exit, and be
+/// restarted.
 pub async fn run(
     config: kube::Config,
     election: leader::Config,
@@ -73,7 +78,7 @@ pub async fn run(
     Ok(())
 }
 
-/// Says how a run has ended; an error is the end of the controller.
+/// Logs the result of a run. Returns an error if the controller has ended.
 fn report<E: std::error::Error>(
     result: Result<(ObjectRef<Website>, Action), Error<E, watcher::Error>>,
 ) -> Result<(), RunnerError> {
@@ -85,10 +90,10 @@ fn report<E: std::error::Error>(
     Ok(())
 }
 
-/// The page, `/metrics`, `/readyz` and `/healthz`, all at one port.
+/// Serves the dashboard, `/metrics`, `/readyz` and `/healthz` on one port.
 fn serve(
     listener: TcpListener,
-    queue: Queue<ObjectKey>,
+    queue: ObjectQueue,
     registry: Registry,
     readiness: Readiness,
     election: leader::Status,
@@ -99,7 +104,7 @@ fn serve(
         .registry(Arc::new(registry))
         .ready(move || readiness.is_ready())
         .healthy(move || election.check().is_ok())
-        // Which is how the kubelet and Prometheus come.
+        // The kubelet and Prometheus use the address of the pod.
         .any_address()
         .build();
     tokio::spawn(async move { site.serve(listener).await });

@@ -1,5 +1,7 @@
-//! `website-controller [ADDRESS]` is the controller, with its page, metrics and probes at that
-//! address, 0.0.0.0:8080 unless said. `website-controller crd` prints the definition of its resource.
+//! `website-controller [ADDRESS]` runs the controller.
+//!
+//! Its dashboard, metrics and probes are at that address, by default 0.0.0.0:8080.
+//! `website-controller crd` prints the definition of its resource.
 
 use kube::CustomResourceExt;
 use requeue_kube::leader;
@@ -16,7 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     tracing_subscriber::fmt::init();
     let listener = TcpListener::bind(argument.as_deref().unwrap_or("0.0.0.0:8080")).await?;
     let config = kube::Config::infer().await?;
-    // In the namespace of its own pod.
+    // The namespace of the controller's own pod.
     let election = leader::Config::new(&config.default_namespace, CONTROLLER);
     website_controller::run(config, election, listener).await
 }

@@ -1,4 +1,4 @@
-//! What is done for a website.
+//! The reconciler of a website.
 
 use std::sync::Arc;
 
@@ -16,15 +16,17 @@ use serde_json::{Value, json};
 use crate::CONTROLLER;
 use crate::api::{Website, WebsiteStatus};
 
-/// The label of all that is ours.
+/// The label of all objects that this controller creates.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// The ConfigMap in the controller's own namespace that lists all websites. No owner reference
-/// reaches into another namespace, so that it takes a finalizer to keep it clean.
+/// The ConfigMap in the controller's own namespace that lists all websites.
+///
+/// Owner references cannot refer to another namespace. Entries are therefore removed by a
+/// finalizer.
 pub const DIRECTORY: &str = "websites";
 
 const FINALIZER: &str = "example.com/directory";
 
-/// What each run needs.
+/// The context that each run needs.
 pub struct Context {
     client: Client,
     directory: Api<ConfigMap>,
@@ -32,7 +34,9 @@ pub struct Context {
 }
 
 impl Context {
-    /// With the [directory](DIRECTORY) in this namespace.
+    /// Creates the context.
+    ///
+    /// The [directory](DIRECTORY) is in `namespace`.
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {
             directory: Api::namespaced(client.clone(), namespace),
@@ -41,18 +45,18 @@ impl Context {
         }
     }
 
-    /// Tells those who look at the website. Nothing depends on it.
+    /// Publishes an Event about the website. A failure is only logged.
     async fn tell(&self, site: &Website, type_: EventType, reason: &str, note: String) {
         let (reason, action) = (reason.into(), "Reconcile".into());
         let news = News { type_, reason, note: Some(note), action, secondary: None };
         if let Err(error) = self.recorder.publish(&news, &site.object_ref(&())).await {
-            tracing::warn!(%error, "an Event was not published");
+            tracing::warn!(%error, "an Event could not be published");
         }
     }
 
-    /// Whether the website is in the directory from now on.
+    /// Adds the website to the directory, or removes it if `listed` is false.
     async fn list(&self, site: &Website, listed: bool) -> kube::Result<()> {
-        // Namespaces have no dots in them.
+        // Namespaces contain no dots.
         let name = format!("{}.{}", site.namespace().unwrap_or_default(), site.name_any());
         let entry = json!({ "data": { name: listed.then(|| site.uid()) } });
         self.directory.patch(DIRECTORY, &PatchParams::default(), &Patch::Merge(entry)).await?;
@@ -60,11 +64,11 @@ impl Context {
     }
 }
 
-/// Brings what there is into line with `site`, or clears up after it.
+/// Makes the cluster match `site`, or cleans up after its deletion.
 ///
 /// # Errors
 ///
-/// A request has failed. The controller tries again, later each time.
+/// A request failed. The controller retries with backoff.
 pub async fn reconcile(
     site: Arc<Website>,
     context: Arc<Context>,
@@ -79,7 +83,7 @@ pub async fn reconcile(
     })
     .await;
     if let Err(error) = &result {
-        // The API server takes no more than a kilobyte.
+        // The API server limits a note to 1 kB.
         let note = format!("{:.1000}", error.to_string());
         context.tell(&site, EventType::Warning, "Failed", note).await;
     }
@@ -131,7 +135,8 @@ fn config_map(site: &Website) -> Value {
     })
 }
 
-/// Its pods are replaced when `content`, the version of what they serve, is another.
+/// Returns the Deployment. `content` is the version of the ConfigMap: its pods are replaced when it
+/// changes.
 fn deployment(site: &Website, content: Option<String>) -> Value {
     let pods = json!({ "example.com/website": site.name_any() });
     json!({
@@ -165,7 +170,8 @@ fn deployment(site: &Website, content: Option<String>) -> Value {
 }
 
 fn status(site: &Website, deployment: &Deployment) -> WebsiteStatus {
-    // Before the Deployment's own controller has seen it, its status is about another.
+    // Until the Deployment's controller has seen this generation, the status describes an earlier
+    // one.
     let seen = deployment.status.as_ref();
     let seen = seen.filter(|seen| seen.observed_generation == deployment.metadata.generation);
     let ready = seen.and_then(|seen| seen.ready_replicas).unwrap_or(0);

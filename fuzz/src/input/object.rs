@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use requeue::Merge;
-use requeue_cli::door::{self, Asked};
+use requeue_cli::fuzz_api::{self, Asked};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
@@ -123,7 +123,7 @@ impl Object {
             }
             // What text can be is looked into elsewhere.
             (Some(Value::String(text)), None) => {
-                Some(Wait::For(door::duration(text).map_err(|_| "after: ")?))
+                Some(Wait::For(fuzz_api::duration(text).map_err(|_| "after: ")?))
             }
             (Some(_), None) => return Err("after: "),
             (None, Some(at)) => Some(until(at, clock)?),
@@ -149,7 +149,7 @@ fn choice(value: Option<&Value>) -> Result<Option<&str>, &'static str> {
 fn until(at: &str, clock: &RangeInclusive<Duration>) -> Result<Wait, &'static str> {
     let Some(at) = seconds(at) else {
         let record = serde_json::json!({"key": "a", "at": at}).to_string();
-        let read = door::read(true, b'\n', usize::MAX, 64, record.as_bytes());
+        let read = fuzz_api::read(true, b'\n', usize::MAX, 64, record.as_bytes());
         return if matches!(read[..], [Ok(_)]) { Ok(Wait::Some) } else { Err("at: ") };
     };
     let until = |now: Duration| {

@@ -1,6 +1,6 @@
 //! Lists of exit codes, and when to halt.
 
-use requeue_cli::door;
+use requeue_cli::fuzz_api;
 
 use super::number;
 
@@ -24,7 +24,7 @@ const SIGNALS: [(&str, u8); 12] = [
 ];
 
 pub(super) fn codes(text: &str) {
-    let read = door::codes(text, AMONG);
+    let read = fuzz_api::codes(text, AMONG);
     let mut expected = [false; AMONG as usize];
     let mut parts = text.split(',').map(str::trim);
     let is_right = parts.all(|part| {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
-use requeue_cli::door;
+use requeue_cli::fuzz_api;
 
 use super::number;
 
@@ -22,7 +22,7 @@ const UNITS: [(&[&str], u128); 8] = [
 /// A time is written as these bytes say, and read as what it was.
 pub(super) fn written(data: &[u8]) {
     let Ok((text, nanos)) = write(&mut Unstructured::new(data)) else { return };
-    let read = door::duration(&text).map(|read| read.as_nanos());
+    let read = fuzz_api::duration(&text).map(|read| read.as_nanos());
     assert_eq!(read, Ok(nanos), "{text:?}");
 }
 
@@ -76,7 +76,7 @@ fn digits(from: &mut Unstructured<'_>) -> Result<(String, u128)> {
 /// A time as somebody has typed it: a plain number is one of seconds, to the digits of a double;
 /// whatever it was, it can be written so that it is the same to the nanosecond.
 pub(super) fn read(text: &str) {
-    let read = door::duration(text);
+    let read = fuzz_api::duration(text);
     if let Some((number, scale)) = decimal(text) {
         let nanos = number * 1_000_000_000 / scale;
         let read = read.unwrap_or_else(|said| panic!("{text:?}: {said}")).as_nanos();
@@ -90,7 +90,7 @@ pub(super) fn read(text: &str) {
             // What is longer can't be written in units.
             if i64::try_from(seconds).is_ok() {
                 for again in [format!("{seconds}s {nanos}ns"), format!("PT{seconds}.{nanos:09}S")] {
-                    assert_eq!(door::duration(&again), Ok(time), "{text:?} as {again:?}");
+                    assert_eq!(fuzz_api::duration(&again), Ok(time), "{text:?} as {again:?}");
                 }
             }
         }
@@ -100,7 +100,7 @@ pub(super) fn read(text: &str) {
 
 /// So many in a second, a minute or an hour, to the digits of a double.
 pub(super) fn rate(text: &str) {
-    let read = door::rate(text);
+    let read = fuzz_api::rate(text);
     let units = [("/s", 1), ("/m", 60), ("/h", 3_600), ("", 1)];
     let (digits, unit) = units
         .into_iter()

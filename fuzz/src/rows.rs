@@ -1,0 +1,219 @@
+//! Rows of stores, as anybody may have written them.
+
+use requeue_store::fuzz_api::{self, Fields, Row, Verb};
+
+/// The names of the values of a row of a table, in order.
+const STATE: usize = 0;
+const AT: usize = 1;
+const EPOCH: usize = 2;
+const RUN: std::ops::Range<usize> = 3..8;
+/// All times, and all counts.
+const TIMES: [usize; 3] = [13, 14, 15];
+const RUN_TIMES: [usize; 2] = [3, 4];
+const COUNTS: [usize; 4] = [9, 10, 11, 12];
+const RUN_COUNTS: [usize; 2] = [6, 7];
+const PRIORITY: usize = 8;
+const RUN_PRIORITY: usize = 5;
+/// Where the name of the worker is in a packed row, after its length.
+const NAME: usize = 59;
+
+/// The first byte says whose row the rest is: a table's, or one that is packed as in Redis.
+///
+/// Oracle: a second list of rules says whether a row can be read. Such a row is the same after it has been
+/// written and read again. Each verb makes a row of it that can be read.
+pub fn rows(data: &[u8]) {
+    let Some((&kind, data)) = data.split_first() else { return };
+    let mut input = Input(data);
+    let row = if kind & 1 == 0 {
+        let fields: Fields = std::array::from_fn(|_| input.value());
+        let error = (input.byte() & 1 == 0).then(|| "no".to_owned());
+        let worker = input.name();
+        let worker = worker.and_then(|name| String::from_utf8(name).ok());
+        let read = fuzz_api::table_row(fields, error.clone(), worker.clone());
+        let named = worker.clone().unwrap_or_default();
+        let is_expected =
+            is_readable(&fields) && (fields[STATE] != Some(1) || is_name(named.as_bytes()));
+        assert_eq!(read.is_ok(), is_expected, "{fields:?}, {worker:?}: {read:?}");
+        let Ok(row) = read else { return said(&read) };
+        let mut kept = fields;
+        let mut worker = worker.filter(|name| !name.is_empty());
+        if kept[STATE] != Some(1) {
+            // Nothing is left of a run that there is not.
+            kept[RUN].fill(None);
+            worker = None;
+        }
+        assert_eq!(row.fields(), (kept, error, worker), "{fields:?}");
+        row
+    } else {
+        let size = [25, 59, 84, 91, input.byte().into()][usize::from(input.byte() % 5)];
+        let mut packed: Vec<u8> = std::iter::repeat_with(|| input.byte()).take(size).collect();
+        if kind & 2 == 0 {
+            // Whole numbers where times are: of other bytes, hardly any is one.
+            for at in [0, 8, 25, 33, 41, 67, 75] {
+                let time = input.value().unwrap_or(0) as f64;
+                if let Some(bytes) = packed.get_mut(at..at + 8) {
+                    bytes.copy_from_slice(&time.to_be_bytes());
+                }
+            }
+            for at in [24, 57, 83] {
+                let byte = [0, 1, 255, 2][usize::from(input.byte() % 4)];
+                packed.get_mut(at..=at).into_iter().for_each(|bytes| bytes[0] = byte);
+            }
+            if packed.len() > NAME {
+                let name = input.name().unwrap_or_default();
+                packed[NAME - 1] = u8::try_from(name.len()).unwrap_or(u8::MAX);
+                packed.splice(NAME..NAME, name);
+            }
+        }
+        let read = fuzz_api::packed_row(&packed);
+        assert_eq!(
+            read.is_ok(),
+            is_readable_packed(&packed),
+            "{}: {read:?}",
+            packed.escape_ascii()
+        );
+        let Ok(row) = read else { return said(&read) };
+        row
+    };
+    run(row, &mut input);
+}
+
+fn said(read: &Result<Row, String>) {
+    assert!(read.as_ref().err().is_some_and(|said| !said.is_empty()));
+}
+
+fn run(mut row: Row, input: &mut Input<'_>) {
+    for _ in 0..8 {
+        if input.0.is_empty() {
+            return;
+        }
+        let now = input.value().unwrap_or(0).max(0);
+        assert!(row.explain(now).starts_with("key: "));
+        let holds = input.byte() & 1 == 0;
+        let number = input.value().unwrap_or(0).unsigned_abs();
+        let verb = match input.byte() % 12 {
+            0 => Verb::Add { after: number, exactly: holds },
+            1 => Verb::Claim { lease: number },
+            2 => Verb::Succeed,
+            3 => Verb::Later { after: number },
+            4 => Verb::BackOff { base: number, cap: input.value().unwrap_or(0).unsigned_abs() },
+            5 => Verb::RetryAfter { after: number },
+            6 => Verb::Park,
+            7 => Verb::PutBack,
+            8 => Verb::Release { queued: number },
+            9 => Verb::Expire,
+            10 => Verb::Cancel,
+            _ => Verb::Revive,
+        };
+        let before = row.clone();
+        let Some(after) = row.after(verb, holds, now) else { return };
+        let (fields, error, worker) = after.fields();
+        let read = fuzz_api::table_row(fields, error, worker);
+        assert_eq!(read.as_ref(), Ok(&after), "{verb:?} at {now} of {before:?}");
+        row = after;
+    }
+}
+
+fn is_readable(fields: &Fields) -> bool {
+    let is_time = |at: &usize| fields[*at].is_some_and(|time| time >= 0);
+    let is_count = |at: &usize| fields[*at].is_some_and(|count| (0..1 << 32).contains(&count));
+    let is_priority = |at: usize| fields[at].is_some_and(|number| (-1..=1).contains(&number));
+    let at_is_right = match fields[AT] {
+        Some(at) => at >= 0 && fields[STATE] != Some(2),
+        None => fields[STATE] != Some(0),
+    };
+    let run_is_right = match fields[STATE] {
+        Some(1) => {
+            fields[EPOCH].is_some_and(|epoch| epoch > 0)
+                && RUN_TIMES.iter().all(is_time)
+                && RUN_COUNTS.iter().all(is_count)
+                && is_priority(RUN_PRIORITY)
+        }
+        Some(0 | 2) => fields[EPOCH].is_none(),
+        _ => false,
+    };
+    at_is_right
+        && run_is_right
+        && TIMES.iter().all(is_time)
+        && COUNTS.iter().all(is_count)
+        && is_priority(PRIORITY)
+}
+
+fn is_readable_packed(packed: &[u8]) -> bool {
+    let time = |at: usize| {
+        let bytes = packed.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+        f64::from_be_bytes(bytes.unwrap_or_default())
+    };
+    let is_time = |at: usize| {
+        let time = time(at);
+        (0.0..9_007_199_254_740_992.0).contains(&time) && time.trunc() == time
+    };
+    let is_one_of =
+        |at: usize, values: &[u8]| packed.get(at).is_none_or(|byte| values.contains(byte));
+    let is_pending = packed.len() == 25;
+    let length = packed.get(NAME - 1).map_or(0, |length| usize::from(*length));
+    // Where the part for failures begins.
+    let failed = NAME + length;
+    let has_failed = packed.len() > failed;
+    let has_worker = !is_pending && time(25) > 0.0;
+    let is_parked = has_failed && packed.get(failed + 24) == Some(&1);
+    let name = packed.get(NAME..failed).unwrap_or_default();
+    (is_pending || packed.len() == failed || packed.len() >= failed + 25)
+        && [0, 8].into_iter().all(is_time)
+        && (is_pending || [25, 33, 41].into_iter().all(is_time))
+        && (!has_failed || [failed + 8, failed + 16].into_iter().all(is_time))
+        && is_one_of(24, &[0, 1, 255])
+        && is_one_of(57, &[0, 1, 255])
+        && is_name(name)
+        && (has_worker || name.is_empty())
+        && (!has_failed || is_one_of(failed + 24, &[0, 1]))
+        && is_parked != (time(0) > 0.0 || has_worker)
+}
+
+fn is_name(name: &[u8]) -> bool {
+    let text = std::str::from_utf8(name);
+    name.len() <= 100 && text.is_ok_and(|text| !text.chars().any(char::is_control))
+}
+
+/// The remaining bytes. After the last one, zeros.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((&byte, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        byte
+    }
+
+    /// The name of a worker: null, empty, valid, with an odd character, too long, or any bytes.
+    fn name(&mut self) -> Option<Vec<u8>> {
+        Some(match self.byte() % 8 {
+            0 => return None,
+            1 => Vec::new(),
+            2 | 3 => "größe:7".into(),
+            4 => vec![b'a'; 99 + usize::from(self.byte() % 3)],
+            5 => {
+                let code = u32::from_be_bytes([0, self.byte() % 17, self.byte(), self.byte()]);
+                char::from_u32(code).unwrap_or('\u{9f}').to_string().into()
+            }
+            6 => vec![self.byte()],
+            _ => {
+                let length = self.byte();
+                (0..length).map(|_| self.byte()).collect()
+            }
+        })
+    }
+
+    /// Null, a small number, one beside the limit of a type, or any.
+    fn value(&mut self) -> Option<i64> {
+        match self.byte() {
+            0 => None,
+            kind @ 1..=200 => Some(i64::from(kind % 6) - 1),
+            kind @ 201..=220 => Some((1 << (kind - 158)) - 1 + i64::from(kind % 3)),
+            221..=230 => Some((1 << 32) - 1 + i64::from(self.byte() % 3)),
+            231..=235 => Some(i64::MAX),
+            236..=237 => Some(i64::MIN),
+            _ => Some(i64::from_be_bytes(std::array::from_fn(|_| self.byte()))),
+        }
+    }
+}
