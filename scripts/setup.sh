@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Installs what is missing to build and test; with `deny` or `mutants`, cargo-deny or
-# cargo-mutants too, with `browser`, Chromium, with `postgresql`, `pgbouncer`, `redis`, `valkey`, `faketime`
-# and `valgrind`, those.
-# Does nothing, quickly, when all is there.
+# Installs what is missing to build and test. An argument names one thing more to install: `browser`, `deny`,
+# `faketime`, `mutants`, `pgbouncer`, `postgresql`, `promtool`, `redis`, `valgrind` or `valkey`.
+# It does nothing, quickly, when all of it is there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -103,6 +102,12 @@ backported() {
 if [ "${1-}" = valkey ] && ! command -v valkey-server >/dev/null; then
     packages valkey-server || packages valkey || backported valkey-server valkey-tools ||
         fail 'There is no Valkey here, for the tests of requeue-store.'
+fi
+
+# Debian ships it with the server, and the package would start one on a system that runs services.
+if [ "${1-}" = promtool ] && ! command -v promtool >/dev/null; then
+    packages prometheus || packages golang-github-prometheus ||
+        fail 'There is no promtool here, for the tests of the metrics. Debian: apt-get install prometheus'
 fi
 
 # Where Debian has it, and requeue-chaos looks.

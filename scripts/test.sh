@@ -50,6 +50,9 @@ scripts/setup.sh pgbouncer || true
 step 'A Redis server'
 scripts/setup.sh redis || true
 
+step 'promtool, which checks the metrics'
+scripts/setup.sh promtool || true
+
 step 'Clocks that are wrong'
 scripts/setup.sh faketime || true
 
@@ -116,6 +119,14 @@ if grep -q '^```sh run$' README.md 2>/dev/null; then
 else
     not_run 'README.md: there is no block marked ```sh run'
 fi
+
+step 'SECURITY.md'
+grep -o '`\(fn \)\?[a-z0-9_]*`' SECURITY.md | tr -d '`' | sed 's/^fn //' | grep -E '^http$|_' | while read -r name; do
+    grep -rqE "fn $name\(" --include='*.rs' crates e2e/tests fuzz/src || {
+        printf 'SECURITY.md names a test that is not there: %s\n' "$name" >&2
+        exit 1
+    }
+done
 
 step 'Kubernetes API server'
 if [ "$built" = 0 ]; then
