@@ -11,7 +11,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube deny advisories
+.PHONY: help run test check e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube release deny advisories
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -64,7 +64,7 @@ planted: ## Bugs planted one at a time, and which of the tests see each
 	@scripts/setup.sh
 	@scripts/planted.sh
 
-mutants: ## Whether some test sees every small change of the core's code, for hours; FILE='queue.rs limiter': of these alone
+mutants: ## Whether some test sees every small change of the core's code, for hours; FILE='queue limiter': of these alone
 	@scripts/setup.sh mutants
 	@scripts/mutants.sh $(FILE)
 
@@ -85,6 +85,10 @@ bench-kube: export KEPT := $(if $(KEEP),docs/bench-kube.txt,/dev/null)
 bench-kube: ## A controller of ours beside one of kube's on the same API server, for half an hour; QUICK=1, ROUNDS=n; KEEP=1: into docs
 	@scripts/setup.sh
 	set -o pipefail; server=$$(scripts/kube-server.sh) && REQUEUE_KUBE_SERVER=$$server cargo bench -p requeue-e2e --bench controllers | tee "$$KEPT"
+
+release: ## The program to be given to others: without paths of this machine in it
+	@scripts/setup.sh
+	@scripts/release.sh
 
 deny: ## Licences, bans and sources of the dependencies
 	@scripts/setup.sh deny

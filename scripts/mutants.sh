@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Changes the core's code in every way that cargo-mutants knows, one at a time: some test has to see it.
-# All of its files but those of the index, whose sizes are tuned; or those that are named, as in `mutants.sh queue.rs limiter`.
+# All of its files but those of the index, whose sizes are tuned; or those that are named, as in `mutants.sh queue limiter`.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 exec </dev/null
@@ -11,8 +11,8 @@ ulimit -v 16777216 2>/dev/null || true
 
 files=() skipped=()
 # The index's own tests, which take longest, see nothing of the others.
-case " $* " in *' index'*) ;; *) skipped=(--skip index::) ;; esac
-[ $# -gt 0 ] || files=(--exclude 'crates/requeue-core/src/index/**')
+case " $* " in *index*) ;; *) skipped=(--skip index::) ;; esac
+[ $# -gt 0 ] || files=(--exclude 'crates/requeue-core/src/memory/index/**')
 for file; do
     [ ! -d "crates/requeue-core/src/$file" ] || file+='/**'
     files+=(--file "crates/requeue-core/src/$file")
