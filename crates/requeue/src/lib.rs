@@ -79,6 +79,7 @@
 //! - `tsc`: a clock that reads the processor's counter, for queues with metrics.
 
 pub mod clock;
+mod completion;
 pub mod metrics;
 mod queue;
 mod ranked_mutex;
@@ -94,6 +95,7 @@ pub use requeue_core::{
 };
 
 pub use crate::clock::Clock;
+pub use crate::completion::Completion;
 pub use crate::queue::{
     BuildError, Builder, Drain, Drained, Filter, Get, GetMany, Histograms, Item, Key, Queue,
     SucceedAndGet, Ticket,

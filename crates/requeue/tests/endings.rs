@@ -21,7 +21,7 @@ fn a_closed_queue_runs_what_it_knows_and_then_ends() {
     queue.add_all(["ready", "busy"]);
     let ready_item = queue.try_get().unwrap();
     let busy = queue.try_get().unwrap();
-    ready_item.put_back();
+    ready_item.release();
     queue.add_after("waiting", secs(1));
     queue.close();
     assert!(queue.is_closed() && !queue.shutting_down());
@@ -137,18 +137,18 @@ fn a_shut_down_reports_the_run_that_was_to_follow_one_that_is_going_on() {
 #[test]
 fn a_failure_after_a_shut_down_is_dropped_and_reported() {
     let (queue, _clock) = fake();
-    queue.add_all(["retried", "dropped", "put back", "again", "done"]);
+    queue.add_all(["retried", "dropped", "released", "again", "done"]);
     let items = queue.try_get_many(5);
     queue.shut_down();
     let endings: [fn(Item<'_, &'static str>); 5] = [
-        |item| _ = item.retry(),
+        |item| item.retry(),
         |item| drop(item),
-        |item| item.put_back(),
+        |item| item.release(),
         |item| item.requeue_after(secs(1)),
         |item| item.done(),
     ];
     items.into_iter().zip(endings).for_each(|(item, end)| end(item));
-    assert_eq!(sorted(queue.take_dropped()), ["again", "dropped", "put back", "retried"]);
+    assert_eq!(sorted(queue.take_dropped()), ["again", "dropped", "released", "retried"]);
     assert_eq!(queue.take_dropped(), [""; 0]);
     assert!(ready(queue.get()).is_none());
 }

@@ -143,7 +143,7 @@ fn a_get_that_is_dropped_at_any_point_takes_neither_a_key_nor_a_wake() {
                     let mut get = pin!(queue.get());
                     let first = get.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                     if let Poll::Ready(item) = first {
-                        item.expect("the queue is open").put_back();
+                        item.expect("the queue is open").release();
                     }
                 })
             };

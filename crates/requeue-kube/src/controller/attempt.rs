@@ -121,7 +121,7 @@ where
             let add = Add::now().priority(run.priority()).reason(run.reasons());
             self.enqueuer.details.rename(&key, &normal);
             self.enqueuer.queue.add_with(normal, add);
-            return Ok(workers::Action::done());
+            return Ok(workers::Action::succeed());
         }
         let attempt = match self.enqueuer.failures.begin(&key, run.adds(), run.attempt() > 1) {
             Begin::Attempt(attempt) => attempt,
@@ -129,7 +129,7 @@ where
                 if self.enqueuer.version(&key).is_none() {
                     self.enqueuer.failures.forget(&key);
                 }
-                return Ok(workers::Action::done());
+                return Ok(workers::Action::succeed());
             }
         };
         let reason = self.enqueuer.details.take(&key, run.reasons(), attempt);
@@ -141,7 +141,7 @@ where
         let Some(target) = (self.target)(&object, found) else {
             self.enqueuer.failures.forget(&key);
             self.report(Err(Error::ObjectNotFound(Box::new(object.erase()))));
-            return Ok(workers::Action::done());
+            return Ok(workers::Action::succeed());
         };
         let span = tracing::info_span!(
             parent: &self.parent,
@@ -202,14 +202,14 @@ where
         };
         let next = if self.is_over(&tried.object) {
             self.enqueuer.failures.forget(&tried.key);
-            Ok(workers::Action::done())
+            Ok(workers::Action::succeed())
         } else if failed || action.then == Then::Backoff {
             Err(workers::Error::retry_after(self.wait(action.then, tried), "has failed"))
         } else {
             self.enqueuer.failures.forget(&tried.key);
             Ok(match action.then {
                 Then::After(delay) => self.after(delay),
-                Then::Change | Then::Terminal | Then::Backoff => workers::Action::done(),
+                Then::Change | Then::Terminal | Then::Backoff => workers::Action::succeed(),
             })
         };
         match (next, action.priority) {
@@ -227,10 +227,12 @@ where
         let said = match then {
             Then::After(delay) => Some(delay),
             Then::Backoff => None,
-            Then::Change | Then::Terminal => return failures.give_up(key, version, *adds, now),
+            Then::Change | Then::Terminal => {
+                return failures.record_give_up(key, version, *adds, now);
+            }
         };
         if self.config.max_retries.is_some_and(|most| *attempt > most) {
-            return failures.give_up(key, version, *adds, now);
+            return failures.record_give_up(key, version, *adds, now);
         }
         let delay = failures.fail(key, version, said, now);
         self.meters.comes_back(delay);
@@ -239,7 +241,7 @@ where
 
     fn after(&self, delay: Duration) -> workers::Action {
         self.meters.comes_back(delay);
-        workers::Action::after(delay)
+        workers::Action::requeue_after(delay)
     }
 
     /// Returns true if the object is gone and needs no further run.

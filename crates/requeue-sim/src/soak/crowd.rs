@@ -121,9 +121,9 @@ fn work(queue: &Queue<String>, item: Item<'_, String>, rng: &mut fastrand::Rng) 
         match rng.u32(..12) {
             0..4 => next = queue.succeed_and_try_get(item),
             4..8 => item.succeed(),
-            8 => drop(item.retry()),
+            8 => item.retry(),
             9 => item.requeue_after(Duration::from_micros(rng.u64(..500))),
-            10 => item.put_back(),
+            10 => item.release(),
             _ => drop(item),
         }
     }
@@ -298,8 +298,8 @@ async fn handle(key: String, context: Context) -> Result<Action, Error> {
             context.cancelled().await;
             Err("too late".into())
         }
-        2 => Ok(Action::after(Duration::from_micros(50))),
-        _ => Ok(Action::done()),
+        2 => Ok(Action::requeue_after(Duration::from_micros(50))),
+        _ => Ok(Action::succeed()),
     }
 }
 

@@ -310,7 +310,7 @@ pub(crate) async fn check_bulk(store: &Store, name: &str) {
     let mut left = MANY;
     while left > 0 {
         for item in queue.get_many(256).await {
-            item.park("no").await.expect("it is ours");
+            item.give_up("no").await.expect("it is ours");
             left -= 1;
         }
     }
@@ -359,7 +359,7 @@ pub(crate) async fn check_queues(store: &Store, name: &str) {
     queue.get().await.expect("it is open").succeed().await.expect("it is ours");
     let queue = store.queue(&parked).open().await.expect("it opens");
     queue.add("a").await.expect("added");
-    queue.get().await.expect("it is open").park("no").await.expect("it is ours");
+    queue.get().await.expect("it is open").give_up("no").await.expect("it is ours");
     store.queue(&absent).existing().open().await.expect_err("it is not there");
 
     let queues = store.queues().await.expect("listed");
@@ -848,9 +848,9 @@ fn core_how(ending: Ending) -> requeue_sim::How {
     match ending {
         // A parked key is none of the model's.
         Ending::Succeed | Ending::Park => requeue_sim::How::Succeed,
-        Ending::Later(delay) => requeue_sim::How::Later(delay),
-        Ending::Fail(delay) => requeue_sim::How::Fail(delay),
-        Ending::PutBack | Ending::Release => requeue_sim::How::PutBack,
+        Ending::Later(delay) => requeue_sim::How::RequeueAfter(delay),
+        Ending::Fail(delay) => requeue_sim::How::RetryAfter(delay),
+        Ending::PutBack | Ending::Release => requeue_sim::How::Release,
         Ending::BackOff => unreachable!("it is a failure with a delay by now"),
     }
 }

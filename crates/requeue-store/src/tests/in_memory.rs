@@ -160,11 +160,11 @@ impl InMemory {
                 item.set_priority(priority.number().into());
                 item.requeue_after(delay);
             }
-            How::Fail { delay: Delay::Backoff(_), .. } => _ = item.retry(),
+            How::Fail { delay: Delay::Backoff(_), .. } => item.retry(),
             How::Fail { delay: Delay::Exactly(delay, _), .. } => item.retry_after(delay),
             How::Fail { delay: Delay::Park, .. } => unreachable!("nothing is parked in memory"),
             // It keeps no places; the steps that it is given have no such end.
-            How::PutBack(_) | How::Release(..) => item.put_back(),
+            How::PutBack(_) | How::Release(..) => item.release(),
         }
         true
     }

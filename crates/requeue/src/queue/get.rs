@@ -283,7 +283,7 @@ impl<K: Key> Drop for Slice<'_, K> {
     fn drop(&mut self) {
         let outs = self.outs.drain(..).map(|out| Item::lent(self.shared, out));
         for item in self.items.drain(..).chain(outs) {
-            quietly(|| item.put_back());
+            quietly(|| item.release());
         }
     }
 }

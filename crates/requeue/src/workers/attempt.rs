@@ -9,9 +9,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::net::{self, Shown, caught};
-use super::outcome::{Next, Then};
-use super::source::{Outcome, WorkItem, WorkQueue};
+use super::outcome::completion;
+use super::source::{WorkItem, WorkQueue};
 use super::{Action, Context, Error, Options};
+use crate::Completion;
 use crate::clock::{Clock, sleep_until};
 use crate::sync::{drop_quietly, quietly};
 
@@ -51,7 +52,7 @@ where
         }
     }
 
-    /// Takes a key, makes an attempt, and ends the hand-out. Whether there may be another.
+    /// Takes a key, makes an attempt, and completes the delivery. Returns whether there may be another key.
     ///
     /// What panics in here fails the attempt: the item is dropped.
     async fn round(&self) -> bool {
@@ -79,13 +80,9 @@ where
         };
         match self.attempt(item.lost(), key, context).instrument(span.clone()).await {
             Ended::Ok(action) => {
-                item.set_priority(action.priority.unwrap_or(item.priority()));
-                let outcome = match action.then {
-                    Then::Done => Outcome::Succeeded,
-                    Then::After(delay) => Outcome::Later(delay),
-                    Then::PutBack => Outcome::PutBack,
-                };
-                item.finish(outcome).await;
+                let (completion, priority) = completion(Ok(&action), false);
+                item.set_priority(priority.unwrap_or(item.priority()));
+                item.complete(completion).await;
             }
             Ended::Failed(error) => {
                 span.in_scope(|| tracing::debug!(error = %Shown(&error), "attempt failed"));
@@ -144,22 +141,17 @@ where
     }
 
     async fn fail(&self, mut item: Q::Item, error: Error) {
-        item.set_priority(error.priority.unwrap_or(item.priority()));
+        let (completion, priority) = completion(Err(&error), self.options.is_last(item.attempt()));
+        item.set_priority(priority.unwrap_or(item.priority()));
         item.note_error(&error);
-        let is_last = self.options.is_last(item.attempt());
-        let outcome = match error.next {
-            Next::Backoff if !is_last => Outcome::Failed,
-            Next::After(delay) if !is_last => Outcome::FailedFor(delay),
-            _ => Outcome::GivenUp,
-        };
         match &self.options.on_give_up {
-            Some(on_give_up) if outcome == Outcome::GivenUp => {
+            Some(on_give_up) if completion == Completion::GiveUp => {
                 let key = item.key().clone();
                 quietly(|| on_give_up(key, error));
             }
             _ => drop_quietly(error),
         }
-        item.finish(outcome).await;
+        item.complete(completion).await;
     }
 
     /// Waits after the worker has panicked, the longer the more often it has in a row.

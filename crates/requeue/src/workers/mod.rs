@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::attempt::Worker;
 pub use self::outcome::{Action, Error};
-pub use self::source::{Outcome, WorkItem, WorkQueue};
+pub use self::source::{WorkItem, WorkQueue};
 use crate::Drained;
 use crate::clock::sleep_until;
 
@@ -37,7 +37,7 @@ type SpanOf<K> = Arc<dyn Fn(&K, &Context) -> tracing::Span + Send + Sync>;
 ///     if key == "flaky" && context.attempt() == 1 {
 ///         return Err("the first time fails".into());
 ///     }
-///     Ok(Action::done())
+///     Ok(Action::succeed())
 /// }
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -176,7 +176,7 @@ where
     ///
     /// async fn reconcile(_key: &'static str, context: Context) -> Result<Action, Error> {
     ///     // What is wanted is something else with each run.
-    ///     if context.adds() < 3 { Err("not that any more".into()) } else { Ok(Action::done()) }
+    ///     if context.adds() < 3 { Err("not that any more".into()) } else { Ok(Action::succeed()) }
     /// }
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {

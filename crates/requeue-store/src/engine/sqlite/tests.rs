@@ -141,7 +141,7 @@ async fn what_was_acknowledged_is_there_the_next_time() {
         let queue = store(&at(&dir)).await.queue("q").open().await.expect("it opens");
         queue.add_all(["a", "b"]).await.expect("added");
         queue.add_with("c", crate::Add::now().reason(5)).await.expect("added");
-        queue.get().await.expect("a").park("no").await.expect("it is ours");
+        queue.get().await.expect("a").give_up("no").await.expect("it is ours");
     }
     let queue = store(&at(&dir)).await.queue("q").open().await.expect("it opens");
     let parked = queue.parked(None, 10).await.expect("a page");

@@ -37,7 +37,7 @@ async fn work(url: &str, name: &str, tasks: usize, rounds: usize) {
                     lock(&held).remove(&key);
                     match round % 7 {
                         0 => item.retry("once more").await.expect("it is ours"),
-                        1 => item.put_back().await.expect("it is ours"),
+                        1 => item.release().await.expect("it is ours"),
                         _ => item.succeed().await.expect("it is ours"),
                     }
                 }
@@ -100,7 +100,7 @@ async fn wakes(url: &str) {
     adding.add_after("c", Duration::from_millis(30)).await.expect("added");
     let item = fifth.await.expect("woken");
     assert_eq!(item.as_str(), Some("c"));
-    item.park("no more").await.expect("it is ours");
+    item.give_up("no more").await.expect("it is ours");
     let sixth = get(&other);
     assert!(adding.revive("c").await.expect("asked"));
     sixth.await.expect("woken").succeed().await.expect("it is ours");
@@ -225,7 +225,7 @@ async fn many_keys_are_walked_page_by_page() {
     let keys: Vec<String> = (0..2000).map(|n| format!("{n:04}")).collect();
     queue.add_all(keys.clone()).await.expect("added");
     let mut items = queue.get_many(20).await;
-    items.pop().expect("there is one").park("bad").await.expect("it is ours");
+    items.pop().expect("there is one").give_up("bad").await.expect("it is ours");
     let (mut found, mut after) = (Vec::new(), None);
     loop {
         let page = queue.snapshot(None, after.as_ref(), 300).await.expect("a page");
@@ -255,7 +255,7 @@ async fn a_page_of_parked_keys_takes_no_walk() {
     while left > 0 {
         for item in queue.get_many(256).await {
             left -= 1;
-            item.park("bad").await.expect("it is ours");
+            item.give_up("bad").await.expect("it is ours");
         }
     }
     server.cli(&["config", "resetstat"]);

@@ -122,7 +122,7 @@ async fn the_rights_that_are_documented_are_enough_and_needed() {
     let queue = open(&user("worker", RIGHTS), "q").await;
     queue.add_all(["a", "b"]).await.expect("added");
     let mut items = queue.get_many(2).await;
-    items.remove(0).park("no").await.expect("it is ours");
+    items.remove(0).give_up("no").await.expect("it is ours");
     items.remove(0).retry("no").await.expect("it is ours");
     assert!(queue.revive("a").await.expect("asked"));
     assert_eq!(queue.snapshot(None, None, 9).await.expect("a page").len(), 2);
