@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::queue::Shared;
 use crate::client::finishing::{Finishing, Reply};
 use crate::client::leases::Ending;
-use crate::engine::{Delay, End, HandOut, How};
+use crate::engine::{End, Failure, Finish, HandOut};
 use crate::types::add::Priority;
 use crate::types::error::FinishError;
 use crate::types::key::Key;
@@ -80,7 +80,7 @@ impl Item {
     pub(crate) fn unclaim(mut self) {
         let Some(shared) = self.shared.take() else { return };
         if let Some(lease) = shared.leases.release(self.out.epoch) {
-            let how = How::Release(self.out.asked, self.place);
+            let how = Finish::Unclaim(self.out.asked, self.place);
             self.submit(&shared, how, lease, None);
         }
     }
@@ -287,22 +287,28 @@ impl Item {
 
     /// The request to the engine that `completion` stands for. `error` is the reason of a failure without
     /// one.
-    fn resolve(&mut self, completion: Completion, error: &str) -> How {
-        let (options, asked) = (&self.shared().options, self.out.asked);
-        let delay = match completion {
-            Completion::Succeed => return How::Succeed,
-            Completion::RequeueAfter(delay) => return How::Later(delay, asked.priority),
-            Completion::Release => return How::PutBack(asked),
-            Completion::RetryAfter(delay) => Delay::Exactly(delay, options.max_failures),
-            Completion::GiveUp => Delay::Park,
+    fn resolve(&mut self, completion: Completion, error: &str) -> Finish {
+        let asked = self.out.asked;
+        match completion {
+            Completion::Succeed => Finish::Succeed,
+            Completion::RequeueAfter(delay) => Finish::RequeueAfter(delay, asked.priority),
+            Completion::RetryAfter(delay) => {
+                let most = self.shared().options.max_failures;
+                Finish::RetryAfter(delay, most, self.failure(error))
+            }
+            Completion::GiveUp => Finish::GiveUp(self.failure(error)),
+            Completion::Release => Finish::Release(asked),
             // `Retry`, and completions that this crate does not know yet.
-            _ => Delay::Backoff(options.failing()),
-        };
-        let error = self.error.take().unwrap_or_else(|| error.to_owned());
-        How::Fail { delay, asked, error }
+            _ => Finish::Retry(self.shared().options.failing(), self.failure(error)),
+        }
     }
 
-    fn send(&self, shared: &Shared, how: How, reply: Option<Reply>) {
+    fn failure(&mut self, error: &str) -> Failure {
+        let error = self.error.take().unwrap_or_else(|| error.to_owned());
+        Failure { asked: self.out.asked, error }
+    }
+
+    fn send(&self, shared: &Shared, how: Finish, reply: Option<Reply>) {
         let (out, meters, worked) = (&self.out, &shared.place.meters, self.since.elapsed());
         let Some(lease) = shared.leases.release(out.epoch) else {
             meters.ended(worked, None);
@@ -316,7 +322,7 @@ impl Item {
         self.submit(shared, how, lease, reply);
     }
 
-    fn submit(&self, shared: &Shared, how: How, lease: Ending, reply: Option<Reply>) {
+    fn submit(&self, shared: &Shared, how: Finish, lease: Ending, reply: Option<Reply>) {
         let out = &self.out;
         let end = End { key: out.key.clone(), epoch: out.epoch, how };
         let shard = shared.engine.shard(&shared.place, &out.key);

@@ -9,7 +9,7 @@ use crate::client::batcher::{Tried, Wish};
 use crate::client::leases::Ending;
 use crate::engine::outage::Part;
 use crate::engine::retry_delay::RetryDelay;
-use crate::engine::{End, Engine, How, Place};
+use crate::engine::{End, Engine, Failure, Place};
 use crate::types::error::{EngineError, FinishError, Kind, chain};
 use crate::types::inspect::State;
 use crate::types::key::Key;
@@ -48,7 +48,7 @@ impl Finishing {
             },
             None => true,
         };
-        if is_parked && let How::Fail { error, .. } = &self.end.how {
+        if is_parked && let Some(Failure { error, .. }) = self.end.how.failure() {
             let (queue, failures) = (&place.name, self.failures);
             tracing::warn!(target: "requeue_store::parked", queue, %key, failures, error, "parked");
         }

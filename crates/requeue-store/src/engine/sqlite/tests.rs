@@ -443,7 +443,7 @@ async fn epochs(process: &(Sqlite, Place)) -> Vec<i64> {
     }
     let claimed = claimed(process).await;
     let end = |(key, epoch): &(String, i64)| {
-        let how = crate::engine::How::Succeed;
+        let how = crate::engine::Finish::Succeed;
         End { key: key.as_str().into(), epoch: *epoch, how }
     };
     let ended = engine.finish(place, claimed.iter().map(end).collect()).await;

@@ -392,12 +392,13 @@ async fn what_is_in_one_batch_twice_happens_twice() {
 
     // A hand-out ends once, and that which is stale does not.
     let [a, c] = &claimed[..] else { panic!("there are two") };
-    let end = |key: &Key, epoch| End { key: key.clone(), epoch, how: crate::engine::How::Succeed };
+    let end =
+        |key: &Key, epoch| End { key: key.clone(), epoch, how: crate::engine::Finish::Succeed };
     let ends = vec![
         end(&a.key, a.epoch - 1),
         end(&c.key, c.epoch),
         end(&a.key, a.epoch),
-        End { how: crate::engine::How::PutBack(a.asked), ..end(&a.key, a.epoch) },
+        End { how: crate::engine::Finish::Release(a.asked), ..end(&a.key, a.epoch) },
         end(&c.key, c.epoch),
     ];
     let ended = engine.finish(&place, ends).await.expect("answered");

@@ -1,7 +1,7 @@
 //! What is said, and what is lost, when servers fail or refuse.
 
 use super::*;
-use crate::engine::{Asked, Delay, HandOut, How};
+use crate::engine::{Asked, Failure, Finish, HandOut};
 use crate::{Queue, Store};
 
 async fn open(url: &str, name: &str) -> Queue {
@@ -173,9 +173,9 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
     let held = claimed.iter().map(|out| (out.key.clone(), out.epoch)).collect();
     let renewed = engine.renew(&place, held, ONE.lease).await.expect("renewed");
     assert_eq!(renewed, [Renewed::Yes; 3]);
-    let fail = How::Fail { delay: Delay::Park, asked: Asked::default(), error: "no".to_owned() };
-    let later = How::Later(Duration::from_secs(3600), crate::Priority::default());
-    let ends = [How::Succeed, fail, later];
+    let fail = Finish::GiveUp(Failure { asked: Asked::default(), error: "no".to_owned() });
+    let later = Finish::RequeueAfter(Duration::from_secs(3600), crate::Priority::default());
+    let ends = [Finish::Succeed, fail, later];
     let end = |(out, how): (HandOut, _)| End { key: out.key, epoch: out.epoch, how };
     let ends = claimed.into_iter().zip(ends).map(end).collect();
     assert_eq!(engine.finish(&place, ends).await.expect("ended"), [true; 3]);
