@@ -68,7 +68,7 @@
 //!
 //! At the end of an input, [`close`](Queue::close): whatever the queue knows still runs. On a
 //! signal, [`shut_down`](Queue::shut_down), which drops what waits, or
-//! [`drain`](Queue::drain), which also waits for what is running. Then
+//! [`shut_down_with_drain`](Queue::shut_down_with_drain), which also waits for keys in flight. Then
 //! [`get`](Queue::get) is `None`, and workers that loop on it end.
 //!
 //! # Features

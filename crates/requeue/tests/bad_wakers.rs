@@ -145,7 +145,7 @@ fn a_waker_whose_drop_panics_is_dropped_quietly() {
 
     queue.add("b");
     let item = queue.try_get().unwrap();
-    let mut drain = queue.drain(secs(1));
+    let mut drain = queue.shut_down_with_drain().timeout(secs(1));
     poll_dropping(&mut drain, &drops);
     poll_dropping(&mut drain, &drops);
     drop(drain);

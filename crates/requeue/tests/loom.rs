@@ -273,7 +273,7 @@ fn a_drain_ends_when_the_last_key_is_done_or_by_a_shutdown() {
         queue.add(1);
         let drain = {
             let queue = Arc::clone(&queue);
-            thread::spawn(move || queue.shut_down_with_drain_blocking())
+            thread::spawn(move || queue.shut_down_with_drain().wait_blocking())
         };
         let worker = {
             let queue = Arc::clone(&queue);
@@ -307,7 +307,7 @@ fn a_drain_ends_with_the_last_key_alone() {
                 }
             })
         };
-        let drained = queue.shut_down_with_drain_blocking();
+        let drained = queue.shut_down_with_drain().wait_blocking();
         assert!(drained.finished);
         worker.join().unwrap();
         assert_eq!(queue.len(), 0);

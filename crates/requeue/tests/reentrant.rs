@@ -337,10 +337,10 @@ impl Subject {
         self.clock.advance(secs(2));
         drop(Self::new(true));
         queue.close();
-        drop(poll(&mut queue.drain(secs(1)), Waker::noop()));
+        drop(poll(&mut queue.shut_down_with_drain().timeout(secs(1)), Waker::noop()));
         drop(queue.shut_down());
         drop(queue.take_dropped());
-        drop(queue.drain_blocking(Duration::ZERO));
+        drop(queue.shut_down_with_drain().timeout(Duration::ZERO).wait_blocking());
         drop(poll(&mut queue.shut_down_with_drain(), Waker::noop()));
         drop(queue.get_blocking());
         drop(queue.get_many_blocking(3));

@@ -568,7 +568,7 @@ fn drain_waits_for_what_is_ready_and_what_is_running() {
     a.succeed();
     assert!(drain.as_mut().poll(&mut context).is_pending(), "one is running");
 
-    let report = clock.run(queue.drain(S));
+    let report = clock.run(queue.shut_down_with_drain().timeout(S));
     assert_eq!((report.finished, report.processing), (false, 1));
 
     drop(b);

@@ -318,7 +318,7 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
 /// Shuts the queue down and waits until it is drained, for so long.
 async fn drain(world: Rc<World>, timeout: Option<Duration>) {
     let drain = match timeout {
-        Some(timeout) => world.queue.drain(timeout),
+        Some(timeout) => world.queue.shut_down_with_drain().timeout(timeout),
         None => world.queue.shut_down_with_drain(),
     };
     world.shut_down_model();

@@ -218,7 +218,7 @@ impl Controller {
         if self.rng.bool() {
             queue.close();
         } else {
-            let mut drain = Box::pin(queue.drain(Duration::from_secs(60)));
+            let mut drain = Box::pin(queue.shut_down_with_drain().timeout(Duration::from_secs(60)));
             let _ = drain.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             // It gives up at some time.
             if self.rng.bool() {
