@@ -1,4 +1,4 @@
-//! The results of a handler, and the one place that maps them to completions.
+//! The results of a handler.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -10,21 +10,8 @@ use crate::Completion;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "an action does nothing unless a handler returns it"]
 pub struct Action {
-    completion: Completion,
-    priority: Option<i32>,
-}
-
-/// The completion of a run with this result, and the priority of the next run, if the result sets one. A
-/// failure of the last attempt gives the key up.
-pub(super) const fn completion(
-    result: Result<&Action, &Error>,
-    is_last: bool,
-) -> (Completion, Option<i32>) {
-    match result {
-        Ok(action) => (action.completion, action.priority),
-        Err(error) if is_last => (Completion::GiveUp, error.priority),
-        Err(error) => (error.completion, error.priority),
-    }
+    pub(super) completion: Completion,
+    pub(super) priority: Option<i32>,
 }
 
 impl Action {
@@ -112,8 +99,8 @@ impl Action {
 /// ```
 pub struct Error {
     source: Box<dyn StdError + Send + Sync>,
-    completion: Completion,
-    priority: Option<i32>,
+    pub(super) completion: Completion,
+    pub(super) priority: Option<i32>,
 }
 
 impl Error {
@@ -128,11 +115,13 @@ impl Error {
     }
 
     /// The attempt has taken too long, and has been dropped.
+    #[cfg(feature = "tokio")]
     pub(super) fn timed_out(after: Duration) -> Self {
         TimedOut { after, error: None }.into()
     }
 
     /// The attempt has failed by itself after it had taken too long.
+    #[cfg(feature = "tokio")]
     pub(super) fn late(self, after: Duration) -> Self {
         let error = TimedOut { after, error: Some(self.source) };
         Self { source: Box::new(error), ..self }
@@ -184,6 +173,7 @@ impl fmt::Debug for Error {
     }
 }
 
+#[cfg(feature = "tokio")]
 #[derive(Debug)]
 struct TimedOut {
     after: Duration,
@@ -191,12 +181,14 @@ struct TimedOut {
     error: Option<Box<dyn StdError + Send + Sync>>,
 }
 
+#[cfg(feature = "tokio")]
 impl fmt::Display for TimedOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "timed out after {:?}", self.after)
     }
 }
 
+#[cfg(feature = "tokio")]
 impl StdError for TimedOut {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.error.as_deref().map(|error| error as _)
