@@ -43,10 +43,8 @@
 //! - [`limiter`] has what decides how long a key waits after a failure.
 //! - [`clock`] has where the queue gets its time: the system, a tokio runtime, the
 //!   processor, or a test.
-#![cfg_attr(
-    feature = "tokio",
-    doc = "- [`workers`] runs a handler for each key: the loop above, with all that belongs to it."
-)]
+//! - [`workers`] runs a handler for each key, on tasks or on threads: the loop above, with retries, panics
+//!   and shutdown.
 //! - [`wait`] has loops that wait: until, poll, backoff. They need no queue.
 //! - [`metrics`] has hooks for what happens in a queue.
 //!
@@ -85,7 +83,6 @@ mod queue;
 mod ranked_mutex;
 mod sync;
 pub mod wait;
-#[cfg(feature = "tokio")]
 pub mod workers;
 
 pub use requeue_core::limiter;

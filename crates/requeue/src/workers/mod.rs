@@ -11,6 +11,7 @@ mod outcome;
 mod source;
 #[cfg(feature = "tokio")]
 mod tasks;
+mod threads;
 mod token;
 
 #[cfg(feature = "tokio")]
@@ -20,6 +21,7 @@ pub use self::outcome::{Action, Error};
 pub use self::source::{WorkItem, WorkQueue};
 #[cfg(feature = "tokio")]
 pub use self::tasks::Workers;
+pub use self::threads::ThreadWorkers;
 use self::token::Token;
 
 #[cfg(feature = "tokio")]
