@@ -377,7 +377,7 @@ fn a_priority_is_the_keys_and_lifts_a_ready_one() {
 // --- Items and tickets ----------------------------------------------------------------------------
 
 #[test]
-fn done_needs_a_guard_that_was_given_up() {
+fn done_needs_a_detached_delivery() {
     let (_clock, queue) = queue(EarlyAdd::Keep);
     queue.add("a");
     assert!(!queue.done(&"a"), "ready");

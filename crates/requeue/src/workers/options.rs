@@ -35,7 +35,7 @@ impl<K: Clone> Options<K> {
         Self { max_retries: None, grace, on_give_up: None, on_finish: None }
     }
 
-    /// Whether a key is given up if this attempt fails.
+    /// Returns true if a failure of this attempt gives the key up.
     fn is_last(&self, attempt: u32) -> bool {
         self.max_retries.is_some_and(|retries| attempt > retries)
     }

@@ -18,10 +18,10 @@ use crate::clock::sleep_until;
 
 /// Runs a handler for each key of a queue.
 ///
-/// Each of `concurrency` tasks takes a key, runs the handler for it, and completes the delivery with the
-/// handler's result: an [`Action`] is a success, an [`Error`] a failure that is retried with the queue's
-/// backoff. A panic of the handler is a failure, and its worker goes on. For code without a runtime there
-/// are [`ThreadWorkers`](super::ThreadWorkers).
+/// Each of `concurrency` tasks takes a key, runs the handler, and completes the delivery with its result. An
+/// [`Action`] is a success, an [`Error`] a failure that is retried with the queue's backoff. A panic of the
+/// handler is a failure, and its worker goes on. For code without a runtime there are
+/// [`ThreadWorkers`](super::ThreadWorkers).
 ///
 /// ```
 /// use requeue::workers::{Action, Context, Error, Workers};
@@ -59,7 +59,7 @@ where
     H: Fn(Q::Key, Context) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Action, Error>> + Send + 'static,
 {
-    /// One worker, no limit to retries, no time-out.
+    /// Creates one worker, without a limit of retries and without a time limit.
     pub fn new(queue: Q, handler: H) -> Self {
         Self {
             queue,
@@ -72,16 +72,16 @@ where
         }
     }
 
-    /// How many keys are worked on at once: 1 unless said, and 1 if 0 is said. To hand out nothing,
-    /// [`pause`](crate::Queue::pause) the queue.
+    /// Sets the number of tasks, which is the number of keys in flight at once. The default is 1, and 0
+    /// counts as 1. To stop deliveries, [`pause`](crate::Queue::pause) the queue.
     pub fn concurrency(mut self, workers: usize) -> Self {
         self.concurrency = workers.max(1);
         self
     }
 
-    /// Gives a key up that fails `retries` times after its first run: its failures are forgotten,
-    /// and [`on_give_up`](Self::on_give_up) is told. A key that was added again meanwhile is given
-    /// a fresh start at once.
+    /// Gives up a key that fails `retries` times after its first run, and calls
+    /// [`on_give_up`](Self::on_give_up). A key that was added during its last run runs again at once, with
+    /// its failures reset. The default is no limit.
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.options.max_retries = Some(retries);
         self
@@ -91,53 +91,50 @@ where
     /// [cancellation token](Context::cancelled) is cancelled first; when the
     /// [grace period](Self::grace) has passed, too, its future is dropped.
     ///
-    /// An attempt that ends by itself within the grace period is believed: if it succeeds, it has
-    /// succeeded. If it fails, the error says `timed out after 3s`, and its `source` is the
-    /// handler's own; what comes next is as the handler said, whether a retry with backoff, one
-    /// [after a delay](Error::retry_after), or [none](Error::terminal).
+    /// The result of an attempt that returns within the grace period counts. If it is an error, its text
+    /// becomes `timed out after 3s`, its `source` is the handler's error, and its completion stays as it
+    /// is.
     ///
-    /// Code that the handler has put into `spawn_blocking` can't be stopped: it goes on while the
-    /// key may be with another worker.
+    /// Code in `spawn_blocking` cannot be stopped. It goes on while another worker may have the key.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// How long a cancelled attempt may take to end by itself; 10 s unless said.
+    /// Sets how long a cancelled attempt may take to return. The default is 10 s.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.options.grace = grace;
         self
     }
 
-    /// After the shutdown that [`run_until`](Self::run_until) waits for, cancels what is still
-    /// running when `timeout` has passed, and begins nothing new. Without, all is waited for.
+    /// Limits how long [`run_until`](Self::run_until) waits after the shutdown. When `timeout` has passed, no
+    /// run begins, and runs in flight are cancelled. The default is no limit.
     ///
-    /// What is cancelled has the [grace period](Self::grace) to end, so that **a shutdown takes up
-    /// to both together**. Keep the sum below what kills the program: Kubernetes'
+    /// A cancelled run has the [grace period](Self::grace) to stop, so that **a shutdown takes up to both
+    /// together**. Keep the sum below the time after which the program is killed: Kubernetes'
     /// `terminationGracePeriodSeconds` is 30 s by default, and the grace period is 10 s.
     ///
-    /// Only code that blocks its thread is waited for longer, since nothing can stop it; and a store that
-    /// has not heard yet of what has ended, for as long as the leases of that last.
+    /// Two things can take longer: code that blocks its thread, because nothing can stop it, and completions
+    /// that a store has not recorded yet, as long as their leases last.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = Some(timeout);
         self
     }
 
-    /// Is told of each key that is given up: past [`max_retries`](Self::max_retries), or with an
+    /// Calls `f` for each key that is given up: past [`max_retries`](Self::max_retries), or with an
     /// error that is [terminal](Error::terminal).
     ///
-    /// It is called on the worker's task, before the hand-out ends: what takes long in it, or
-    /// blocks, keeps the worker from its next key, and the runtime's thread from its other tasks.
-    /// Send the key elsewhere for that. A panic in it is ignored.
+    /// It is called on the worker's task, before the completion of the delivery. If it blocks, it keeps the
+    /// worker from its next key, and the runtime's thread from its other tasks. Send the key elsewhere for
+    /// long work. A panic in it is ignored.
     pub fn on_give_up(mut self, f: impl Fn(Q::Key, Error) + Send + Sync + 'static) -> Self {
         self.options.on_give_up = Some(Arc::new(f));
         self
     }
 
-    /// Is told of each key whose attempt has ended, after the queue has been: a key that has failed
-    /// is backing off by then. This is the moment to look whether what has failed is what there is
-    /// to do still: if not, [`forget`](crate::Queue::forget) and [`add`](crate::Queue::add) the key. Before it, a
-    /// key that is added again is with its worker, and the add becomes part of the retry.
+    /// Calls `f` for the key of each run, after the completion of its delivery. A key that failed is backing
+    /// off by then. If the failed work is out of date, `f` can [`forget`](crate::Queue::forget) and
+    /// [`add`](crate::Queue::add) the key. An add before the completion becomes part of the retry.
     ///
     /// It is called on the worker's task, as [`on_give_up`](Self::on_give_up) is. By then the key
     /// may be with another worker. A panic in it is ignored.
@@ -178,8 +175,8 @@ where
         self
     }
 
-    /// The span that an attempt runs in. Unless said, it is called `attempt` and has the fields
-    /// `key`, by its `Debug`, and `attempt`. A panic in it fails the attempt.
+    /// Sets the span of an attempt. The default is called `attempt` and has the fields `key`, by its
+    /// `Debug`, and `attempt`. A panic in it fails the attempt.
     pub fn span(
         mut self,
         f: impl Fn(&Q::Key, &Context) -> tracing::Span + Send + Sync + 'static,
@@ -188,12 +185,12 @@ where
         self
     }
 
-    /// Works until the queue has ended and will hand out nothing any more.
+    /// Works until the queue is closed or shut down and delivers no more keys. Returns which keys are left.
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped aborts its workers. The keys they had come back with backoff; what
-    /// the report would have said of others, [`take_dropped`](crate::Queue::take_dropped) does.
+    /// A future that is dropped aborts its workers. The keys that they had come back with backoff;
+    /// [`take_dropped`](crate::Queue::take_dropped) returns the keys that the report would have had.
     ///
     /// # Panics
     ///
@@ -202,11 +199,11 @@ where
         self.run_until(std::future::pending()).await
     }
 
-    /// Works until `shutdown` is ready, then shuts the queue down: what waits is dropped, what is
-    /// ready and running is finished, for no longer than the
-    /// [drain timeout](Self::drain_timeout). The report says what was left.
+    /// Works until `shutdown` is ready, then shuts the queue down: waiting keys are dropped, ready keys are
+    /// still delivered and runs in flight complete, within the [drain timeout](Self::drain_timeout).
+    /// Returns which keys are left.
     ///
-    /// With a queue in a store it also waits until that has heard of what has ended, as long as the
+    /// With a queue in a store it also waits until the store has recorded the completions, as long as the
     /// leases last.
     ///
     /// # Cancel safety
@@ -242,7 +239,7 @@ where
         self.queue.left()
     }
 
-    /// Lets the workers finish, then makes them.
+    /// Waits for the workers, and stops them at the end of the drain timeout.
     async fn drain(&self, workers: &mut JoinSet<()>, stop: &CancellationToken) {
         let Some(timeout) = self.drain_timeout else { return all(workers).await };
         let clock = self.queue.clock();

@@ -234,7 +234,7 @@ impl Wake for Bell {
     }
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Worker<K: Key, S, H> {
     queue: Queue<K, S>,
     handler: H,
