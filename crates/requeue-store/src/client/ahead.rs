@@ -141,8 +141,8 @@ impl Ahead {
         self.items.0.front().map(|item| item.since() + OVERDUE * self.horizon())
     }
 
-    /// Releases the keys that no worker has taken in time.
-    pub(crate) fn release(&mut self, now: Instant) {
+    /// Returns the keys to the store that no worker has taken in time.
+    pub(crate) fn unclaim_late(&mut self, now: Instant) {
         while self.overdue_at().is_some_and(|overdue| overdue <= now)
             && let Some(item) = self.items.0.pop_front()
         {

@@ -167,32 +167,32 @@ impl<'q, K: Key> Item<'q, K> {
     /// ```
     #[inline]
     pub fn complete(mut self, completion: Completion) {
-        self.end(completion, None);
+        self.end(completion);
     }
 
     /// Completes the delivery with [`Completion::Succeed`]: the run succeeded, and the key's failures are
     /// forgotten.
     #[inline]
-    pub fn succeed(self) {
-        self.complete(Completion::Succeed);
+    pub fn succeed(mut self) {
+        self.end(Completion::Succeed);
     }
 
     /// Completes the delivery with [`Completion::RequeueAfter`]: the run succeeded, and the key is added
     /// again after `delay`.
-    pub fn requeue_after(self, delay: Duration) {
-        self.complete(Completion::RequeueAfter(delay));
+    pub fn requeue_after(mut self, delay: Duration) {
+        self.end(Completion::RequeueAfter(delay));
     }
 
     /// Completes the delivery with [`Completion::Retry`]: the run failed, and is retried after the backoff
     /// that the limiter computes. [`Queue::look_up`](super::Queue::look_up) shows when the key is due.
-    pub fn retry(self) {
-        self.complete(Completion::Retry);
+    pub fn retry(mut self) {
+        self.end(Completion::Retry);
     }
 
     /// Completes the delivery with [`Completion::RetryAfter`]: the run failed, and is retried after
     /// `delay`.
-    pub fn retry_after(self, delay: Duration) {
-        self.complete(Completion::RetryAfter(delay));
+    pub fn retry_after(mut self, delay: Duration) {
+        self.end(Completion::RetryAfter(delay));
     }
 
     /// Completes the delivery with [`Completion::GiveUp`]: the run failed, and is not retried.
@@ -208,20 +208,20 @@ impl<'q, K: Key> Item<'q, K> {
     /// item.give_up();
     /// assert_eq!((queue.failures("broken"), queue.given_up()), (0, 1));
     /// ```
-    pub fn give_up(self) {
-        self.complete(Completion::GiveUp);
+    pub fn give_up(mut self) {
+        self.end(Completion::GiveUp);
     }
 
     /// Completes the delivery with [`Completion::Release`]: the delivery is undone.
-    pub fn release(self) {
-        self.complete(Completion::Release);
+    pub fn release(mut self) {
+        self.end(Completion::Release);
     }
 
     /// Completes the delivery as client-go's `Done` does: the key's failures stay as they are.
     ///
     /// Code that was ported from client-go calls this. Other code calls [`succeed`](Self::succeed).
     pub fn done(mut self) {
-        self.finish(Finish::Done, None);
+        self.finish(Finish::Done);
     }
 
     /// Completes each of `items` as [`succeed`](Self::succeed) does, and takes the lock once for many of them.
@@ -298,19 +298,20 @@ impl<'q, K: Key> Item<'q, K> {
         &self.ticket
     }
 
-    /// Completes the delivery, at `now` if the caller knows the time.
-    #[inline]
-    fn end(&mut self, completion: Completion, now: Option<Time>) {
+    // Inlined, so that a shorthand has no more instructions than its own completion needs.
+    #[inline(always)]
+    fn end(&mut self, completion: Completion) {
         let Some((owner, key)) = &self.live else { return };
-        let (how, now) = owner.resolve(completion, key, self.asked, now);
-        self.finish(how, now);
-    }
-
-    #[inline]
-    fn finish(&mut self, how: Finish, now: Option<Time>) {
-        let Some((owner, key)) = &self.live else { return };
+        let (how, now) = owner.resolve(completion, key, self.asked, None);
         // If a key's `clone` panics in here, nothing has happened, and the item's drop ends it.
         owner.finish(&self.ticket, how, now, key);
+        self.free();
+    }
+
+    fn finish(&mut self, how: Finish) {
+        let Some((owner, key)) = &self.live else { return };
+        // As in `end`.
+        owner.finish(&self.ticket, how, None, key);
         self.free();
     }
 
@@ -440,7 +441,7 @@ impl<K: Key> State<K> {
 impl<K: Key> Shared<K> {
     /// The change in the state machine that `completion` asks for, and its time, if this is known. The
     /// limiter and the counter are asked and updated here.
-    #[inline]
+    #[inline(always)]
     fn resolve(
         &self,
         completion: Completion,
@@ -502,7 +503,7 @@ impl<K: Key> Shared<K> {
         }
         // The others call the user's code under the lock, or need the time.
         for item in items.iter_mut().filter(|item| is_ours(item)) {
-            item.finish(Finish::Succeed, None);
+            item.finish(Finish::Succeed);
         }
     }
 
