@@ -164,7 +164,7 @@ async fn end(item: Item, is_over: bool, rng: &mut fastrand::Rng) -> Result<(), F
         0..3 => item.retry("it failed").await,
         3 => item.retry_after(Duration::from_millis(rng.u64(..10)), "it failed").await,
         4 | 5 => item.requeue_after(Duration::from_millis(rng.u64(..10))).await,
-        6 => item.put_back().await,
+        6 => item.release().await,
         7 => {
             drop(item);
             Err(FinishError::Unsure)

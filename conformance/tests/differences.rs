@@ -282,7 +282,15 @@ fn the_default_limiter_knows_one_key() {
     let theirs = Queue::builder().clock(clock).limiter(limiter).build().unwrap();
     let delays = |queue: &Queue<u32>| {
         queue.add_all(0..200);
-        std::iter::from_fn(|| Some(queue.try_get()?.retry())).collect::<Vec<_>>()
+        let items = std::iter::from_fn(|| queue.try_get());
+        items
+            .map(|item| {
+                let key = *item;
+                item.retry();
+                let due = queue.look_up(&key).and_then(|entry| entry.due);
+                due.map_or(Duration::ZERO, |due| due.since(queue.now()))
+            })
+            .collect::<Vec<_>>()
     };
     assert!(delays(&ours).iter().all(|delay| *delay <= Duration::from_millis(5)));
     assert_eq!(delays(&theirs)[199], secs(10));

@@ -166,7 +166,7 @@ impl<'q, 't> Run<'q, 't> {
             "wait" => self.getters.push((self.queue.get(), Woken::new())),
             "done" => self.done(at, key(arg))?,
             "retry" => match self.held.remove(&key(arg)).unwrap() {
-                Held::Item(item, _) => _ = item.retry(),
+                Held::Item(item, _) => item.retry(),
                 ticket @ Held::Ticket(..) => {
                     self.queue.add_rate_limited(key(arg));
                     self.end(at, key(arg), ticket);

@@ -81,9 +81,12 @@ fn no_copy_of_a_key_is_dropped_inside() {
             let how = match how {
                 0 => Finish::Done,
                 1 => Finish::Succeed,
-                2 => Finish::Later { after: core::time::Duration::ZERO, asked: out.asked },
-                3 => Finish::Fail { delay: core::time::Duration::from_secs(1), asked: out.asked },
-                _ => Finish::PutBack { asked: out.asked },
+                2 => Finish::RequeueAfter { delay: core::time::Duration::ZERO, asked: out.asked },
+                3 => Finish::RetryAfter {
+                    delay: core::time::Duration::from_secs(1),
+                    asked: out.asked,
+                },
+                _ => Finish::Release { asked: out.asked },
             };
             for _ in 0..2 {
                 let key = Key(1);
@@ -166,7 +169,7 @@ fn a_run_that_ends_without_copies_is_served_by_age() {
     let (mut queue, keys) = queue::<u32>(EarlyAdd::Keep, None, false);
     let _ = queue.add(1, 1, Add::now(), Group::default(), NOW);
     let out = queue.get_by_order(NOW, |_| 1).item.expect("one is ready");
-    let how = Finish::PutBack { asked: out.asked };
+    let how = Finish::Release { asked: out.asked };
     assert!(queue.finish_without_copies(&out.ticket, how, NOW).expect("it is live").ready);
     assert_eq!(queue.finish_without_copies(&out.ticket, how, NOW), None);
     assert!(keys.lock().expect("no panic").is_empty());
@@ -206,7 +209,7 @@ fn an_order_is_not_shown_again_what_it_has() {
     for _ in 0..100 {
         let out = queue.get_by_order(NOW, |&key| u64::from(key)).item.expect("one is ready");
         assert_eq!(out.key, 2);
-        let _ = queue.finish(&out.ticket, Finish::PutBack { asked: out.asked }, NOW);
+        let _ = queue.finish(&out.ticket, Finish::Release { asked: out.asked }, NOW);
     }
     assert_eq!(keys.lock().expect("no panic").len(), 2);
 }
@@ -252,7 +255,7 @@ fn a_copy_that_fails_takes_no_place_in_its_group() {
     let out = queue.get_by_order(NOW, hash).item.expect("four are ready");
     assert_eq!(queue.eligible(), 3, "one more may leave, whichever it is");
     // One that can't end its run as it would ends it without copies.
-    let how = Finish::PutBack { asked: out.asked };
+    let how = Finish::Release { asked: out.asked };
     fails(|| queue.finish(&out.ticket, how, NOW));
     assert_eq!((queue.eligible(), queue.processing()), (3, 1));
     assert!(queue.finish_without_copies(&out.ticket, how, NOW).expect("it is live").ready);

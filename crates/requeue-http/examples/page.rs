@@ -64,7 +64,7 @@ async fn work(queue: Queue<String>, worker: u64) {
         runs += 1;
         tokio::time::sleep(Duration::from_millis(10 + 7 * (runs % 13))).await;
         match item.ends_with("13") {
-            true => _ = item.retry(),
+            true => item.retry(),
             false => item.succeed(),
         }
     }

@@ -23,7 +23,7 @@ const PROBE: [Op; 10] = [
     Op::Get,
     Op::Get,
     Op::Finish(0, How::Done),
-    Op::Finish(0, How::PutBack),
+    Op::Finish(0, How::Release),
     Op::Advance(nanos(FAR)),
     Op::Get,
     Op::Get,
@@ -56,15 +56,15 @@ fn alphabet() -> Vec<Op> {
         let hows = [
             How::Done,
             How::Succeed,
-            How::Later(nanos(0)),
-            How::Later(nanos(1)),
-            How::Fail(nanos(0)),
-            How::Fail(nanos(1)),
-            How::Fail(nanos(FAR)),
-            How::PutBack,
+            How::RequeueAfter(nanos(0)),
+            How::RequeueAfter(nanos(1)),
+            How::RetryAfter(nanos(0)),
+            How::RetryAfter(nanos(1)),
+            How::RetryAfter(nanos(FAR)),
+            How::Release,
         ];
         ops.extend(hows.map(|how| Op::Finish(which, how)));
-        ops.push(Op::GiveUp(which));
+        ops.push(Op::Detach(which));
     }
     ops.extend([true, false].map(Op::Pause));
     ops.extend([Ending::Closed, Ending::ShutDown].map(Op::End));
@@ -159,7 +159,8 @@ fn explore_orders(early_add: EarlyAdd) {
         ]);
     }
     for which in 0..2 {
-        let hows = [How::Done, How::Later(nanos(1)), How::Fail(nanos(1)), How::PutBack];
+        let hows =
+            [How::Done, How::RequeueAfter(nanos(1)), How::RetryAfter(nanos(1)), How::Release];
         ops.extend(hows.map(|how| Op::Finish(which, how)));
     }
     let priority = Ranking::Priority { oldest_every: 2 };

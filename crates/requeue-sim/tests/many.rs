@@ -82,8 +82,8 @@ impl Crowd {
     fn thin_out(&mut self, leave: usize) {
         while self.lockstep.model().known() > leave {
             let how = match self.random.below(8) {
-                0 => How::Fail(self.random.short()),
-                1 => How::PutBack,
+                0 => How::RetryAfter(self.random.short()),
+                1 => How::Release,
                 _ => How::Succeed,
             };
             let which = self.random.below(1 << 20) as usize;

@@ -45,7 +45,7 @@
 //! async fn send(key: Key, context: Context) -> Result<Action, Error> {
 //!     // What is written elsewhere carries `context.epoch()`.
 //!     # let _ = (key, context);
-//!     Ok(Action::done())
+//!     Ok(Action::succeed())
 //! }
 //!
 //! # let dir = tempfile::tempdir()?;
@@ -87,8 +87,10 @@ pub mod fuzz_api;
 mod tests;
 mod types;
 
+pub use requeue::Completion;
+
 pub use crate::api::bulk::Bulk;
-pub use crate::api::item::{Failed, Failure, Item};
+pub use crate::api::item::{Completed, Item};
 pub use crate::api::queue::Queue;
 pub use crate::api::store::{OpenOptions, Store};
 #[cfg(feature = "postgres")]

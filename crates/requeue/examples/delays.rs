@@ -37,7 +37,8 @@ fn main() -> Result<(), requeue::BuildError> {
         while let Some(item) = queue.try_get() {
             if *item == "deploy" && item.attempt() < 4 {
                 let attempt = item.attempt();
-                say(&format!("deploy fails, attempt {attempt}: again in {:?}", item.retry()));
+                item.retry();
+                say(&format!("deploy fails, attempt {attempt}: {}", queue.explain("deploy")));
             } else {
                 say(&format!("{} runs, for {} adds", *item, item.adds()));
                 item.succeed();

@@ -43,10 +43,8 @@
 //! - [`limiter`] has what decides how long a key waits after a failure.
 //! - [`clock`] has where the queue gets its time: the system, a tokio runtime, the
 //!   processor, or a test.
-#![cfg_attr(
-    feature = "tokio",
-    doc = "- [`workers`] runs a handler for each key: the loop above, with all that belongs to it."
-)]
+//! - [`workers`] runs a handler for each key, on tasks or on threads: the loop above, with retries, panics
+//!   and shutdown.
 //! - [`wait`] has loops that wait: until, poll, backoff. They need no queue.
 //! - [`metrics`] has hooks for what happens in a queue.
 //!
@@ -68,7 +66,7 @@
 //!
 //! At the end of an input, [`close`](Queue::close): whatever the queue knows still runs. On a
 //! signal, [`shut_down`](Queue::shut_down), which drops what waits, or
-//! [`drain`](Queue::drain), which also waits for what is running. Then
+//! [`shut_down_with_drain`](Queue::shut_down_with_drain), which also waits for keys in flight. Then
 //! [`get`](Queue::get) is `None`, and workers that loop on it end.
 //!
 //! # Features
@@ -79,12 +77,12 @@
 //! - `tsc`: a clock that reads the processor's counter, for queues with metrics.
 
 pub mod clock;
+mod completion;
 pub mod metrics;
 mod queue;
 mod ranked_mutex;
 mod sync;
 pub mod wait;
-#[cfg(feature = "tokio")]
 pub mod workers;
 
 pub use requeue_core::limiter;
@@ -94,6 +92,7 @@ pub use requeue_core::{
 };
 
 pub use crate::clock::Clock;
+pub use crate::completion::Completion;
 pub use crate::queue::{
     BuildError, Builder, Drain, Drained, Filter, Get, GetMany, Histograms, Item, Key, Queue,
     SucceedAndGet, Ticket,

@@ -98,7 +98,7 @@ fn every_future_of_a_queue_can_be_sent() {
     send_value(&queue.get_owned());
     send_value(&queue.get_many(2));
     send_value(&queue.get_timeout(Duration::ZERO));
-    send_value(&queue.drain(Duration::ZERO));
+    send_value(&queue.shut_down_with_drain().timeout(Duration::ZERO));
     send_value(&queue.shut_down_with_drain());
     send_value(&async {
         let item = queue.get().await;

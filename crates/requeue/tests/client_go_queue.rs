@@ -17,7 +17,7 @@ use requeue::{Added, CustomOrder, Item, Order, Queue};
 /// The two ways in which client-go's tests end a queue.
 const ENDINGS: [fn(&Queue<u32>); 2] = [
     |queue| assert_eq!(queue.shut_down(), []),
-    |queue| assert!(queue.shut_down_with_drain_blocking().finished),
+    |queue| assert!(queue.shut_down_with_drain().wait_blocking().finished),
 ];
 
 /// First in, first out, and notes what it is touched with.
@@ -211,7 +211,7 @@ fn test_force_queue_shutdown_using_shut_down() {
     queue.add_all(["foo", "bar"]);
     let _items = queue.try_get_many(2);
     thread::scope(|scope| {
-        let drain = scope.spawn(|| queue.shut_down_with_drain_blocking());
+        let drain = scope.spawn(|| queue.shut_down_with_drain().wait_blocking());
         while queue.get_blocking().is_some() {}
         assert!(queue.shutting_down());
         // Whether the drain has begun to wait cannot be seen; it is ended if it has, and this

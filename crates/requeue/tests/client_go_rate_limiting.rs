@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{fake, ms, secs, take, take_all};
+use common::{fake, ms, retry, secs, take, take_all};
 use requeue::limiter::BackoffLimiter;
 use requeue::{Add, Added, Item, Merge, Queue};
 
@@ -75,14 +75,14 @@ fn retries_are_counted() {
 fn done_does_not_forget() {
     let (queue, clock) = fake();
     queue.add("a");
-    assert_eq!(queue.try_get().unwrap().retry(), ms(1));
+    assert_eq!(retry(&queue, queue.try_get().unwrap()), ms(1));
     clock.advance(ms(1));
     queue.try_get().unwrap().done();
     assert_eq!(queue.num_requeues(&"a"), 1);
     queue.add("a");
     let item = queue.try_get().unwrap();
     assert_eq!(item.attempt(), 2);
-    assert_eq!(item.retry(), ms(2));
+    assert_eq!(retry(&queue, item), ms(2));
 }
 
 /// Ours: client-go's `Forget` and `Done` in one.
@@ -90,12 +90,12 @@ fn done_does_not_forget() {
 fn succeed_forgets() {
     let (queue, clock) = fake();
     queue.add("a");
-    assert_eq!(queue.try_get().unwrap().retry(), ms(1));
+    assert_eq!(retry(&queue, queue.try_get().unwrap()), ms(1));
     clock.advance(ms(1));
     queue.try_get().unwrap().succeed();
     assert_eq!(queue.num_requeues(&"a"), 0);
     queue.add("a");
-    assert_eq!(queue.try_get().unwrap().retry(), ms(1));
+    assert_eq!(retry(&queue, queue.try_get().unwrap()), ms(1));
 }
 
 /// The idiom of every controller: `AddRateLimited` while the key is being worked on, then `Done`.
@@ -149,9 +149,9 @@ fn each_way_to_end_a_run_has_its_effect_on_the_limiters_count() {
             item.done();
         }),
         ("done", 1, |_, item| item.done()),
-        ("put_back", 1, |_, item| item.put_back()),
+        ("release", 1, |_, item| item.release()),
         ("retry_after", 1, |_, item| item.retry_after(secs(1))),
-        ("retry", 2, |_, item| _ = item.retry()),
+        ("retry", 2, |_, item| item.retry()),
         ("drop", 2, |_, item| drop(item)),
     ];
     for (name, count, end) in ends {
@@ -182,7 +182,7 @@ fn failures_add_up_until_two_of_the_longest_delays_have_passed() {
         let queue =
             Queue::builder().clock(clock.clone()).limiter(limiter).build().expect("it is valid");
         queue.add("a");
-        let delay = queue.try_get().expect("it is ready").retry();
+        let delay = retry(&queue, queue.try_get().expect("it is ready"));
         clock.advance(delay + late);
         queue.try_get().expect("it is due").retry();
         assert_eq!(queue.num_requeues(&"a"), count, "{late:?} after its wait");

@@ -131,9 +131,9 @@ proptest! {
                     ended = 1;
                     match how {
                         0 => item.succeed(),
-                        1 => drop(item.retry()),
+                        1 => item.retry(),
                         2 => item.requeue_after(Duration::from_millis(1)),
-                        3 => item.put_back(),
+                        3 => item.release(),
                         4 => drop(item.into_parts().1),
                         _ => item.retry_after(Duration::ZERO),
                     }
@@ -325,10 +325,10 @@ fn get_and_done_receive_the_key_however_it_is_taken_and_however_it_ends() {
     ];
     let ends: [End; 12] = [
         |_, item| item.succeed(),
-        |_, item| _ = item.retry(),
+        |_, item| item.retry(),
         |_, item| item.retry_after(Duration::from_secs(1)),
         |_, item| item.requeue_after(Duration::from_secs(1)),
-        |_, item| item.put_back(),
+        |_, item| item.release(),
         |_, item| item.give_up(),
         |_, item| item.done(),
         |_, item| drop(item),

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::timeless;
+use common::{retry, timeless};
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
 use requeue::{Add, Added, Cancelled, EarlyAdd, Group, Item, Merge, Order, Queue};
@@ -87,7 +87,7 @@ fn keep_a_failed_dirty_key_runs_at_once_and_after_its_backoff() {
     queue.add("a");
     let item = get(&queue);
     assert_eq!(queue.add("a"), Added::Dirty);
-    assert_eq!(item.retry(), 5 * S);
+    assert_eq!(retry(&queue, item), 5 * S);
     assert_eq!((queue.len(), queue.waiting()), (1, 1));
     let item = get(&queue);
     assert_eq!(item.attempt(), 2);
@@ -131,7 +131,7 @@ fn replace_a_failed_dirty_key_runs_at_once() {
     queue.add("a");
     let item = get(&queue);
     queue.add("a");
-    assert_eq!(item.retry(), 5 * S);
+    item.retry();
     assert_eq!((queue.len(), queue.waiting()), (1, 0));
     assert_eq!(get(&queue).attempt(), 2);
 }
@@ -140,7 +140,7 @@ fn replace_a_failed_dirty_key_runs_at_once() {
 fn hold_an_add_waits_for_the_backoff() {
     let (clock, queue) = queue(EarlyAdd::Hold);
     queue.add("a");
-    assert_eq!(get(&queue).retry(), 5 * S);
+    assert_eq!(retry(&queue, get(&queue)), 5 * S);
     clock.advance(S);
     assert_eq!(queue.add("a"), Added::Held);
     assert_eq!(queue.add_after("a", 2 * S), Added::Held);
@@ -260,13 +260,13 @@ fn an_operation_makes_256_due_keys_ready() {
 fn attempts_are_the_records_and_delays_the_limiters() {
     let (clock, queue) = queue(EarlyAdd::Keep);
     queue.add("a");
-    assert_eq!(get(&queue).retry(), 5 * S);
+    assert_eq!(retry(&queue, get(&queue)), 5 * S);
     clock.advance(5 * S);
     get(&queue).retry_after(S);
     clock.advance(S);
     let item = get(&queue);
     assert_eq!((item.attempt(), queue.num_requeues(&"a")), (3, 1));
-    assert_eq!(item.retry(), 10 * S);
+    assert_eq!(retry(&queue, item), 10 * S);
     clock.advance(10 * S);
     get(&queue).succeed();
     assert_eq!((queue.failures(&"a"), queue.num_requeues(&"a")), (0, 0));
@@ -301,11 +301,11 @@ fn done_leaves_the_failures_where_they_are() {
 }
 
 #[test]
-fn put_back_is_no_failure() {
+fn release_is_no_failure() {
     let (_clock, queue) = queue(EarlyAdd::Keep);
     queue.add("a");
     queue.add("b");
-    get(&queue).put_back();
+    get(&queue).release();
     assert_eq!(run_all(&queue), ["b", "a"]);
     assert_eq!(queue.counts().failures, 0);
 }
@@ -377,7 +377,7 @@ fn a_priority_is_the_keys_and_lifts_a_ready_one() {
 // --- Items and tickets ----------------------------------------------------------------------------
 
 #[test]
-fn done_needs_a_guard_that_was_given_up() {
+fn done_needs_a_detached_delivery() {
     let (_clock, queue) = queue(EarlyAdd::Keep);
     queue.add("a");
     assert!(!queue.done(&"a"), "ready");
@@ -568,7 +568,7 @@ fn drain_waits_for_what_is_ready_and_what_is_running() {
     a.succeed();
     assert!(drain.as_mut().poll(&mut context).is_pending(), "one is running");
 
-    let report = clock.run(queue.drain(S));
+    let report = clock.run(queue.shut_down_with_drain().timeout(S));
     assert_eq!((report.finished, report.processing), (false, 1));
 
     drop(b);

@@ -150,7 +150,7 @@ async fn get_blocking_panics_in_a_runtime() {
 #[should_panic(expected = "block")]
 async fn a_blocking_drain_panics_in_a_runtime() {
     let queue: Queue<u8> = Queue::new();
-    let _ = queue.drain_blocking(secs(1));
+    let _ = queue.shut_down_with_drain().timeout(secs(1)).wait_blocking();
 }
 
 #[tokio::test]
@@ -167,8 +167,8 @@ async fn every_blocking_form_works_in_spawn_blocking() {
         let keys: Vec<_> = items.iter().flatten().map(|item| **item).collect();
         items.into_iter().flatten().for_each(requeue::Item::succeed);
         queue.try_get().unwrap().succeed();
-        assert!(queue.drain_blocking(secs(1)).finished);
-        assert!(queue.shut_down_with_drain_blocking().finished);
+        assert!(queue.shut_down_with_drain().timeout(secs(1)).wait_blocking().finished);
+        assert!(queue.shut_down_with_drain().wait_blocking().finished);
         keys
     };
     assert_eq!(tokio::task::spawn_blocking(blocking).await.unwrap(), [0, 1, 2, 3]);

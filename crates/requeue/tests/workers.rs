@@ -31,7 +31,9 @@ async fn an_error_is_retried_with_backoff_until_it_succeeds() {
         let log = Arc::clone(&log);
         move |key, context: Context| {
             log.lock().unwrap().push((key, context.attempt()));
-            async move { if context.attempt() < 4 { Err("not yet".into()) } else { Ok(Action::done()) } }
+            async move {
+                if context.attempt() < 4 { Err("not yet".into()) } else { Ok(Action::succeed()) }
+            }
         }
     };
     let drained = Workers::new(queue.clone(), handler).run().await;
@@ -55,7 +57,7 @@ async fn a_panic_is_a_failure_and_the_worker_lives_on() {
             async move {
                 assert!(!(key == "a" && context.attempt() == 1), "on purpose");
                 log.lock().unwrap().push((key, context.attempt()));
-                Ok(Action::done())
+                Ok(Action::succeed())
             }
         }
     };
@@ -109,7 +111,7 @@ async fn a_key_that_is_dirty_when_it_is_given_up_starts_afresh_at_once() {
             } else {
                 queue.close();
             }
-            async move { if first { Err("fails".into()) } else { Ok(Action::done()) } }
+            async move { if first { Err("fails".into()) } else { Ok(Action::succeed()) } }
         }
     };
     let started = tokio::time::Instant::now();
@@ -149,7 +151,7 @@ async fn retry_after_is_a_failure_that_leaves_the_exponent_alone() {
             async move {
                 assert_eq!(requeues, 0);
                 match context.attempt() {
-                    3 => Ok(Action::done()),
+                    3 => Ok(Action::succeed()),
                     _ => Err(Error::retry_after(Duration::from_secs(7), "busy")),
                 }
             }
@@ -171,7 +173,7 @@ async fn who_is_told_that_a_run_is_finished_finds_its_key_backing_off() {
         if key == "fails" && context.attempt() == 1 {
             Err("not yet".into())
         } else {
-            Ok(Action::done())
+            Ok(Action::succeed())
         }
     };
     let log = log();
@@ -205,9 +207,9 @@ async fn actions_say_when_the_key_is_added_again() {
             }
             async move {
                 Ok::<_, Error>(match run {
-                    1 => Action::again(),
-                    2 => Action::after(Duration::from_secs(60)),
-                    _ => Action::done(),
+                    1 => Action::requeue(),
+                    2 => Action::requeue_after(Duration::from_secs(60)),
+                    _ => Action::succeed(),
                 })
             }
         }
@@ -239,7 +241,7 @@ async fn an_attempt_that_takes_too_long_is_cancelled_then_dropped_and_has_failed
                 // Told to stop, and does not.
                 std::future::pending::<()>().await;
                 drop(guard);
-                Ok(Action::done())
+                Ok(Action::succeed())
             }
         }
     };
@@ -266,7 +268,7 @@ async fn an_attempt_that_stops_within_the_grace_period_says_how_it_ended() {
     queue.close();
     Workers::new(queue.clone(), |_, context: Context| async move {
         context.cancelled().await;
-        Ok::<_, Error>(Action::done())
+        Ok::<_, Error>(Action::succeed())
     })
     .timeout(Duration::from_secs(3))
     .run()
@@ -285,7 +287,7 @@ async fn a_shutdown_finishes_what_is_ready_and_drops_what_waits() {
         move |key, context: Context| {
             log.lock().unwrap().push((key, context.attempt()));
             shutdown.notify_one();
-            async { Ok::<_, Error>(Action::done()) }
+            async { Ok::<_, Error>(Action::succeed()) }
         }
     };
     let drained = Workers::new(queue.clone(), handler).run_until(shutdown.notified()).await;
@@ -310,7 +312,7 @@ async fn a_dirty_key_is_finished_before_the_workers_end() {
             }
             async {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                Ok::<_, Error>(Action::done())
+                Ok::<_, Error>(Action::succeed())
             }
         }
     };
@@ -377,7 +379,7 @@ async fn no_more_keys_are_worked_on_at_once_than_asked_for() {
             async move {
                 let _slot = slots.try_acquire().expect("no more than three at once");
                 tokio::task::yield_now().await;
-                Ok::<_, Error>(Action::done())
+                Ok::<_, Error>(Action::succeed())
             }
         }
     };
@@ -413,9 +415,9 @@ async fn a_key_comes_back_with_the_priority_that_the_handler_says() {
                 match now {
                     1 => Err("with the priority it has".into()),
                     2 => Err(Error::from("with less").priority(-7)),
-                    3 => Ok(Action::again().priority(9)),
-                    4 => Ok(Action::again()),
-                    _ => Ok(Action::done()),
+                    3 => Ok(Action::requeue().priority(9)),
+                    4 => Ok(Action::requeue()),
+                    _ => Ok(Action::succeed()),
                 }
             }
         }

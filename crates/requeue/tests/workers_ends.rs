@@ -21,7 +21,7 @@ async fn the_drain_timeout_holds_while_somebody_else_has_a_dirty_key() {
     let held = queue.try_get_owned().unwrap();
     assert_eq!(queue.add(1), Added::Dirty);
     let before = Instant::now();
-    let drained = Workers::new(queue.clone(), |_, _| async { Ok(Action::done()) })
+    let drained = Workers::new(queue.clone(), |_, _| async { Ok(Action::succeed()) })
         .concurrency(3)
         .grace(Duration::from_millis(10))
         .drain_timeout(Duration::from_millis(50))
@@ -43,7 +43,7 @@ async fn past_the_drain_timeout_nothing_new_is_begun() {
             seen.lock().unwrap().push((key, context.attempt()));
             async move {
                 context.cancelled().await;
-                Ok::<_, Error>(Action::done())
+                Ok::<_, Error>(Action::succeed())
             }
         }
     };
@@ -142,7 +142,7 @@ async fn the_last_attempt_knows_that_it_is() {
                 seen.lock().unwrap().push((context.attempt(), context.is_last_attempt().into()));
                 async move {
                     match context.attempt() {
-                        5 => Ok(Action::done()),
+                        5 => Ok(Action::succeed()),
                         _ => Err("fails".into()),
                     }
                 }
@@ -160,7 +160,7 @@ async fn the_last_attempt_knows_that_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_put_back_is_ready_at_the_tail_with_no_failure_counted() {
+async fn a_key_that_is_released_is_ready_at_the_tail_with_no_failure_counted() {
     let (queue, seen) = (Queue::new(), Seen::default());
     queue.add_all([1, 2]);
     queue.close();
@@ -173,8 +173,8 @@ async fn a_key_that_is_put_back_is_ready_at_the_tail_with_no_failure_counted() {
                 match run {
                     1 => Err("fails".into()),
                     // Its failure is not forgotten, either.
-                    3 => Ok(Action::put_back()),
-                    _ => Ok(Action::done()),
+                    3 => Ok(Action::release()),
+                    _ => Ok(Action::succeed()),
                 }
             }
         }
@@ -185,7 +185,7 @@ async fn a_key_that_is_put_back_is_ready_at_the_tail_with_no_failure_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_put_back_after_a_shutdown_is_reported() {
+async fn a_key_that_is_released_after_a_shutdown_is_reported() {
     let (queue, started) = (Queue::new(), Arc::new(Notify::new()));
     queue.add(1);
     let handler = {
@@ -194,7 +194,7 @@ async fn a_key_that_is_put_back_after_a_shutdown_is_reported() {
             started.notify_one();
             async move {
                 context.cancelled().await;
-                Ok::<_, Error>(Action::put_back())
+                Ok::<_, Error>(Action::release())
             }
         }
     };
@@ -210,7 +210,7 @@ async fn no_workers_at_all_are_one() {
     let queue = Queue::new();
     queue.add(1);
     queue.close();
-    let workers = Workers::new(queue, |_, _| async { Ok(Action::done()) });
+    let workers = Workers::new(queue, |_, _| async { Ok(Action::succeed()) });
     assert!(workers.concurrency(0).run().await.finished);
 }
 

@@ -43,7 +43,7 @@ async fn a_future_that_panics_when_it_is_dropped_at_a_timeout_is_a_failed_attemp
             let _bomb = Bomb;
             std::future::pending::<()>().await;
         }
-        Ok(Action::done())
+        Ok(Action::succeed())
     };
     let drained = Workers::new(queue.clone(), handler)
         .timeout(Duration::from_secs(3))
@@ -65,7 +65,7 @@ async fn a_future_that_panics_when_it_is_dropped_after_its_end_has_failed() {
 
         fn poll(self: Pin<&mut Self>, _: &mut std::task::Context<'_>) -> Poll<Self::Output> {
             let Self(Bomb) = *self;
-            Poll::Ready(Ok(Action::done()))
+            Poll::Ready(Ok(Action::succeed()))
         }
     }
     let (queue, errors) = (Queue::new(), Errors::default());
@@ -89,7 +89,7 @@ async fn a_future_that_panics_when_its_workers_are_dropped_gives_its_key_back() 
             async move {
                 std::future::pending::<()>().await;
                 drop(bomb);
-                Ok(Action::done())
+                Ok(Action::succeed())
             }
         }
     };
@@ -227,7 +227,7 @@ async fn a_key_that_can_never_be_taken_is_not_asked_for_all_the_time() {
     let (queue, clones) = (Queue::new(), Arc::new(AtomicUsize::new(0)));
     queue.add(Never(Arc::clone(&clones)));
     let before = tokio::time::Instant::now();
-    let drained = Workers::new(queue, |_, _| async { Ok(Action::done()) })
+    let drained = Workers::new(queue, |_, _| async { Ok(Action::succeed()) })
         .drain_timeout(Duration::from_secs(60))
         .run_until(std::future::ready(()))
         .await;

@@ -82,7 +82,7 @@ async fn a_key_or_an_error_that_cannot_be_shown_is_worked_on_all_the_same() {
     queue.add_all([Shy(1), Shy(2)]);
     queue.close();
     let handler = |_, context: Context| async move {
-        if context.attempt() == 1 { Err(Unspeakable.into()) } else { Ok(Action::done()) }
+        if context.attempt() == 1 { Err(Unspeakable.into()) } else { Ok(Action::succeed()) }
     };
     let drained = Workers::new(queue.clone(), handler).run().await;
     assert!(drained.finished);
@@ -104,7 +104,7 @@ async fn a_subscriber_that_panics_fails_the_attempt_and_the_key_comes_back() {
         let attempts = Arc::clone(&attempts);
         move |key, context: Context| {
             attempts.lock().unwrap().push((key, context.attempt()));
-            async { Ok::<_, Error>(Action::done()) }
+            async { Ok::<_, Error>(Action::succeed()) }
         }
     };
     let drained = Workers::new(queue.clone(), handler).run().await;
@@ -124,7 +124,7 @@ async fn an_attempt_runs_in_the_span_that_is_asked_for() {
     let queue = Queue::new();
     queue.add(7);
     queue.close();
-    let handler = |_, _: Context| async { Ok::<_, Error>(Action::done()) };
+    let handler = |_, _: Context| async { Ok::<_, Error>(Action::succeed()) };
     let workers = Workers::new(queue, handler);
     let span = |key: &i32, context: &Context| {
         tracing::info_span!("working", thing = key, nth = context.attempt())

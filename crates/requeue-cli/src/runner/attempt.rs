@@ -64,7 +64,7 @@ impl Runner {
                 let outcome = self.failure(item, why).await;
                 return self.end(job, outcome).await;
             }
-            None => return self.end(job, Outcome::PutBack).await,
+            None => return self.end(job, Outcome::Interrupted).await,
         };
         let (past, adds) = self.keys.start(&job);
         let seq = self.commands.seq.one_more();
@@ -78,10 +78,10 @@ impl Runner {
         };
         let outcome = match (outcome, &self.hooks) {
             (Outcome::Succeeded, Some(hooks)) => {
-                match self.unless_cut_off(hooks.succeed(item)).await {
+                match self.unless_cut_off(hooks.on_success(item)).await {
                     Some(Ok(())) => Outcome::Succeeded,
                     Some(Err(why)) => self.failure(item, why).await,
-                    None => Outcome::PutBack,
+                    None => Outcome::Interrupted,
                 }
             }
             (outcome, _) => outcome,
@@ -129,7 +129,7 @@ impl Runner {
 
     async fn run_command(&self, run: Run<'_>, lease: Option<&dyn Lease>) -> Outcome {
         let mut level = self.stop.subscribe();
-        let Some(child) = self.spawn(run, &mut level).await else { return Outcome::PutBack };
+        let Some(child) = self.spawn(run, &mut level).await else { return Outcome::Interrupted };
         let (at, start) = (SystemTime::now(), Instant::now());
         let (ended, log) = match child {
             Ok(child) => {
@@ -291,11 +291,11 @@ impl Runner {
         let signal = status.signal();
         let exit = status.code().or(signal.map(|signal| 128 + signal)).unwrap_or(125);
         if exit == 128 + Signal::PIPE.as_raw() && self.finds_stdout_closed() {
-            return Outcome::PutBack;
+            return Outcome::Interrupted;
         }
         let level = self.stop.level();
         if level >= Level::Terminating {
-            return Outcome::PutBack;
+            return Outcome::Interrupted;
         }
         if lost {
             return self.failed(exit, "it was lost to others".to_owned());
@@ -314,7 +314,7 @@ impl Runner {
         }
         let of_our_signal = self.stop.signal().is_some_and(|signal| exit == 128 + signal);
         if level == Level::Stopping && of_our_signal {
-            return Outcome::PutBack;
+            return Outcome::Interrupted;
         }
         self.failed(exit, status.to_string())
     }

@@ -24,7 +24,7 @@ impl Runner {
             return self.end_lease(item, lease, outcome).await;
         }
         match outcome {
-            Outcome::PutBack => item.put_back(),
+            Outcome::Interrupted => item.release(),
             Outcome::Succeeded => {
                 self.tally.done.one_more();
                 self.keys.succeed(item);
@@ -57,7 +57,7 @@ impl Runner {
         let (attempts, priority) = (lease.attempt(), lease.priority());
         let recorded = tokio::select! {
             biased;
-            recorded = lease.finish(outcome.clone()) => recorded,
+            recorded = lease.complete(outcome.completion(), outcome.error()) => recorded,
             () = self.killed() => Err("its outcome was not recorded in time".to_owned()),
         };
         let key = item.key().clone();
@@ -68,7 +68,7 @@ impl Runner {
             self.output.say(&format!("{}: {why}", escaped(&key))).await;
         }
         match outcome {
-            Outcome::PutBack => _ = self.tally.unfinished.one_more(),
+            Outcome::Interrupted => _ = self.tally.unfinished.one_more(),
             Outcome::Succeeded if is_recorded => {
                 self.tally.done.one_more();
                 self.halt_if_reached().await;
@@ -90,7 +90,7 @@ impl Runner {
     async fn give_up(&self, item: Item<'static, Key>, attempts: u32, exit: Option<i32>, why: &str) {
         self.tally.given_up.one_more();
         if let Some(hooks) = &self.hooks {
-            hooks.give_up(&item);
+            hooks.on_give_up(&item);
         }
         let letter = DeadLetter { attempts, exit, why, priority: item.priority() };
         let written = self.files.keys.write_dead_letter(&item, letter);
@@ -134,7 +134,7 @@ impl Runner {
         let waits = file.has_unfinished() || leases.is_some();
         let unread = if waits { unread.await } else { None };
         if let Some(leases) = leases {
-            leases.put_back().await;
+            leases.release().await;
             if leases.is_gone() {
                 self.tally.fail();
             }

@@ -14,10 +14,10 @@ pub(crate) trait Hooks: Debug + Send + Sync {
     fn begin<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>>;
 
     /// The run that began last has succeeded.
-    fn succeed<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<(), String>>;
+    fn on_success<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<(), String>>;
 
     /// The key is given up.
-    fn give_up(&self, key: &[u8]);
+    fn on_give_up(&self, key: &[u8]);
 
     /// Whether a newer request for the key has come since its run began: its failures no longer count.
     fn is_new(&self, key: &[u8]) -> bool;

@@ -95,7 +95,7 @@ impl Keys {
 
     /// Forgets the failures of a key, and the backoff that it waits for.
     #[cfg(feature = "kube")]
-    pub(super) fn release(&self, key: &[u8]) {
+    pub(super) fn end_backoff(&self, key: &[u8]) {
         self.queue.forget(&key.into());
         self.failing.forget(key);
     }

@@ -1,5 +1,7 @@
 //! The outcome of a run, for queues in memory and in a store alike.
 
+use requeue::Completion;
+
 /// The outcome of a run.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
@@ -11,7 +13,26 @@ pub(crate) enum Outcome {
         /// No retry follows.
         is_final: bool,
     },
-    /// Interrupted by the end of the program, which is neither a success nor a failure: the key is as if
-    /// it had not been delivered.
-    PutBack,
+    /// Interrupted by the end of the program, which is neither a success nor a failure.
+    Interrupted,
+}
+
+impl Outcome {
+    /// The completion that the outcome asks for. A queue in memory also counts the retries.
+    pub(crate) const fn completion(&self) -> Completion {
+        match self {
+            Self::Succeeded => Completion::Succeed,
+            Self::Failed { is_final: false, .. } => Completion::Retry,
+            Self::Failed { is_final: true, .. } => Completion::GiveUp,
+            Self::Interrupted => Completion::Release,
+        }
+    }
+
+    /// The reason of a failure.
+    pub(crate) fn error(&self) -> Option<&str> {
+        match self {
+            Self::Failed { why, .. } => Some(why),
+            Self::Succeeded | Self::Interrupted => None,
+        }
+    }
 }

@@ -167,8 +167,8 @@ impl Runner {
 
     /// Forgets the failures of a key, and the backoff that it waits for.
     #[cfg(feature = "kube")]
-    pub(crate) fn release(&self, key: &[u8]) {
-        self.keys.release(key);
+    pub(crate) fn end_backoff(&self, key: &[u8]) {
+        self.keys.end_backoff(key);
     }
 
     fn end_of_input(&self) {

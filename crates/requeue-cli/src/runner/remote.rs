@@ -1,7 +1,7 @@
 //! A queue elsewhere, which other processes work on too: the program leases one key at a time. That
 //! queue decides whether and when a failed key runs again.
 //!
-//! `requeue::workers::{WorkQueue, WorkItem}` can't stand in for these traits: `WorkItem::finish` does not
+//! `requeue::workers::{WorkQueue, WorkItem}` can't stand in for these traits: `WorkItem::complete` does not
 //! return whether the store recorded the outcome and parked the key, which the summary, `--halt` and the
 //! dead letters depend on.
 
@@ -9,11 +9,10 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use requeue::{Added, Item};
+use requeue::{Added, Completion, Item};
 
 use crate::key::{Key, KeyQueue};
 use crate::runner::hooks::BoxFuture;
-use crate::runner::outcome::Outcome;
 
 /// A queue elsewhere.
 pub(crate) trait RemoteQueue: Debug + Send + Sync {
@@ -54,9 +53,13 @@ pub(crate) trait Lease: Debug + Send + Sync {
     /// Waits until the lease is lost: another worker may have the key then.
     fn lost(&self) -> BoxFuture<'_, ()>;
 
-    /// Ends the lease, and returns whether that parked the key. The lease ends even if the future is
-    /// dropped after its first poll.
-    fn finish(self: Box<Self>, outcome: Outcome) -> BoxFuture<'static, Result<bool, String>>;
+    /// Completes the delivery, and returns whether that parked the key. `error` is the reason of a
+    /// failure. The lease ends even if the future is dropped after its first poll.
+    fn complete(
+        self: Box<Self>,
+        completion: Completion,
+        error: Option<&str>,
+    ) -> BoxFuture<'static, Result<bool, String>>;
 }
 
 /// A key in flight.
@@ -117,11 +120,11 @@ impl Leases {
     }
 
     /// Ends the leases of all keys whose commands have not started, and waits until they are back.
-    pub(super) async fn put_back(&self) {
+    pub(super) async fn release(&self) {
         let waiting: Vec<_> = self.lock().drain().collect();
         for (_, lease) in waiting {
             // A lost lease has ended already.
-            let _ = lease.finish(Outcome::PutBack).await;
+            let _ = lease.complete(Completion::Release, None).await;
         }
         self.remote.settle().await;
     }

@@ -85,7 +85,7 @@ impl Enqueuer {
             objects.is_wanted_anew(&key);
         }
         if objects.is_new(&key) {
-            runner.release(&key);
+            runner.end_backoff(&key);
         }
         self.add(&key, change.kind.priority());
     }

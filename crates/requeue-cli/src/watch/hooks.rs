@@ -42,7 +42,7 @@ impl ObjectHooks {
         }
     }
 
-    async fn succeed(&self, key: &[u8]) -> Result<(), String> {
+    async fn on_success(&self, key: &[u8]) -> Result<(), String> {
         if let Some(finalizer) = &self.finalizer {
             match self.objects.ran(key) {
                 Some((State::Ending, object)) => finalizer.step(&object).await?,
@@ -60,11 +60,11 @@ impl Hooks for ObjectHooks {
         Box::pin(self.begin(key))
     }
 
-    fn succeed<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(self.succeed(key))
+    fn on_success<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(self.on_success(key))
     }
 
-    fn give_up(&self, key: &[u8]) {
+    fn on_give_up(&self, key: &[u8]) {
         self.objects.forget_gone(key);
     }
 

@@ -180,15 +180,15 @@ impl<K: Eq + Clone> Queue<K> {
         self.backing_off.remove(&epoch);
         match how {
             Finish::Done => {}
-            Finish::Succeed | Finish::Later { .. } => self.set_failures(slot, 0),
-            Finish::Fail { asked, .. } => {
+            Finish::Succeed | Finish::RequeueAfter { .. } => self.set_failures(slot, 0),
+            Finish::RetryAfter { asked, .. } => {
                 self.counters.count_failure();
                 self.note(slot, asked);
                 self.add_failure(slot);
             }
-            Finish::PutBack { asked } => self.note(slot, asked),
+            Finish::Release { asked } => self.note(slot, asked),
         }
-        if let (Finish::Fail { .. }, false) = (how, has_ended) {
+        if let (Finish::RetryAfter { .. }, false) = (how, has_ended) {
             self.counters.count_retry(true);
             if was_dirty && (self.early_add != EarlyAdd::Keep || due.is_none()) {
                 self.counters.count_coalesced();
@@ -198,8 +198,8 @@ impl<K: Eq + Clone> Queue<K> {
             self.withdraw(slot);
         }
         let later = match how {
-            Finish::Later { after, asked } if !has_ended => {
-                Some(Add::after(after).priority(asked.priority))
+            Finish::RequeueAfter { delay, asked } if !has_ended => {
+                Some(Add::after(delay).priority(asked.priority))
             }
             _ => None,
         };
@@ -253,14 +253,14 @@ impl<K: Eq + Clone> Queue<K> {
         let due = match how {
             Finish::Done | Finish::Succeed => return (was_dirty, None),
             _ if self.ending == Ending::ShutDown => return (was_dirty, None),
-            Finish::Later { after, .. } => now + after,
-            Finish::Fail { delay, .. } => not_before.max(now + delay),
-            Finish::PutBack { .. } => not_before,
+            Finish::RequeueAfter { delay, .. } => now + delay,
+            Finish::RetryAfter { delay, .. } => not_before.max(now + delay),
+            Finish::Release { .. } => not_before,
         };
         match self.early_add {
             _ if due <= now => (true, None),
             EarlyAdd::Keep => (was_dirty, Some(due)),
-            EarlyAdd::Hold if !matches!(how, Finish::Later { .. }) => (false, Some(due)),
+            EarlyAdd::Hold if !matches!(how, Finish::RequeueAfter { .. }) => (false, Some(due)),
             EarlyAdd::Replace | EarlyAdd::Hold => (was_dirty, (!was_dirty).then_some(due)),
         }
     }

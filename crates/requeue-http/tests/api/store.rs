@@ -29,7 +29,7 @@ async fn queue(dir: &TempDir) -> (Queue, requeue_store::Item) {
     let mut items = queue.get_many(3).await;
     items.sort_by_key(|item| item.to_string());
     let [failing, parked, running] = items.try_into().expect("all three");
-    parked.park("no such address").await.expect("it is ours");
+    parked.give_up("no such address").await.expect("it is ours");
     failing.retry("busy").await.expect("it is ours");
     queue.add_all(["ready", "ready 2", "running"]).await.expect("added");
     queue.add_after("waiting", hour).await.expect("added");

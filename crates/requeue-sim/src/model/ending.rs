@@ -46,16 +46,16 @@ impl<K: Ord + Clone> Model<K> {
         self.tally.worked += worked.as_nanos();
         match how {
             How::Done => {}
-            How::Succeed | How::Later(_) => {
+            How::Succeed | How::RequeueAfter(_) => {
                 self.failures.remove(key);
                 self.not_before.remove(key);
             }
-            How::Fail(_) => {
+            How::RetryAfter(_) => {
                 self.tally.failures += 1;
                 self.fail(key);
                 self.note(key, asked);
             }
-            How::PutBack => self.note(key, asked),
+            How::Release => self.note(key, asked),
         }
         let lost = if self.ending == Ending::ShutDown {
             self.end_run_shut_down(key, how)
@@ -64,7 +64,7 @@ impl<K: Ord + Clone> Model<K> {
                 (_, How::Done | How::Succeed) => {
                     self.done_now(key);
                 }
-                (_, How::Later(after)) => {
+                (_, How::RequeueAfter(after)) => {
                     self.done_now(key);
                     self.add_later(key, after, asked, now);
                 }
@@ -80,7 +80,7 @@ impl<K: Ord + Clone> Model<K> {
         Ended { key: self.let_go(key), lost, ready, was_dirty, worked }
     }
 
-    /// `Later`, after the success: an add with the priority of the run.
+    /// `RequeueAfter`, after the success: an add with the priority of the run.
     pub(super) fn add_later(&mut self, key: &K, after: Duration, asked: Asked, now: Time) {
         let ask = Ask { when: When::After(after), priority: asked.priority, ..Ask::default() };
         self.tally.retries += 1;

@@ -82,7 +82,7 @@ struct Run {
     /// The number of the hand-out.
     epoch: u64,
     since: Time,
-    given_up: bool,
+    detached: bool,
 }
 
 /// A key that waits for its time.
@@ -229,7 +229,7 @@ impl<K: Ord + Clone> Model<K> {
         self.epoch += 1;
         self.tally.hand_outs += 1;
         self.dirty.remove(&key);
-        let run = Run { epoch: self.epoch, since: now, given_up: false };
+        let run = Run { epoch: self.epoch, since: now, detached: false };
         self.processing.insert(key.clone(), run);
         let next = self.asked.get_mut(&key)?;
         let asked = Asked { adds: next.adds.max(1), ..*next };
@@ -274,14 +274,14 @@ impl<K: Ord + Clone> Model<K> {
     /// Ends the hand-out of `key` if its guard was given up.
     pub fn done(&mut self, key: &K, now: Time) -> Option<Ended<K>> {
         self.promote(now, PROMOTE);
-        self.processing.get(key).filter(|run| run.given_up)?;
+        self.processing.get(key).filter(|run| run.detached)?;
         Some(self.end_run(key, How::Done, Asked::default(), now))
     }
 
-    /// A hand-out's guard is given up.
-    pub fn give_up(&mut self, epoch: u64) -> bool {
+    /// Detaches a delivery from its ticket.
+    pub fn detach(&mut self, epoch: u64) -> bool {
         let run = self.processing.values_mut().find(|run| run.epoch == epoch);
-        run.map(|run| run.given_up = true).is_some()
+        run.map(|run| run.detached = true).is_some()
     }
 
     /// Takes a key out of ready, waiting and dirty. `None` if it is not known.

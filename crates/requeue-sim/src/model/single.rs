@@ -67,23 +67,23 @@ impl<K: Ord + Clone> Model<K> {
     /// A worker finishes without success.
     pub(super) fn end_single(&mut self, key: &K, how: How, now: Time) {
         match how {
-            How::Fail(delay) => {
+            How::RetryAfter(delay) => {
                 self.tally.retries += 1;
                 self.back_off(key, later(now, delay));
                 self.hold(key, now);
                 let at = (later(now, delay)).max(self.not_before(key));
                 let _ = self.demand(key, at, Merge::Earliest, now);
             }
-            How::PutBack if self.not_before(key) > now => {
+            How::Release if self.not_before(key) > now => {
                 let at = self.not_before(key);
                 let _ = self.demand(key, at, Merge::Earliest, now);
             }
-            How::PutBack => {
+            How::Release => {
                 self.stop_waiting(key);
                 self.not_before.remove(key);
-                self.put_back(key);
+                self.release(key);
             }
-            How::Done | How::Succeed | How::Later(_) => {}
+            How::Done | How::Succeed | How::RequeueAfter(_) => {}
         }
         self.done_now(key);
     }

@@ -47,7 +47,7 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
             pause = None;
         }
         desk.deliver();
-        desk.ahead.release(Instant::now());
+        desk.ahead.unclaim_late(Instant::now());
         let before = std::mem::replace(&mut now, *ending.borrow_and_update());
         if now.is_final() {
             break;

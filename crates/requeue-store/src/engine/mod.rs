@@ -168,46 +168,58 @@ pub(crate) struct Claimed {
 pub(crate) struct End {
     pub(crate) key: Key,
     pub(crate) epoch: i64,
-    pub(crate) how: How,
+    pub(crate) how: Finish,
 }
 
+/// The way a delivery ends: a [`Completion`](requeue::Completion) with the settings of its queue, or a key
+/// that no worker got.
 #[derive(Clone, Debug)]
-pub(crate) enum How {
-    /// Failures are forgotten.
+pub(crate) enum Finish {
+    /// The failures are forgotten.
     Succeed,
-    /// As `Succeed`, and again after this long, with this priority.
-    Later(Duration, Priority),
-    /// A failure: again after a delay, or parked.
-    Fail { delay: Delay, asked: Asked, error: String },
-    /// As if the key had not been delivered, but behind those that are ready.
-    PutBack(Asked),
-    /// No run of it was started: it gets back the place that it had when it was claimed, after it
-    /// had been ready for this long.
-    Release(Asked, Duration),
+    /// As `Succeed`, and the key is added again after this delay, with this priority.
+    RequeueAfter(Duration, Priority),
+    /// A failure: the key runs again after the backoff, or is parked at the limit.
+    Retry(Failing, Failure),
+    /// A failure: the key runs again after this delay, or is parked after this many failures.
+    RetryAfter(Duration, Option<u32>, Failure),
+    /// A failure: the key is parked.
+    GiveUp(Failure),
+    /// The delivery is undone, and the key goes behind those that are ready.
+    Release(Asked),
+    /// No run was started: the key gets back the place that it had when it was claimed, after it had been
+    /// ready for this long.
+    Unclaim(Asked, Duration),
 }
 
-impl How {
+/// A run that failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Failure {
+    pub(crate) asked: Asked,
+    pub(crate) error: String,
+}
+
+impl Finish {
+    pub(crate) const fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Retry(_, failure) | Self::RetryAfter(_, _, failure) | Self::GiveUp(failure) => {
+                Some(failure)
+            }
+            Self::Succeed | Self::RequeueAfter(..) | Self::Release(_) | Self::Unclaim(..) => None,
+        }
+    }
+
     /// Whether this is the failure that parks the key, the `failures`-th in a row, unless the key was
     /// added during the run.
     pub(crate) fn parks(&self, failures: u32) -> bool {
-        let Self::Fail { delay, .. } = self else { return false };
-        let most = match delay {
-            Delay::Backoff(failing) => failing.max_failures,
-            Delay::Exactly(_, most) => *most,
-            Delay::Park => Some(0),
-        };
-        most.is_some_and(|most| failures >= most)
+        match self {
+            Self::Retry(Failing { max_failures: most, .. }, _) | Self::RetryAfter(_, most, _) => {
+                most.is_some_and(|most| failures >= most)
+            }
+            Self::GiveUp(_) => true,
+            Self::Succeed | Self::RequeueAfter(..) | Self::Release(_) | Self::Unclaim(..) => false,
+        }
     }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Delay {
-    /// By the backoff; parked after too many.
-    Backoff(Failing),
-    /// This long, and the backoff grows no longer; parked after too many.
-    Exactly(Duration, Option<u32>),
-    /// Parked at once.
-    Park,
 }
 
 /// What became of a lease that was to be renewed.

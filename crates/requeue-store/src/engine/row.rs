@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::time::{Micros, after, micros, until};
-use crate::engine::{Ask, Asked, Backoff, Delay, Failing, HandOut, How, Place};
+use crate::engine::{Ask, Asked, Backoff, Failing, Failure, Finish, HandOut, Place};
 use crate::types::add::{Added, Cancelled, EarlyAdd, Merge};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
@@ -152,27 +152,36 @@ impl Row {
     }
 
     /// Ends the hand-out. What is left of the key, if anything.
-    pub(crate) fn finish(mut self, how: How, early_add: EarlyAdd, now: Micros) -> Option<Self> {
+    pub(crate) fn finish(mut self, how: Finish, early_add: EarlyAdd, now: Micros) -> Option<Self> {
         let mut place = None;
         let later = match how {
-            How::Succeed => {
+            Finish::Succeed => {
                 self.forget();
                 None
             }
-            How::Later(delay, priority) => {
+            Finish::RequeueAfter(delay, priority) => {
                 self.forget();
                 Some((delay, priority))
             }
-            How::Fail { delay, asked, error } => {
-                self.fail(delay, asked, error, early_add, now);
+            Finish::Retry(failing, failure) => {
+                let delay = self.back_off(failing.backoff, now);
+                self.fail(failure, Some(delay), failing.max_failures, early_add, now);
                 None
             }
-            How::PutBack(asked) => {
+            Finish::RetryAfter(delay, most, failure) => {
+                self.fail(failure, Some(delay), most, early_add, now);
+                None
+            }
+            Finish::GiveUp(failure) => {
+                self.fail(failure, None, None, early_add, now);
+                None
+            }
+            Finish::Release(asked) => {
                 self.note(asked);
                 self.demand(self.not_before.max(now), Merge::Earliest, now);
                 None
             }
-            How::Release(asked, queued) => {
+            Finish::Unclaim(asked, queued) => {
                 self.note(asked);
                 let claimed_at = self.run.map_or(now, |run| run.since);
                 place = Some(claimed_at.saturating_sub(micros(queued)).max(0));
@@ -198,28 +207,21 @@ impl Row {
     pub(crate) fn expire(self, failing: Failing, early_add: EarlyAdd, now: Micros) -> Option<Self> {
         let asked = self.run.map(|run| run.asked).unwrap_or_default();
         let error = "the lease ran out".to_owned();
-        let delay = Delay::Backoff(failing);
-        self.finish(How::Fail { delay, asked, error }, early_add, now)
+        self.finish(Finish::Retry(failing, Failure { asked, error }), early_add, now)
     }
 
+    /// Counts a failure. The key is parked if there is no delay, or after `most` failures in a row.
     fn fail(
         &mut self,
-        delay: Delay,
-        asked: Asked,
-        error: String,
+        failure: Failure,
+        delay: Option<Duration>,
+        most: Option<u32>,
         early_add: EarlyAdd,
         now: Micros,
     ) {
         self.failures = self.failures.saturating_add(1);
-        self.error = Some(error);
-        self.note(asked);
-        let (delay, most) = match delay {
-            Delay::Backoff(failing) => {
-                (Some(self.back_off(failing.backoff, now)), failing.max_failures)
-            }
-            Delay::Exactly(delay, most) => (Some(delay), most),
-            Delay::Park => (None, None),
-        };
+        self.error = Some(failure.error);
+        self.note(failure.asked);
         let Some(delay) = delay.filter(|_| most.is_none_or(|most| self.failures < most)) else {
             if self.at.is_some() {
                 // Something else is wanted of it by now: it begins anew.

@@ -14,8 +14,8 @@ use tokio::sync::watch;
 
 use crate::engine::time::Micros;
 use crate::engine::{
-    Answer, Ask, Asked, BoxFuture, Claim, Claimed, Delay, Dropped, End, Engine, HandOut, How,
-    Place, Renewed, Settings,
+    Answer, Ask, Asked, BoxFuture, Claim, Claimed, Dropped, End, Engine, Finish, HandOut, Place,
+    Renewed, Settings,
 };
 use crate::tests::conformance::{BACKOFF, Rig, check, steps};
 use crate::types::add::{Added, Cancelled, EarlyAdd, Merge, Priority};
@@ -155,16 +155,16 @@ impl InMemory {
         }
         let Some(Held { mut item, .. }) = held.remove(&end.epoch) else { return false };
         match end.how {
-            How::Succeed => item.succeed(),
-            How::Later(delay, priority) => {
+            Finish::Succeed => item.succeed(),
+            Finish::RequeueAfter(delay, priority) => {
                 item.set_priority(priority.number().into());
                 item.requeue_after(delay);
             }
-            How::Fail { delay: Delay::Backoff(_), .. } => _ = item.retry(),
-            How::Fail { delay: Delay::Exactly(delay, _), .. } => item.retry_after(delay),
-            How::Fail { delay: Delay::Park, .. } => unreachable!("nothing is parked in memory"),
+            Finish::Retry(..) => item.retry(),
+            Finish::RetryAfter(delay, ..) => item.retry_after(delay),
+            Finish::GiveUp(_) => unreachable!("nothing is parked in memory"),
             // It keeps no places; the steps that it is given have no such end.
-            How::PutBack(_) | How::Release(..) => item.put_back(),
+            Finish::Release(_) | Finish::Unclaim(..) => item.release(),
         }
         true
     }

@@ -94,9 +94,9 @@ async fn after_so_many_failures_a_key_is_parked_until_it_is_revived() {
     assert_eq!((item.attempt(), queue.revive("a").await.expect("an answer")), (1, false));
     // Something else is wanted of it by now: it begins anew.
     queue.add("a").await.expect("added");
-    item.park("never").await.expect("it is ours");
+    item.give_up("never").await.expect("it is ours");
     let item = get(&queue).await;
-    item.park("never").await.expect("it is ours");
+    item.give_up("never").await.expect("it is ours");
     assert_eq!(queue.add("a").await.expect("an answer"), Added::Revived);
     assert_eq!(get(&queue).await.attempt(), 1);
 }
@@ -151,7 +151,7 @@ async fn it_says_where_a_key_stands() {
     let dirty = "a: with a worker for 0ns, its lease for 30s more, and runs once more afterwards";
     assert_eq!(explained("a").await, dirty);
     item.succeed().await.expect("it is ours");
-    get(&queue).await.park("no such thing").await.expect("it is ours");
+    get(&queue).await.give_up("no such thing").await.expect("it is ours");
     assert_eq!(explained("a").await, "a: parked since 0ns, after a failure: no such thing");
 }
 

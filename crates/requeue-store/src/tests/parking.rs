@@ -3,12 +3,12 @@
 use std::fmt::Debug;
 use std::sync::{Mutex, PoisonError};
 
+use requeue::Completion;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::*;
-use crate::api::item::{Failed, Failure};
 use crate::engine::Settings;
 use crate::types::add::{AddCounts, ParkedAdd};
 use crate::types::inspect::State;
@@ -26,7 +26,7 @@ async fn park(queue: &Queue, keys: impl IntoIterator<Item = &str>) {
     let mut left = queue.add_all(keys).await.expect("added").new;
     while left > 0 {
         for item in queue.get_many(left).await {
-            item.park("no").await.expect("it is ours");
+            item.give_up("no").await.expect("it is ours");
             left -= 1;
         }
     }
@@ -114,6 +114,11 @@ impl Subscriber for Events {
     fn exit(&self, _: &Id) {}
 }
 
+async fn parks(mut item: Item, completion: Completion, error: &str) -> bool {
+    item.set_error(error);
+    item.complete(completion).await.expect("it is ours").parked
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_parked_key_is_reported_and_no_other() {
     let events = Events::default();
@@ -121,10 +126,9 @@ async fn a_parked_key_is_reported_and_no_other() {
     let options = Options { max_failures: Some(2), ..Options::default() };
     let (engine, queue) = queue_with(Memory::new(), options);
     queue.add("a").await.expect("added");
-    let failed = get(&queue).await.fail(Failure::Backoff, "no 1").await;
-    assert_eq!((failed.expect("it is ours"), events.take().len()), (Failed::Retried, 0));
-    let failed = get(&queue).await.fail(Failure::After(SECOND), "no 2").await;
-    assert_eq!(failed.expect("it is ours"), Failed::Parked);
+    assert!(!parks(get(&queue).await, Completion::Retry, "no 1").await);
+    assert_eq!(events.take().len(), 0);
+    assert!(parks(get(&queue).await, Completion::RetryAfter(SECOND), "no 2").await);
     let reported = events.take();
     let expected = " message=parked queue=\"q\" key=a failures=2 error=\"no 2\"";
     assert_eq!(reported, [expected]);
@@ -133,8 +137,8 @@ async fn a_parked_key_is_reported_and_no_other() {
     queue.add("b").await.expect("added");
     let item = get(&queue).await;
     queue.add("b").await.expect("added");
-    let failed = item.fail(Failure::Final, "never").await;
-    assert_eq!((failed.expect("it is ours"), events.take().len()), (Failed::Retried, 0));
+    assert!(!parks(item, Completion::GiveUp, "never").await);
+    assert_eq!(events.take().len(), 0);
 
     // Nobody waits for the end of one that is dropped.
     drop(get(&queue).await);
@@ -147,7 +151,7 @@ async fn a_parked_key_is_reported_and_no_other() {
     queue.add("c").await.expect("added");
     let item = get(&queue).await;
     engine.fail([Mishap::Lost]);
-    item.park("never").await.expect("it is ours");
+    item.give_up("never").await.expect("it is ours");
     assert_eq!(events.take().len(), 1);
 }
 

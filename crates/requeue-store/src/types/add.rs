@@ -30,7 +30,7 @@ pub enum EarlyAdd {
 /// let queue = store.queue("mail").parked_add(ParkedAdd::Keep).open().await?;
 /// queue.add("alice").await?;
 /// let item = queue.get().await.expect("the queue is open");
-/// item.park("there is no such address").await?;
+/// item.give_up("there is no such address").await?;
 ///
 /// assert_eq!(queue.add("alice").await?, Added::Parked);
 /// assert_eq!(queue.add_with("alice", Add::now().revive()).await?, Added::Revived);

@@ -176,8 +176,9 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// let queue: Queue<String> =
     ///     Queue::builder().backoff(Duration::from_secs(1), Duration::from_secs(60)).build()?;
     /// queue.add("flaky".to_owned());
-    /// let delay = queue.try_get().unwrap().retry();
-    /// assert!(Duration::from_millis(500) <= delay && delay <= Duration::from_secs(1));
+    /// queue.try_get().unwrap().retry();
+    /// let due = queue.look_up("flaky").and_then(|entry| entry.due).expect("it backs off");
+    /// assert!(due.since(queue.now()) <= Duration::from_secs(1));
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     pub fn backoff(mut self, base: Duration, max: Duration) -> Self {

@@ -283,7 +283,7 @@ impl<K: Key> Drop for Slice<'_, K> {
     fn drop(&mut self) {
         let outs = self.outs.drain(..).map(|out| Item::lent(self.shared, out));
         for item in self.items.drain(..).chain(outs) {
-            quietly(|| item.put_back());
+            quietly(|| item.release());
         }
     }
 }
@@ -291,14 +291,14 @@ impl<K: Key> Drop for Slice<'_, K> {
 /// Panics where a thread of a runtime must not be blocked, in the runtime's own words.
 #[cfg(feature = "tokio")]
 #[track_caller]
-pub(super) fn forbid_in_runtime() {
+pub(crate) fn forbid_in_runtime() {
     if tokio::runtime::Handle::try_current().is_ok() {
         drop(tokio::sync::Mutex::const_new(()).blocking_lock());
     }
 }
 
 #[cfg(not(feature = "tokio"))]
-pub(super) const fn forbid_in_runtime() {}
+pub(crate) const fn forbid_in_runtime() {}
 
 thread_local! {
     /// Unparks this thread.

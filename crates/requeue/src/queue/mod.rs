@@ -28,6 +28,7 @@ use requeue_core::{Add, Added, Cancelled, Group, Operation, Time};
 use self::adding::Adding;
 pub use self::builder::{BuildError, Builder};
 pub use self::ending::{Drain, Drained};
+pub(crate) use self::get::forbid_in_runtime;
 pub use self::get::{Get, GetMany};
 pub use self::inspect::{Filter, Histograms};
 pub use self::item::{Item, Ticket};
@@ -385,10 +386,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.limits.num_requeues(key)
     }
 
-    /// Ends the hand-out of `key` if its guard was given up by [`Item::into_parts`]; otherwise
-    /// `false`, and no effect: a key that is not with a worker, or whose item lives, is not done.
-    ///
-    /// client-go's `Done`.
+    /// Completes the delivery of `key` as client-go's `Done` does, if [`Item::into_parts`] detached it. Returns
+    /// `false`, and has no effect, if the key is not in flight or its item still exists.
     ///
     /// ```
     /// use requeue::Queue;
@@ -418,8 +417,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         false
     }
 
-    /// Ends the hand-out that `ticket` names, as client-go's `Done`; `false`, and no effect, if it
-    /// has ended already, or was another queue's.
+    /// Completes the delivery of `ticket` as client-go's `Done` does. Returns `false`, and has no effect, if it
+    /// was completed before, or is a delivery of another queue.
     pub fn done_ticket(&self, ticket: Ticket) -> bool {
         ticket.finish(&self.shared)
     }

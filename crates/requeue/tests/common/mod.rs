@@ -36,6 +36,14 @@ pub(crate) fn timeless<K: Key>() -> Builder<K> {
     Queue::builder().clock(FakeClock::new())
 }
 
+/// Fails `item`, and returns how long its key waits then.
+pub(crate) fn retry<K: Key>(queue: &Queue<K>, item: Item<'_, K>) -> Duration {
+    let key = item.key().clone();
+    item.retry();
+    let due = queue.look_up(&key).and_then(|entry| entry.due);
+    due.map_or(Duration::ZERO, |due| due.since(queue.now()))
+}
+
 /// How often a waker was woken.
 #[derive(Default)]
 pub(crate) struct Wakes(AtomicUsize);

@@ -27,7 +27,7 @@ pub(in crate::queue) struct Record<K> {
     pub(super) phase: Phase,
     /// Whether the key has a deadline in the timer heap.
     pub(super) waiting: bool,
-    /// Whether the guard of the delivery was given up, so that its key finishes it.
+    /// Whether the delivery was detached from its ticket, so that its key finishes it.
     pub(in crate::queue) detached: bool,
     pub(in crate::queue) position: Position,
 }

@@ -129,7 +129,7 @@ use self::guard::Connector;
 use self::listening::Listener;
 use self::sessions::Sessions;
 use crate::engine::{
-    Answer, Ask, Claim, Claimed, Dropped, End, Engine, How, Place, Renewed, Settings,
+    Answer, Ask, Claim, Claimed, Dropped, End, Engine, Finish, Place, Renewed, Settings,
 };
 use crate::types::add::{Added, Cancelled};
 use crate::types::error::{ConnectError, EngineError, Kind};
@@ -185,7 +185,7 @@ impl Postgres {
 
     /// Released keys have their places back, which may be below where the next claim begins.
     fn note_released(&self, queue: &Place, ends: &[End]) {
-        if ends.iter().any(|end| matches!(end.how, How::Release(..))) {
+        if ends.iter().any(|end| matches!(end.how, Finish::Unclaim(..))) {
             self.claims.scan_soon(queue);
         }
     }

@@ -141,7 +141,7 @@ async fn what_was_acknowledged_is_there_the_next_time() {
         let queue = store(&at(&dir)).await.queue("q").open().await.expect("it opens");
         queue.add_all(["a", "b"]).await.expect("added");
         queue.add_with("c", crate::Add::now().reason(5)).await.expect("added");
-        queue.get().await.expect("a").park("no").await.expect("it is ours");
+        queue.get().await.expect("a").give_up("no").await.expect("it is ours");
     }
     let queue = store(&at(&dir)).await.queue("q").open().await.expect("it opens");
     let parked = queue.parked(None, 10).await.expect("a page");
@@ -443,7 +443,7 @@ async fn epochs(process: &(Sqlite, Place)) -> Vec<i64> {
     }
     let claimed = claimed(process).await;
     let end = |(key, epoch): &(String, i64)| {
-        let how = crate::engine::How::Succeed;
+        let how = crate::engine::Finish::Succeed;
         End { key: key.as_str().into(), epoch: *epoch, how }
     };
     let ended = engine.finish(place, claimed.iter().map(end).collect()).await;

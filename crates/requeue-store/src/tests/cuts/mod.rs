@@ -69,7 +69,7 @@ impl Rig {
             Some((State::Processing, _)) => self.item = self.queue.get().await,
             Some((State::Parked, _)) => {
                 let item = self.direct.get().await.expect("it is there");
-                item.park("no").await.expect("it is ours");
+                item.give_up("no").await.expect("it is ours");
             }
             _ => {}
         }
@@ -92,7 +92,7 @@ impl Rig {
     async fn drain(mut self) {
         if let Some(item) = self.item.take() {
             // It may have been lost.
-            let _ = item.put_back().await;
+            let _ = item.release().await;
         }
         self.direct.add_with("a", Add::now().revive()).await.expect("added");
         let held = Arc::new(Mutex::new(BTreeSet::new()));

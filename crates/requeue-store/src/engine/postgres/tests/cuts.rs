@@ -13,8 +13,8 @@ fn asked(verb: Verb) -> Vec<u8> {
         | Verb::Retry
         | Verb::RetryAfter
         | Verb::RequeueAfter
-        | Verb::PutBack
-        | Verb::Park => "select requeue.finish_soon(",
+        | Verb::Release
+        | Verb::GiveUp => "select requeue.finish_soon(",
         Verb::Renew => " from requeue.renew(",
         Verb::Cancel => " from requeue.cancel(",
         Verb::Revive => " from requeue.revive(",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::changing::{MINUTE, asks, claim, end};
 use super::*;
-use crate::engine::{HandOut, How};
+use crate::engine::{Finish, HandOut};
 
 /// Delivers the keys `a` and `b`, and completes `b`.
 async fn deliver(engine: &Postgres, queue: &Place) -> Vec<HandOut> {
@@ -18,7 +18,7 @@ async fn deliver(engine: &Postgres, queue: &Place) -> Vec<HandOut> {
     };
     let b = claimed.iter().find(|out| out.key == "b".into()).expect("both are ready");
     // The lease may have run out.
-    engine.finish(queue, end(b, How::Succeed)).await.expect("answered");
+    engine.finish(queue, end(b, Finish::Succeed)).await.expect("answered");
     claimed
 }
 
@@ -80,7 +80,10 @@ async fn epochs_rise_when_the_sequence_is_reset_and_while_the_clock_is_set_back(
         let claimed = engine.claim(&queue, claim(2, MINUTE)).await.expect("claimed").items;
         assert_eq!(claimed.len(), 2);
         for out in &claimed {
-            assert_eq!(engine.finish(&queue, end(out, How::Succeed)).await.expect("ended"), [true]);
+            assert_eq!(
+                engine.finish(&queue, end(out, Finish::Succeed)).await.expect("ended"),
+                [true]
+            );
         }
         all.push(claimed);
     }

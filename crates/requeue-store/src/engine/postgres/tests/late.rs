@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 
 use super::changing::{asks, claim, end, other};
 use super::*;
-use crate::engine::How;
+use crate::engine::Finish;
 use crate::engine::time::Micros;
 
 /// Neither polls nor scans find anything.
@@ -72,7 +72,7 @@ impl Rig {
         assert!(!claimed.items.is_empty());
         for out in claimed.items {
             self.left.remove(&out.key.to_string());
-            let ended = self.engine.finish(&self.queue, end(&out, How::Succeed)).await;
+            let ended = self.engine.finish(&self.queue, end(&out, Finish::Succeed)).await;
             assert_eq!(ended.expect("finished"), [true]);
         }
     }
@@ -93,7 +93,7 @@ impl Rig {
             let claimed = self.engine.claim(&self.queue, claim).await.expect("claimed");
             for out in &claimed.items {
                 self.left.remove(&out.key.to_string());
-                let ended = self.engine.finish(&self.queue, end(out, How::Succeed)).await;
+                let ended = self.engine.finish(&self.queue, end(out, Finish::Succeed)).await;
                 assert_eq!(ended.expect("finished"), [true]);
             }
             if claimed.items.is_empty() {

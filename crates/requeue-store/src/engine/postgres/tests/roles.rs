@@ -63,7 +63,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
     let url = server.database();
     let queue = store(&url).await.queue("q").open().await.expect("it opens");
     queue.add("parked").await.expect("added");
-    queue.get().await.expect("it is open").park("no").await.expect("it is ours");
+    queue.get().await.expect("it is open").give_up("no").await.expect("it is ours");
     with_roles(server, &url, async || {
         let producer = connect(server, "producer", &url).await;
         let adds = producer.queue("q").open().await.expect("it is there");

@@ -44,14 +44,14 @@ async fn anybody_adds_by_sql() {
 
     let item = queue.get().await.expect("it is open");
     assert_eq!(sql("select requeue.add('q', 'a')"), "dirty");
-    item.park("no").await.expect("it is ours");
+    item.give_up("no").await.expect("it is ours");
     let item = queue.get_many(9).await.into_iter().find(|item| item.as_str() == Some("a"));
-    item.expect("it was added meanwhile").park("no").await.expect("it is ours");
+    item.expect("it was added meanwhile").give_up("no").await.expect("it is ours");
     assert_eq!(sql("select requeue.add('q', 'a'), requeue.add('q', 'a')"), "revived|coalesced");
     let entry = queue.look_up("a").await.expect("looked up").expect("it is there");
     assert_eq!((entry.state, entry.failures), (State::Ready, 0));
     let item = queue.get_many(9).await.into_iter().find(|item| item.as_str() == Some("a"));
-    item.expect("it is ready").park("no").await.expect("it is ours");
+    item.expect("it is ready").give_up("no").await.expect("it is ours");
     assert_eq!(sql("select requeue.add('q', 'a', '1 hour')"), "revived");
     let entry = queue.look_up("a").await.expect("looked up").expect("it is there");
     assert_eq!(entry.state, State::Waiting);
@@ -65,7 +65,7 @@ async fn anybody_adds_by_sql() {
     let error = error.expect_err("it keeps them").to_string();
     assert_eq!(error, "the queue \"keeps\": its parked adds are Keep, not Revive");
     queue.add("a").await.expect("added");
-    queue.get().await.expect("it is open").park("no").await.expect("it is ours");
+    queue.get().await.expect("it is open").give_up("no").await.expect("it is ours");
     assert_eq!(sql("select requeue.add('keeps', 'a')"), "parked");
     assert_eq!(sql("select requeue.add('keeps', 'a', revive => true)"), "revived");
 }
@@ -166,7 +166,7 @@ async fn many_are_added_with_all_that_one_is_and_each_answer_is_counted() {
             Some("held") => {
                 item.retry_after(Duration::from_secs(3600), "no").await.expect("it is ours")
             }
-            Some("parked") => item.park("no").await.expect("it is ours"),
+            Some("parked") => item.give_up("no").await.expect("it is ours"),
             _ => dirty = Some(item),
         }
     }

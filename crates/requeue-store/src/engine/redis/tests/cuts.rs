@@ -14,8 +14,8 @@ fn asked(verb: Verb) -> Vec<u8> {
         | Verb::Retry
         | Verb::RetryAfter
         | Verb::RequeueAfter
-        | Verb::PutBack
-        | Verb::Park => &scripts.finish,
+        | Verb::Release
+        | Verb::GiveUp => &scripts.finish,
         Verb::Renew => &scripts.renew,
         Verb::Cancel => &scripts.cancel,
         Verb::Revive => &scripts.revive,

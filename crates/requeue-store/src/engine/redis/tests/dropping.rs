@@ -1,7 +1,7 @@
 //! Drops that are interrupted, and marks that are lost.
 
 use super::*;
-use crate::engine::{Dropped, How};
+use crate::engine::{Dropped, Finish};
 use crate::types::error::Kind;
 
 fn kind<T: std::fmt::Debug>(answer: Result<T, EngineError>) -> Kind {
@@ -109,7 +109,7 @@ async fn a_mark_that_the_server_has_lost_is_no_drop() {
         }
         engine.add(&place, asking("a")).await.expect("added");
         let out = engine.claim(&place, ONE).await.expect("claimed").items.remove(0);
-        let end = End { key: out.key, epoch: out.epoch, how: How::Succeed };
+        let end = End { key: out.key, epoch: out.epoch, how: Finish::Succeed };
         assert_eq!(engine.finish(&place, vec![end]).await.expect("finished"), [true]);
         // It is the same queue for whoever opens it after that.
         let again = engine.open("q", Settings::default()).await.expect("it opens");

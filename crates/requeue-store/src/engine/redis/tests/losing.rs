@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::faults::RIGHTS;
 use super::*;
-use crate::engine::{Delay, How};
+use crate::engine::{Failure, Finish};
 use crate::types::error::chain;
 use crate::{Add, Priority, Queue, Store};
 
@@ -146,15 +146,12 @@ async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
         let claimed = engine.claim(&place, Claim { max: 1, ..ONE }).await.expect("claimed");
         for out in claimed.items {
             let how = match &*out.key {
-                b"parked" => {
-                    let (delay, asked) = (Delay::Park, out.asked);
-                    How::Fail { delay, asked, error: "no".to_owned() }
-                }
-                b"running" | b"dirty" => How::Succeed,
-                _ => How::PutBack(out.asked),
+                b"parked" => Finish::GiveUp(Failure { asked: out.asked, error: "no".to_owned() }),
+                b"running" | b"dirty" => Finish::Succeed,
+                _ => Finish::Release(out.asked),
             };
             let end = End { key: out.key, epoch: out.epoch, how };
-            if matches!(end.how, How::PutBack(_)) {
+            if matches!(end.how, Finish::Release(_)) {
                 engine.finish(&place, vec![end]).await.expect("it is ours");
                 continue;
             }
@@ -179,7 +176,7 @@ async fn all_verbs_work(engine: &Redis, place: &Place) {
     }
     let held = vec![("running".into(), 1), ("nobody's".into(), 1)];
     engine.renew(place, held, ONE.lease).await.expect("answered");
-    let end = End { key: "nobody's".into(), epoch: 1, how: How::Succeed };
+    let end = End { key: "nobody's".into(), epoch: 1, how: Finish::Succeed };
     assert_eq!(engine.finish(place, vec![end]).await.expect("answered"), [false]);
     engine.cancel(place, vec!["nobody's".into()], None).await.expect("answered");
     engine.revive(place, vec!["nobody's".into()]).await.expect("answered");
@@ -203,7 +200,7 @@ async fn drain(engine: &Redis, place: &Place, ends: Vec<End>) -> Vec<String> {
             assert_eq!(keys.len(), claimed.items.len(), "a key has two runs: {claimed:?}");
             for out in claimed.items {
                 found.push(out.key.to_string());
-                let end = End { key: out.key, epoch: out.epoch, how: How::Succeed };
+                let end = End { key: out.key, epoch: out.epoch, how: Finish::Succeed };
                 assert_eq!(engine.finish(place, vec![end]).await.expect("answered"), [true]);
             }
         }
@@ -290,7 +287,7 @@ async fn what_is_left_of_a_removed_row_does_nothing_to_its_key() {
         let ends = claimed.into_iter().map(|out| End {
             key: out.key,
             epoch: out.epoch,
-            how: How::Succeed,
+            how: Finish::Succeed,
         });
         assert_eq!(drain(&engine, &place, ends.collect()).await, Vec::<String>::new());
         let counts = engine.counts(&place).await.expect("counted");

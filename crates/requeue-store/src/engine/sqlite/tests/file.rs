@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::*;
-use crate::engine::How;
+use crate::engine::Finish;
 use crate::types::error::{Kind, chain};
 
 #[tokio::test]
@@ -129,7 +129,7 @@ async fn work(engine: &Sqlite, place: &Place) -> u64 {
                 continue;
             }
         };
-        let end = |out| End { key: out, epoch: 0, how: How::Succeed };
+        let end = |out| End { key: out, epoch: 0, how: Finish::Succeed };
         let ends: Vec<_> =
             items.into_iter().map(|out| End { epoch: out.epoch, ..end(out.key) }).collect();
         loop {
