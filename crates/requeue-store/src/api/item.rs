@@ -16,6 +16,7 @@ use crate::engine::{Delay, End, HandOut, How};
 use crate::types::add::Priority;
 use crate::types::error::FinishError;
 use crate::types::key::Key;
+use crate::types::text::prefix;
 
 /// How much of an error is kept, in bytes.
 const LONGEST_ERROR: usize = 4096;
@@ -285,8 +286,7 @@ impl Item {
     }
 
     fn failure(&self, delay: Delay, error: &impl fmt::Display) -> How {
-        let mut error = error.to_string();
-        error.truncate(error.floor_char_boundary(LONGEST_ERROR));
+        let error = prefix(&error.to_string(), LONGEST_ERROR).to_owned();
         How::Fail { delay, asked: self.out.asked, error }
     }
 
