@@ -1,4 +1,4 @@
-//! What the two limiters share that count the failures of each key, and forget none by themselves.
+//! The limiter that counts the failures of each key, and forgets none by itself.
 
 use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash};
