@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each file uses a part")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
-use requeue::{Builder, Item, Key, Queue};
+use requeue::{Builder, CustomOrder, Item, Key, Queue};
 
 pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -34,6 +35,31 @@ pub(crate) fn fake<K: Key>() -> (Queue<K>, FakeClock) {
 /// clock, a failed key would come back while a slow machine runs the test.
 pub(crate) fn timeless<K: Key>() -> Builder<K> {
     Queue::builder().clock(FakeClock::new())
+}
+
+/// First in, first out, as a custom order.
+pub(crate) struct Fifo<K>(VecDeque<K>);
+
+impl<K> Default for Fifo<K> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<K: Send> CustomOrder<K> for Fifo<K> {
+    fn push(&mut self, key: K) {
+        self.0.push_back(key);
+    }
+
+    fn touch(&mut self, _: &K) {}
+
+    fn pop(&mut self) -> Option<K> {
+        self.0.pop_front()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
 }
 
 /// How often a waker was woken.
