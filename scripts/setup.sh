@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing to build and test. An argument names one thing more to install: `browser`, `deny`,
-# `faketime`, `mutants`, `pgbouncer`, `postgresql`, `promtool`, `redis`, `valgrind` or `valkey`.
+# `faketime`, `mutants`, `oldest-rust`, `pgbouncer`, `postgresql`, `promtool`, `redis`, `valgrind` or `valkey`.
 # It does nothing, quickly, when all of it is there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -124,6 +124,14 @@ fi
 
 if [ "${1-}" = valgrind ] && ! command -v valgrind >/dev/null; then
     packages valgrind || fail 'There is no valgrind here, to count instructions with.'
+fi
+
+# The oldest toolchain that Cargo.toml promises to build with.
+if [ "${1-}" = oldest-rust ]; then
+    oldest=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    rustup run "$oldest" cargo --version >/dev/null 2>&1 ||
+        rustup toolchain install "$oldest" --profile minimal >&2 ||
+        fail "Rust $oldest is missing, and rustup could not install it."
 fi
 
 # A test watches files with it; where it can't be had, the test says that it did not run.

@@ -35,6 +35,15 @@ cargo clippy -p requeue -p requeue-store --all-features --all-targets -- -D warn
 cargo clippy -p requeue-store --lib -- -D warnings
 cargo clippy -p requeue-store --lib --no-default-features -- -D warnings
 
+step 'The oldest Rust'
+if scripts/setup.sh oldest-rust; then
+    oldest=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    # In a directory of its own, so that neither toolchain builds anew what the other has built.
+    CARGO_TARGET_DIR=$target/oldest-rust cargo "+$oldest" check --workspace --all-features --locked
+else
+    not_run 'a build with the oldest Rust: rustup could not install it'
+fi
+
 step 'Documentation'
 # The program has the name of the library, so that only one of the two can have a page.
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --no-deps --all-features

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
-use common::{fake, poll, ready, secs};
+use common::{Fifo, fake, poll, ready, secs};
 use requeue::clock::FakeClock;
-use requeue::{Added, CustomOrder, Order, Queue};
+use requeue::{Added, Order, Queue};
 
 /// What a key does besides being a key.
 #[derive(Default)]
@@ -109,27 +109,8 @@ impl Setup {
     }
 }
 
-/// First in, first out.
-struct Fifo(std::collections::VecDeque<Key>);
-
-impl CustomOrder<Key> for Fifo {
-    fn push(&mut self, key: Key) {
-        self.0.push_back(key);
-    }
-
-    fn touch(&mut self, _: &Key) {}
-
-    fn pop(&mut self) -> Option<Key> {
-        self.0.pop_front()
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-}
-
 fn orders() -> [Order<Key>; 3] {
-    let custom = Order::Custom(Box::new(Fifo(Default::default())));
+    let custom = Order::Custom(Box::new(Fifo::default()));
     [Order::Fifo, Order::Priority { oldest_every: 10 }, custom]
 }
 
@@ -196,7 +177,7 @@ fn a_panic_in_clone_in_a_getter_that_waits_leaves_the_key_to_the_next() {
 /// A hand-out that could not be ended for the key's panic is not lost with its worker.
 #[test]
 fn a_panic_in_clone_while_an_item_ends_leaves_no_key_with_nobody() {
-    let setup = Setup::new(Order::Custom(Box::new(Fifo(Default::default()))));
+    let setup = Setup::new(Order::Custom(Box::new(Fifo::default())));
     let queue = &setup.queue;
     for ending in [requeue::Item::release, requeue::Item::succeed, drop] {
         setup.add([1]);

@@ -9,7 +9,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-use common::{fake, ms, poll, retry, secs};
+use common::{Fifo, fake, ms, poll, retry, secs};
 use requeue::clock::Alarm;
 use requeue::limiter::{Bucket, ExponentialFailure, MaxOf, WithMaxWait};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
@@ -298,7 +298,7 @@ fn copies(key: &Weak<str>) -> usize {
 fn every_copy_of_a_key_without_a_state_is_dropped() {
     let clock = Stepped::default();
     let plain = || Queue::<Counted>::builder().clock(clock.clone());
-    let custom: Box<dyn CustomOrder<Counted>> = Box::new(Deque::default());
+    let custom: Box<dyn CustomOrder<Counted>> = Box::new(Fifo::default());
     let queues = [
         plain().build().unwrap(),
         plain().order(Order::Priority { oldest_every: 5 }).build().unwrap(),
@@ -389,24 +389,4 @@ fn every_copy_of_a_key_is_dropped_with_its_queue() {
     queue.add_rate_limited(key);
     drop(queue);
     assert_eq!(copies(&watch), 0);
-}
-
-/// First in, first out.
-#[derive(Default)]
-struct Deque(std::collections::VecDeque<Counted>);
-
-impl CustomOrder<Counted> for Deque {
-    fn push(&mut self, key: Counted) {
-        self.0.push_back(key);
-    }
-
-    fn touch(&mut self, _: &Counted) {}
-
-    fn pop(&mut self) -> Option<Counted> {
-        self.0.pop_front()
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
 }

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
+use requeue::wait::{Backoff, jitter_source};
 use requeue_store::{ConnectError, ConnectErrorKind, MigrateError, OpenError};
 
 use super::warnings;
@@ -65,7 +66,11 @@ pub(super) async fn patiently<T>(
     // As yet, nothing else writes to standard error.
     let _shown = warnings::show_here();
     let began = Instant::now();
-    let mut pause = Duration::from_millis(50);
+    // Many processes may wait for one store: the jitter keeps them apart.
+    let duration = Duration::from_millis(25);
+    let mut backoff =
+        Backoff { duration, factor: 2.0, jitter: 1.0, steps: i32::MAX, cap: MOST / 2 };
+    let mut source = jitter_source();
     let mut last_said: Option<Instant> = None;
     loop {
         let Unopened { mut refusal, is_temporary } = match open().await {
@@ -84,6 +89,7 @@ pub(super) async fn patiently<T>(
             refusal.message += "; --wait keeps trying";
             return Err(refusal);
         };
+        let pause = backoff.step(&mut source);
         if limit.is_some_and(|limit| began.elapsed() + pause > limit) {
             refusal.message += &format!("; not reachable for {}", shown(began.elapsed()));
             return Err(refusal);
@@ -93,6 +99,5 @@ pub(super) async fn patiently<T>(
             last_said = Some(Instant::now());
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(MOST);
     }
 }

@@ -17,6 +17,7 @@ use crate::engine::{End, Failure, Finish, HandOut};
 use crate::types::add::Priority;
 use crate::types::error::FinishError;
 use crate::types::key::Key;
+use crate::types::text::prefix;
 
 /// How much of an error is kept, in bytes.
 const LONGEST_ERROR: usize = 4096;
@@ -162,7 +163,7 @@ impl Item {
     /// ignores it.
     pub fn set_error(&mut self, error: impl fmt::Display) {
         let mut error = error.to_string();
-        error.truncate(error.floor_char_boundary(LONGEST_ERROR));
+        error.truncate(prefix(&error, LONGEST_ERROR).len());
         self.error = Some(error);
     }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each file uses a part")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
-use requeue::{Builder, Item, Key, Queue};
+use requeue::{Builder, CustomOrder, Item, Key, Queue};
 
 pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -42,6 +43,31 @@ pub(crate) fn retry<K: Key>(queue: &Queue<K>, item: Item<'_, K>) -> Duration {
     item.retry();
     let due = queue.look_up(&key).and_then(|entry| entry.due);
     due.map_or(Duration::ZERO, |due| due.since(queue.now()))
+}
+
+/// First in, first out, as a custom order.
+pub(crate) struct Fifo<K>(VecDeque<K>);
+
+impl<K> Default for Fifo<K> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<K: Send> CustomOrder<K> for Fifo<K> {
+    fn push(&mut self, key: K) {
+        self.0.push_back(key);
+    }
+
+    fn touch(&mut self, _: &K) {}
+
+    fn pop(&mut self) -> Option<K> {
+        self.0.pop_front()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
 }
 
 /// How often a waker was woken.

@@ -8,6 +8,7 @@ use crate::engine::row::Row;
 use crate::engine::time::Micros;
 use crate::types::inspect::Entry;
 use crate::types::key::Key;
+use crate::types::text::prefix;
 
 pub(super) const COLUMNS: &str = "state, at, epoch, lease_until, run_since, run_priority, run_adds, \
      run_reasons, priority, adds, reasons, failures, steps, until, not_before, since, error, worker, key";
@@ -89,12 +90,12 @@ fn raw(row: &SqlRow<'_>) -> rusqlite::Result<Result<Raw, Damage>> {
         ValueRef::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
         other => Some(shown(other)),
     };
-    raw.worker = match row.get_ref(17)? {
-        ValueRef::Null => None,
-        ValueRef::Text(text) if let Ok(text) = std::str::from_utf8(text) => Some(text.to_owned()),
+    let worker = row.get_ref(17)?;
+    raw.worker = match worker.as_str_or_null() {
+        Ok(text) => text.map(str::to_owned),
         // Without a run, it says nothing.
-        _ if raw.state != Some(1) => None,
-        other => return Ok(Err(Damage::new(format!("worker is {}", shown(other))))),
+        Err(_) if raw.state != Some(1) => None,
+        Err(_) => return Ok(Err(Damage::new(format!("worker is {}", shown(worker))))),
     };
     Ok(Ok(raw))
 }
@@ -164,8 +165,7 @@ fn text(row: &SqlRow<'_>) -> rusqlite::Result<String> {
         let value = shown(row.get_ref(column)?);
         text += &format!("{}{name}={value}", if column == 0 { "" } else { " " });
     }
-    text.truncate(text.floor_char_boundary(LONGEST_TEXT));
-    Ok(text)
+    Ok(prefix(&text, LONGEST_TEXT).to_owned())
 }
 
 /// Keeps what is known of a key; nothing of one of which there is none.
