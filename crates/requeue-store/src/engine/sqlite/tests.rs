@@ -15,6 +15,7 @@ use super::*;
 use crate::engine::BoxFuture;
 use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
 use crate::tests::dropping::check_drops;
+use crate::tests::parking::check_expired;
 use crate::tests::polled;
 use crate::types::add::{EarlyAdd, ParkedAdd};
 use crate::types::error::{ConnectErrorKind, chain};
@@ -72,6 +73,11 @@ fn replaces_as_the_model_does() {
 #[test]
 fn holds_as_the_model_does() {
     conforms(EarlyAdd::Hold);
+}
+
+#[tokio::test]
+async fn claims_name_the_keys_that_they_park() {
+    check_expired(&Fixture::new().await, "q").await;
 }
 
 #[tokio::test]
