@@ -36,7 +36,7 @@ impl Rig for Fixture {
         Box::pin(async move {
             let queues: Vec<_> = lock(&self.engine.queues).values().map(Arc::clone).collect();
             for shard in queues.iter().flat_map(|shards| &**shards) {
-                let mut set = cmd("SET");
+                let mut set = redis::cmd("SET");
                 set.arg(format!("{}:now", shard.keys[0])).arg(now);
                 self.engine.nodes.run(shard.slot, &set, None).await.expect("the time is set");
             }
