@@ -108,7 +108,7 @@ if #keys > 0 then
       is_odd = true
     elseif not text then
       remove(key, BANDS[1], BANDS[2], BANDS[3])
-    elseif #text == PENDING_SIZE then
+    elseif #text == PENDING_SIZE and not is_aside(key) then
       -- It was pending and nothing else, as most are.
       local due
       due, since, adds, reasons, priority = unpacked_pending(text)
