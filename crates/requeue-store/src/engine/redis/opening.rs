@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use redis::{Value, cmd};
 
+use super::dropping::Mark;
 use super::faults::garbled;
 use super::names::{Identity, Shard};
 use super::values::{self, Values};
@@ -122,8 +123,8 @@ impl Redis {
         for shard in shards {
             let get = cmd("GET").arg(shard.generation()).to_owned();
             if let Value::BulkString(mark) = self.nodes.run(shard.slot, &get, None).await? {
-                let (mark, _) = dropping::owner(&String::from_utf8_lossy(&mark))?;
-                if mark != shard.queue.generation {
+                let (mark, kind) = dropping::owner(&String::from_utf8_lossy(&mark))?;
+                if mark != shard.queue.generation && kind != Mark::Tentative {
                     return Ok(Some(mark));
                 }
             }
@@ -174,24 +175,38 @@ impl Redis {
                     continue;
                 }
             }
-            let mut others = None;
+            let (mut others, mut damaged) = (None, Vec::new());
             for shard in &*shards {
                 match self.checked(shard, count).await? {
-                    Checked::Ours { was_there } => is_lost |= was_there && was_made,
+                    Checked::Ours { was_there, is_damaged } => {
+                        is_lost |= was_there && was_made;
+                        damaged.extend(is_damaged.then_some(shard));
+                    }
                     Checked::Others(mark) => others = others.or(Some(mark)),
                 }
             }
             match others {
                 None => {
+                    // A drop meanwhile has removed the record, or the marks.
+                    let now = self.settings(name, None).await?;
+                    let is_there =
+                        now.is_some_and(|now| now.generation == generation && !now.is_dropping);
+                    let what = if is_there { "confirm" } else { "forget" };
+                    let mut is_marked = true;
+                    for shard in &*shards {
+                        is_marked &= self.complete_mark(shard, what).await?;
+                    }
+                    if !is_there || !is_marked {
+                        continue;
+                    }
                     if is_new {
                         let confirm = ["confirm".to_owned()];
                         dropping::record(&self.nodes, &self.scripts, &of, &confirm).await?;
                     }
-                    // A drop meanwhile has removed the marks, or the record.
-                    let now = self.settings(name, None).await?;
-                    if now.is_some_and(|now| now.generation == generation && !now.is_dropping) {
-                        break (settings, shards);
+                    for shard in damaged {
+                        repairing::repair(&self.nodes, &self.scripts, name, shard).await?;
                     }
+                    break (settings, shards);
                 }
                 // Another process has marked a shard meanwhile: look again.
                 Some(_) if is_new => {}
@@ -221,7 +236,7 @@ impl Redis {
         Ok(Some(Place { generation, ..Place::new(id, name, settings) }))
     }
 
-    /// Checks a shard, repairs it and marks it as this queue's.
+    /// Checks a shard, and begins its mark if it has none.
     async fn checked(&self, shard: &Shard, count: u16) -> Result<Checked, EngineError> {
         let mut check = self.scripts.check.on(shard);
         check.arg(shard.queue.floor / i64::from(count) + 1);
@@ -231,8 +246,8 @@ impl Redis {
         let is_damaged = checked.number::<u8>()? == 1;
         let mark = String::from_utf8(checked.bytes()?).map_err(|_| garbled())?;
         match dropping::owner(&mark)? {
-            (generation, is_sealed) if generation == shard.queue.generation => {
-                if is_sealed {
+            (generation, kind) if generation == shard.queue.generation => {
+                if kind == Mark::Sealed {
                     return Err(EngineError::absent(format!(
                         "a drop of the queue {:?} is in progress, or was interrupted: \
                          drop it again to complete it",
@@ -242,15 +257,11 @@ impl Redis {
             }
             (other, _) => return Ok(Checked::Others(other)),
         }
-        if is_damaged {
-            let name = &shard.queue.name;
-            repairing::repair(&self.nodes, &self.scripts, name, shard).await?;
-        }
         if self.wait > 0 {
             // Whether it may be asked for at all.
             self.nodes.run(shard.slot, cmd("WAIT").arg(0).arg(1), None).await?;
         }
-        Ok(Checked::Ours { was_there })
+        Ok(Checked::Ours { was_there, is_damaged })
     }
 
     pub(super) async fn listed(&self) -> Result<Vec<QueueInfo>, EngineError> {
@@ -300,6 +311,7 @@ impl Redis {
 enum Checked {
     Ours {
         was_there: bool,
+        is_damaged: bool,
     },
     /// Of another generation.
     Others(u64),

@@ -24,6 +24,11 @@ fn asked(verb: Verb) -> Vec<u8> {
         Verb::LookUp => &scripts.look_up,
         Verb::Listen => return b"BLPOP".to_vec(),
     };
+    hash_of(script)
+}
+
+/// It is in each request that runs the script.
+pub(super) fn hash_of(script: &super::scripts::Script) -> Vec<u8> {
     match script.with(&[]).args_iter().nth(1) {
         Some(redis::Arg::Simple(hash)) => hash.to_vec(),
         _ => unreachable!("it is run by its hash"),
