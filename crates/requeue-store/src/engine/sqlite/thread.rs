@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::Synchronous;
 use super::clock::{Clock, Time};
 use super::reserve::Reserve;
-use super::rows::READABLE;
+use super::rows::{CHECK, define_readable};
 use crate::engine::time::Micros;
 use crate::types::error::{ConnectErrorKind, EngineError, Kind, Reason};
 
@@ -190,6 +190,7 @@ impl Server {
         create_private(path);
         let open = || {
             let connection = Connection::open(path)?;
+            define_readable(&connection)?;
             connection.busy_timeout(PATIENCE)?;
             connection.set_prepared_statement_cache_capacity(64);
             Ok(connection)
@@ -412,7 +413,7 @@ impl Server {
         let migrated = transact(&mut self.connection, self.behaviour, |transaction| {
             // In the transaction: somebody else may have been quicker.
             if found(transaction)? == Found::Nothing {
-                let schema = include_str!("schema.sql").replace("{readable}", READABLE);
+                let schema = include_str!("schema.sql").replace("{readable}", CHECK);
                 transaction.execute_batch(&schema)?;
                 transaction.pragma_update(None, "application_id", OURS)?;
                 transaction.pragma_update(None, "user_version", VERSION)?;

@@ -386,13 +386,14 @@ impl Work<'_> {
 pub(super) fn page(state: Option<State>, is_next: bool) -> String {
     // There are few keys with workers, and of parked ones an index that is all of what is asked for;
     // of the others, what goes through the keys in their order meets some soon.
+    let damaged = format!("and not {READABLE}");
     let (index, which) = match state {
         None => ("", ""),
         Some(State::Ready) => ("not indexed", "and state = 0 and at <= ?3"),
         Some(State::Waiting) => ("not indexed", "and state = 0 and at > ?3"),
         Some(State::Processing) => ("indexed by keys_leases", "and state = 1"),
         Some(State::Parked) => ("indexed by keys_parked", "and state = 2"),
-        Some(State::Damaged) => ("not indexed", concat!("and not ", include_str!("readable.sql"))),
+        Some(State::Damaged) => ("not indexed", &*damaged),
     };
     let after = if is_next { "and key > ?4" } else { "and ?4 is null" };
     format!(
