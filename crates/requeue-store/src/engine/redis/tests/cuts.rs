@@ -35,22 +35,11 @@ pub(super) fn hash_of(script: &super::scripts::Script) -> Vec<u8> {
     }
 }
 
-fn server() -> Option<&'static cuts::Server> {
+fn server() -> Option<cuts::Server> {
     let server = Server::shared()?;
     let (url, port) = (server.url(""), server.port());
     let by = |_: &str, port| format!("redis://127.0.0.1:{port}");
-    let server = cuts::Server { language: Language::Redis, port, url, by: Box::new(by), asked };
-    Some(Box::leak(Box::new(server)))
+    Some(cuts::Server { language: Language::Redis, port, url, by: Box::new(by), asked })
 }
 
-#[tokio::test]
-async fn a_cut_anywhere_loses_nothing_and_is_told() {
-    let Some(server) = server() else { return };
-    cuts::everywhere(server).await;
-}
-
-#[tokio::test]
-async fn what_arrives_late_changes_nothing() {
-    let Some(server) = server() else { return };
-    cuts::late(server).await;
-}
+cuts::tests!(server());
