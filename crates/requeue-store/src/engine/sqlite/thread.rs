@@ -15,7 +15,7 @@ use super::clock::{Clock, Time};
 use super::reserve::Reserve;
 use super::rows::{CHECK, define_readable};
 use crate::engine::time::Micros;
-use crate::types::error::{ConnectErrorKind, EngineError, Kind, Reason};
+use crate::types::error::{self, ConnectErrorKind, EngineError, Reason};
 
 /// What a file of ours has as its `application_id`: "rque".
 const OURS: i32 = 0x7271_7565;
@@ -30,6 +30,11 @@ pub(super) const OPENING: Duration = Duration::from_secs(30);
 const MOST_PAGES: i64 = 4_294_967_294;
 /// How long a file is left alone between two attempts, where SQLite itself does not wait.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
+
+/// How long a verb that nobody waits for waits for another one. With one worker, that is the completion of the
+/// key in flight.
+const COMPANY: Duration =
+    if cfg!(test) { Duration::from_secs(2) } else { Duration::from_millis(10) };
 
 /// How long the log may get. SQLite begins it anew only when nobody has written or reads what is not in the
 /// file itself: among several who are busy that may never be.
@@ -47,8 +52,16 @@ type Run = Box<dyn FnOnce(Option<&Work<'_>>) -> (Result<(), Option<ffi::Error>>,
 
 struct Verb {
     run: Run,
-    /// Whether it puts more into the file. What does not must go on while the disk is full.
-    grows: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Plain,
+    /// It puts more into the file. All other verbs must go on while the disk is full.
+    Grows,
+    /// Nobody waits for it yet, so it shares the sync of another verb that comes soon.
+    Patient,
 }
 
 enum Job {
@@ -81,7 +94,8 @@ impl Thread {
         synchronous: Synchronous,
         clock: Clock,
     ) -> Result<(Self, Option<Self>), EngineError> {
-        let writer = Server::open(path, TransactionBehavior::Immediate, Arc::clone(&clock))?;
+        let mut writer = Server::open(path, TransactionBehavior::Immediate, Arc::clone(&clock))?;
+        writer.syncs = synchronous == Synchronous::Full;
         let has_log = writer.begin(synchronous)?;
         let reader = match has_log {
             true => {
@@ -100,7 +114,7 @@ impl Thread {
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, EngineError> {
-        self.verb(false, work).await
+        self.verb(Kind::Plain, work).await
     }
 
     /// The same for `work` that puts more into the file, which has to wait while the disk is full.
@@ -108,12 +122,21 @@ impl Thread {
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, EngineError> {
-        self.verb(true, work).await
+        self.verb(Kind::Grows, work).await
+    }
+
+    /// The same for `work` that nobody waits for yet. Where each commit waits for the disk, this waits a moment
+    /// for another verb, and shares its commit.
+    pub(super) async fn call_patiently<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        self.verb(Kind::Patient, work).await
     }
 
     async fn verb<T: Send + 'static>(
         &self,
-        grows: bool,
+        kind: Kind,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, EngineError> {
         let (answer, answered) = oneshot::channel();
@@ -135,7 +158,7 @@ impl Thread {
             });
             (went_well, told)
         });
-        self.ask(Job::Verb(Verb { run, grows }), answered).await
+        self.ask(Job::Verb(Verb { run, kind }), answered).await
     }
 
     pub(super) async fn migrate(&self) -> Result<(), EngineError> {
@@ -177,6 +200,8 @@ struct Server {
     clock: Clock,
     /// When the log was last too long, and could not be begun anew.
     held_up: Option<Instant>,
+    /// Whether each commit waits for the disk.
+    syncs: bool,
     reserve: Option<Reserve>,
 }
 
@@ -197,7 +222,7 @@ impl Server {
         };
         let connection = open().map_err(|error| fault(path, &error))?;
         let (reserve, path) = (Reserve::of(path), path.to_owned());
-        Ok(Self { connection, path, behaviour, clock, held_up: None, reserve })
+        Ok(Self { connection, path, behaviour, clock, held_up: None, syncs: false, reserve })
     }
 
     fn spawn(self) -> Result<Thread, EngineError> {
@@ -264,8 +289,12 @@ impl Server {
             match job {
                 Job::Verb(verb) => {
                     let mut verbs = vec![verb];
+                    let until = Instant::now() + COMPANY;
                     while verbs.len() < MOST {
-                        match come.try_recv() {
+                        let waits =
+                            self.syncs && verbs.iter().all(|verb| verb.kind == Kind::Patient);
+                        let wait = if waits { until - Instant::now() } else { Duration::ZERO };
+                        match come.recv_timeout(wait) {
                             Ok(Job::Verb(verb)) => verbs.push(verb),
                             Ok(other) => {
                                 next = Some(other);
@@ -292,14 +321,14 @@ impl Server {
 
     /// While the disk is full, adds get a transaction of their own, and no more pages than there are.
     fn commit_apart(&mut self, mut verbs: Vec<Verb>) {
-        let grows = verbs.iter().any(|verb| verb.grows);
+        let grows = verbs.iter().any(|verb| verb.kind == Kind::Grows);
         let Some(reserve) = self.reserve.as_mut().filter(|_| grows) else {
             return self.commit(verbs);
         };
         if reserve.allows_growth() {
             return self.commit(verbs);
         }
-        let adds = verbs.extract_if(.., |verb| verb.grows).collect();
+        let adds = verbs.extract_if(.., |verb| verb.kind == Kind::Grows).collect();
         if !verbs.is_empty() {
             self.commit(verbs);
         }
@@ -313,7 +342,7 @@ impl Server {
     fn commit(&mut self, verbs: Vec<Verb>) {
         let (clock, behaviour) = (&self.clock, self.behaviour);
         let is_writer = !matches!(behaviour, TransactionBehavior::Deferred);
-        let grows = verbs.iter().any(|verb| verb.grows);
+        let grows = verbs.iter().any(|verb| verb.kind == Kind::Grows);
         let mut told = Vec::with_capacity(verbs.len());
         let mut verbs = verbs.into_iter();
         let committed = transact(&mut self.connection, behaviour, |transaction| {
@@ -348,7 +377,8 @@ impl Server {
         }
         for tell in told {
             // What does not commit has not happened.
-            let absent = |error| EngineError { kind: Kind::Absent, ..fault(&self.path, error) };
+            let absent =
+                |error| EngineError { kind: error::Kind::Absent, ..fault(&self.path, error) };
             tell(committed.as_ref().copied().map_err(absent));
         }
         if is_writer {
