@@ -9,9 +9,11 @@ use crate::engine::row::LEASE_EXPIRED;
 use crate::types::inspect::ParkedKey;
 use crate::types::key::Key;
 
+type Report = dyn Fn(&ParkedKey) + Send + Sync;
+
 /// The function of a user that is called for each parked key.
 #[derive(Clone, Default)]
-pub(crate) struct OnParked(Option<Arc<dyn Fn(&ParkedKey) + Send + Sync>>);
+pub(crate) struct OnParked(Option<Arc<Report>>);
 
 impl OnParked {
     pub(crate) fn new(report: impl Fn(&ParkedKey) + Send + Sync + 'static) -> Self {
