@@ -39,11 +39,11 @@ enum Server {
 /// two more if the disk is slow; and what its replicas have not got yet.
 const UNWRITTEN: Duration = Duration::from_secs(3);
 const UNCOPIED: Duration = Duration::from_secs(2);
-/// Of a server that evicts: all that is pending.
+/// A server that evicts may lose all keys that are pending.
 const PENDING: Duration = Duration::from_secs(3600);
 /// How many sessions of the server a pooler shares among all processes.
 const POOLED: u32 = 6;
-/// A server that evicts has so many keys of 64 KiB that nobody asks for, so that a few more make it evict.
+/// Makes 48 keys of 64 KiB each that no process reads.
 const BALLAST: &str =
     "for i = 1, 48 do redis.call('SET', 'ballast:' .. i, string.rep('x', 65536)) end";
 /// The file of a store on SQLite.
@@ -51,9 +51,9 @@ const FILE: &str = "queues.db";
 
 impl Subject {
     /// `sqlite`, `postgres`, `redis` and `rediscluster` stand for one of their own; so do
-    /// `redis-everysec`, whose disk comes after its answers, `redis-evicting`, which evicts keys, and
-    /// `rediscluster-wait`, where adds are answered when a replica has them; and `pgbouncer`, where those who
-    /// work reach PostgreSQL through one with transaction pooling. Else it is an address. `None` if there is no such server here,
+    /// `redis-everysec`, whose disk comes after its answers, and `rediscluster-wait`, where adds are
+    /// answered when a replica has them. `redis-evicting` evicts keys. `pgbouncer` is PostgreSQL, which the
+    /// processes reach through a pgbouncer with transaction pooling. Else it is an address. `None` if there is no such server here,
     /// which is then said in the list that `REQUEUE_NOT_RUN` names.
     ///
     /// # Errors
@@ -257,7 +257,7 @@ impl Subject {
 /// The queue has several shards, so that some are left.
 const EVICTING: &str = "?eviction=accept&shards=4";
 
-/// Has the server evict about so many times 64 KiB by `allkeys-lru`. Keys that were used within the last second
+/// Has the server evict about `many` times 64 KiB by `allkeys-lru`. Keys that were used within the last second
 /// are as old as any to it, so it also evicts some of the queue's.
 fn evict(server: &Redis, many: u64) {
     let set = |limit: u64| server.cli(&["config", "set", "maxmemory", &limit.to_string()]);
@@ -268,7 +268,7 @@ fn evict(server: &Redis, many: u64) {
     let used = memory.lines().find_map(|line| line.strip_prefix("used_memory:"));
     let used: u64 = used.and_then(|used| used.trim().parse().ok()).unwrap_or(u64::MAX / 2);
     set(used.saturating_sub(many * 65_536));
-    // What it is short of until then, it evicts at once.
+    // It has evicted by the time that it answers.
     set(used + (64 << 20));
 }
 

@@ -66,7 +66,7 @@ pub struct ParkedKey {
     pub failures: u32,
     /// The error of the last failure.
     pub error: String,
-    /// Whether the last failure is a lease that expired: the worker died, or was cut off from the store.
+    /// True if the last failure is a lease that expired: the worker died, or was cut off from the store.
     pub lease_expired: bool,
 }
 

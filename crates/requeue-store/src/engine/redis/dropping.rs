@@ -102,8 +102,8 @@ impl Redis {
         check.arg(0);
         self.nodes.run(shard.slot, &check, Some(&self.scripts.check)).await?;
         if self.was_dropped(of).await? {
-            // Meanwhile.
-            self.complete_mark(shard, "forget").await?;
+            // Meanwhile. A tentative mark that stays does no harm.
+            let _ = self.complete_mark(shard, "forget").await;
             return Err(EngineError::dropped(&of.name));
         }
         // If it is not completed, the caller's script finds no mark, and this is tried again.
@@ -268,7 +268,7 @@ pub(super) async fn list(
     nodes.run(names::slot(names::QUEUES), &list, Some(&scripts.list)).await.map(drop)
 }
 
-/// What a mark says of its shard.
+/// The state of a mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mark {
     /// An opener has not completed it yet.

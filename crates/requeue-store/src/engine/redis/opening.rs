@@ -19,12 +19,12 @@ use crate::types::add::{EarlyAdd, ParkedAdd};
 use crate::types::error::EngineError;
 use crate::types::inspect::QueueInfo;
 
-/// Of what is kept.
+/// The version of the data.
 const VERSION: &str = "1";
 /// How often a queue that others drop and create meanwhile is tried to be opened.
 const ATTEMPTS: u32 = 10;
 
-/// What the server keeps of a queue beside its keys.
+/// The data of a queue beside its keys.
 pub(super) struct Record {
     pub(super) settings: Settings,
     pub(super) shards: u16,
@@ -48,7 +48,7 @@ impl Redis {
         }
     }
 
-    /// Whether there is a schema of this version, where this queue is to be.
+    /// Fails unless the server has a schema of this version.
     pub(super) async fn check(&self, queue: Option<&str>) -> Result<(), EngineError> {
         let refuse = |why: &str| Err(EngineError::refused(format!("{}: {why}", self.address)));
         match self.version().await?.as_deref() {
@@ -191,12 +191,18 @@ impl Redis {
                     let now = self.settings(name, None).await?;
                     let is_there =
                         now.is_some_and(|now| now.generation == generation && !now.is_dropping);
-                    let what = if is_there { "confirm" } else { "forget" };
+                    if !is_there {
+                        for shard in &*shards {
+                            // A tentative mark that stays does no harm.
+                            let _ = self.complete_mark(shard, "forget").await;
+                        }
+                        continue;
+                    }
                     let mut is_marked = true;
                     for shard in &*shards {
-                        is_marked &= self.complete_mark(shard, what).await?;
+                        is_marked &= self.complete_mark(shard, "confirm").await?;
                     }
-                    if !is_there || !is_marked {
+                    if !is_marked {
                         continue;
                     }
                     if is_new {
@@ -313,6 +319,6 @@ enum Checked {
         was_there: bool,
         is_damaged: bool,
     },
-    /// Of another generation.
+    /// The shard has the mark of another generation.
     Others(u64),
 }

@@ -31,7 +31,7 @@ const MOST_PAGES: i64 = 4_294_967_294;
 /// How long a file is left alone between two attempts, where SQLite itself does not wait.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
-/// How long a verb that nobody waits for waits for another one. With one worker, that is the completion of the
+/// The longest time that a patient verb waits for another verb. With one worker, that is the completion of the
 /// key in flight.
 const COMPANY: Duration =
     if cfg!(test) { Duration::from_secs(2) } else { Duration::from_millis(10) };
@@ -60,7 +60,7 @@ enum Kind {
     Plain,
     /// It puts more into the file. All other verbs must go on while the disk is full.
     Grows,
-    /// Nobody waits for it yet, so it shares the sync of another verb that comes soon.
+    /// No caller waits for it yet, so it shares the sync of another verb that comes soon.
     Patient,
 }
 
@@ -125,8 +125,8 @@ impl Thread {
         self.verb(Kind::Grows, work).await
     }
 
-    /// The same for `work` that nobody waits for yet. Where each commit waits for the disk, this waits a moment
-    /// for another verb, and shares its commit.
+    /// The same for `work` whose result is not needed yet. Where each commit waits for the disk, this waits a
+    /// moment for another verb, and shares its commit.
     pub(super) async fn call_patiently<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -200,7 +200,7 @@ struct Server {
     clock: Clock,
     /// When the log was last too long, and could not be begun anew.
     held_up: Option<Instant>,
-    /// Whether each commit waits for the disk.
+    /// Each commit waits for the disk.
     syncs: bool,
     reserve: Option<Reserve>,
 }

@@ -171,7 +171,7 @@ fn named(rng: &mut Rng) -> Vec<u8> {
     if rng.u8(..4) == 0 { malformed(rng, &row) } else { row }
 }
 
-/// Somebody mends a row by hand and gives the key a place, but leaves it among those that were set aside.
+/// An operator mends a row by hand and gives the key a place, but leaves it among those that were set aside.
 #[tokio::test]
 async fn a_mended_row_leaves_no_trace_when_its_run_ends() {
     let Some(server) = Server::shared() else { return };

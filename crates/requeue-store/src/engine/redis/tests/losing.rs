@@ -267,7 +267,7 @@ async fn a_row_that_was_removed_fails_no_script() {
     }
 }
 
-/// Nobody knows their states before the repair, and there is something to lose.
+/// Their states are not known before the repair, and the keys are not lost.
 #[tokio::test]
 async fn rows_that_have_lost_their_places_are_counted_as_damaged_and_keep_their_queue() {
     let Some(server) = Server::shared() else { return };
