@@ -31,11 +31,6 @@ const MOST_PAGES: i64 = 4_294_967_294;
 /// How long a file is left alone between two attempts, where SQLite itself does not wait.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
-/// The longest time that a patient verb waits for another verb. With one worker, that is the completion of the
-/// key in flight.
-const COMPANY: Duration =
-    if cfg!(test) { Duration::from_secs(2) } else { Duration::from_millis(10) };
-
 /// How long the log may get. SQLite begins it anew only when nobody has written or reads what is not in the
 /// file itself: among several who are busy that may never be.
 pub(super) const LONGEST_LOG: u64 = if cfg!(test) { 1 << 18 } else { 1 << 25 };
@@ -202,6 +197,8 @@ struct Server {
     held_up: Option<Instant>,
     /// Each commit waits for the disk.
     syncs: bool,
+    /// How long the last commit took.
+    took: Duration,
     reserve: Option<Reserve>,
 }
 
@@ -222,7 +219,16 @@ impl Server {
         };
         let connection = open().map_err(|error| fault(path, &error))?;
         let (reserve, path) = (Reserve::of(path), path.to_owned());
-        Ok(Self { connection, path, behaviour, clock, held_up: None, syncs: false, reserve })
+        Ok(Self {
+            connection,
+            path,
+            behaviour,
+            clock,
+            held_up: None,
+            syncs: false,
+            took: Duration::ZERO,
+            reserve,
+        })
     }
 
     fn spawn(self) -> Result<Thread, EngineError> {
@@ -289,11 +295,12 @@ impl Server {
             match job {
                 Job::Verb(verb) => {
                     let mut verbs = vec![verb];
-                    let until = Instant::now() + COMPANY;
+                    let until = Instant::now() + self.patience();
                     while verbs.len() < MOST {
                         let waits =
                             self.syncs && verbs.iter().all(|verb| verb.kind == Kind::Patient);
-                        let wait = if waits { until - Instant::now() } else { Duration::ZERO };
+                        let wait = until.saturating_duration_since(Instant::now());
+                        let wait = if waits { wait } else { Duration::ZERO };
                         match come.recv_timeout(wait) {
                             Ok(Job::Verb(verb)) => verbs.push(verb),
                             Ok(other) => {
@@ -317,6 +324,12 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// The longest time that a patient verb waits for another one, such as the completion of the key in flight. A
+    /// worker may begin to wait for the verb meanwhile, so this is shorter than the commit that it saves.
+    fn patience(&self) -> Duration {
+        if cfg!(test) { Duration::from_secs(2) } else { self.took / 2 }
     }
 
     /// While the disk is full, adds get a transaction of their own, and no more pages than there are.
@@ -345,6 +358,7 @@ impl Server {
         let grows = verbs.iter().any(|verb| verb.kind == Kind::Grows);
         let mut told = Vec::with_capacity(verbs.len());
         let mut verbs = verbs.into_iter();
+        let began = Instant::now();
         let committed = transact(&mut self.connection, behaviour, |transaction| {
             // What time it is when the file is ours: another may have had it for long.
             let (time, reading) = (Time::of(transaction)?, clock());
@@ -370,6 +384,7 @@ impl Server {
             }
             Ok(())
         });
+        self.took = began.elapsed();
         // Those that it did not come to are told, too.
         told.extend(verbs.map(|verb| (verb.run)(None).1));
         if is_writer && committed.as_ref().is_err_and(is_short_of_space) {
