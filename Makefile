@@ -53,7 +53,7 @@ soak: ## Memory comes back: an hour by a clock that is moved, SECONDS=n of threa
 	cargo run -p requeue-sim --bin soak -- $(or $(SECONDS),60) $(or $(FIRST),0)
 
 chaos: ## Stores under processes and servers that are killed, cut off and held up, for SECONDS=n each, from the seed FIRST
-	@for what in postgresql redis faketime; do scripts/setup.sh $$what || exit; done
+	@for what in postgresql pgbouncer redis faketime; do scripts/setup.sh $$what || exit; done
 	@scripts/chaos.sh $(or $(SECONDS),120) $(FIRST)
 
 fuzz: ## Each fuzz target under libFuzzer for a minute, or SECONDS=n; needs a nightly toolchain

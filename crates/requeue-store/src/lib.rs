@@ -102,7 +102,7 @@ pub use crate::types::error::{
     AddError, ConnectError, ConnectErrorKind, DropError, FinishError, MigrateError, OpenError,
     ReadError, UpdateError,
 };
-pub use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+pub use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 pub use crate::types::key::Key;
 
 /// The example of the page about stores, so that it compiles.

@@ -20,6 +20,8 @@ pub(crate) struct AddOptions {
     pub(crate) after: Option<Duration>,
     pub(crate) merge: Merge,
     pub(crate) priority: i32,
+    /// With `true`, the add revives a parked key of a store also where the queue keeps it parked.
+    pub(crate) revive: Option<bool>,
 }
 
 /// A record that is no key.

@@ -22,6 +22,7 @@ struct Line {
     at: Option<String>,
     priority: Option<i32>,
     merge: Option<HowMerged>,
+    revive: Option<bool>,
     op: Option<Op>,
 }
 
@@ -73,7 +74,8 @@ pub(crate) fn parse(record: &[u8]) -> Result<Change<'static>, Why> {
         Some(HowMerged::Latest) => Merge::Latest,
         Some(HowMerged::Exactly) => Merge::Exactly,
     };
-    Ok(Change::Add(key, AddOptions { after, merge, priority: line.priority.unwrap_or(0) }))
+    let (priority, revive) = (line.priority.unwrap_or(0), line.revive);
+    Ok(Change::Add(key, AddOptions { after, merge, priority, revive }))
 }
 
 fn parse_after(after: &Value) -> Result<Duration, Why> {
@@ -166,7 +168,17 @@ mod tests {
             (
                 r#"{"key":"a","priority":-7,"merge":"latest","op":"add"}"#,
                 b"a",
-                AddOptions { priority: -7, merge: Merge::Latest, after: None },
+                AddOptions { priority: -7, merge: Merge::Latest, ..AddOptions::default() },
+            ),
+            (
+                r#"{"key":"a","revive":true}"#,
+                b"a",
+                AddOptions { revive: Some(true), ..AddOptions::default() },
+            ),
+            (
+                r#"{"key":"a","revive":false}"#,
+                b"a",
+                AddOptions { revive: Some(false), ..AddOptions::default() },
             ),
             (
                 r#"{"key":"a","merge":"exactly"}"#,
@@ -197,6 +209,7 @@ mod tests {
             (r#"{"key":"a","after":1,"at":"2001-02-03T04:05:06Z"}"#, "both `after` and `at`"),
             (r#"{"key":"a","priority":2147483648}"#, "expected i32"),
             (r#"{"key":"a","merge":"later"}"#, "expected one of `earliest`, `latest`"),
+            (r#"{"key":"a","revive":"yes"}"#, "expected a boolean"),
             (r#"{"key":"a","op":"remove"}"#, "`add` or `cancel`"),
             (r#"{"key":"a","key":"b"}"#, "duplicate field `key`"),
         ] {

@@ -2,10 +2,12 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use requeue::Item;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::sync::oneshot;
 
 use crate::args::run as args;
 use crate::key::{Key, escaped};
@@ -13,7 +15,7 @@ use crate::output::dead_letters::{DeadLetter, UnreadInput};
 use crate::process::signals::Level;
 use crate::runner::Runner;
 use crate::runner::outcome::Outcome;
-use crate::runner::remote::{Job, Lease};
+use crate::runner::remote::{ExpiredKey, ExpiredKeys, Job, Lease};
 use crate::runner::retries::Verdict;
 
 impl Runner {
@@ -77,14 +79,36 @@ impl Runner {
             Outcome::Failed { exit, why, .. } => {
                 self.tally.failures.one_more();
                 if is_parked {
-                    self.tally.given_up.one_more();
                     let letter = DeadLetter { attempts, exit, why: &why, priority };
-                    let written = self.files.keys.write_dead_letter(&key, letter);
-                    let fate = ("parked", " (`requeue revive` runs it again)");
-                    self.report_given_up(&key, fate, letter, written).await;
+                    self.report_parked(&key, letter).await;
                 }
             }
         }
+    }
+
+    /// Reports the keys that claims park, until `done`; then those that are left.
+    pub(super) async fn report_expired(
+        self: Arc<Self>,
+        mut expired: ExpiredKeys,
+        mut done: oneshot::Receiver<()>,
+    ) {
+        loop {
+            let found = tokio::select! {
+                biased;
+                found = expired.recv() => found,
+                _ = &mut done => None,
+            };
+            let Some(ExpiredKey { key, attempts, why }) = found else { return };
+            let letter = DeadLetter { attempts, exit: None, why: &why, priority: 0 };
+            self.report_parked(&key, letter).await;
+        }
+    }
+
+    async fn report_parked(&self, key: &Key, letter: DeadLetter<'_>) {
+        self.tally.given_up.one_more();
+        let written = self.files.keys.write_dead_letter(key, letter);
+        let fate = ("parked", " (`requeue revive` runs it again)");
+        self.report_given_up(key, fate, letter, written).await;
     }
 
     async fn give_up(&self, item: Item<'static, Key>, attempts: u32, exit: Option<i32>, why: &str) {

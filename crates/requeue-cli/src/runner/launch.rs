@@ -24,7 +24,7 @@ use crate::process::signals::{Level, Signals};
 use crate::runner::hooks::Hooks;
 use crate::runner::keys::Keys;
 use crate::runner::reader::{self, LocalSink};
-use crate::runner::remote::RemoteQueue;
+use crate::runner::remote::{ExpiredKeys, RemoteQueue};
 use crate::runner::stop::Stop;
 use crate::runner::{Commands, Files, Runner};
 use crate::serve::Listener;
@@ -74,12 +74,13 @@ pub(crate) struct Parts {
     stopper: Option<PipeWriter>,
     hooks: Option<Arc<dyn Hooks>>,
     remote: Option<Arc<dyn RemoteQueue>>,
+    expired: Option<ExpiredKeys>,
 }
 
 impl Parts {
     /// The parts of a run on a queue in memory.
     pub(crate) const fn new(config: Config, files: Files, listener: Option<Listener>) -> Self {
-        Self { config, files, listener, stopper: None, hooks: None, remote: None }
+        Self { config, files, listener, stopper: None, hooks: None, remote: None, expired: None }
     }
 
     #[cfg(feature = "kube")]
@@ -88,8 +89,8 @@ impl Parts {
     }
 
     #[cfg(feature = "store")]
-    pub(crate) fn remote(self, remote: Arc<dyn RemoteQueue>) -> Self {
-        Self { remote: Some(remote), ..self }
+    pub(crate) fn remote(self, remote: Arc<dyn RemoteQueue>, expired: ExpiredKeys) -> Self {
+        Self { remote: Some(remote), expired: Some(expired), ..self }
     }
 
     pub(crate) fn stopper(self, stopper: PipeWriter) -> Self {
@@ -105,7 +106,7 @@ pub(crate) async fn go(
     mut parts: Parts,
     feed: impl FnOnce(&Arc<Runner>) -> Result<Unread, Refusal>,
 ) -> Result<Ended, Refusal> {
-    let listener = parts.listener.take();
+    let (listener, expired) = (parts.listener.take(), parts.expired.take());
     let runner = Arc::new(Runner::new(parts, listener.as_ref().map(Listener::metrics))?);
     let signals = Signals::new()
         .map_err(|error| Refusal::failure(format!("signals can't be caught: {error}")))?;
@@ -117,7 +118,7 @@ pub(crate) async fn go(
         None => None,
     };
     let unread = feed(&runner)?;
-    let ended = runner.run(unread, signals).await;
+    let ended = runner.run(unread, signals, expired).await;
     if let Some(page) = page {
         page.end().await;
     }
@@ -141,8 +142,16 @@ impl Runner {
         Ok(Self { config, keys, commands, hooks, stop, output, tally, files })
     }
 
-    async fn run(self: Arc<Self>, unread: Unread, signals: Signals) -> Ended {
+    async fn run(
+        self: Arc<Self>,
+        unread: Unread,
+        signals: Signals,
+        expired: Option<ExpiredKeys>,
+    ) -> Ended {
         self.guard().await;
+        let (done, is_done) = oneshot::channel();
+        let reports =
+            expired.map(|expired| tokio::spawn(Arc::clone(&self).report_expired(expired, is_done)));
         tokio::spawn(Arc::clone(&self).signal_loop(signals));
         let progress = tokio::spawn(Arc::clone(&self).show_progress());
         if Arc::clone(&self).start(1).await.is_err() {
@@ -152,7 +161,14 @@ impl Runner {
         // Wait until it shows nothing more.
         let _ = progress.await;
         self.commands.groups.guardian().iter().for_each(|guardian| guardian.end());
-        self.finish_output(unread).await;
+        let reported = async {
+            drop(done);
+            if let Some(reports) = reports {
+                // Wait until all that claims have parked is reported.
+                let _ = reports.await;
+            }
+        };
+        self.finish_output(unread, reported).await;
         match self.stop.signal() {
             Some(signal) => Ended::Signal(signal),
             None => Ended::Exit(self.tally.exit()),
@@ -160,9 +176,10 @@ impl Runner {
     }
 
     /// Writes the unfinished keys and the summary.
-    async fn finish_output(&self, unread: Unread) {
+    async fn finish_output(&self, unread: Unread, reported: impl Future<Output = ()>) {
         let last_words = async {
             self.write_unfinished(async { unread.await.ok().flatten() }).await;
+            reported.await;
             self.output.clear_progress().await;
             self.output.flush().await;
             if let Some(Closed::Failed(error)) = self.output.is_closed() {

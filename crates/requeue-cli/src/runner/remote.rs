@@ -10,6 +10,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use requeue::{Added, Completion, Item};
+use tokio::sync::mpsc;
 
 use crate::key::{Key, KeyQueue};
 use crate::runner::hooks::BoxFuture;
@@ -61,6 +62,17 @@ pub(crate) trait Lease: Debug + Send + Sync {
         error: Option<&str>,
     ) -> BoxFuture<'static, Result<bool, String>>;
 }
+
+/// A key that this process has parked without a run: the lease of its last run expired.
+#[derive(Debug)]
+pub(crate) struct ExpiredKey {
+    pub(crate) key: Key,
+    pub(crate) attempts: u32,
+    pub(crate) why: String,
+}
+
+/// The keys that claims park.
+pub(crate) type ExpiredKeys = mpsc::UnboundedReceiver<ExpiredKey>;
 
 /// A key in flight.
 #[derive(Debug)]

@@ -112,7 +112,7 @@ impl Adder {
         };
         let add = Add::after(options.after.unwrap_or(self.unsaid.after)).merge(merge);
         let add = add.priority(priority);
-        if self.unsaid.revives { add.revive() } else { add }
+        if options.revive.unwrap_or(self.unsaid.revives) { add.revive() } else { add }
     }
 
     /// All that was taken is added.

@@ -15,13 +15,16 @@ use std::time::Duration;
 use os_display::Quotable;
 use requeue::metrics::Metrics;
 use requeue_store::{EarlyAdd, OpenOptions, ParkedAdd, Queue, Store};
+use tokio::sync::mpsc;
 
 use self::reaching::{Unopened, patiently};
 use crate::args::config::Config;
 use crate::args::run as args;
 use crate::args::store::{self as flags, Place};
 use crate::exit::{Refusal, chain};
+use crate::key::Key;
 use crate::runner::launch;
+use crate::runner::remote::{ExpiredKey, ExpiredKeys};
 
 tokio::task_local! {
     /// The store of this subcommand, once it is open.
@@ -54,9 +57,19 @@ impl Place {
         worker: Option<String>,
         config: &Config,
         metrics: Option<&Metrics>,
-    ) -> Result<Queue, Refusal> {
+    ) -> Result<(Queue, ExpiredKeys), Refusal> {
         let failures = &config.failures;
+        let (report, expired) = mpsc::unbounded_channel();
         let how = |mut opening: OpenOptions| {
+            let report = report.clone();
+            opening = opening.on_parked(move |parked| {
+                // The run that ends a lease reports its key itself.
+                if parked.lease_expired {
+                    let (key, attempts) = (Key::from(&*parked.key), parked.failures);
+                    // Nobody listens any more at the end.
+                    let _ = report.send(ExpiredKey { key, attempts, why: parked.error.clone() });
+                }
+            });
             if let Some(metrics) = metrics {
                 opening = opening.metrics(metrics);
             }
@@ -74,13 +87,13 @@ impl Place {
             }
         };
         if creates {
-            return self.to_change(how).await;
+            return Ok((self.to_change(how).await?, expired));
         }
         let hint = || {
             let queue = self.queue.maybe_quote();
             format!("; `requeue add --queue {queue}` creates it, and so does --create")
         };
-        self.to_find(how, hint).await
+        Ok((self.to_find(how, hint).await?, expired))
     }
 
     /// The queue, which is created if there is none, and so is a file for it.

@@ -32,9 +32,9 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         let listener = Listener::of(config.serve.as_ref()).await?;
         let metrics = listener.as_ref().map(Listener::metrics);
         // It adds to the queue itself, and so creates it.
-        let queue =
+        let (queue, expired) =
             place.to_work_on(true, lease, (early_add, None), None, &config, metrics).await?;
-        let parts = Parts::new(config, files, listener).remote(Arc::new(queue.clone()));
+        let parts = Parts::new(config, files, listener).remote(Arc::new(queue.clone()), expired);
         let parts = parts.stopper(stopper);
         launch::go(parts, |runner| {
             warnings::show_by(runner);
@@ -59,11 +59,11 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
         let metrics = listener.as_ref().map(Listener::metrics);
         let queue =
             place.to_work_on(create, lease, (early_add, parked_add), worker, &config, metrics);
-        let queue = queue.await?;
+        let (queue, expired) = queue.await?;
         if until_empty {
             queue.shut_down_when_idle();
         }
-        let parts = Parts::new(config, files, listener).remote(Arc::new(queue));
+        let parts = Parts::new(config, files, listener).remote(Arc::new(queue), expired);
         launch::go(parts, |runner| {
             warnings::show_by(runner);
             // Nothing is left of an input, as there is none.

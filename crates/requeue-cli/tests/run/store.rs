@@ -216,6 +216,34 @@ fn a_queue_may_keep_parked_keys() {
     assert_eq!(status(&dir), [0, 0, 0, 1]);
 }
 
+#[test]
+fn json_input_says_whether_an_add_revives() {
+    let dir = directory("store_json_revive");
+    let keys = ["plain", "revived", "left"];
+    add(&dir, &[&["--parked-add", "keep"][..], &keys].concat());
+    assert_eq!(work(&dir, &["--retries", "0", "false"]).code(), Some(1));
+    assert_eq!(status(&dir), [0, 0, 0, 3]);
+    let records = r#"{"key":"plain"}
+{"key":"revived","revive":true}
+{"key":"left","revive":false}
+"#;
+    let read = |subcommand: &str, args: &[&str]| {
+        let ended = end(&mut requeue(&dir, subcommand, args), records);
+        (ended.code(), ended.stderr)
+    };
+    let (code, said) = read("add", &["--input", "json"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("3 adds: 1 revived, 2 left parked"), "{said}");
+    assert_eq!(status(&dir), [1, 0, 0, 2]);
+    // The record says it for its key, and the flag for the others.
+    let (code, said) = read("add", &["--input", "json", "--revive"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("3 adds: 1 coalesced, 1 revived, 1 left parked"), "{said}");
+    assert_eq!(status(&dir), [2, 0, 0, 1]);
+    let (code, said) = read("run", &["--input", "json", "true"]);
+    assert_eq!((code, status(&dir)), (Some(0), [0, 0, 0, 1]), "{said}");
+}
+
 /// A key that was added while its last attempt ran is not parked, and nobody says so.
 #[test]
 fn only_what_is_parked_is_reported_as_parked() {

@@ -121,6 +121,34 @@ fn a_command_whose_key_is_lost_is_ended_and_not_believed() {
     assert_eq!(status(&dir), [0; 4]);
 }
 
+/// Its last run has no end that anybody could report: the process that finds the lease expired does.
+#[test]
+fn a_key_that_is_parked_because_its_worker_died_is_reported() {
+    let dir = directory("store_parked");
+    let _gate = Gate::new(&dir);
+    add(&dir, &["k", "good"]);
+    let script = "[ $1 = good ] || { echo up; read _ <gate; }";
+    let args = [&SOON[..], &["-j2", "--retries", "0", "-c", script]].concat();
+    let mut dying = Live::spawn(&mut requeue(&dir, "work", &args));
+    dying.wait_for("up");
+    until(|| status(&dir) == [0, 0, 1, 0]);
+    dying.signal(Signal::KILL);
+    assert_eq!(dying.end().status.signal(), Some(Signal::KILL.as_raw()));
+
+    let args = ["--retries", "0", "--dead-letter", "dead", "--summary", "json", "echo"];
+    let ended = work(&dir, &args);
+    assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
+    let said = "\"k\": parked after 1 attempt: the lease ran out (`requeue revive` runs it again)";
+    assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);
+    assert_eq!(fs::read_to_string(dir.join("dead")).unwrap(), "k\n");
+    let summary = ended.stderr.lines().last().unwrap();
+    let summary: serde_json::Value = serde_json::from_str(summary).unwrap();
+    let count = |what: &str| summary[what].as_u64().unwrap();
+    assert_eq!((count("runs"), count("given_up"), status(&dir)), (0, 1, [0, 0, 0, 1]));
+    // Once.
+    assert_eq!(work(&dir, &args).code(), Some(0));
+}
+
 #[test]
 fn the_first_signal_drains_and_the_second_puts_back() {
     let dir = directory("store_signals");

@@ -213,6 +213,52 @@ fn a_redis_server_that_starts_is_waited_for() {
     is_waited_for("store_redis_wait", &url, || server.kill(), || server.restart());
 }
 
+/// A role that may only add is enough for `requeue add`, and for nothing else.
+#[test]
+fn a_producer_adds_with_the_program() {
+    let Some(server) = Postgres::start() else { return };
+    let url = server.database();
+    let (_, database) = url.rsplit_once('/').expect("it has one");
+    init(&url);
+    add(&url, &["--parked-add", "keep", "bad"]);
+    assert_eq!(call("work", &url, &["--until-empty", "--retries", "0", "false"]).code(), Some(1));
+    server.psql(database, include_str!("../../../requeue-store/src/engine/postgres/roles.sql"));
+    let producer = server.url("producer", database);
+    let added = |args: &[&str], input: &str, said: &str| {
+        let ended = end(&mut requeue(&["add"], &producer, args), input);
+        assert_eq!(ended.code(), Some(0), "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(said), "{args:?}: {}", ended.stderr);
+    };
+    added(&["a", "b", "a"], "", "3 adds: 2 new, 1 coalesced in ");
+    added(&["--after", "1h", "--priority", "high", "later"], "", "1 add: 1 new in ");
+    added(&["bad"], "", "1 add: 1 left parked");
+    added(&["--revive", "bad"], "", "1 add: 1 revived in ");
+    added(&["--parked-add", "keep", "--wait=1s", "a"], "", "1 add: 1 coalesced in ");
+    let many: String = (0..600).map(|n| format!("k{n}\n")).collect();
+    added(&[], &many, "600 adds: 600 new in ");
+    let records = "{\"key\":\"a\",\"merge\":\"exactly\"}\n{\"key\":\"c\",\"priority\":1}\n";
+    added(&["--input", "json", "--summary", "json"], records, "\"new\":");
+    assert_eq!(status(&url), [604, 1, 0, 0]);
+
+    // The other settings are refused, and so are other queues and subcommands.
+    for (subcommand, args, said) in [
+        ("add", &["--parked-add", "revive", "a"][..], "its parked adds are Keep, not Revive"),
+        ("add", &["--queue", "other", "a"], "this role is not granted to make one"),
+        ("status", &[], "permission denied"),
+        ("cancel", &["a"], "permission denied"),
+        ("revive", &["a"], "permission denied"),
+    ] {
+        let ended = call(subcommand, &producer, args);
+        assert!(ended.code() != Some(0), "{subcommand}");
+        assert!(ended.stderr.contains(said), "{subcommand}: {}", ended.stderr);
+    }
+    let records = "{\"key\":\"a\",\"op\":\"cancel\"}\n";
+    let ended = end(&mut requeue(&["add"], &producer, &["--input", "json"]), records);
+    assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
+    assert!(ended.stderr.contains("permission denied"), "{}", ended.stderr);
+    assert_eq!(status(&url), [604, 1, 0, 0]);
+}
+
 #[test]
 fn another_server_at_the_address_is_named() {
     let Some(redis) = Redis::shared() else { return };

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::client::batcher::MOST;
+use crate::engine::parked::OnParked;
 use crate::engine::{Backoff, Failing};
 use crate::types::add::{EarlyAdd, ParkedAdd};
 
@@ -20,6 +21,7 @@ pub(crate) struct Options {
     pub(crate) claim_ahead: usize,
     pub(crate) add_timeout: Duration,
     pub(crate) worker: Option<String>,
+    pub(crate) on_parked: OnParked,
     #[cfg(feature = "prometheus")]
     pub(crate) metrics: Option<requeue::metrics::Metrics>,
 }
@@ -38,6 +40,7 @@ impl Default for Options {
             claim_ahead: MOST,
             add_timeout: Duration::from_secs(30),
             worker: None,
+            on_parked: OnParked::default(),
             #[cfg(feature = "prometheus")]
             metrics: None,
         }

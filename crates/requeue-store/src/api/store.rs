@@ -7,12 +7,13 @@ use std::time::Duration;
 use crate::api::options::Options;
 use crate::api::queue::Queue;
 use crate::engine::address::Address;
+use crate::engine::parked::OnParked;
 use crate::engine::{Dropped, Engine, Settings};
 use crate::types::add::{EarlyAdd, ParkedAdd};
 use crate::types::error::{
     ConnectError, DropError, EngineError, MigrateError, OpenError, ReadError,
 };
-use crate::types::inspect::{Counts, QueueInfo};
+use crate::types::inspect::{Counts, ParkedKey, QueueInfo};
 use crate::types::worker::{invalid_worker, this_process};
 
 /// What is longer is as good as for ever, and no clock runs over by it.
@@ -400,6 +401,36 @@ impl OpenOptions {
         self
     }
 
+    /// Calls `report` for each key that this process parks.
+    ///
+    /// There are two cases. A run of this process was the last failure of its key. Or a claim of this
+    /// process finds that the lease of a key has expired, because its worker died, and that was the last
+    /// failure; then [`ParkedKey::lease_expired`] is true. The same keys are events of [`tracing`] with the
+    /// target `requeue_store::parked`. If the answer to a claim is lost, so are its reports.
+    ///
+    /// `report` is called on a task of the runtime and must not block. A panic of it is caught and logged.
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let report = |parked: &requeue_store::ParkedKey| eprintln!("{}: {}", parked.key, parked.error);
+    /// let queue = store.queue("mail").max_failures(5).on_parked(report).open().await?;
+    /// # drop(queue);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// [`ParkedKey::lease_expired`]: crate::ParkedKey::lease_expired
+    pub fn on_parked(mut self, report: impl Fn(&ParkedKey) + Send + Sync + 'static) -> Self {
+        self.options.on_parked = OnParked::new(report);
+        self
+    }
+
     /// Shows the queue under its name: how many keys it has, by all processes, counted every ten
     /// seconds, or less often where that takes long; and what this process does, from now on. While the
     /// store can't be reached, the numbers of keys stay as they were.
@@ -485,6 +516,7 @@ impl OpenOptions {
             return Err(bad(&why));
         }
         place.worker = options.worker.clone().unwrap_or_else(this_process).into();
+        place.on_parked = options.on_parked.clone();
         #[cfg(feature = "prometheus")]
         let metrics = options.metrics.clone();
         let queue = Queue::new(store.engine, place, options);

@@ -252,6 +252,8 @@ async fn claim(
     })?;
     place.note_answer(|| Part::all(engine, place));
     claimed.damaged.iter().for_each(|damaged| damaged.report_set_aside(&place.name));
+    place.meters.parked(claimed.parked.len() as u64);
+    claimed.parked.iter().for_each(|parked| place.report_parked(parked));
     let items = claimed.items.into_iter();
     let items = items.map(|out| Item::new(Arc::clone(shared), out, since)).collect();
     Ok((items, claimed.next))

@@ -11,7 +11,7 @@ use crate::engine::outage::Part;
 use crate::engine::retry_delay::RetryDelay;
 use crate::engine::{End, Engine, Failure, Place};
 use crate::types::error::{EngineError, FinishError, Kind, chain};
-use crate::types::inspect::State;
+use crate::types::inspect::{ParkedKey, State};
 use crate::types::key::Key;
 
 /// Answered whether the key is parked.
@@ -49,8 +49,9 @@ impl Finishing {
             None => true,
         };
         if is_parked && let Some(Failure { error, .. }) = self.end.how.failure() {
-            let (queue, failures) = (&place.name, self.failures);
-            tracing::warn!(target: "requeue_store::parked", queue, %key, failures, error, "parked");
+            let (key, error) = (key.clone(), error.clone());
+            let parked = ParkedKey { key, failures: self.failures, error, lease_expired: false };
+            place.report_parked(&parked);
         }
         self.answer(&place, Ok(is_parked));
     }

@@ -69,6 +69,11 @@ impl Counters {
         }
     }
 
+    /// Claims have parked keys whose leases have expired.
+    pub(crate) fn parked(&self, keys: u64) {
+        self.lock().given_up += keys;
+    }
+
     pub(crate) fn panicked(&self) {
         self.lock().panics += 1;
     }

@@ -4,6 +4,7 @@ pub(crate) mod address;
 pub(crate) mod counters;
 pub(crate) mod damage;
 pub(crate) mod outage;
+pub(crate) mod parked;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) mod peer;
 #[cfg(feature = "postgres")]
@@ -26,9 +27,10 @@ use tokio::sync::watch;
 use crate::engine::counters::Counters;
 use crate::engine::damage::Damaged;
 use crate::engine::outage::Outage;
+use crate::engine::parked::OnParked;
 use crate::types::add::{Add, Added, Cancelled, EarlyAdd, ParkedAdd, Priority};
 use crate::types::error::EngineError;
-use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 use crate::types::key::Key;
 
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -49,15 +51,17 @@ pub(crate) struct Place {
     pub(crate) meters: Arc<Counters>,
     /// Of this process's connections.
     pub(crate) outage: Arc<Outage>,
+    /// Of this process.
+    pub(crate) on_parked: OnParked,
 }
 
 impl Place {
     pub(crate) fn new(id: i64, name: impl Into<String>, settings: impl Into<Settings>) -> Self {
         let Settings { early_add, parked_add } = settings.into();
-        let (meters, outage) = Default::default();
+        let (meters, outage, on_parked) = Default::default();
         let (worker, generation) = (Arc::from(""), 0);
         let name = name.into();
-        Self { id, name, early_add, parked_add, worker, generation, meters, outage }
+        Self { id, name, early_add, parked_add, worker, generation, meters, outage, on_parked }
     }
 
     /// Whether the add revives a parked key.
@@ -161,6 +165,8 @@ pub(crate) struct Claimed {
     pub(crate) next: Option<Duration>,
     /// Keys that this claim has set aside, because their rows are damaged.
     pub(crate) damaged: Vec<Damaged>,
+    /// Keys that this claim has parked: their lease expired, and that was their last failure.
+    pub(crate) parked: Vec<ParkedKey>,
 }
 
 /// The end of a hand-out.

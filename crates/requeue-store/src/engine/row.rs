@@ -10,6 +10,9 @@ use crate::types::add::{Added, Cancelled, EarlyAdd, Merge};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
+/// The error of a key whose lease expired. `claim.lua` and `verbs.sql` have it, too.
+pub(crate) const LEASE_EXPIRED: &str = "the lease ran out";
+
 /// All that is known of a key. Of one without a state there is none.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Row {
@@ -206,7 +209,7 @@ impl Row {
     /// The lease of the hand-out has run out.
     pub(crate) fn expire(self, failing: Failing, early_add: EarlyAdd, now: Micros) -> Option<Self> {
         let asked = self.run.map(|run| run.asked).unwrap_or_default();
-        let error = "the lease ran out".to_owned();
+        let error = LEASE_EXPIRED.to_owned();
         self.finish(Finish::Retry(failing, Failure { asked, error }), early_add, now)
     }
 

@@ -56,6 +56,20 @@ pub struct Entry {
     pub error: Option<String>,
 }
 
+/// A key that this process has parked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ParkedKey {
+    /// The key.
+    pub key: Key,
+    /// The number of failures in a row.
+    pub failures: u32,
+    /// The error of the last failure.
+    pub error: String,
+    /// True if the last failure is a lease that expired: the worker died, or was cut off from the store.
+    pub lease_expired: bool,
+}
+
 /// A queue that a store has.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]

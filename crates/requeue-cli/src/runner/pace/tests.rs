@@ -44,7 +44,7 @@ impl Fixture {
 
     fn add_after(&self, seconds: u64, merge: Merge) {
         let after = Some(Duration::from_secs(seconds));
-        self.pace.add(K, AddOptions { after, merge, priority: 0 });
+        self.pace.add(K, AddOptions { after, merge, ..AddOptions::default() });
     }
 
     /// Starts a run, if one may start now.

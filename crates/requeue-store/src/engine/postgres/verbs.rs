@@ -18,7 +18,7 @@ use crate::engine::time::{Micros, micros, until};
 use crate::engine::{Ask, Claim, Claimed, Dropped, End, HandOut, Place, Renewed, Settings};
 use crate::types::add::{Added, Cancelled, ParkedAdd};
 use crate::types::error::{EngineError, Kind};
-use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 use crate::types::key::Key;
 
 /// All that is said of ends, for SQL.
@@ -167,8 +167,13 @@ impl Sessions {
         let next: Option<i64> = last.get(6);
         let found: Vec<i64> = last.get(7);
         let snapshot = Snapshot::parse(last.get(8)).unwrap_or_default();
-        let (rows, aside): (Vec<SqlRow>, Vec<SqlRow>) =
+        let (rows, others): (Vec<SqlRow>, Vec<SqlRow>) =
             rows.into_iter().partition(|row| row.get::<_, Option<i64>>(1).is_some());
+        let (parked, aside): (Vec<SqlRow>, Vec<SqlRow>) =
+            others.into_iter().partition(|row| row.get::<_, Option<i32>>(5).is_some());
+        let parked = parked
+            .iter()
+            .map(|row| ParkedKey::expired(row.get::<_, &[u8]>(0).into(), unsigned(row.get(5))));
         let damaged = aside.iter().map(|row| Damaged {
             key: row.get::<_, &[u8]>(0).into(),
             damage: Damage::new(row.get::<_, Option<String>>(9).unwrap_or_default()),
@@ -181,7 +186,8 @@ impl Sessions {
             queued: until(0, row.get(6)),
         });
         let next = next.map(|next| until(0, next));
-        let claimed = Claimed { items: items.collect(), next, damaged: damaged.collect() };
+        let (items, damaged) = (items.collect(), damaged.collect());
+        let claimed = Claimed { items, next, damaged, parked: parked.collect() };
         Ok((claimed, found.try_into().unwrap_or(LOWEST), snapshot))
     }
 

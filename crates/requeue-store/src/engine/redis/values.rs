@@ -11,7 +11,7 @@ use crate::engine::time::{Micros, micros, until};
 use crate::engine::{Ask, Asked, Claimed, End, Failing, Finish, HandOut, Place};
 use crate::types::add::{Add, Added, Cancelled, Merge};
 use crate::types::error::EngineError;
-use crate::types::inspect::{Counts, Entry, State};
+use crate::types::inspect::{Counts, Entry, ParkedKey, State};
 use crate::types::key::Key;
 
 /// Of `most`, when nothing parks a key by itself.
@@ -177,6 +177,7 @@ pub(super) fn claimed(value: Value) -> Result<(Claimed, Health), EngineError> {
     let mut values = Values::of(value)?;
     let (next, health) = values.next_or_damage()?;
     let damaged = set_aside(values.value()?)?;
+    let parked = parked(values.value()?)?;
     let mut items = Vec::with_capacity(values.0.len() / 2);
     while !values.is_empty() {
         let (key, said) = (values.bytes()?.into(), values.bytes()?);
@@ -189,7 +190,7 @@ pub(super) fn claimed(value: Value) -> Result<(Claimed, Health), EngineError> {
         let queued = until(0, queued);
         items.push(HandOut { key, epoch, asked, failures, queued });
     }
-    Ok((Claimed { items, next, damaged }, health))
+    Ok((Claimed { items, next, damaged, parked }, health))
 }
 
 /// Keys that were set aside, each with the reason.
@@ -202,6 +203,16 @@ pub(super) fn set_aside(value: Value) -> Result<Vec<Damaged>, EngineError> {
         aside.push(Damaged { key, damage: Damage::new(said) });
     }
     Ok(aside)
+}
+
+/// Keys that a claim has parked, each with its failures.
+fn parked(value: Value) -> Result<Vec<ParkedKey>, EngineError> {
+    let mut values = Values::of(value)?;
+    let mut parked = Vec::new();
+    while !values.is_empty() {
+        parked.push(ParkedKey::expired(values.bytes()?.into(), values.number()?));
+    }
+    Ok(parked)
 }
 
 /// Whether a shard has all of its keys, as far as its own counts say.

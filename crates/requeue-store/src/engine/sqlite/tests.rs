@@ -15,6 +15,7 @@ use super::*;
 use crate::engine::BoxFuture;
 use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
 use crate::tests::dropping::check_drops;
+use crate::tests::parking::check_expired;
 use crate::tests::polled;
 use crate::types::add::{EarlyAdd, ParkedAdd};
 use crate::types::error::{ConnectErrorKind, chain};
@@ -72,6 +73,45 @@ fn replaces_as_the_model_does() {
 #[test]
 fn holds_as_the_model_does() {
     conforms(EarlyAdd::Hold);
+}
+
+/// With one worker, each claim ahead would otherwise add a sync to those of the completions.
+#[tokio::test]
+async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
+    use crate::engine::{Backoff, Failing, How};
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let commits = Arc::new(AtomicI64::new(0));
+    let counted = Arc::clone(&commits);
+    // Each transaction of the writer reads the clock once.
+    let clock: Clock = Arc::new(move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Reading { start: "the first".into(), running: 1, clock: 1 }
+    });
+    let engine = Sqlite::open_with(&at(&dir), Synchronous::Full, clock).expect("it opens");
+    engine.migrate().await.expect("the schema is made");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let asks = ["a", "b"].map(|key| Ask { key: key.into(), add: crate::Add::now(), adds: 1 });
+    engine.add(&queue, asks.to_vec()).await.expect("added");
+    let backoff = Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
+    let expired = Failing { backoff, max_failures: None };
+    let lease = Duration::from_secs(30);
+    let claim = Claim { max: 1, oldest: 0, lease, expired, poll: lease };
+    let out = engine.claim(&queue, claim).await.expect("claimed").items.remove(0);
+    let ahead = Claim { poll: Duration::ZERO, ..claim };
+    let before = commits.load(Ordering::SeqCst);
+    let end = End { key: out.key, epoch: out.epoch, how: How::Succeed };
+    let (next, held) = tokio::join!(engine.claim(&queue, ahead), engine.finish(&queue, vec![end]));
+    assert_eq!(next.expect("claimed").items.len(), 1);
+    assert_eq!(held.expect("finished"), [true]);
+    assert_eq!(commits.load(Ordering::SeqCst) - before, 1);
+    // Alone, it is answered all the same.
+    assert_eq!(engine.claim(&queue, ahead).await.expect("claimed").items, []);
+}
+
+#[tokio::test]
+async fn claims_name_the_keys_that_they_park() {
+    check_expired(&Fixture::new().await, "q").await;
 }
 
 #[tokio::test]

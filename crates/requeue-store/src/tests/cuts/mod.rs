@@ -32,6 +32,24 @@ pub(crate) struct Server {
     pub(crate) asked: fn(Verb) -> Vec<u8>,
 }
 
+/// The tests of an engine, of which `$server` is an optional [`Server`].
+macro_rules! tests {
+    ($server:expr) => {
+        #[tokio::test]
+        async fn a_cut_anywhere_loses_nothing_and_is_told() {
+            let Some(server) = $server else { return };
+            cuts::everywhere(Box::leak(Box::new(server))).await;
+        }
+
+        #[tokio::test]
+        async fn what_arrives_late_changes_nothing() {
+            let Some(server) = $server else { return };
+            cuts::late(Box::leak(Box::new(server))).await;
+        }
+    };
+}
+pub(crate) use tests;
+
 /// A queue behind a proxy, and a way past that.
 struct Rig {
     server: &'static Server,

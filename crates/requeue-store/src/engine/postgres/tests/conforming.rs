@@ -10,6 +10,7 @@ use super::*;
 use crate::engine::BoxFuture;
 use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
 use crate::tests::dropping::check_drops;
+use crate::tests::parking::check_expired;
 
 struct Fixture {
     engine: Arc<Postgres>,
@@ -75,6 +76,12 @@ fn does_so_through_a_pooler() {
         let url = format!("{}?pooler=transaction", pooler.url(name(&server.database())));
         conforms_at(&url, early_add);
     }
+}
+
+#[tokio::test]
+async fn claims_name_the_keys_that_they_park() {
+    let Some(server) = Server::shared() else { return };
+    check_expired(&Fixture::new(server).await, "q").await;
 }
 
 #[tokio::test]

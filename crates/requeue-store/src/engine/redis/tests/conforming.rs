@@ -6,6 +6,7 @@ use super::*;
 use crate::engine::BoxFuture;
 use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
 use crate::tests::dropping::check_drops;
+use crate::tests::parking::check_expired;
 
 /// Time stands in a key beside each shard's.
 const CLOCK: &str =
@@ -35,7 +36,7 @@ impl Rig for Fixture {
         Box::pin(async move {
             let queues: Vec<_> = lock(&self.engine.queues).values().map(Arc::clone).collect();
             for shard in queues.iter().flat_map(|shards| &**shards) {
-                let mut set = cmd("SET");
+                let mut set = redis::cmd("SET");
                 set.arg(format!("{}:now", shard.keys[0])).arg(now);
                 self.engine.nodes.run(shard.slot, &set, None).await.expect("the time is set");
             }
@@ -89,6 +90,15 @@ fn a_cluster_replaces_as_the_model_does() {
 fn a_cluster_holds_as_the_model_does() {
     let Some(cluster) = Cluster::shared() else { return };
     conforms(&cluster.url(), 1, EarlyAdd::Hold);
+}
+
+#[tokio::test]
+async fn claims_name_the_keys_that_they_park() {
+    let Some(server) = Server::shared() else { return };
+    for shards in [1, 3] {
+        let rig = Fixture::new(&server.url(""), shards).await;
+        check_expired(&rig, &name("expired")).await;
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::faults::RIGHTS;
 use super::*;
-use crate::engine::{Failure, Finish};
+use crate::engine::{Dropped, Failure, Finish};
 use crate::types::error::chain;
 use crate::{Add, Priority, Queue, Store};
 
@@ -262,6 +262,30 @@ async fn a_row_that_was_removed_fails_no_script() {
         let counts = engine.counts(&place).await.expect("counted");
         assert_eq!(counts, Counts { parked, ..Counts::default() }, "{key}");
     }
+}
+
+/// Their states are not known before the repair, and the keys are not lost.
+#[tokio::test]
+async fn rows_that_have_lost_their_places_are_counted_as_damaged_and_keep_their_queue() {
+    let Some(server) = Server::shared() else { return };
+    let name = name("placeless");
+    let (engine, place) = engine(&server.url(""), &name).await;
+    for key in ["a", "b", "c"] {
+        engine.add(&place, asking(key)).await.expect("added");
+    }
+    let part = |part: &str| format!("requeue:{{{name}/0.0}}:{part}");
+    server.cli(&["hset", &part("rows"), "c", "not a row"]);
+    let first = engine.claim(&place, Claim { max: 3, ..ONE }).await.expect("claimed");
+    assert_eq!((first.items.len(), first.damaged.len()), (2, 1));
+    for (removed, processing, damaged) in [("none", 2, 1), ("aside", 2, 1), ("leases", 0, 3)] {
+        server.cli(&["del", &part(removed)]);
+        let expected = Counts { processing, damaged, ..Counts::default() };
+        assert_eq!(engine.counts(&place).await.expect("counted"), expected, "{removed}");
+        let kept = engine.drop_queue(&name, false).await.expect("answered");
+        assert_eq!(kept, Dropped::HasKeys(expected), "{removed}");
+    }
+    let dropped = engine.drop_queue(&name, true).await.expect("dropped");
+    assert_eq!(dropped, Dropped::Yes(Counts { damaged: 3, ..Counts::default() }));
 }
 
 /// What is left of a key whose row was removed makes no second run of it when it is added anew.
