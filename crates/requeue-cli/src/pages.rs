@@ -200,7 +200,7 @@ fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
     let path = dir.join(man.get_filename());
     // Not through a link that another user has put there.
     match fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => File::create_new(path)?.write_all(&page),
     }
 }
