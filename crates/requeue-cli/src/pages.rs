@@ -1,7 +1,7 @@
 //! Shell completions and manual pages.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -197,7 +197,12 @@ fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
     } else {
         man.render(&mut page)?;
     }
-    fs::write(dir.join(man.get_filename()), page)
+    let path = dir.join(man.get_filename());
+    // Not through a link that another user has put there.
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => File::create_new(path)?.write_all(&page),
+    }
 }
 
 /// What is no flag.

@@ -104,7 +104,9 @@ fn is_foreign(request: &Request) -> bool {
     let is_link = header("sec-fetch-mode") == Some("navigate")
         && header("sec-fetch-dest") == Some("document")
         && !request.uri().path().starts_with("/api/");
-    matches!(header("sec-fetch-site"), Some("cross-site" | "same-site")) && !is_link
+    // Clients that are no browsers send none.
+    let sites = request.headers().get_all("sec-fetch-site");
+    !sites.iter().all(|site| site == "same-origin" || site == "none") && !is_link
 }
 
 // --- The page ---------------------------------------------------------------------------------

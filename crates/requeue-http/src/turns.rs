@@ -3,9 +3,10 @@
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// How many requests walk at once. Each takes a processor, which work on keys needs too.
-const AT_ONCE: usize = 2;
-/// How many wait for that.
-const WAITING: usize = 16;
+const AT_ONCE: usize = 1;
+/// How many wait for that: as many as the program has connections. A client that is refused asks again at
+/// once, which takes more time than to have it wait.
+const WAITING: usize = 64;
 
 /// Turns are taken in the order of the requests.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_walk_sixteen_wait_and_the_rest_is_refused() {
+    fn one_walks_as_many_wait_as_there_are_connections_and_the_rest_is_refused() {
         let turns = Turns::new();
         let walking: Vec<_> = (0..AT_ONCE).map(|_| turns.take().now_or_never()).collect();
         assert!(walking.iter().all(|turn| matches!(turn, Some(Some(_)))));

@@ -55,20 +55,25 @@ pub(crate) fn empty(file: &File) -> io::Result<()> {
     if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
 }
 
+/// Follows symbolic links one at a time, as each may be of another user.
 fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    options.mode(0o600);
-    let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
-    match options.clone().custom_flags(no_follow).open(path) {
-        Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
-            let owner = path.symlink_metadata()?.uid();
-            if !follows(owner, geteuid().as_raw()) {
-                let why = format!("a symbolic link of another user (uid {owner}) is not followed");
-                return Err(io::Error::new(ErrorKind::PermissionDenied, why));
-            }
-            options.open(path)
+    const MOST_LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        // The link of an open file need not lead to a name, and is ours.
+        let flags = if descriptor(&path).is_some() { OFlags::empty() } else { OFlags::NOFOLLOW };
+        match options.mode(0o600).custom_flags(flags.bits().cast_signed()).open(&path) {
+            Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {}
+            opened => return opened,
         }
-        opened => opened,
+        let owner = path.symlink_metadata()?.uid();
+        if !follows(owner, geteuid().as_raw()) {
+            let why = format!("a symbolic link of another user (uid {owner}) is not followed");
+            return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+        }
+        path = path.parent().unwrap_or(Path::new("")).join(path.read_link()?);
     }
+    Err(Errno::LOOP.into())
 }
 
 /// Tells whether a symbolic link of `owner` is followed for `user`.
@@ -199,6 +204,10 @@ mod tests {
                 assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
             }
             assert!(Replaced::open(&path).is_err());
+            // Nor behind a link of ours.
+            let ours = dir.path().join("ours");
+            symlink("f", &ours).unwrap();
+            assert_eq!(append(&ours).unwrap_err().kind(), ErrorKind::PermissionDenied);
         }
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
     }
@@ -212,5 +221,13 @@ mod tests {
         Replaced::open(&path).unwrap().replace(|out| out.write_all(b"new")).unwrap();
         assert!(path.symlink_metadata().unwrap().is_symlink());
         assert_eq!(fs::read(&target).unwrap(), b"new");
+        let first = dir.path().join("first");
+        symlink("f", &first).unwrap();
+        append(&first).unwrap().write_all(b"er").unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"newer");
+        symlink("/dev/fd/2", dir.path().join("stream")).unwrap();
+        append(&dir.path().join("stream")).unwrap();
+        symlink("loop", dir.path().join("loop")).unwrap();
+        assert!(append(&dir.path().join("loop")).is_err());
     }
 }

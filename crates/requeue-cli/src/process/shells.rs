@@ -6,37 +6,42 @@ use std::os::unix::ffi::OsStrExt;
 use crate::exit::Refusal;
 
 /// Shells that take a script as the argument after `-c`, and arguments of the script after it.
-const SHELLS: [&str; 13] = [
-    "sh", "ash", "bash", "dash", "ksh", "lksh", "mksh", "osh", "posh", "rbash", "rksh", "yash",
-    "zsh",
-];
-/// Shells of other languages, which take a script likewise.
-const OTHER_SHELLS: [&str; 8] = ["csh", "elvish", "fish", "ion", "nu", "tcsh", "xonsh", "ysh"];
+const SHELLS: &str =
+    "sh ash bash brush dash hush ksh lksh loksh mksh oksh osh pdksh posh rbash rksh yash zsh";
+/// Shells of other languages, which take a script likewise, and the letters of other options with code.
+const OTHER_SHELLS: [(&str, &str); 3] =
+    [("fish", "C"), ("nu", "e"), ("csh elvish es ion rc tcsh xonsh ysh", "")];
 /// Programs that have a shell run the value of `-c`, wherever it stands among their arguments.
-const BY_SHELL: [&str; 3] = ["runuser", "sg", "su"];
+const BY_SHELL: &str = "capsh newgrp runuser script sg su";
 /// Shells that run all words after `-c` or `-Command`.
-const POWERSHELLS: [&str; 2] = ["powershell", "pwsh"];
+const POWERSHELLS: &str = "powershell pwsh";
 /// Interpreters, and the letters and names of the options that take code.
-const INTERPRETERS: [(&str, &str, &[&str]); 14] = [
-    ("bun", "ep", &["--eval", "--print"]),
+const INTERPRETERS: [(&str, &str, &[&str]); 12] = [
+    ("bun mongosh node nodejs ts-node tsx", "ep", &["--eval", "--print"]),
     ("deno", "", &["eval"]),
-    ("groovy", "e", &[]),
+    ("elixir ghc groovy lua luajit raku Rscript swipl", "e", &["--eval"]),
+    ("erl", "", &["-eval"]),
+    ("octave sbcl", "", &["--eval"]),
+    ("expect guile ipython pypy python tclsh", "c", &[]),
+    ("gnuplot R", "e", &[]),
     ("julia", "eE", &["--eval", "--print"]),
-    ("lua", "e", &[]),
-    ("node", "ep", &["--eval", "--print"]),
-    ("nodejs", "ep", &["--eval", "--print"]),
+    ("osascript scala", "e", &[]),
     ("perl", "eE", &[]),
     ("php", "rBRE", &["--run"]),
-    ("pypy", "c", &[]),
-    ("python", "c", &[]),
-    ("Rscript", "e", &[]),
     ("ruby", "e", &[]),
-    ("tclsh", "c", &[]),
 ];
+/// Interpreters whose options with code may stand behind operands.
+const CODE_ANYWHERE: &str = "emacs ex gdb mariadb mysql nvim psql vi view vim";
 /// Interpreters whose first operand is code, unless an option is.
-const CODE_FIRST: [&str; 5] = ["awk", "gawk", "mawk", "nawk", "sed"];
+const CODE_FIRST: &str = "awk gawk mawk nawk sed";
 /// Programs that join their arguments and have a shell run them, on another host or here.
-const JOINING: [&str; 4] = ["parallel", "rsh", "ssh", "watch"];
+const JOINING: &str =
+    "autossh clush dbclient env_parallel hyperfine mosh parallel pdsh rsh sem ssh tmux watch";
+
+/// Whether `name` is one of these words.
+fn is_in(names: &str, name: &[u8]) -> bool {
+    names.split(' ').any(|other| other.as_bytes() == name)
+}
 
 /// Refuses a command in which a key would be a shell's code: inside the script of `sh -c` and its
 /// kin, of `su -c` and of `env -S`, also behind `env`, `timeout`, `sudo` and whatever else runs its
@@ -49,47 +54,72 @@ pub(crate) fn refuse_code_from_keys(
     let has_mark = |word: &OsString| find(word.as_bytes(), mark).is_some();
     // Without a mark, the key is appended.
     let appended = !words.iter().any(has_mark);
+    // In the option at `at`, or in its value, the next word.
+    let is_code = |args: &[OsString], at: usize| {
+        let code = &args[at..args.len().min(at + 2)];
+        code.iter().any(has_mark) || (appended && code.len() == 1)
+    };
+    let is_in_option = |args: &[OsString], letters, options| {
+        (0..args.len()).any(|at| takes_code(&args[at], letters, options) && is_code(args, at))
+    };
     let mut warning = None;
     for (at, word) in words.iter().enumerate() {
         let (name, args) = (program(word), &words[at + 1..]);
-        let is_one_of = |others: &[&str]| others.iter().any(|other| other.as_bytes() == name);
-        if let Some(shell) = SHELLS.iter().chain(&OTHER_SHELLS).find(|it| it.as_bytes() == name) {
+        let shown = String::from_utf8_lossy(name);
+        let refusal = || refusal(mark, Some(&shown));
+        let other = OTHER_SHELLS.iter().find(|(names, _)| is_in(names, name));
+        if is_in(SHELLS, name) || other.is_some() {
+            if other.is_some_and(|(_, letters)| is_in_option(args, letters, &["--execute"])) {
+                return Err(refusal());
+            }
             match script(args, mark) {
-                Script::Is(script) => refuse_mark_in_script(script, mark, Some(shell))?,
-                Script::Missing if appended => return Err(refusal(mark, Some(shell))),
+                Script::Is(script) => refuse_mark_in_script(script, mark, Some(&shown))?,
+                Script::Missing if appended => return Err(refusal()),
                 Script::Missing | Script::None => {}
             }
-        } else if is_one_of(&BY_SHELL) {
-            for (at, arg) in args.iter().enumerate() {
-                if takes_code(arg, "c", &["--command", "--session-command"]) {
-                    let code = args[at..].iter().take(2);
-                    if code.clone().any(has_mark) || (appended && code.len() == 1) {
-                        return Err(refusal(mark, Some("su")));
-                    }
-                }
+        } else if is_in(BY_SHELL, name) {
+            if is_in_option(args, "c", &["--command", "--session-command"]) {
+                return Err(refusal());
             }
-        } else if is_one_of(&POWERSHELLS) {
+        } else if name == b"flock" {
+            // Behind the file. Otherwise it is an option of a command.
+            let option = args.iter().position(|arg| takes_code(arg, "c", &["--command"]));
+            let is_operand =
+                |arg: &&OsString| !matches!(arg.as_bytes(), [b'-', ..] | [b'0'..=b'9', ..]);
+            let is_own = |at: &usize| args[..*at].iter().filter(is_operand).count() <= 1;
+            if option.filter(is_own).is_some_and(|at| is_code(args, at)) {
+                return Err(refusal());
+            }
+        } else if is_in(POWERSHELLS, name) {
             let is_command = |arg: &OsString| {
-                let start: Vec<_> =
-                    arg.as_bytes().iter().take(2).map(u8::to_ascii_lowercase).collect();
-                start == b"-c"
+                let option = arg.as_bytes().to_ascii_lowercase();
+                option.starts_with(b"-c")
+                    || b"-encodedcommand".starts_with(&option) && option.len() > 1
+                    || option == b"-ec"
             };
             let command = args.iter().position(is_command);
             if command.is_some_and(|at| appended || args[at..].iter().any(has_mark)) {
-                return Err(refusal(mark, Some("pwsh")));
+                return Err(refusal());
             }
         } else if name == b"env" {
             if split_string(args)
                 .is_some_and(|string| appended && string.is_empty() || string.iter().any(has_mark))
             {
-                return Err(refusal(mark, Some("env")));
+                return Err(refusal());
             }
-        } else if is_one_of(&JOINING) {
+        } else if is_in(JOINING, name) {
             if appended || args.iter().any(has_mark) {
-                warning.get_or_insert_with(|| joins(&String::from_utf8_lossy(name)));
+                warning.get_or_insert_with(|| joins(&shown));
             }
-        } else if is_code(name, args, &has_mark, appended) {
-            warning.get_or_insert_with(|| interprets(&String::from_utf8_lossy(name)));
+        } else if is_interpreted(name, args, &has_mark, appended)
+            || is_in(CODE_ANYWHERE, name)
+                && is_in_option(
+                    args,
+                    "c",
+                    &["--cmd", "--command", "--eval", "--eval-command", "--execute", "-e", "-ex"],
+                )
+        {
+            warning.get_or_insert_with(|| interprets(&shown));
         }
     }
     Ok(warning)
@@ -98,36 +128,38 @@ pub(crate) fn refuse_code_from_keys(
 /// The name of a program without its directory and version: `python` for `/usr/bin/python3.12`.
 fn program(word: &OsStr) -> &[u8] {
     let name = word.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-    let is_version = |byte: &u8| byte.is_ascii_digit() || *byte == b'.';
+    let is_version = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'-');
     let end = name.iter().rposition(|byte| !is_version(byte)).map_or(0, |last| last + 1);
     &name[..end]
 }
 
-/// Whether an option takes code, as the next word or as the rest of this one.
+/// Whether an option takes code, as the next word or as the rest of this one. Long options may be
+/// abbreviated.
 fn takes_code(arg: &OsStr, letters: &str, names: &[&str]) -> bool {
-    match arg.as_bytes() {
-        [b'-', b'-', ..] | [b'a'..=b'z', ..] => {
-            let name = arg.as_bytes().split(|&byte| byte == b'=').next().unwrap_or_default();
-            names.iter().any(|other| other.as_bytes() == name)
-        }
+    let arg = arg.as_bytes();
+    let name = arg.split(|&byte| byte == b'=').next().unwrap_or_default();
+    if names.iter().any(|other| other.as_bytes() == name) {
+        return true;
+    }
+    match arg {
+        [b'-', b'-', _, ..] => names.iter().any(|other| other.as_bytes().starts_with(name)),
+        [b'-', b'-'] => false,
         [b'-', cluster @ ..] => cluster.iter().any(|byte| letters.as_bytes().contains(byte)),
         _ => false,
     }
 }
 
 /// Whether a key is code for the interpreter called `name`.
-fn is_code(
+fn is_interpreted(
     name: &[u8],
     args: &[OsString],
     has_mark: &impl Fn(&OsString) -> bool,
     appended: bool,
 ) -> bool {
     let (letters, names, code_first) =
-        match INTERPRETERS.iter().find(|(other, ..)| other.as_bytes() == name) {
+        match INTERPRETERS.iter().find(|(others, ..)| is_in(others, name)) {
             Some(&(_, letters, names)) => (letters, names, false),
-            None if CODE_FIRST.iter().any(|other| other.as_bytes() == name) => {
-                ("e", &["--source", "--expression"][..], true)
-            }
+            None if is_in(CODE_FIRST, name) => ("e", &["--source", "--expression"][..], true),
             None => return false,
         };
     let (mut at, mut is_given) = (0, false);
@@ -193,8 +225,11 @@ fn refusal(mark: &[u8], shell: Option<&str>) -> Refusal {
     let direct = match shell {
         None => String::new(),
         Some("env") => format!("\n  -- env A=b cmd {mark}"),
-        Some("su") => format!("\n  -- su -c 'cmd \"$1\"' -- USER _ {mark}"),
-        Some(shell) if SHELLS.contains(&shell) => {
+        Some("flock") => format!("\n  -- flock FILE cmd {mark}"),
+        Some("capsh") => format!("\n  -- capsh -- -c 'cmd \"$1\"' _ {mark}"),
+        Some(su @ ("runuser" | "su")) => format!("\n  -- {su} -c 'cmd \"$1\"' -- USER _ {mark}"),
+        Some("newgrp" | "script" | "sg") => String::new(),
+        Some(shell) if is_in(SHELLS, shell.as_bytes()) => {
             format!("\n  -- {shell} -c 'cmd \"$1\"' _ {mark}")
         }
         Some(shell) => format!("\n  -- {shell} FILE {mark}"),
@@ -323,6 +358,27 @@ mod tests {
             "env|-S",
             "pwsh|-NoProfile|-Command|echo|{}",
             "pwsh|-c|echo",
+            "pwsh|-EncodedCommand|{}",
+            "pwsh|-e",
+            "flock|file|-c|echo {}",
+            "flock|-x|-w|9|file|--comm|echo {}",
+            "flock|file|-c",
+            "script|-qec|echo {}|/dev/null",
+            "script|/dev/null|--command=echo {}",
+            "capsh|--|-c|echo {}",
+            "newgrp|-c|echo {}",
+            "env|--split=echo {}",
+            "su|--comm|echo {}",
+            "fish|-C|echo {}",
+            "fish|--comm=echo {}",
+            "fish|--init-comm|echo {}",
+            "nu|-e|echo {}",
+            "nu|--execute|echo {}",
+            "zsh-5.9|-c|echo {}",
+            "bash|-c|-e|echo {}",
+            "bash|-c|--|{}",
+            "nice|-n|5|nohup|setsid|-w|stdbuf|-oL|doas|chroot|/|/bin/busybox|sh|-c|echo {}",
+            "find|.|-exec|sh|-c|echo {}|;",
         ] {
             assert!(refused(words), "{words}");
         }
@@ -360,6 +416,14 @@ mod tests {
             "sed|-n|-e|1p|{}",
             "sed|-f|script.sed",
             "deno|run|script.ts|{}",
+            "flock|file|grep|-c|{}",
+            "flock|-n|file|sh|-c|echo \"$1\"|_|{}",
+            "flock|file|{}",
+            "script|-c|cmd \"$REQUEUE_KEY\"|{}",
+            "bash|-C|{}",
+            "psql|-f|{}",
+            "vim|{}",
+            "emacs|--batch|{}",
         ] {
             assert_eq!(said(words), Ok(None), "{words}");
         }
@@ -386,6 +450,16 @@ mod tests {
             ("ssh|host|rm", "ssh"),
             ("ssh|host|sh|-c|'cmd \"$1\"'|_|{}", "ssh"),
             ("watch|ls|{}", "watch"),
+            ("tmux|new|-d|ls {}", "tmux"),
+            ("hyperfine|ls {}", "hyperfine"),
+            ("node|--ev|f('{}')", "node"),
+            ("perl5.36|-e|{}", "perl"),
+            ("luajit|-e|f('{}')", "luajit"),
+            ("psql|db|-c|select '{}'", "psql"),
+            ("mysql|--exec=select '{}'", "mysql"),
+            ("gdb|-ex|{}", "gdb"),
+            ("emacs|--batch|--eval|{}", "emacs"),
+            ("vim|-c|{}", "vim"),
         ] {
             let warning = said(words).unwrap_or_else(|error| panic!("{words}: {error}"));
             let warning = warning.unwrap_or_else(|| panic!("{words}: no warning"));

@@ -4,6 +4,7 @@ use std::fmt;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, ObjectMeta, PostParams};
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, DynamicObject, DynamicResourceScope, PartialObjectMeta};
 use kube::discovery::Scope;
@@ -11,8 +12,9 @@ use kube::runtime::watcher;
 use kube::{Api, Client, Config, Resource as Object};
 
 use requeue_kube::leader;
+use tower::util::MapResponseLayer;
 
-use super::decoded::Decoded;
+use super::decoded::{Decoded, utf8};
 use super::errors::{Server, failure};
 use super::events::Source;
 use super::resource::{Resource, Resources};
@@ -52,8 +54,9 @@ impl Access {
         let server = Server { url: config.cluster_url.to_string(), context, plugin };
         let namespace = flags.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let namespace = (!flags.all_namespaces).then_some(namespace);
-        let client = Client::try_from(config.clone());
+        let client = ClientBuilder::try_from(config.clone());
         let client = client.map_err(|error| failure(&format!("a client of {server}"), &error))?;
+        let client = client.with_layer(&MapResponseLayer::new(utf8)).build();
         let core = client.list_core_api_versions_aggregated().await;
         let core = core.map_err(|error| server.refusal("get", "/api", &error))?;
         let groups = client.list_api_groups_aggregated().await;

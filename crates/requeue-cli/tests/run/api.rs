@@ -33,8 +33,10 @@ impl Request {
 
 pub(crate) enum Answer {
     Json(u16, Value),
-    /// These events, and no end.
-    Watch(Vec<Value>),
+    /// A list in these bytes.
+    List(Vec<u8>),
+    /// Events in these bytes. The stream stays open.
+    Watch(Vec<u8>),
     /// As a server does where all is well, and there are no objects.
     Default,
 }
@@ -141,21 +143,18 @@ fn write(mut stream: TcpStream, request: &Request, answer: Answer) {
         Answer::Default => by_default(request),
         answer => answer,
     };
-    let head = |code| {
-        format!("HTTP/1.1 {code} -\r\nContent-Type: application/json\r\nConnection: close\r\n")
+    let (code, body, is_open) = match answer {
+        Answer::Json(code, body) => (code, body.to_string().into_bytes(), false),
+        Answer::List(body) => (200, body, false),
+        Answer::Watch(body) => (200, body, true),
+        Answer::Default => return,
     };
-    match answer {
-        Answer::Json(code, body) => {
-            let body = body.to_string();
-            let _ = write!(stream, "{}Content-Length: {}\r\n\r\n{body}", head(code), body.len());
-        }
-        Answer::Watch(events) => {
-            let events: String = events.iter().map(|event| format!("{event}\n")).collect();
-            let _ = write!(stream, "{}\r\n{events}", head(200));
-            // Until the client has enough.
-            let _ = stream.read(&mut [0]);
-        }
-        Answer::Default => {}
+    let head =
+        format!("HTTP/1.1 {code} -\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n");
+    let _ = stream.write_all(&[head.as_bytes(), &body].concat());
+    if is_open {
+        // Until the client closes the connection.
+        let _ = stream.read(&mut [0]);
     }
 }
 

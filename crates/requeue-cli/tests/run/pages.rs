@@ -50,6 +50,13 @@ fn there_is_a_manual_page_for_each_command() {
     let dir = directory("man").join("man1");
     let ended = end(requeue(&["man"]).arg(&dir), "");
     assert_eq!((ended.code(), ended.text() + &ended.stderr), (Some(0), String::new()));
+    // Another user may have put a link in the place of a page.
+    let [victim, page] = ["victim", "requeue.1"].map(|name| dir.join(name));
+    fs::write(&victim, "precious").expect("it is written");
+    fs::remove_file(&page).expect("it is there");
+    std::os::unix::fs::symlink(&victim, &page).expect("it is made");
+    assert_eq!(end(requeue(&["man"]).arg(&dir), "").code(), Some(0));
+    assert_eq!(fs::read(&victim).expect("it is there"), b"precious");
     let read = |name: &str| fs::read_to_string(dir.join(name)).expect(name);
     let page = read("requeue-run.1").replace("\\-", "-");
     assert!(page.contains("requeue-run 1"), "{page}");

@@ -1,6 +1,7 @@
 //! Queues on a server, which as many machines share as one likes.
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::Command;
 
 use requeue_servers::{Postgres, Redis, RedisCluster};
@@ -23,27 +24,73 @@ fn add(url: &str, keys: &[&str]) {
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
 }
 
-/// What requeue reads to reach its store is not for the commands that it runs.
+/// The variables with the password of each kind of store, by its schemes.
+const PASSWORDS: [(&str, &str); 4] = [
+    ("postgres", "PGPASSWORD"),
+    ("postgresql", "PGPASSWORD"),
+    ("redis", "REDISCLI_AUTH"),
+    ("rediss", "REDISCLI_AUTH"),
+];
+
 #[test]
 fn commands_do_not_see_the_password_of_the_store() {
-    let Some(server) = Postgres::start() else { return };
-    let url = server.database();
+    let Some((postgres, redis)) = Postgres::start().zip(Redis::start()) else { return };
+    redis.cli(&["config", "set", "requirepass", "redis's"]);
     let dir = directory("passwords");
-    init(&url);
-    let script = "echo \"${PGPASSWORD-none} ${REDISCLI_AUTH-none}\"";
-    for (flags, expected) in [
-        (&["work", "--until-empty", "--create"][..], "none theirs\n"),
-        (&["work", "--until-empty", "--pass-passwords"], "ours theirs\n"),
-        (&["run"], "none theirs\n"),
-        (&["run", "--pass-passwords"], "ours theirs\n"),
-    ] {
-        let mut command = requeue(&flags[..1], &url, &flags[1..]);
-        command.current_dir(&dir).args(["-c", script]);
-        command.env("PGPASSWORD", "ours").env("REDISCLI_AUTH", "theirs");
-        add(&url, &["key"]);
-        let ended = end(&mut command, "");
-        assert_eq!((ended.code(), ended.text().as_str()), (Some(0), expected), "{}", ended.stderr);
+    let envs = [("PGPASSWORD", "postgres's"), ("REDISCLI_AUTH", "redis's")];
+    let script = r#"echo "${PGPASSWORD-none} ${REDISCLI_AUTH-none}""#;
+    let certificate = redis.certificate();
+    let with_tls = format!("{}?ca={}", redis.tls_url("localhost"), certificate.display());
+    let plain = redis.url("");
+    let database = postgres.database();
+    let long = database.replacen("postgres:", "postgresql:", 1);
+    for (url, (scheme, variable)) in
+        [&database, &long, &plain, &with_tls].into_iter().zip(PASSWORDS)
+    {
+        assert!(url.starts_with(&format!("{scheme}:")), "{url}");
+        let requeue = |args: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+            command.args(args).args(["--store", url]).current_dir(&dir).envs(envs);
+            command
+        };
+        let all = envs.map(|(_, value)| value).join(" ") + "\n";
+        let others = envs.map(|(name, value)| if name == variable { "none" } else { value });
+        let others = others.join(" ") + "\n";
+        assert_eq!(end(&mut requeue(&["store", "init"]), "").code(), Some(0), "{url}");
+        for (args, expected) in [
+            (&["work", "--until-empty"][..], &others),
+            (&["work", "--until-empty", "--pass-passwords"], &all),
+            (&["run"], &others),
+            (&["run", "--pass-passwords"], &all),
+        ] {
+            assert_eq!(end(&mut requeue(&["add", "key"]), "").code(), Some(0), "{url}");
+            let ended = end(requeue(args).args(["-c", script]), "");
+            let is = (ended.code(), ended.text());
+            assert_eq!(is, (Some(0), expected.clone()), "{url} {args:?}: {}", ended.stderr);
+        }
     }
+}
+
+/// A variable that the program reads is hidden from commands, or known to hold no password.
+#[test]
+fn no_other_variable_that_is_read_is_a_password() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the directory of crates");
+    let mut grep = Command::new("grep");
+    grep.args(["-rhoE", "--exclude-dir=tests", r#"env::var(_os)?\("[^"]*""#]).current_dir(crates);
+    let found = end(
+        grep.args(["requeue", "requeue-cli/src", "requeue-http", "requeue-kube", "requeue-store"]),
+        "",
+    );
+    let mut read: Vec<_> = found
+        .sorted()
+        .iter()
+        .map(|line| line.split('"').nth(1).expect("a name").to_owned())
+        .collect();
+    read.sort();
+    read.dedup();
+    read.retain(|name| !PASSWORDS.iter().any(|(_, password)| name == password));
+    // PGPASSFILE names a file that only its owner can read.
+    assert_eq!(read, ["COMPUTERNAME", "PATH", "PGPASSFILE", "USER"]);
 }
 
 /// How many keys are ready, waiting, with workers and parked.

@@ -226,3 +226,80 @@ fn an_object_that_is_gone_before_its_finalizer_is_off_is_no_failure() {
     let ended = live.end();
     assert!(ended.stderr.contains(" 0 failures"), "{}", ended.stderr);
 }
+
+/// A ConfigMap whose name and data are these bytes of JSON.
+fn raw(name: &str, version: u32, data: &[u8]) -> Vec<u8> {
+    let named = if name.is_empty() { String::new() } else { format!(r#""name":"{name}","#) };
+    let head = format!(
+        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{{named}"namespace":"ns","uid":"{name}","resourceVersion":"{version}"}},"data":"#
+    );
+    [head.as_bytes(), data, b"}"].concat()
+}
+
+/// A tenant who can write objects stops no run for another object, and starts no list of all objects.
+#[test]
+fn hostile_objects_are_named_and_keep_no_other_from_its_run() {
+    let dir = directory("watch_hostile");
+    let deep =
+        |levels: usize| [br#"{"a":"#.repeat(levels), b"1".into(), b"}".repeat(levels)].concat();
+    let hostile = move |suffix: &str, version: u32| {
+        let big = format!(r#"{{"a":"{}"}}"#, "x".repeat(500_000)).into_bytes();
+        let objects = [
+            ("deep", deep(130)),
+            ("deeper", deep(9_000)),
+            ("big", big),
+            ("", b"{}".into()),
+            ("bytes", b"{\"a\":\"\xff\xc3\x28\xf0\x9f\"}".into()),
+            ("good", b"{}".into()),
+        ];
+        let name =
+            |name: &str| if name.is_empty() { String::new() } else { format!("{name}-{suffix}") };
+        let raw =
+            |(at, (text, data)): (u32, &(&str, Vec<u8>))| raw(&name(text), version + at, data);
+        (0..).zip(&objects).map(raw).collect::<Vec<_>>()
+    };
+    let event = |kind: &str, object: &[u8]| {
+        [format!(r#"{{"type":"{kind}","object":"#).as_bytes(), object, b"}\n"].concat()
+    };
+    let mut watches = 0;
+    let api = Api::new(move |request| {
+        if is_list(request) {
+            let head = br#"{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":["#;
+            let items = hostile("list", 1).join(&b',');
+            return Answer::List([&head[..], &items, b"]}"].concat());
+        }
+        if !request.is_watch() {
+            return Answer::Default;
+        }
+        watches += 1;
+        let seen = hostile("watch", 10).into_iter().map(|object| event("ADDED", &object));
+        let gone = hostile("watch", 20).into_iter().map(|object| event("DELETED", &object));
+        let last = [event("ADDED", &raw("last", 30, b"{}"))];
+        let events = seen.chain(gone).chain(last).flatten().collect();
+        Answer::Watch(if watches == 1 { events } else { Vec::new() })
+    });
+    let show = r#"echo "$REQUEUE_EVENT $1""#;
+    let mut live = Live::spawn(&mut api.watch(&dir, &["cm", "-j1", "-c", show]));
+    live.wait_for("apply ns/last");
+    live.signal(Signal::TERM);
+    let ended = live.end();
+    for name in ["good", "big", "bytes"] {
+        for suffix in ["list", "watch"] {
+            assert!(ended.text().contains(&format!(" ns/{name}-{suffix}\n")), "{}", ended.text());
+        }
+    }
+    assert!(!ended.text().contains("deep"), "{}", ended.text());
+    assert!(!ended.text().contains("ns/\n"), "{}", ended.text());
+    for named in ["deep-list", "deep-watch", "deeper-list", "deeper-watch", ""] {
+        let why = if named.is_empty() { "it has no name" } else { "recursion limit exceeded" };
+        let message = format!("configmaps in namespace ns: \"ns/{named}\" can't be decoded: {why}");
+        assert!(ended.stderr.contains(&message), "{message}: {}", ended.stderr);
+    }
+    // One to see whether that is allowed, and one of the watcher.
+    assert_eq!(
+        api.requests().iter().filter(|request| is_list(request)).count(),
+        2,
+        "{}",
+        ended.stderr
+    );
+}

@@ -92,7 +92,8 @@ fn other_sites_are_refused_before_any_key_is_looked_for() {
         format!("Sec-Fetch-Site: {site}\r\nSec-Fetch-Mode: {mode}\r\nSec-Fetch-Dest: {dest}")
     };
     for path in PATHS.into_iter().chain(["/api/v1/keys?q=secret", "/api/v1/events"]) {
-        for site in ["cross-site", "same-site"] {
+        let several = "same-origin\r\nSec-Fetch-Site: cross-site";
+        for site in ["cross-site", "same-site", "Cross-Site", "", several] {
             for (mode, dest) in [
                 ("no-cors", "empty"),
                 ("cors", "empty"),

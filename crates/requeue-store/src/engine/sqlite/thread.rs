@@ -209,7 +209,8 @@ impl Server {
         clock: Clock,
     ) -> Result<Self, EngineError> {
         #[cfg(unix)]
-        create_private(path);
+        prepare(path)
+            .map_err(|error| EngineError::refused(format!("{}: {error}", path.display())))?;
         let open = || {
             let connection = Connection::open(path)?;
             define_readable(&connection)?;
@@ -470,19 +471,34 @@ impl Server {
     }
 }
 
-/// Creates the file so that its owner alone can read it; SQLite creates its log and its shared memory
-/// with the same mode. A file that exists is not even opened: closing it would release the locks that
-/// this process has on it.
+/// Refuses a path that leads over a symbolic link of another user, and creates the file so that its owner
+/// alone can read it. SQLite creates its log and its shared memory with the same mode, and follows no link to
+/// them. A file that exists is not even opened: closing it would release the locks that this process has on it.
 #[cfg(unix)]
-fn create_private(path: &Path) {
-    use std::os::unix::fs::OpenOptionsExt;
+fn prepare(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
+    const MOST_LINKS: usize = 40;
     let bytes = path.as_os_str().as_encoded_bytes();
     // These are no paths for SQLite.
-    if !bytes.starts_with(b":") && !bytes.starts_with(b"file:") {
-        // If it fails for another reason than that the file exists, SQLite reports that.
-        let _ = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    if bytes.starts_with(b":") || bytes.starts_with(b"file:") {
+        return Ok(());
     }
+    let mut at = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        // If there is another error than that the file does not exist, SQLite reports that.
+        let Some(link) = at.symlink_metadata().ok().filter(std::fs::Metadata::is_symlink) else {
+            break;
+        };
+        if ![0, rustix::process::geteuid().as_raw()].contains(&link.uid()) {
+            let why =
+                format!("a symbolic link of another user (uid {}) is not followed", link.uid());
+            return Err(std::io::Error::other(why));
+        }
+        at = at.parent().unwrap_or(Path::new("")).join(at.read_link()?);
+    }
+    let _ = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(at);
+    Ok(())
 }
 
 /// Whose a file is.

@@ -236,13 +236,58 @@ async fn new_files_are_readable_by_their_owner_alone_and_old_ones_keep_their_mod
 /// Another user may have put the link there, in a directory that is open to both.
 #[cfg(unix)]
 #[tokio::test]
-async fn a_link_in_the_place_of_the_reserve_leads_nowhere() {
+async fn a_link_in_the_place_of_a_file_beside_the_queue_leads_nowhere() {
+    use std::os::unix::fs::symlink;
+
+    for suffix in ["-reserve", "-wal", "-shm", "-journal"] {
+        for exists in [true, false] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let victim = dir.path().join("victim");
+            if exists {
+                fs::write(&victim, "precious").expect("it is written");
+            }
+            symlink(&victim, dir.path().join(format!("q{suffix}"))).expect("it is made");
+            if suffix == "-reserve" {
+                let store = store(&at(&dir)).await;
+                drop(store.queue("q").open().await);
+            } else {
+                // SQLite's own: the store would retry for 30 s.
+                let mode = if suffix == "-journal" { "delete" } else { "wal" };
+                let sql = format!(
+                    "pragma journal_mode = {mode}; create table t (a); insert into t values (1)"
+                );
+                let connection = rusqlite::Connection::open(at(&dir)).expect("it opens");
+                let _ = connection.execute_batch(&sql);
+            }
+            let found = fs::read(&victim).ok();
+            assert_eq!(found.as_deref(), exists.then_some(&b"precious"[..]), "{suffix}");
+        }
+    }
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_link_of_another_user_to_the_queue_is_not_followed() {
+    use std::os::unix::fs::{lchown, symlink};
+
     let dir = tempfile::tempdir().expect("a directory");
-    let victim = dir.path().join("victim");
-    fs::write(&victim, "precious").expect("it is written");
-    std::os::unix::fs::symlink(&victim, dir.path().join("q-reserve")).expect("it is made");
-    let store = store(&at(&dir)).await;
-    let queue = store.queue("q").open().await;
-    assert!(fs::read(&victim).expect("it is there") == b"precious", "it was written to");
-    drop(queue);
+    let [victim, none] = ["victim", "none"].map(|name| dir.path().join(name));
+    // SQLite would take an empty file for a new one.
+    fs::write(&victim, "").expect("it is written");
+    for to in [&victim, &none] {
+        let [link, ours] = ["link", "ours"].map(|name| dir.path().join(name));
+        let _ = (fs::remove_file(&link), fs::remove_file(&ours));
+        symlink(to, &link).expect("it is made");
+        symlink("link", &ours).expect("it is made");
+        // Only root can give a link away.
+        if lchown(&link, Some(65534), None).is_err() {
+            return;
+        }
+        for path in [link, ours] {
+            let error = crate::Store::connect(&format!("sqlite:{}", path.display())).await;
+            let error = chain(&error.expect_err("it is refused"));
+            assert!(error.contains("a symbolic link of another user (uid 65534)"), "{error}");
+        }
+        assert!(fs::read(&victim).expect("it is there").is_empty() && !none.exists());
+    }
 }
