@@ -103,7 +103,7 @@ async fn what_is_not_there_is_told_with_what_is_like_it() {
 async fn a_command_line_that_makes_no_sense_is_a_usage_error() {
     let Some(server) = Server::shared().await else { return };
     for (args, why) in [
-        (&["cm"][..], "there is no COMMAND"),
+        (&["cm"][..], "no COMMAND"),
         (&[], "RESOURCE"),
         (&["cm", "-n", "x", "-A", "--", "true"], "cannot be used with"),
         (&["cm", "--changed", "data", "--", "true"], "a JSON pointer begins with a slash"),

@@ -23,7 +23,7 @@ fn what_comes_within_a_delay_or_a_debounce_waits_and_is_one_run() {
         let mut live = Live::start(&dir, &[times, &["--max-keys", "2", "echo"]].concat());
         live.send("a\nb\na\na\nc\n");
         // All before `c` have been read.
-        live.wait_for_message("2 keys are held");
+        live.wait_for_message("2 keys held");
         live.signal(Signal::TERM);
         let ended = live.end();
         let counts = ["adds", "runs", "coalesced", "unfinished"].map(|of| ended.count(of));
@@ -116,7 +116,7 @@ fn starts_can_be_limited_and_a_burst_is_no_more_than_asked() {
         live.send(&(0..40).map(|n| format!("{n}\n")).collect::<String>());
         (0..at_once).for_each(|_| live.wait_for("started"));
         // There are keys, and idle slots.
-        live.wait_for_message("10 keys are held");
+        live.wait_for_message("10 keys held");
         live.signal(Signal::TERM);
         let ended = live.end();
         assert_eq!(ended.count("runs"), at_once, "{}", ended.stderr);
@@ -174,7 +174,7 @@ fn priorities_come_first_unless_first_in_first_out_is_asked_for() {
         {
             live.send(&format!("{{\"key\":\"{key}\",\"priority\":{priority}}}\n"));
         }
-        live.wait_for_message("4 keys are held");
+        live.wait_for_message("4 keys held");
         gate.open(5);
         assert_eq!(live.end().text(), format!("{runs}more\n"));
     }
@@ -194,7 +194,7 @@ fn groups_can_take_turns() {
         let mut live = Live::start(&dir, &args);
         live.send(keys);
         live.send("busy/last\n");
-        live.wait_for_message("5 keys are held");
+        live.wait_for_message("5 keys held");
         gate.open(6);
         let ended = live.end().text();
         let ended = ended.strip_suffix("\nbusy/last\n").expect("the last").replace('\n', " ");
@@ -232,11 +232,11 @@ fn commands_of_a_group_can_be_limited() {
 #[test]
 fn a_pace_that_makes_no_sense_is_refused() {
     for (args, message) in [
-        (&["--burst", "2"][..], "--burst needs --rate"),
-        (&["--debounce-max", "2s"], "--debounce-max needs --debounce"),
-        (&["--debounce", "2s", "--debounce-max", "1s"], "--debounce is longer than"),
-        (&["--order", "fair"], "--order fair needs --group-by"),
-        (&["--group-jobs", "2"], "--group-jobs needs --group-by"),
+        (&["--burst", "2"][..], "--burst requires --rate"),
+        (&["--debounce-max", "2s"], "--debounce-max requires --debounce"),
+        (&["--debounce", "2s", "--debounce-max", "1s"], "--debounce-max is shorter than"),
+        (&["--order", "fair"], "--order fair requires --group-by"),
+        (&["--group-jobs", "2"], "--group-jobs requires --group-by"),
         (&["--group-by", "("], "--group-by: regex parse error"),
         (&["--rate", "0"], "a number above 0"),
         (&["--rate", "1", "--burst", "0"], "--burst"),
