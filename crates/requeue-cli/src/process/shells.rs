@@ -1,22 +1,22 @@
-//! A key inside a script would be run as code: file names and ids are other people's.
+//! Refuses commands in which a key would be run as code. Keys are untrusted: file names and IDs come from others.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use crate::exit::Refusal;
 
-/// Shells that take a script as the argument after `-c`, and arguments of the script after it.
+/// Shells with the syntax `-c SCRIPT ARGUMENT...`.
 const SHELLS: [&str; 13] = [
     "sh", "ash", "bash", "dash", "ksh", "lksh", "mksh", "osh", "posh", "rbash", "rksh", "yash",
     "zsh",
 ];
-/// Shells of other languages, which take a script likewise.
+/// Shells of other languages, with `-c SCRIPT`.
 const OTHER_SHELLS: [&str; 8] = ["csh", "elvish", "fish", "ion", "nu", "tcsh", "xonsh", "ysh"];
-/// Programs that have a shell run the value of `-c`, wherever it stands among their arguments.
+/// Programs that run the value of `-c` by a shell, wherever it stands among their arguments.
 const BY_SHELL: [&str; 3] = ["runuser", "sg", "su"];
 /// Shells that run all words after `-c` or `-Command`.
 const POWERSHELLS: [&str; 2] = ["powershell", "pwsh"];
-/// Interpreters, and the letters and names of the options that take code.
+/// Interpreters, with the letters and the names of their options that take code.
 const INTERPRETERS: [(&str, &str, &[&str]); 14] = [
     ("bun", "ep", &["--eval", "--print"]),
     ("deno", "", &["eval"]),
@@ -33,21 +33,22 @@ const INTERPRETERS: [(&str, &str, &[&str]); 14] = [
     ("ruby", "e", &[]),
     ("tclsh", "c", &[]),
 ];
-/// Interpreters whose first operand is code, unless an option is.
+/// Interpreters whose first operand is code, unless an option has the code.
 const CODE_FIRST: [&str; 5] = ["awk", "gawk", "mawk", "nawk", "sed"];
-/// Programs that join their arguments and have a shell run them, on another host or here.
+/// Programs that join their arguments and run them by a shell, here or on another host.
 const JOINING: [&str; 4] = ["parallel", "rsh", "ssh", "watch"];
 
-/// Refuses a command in which a key would be a shell's code: inside the script of `sh -c` and its
-/// kin, of `su -c` and of `env -S`, also behind `env`, `timeout`, `sudo` and whatever else runs its
-/// arguments; and a script that would be the key itself. For an interpreter or `ssh` the answer is a
-/// warning: with keys that are numbers, for example, such a command is safe.
+/// Refuses a command in which a shell would run the key as code: the key is the script, or a part of the script, of
+/// `sh -c`, `su -c`, `env -S` and similar programs. These may follow `env`, `timeout`, `sudo` or any other program that
+/// runs its arguments.
+///
+/// Returns a warning for interpreters and `ssh`. Such a command can be safe, for example if keys are numbers.
 pub(crate) fn refuse_code_from_keys(
     words: &[OsString],
     mark: &[u8],
 ) -> Result<Option<String>, Refusal> {
     let has_mark = |word: &OsString| find(word.as_bytes(), mark).is_some();
-    // Without a mark, the key is appended.
+    // Without a placeholder, the key is the last argument.
     let appended = !words.iter().any(has_mark);
     let mut warning = None;
     for (at, word) in words.iter().enumerate() {
@@ -95,7 +96,7 @@ pub(crate) fn refuse_code_from_keys(
     Ok(warning)
 }
 
-/// The name of a program without its directory and version: `python` for `/usr/bin/python3.12`.
+/// Returns the name of a program without its directory and version: `python` for `/usr/bin/python3.12`.
 fn program(word: &OsStr) -> &[u8] {
     let name = word.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let is_version = |byte: &u8| byte.is_ascii_digit() || *byte == b'.';
@@ -103,7 +104,7 @@ fn program(word: &OsStr) -> &[u8] {
     &name[..end]
 }
 
-/// Whether an option takes code, as the next word or as the rest of this one.
+/// Returns true if an option takes code, as the next word or as the rest of this word.
 fn takes_code(arg: &OsStr, letters: &str, names: &[&str]) -> bool {
     match arg.as_bytes() {
         [b'-', b'-', ..] | [b'a'..=b'z', ..] => {
@@ -115,7 +116,7 @@ fn takes_code(arg: &OsStr, letters: &str, names: &[&str]) -> bool {
     }
 }
 
-/// Whether a key is code for the interpreter called `name`.
+/// Returns true if the key is code for the interpreter `name`.
 fn is_code(
     name: &[u8],
     args: &[OsString],
@@ -152,7 +153,7 @@ fn is_code(
     code_first && !is_given && appended
 }
 
-/// The value of `env -S`, which env splits into words: empty if it is missing.
+/// Returns the value of `env -S`, which env splits into words. Empty if the value is missing.
 fn split_string(args: &[OsString]) -> Option<&[OsString]> {
     let mut at = 0;
     while let Some(arg) = args.get(at) {
@@ -176,7 +177,7 @@ fn split_string(args: &[OsString]) -> Option<&[OsString]> {
     None
 }
 
-/// Refuses a script with a mark in it.
+/// Refuses a script that contains the placeholder.
 pub(crate) fn refuse_mark_in_script(
     script: &OsStr,
     mark: &[u8],
@@ -200,37 +201,37 @@ fn refusal(mark: &[u8], shell: Option<&str>) -> Refusal {
         Some(shell) => format!("\n  -- {shell} FILE {mark}"),
     };
     Refusal::usage(format!(
-        "a key inside a script would be run as code; it goes in as an argument:{direct}
+        "a key inside a script would be run as code. Pass it as an argument:{direct}
   -c 'cmd \"$1\"'
-or is read from the variable REQUEUE_KEY.
-If {mark} is the script's own, name another mark with -I."
+or let the script read the variable REQUEUE_KEY.
+If {mark} is not meant for the key, choose another placeholder with -I."
     ))
 }
 
 fn interprets(name: &str) -> String {
     format!(
-        "a key inside the code of {name} is run as code: if strangers choose keys, pass the key as an \
-         argument of its own, or have the code read the variable REQUEUE_KEY"
+        "a key inside the code of {name} is run as code. If keys are untrusted, pass the key as an \
+         argument of its own, or let the code read the variable REQUEUE_KEY"
     )
 }
 
 fn joins(name: &str) -> String {
     format!(
-        "{name} joins its arguments and has a shell run them, so a key is run as code: if strangers \
-         choose keys, use `--stdin key`, and have the command read the key from its standard input"
+        "{name} joins its arguments and runs them by a shell, so a key is run as code. If keys are \
+         untrusted, use `--stdin key`, and let the command read the key from its standard input"
     )
 }
 
 enum Script<'a> {
     /// `-c` and the script.
     Is(&'a OsStr),
-    /// `-c`, and nothing behind it.
+    /// `-c` as the last argument.
     Missing,
     /// No `-c`.
     None,
 }
 
-/// The script among the arguments of a shell.
+/// Finds the script among the arguments of a shell.
 fn script<'a>(args: &'a [OsString], mark: &[u8]) -> Script<'a> {
     let (mut is_script, mut at) = (false, 0);
     while let Some(arg) = args.get(at) {
@@ -248,13 +249,13 @@ fn script<'a>(args: &'a [OsString], mark: &[u8]) -> Script<'a> {
                 break;
             }
             [b'-', b'-', ..] => {}
-            // fish: `-cSCRIPT`.
+            // fish accepts `-cSCRIPT`.
             [b'-', letters @ ..] if letters.contains(&b'c') && find(letters, mark).is_some() => {
                 return Script::Is(arg);
             }
             [sign @ (b'-' | b'+'), letters @ ..] => {
                 is_script |= *sign == b'-' && letters.contains(&b'c');
-                // `-o pipefail`: the option's name is a word of its own.
+                // In `-o pipefail`, the name of the option is the next word.
                 at += letters.iter().filter(|letter| matches!(letter, b'o' | b'O')).count();
             }
             _ => {
@@ -270,7 +271,7 @@ fn script<'a>(args: &'a [OsString], mark: &[u8]) -> Script<'a> {
     }
 }
 
-/// Where `needle`, which is not empty, begins in `text`.
+/// Returns the position of `needle`, which must not be empty, in `text`.
 pub(crate) fn find(text: &[u8], needle: &[u8]) -> Option<usize> {
     text.windows(needle.len()).position(|window| window == needle)
 }

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::access::Access;
 use super::resource::Resource;
+use crate::duration::exact;
 
 /// How long the server has to answer.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -125,7 +126,7 @@ impl Finalizer {
             Ok(Err(error)) => Err(self.access.server.refusal(verb, &what, &error).message),
             Err(_) => {
                 let server = &self.access.server;
-                Err(format!("{verb} {what} at {server}: no answer in {LIMIT:?}"))
+                Err(format!("{verb} {what} at {server}: no answer in {}", exact(LIMIT)))
             }
         }
     }

@@ -93,7 +93,7 @@ fn a_file_that_cannot_be_written_is_known_before_anything_runs() {
     for args in [["-a", "keys"], ["--arg-file", "../no_dead_letter/keys"]] {
         let ended = run_in(&dir, &[&args[..], &["--dead-letter", "keys", "false"]].concat(), "");
         assert_eq!(ended.code(), Some(2));
-        assert!(ended.stderr.contains("--dead-letter: that file is the input"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("--dead-letter: the file is the input"), "{}", ended.stderr);
     }
     let ended = run_in(&dir, &["--dead-letter", "x", "--unfinished", "x", "false"], "k\n");
     assert_eq!(ended.code(), Some(2));
@@ -162,7 +162,7 @@ fn a_halt_lets_commands_finish_or_ends_them() {
         live.send("other\n");
         live.wait_for("started");
         live.send("bad\nlater\n");
-        live.wait_for_message("halted: 0 keys done, 1 given up");
+        live.wait_for_message("halted: 0 keys succeeded, 1 given up");
         if !lines.is_empty() {
             gate.open(1);
         }
@@ -244,7 +244,7 @@ fn the_rest_of_a_file_and_what_a_pipe_holds_are_unfinished_too() {
             live
         };
         live.wait_for("started");
-        live.wait_for_message("10 keys are held");
+        live.wait_for_message("10 keys held");
         live.signal(Signal::TERM);
         live.wait_for_message("no new commands are started");
         live.signal(Signal::INT);
@@ -318,7 +318,7 @@ fn unfinished_objects_keep_when_and_how_urgently_they_run() {
         "{\"key\":\"low\",\"priority\":-2}\n{\"key\":\"later\",\"after\":\"1h\",\"priority\":7}\n",
     );
     live.send("{\"key\":\"ready\"}\n{\"key\":\"not read\",\"x\":1}\n");
-    live.wait_for_message("4 keys are held");
+    live.wait_for_message("4 keys held");
     live.signal(Signal::TERM);
     live.wait_for_message("no new commands are started");
     gate.open(1);
@@ -352,7 +352,7 @@ fn the_end_of_the_input_can_end_it_all() {
     live.wait_for("fails");
     live.send("ready\n");
     live.close();
-    live.wait_for_message("the input has ended: no new commands are started");
+    live.wait_for_message("no new commands are started");
     gate.open(1);
     let ended = live.end();
     assert_eq!((ended.code(), ended.count("unfinished")), (Some(0), 2), "{}", ended.stderr);

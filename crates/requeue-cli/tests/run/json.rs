@@ -92,7 +92,7 @@ fn a_key_can_be_taken_back_until_it_runs() {
     for key in ["a", "b", "c"] {
         live.send(&format!("{{\"key\":\"{key}\"}}\n"));
     }
-    live.wait_for_message("3 keys are held");
+    live.wait_for_message("3 keys held");
     gate.open(4);
     let ended = live.end();
     assert_eq!(ended.text(), "runs\na\nb\nc\n");
@@ -120,10 +120,10 @@ fn a_record_that_makes_no_sense_is_named_and_the_rest_goes_on() {
     let ended = run(&[&JSON[..], &["echo"]].concat(), input);
     assert_eq!((ended.code(), ended.text().as_str()), (Some(3), "a\nd\n"));
     for message in [
-        "requeue: record 2: no JSON object\n",
-        "requeue: record 3: after: \"soon\" is not a time like 1.5s",
-        "requeue: record 4: no key: it is empty\n",
-        "requeue: record 5: no key: it has a NUL byte",
+        "requeue: record 2: not a JSON object\n",
+        "requeue: record 3: after: \"soon\": expected a time like 1.5s",
+        "requeue: record 4: not a key: it is empty\n",
+        "requeue: record 5: not a key: it has a NUL byte",
         "requeue: record 6: it has neither `key` nor `key_base64`\n",
     ] {
         assert!(ended.stderr.contains(message), "{message}: {}", ended.stderr);
@@ -137,7 +137,7 @@ fn an_object_can_be_longer_than_a_key_but_not_than_a_record() {
     let input = [padded(200_000), padded(1 << 20)].concat();
     let ended = run(&[&JSON[..], &["echo"]].concat(), input);
     assert_eq!((ended.code(), ended.text().as_str()), (Some(3), "k200000\n"), "{}", ended.stderr);
-    assert!(ended.stderr.contains("record 2: it has 1048601 bytes, more than --max-record"));
+    assert!(ended.stderr.contains("record 2: it has 1048601 bytes, and --max-record"));
     let dir = directory("json_max_record");
     let args = [&JSON[..], &["--max-record", "2M", "echo"]].concat();
     assert_eq!(run_in(&dir, &args, padded(1 << 20)).text(), "k1048576\n");

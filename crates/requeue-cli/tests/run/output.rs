@@ -95,7 +95,7 @@ fn a_group_that_cannot_be_kept_is_a_failure() {
         command(&["--output", "group", "--retries", "0", "-c", "yes | head -n 1000000"]);
     let ended = end(command.env("TMPDIR", dir.join("none")), "k\n");
     assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
-    assert!(ended.stderr.contains("\"k\": its output is lost: No such file"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("\"k\": output lost: No such file"), "{}", ended.stderr);
 }
 
 #[test]

@@ -161,6 +161,6 @@ fn a_joblog_does_not_replace_the_input() {
     fs::write(dir.join("keys"), "a\nb\n").unwrap();
     let ended = run_in(&dir, &["-a", "keys", "--joblog", "./keys", "echo"], "");
     assert_eq!((ended.code(), ended.text().as_str()), (Some(2), ""), "{}", ended.stderr);
-    assert!(ended.stderr.contains("--joblog: that file is the input"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--joblog: the file is the input"), "{}", ended.stderr);
     assert_eq!(fs::read_to_string(dir.join("keys")).unwrap(), "a\nb\n");
 }

@@ -164,7 +164,7 @@ fn a_run_is_seen_at_a_socket_that_its_owner_alone_can_reach() {
     drop(UnixListener::bind(&socket).expect("it is bound"));
     for _ in 0..2 {
         let mut run = Live::start(&dir, &["--serve", "unix:s", "--", "echo"]);
-        run.wait_for_message("unix:s shows how it goes");
+        run.wait_for_message("dashboard: unix:s");
         let found = socket.symlink_metadata().expect("it is there");
         assert!(found.file_type().is_socket());
         assert_eq!(found.permissions().mode() & 0o777, 0o600);
@@ -177,7 +177,11 @@ fn a_run_is_seen_at_a_socket_that_its_owner_alone_can_reach() {
         let args = ["--serve", "unix:s", "echo"];
         let ended = run_in(&dir, &args, "b\n");
         assert_eq!((ended.code(), ended.text()), (Some(125), String::new()));
-        assert!(ended.stderr.contains("\"s\": another process listens there"), "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains("\"s\": another process uses this socket"),
+            "{}",
+            ended.stderr
+        );
         assert_eq!(ask_socket(&socket, "localhost", "/healthz").0, 200);
 
         run.end();
@@ -194,7 +198,7 @@ fn what_is_no_socket_is_never_replaced_by_one() {
     for path in ["victim", "link", "dangling", "."] {
         let ended = run_in(&dir, &["--serve", &format!("unix:{path}"), "echo"], "a\n");
         assert_eq!((ended.code(), ended.text()), (Some(125), String::new()), "{path}");
-        assert!(ended.stderr.contains("exists, and is no socket"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("exists and is not a socket"), "{}", ended.stderr);
     }
     assert_eq!(std::fs::read(dir.join("victim")).expect("it is there"), b"precious");
     assert!(!dir.join("nothing").exists());

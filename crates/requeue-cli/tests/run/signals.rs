@@ -36,7 +36,7 @@ fn what_had_not_run_is_counted() {
     live.send("a\n");
     live.wait_for("up");
     live.send("a\nb\nc\nd\n");
-    live.wait_for_message("3 keys are held");
+    live.wait_for_message("3 keys held");
     live.signal(Signal::TERM);
     live.wait_for_message("no new commands are started");
     gate.open(1);

@@ -133,13 +133,13 @@ fn a_key_may_have_any_bytes_but_nul_and_not_too_many() {
     input.extend([&b"\0"[..], &[b'x'; 2049], b"\0last"].concat());
     let ended = end(&mut requeue(&dir, "add", &["-0"]), &input);
     assert_eq!(ended.code(), Some(3));
-    let said = "record 9: no key: it has 2049 bytes, more than one can have (2048)";
+    let said = "record 9: not a key: it has 2049 bytes, and the limit is 2048";
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
     assert!(ended.stderr.contains("9 adds: 9 new, 1 bad record in "), "{}", ended.stderr);
     let named = call(&dir, "add", &["ok", &"y".repeat(2049), ""]);
     assert_eq!(named.code(), Some(3));
-    assert!(named.stderr.contains("\"...: no key: it has 2049 bytes"), "{}", named.stderr);
-    assert!(named.stderr.contains("\"\": no key: it is empty"), "{}", named.stderr);
+    assert!(named.stderr.contains("\"...: not a key: it has 2049 bytes"), "{}", named.stderr);
+    assert!(named.stderr.contains("\"\": not a key: it is empty"), "{}", named.stderr);
 
     let ended = work(&dir, &["-j1", "-c", "printf '%s\\0\\n' \"$1\""]);
     let mut ran: Vec<_> = ended.stdout.split_inclusive(|&byte| byte == b'\0').collect();
@@ -404,7 +404,7 @@ fn what_makes_no_sense_is_refused() {
         for subcommand in ["run", "work", "add"] {
             let (code, said) = with("sqlite:jobs.db", subcommand, &[args, &["echo"]].concat());
             assert_eq!(code, 2, "{said}");
-            let refused = "a queue in a store does not have it; ";
+            let refused = "not available for a queue in a store; ";
             assert!(
                 said.contains(refused) && said.contains(instead),
                 "{subcommand} {args:?}: {said}"

@@ -111,7 +111,7 @@ fn a_million_keys_take_no_more_than_160_mib_and_176_with_windows() {
             file.set(file.get().max(size("RssFile:")));
             size("VmRSS:") > 64 << 10
         });
-        live.wait_for_message("1000000 keys are held");
+        live.wait_for_message("1000000 keys held");
         let kib = size("VmHWM:") - size("RssFile:").max(file.get());
         if args.is_empty() {
             live.wait_for("");

@@ -44,7 +44,7 @@ fn a_command_that_wants_the_terminal_is_killed_and_told_so() {
         command.args(["-c", script]).current_dir(&dir);
         let (said, status) = Terminal::spawn(command).end();
         assert_eq!(status.code(), Some(1), "{said}");
-        let why = format!("stopped as it wants the terminal ({name}), which no command gets");
+        let why = format!("stopped by {name}: it wants the terminal, which no command gets");
         assert_eq!(said.matches(&format!("\"k\": {why}; killed")).count(), 2, "{said}");
         assert!(said.contains(&format!("\"k\": given up after 2 attempts: {why}")), "{said}");
     }
