@@ -1,6 +1,6 @@
-//! Objects that are decoded one by one, so that one that can't be decoded does not take a list with it.
+//! Objects that are decoded one by one, so that an invalid object does not make the whole list fail.
 //!
-//! kube's `DeserializeGuard` does the same, but for an object that is nested too deep: it fails as the list does.
+//! kube's `DeserializeGuard` does the same, except for an object that is nested too deeply: there the list fails.
 
 use std::borrow::Cow;
 
@@ -11,13 +11,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// An object, or the name of one that can't be decoded.
+/// An object, or the name of an object that cannot be decoded.
 #[derive(Clone, Debug)]
 pub(crate) struct Decoded<K>(pub(crate) Result<K, Box<InvalidObject>>);
 
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Decoded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Its nesting is not limited: serde_json skips what it need not decode without recursion.
+        // A raw value may be nested to any depth: serde_json skips it without recursion.
         let raw = Box::<RawValue>::deserialize(deserializer)?;
         Ok(Self(serde_json::from_str(raw.get()).map_err(|error| {
             let metadata = serde_json::from_str(raw.get()).map(Named::metadata).unwrap_or_default();
@@ -26,7 +26,7 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Decoded<K> {
     }
 }
 
-/// As much of an object as tells it from others. Its other metadata may be nested, too.
+/// The identity of an object. Its other metadata may be nested too deeply.
 #[derive(Deserialize)]
 struct Named {
     metadata: Names,

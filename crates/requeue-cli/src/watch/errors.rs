@@ -13,13 +13,13 @@ use requeue_kube::ObjectKey;
 
 use crate::exit::{Exit, Refusal, chain};
 
-/// The API server, and who vouches for us there.
+/// The API server, and the source of our credentials.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Server {
     pub(crate) url: String,
     /// The context of the kubeconfig; `None` in a pod.
     pub(crate) context: Option<String>,
-    /// The program that the kubeconfig has for credentials.
+    /// The exec plugin of the kubeconfig that fetches credentials.
     pub(crate) plugin: Option<String>,
 }
 
@@ -38,13 +38,12 @@ impl fmt::Display for Server {
 }
 
 impl Server {
-    /// The answer to a request that may not be made, or for what the server has not got; or the
-    /// reason why there is no answer, and from where.
+    /// Returns the refusal for a failed request: the response of the server, or the reason why there is none.
     pub(crate) fn refusal(&self, verb: &str, what: &str, error: &kube::Error) -> Refusal {
         let exit = match error {
             kube::Error::Api(status) => match status.code {
                 401 | 403 | 404 => Exit::Denied,
-                // Such as a selector that it can't read.
+                // For example an invalid selector.
                 400 => Exit::Usage,
                 _ => Exit::Failure,
             },
@@ -60,7 +59,7 @@ impl Server {
         }
     }
 
-    /// The reason why a watch has come to nothing for now.
+    /// Returns the reason why a watch has failed.
     pub(crate) fn why_not_watched(&self, what: &str, error: &watcher::Error) -> String {
         match error {
             watcher::Error::InitialListFailed(error) => self.why("list", what, error),
@@ -81,7 +80,7 @@ pub(crate) fn failure(what: &str, error: &(dyn Error + 'static)) -> Refusal {
     Refusal::failure(format!("{what}: {}", explain(error)))
 }
 
-/// An error in words. Two of kube's print a whole struct: for these, what is in it.
+/// Formats an error. Two errors of kube print a whole struct; for these, only its content is shown.
 pub(crate) fn explain(error: &(dyn Error + 'static)) -> String {
     let mut source = Some(error);
     while let Some(error) = source {
@@ -97,8 +96,8 @@ pub(crate) fn explain(error: &(dyn Error + 'static)) -> String {
     chain(error)
 }
 
-/// Limits the reports of a request that is retried forever: one when the reason changes, and one a minute
-/// while it stays the same.
+/// Limits the reports of a request that is retried forever: one when the reason changes, and one per minute while it
+/// stays the same.
 #[derive(Debug, Default)]
 pub(crate) struct Reports(Option<(String, Time)>);
 
@@ -117,8 +116,8 @@ impl Reports {
     }
 }
 
-/// Limits the reports of objects that can't be decoded: one a minute for each object, and 20 a minute for
-/// all, as a user who can write one can write many.
+/// Limits the reports of objects that cannot be decoded: one per minute for each object, and 20 per minute for all,
+/// because a user who can write one can write many.
 #[derive(Debug, Default)]
 pub(crate) struct Unreadable(HashMap<ObjectKey, Time>);
 

@@ -46,7 +46,10 @@ fn what_is_added_is_worked_on() {
     assert!(ended.stderr.contains("3 adds: 2 new, 1 coalesced in "), "{}", ended.stderr);
     assert_eq!(status(&dir), [2, 0, 0, 0]);
     let text = call(&dir, "status", &[]).text();
-    assert!(text.starts_with("ready       2, for ") && text.ends_with("parked      0\n"), "{text}");
+    assert!(
+        text.starts_with("ready       2, the oldest for ") && text.ends_with("parked      0\n"),
+        "{text}"
+    );
     let script = "echo $1 $REQUEUE_KEY $REQUEUE_ATTEMPT $REQUEUE_ADDS";
     let ended = work(&dir, &["-j1", "-c", script]);
     assert_eq!((ended.code(), ended.sorted()), (Some(0), vec!["a a 1 2".into(), "b b 1 1".into()]));
@@ -347,13 +350,13 @@ fn what_makes_no_sense_is_refused() {
         ("nowhere", &["k"][..], 2, "is not the address of a store, such as sqlite:FILE"),
         ("floppy:jobs", &["k"], 2, "there is no kind of store \"floppy\""),
         ("sqlite:", &["k"], 2, "without the name of a file"),
-        ("sqlite::memory:", &["k"], 2, "it would be gone with this process"),
+        ("sqlite::memory:", &["k"], 2, "a store in memory would be lost at the end"),
         ("sqlite://jobs.db", &["k"], 2, "what follows sqlite: is a path"),
         ("sqlite:a?mode=x", &["k"], 2, "there is no option \"mode\"; there are synchronous"),
         ("sqlite:a?synchronous=banana", &["k"], 2, "synchronous=banana: it takes normal or full"),
         ("sqlite:jobs.db", &["--queue", "", "k"], 2, "a name has 1 to 200 bytes"),
         ("sqlite:jobs.db", &["--queue", &name, "k"], 2, "a name has 1 to 200 bytes"),
-        ("sqlite:jobs.db", &["--early-add", "keep", "k"], 2, "a store has replace and hold"),
+        ("sqlite:jobs.db", &["--early-add", "keep", "k"], 2, "use replace or hold"),
         ("sqlite:text", &["k"], 125, "file is not a database"),
         ("sqlite:no/such/dir", &["k"], 125, "no/such/dir"),
     ] {
@@ -367,7 +370,7 @@ fn what_makes_no_sense_is_refused() {
     for subcommand in ["status", "parked", "queues"] {
         let (code, said) = with("sqlite:absent.db", subcommand, &[]);
         assert_eq!(code, 125);
-        assert!(said.contains("there is no such file"), "{said}");
+        assert!(said.contains("no such file"), "{said}");
         let (code, said) = with("sqlite:absent.db?synchronous=banana", subcommand, &[]);
         assert_eq!(code, 2);
         assert!(said.contains("synchronous=banana: it takes normal or full"), "{said}");
@@ -420,13 +423,13 @@ fn work_creates_a_queue_only_if_it_is_asked_to() {
     let file = dir.join("jobs.db");
     let (missing, typo) = (&["--until-empty", "true"][..], &["--queue", "mial", "true"][..]);
     let ended = call(&dir, "work", missing);
-    let said = "requeue: sqlite:jobs.db: there is no such file; `requeue add --queue default` creates \
-                it, and so does --create\n";
+    let said = "requeue: sqlite:jobs.db: no such file; `requeue add --queue default` or --create creates \
+                it\n";
     assert_eq!((ended.code(), ended.stderr.as_str(), file.exists()), (Some(125), said, false));
     add(&dir, &["--queue", "mail", "k"]);
     let ended = call(&dir, "work", typo);
     let said = "requeue: no such queue: \"mial\" (did you mean \"mail\"?); `requeue add --queue mial` \
-                creates it, and so does --create\n";
+                or --create creates it\n";
     assert_eq!((ended.code(), ended.stderr.as_str()), (Some(125), said));
     assert_eq!(call(&dir, "status", &["--queue", "mial"]).code(), Some(125), "it was not created");
 
@@ -470,7 +473,7 @@ fn a_queue_is_dropped_only_without_keys_or_by_force() {
     add(&dir, &["--queue", "mail", "--after", "1h", "b"]);
     let ended = call(&dir, "drop", &["mail"]);
     let said = "queue \"mail\" was not dropped: it has keys (1 ready, 1 waiting, 0 in flight, \
-                0 parked); --force drops it with its keys";
+                0 parked); --force drops the queue with its keys";
     assert_eq!((ended.code(), ended.text().as_str()), (Some(1), ""));
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
     let ended = call(&dir, "drop", &["mial"]);

@@ -157,11 +157,15 @@ fn is_waited_for(test: &str, url: &str, goes: impl FnOnce(), is_there_again: imp
     for subcommand in ["add", "status"] {
         let ended = call(subcommand, url, if subcommand == "add" { &["k"] } else { &[] });
         assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
-        assert!(ended.stderr.trim_end().ends_with("; --wait keeps trying"), "{}", ended.stderr);
+        assert!(
+            ended.stderr.trim_end().ends_with("; --wait retries until the store can be reached"),
+            "{}",
+            ended.stderr
+        );
     }
     let ended = call("add", url, &["--wait=0s", "k"]);
     assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
-    assert!(ended.stderr.contains("; not reachable for "), "{}", ended.stderr);
+    assert!(ended.stderr.contains("; gave up after "), "{}", ended.stderr);
 
     let mut adding = Live::spawn(&mut requeue(&["add"], url, &["--wait=1d", "waited"]));
     let work = ["--wait", "-c", "echo $1"];

@@ -97,7 +97,7 @@ fn a_namespace_that_is_not_there_is_warned_of() {
         let live = Live::spawn(&mut api.watch(&dir, &["cm", "-n", "nowhere", "--", "true"]));
         end_when(&live, &api, |requests| requests.iter().any(Request::is_watch));
         let said = live.end().stderr;
-        assert_eq!(said.contains("there is no namespace nowhere yet"), is_said, "{said}");
+        assert_eq!(said.contains("no such namespace: nowhere"), is_said, "{said}");
     }
 }
 
@@ -123,7 +123,7 @@ fn each_reason_why_nothing_is_watched_is_said() {
         said.push(live.wait_for_message(why));
     }
     let lines = ["403: not yours", "500: out of order", "403: not yours"]
-        .map(|why| format!("requeue: watch configmaps in namespace ns: {why}; tried again\n"));
+        .map(|why| format!("requeue: watch configmaps in namespace ns: {why}; retrying\n"));
     assert_eq!(said, lines);
     live.signal(Signal::TERM);
     let said = live.end().stderr;
