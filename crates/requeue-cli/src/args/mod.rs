@@ -48,8 +48,9 @@ pub(crate) enum Subcommand {
     /// keep parked keys instead (--parked-add keep); then --revive revives them. The summary counts the
     /// adds by their outcome.
     ///
-    /// Exit status: 0 if all keys are in the store, even if some were left parked; 2 if the command line is
-    /// wrong; 3 if a record of the input is not a key; 125 if the store cannot be reached or has no tables.
+    /// Exits with 0 if all keys are in the store, even if some were left parked. Exits with 2 if the command
+    /// line is wrong, with 3 if a record of the input is not a key, and with 125 if the store cannot be reached
+    /// or has no tables.
     #[cfg(feature = "store")]
     Add(Box<store::AddFlags>),
     /// Run a command for each key of a queue in a store
@@ -68,8 +69,8 @@ pub(crate) enum Subcommand {
     /// workers stop with exit code 125. A command in flight goes on until its worker finds that the lease
     /// is lost, at the next renewal. Then the command is terminated with SIGTERM.
     ///
-    /// Exit status: 0 if the queue is removed; 1 if it has keys, and is unchanged; 125 if there is no such
-    /// queue or the store cannot be reached.
+    /// Exits with 0 if the queue is removed, with 1 if it has keys and is unchanged, and with 125 if there is
+    /// no such queue or the store cannot be reached.
     #[cfg(feature = "store")]
     Drop(store::DropFlags),
     /// Show the number of keys of a queue by state
@@ -91,16 +92,16 @@ pub(crate) enum Subcommand {
     /// --all revives the keys that are parked now, 1,000 at a time. After an interruption the rest is still
     /// parked.
     ///
-    /// Exit status: 0 if all keys were revived; 1 if some were not parked; 125 if there is no such queue or
-    /// the store cannot be reached.
+    /// Exits with 0 if all keys were revived, with 1 if some were not parked, and with 125 if there is no such
+    /// queue or the store cannot be reached.
     #[cfg(feature = "store")]
     Revive(store::ReviveFlags),
     /// Remove the pending runs of keys; runs in flight go on
     ///
     /// --all cancels 1,000 keys at a time. After an interruption the rest is unchanged.
     ///
-    /// Exit status: 0 if all keys were cancelled; 1 if some had no pending run; 125 if there is no such
-    /// queue or the store cannot be reached.
+    /// Exits with 0 if all keys were cancelled, with 1 if some had no pending run, and with 125 if there is no
+    /// such queue or the store cannot be reached.
     #[cfg(feature = "store")]
     Cancel(store::CancelFlags),
     /// Create or migrate a store

@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(name(&bytes, b"\xffab"), b"\xffa");
     }
 
-    /// With `Group::of`, anybody could search for a name with the same number.
+    /// With `Group::of`, an attacker could search for a name with the same number.
     #[test]
     fn the_numbers_of_groups_are_secrets_of_the_run() {
         let pattern = Regex::new("^[^/]*").unwrap();

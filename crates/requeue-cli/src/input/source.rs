@@ -152,7 +152,7 @@ mod tests {
     fn a_pipe_that_was_made_non_blocking_is_waited_for() {
         let (mut input, _stopper, mut writer) = input(false);
         rustix::fs::fcntl_setfl(&input.file, OFlags::NONBLOCK).unwrap();
-        // More than a pipe holds.
+        // More than the capacity of a pipe.
         let sent = vec![b'x'; 1 << 22];
         let received = std::thread::scope(|scope| {
             let received = scope.spawn(|| {

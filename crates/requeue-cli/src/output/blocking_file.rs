@@ -56,7 +56,7 @@ mod tests {
         rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
         let mut file = BlockingFile::own(&writer).unwrap();
         drop(writer);
-        // More than a pipe holds.
+        // More than the capacity of a pipe.
         let sent = vec![b'x'; 1 << 22];
         let received = std::thread::scope(|scope| {
             let received = scope.spawn(|| {

@@ -1,5 +1,5 @@
-//! Files that the program writes. Their directories may be open to other users: nothing is written through a link that
-//! another user has put there, new files are readable by their owner alone, and a file is replaced in one step.
+//! Files that the program writes. Their directories may be open to other users. Therefore links of other users are not
+//! followed, new files are readable only by their owner, and a file is replaced in one step.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
-    /// The link is planted before the file is opened, or while the program runs.
+    /// The link is created before the file is opened, or while the program runs.
     #[test]
     fn a_planted_link_leads_nowhere() {
         let dir = tempfile::tempdir().unwrap();
@@ -191,7 +191,7 @@ mod tests {
         assert!(!follows(1001, 1000) && !follows(1000, 0));
         fs::remove_file(&path).unwrap();
         symlink(&victim, &path).unwrap();
-        // Only root can give a link away.
+        // Only root can change the owner of a link.
         if lchown(&path, Some(65534), None).is_ok() {
             for open in [append, overwrite] {
                 let error = open(&path).unwrap_err();

@@ -288,7 +288,7 @@ mod tests {
 
     use super::*;
 
-    /// A command that would run for long, in a group of its own, as a run of the parent "p".
+    /// Starts a long command in a group of its own, as a run of the parent "p".
     fn command(run: u64) -> Child {
         let mut sleep = Command::new("sleep");
         sleep.arg("1000").env(PARENT, "p").env(RUN, run.to_string());
@@ -324,7 +324,7 @@ mod tests {
         over.wait().unwrap();
     }
 
-    /// As when the parent is killed between the start of a command and its entry.
+    /// The parent is killed between the start of a command and its entry.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_command_that_is_not_listed_yet_is_found_by_its_run() {

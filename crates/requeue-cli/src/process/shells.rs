@@ -280,7 +280,7 @@ pub(crate) fn find(text: &[u8], needle: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// What is said of a command: `Err` if it is refused.
+    /// Returns the warning about a command; `Err` if it is refused.
     fn said(words: &str) -> Result<Option<String>, String> {
         let words: Vec<_> = words.split('|').map(OsString::from).collect();
         refuse_code_from_keys(&words, b"{}").map_err(|refusal| refusal.message)

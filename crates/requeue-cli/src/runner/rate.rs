@@ -71,7 +71,7 @@ fn wait(paid_until: Time, now: Time, every: Duration, burst: u32) -> Duration {
 mod tests {
     use super::*;
 
-    /// When starts come that are wanted at these seconds, at one every ten seconds.
+    /// Returns the seconds of starts that are requested at these seconds, with one start per ten seconds.
     fn starts(burst: u32, wanted: &[u64]) -> Vec<u64> {
         let second = Duration::from_secs(1);
         let (mut paid_until, mut now) = (Time::ZERO, Time::ZERO);

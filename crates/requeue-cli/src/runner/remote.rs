@@ -25,7 +25,7 @@ pub(crate) trait RemoteQueue: Debug + Send + Sync {
     /// Stops leasing, and waits until the leases of keys without a command are released.
     fn settle(&self) -> BoxFuture<'_, ()>;
 
-    /// Returns true if the queue was dropped while this process worked on it. The engine has reported that.
+    /// Returns true if the queue was dropped during this run. The engine has reported that.
     fn is_gone(&self) -> bool;
 
     /// Returns the dashboard of its keys.

@@ -119,7 +119,7 @@ mod tests {
                 let invalid = list.items[1].0.as_ref().unwrap_err();
                 assert!(invalid.error.starts_with("recursion limit exceeded"), "{invalid}");
                 assert_eq!(invalid.metadata.namespace.as_deref(), Some("ns"));
-                // Without kube's guard nothing is left of the list, nor with it.
+                // The list fails without kube's guard, and also with it.
                 assert!(
                     serde_json::from_str::<ObjectList<DynamicObject>>(&items(hostile)).is_err()
                 );

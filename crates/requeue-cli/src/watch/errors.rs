@@ -147,7 +147,7 @@ mod tests {
     fn a_lasting_error_is_reported_once_a_minute_and_when_its_reason_changes() {
         let (mut reports, clock) = (Reports::default(), FakeClock::new());
         let mut count = |why: &str, seconds: u64| {
-            // Tried again every five seconds.
+            // Retried every five seconds.
             let tried = (0..seconds / 5).filter(|_| {
                 let is_due = reports.is_due(why, clock.now());
                 clock.advance(Duration::from_secs(5));
@@ -179,13 +179,13 @@ mod tests {
         Server { url: "https://[::1]:6443/".to_owned(), context, plugin }
     }
 
-    /// All kinds of errors that a watch can have.
+    /// Returns all kinds of errors of a watch.
     fn errors() -> Vec<watcher::Error> {
         let api = || kube::Error::Api(Box::new(Status::failure("no", "Forbidden").with_code(403)));
         let (status, stderr) = (ExitStatus::from_raw(0x100), b"token expired\n".to_vec());
         let out = Output { status, stdout: b"{".to_vec(), stderr };
         let plugin = AuthError::AuthExecRun { cmd: "aws".to_owned(), out: Box::new(out) };
-        // As when a token is renewed.
+        // As for a renewed token.
         let service = kube::Error::Service(Box::new(kube::Error::Auth(plugin)));
         let io = kube::Error::ReadEvents(std::io::Error::other("connection reset"));
         let gone = Status::failure("too old", "Expired").with_code(410);

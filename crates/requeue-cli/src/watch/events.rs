@@ -193,7 +193,7 @@ mod tests {
             json!({ "spec": { "a": 2 } }),
             json!({ "spec": { "a": "1" } }),
             json!({ "spec": {} }),
-            // What is null is there.
+            // A null value exists.
             json!({ "spec": { "a": 1 }, "data": null }),
         ] {
             assert_ne!(of(other.clone()), before, "{other}");

@@ -277,7 +277,7 @@ mod tests {
     fn an_object_that_is_let_go_is_not_run_for_again_before_that_is_seen() {
         let objects = objects(&[State::Kept, State::Ending]);
         assert!(objects.is_new(KEY) && runs(&objects));
-        // Its command has written to it.
+        // The command has changed the object.
         objects.seen(KEY, Vec::new(), State::Ending);
         assert!(matches!(objects.ran(KEY), Some((State::Ending, _))));
         objects.settle(KEY);

@@ -199,7 +199,7 @@ mod tests {
             group("apps", &[("v1", &deployments), ("v1beta1", &old)]),
             group("events.k8s.io", &[("v1", &[resource("events", "Event", &[], "Namespaced")])]),
             group("authentication.k8s.io", &[("v1", &[review])]),
-            // A short name of this one is a name of another.
+            // A short name of one resource is the name of another.
             group("example.com", &[("v1", &[resource("dses", "Dse", &["cm", "event"], "Cluster")])]),
         ] });
         let list = |value| serde_json::from_value(value).unwrap();
@@ -240,7 +240,7 @@ mod tests {
             ("depoly", r#""depoly": the server has no such resource, but deployments.apps"#),
             ("configmps", r#""configmps": the server has no such resource, but configmaps"#),
             ("xyz", r#""xyz": the server has no such resource"#),
-            // The name is right, and the group is not.
+            // The name exists, but not in this group.
             ("events.apps", r#""events.apps": the server has no such resource, but events, "#),
             ("cm.v2", r#""cm.v2": the server has no such resource, but "#),
             (

@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(read(&first, "a.json")[0], x);
         assert_eq!(read(&empty, "a.json"), json!([]));
 
-        // A list that starts again has changed nothing.
+        // The start of a new list changes nothing.
         let begun = [Event::Init, Event::InitApply(object("z", 1)), Event::Init];
         begun.into_iter().for_each(|event| stores[0].take(Step::Event(event)));
         assert_eq!(snapshots.now().await.unwrap().path(), second.path());

@@ -1,4 +1,4 @@
-//! An API server that is made up: it answers what a test wants it to.
+//! A fake API server with responses that the test chooses.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -33,13 +33,13 @@ impl Request {
 
 pub(crate) enum Answer {
     Json(u16, Value),
-    /// These events, and no end.
+    /// These events, without an end of the stream.
     Watch(Vec<Value>),
-    /// As a server does where all is well, and there are no objects.
+    /// The default response: success, and no objects.
     Default,
 }
 
-/// The server. Its threads end with the test.
+/// The server. Its threads stop with the test.
 pub(crate) struct Api {
     pub(crate) address: SocketAddr,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -66,12 +66,12 @@ impl Api {
         Self { address, requests }
     }
 
-    /// Those that were made so far.
+    /// Returns the requests so far.
     pub(crate) fn requests(&self) -> Vec<Request> {
         self.requests.lock().expect("no thread panics").clone()
     }
 
-    /// `requeue watch` with these arguments, in this directory, at this server.
+    /// Returns `requeue watch` with these arguments, in this directory, with this server.
     pub(crate) fn watch(&self, dir: &Path, args: &[&str]) -> Command {
         let config = format!(
             "{{apiVersion: v1, kind: Config, current-context: made-up, users: [], \
@@ -87,7 +87,7 @@ impl Api {
     }
 }
 
-/// A ConfigMap in the namespace "ns".
+/// Returns a ConfigMap in the namespace "ns".
 pub(crate) fn map(name: &str, version: u32) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
@@ -135,7 +135,7 @@ fn read(stream: &TcpStream) -> Option<Request> {
     Some(Request { method, path, body: serde_json::from_slice(&body).unwrap_or_default() })
 }
 
-/// A client may be gone: that is its affair.
+/// Ignores errors: the client may have closed the connection.
 fn write(mut stream: TcpStream, request: &Request, answer: Answer) {
     let answer = match answer {
         Answer::Default => by_default(request),
@@ -152,7 +152,7 @@ fn write(mut stream: TcpStream, request: &Request, answer: Answer) {
         Answer::Watch(events) => {
             let events: String = events.iter().map(|event| format!("{event}\n")).collect();
             let _ = write!(stream, "{}\r\n{events}", head(200));
-            // Until the client has enough.
+            // Until the client closes the connection.
             let _ = stream.read(&mut [0]);
         }
         Answer::Default => {}

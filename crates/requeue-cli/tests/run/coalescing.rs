@@ -1,4 +1,4 @@
-//! Merged before they start, never twice at once, never lost.
+//! Keys are coalesced before they start, never run twice at once, and are never lost.
 
 use std::fs;
 use std::process::Command;
@@ -10,7 +10,7 @@ fn keys_that_come_before_their_command_starts_are_run_once() {
     let dir = directory("run_once");
     let mut gate = Gate::new(&dir);
     let script = "echo $1 $REQUEUE_ADDS; read _ <gate";
-    // The limit says when all before the last key have been read.
+    // The message about the limit shows that all keys before the last one have been read.
     let mut live = Live::start(&dir, &["-j1", "--max-keys", "3", "-c", script]);
     live.send("first\n");
     live.wait_for("first 1");

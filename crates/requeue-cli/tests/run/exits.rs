@@ -1,4 +1,4 @@
-//! Exit codes, and what is refused before anything is read.
+//! Exit codes, and command lines that are refused before any input is read.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -78,7 +78,7 @@ fn who_names_no_command_is_shown_the_help_of_that_subcommand() {
         let ended = end(requeue.args(args), "");
         let message = format!("requeue: no COMMAND; `requeue {said} -h` shows the usage\n");
         assert_eq!((ended.code(), ended.stderr), (Some(2), message));
-        // And none is shown the safe form of another.
+        // The error does not show the safe form for another subcommand.
         let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));
         let ended = end(requeue.args(args).args(["-c", "echo {}"]), "");
         assert_eq!(ended.code(), Some(2));
@@ -116,7 +116,7 @@ fn a_key_inside_a_script_is_refused_and_the_safe_form_shown() {
     assert!(run(&["sh", "-c", "{}"], "").stderr.contains("sh -c 'cmd \"$1\"' _ {}"));
     assert!(!dir.join("x").exists());
 
-    // The script's own braces.
+    // Braces of the script itself.
     let ended = run(&["-I", "@", "-c", "echo '{}' \"$1\""], "k\n");
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "{} k\n"));
 }

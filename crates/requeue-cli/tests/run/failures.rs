@@ -1,4 +1,4 @@
-//! What fails is run again, later, and given up in the end.
+//! Failed keys are retried with backoff, and given up after the last retry.
 
 use rustix::process::Signal;
 
@@ -86,7 +86,7 @@ fn an_early_add_can_be_held() {
     let dir = directory("hold");
     let args = [&HOUR[..], &["--early-add", "hold", "-j1", "-c", "echo $1; [ $1 != k ]"]].concat();
     let mut live = Live::start(&dir, &args);
-    // With one slot, `first` runs when the run of `k` has ended.
+    // With one slot, `first` runs after the run of `k`.
     live.send("k\nfirst\n");
     live.wait_for("first");
     live.send("k\nother\n");

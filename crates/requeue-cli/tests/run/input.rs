@@ -1,4 +1,4 @@
-//! Where keys come from, and what is none.
+//! The sources of keys, and records that are not keys.
 
 use std::fs;
 
@@ -28,7 +28,7 @@ fn keys_can_end_with_any_byte() {
             assert_eq!(ended.text(), "<a>\n<b\n>\n<c>\n", "{delimiter}");
         }
     }
-    // The last of the two counts, as in xargs.
+    // The last flag counts, as in xargs.
     assert_eq!(run(&["-0", "-d", ",", "-j1", "echo"], "a,b").text(), "a\nb\n");
     assert_eq!(run(&["-d", ",", "-0", "-j1", "echo"], "a,b").text(), "a,b\n");
     for wrong in ["", "ab", "\\q", "é"] {
@@ -44,7 +44,7 @@ fn the_longest_record_can_be_chosen() {
     assert_eq!((ended.code(), ended.text().as_str()), (Some(3), "abc\ne\n"));
     let message = "record 2: it has 4 bytes, and --max-record allows 3";
     assert!(ended.stderr.contains(message), "{}", ended.stderr);
-    // A key can't be longer than an argument, whatever is allowed.
+    // The limit of arguments applies even if --max-record is larger.
     let ended = run(&["--max-record", "1G", "echo"], vec![b'x'; 131_072]);
     assert_eq!(ended.code(), Some(3));
     assert!(ended.stderr.contains("and the limit is 131071"), "{}", ended.stderr);

@@ -1,4 +1,4 @@
-//! `--input json`: a key and what there is to say of it.
+//! `--input json`: keys with due times, priorities and other fields.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ fn at_the_end_of_the_input_what_is_to_come_later_is_waited_for() {
 
 #[test]
 fn two_times_of_a_key_become_one_as_asked() {
-    // What is left of one hour or two is some 3,500 or 7,100 seconds.
+    // One or two hours, minus the time of the run.
     let [one, two] = [("1h", "35"), ("2h", "71")];
     for (merge, first, second, left) in [
         ("earliest", one, two, one),
@@ -88,7 +88,7 @@ fn a_key_can_be_taken_back_until_it_runs() {
     for key in ["ready", "waits", "runs", "runs", "unknown"] {
         live.send(&format!("{{\"op\":\"cancel\",\"key\":\"{key}\"}}\n"));
     }
-    // Cancelled keys make room: only the fourth of these has to wait.
+    // Cancelled keys free space: only the fourth key waits.
     for key in ["a", "b", "c"] {
         live.send(&format!("{{\"key\":\"{key}\"}}\n"));
     }
@@ -145,7 +145,7 @@ fn an_object_can_be_longer_than_a_key_but_not_than_a_record() {
 
 #[test]
 fn a_delimiter_that_objects_have_in_them_is_refused() {
-    // What is written to a file of keys could not be read back.
+    // Keys with the delimiter in a file could not be read back.
     for (delimiter, code) in [(",", 2), ("k", 2), ("\\x20", 2), ("\\xff", 2), ("\\x1e", 0)] {
         let ended = run(&[&JSON[..], &["-d", delimiter, "echo"]].concat(), "");
         assert_eq!(ended.code(), Some(code), "{delimiter}: {}", ended.stderr);

@@ -1,4 +1,4 @@
-//! Queues in a store: adding to them, working on them, and looking at them.
+//! Queues in a store: adding keys, working on them, and reading them.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::support::{Ended, Gate, Live, directory, end, until};
 
 const STORE: [&str; 2] = ["--store", "sqlite:jobs.db"];
 
-/// `requeue` with this subcommand and its arguments, on the store of the directory.
+/// Returns `requeue` with this subcommand and arguments, for the store in the directory.
 pub(crate) fn requeue(dir: &Path, subcommand: &str, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
     command.arg(subcommand).args(STORE).args(args).env("LC_ALL", "C").current_dir(dir);
@@ -26,12 +26,12 @@ pub(crate) fn add(dir: &Path, args: &[&str]) -> Ended {
     ended
 }
 
-/// Works until nothing is left.
+/// Works until no key is left.
 pub(crate) fn work(dir: &Path, args: &[&str]) -> Ended {
     call(dir, "work", &[&["--until-empty", "--base-delay", "10ms"], args].concat())
 }
 
-/// What the store has: ready, waiting, processing and parked.
+/// Returns the numbers of keys: ready, waiting, processing and parked.
 pub(crate) fn status(dir: &Path) -> [u64; 4] {
     let ended = call(dir, "status", &["--json"]);
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
@@ -109,7 +109,7 @@ fn what_is_said_of_all_keys_holds_for_those_that_say_nothing() {
     add(&dir, &["--priority", "high", "first"]);
     add(&dir, &["--after", "1h", "late"]);
     assert_eq!(status(&dir), [3, 1, 0, 0]);
-    // It waits for what waits, and is told when that is gone.
+    // It waits for the waiting key, and is notified when that is cancelled.
     let mut live = Live::spawn(&mut requeue(&dir, "work", &["--until-empty", "-j1", "echo"]));
     live.wait_for("last");
     until(|| status(&dir) == [0, 1, 0, 0]);
@@ -146,7 +146,7 @@ fn a_key_may_have_any_bytes_but_nul_and_not_too_many() {
 
     let ended = work(&dir, &["-j1", "-c", "printf '%s\\0\\n' \"$1\""]);
     let mut ran: Vec<_> = ended.stdout.split_inclusive(|&byte| byte == b'\0').collect();
-    // Behind each comes a newline, which is not its own.
+    // Each key is printed with a newline.
     assert_eq!(ran.pop(), Some(&b"\n"[..]));
     ran = ran.iter().enumerate().map(|(n, key)| &key[usize::from(n > 0)..key.len() - 1]).collect();
     ran.sort_unstable();
@@ -179,7 +179,7 @@ fn what_fails_is_tried_again_and_parked_in_the_end() {
     let wanted = [("bad\\tkey", "3", "exit status: 3"), ("fatal", "1", "exit status: 9")];
     assert_eq!(told, wanted, "{parked}");
 
-    // An add brings it back.
+    // An add revives it.
     let json = call(&dir, "parked", &["--json"]);
     let ended = add(&dir, &["fatal", "new", "new"]);
     assert!(ended.stderr.contains("3 adds: 1 new, 1 coalesced, 1 revived in "), "{}", ended.stderr);
@@ -219,7 +219,7 @@ fn a_queue_may_keep_parked_keys() {
     assert_eq!(status(&dir), [0, 0, 0, 1]);
 }
 
-/// A key that was added while its last attempt ran is not parked, and nobody says so.
+/// A key that was re-added during its last attempt is not parked, and not reported as parked.
 #[test]
 fn only_what_is_parked_is_reported_as_parked() {
     let dir = directory("store_added_meanwhile");
@@ -284,7 +284,7 @@ fn what_another_process_adds_is_worked_on_at_once() {
     let mut live = Live::spawn(&mut requeue(&dir, "work", &["--create", "-j1", "-c", script]));
     add(&dir, &["k"]);
     live.wait_for("up k");
-    // Once more, however often it comes.
+    // One more run, for any number of adds.
     add(&dir, &["k"]);
     let ended = add(&dir, &["k"]);
     assert!(ended.stderr.contains("1 add: 1 coalesced in "), "{}", ended.stderr);
@@ -366,7 +366,7 @@ fn what_makes_no_sense_is_refused() {
     }
     let work = with("sqlite:text", "work", &["echo"]);
     assert_eq!(work.0, 125, "{}", work.1);
-    // What only looks makes nothing.
+    // Subcommands that only read do not create a file.
     for subcommand in ["status", "parked", "queues"] {
         let (code, said) = with("sqlite:absent.db", subcommand, &[]);
         assert_eq!(code, 125);
@@ -387,12 +387,12 @@ fn what_makes_no_sense_is_refused() {
     }
     let hold = ["--queue", "typo", "--early-add", "hold", "k"];
     assert_eq!(with("sqlite:jobs.db", "add", &hold).0, 0);
-    // The queue's early adds are those of whoever was first.
+    // The first process fixes the queue's setting.
     let replace = ["--queue", "typo", "--early-add", "replace", "true"];
     let (code, said) = with("sqlite:jobs.db", "work", &replace);
     assert_eq!(code, 2);
     assert!(said.contains("its early adds are Hold"), "{said}");
-    // A queue in a store has no groups, and so on; there is something else for each.
+    // Flags that a queue in a store does not have. The error names an alternative.
     for (args, instead) in [
         (&["--delay", "1s"][..], "requeue add --after"),
         (&["--debounce", "1s"], "\"merge\": \"latest\""),
@@ -433,7 +433,7 @@ fn work_creates_a_queue_only_if_it_is_asked_to() {
     assert_eq!((ended.code(), ended.stderr.as_str()), (Some(125), said));
     assert_eq!(call(&dir, "status", &["--queue", "mial"]).code(), Some(125), "it was not created");
 
-    // A worker that is there before whoever adds.
+    // A worker that starts before the first add.
     let args = ["--queue", "new", "--create", "--until-empty", "true"];
     assert_eq!(call(&dir, "work", &args).code(), Some(0));
     assert_eq!(call(&dir, "status", &["--queue", "new"]).code(), Some(0));
