@@ -12,10 +12,10 @@ use tokio::sync::watch;
 use crate::samples::Columns;
 use crate::site::Inner;
 
-/// What comes next for one who watches.
+/// The next event of a stream.
 enum Next {
     History,
-    /// The first tick, which nobody has to wait for.
+    /// The first tick, which is sent at once.
     First(watch::Receiver<Arc<str>>),
     Tick(watch::Receiver<Arc<str>>),
     Nothing,
@@ -27,7 +27,7 @@ struct History {
     samples: Columns,
 }
 
-/// `None` where too many clients watch already.
+/// Returns the stream of a client; `None` if there are too many streams.
 pub(crate) fn events(
     site: Arc<Inner>,
 ) -> Option<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
@@ -42,7 +42,7 @@ impl Inner {
     async fn event(&self, next: Next) -> Option<(Event, Next)> {
         match next {
             Next::History => {
-                // Before the look at what was: no sample is missed, at worst one comes twice.
+                // Subscribing first misses no sample; at worst, one is sent twice.
                 let ticks = self.ticks.subscribe();
                 let samples = self.samples.all();
                 let history = History { started: self.started, samples: Columns::of(&samples) };

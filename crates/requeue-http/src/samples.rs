@@ -1,4 +1,4 @@
-//! A sample of the queue's numbers per second, and the last of them.
+//! The samples of the queue: one per second, for the last 15 minutes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,15 +11,15 @@ use crate::site::Inner;
 use crate::source::Gauges;
 
 const EVERY: Duration = Duration::from_secs(1);
-/// A quarter of an hour.
+/// The number of samples that are kept: 15 minutes.
 const KEPT: usize = 900;
 
-/// The numbers of a moment. What is counted is counted since the queue was made.
+/// The counts at a point in time. Counters start at the creation of the queue.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Sample {
     /// Seconds since 1970.
     pub(crate) t: f64,
-    /// All keys.
+    /// The number of all keys.
     pub(crate) keys: usize,
     pub(crate) ready: usize,
     pub(crate) waiting: usize,
@@ -30,10 +30,10 @@ pub(crate) struct Sample {
     pub(crate) coalesced: u64,
     pub(crate) runs: u64,
     pub(crate) failures: u64,
-    /// How many keys were handed out, and how long they had been ready, added up.
+    /// The number of deliveries, and the sum of the times that their keys had been ready.
     pub(crate) queued: u64,
     pub(crate) queued_seconds: f64,
-    /// How many runs have ended, and how long they took, added up.
+    /// The number of completed runs, and the sum of their durations.
     pub(crate) worked: u64,
     pub(crate) worked_seconds: f64,
 }
@@ -63,7 +63,7 @@ impl Sample {
     }
 }
 
-/// To the millisecond.
+/// Returns the seconds since 1970, rounded to milliseconds.
 pub(crate) fn unix_time() -> f64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     (now.as_secs_f64() * 1e3).round() / 1e3
@@ -99,7 +99,7 @@ impl Samples {
         self.lock().iter().copied().collect()
     }
 
-    /// Over the last ten seconds.
+    /// Returns the rates over the last ten seconds.
     pub(crate) fn rates(&self) -> Rates {
         let samples = self.lock();
         let Some(last) = samples.back() else { return Rates::default() };
@@ -120,7 +120,7 @@ impl Samples {
     }
 }
 
-/// Samples by the columns, which say their names once.
+/// Samples by column, so that the JSON has each name once.
 #[derive(Default, Serialize)]
 pub(crate) struct Columns {
     t: Vec<f64>,
@@ -165,7 +165,7 @@ impl Columns {
     }
 }
 
-/// Samples the site each second, until it ends or nobody has it any more.
+/// Samples the site each second, until its end or until no handle is left.
 pub(crate) async fn keep_sampling(site: Weak<Inner>) {
     let mut interval = tokio::time::interval(EVERY);
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -177,9 +177,9 @@ pub(crate) async fn keep_sampling(site: Weak<Inner>) {
 }
 
 impl Inner {
-    /// Takes a sample, and tells those who watch.
+    /// Takes a sample, and sends it to event streams.
     pub(crate) fn tick(self: &Arc<Self>) {
-        // What a program says of its keys may panic: then this second has no sample.
+        // Code of the user that shows keys may panic. Then this second has no sample.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let gauges = self.source.gauges();
             self.samples.push(Sample::of(&gauges));
