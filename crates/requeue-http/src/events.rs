@@ -1,5 +1,6 @@
 //! `/api/v1/events`: the samples so far, then a summary each second, then the end.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -7,9 +8,10 @@ use axum::response::sse::{Event, Sse};
 use futures_util::Stream;
 use futures_util::stream::unfold;
 use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::samples::Columns;
+use crate::samples::columns;
 use crate::site::Inner;
 
 /// The next event of a stream.
@@ -24,7 +26,7 @@ enum Next {
 #[derive(Serialize)]
 struct History {
     started: f64,
-    samples: Columns,
+    samples: BTreeMap<String, Vec<Value>>,
 }
 
 /// Returns the stream of a client; `None` if there are too many streams.
@@ -45,7 +47,7 @@ impl Inner {
                 // Subscribing first misses no sample; at worst, one is sent twice.
                 let ticks = self.ticks.subscribe();
                 let samples = self.samples.all();
-                let history = History { started: self.started, samples: Columns::of(&samples) };
+                let history = History { started: self.started, samples: columns(&samples) };
                 let data = serde_json::to_string(&history).unwrap_or_default();
                 Some((Event::default().event("history").data(data), Next::First(ticks)))
             }

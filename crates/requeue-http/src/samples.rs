@@ -1,10 +1,11 @@
 //! The samples of the queue: one per second, for the last 15 minutes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
+use serde_json::{Map, Value};
 use tokio::time::MissedTickBehavior;
 
 use crate::site::Inner;
@@ -15,7 +16,7 @@ const EVERY: Duration = Duration::from_secs(1);
 const KEPT: usize = 900;
 
 /// The counts at a point in time. Counters start at the creation of the queue.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Sample {
     /// Seconds since 1970.
     pub(crate) t: f64,
@@ -120,49 +121,19 @@ impl Samples {
     }
 }
 
-/// Samples by column, so that the JSON has each name once.
-#[derive(Default, Serialize)]
-pub(crate) struct Columns {
-    t: Vec<f64>,
-    keys: Vec<usize>,
-    ready: Vec<usize>,
-    waiting: Vec<usize>,
-    running: Vec<usize>,
-    failing: Vec<Option<usize>>,
-    parked: Vec<Option<usize>>,
-    adds: Vec<u64>,
-    coalesced: Vec<u64>,
-    runs: Vec<u64>,
-    failures: Vec<u64>,
-    queued: Vec<u64>,
-    queued_seconds: Vec<f64>,
-    worked: Vec<u64>,
-    worked_seconds: Vec<f64>,
-}
-
-impl Columns {
-    pub(crate) fn of(samples: &[Sample]) -> Self {
-        fn column<T>(samples: &[Sample], of: impl Fn(&Sample) -> T) -> Vec<T> {
-            samples.iter().map(of).collect()
-        }
-        Self {
-            t: column(samples, |sample| sample.t),
-            keys: column(samples, |sample| sample.keys),
-            ready: column(samples, |sample| sample.ready),
-            waiting: column(samples, |sample| sample.waiting),
-            running: column(samples, |sample| sample.running),
-            failing: column(samples, |sample| sample.failing),
-            parked: column(samples, |sample| sample.parked),
-            adds: column(samples, |sample| sample.adds),
-            coalesced: column(samples, |sample| sample.coalesced),
-            runs: column(samples, |sample| sample.runs),
-            failures: column(samples, |sample| sample.failures),
-            queued: column(samples, |sample| sample.queued),
-            queued_seconds: column(samples, |sample| sample.queued_seconds),
-            worked: column(samples, |sample| sample.worked),
-            worked_seconds: column(samples, |sample| sample.worked_seconds),
-        }
+/// Returns the samples by column, so that the JSON has each name once.
+pub(crate) fn columns(samples: &[Sample]) -> BTreeMap<String, Vec<Value>> {
+    let fields = |sample: &Sample| match serde_json::to_value(sample) {
+        Ok(Value::Object(fields)) => fields,
+        // Not reached: a sample is an object of numbers.
+        _ => Map::new(),
+    };
+    let empty = fields(&Sample::default()).into_iter().map(|(name, _)| (name, Vec::new()));
+    let mut columns: BTreeMap<_, _> = empty.collect();
+    for (name, value) in samples.iter().flat_map(fields) {
+        columns.entry(name).or_default().push(value);
     }
+    columns
 }
 
 /// Samples the site each second, until its end or until no handle is left.
@@ -192,6 +163,8 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn sample(t: f64, runs: u64) -> Sample {
@@ -206,6 +179,18 @@ mod tests {
         }
         let kept = samples.all();
         assert_eq!((kept.len(), kept[0].t), (KEPT, KEPT as f64));
+    }
+
+    #[test]
+    fn columns_have_the_values_of_all_samples() {
+        let two = columns(&[sample(1.5, 7), sample(2.5, 8)]);
+        assert_eq!(
+            (&two["t"], &two["runs"]),
+            (&vec![json!(1.5), json!(2.5)], &vec![json!(7), json!(8)])
+        );
+        let none = columns(&[]);
+        assert_eq!(none.keys().collect::<Vec<_>>(), two.keys().collect::<Vec<_>>());
+        assert!(none["t"].is_empty());
     }
 
     #[test]
