@@ -1,4 +1,4 @@
-//! Limits how many requests walk through keys at once.
+//! Limits how many requests search through keys at once.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -8,14 +8,14 @@ const AT_ONCE: usize = 1;
 /// once, which takes more time than to have it wait.
 const WAITING: usize = 64;
 
-/// Turns are taken in the order of the requests.
+/// The turns, which are given out in the order of the requests.
 #[derive(Debug)]
 pub(crate) struct Turns {
     at_once: Semaphore,
     all: Semaphore,
 }
 
-/// The right to walk, until it is dropped.
+/// The right to search, until it is dropped.
 pub(crate) struct Turn<'a> {
     _one: SemaphorePermit<'a>,
     _of_all: SemaphorePermit<'a>,
@@ -26,10 +26,10 @@ impl Turns {
         Self { at_once: Semaphore::new(AT_ONCE), all: Semaphore::new(AT_ONCE + WAITING) }
     }
 
-    /// Waits for a turn; `None` at once where too many wait already.
+    /// Waits for a turn. Returns `None` at once if too many requests wait.
     pub(crate) async fn take(&self) -> Option<Turn<'_>> {
         let _of_all = self.all.try_acquire().ok()?;
-        // It is never closed.
+        // The semaphore is never closed.
         let _one = self.at_once.acquire().await.ok()?;
         Some(Turn { _one, _of_all })
     }
@@ -51,7 +51,7 @@ mod tests {
         assert!(matches!(turns.take().now_or_never(), Some(None)));
         drop(walking);
         assert!(matches!(waiting.remove(0).now_or_never(), Some(Some(_))));
-        // A client that gives up makes way.
+        // A client that disconnects frees its turn.
         waiting.clear();
         assert!(matches!(turns.take().now_or_never(), Some(Some(_))));
     }

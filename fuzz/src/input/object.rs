@@ -71,7 +71,7 @@ impl Object {
         clock: &RangeInclusive<Duration>,
     ) -> Result<Reading, &'static str> {
         if !record.trim_ascii_start().starts_with(b"{") {
-            return Err("no JSON object");
+            return Err("not a JSON object");
         }
         let Ok(Pairs(pairs)) = serde_json::from_slice(record) else { return Err(WRONG) };
         let one = |name| {

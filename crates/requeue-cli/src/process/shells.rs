@@ -1,4 +1,4 @@
-//! A key inside a script would be run as code: file names and ids are other people's.
+//! Refuses commands in which a key would be run as code. Keys are untrusted: file names and IDs come from others.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -43,16 +43,17 @@ fn is_in(names: &str, name: &[u8]) -> bool {
     names.split(' ').any(|other| other.as_bytes() == name)
 }
 
-/// Refuses a command in which a key would be a shell's code: inside the script of `sh -c` and its
-/// kin, of `su -c` and of `env -S`, also behind `env`, `timeout`, `sudo` and whatever else runs its
-/// arguments; and a script that would be the key itself. For an interpreter or `ssh` the answer is a
-/// warning: with keys that are numbers, for example, such a command is safe.
+/// Refuses a command in which a shell would run the key as code: the key is the script, or a part of the script, of
+/// `sh -c`, `su -c`, `env -S` and similar programs. These may follow `env`, `timeout`, `sudo` or any other program that
+/// runs its arguments.
+///
+/// Returns a warning for interpreters and `ssh`. Such a command can be safe, for example if keys are numbers.
 pub(crate) fn refuse_code_from_keys(
     words: &[OsString],
     mark: &[u8],
 ) -> Result<Option<String>, Refusal> {
     let has_mark = |word: &OsString| find(word.as_bytes(), mark).is_some();
-    // Without a mark, the key is appended.
+    // Without a placeholder, the key is the last argument.
     let appended = !words.iter().any(has_mark);
     // In the option at `at`, or in its value, the next word.
     let is_code = |args: &[OsString], at: usize| {
@@ -125,7 +126,7 @@ pub(crate) fn refuse_code_from_keys(
     Ok(warning)
 }
 
-/// The name of a program without its directory and version: `python` for `/usr/bin/python3.12`.
+/// Returns the name of a program without its directory and version: `python` for `/usr/bin/python3.12`.
 fn program(word: &OsStr) -> &[u8] {
     let name = word.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let is_version = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'-');
@@ -184,7 +185,7 @@ fn is_interpreted(
     code_first && !is_given && appended
 }
 
-/// The value of `env -S`, which env splits into words: empty if it is missing.
+/// Returns the value of `env -S`, which env splits into words. Empty if the value is missing.
 fn split_string(args: &[OsString]) -> Option<&[OsString]> {
     let mut at = 0;
     while let Some(arg) = args.get(at) {
@@ -208,7 +209,7 @@ fn split_string(args: &[OsString]) -> Option<&[OsString]> {
     None
 }
 
-/// Refuses a script with a mark in it.
+/// Refuses a script that contains the placeholder.
 pub(crate) fn refuse_mark_in_script(
     script: &OsStr,
     mark: &[u8],
@@ -235,37 +236,37 @@ fn refusal(mark: &[u8], shell: Option<&str>) -> Refusal {
         Some(shell) => format!("\n  -- {shell} FILE {mark}"),
     };
     Refusal::usage(format!(
-        "a key inside a script would be run as code; it goes in as an argument:{direct}
+        "a key inside a script would be run as code. Pass it as an argument:{direct}
   -c 'cmd \"$1\"'
-or is read from the variable REQUEUE_KEY.
-If {mark} is the script's own, name another mark with -I."
+or let the script read the variable REQUEUE_KEY.
+If {mark} is not meant for the key, choose another placeholder with -I."
     ))
 }
 
 fn interprets(name: &str) -> String {
     format!(
-        "a key inside the code of {name} is run as code: if strangers choose keys, pass the key as an \
-         argument of its own, or have the code read the variable REQUEUE_KEY"
+        "a key inside the code of {name} is run as code. If keys are untrusted, pass the key as an \
+         argument of its own, or let the code read the variable REQUEUE_KEY"
     )
 }
 
 fn joins(name: &str) -> String {
     format!(
-        "{name} joins its arguments and has a shell run them, so a key is run as code: if strangers \
-         choose keys, use `--stdin key`, and have the command read the key from its standard input"
+        "{name} joins its arguments and runs them by a shell, so a key is run as code. If keys are \
+         untrusted, use `--stdin key`, and let the command read the key from its standard input"
     )
 }
 
 enum Script<'a> {
     /// `-c` and the script.
     Is(&'a OsStr),
-    /// `-c`, and nothing behind it.
+    /// `-c` as the last argument.
     Missing,
     /// No `-c`.
     None,
 }
 
-/// The script among the arguments of a shell.
+/// Finds the script among the arguments of a shell.
 fn script<'a>(args: &'a [OsString], mark: &[u8]) -> Script<'a> {
     let (mut is_script, mut at) = (false, 0);
     while let Some(arg) = args.get(at) {
@@ -283,13 +284,13 @@ fn script<'a>(args: &'a [OsString], mark: &[u8]) -> Script<'a> {
                 break;
             }
             [b'-', b'-', ..] => {}
-            // fish: `-cSCRIPT`.
+            // fish accepts `-cSCRIPT`.
             [b'-', letters @ ..] if letters.contains(&b'c') && find(letters, mark).is_some() => {
                 return Script::Is(arg);
             }
             [sign @ (b'-' | b'+'), letters @ ..] => {
                 is_script |= *sign == b'-' && letters.contains(&b'c');
-                // `-o pipefail`: the option's name is a word of its own.
+                // In `-o pipefail`, the name of the option is the next word.
                 at += letters.iter().filter(|letter| matches!(letter, b'o' | b'O')).count();
             }
             _ => {
@@ -305,7 +306,7 @@ fn script<'a>(args: &'a [OsString], mark: &[u8]) -> Script<'a> {
     }
 }
 
-/// Where `needle`, which is not empty, begins in `text`.
+/// Returns the position of `needle`, which must not be empty, in `text`.
 pub(crate) fn find(text: &[u8], needle: &[u8]) -> Option<usize> {
     text.windows(needle.len()).position(|window| window == needle)
 }
@@ -314,7 +315,7 @@ pub(crate) fn find(text: &[u8], needle: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// What is said of a command: `Err` if it is refused.
+    /// Returns the warning about a command; `Err` if it is refused.
     fn said(words: &str) -> Result<Option<String>, String> {
         let words: Vec<_> = words.split('|').map(OsString::from).collect();
         refuse_code_from_keys(&words, b"{}").map_err(|refusal| refusal.message)

@@ -1,4 +1,4 @@
-//! The end of each run, and of all of them: outcomes go to the queue, the summary and the files.
+//! Completes each run, and ends the program: outcomes go to the queue, the summary and the files.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use crate::args::run as args;
 use crate::key::{Key, escaped};
 use crate::output::dead_letters::{DeadLetter, UnreadInput};
+use crate::output::summary::counted;
 use crate::process::signals::Level;
 use crate::runner::Runner;
 use crate::runner::outcome::Outcome;
@@ -19,7 +20,7 @@ use crate::runner::remote::{ExpiredKey, ExpiredKeys, Job, Lease};
 use crate::runner::retries::Verdict;
 
 impl Runner {
-    /// Ends a run.
+    /// Completes a run.
     pub(super) async fn end(&self, job: Job, outcome: Outcome) {
         let Job { item, lease } = job;
         if let Some(lease) = lease {
@@ -35,7 +36,7 @@ impl Runner {
             Outcome::Failed { exit: Some(exit), why, is_final: false } => {
                 self.tally.failures.one_more();
                 if self.hooks.as_ref().is_some_and(|hooks| hooks.is_new(&item)) {
-                    // A newer request is in the queue, and need not wait for a retry of this one.
+                    // A newer request is in the queue, and must not wait for the retry of this one.
                     return self.keys.give_up(item);
                 }
                 match self.keys.fail(item, exit) {
@@ -53,17 +54,17 @@ impl Runner {
         }
     }
 
-    /// Ends a run whose key is leased. An outcome that the remote queue does not record in time has no
-    /// effect: the key runs again.
+    /// Completes a run whose key is leased. If the remote queue does not record the outcome in time, the key runs
+    /// again.
     async fn end_lease(&self, item: Item<'static, Key>, lease: Box<dyn Lease>, outcome: Outcome) {
         let (attempts, priority) = (lease.attempt(), lease.priority());
         let recorded = tokio::select! {
             biased;
             recorded = lease.complete(outcome.completion(), outcome.error()) => recorded,
-            () = self.killed() => Err("its outcome was not recorded in time".to_owned()),
+            () = self.killed() => Err("outcome not recorded in time; the key runs again".to_owned()),
         };
         let key = item.key().clone();
-        // The queue here need not know of it any more.
+        // The local queue is only a buffer: the key is not retried from there.
         item.succeed();
         let (is_recorded, is_parked) = (recorded.is_ok(), recorded == Ok(true));
         if let Err(why) = recorded {
@@ -123,7 +124,7 @@ impl Runner {
         self.report_given_up(&key, ("given up", ""), letter, written).await;
     }
 
-    /// Reports a key that was given up: its fate, and the remedy.
+    /// Reports a key that was given up, with a hint on what to do.
     async fn report_given_up(
         &self,
         key: &Key,
@@ -133,8 +134,8 @@ impl Runner {
     ) {
         let DeadLetter { attempts, why, .. } = letter;
         let key = escaped(key);
-        let s = if attempts == 1 { "" } else { "s" };
-        self.output.say(&format!("{key}: {fate} after {attempts} attempt{s}: {why}{remedy}")).await;
+        let attempts = counted(attempts.into(), "attempt");
+        self.output.say(&format!("{key}: {fate} after {attempts}: {why}{remedy}")).await;
         if let Err(error) = written {
             self.fail(&format!("--dead-letter: {key}: {error}")).await;
         }
@@ -146,15 +147,16 @@ impl Runner {
         let (done, given_up) = (self.tally.done.get(), self.tally.given_up.get());
         if halt.is_reached(done, given_up) && !self.tally.halted.swap(true, Ordering::Relaxed) {
             self.stop(halt.level);
-            self.output.say(&format!("halted: {done} keys done, {given_up} given up")).await;
+            self.output
+                .say(&format!("halted: {} succeeded, {given_up} given up", counted(done, "key")))
+                .await;
         }
     }
 
-    /// Counts the keys that have not run, and writes them to their file. Called once no command is in
-    /// flight.
+    /// Counts the keys that have not run, and writes them to their file. Must be called when no command is in flight.
     pub(super) async fn write_unfinished(&self, unread: impl Future<Output = Option<UnreadInput>>) {
         let (file, leases) = (&self.files.keys, self.keys.leases());
-        // The reader has ended, or is about to. It may have keys that are on their way to the store.
+        // The reader stops by itself. It may still be adding keys to the store.
         let waits = file.has_unfinished() || leases.is_some();
         let unread = if waits { unread.await } else { None };
         if let Some(leases) = leases {
@@ -173,7 +175,7 @@ impl Runner {
         }
     }
 
-    /// Whether a command that died of SIGPIPE did so because standard output is closed.
+    /// Returns true if standard output is closed, which then explains a death by SIGPIPE. Stops the run in that case.
     pub(super) fn finds_stdout_closed(&self) -> bool {
         let inherits = self.config.commands.output == args::Output::Inherit;
         let closed = self.output.is_closed().is_some() || (inherits && is_broken(&io::stdout()));
@@ -184,7 +186,7 @@ impl Runner {
     }
 }
 
-/// Whether this is a pipe without a reader.
+/// Returns true for a pipe without a reader.
 fn is_broken(fd: &impl AsFd) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::OUT)];
     poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::ERR)

@@ -45,15 +45,15 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> R
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| Refusal::failure(format!("no runtime: {error}")))?;
+        .map_err(|error| Refusal::failure(format!("the runtime cannot be started: {error}")))?;
     let ended = runtime.block_on(future);
-    // A reader may be waiting for input that never comes.
+    // A reader thread may wait forever for input.
     runtime.shutdown_background();
     ended
 }
 
 impl Files {
-    /// Opens them before anything is read. None of them may be the input.
+    /// Opens the files before any input is read. None of them may be the input.
     pub(crate) fn open(config: &Config, input: Option<Identity>) -> Result<Self, Refusal> {
         let paths = &config.files;
         let (dead, unfinished) = (paths.dead_letter.as_deref(), paths.unfinished.as_deref());
@@ -68,9 +68,9 @@ impl Files {
 pub(crate) struct Parts {
     config: Config,
     files: Files,
-    /// The socket of the page.
+    /// The socket of the dashboard.
     listener: Option<Listener>,
-    /// Ends the reading of the input when it is dropped.
+    /// Stops the reading of the input when it is dropped.
     stopper: Option<PipeWriter>,
     hooks: Option<Arc<dyn Hooks>>,
     remote: Option<Arc<dyn RemoteQueue>>,
@@ -78,7 +78,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// The parts of a run on a queue in memory.
+    /// Returns the parts of a run on a queue in memory.
     pub(crate) const fn new(config: Config, files: Files, listener: Option<Listener>) -> Self {
         Self { config, files, listener, stopper: None, hooks: None, remote: None, expired: None }
     }
@@ -98,10 +98,10 @@ impl Parts {
     }
 }
 
-/// The rest of the input, once the reader has ended.
+/// Receives the rest of the input when the reader has stopped.
 pub(crate) type Unread = oneshot::Receiver<Option<UnreadInput>>;
 
-/// Runs to the end. `feed` starts the tasks or threads that add the keys.
+/// Runs to the end. `feed` starts the tasks or threads that add keys.
 pub(crate) async fn go(
     mut parts: Parts,
     feed: impl FnOnce(&Arc<Runner>) -> Result<Unread, Refusal>,
@@ -109,7 +109,7 @@ pub(crate) async fn go(
     let (listener, expired) = (parts.listener.take(), parts.expired.take());
     let runner = Arc::new(Runner::new(parts, listener.as_ref().map(Listener::metrics))?);
     let signals = Signals::new()
-        .map_err(|error| Refusal::failure(format!("signals can't be caught: {error}")))?;
+        .map_err(|error| Refusal::failure(format!("signals cannot be caught: {error}")))?;
     if let Some(warning) = &runner.config.commands.template.warning {
         runner.output.say(warning).await;
     }
@@ -158,7 +158,7 @@ impl Runner {
             self.tally.fail();
         }
         progress.abort();
-        // Wait until it shows nothing more.
+        // Until it is gone, it may still show progress.
         let _ = progress.await;
         self.commands.groups.guardian().iter().for_each(|guardian| guardian.end());
         let reported = async {
@@ -201,8 +201,8 @@ impl Runner {
         }
     }
 
-    /// Starts the slot with this number, from 1. A slot starts the next one when it has its first key,
-    /// and ends after it.
+    /// Starts the slot with this number, from 1. A slot starts the next slot when it gets its first key, and stops after
+    /// that one.
     fn start(self: Arc<Self>, slot: usize) -> JoinHandle<()> {
         tokio::spawn(async move {
             let mut next = None;

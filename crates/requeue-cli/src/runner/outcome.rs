@@ -1,4 +1,4 @@
-//! The outcome of a run, for queues in memory and in a store alike.
+//! The outcome of a run, for queues in memory and in a store.
 
 use requeue::Completion;
 
@@ -7,10 +7,10 @@ use requeue::Completion;
 pub(crate) enum Outcome {
     Succeeded,
     Failed {
-        /// `None` if the command can't be started with this key.
+        /// `None` if the command cannot be started with this key.
         exit: Option<i32>,
         why: String,
-        /// No retry follows.
+        /// The run is not retried.
         is_final: bool,
     },
     /// Interrupted by the end of the program, which is neither a success nor a failure.

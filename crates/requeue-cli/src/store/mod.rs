@@ -31,12 +31,12 @@ tokio::task_local! {
     static OPENED: RefCell<Option<Store>>;
 }
 
-/// How long the store may take to close when all is done. A file that another process has locked may
-/// take longer; then its log stays beside it.
+/// The time in which the store may close at the end. A file that another process has locked may take longer; then its
+/// log stays beside it.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// Runs `future` on a runtime of its own, and then closes the store that it has opened: after that a
-/// file is complete without its log.
+/// Runs `future` on a runtime of its own, and then closes the store that it opened. After that a SQLite file is
+/// complete without its log.
 fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
     launch::block_on(OPENED.scope(RefCell::default(), async {
         let done = future.await;
@@ -48,7 +48,7 @@ fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Re
 }
 
 impl Place {
-    /// The queue, for a worker as `config` has it; whether it is created if there is none.
+    /// Opens the queue for a worker with these settings. With `creates`, creates it if it does not exist.
     async fn to_work_on(
         &self,
         creates: bool,
@@ -79,7 +79,7 @@ impl Place {
                 Some(worker) => opening.worker(worker),
                 None => opening,
             };
-            // A command takes longer than a claim: nothing is worth holding keys that do not run.
+            // A command takes longer than a claim, so that claiming ahead would only keep keys from other workers.
             let opening = opening.claim_ahead(0);
             match failures.retries {
                 Some(retries) => opening.max_failures(retries.saturating_add(1)),
@@ -91,12 +91,12 @@ impl Place {
         }
         let hint = || {
             let queue = self.queue.maybe_quote();
-            format!("; `requeue add --queue {queue}` creates it, and so does --create")
+            format!("; `requeue add --queue {queue}` or --create creates it")
         };
         Ok((self.to_find(how, hint).await?, expired))
     }
 
-    /// The queue, which is created if there is none, and so is a file for it.
+    /// Opens the queue. Creates it, and its file, if it does not exist.
     async fn to_change(&self, how: impl Fn(OpenOptions) -> OpenOptions) -> Result<Queue, Refusal> {
         patiently(self.wait.wait, async || {
             let store = connect(&self.store).await?;
@@ -108,12 +108,12 @@ impl Place {
         .await
     }
 
-    /// The queue, which exists already.
+    /// Opens a queue that exists.
     async fn to_look_at(&self) -> Result<Queue, Refusal> {
         self.to_find(|opening| opening, String::new).await
     }
 
-    /// The queue, which exists already; `hint` says how to create it.
+    /// Opens a queue that exists. `hint` ends the error message, and says how to create it.
     async fn to_find(
         &self,
         how: impl Fn(OpenOptions) -> OpenOptions,
@@ -135,7 +135,7 @@ impl Place {
     }
 }
 
-/// With the settings that a new queue gets, and that one which exists has to have.
+/// Adds the settings that a new queue gets. An existing queue must have the same.
 fn with_settings(
     mut opening: OpenOptions,
     early_add: Option<EarlyAdd>,
@@ -153,37 +153,40 @@ fn with_settings(
     opening
 }
 
-/// The file that SQLite keeps in memory.
+/// The name of a SQLite file in memory.
 const MEMORY: &str = ":memory:";
 
-/// A store that is there for others, too, and after this process.
+/// Connects to a store. Refuses one in memory, which would end with this process.
 async fn connect(url: &str) -> Result<Store, Unopened> {
     if file(url) == Some(Path::new(MEMORY)) {
-        return Err(Refusal::usage(format!("{url}: it would be gone with this process")).into());
+        return Err(Refusal::usage(format!(
+            "{url}: a store in memory would be lost at the end; name a file, as in sqlite:jobs.db"
+        ))
+        .into());
     }
     let store = Store::connect(url).await?;
-    // There is one for each subcommand; that of an attempt before has gone.
+    // This drops the store of an earlier attempt. Each subcommand has one.
     OPENED.with(|opened| opened.replace(Some(store.clone())));
     Ok(store)
 }
 
-/// The same, but no file is made; `hint` says how to make one.
+/// Connects to a store without creating a file. `hint` ends the error message, and says how to create it.
 async fn connect_to_look(url: &str, hint: impl Fn() -> String) -> Result<Store, Unopened> {
-    // Before the file is looked for: with a wrong option it has another name.
+    // An address with a wrong option must be reported first: its file name would be wrong too.
     Store::check(url)?;
     if file(url).is_some_and(|path| !path.exists() && path != Path::new(MEMORY)) {
-        return Err(Refusal::failure(format!("{url}: there is no such file{}", hint())).into());
+        return Err(Refusal::failure(format!("{url}: no such file{}", hint())).into());
     }
     connect(url).await
 }
 
-/// The file that a store is.
+/// Returns the file of a SQLite store.
 fn file(url: &str) -> Option<&Path> {
     let rest = url.strip_prefix("sqlite:")?;
     Some(Path::new(rest.split_once('?').map_or(rest, |(path, _)| path)))
 }
 
-/// The store has not done what it was asked for.
+/// Returns the refusal for an error of the store.
 fn refusal(error: impl Error + 'static) -> Refusal {
     Refusal::failure(chain(&error))
 }
@@ -193,8 +196,8 @@ fn early_add(flag: Option<args::EarlyAdd>) -> Result<Option<EarlyAdd>, Refusal> 
         None => Ok(None),
         Some(args::EarlyAdd::Replace) => Ok(Some(EarlyAdd::Replace)),
         Some(args::EarlyAdd::Hold) => Ok(Some(EarlyAdd::Hold)),
-        Some(args::EarlyAdd::Keep) => {
-            Err(Refusal::usage("--early-add keep: a store has replace and hold"))
-        }
+        Some(args::EarlyAdd::Keep) => Err(Refusal::usage(
+            "--early-add keep: not available for a queue in a store; use replace or hold",
+        )),
     }
 }

@@ -18,7 +18,7 @@ use crate::runner::launch::{self, Parts};
 use crate::runner::reader;
 use crate::serve::Listener;
 
-/// `requeue run --store`: the keys that are read go through a store.
+/// `requeue run --store`: adds the keys of the input to a store, and works on its queue.
 pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     flags.unsupported.check()?;
     let Through { store, queue, lease, wait, passwords } = flags.through.clone();
@@ -31,7 +31,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     block_on(async {
         let listener = Listener::of(config.serve.as_ref()).await?;
         let metrics = listener.as_ref().map(Listener::metrics);
-        // It adds to the queue itself, and so creates it.
+        // It adds keys itself, and therefore creates the queue.
         let (queue, expired) =
             place.to_work_on(true, lease, (early_add, None), None, &config, metrics).await?;
         let parts = Parts::new(config, files, listener).remote(Arc::new(queue.clone()), expired);
@@ -66,7 +66,7 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
         let parts = Parts::new(config, files, listener).remote(Arc::new(queue), expired);
         launch::go(parts, |runner| {
             warnings::show_by(runner);
-            // Nothing is left of an input, as there is none.
+            // There is no input, and so no rest of it.
             Ok(oneshot::channel().1)
         })
         .await

@@ -1,6 +1,6 @@
-//! Objects that are decoded one by one, so that one that can't be decoded does not take a list with it.
+//! Objects that are decoded one by one, so that an invalid object does not make the whole list fail.
 //!
-//! kube's `DeserializeGuard` does the same, but for an object that is nested too deep: it fails as the list does.
+//! kube's `DeserializeGuard` does the same, except for an object that is nested too deeply: there the list fails.
 
 use std::borrow::Cow;
 
@@ -13,13 +13,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// An object, or the name of one that can't be decoded.
+/// An object, or the name of an object that cannot be decoded.
 #[derive(Clone, Debug)]
 pub(crate) struct Decoded<K>(pub(crate) Result<K, Box<InvalidObject>>);
 
 impl<'de, K: DeserializeOwned + Resource> Deserialize<'de> for Decoded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Its nesting is not limited: serde_json skips what it need not decode without recursion.
+        // A raw value may be nested to any depth: serde_json skips it without recursion.
         let raw = Box::<RawValue>::deserialize(deserializer)?;
         let object = match serde_json::from_str::<K>(raw.get()) {
             Ok(object) if object.meta().name.as_deref().is_none_or(str::is_empty) => {
@@ -158,7 +158,7 @@ mod tests {
                 assert!(invalid.error.starts_with("recursion limit exceeded"), "{invalid}");
                 assert_eq!(invalid.metadata.namespace.as_deref(), Some("ns"));
                 assert_eq!(invalid.metadata.resource_version.as_deref(), Some("5"));
-                // Without kube's guard nothing is left of the list, nor with it.
+                // The list fails without kube's guard, and also with it.
                 assert!(
                     serde_json::from_str::<ObjectList<DynamicObject>>(&items(hostile)).is_err()
                 );

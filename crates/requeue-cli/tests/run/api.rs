@@ -1,4 +1,4 @@
-//! An API server that is made up: it answers what a test wants it to.
+//! A fake API server with responses that the test chooses.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -37,11 +37,11 @@ pub(crate) enum Answer {
     List(Vec<u8>),
     /// Events in these bytes. The stream stays open.
     Watch(Vec<u8>),
-    /// As a server does where all is well, and there are no objects.
+    /// The default response: success, and no objects.
     Default,
 }
 
-/// The server. Its threads end with the test.
+/// The server. Its threads stop with the test.
 pub(crate) struct Api {
     pub(crate) address: SocketAddr,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -68,12 +68,12 @@ impl Api {
         Self { address, requests }
     }
 
-    /// Those that were made so far.
+    /// Returns the requests so far.
     pub(crate) fn requests(&self) -> Vec<Request> {
         self.requests.lock().expect("no thread panics").clone()
     }
 
-    /// `requeue watch` with these arguments, in this directory, at this server.
+    /// Returns `requeue watch` with these arguments, in this directory, with this server.
     pub(crate) fn watch(&self, dir: &Path, args: &[&str]) -> Command {
         let config = format!(
             "{{apiVersion: v1, kind: Config, current-context: made-up, users: [], \
@@ -89,7 +89,7 @@ impl Api {
     }
 }
 
-/// A ConfigMap in the namespace "ns".
+/// Returns a ConfigMap in the namespace "ns".
 pub(crate) fn map(name: &str, version: u32) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
@@ -137,7 +137,7 @@ fn read(stream: &TcpStream) -> Option<Request> {
     Some(Request { method, path, body: serde_json::from_slice(&body).unwrap_or_default() })
 }
 
-/// A client may be gone: that is its affair.
+/// Ignores errors: the client may have closed the connection.
 fn write(mut stream: TcpStream, request: &Request, answer: Answer) {
     let answer = match answer {
         Answer::Default => by_default(request),

@@ -1,4 +1,4 @@
-//! What fails is run again, later, and given up in the end.
+//! Failed keys are retried with backoff, and given up after the last retry.
 
 use rustix::process::Signal;
 
@@ -86,7 +86,7 @@ fn an_early_add_can_be_held() {
     let dir = directory("hold");
     let args = [&HOUR[..], &["--early-add", "hold", "-j1", "-c", "echo $1; [ $1 != k ]"]].concat();
     let mut live = Live::start(&dir, &args);
-    // With one slot, `first` runs when the run of `k` has ended.
+    // With one slot, `first` runs after the run of `k`.
     live.send("k\nfirst\n");
     live.wait_for("first");
     live.send("k\nother\n");
@@ -149,7 +149,7 @@ fn a_key_that_came_again_before_it_was_given_up_runs_afresh() {
     live.send("k\n");
     live.wait_for("k 1 none");
     live.send("k\nlast\n");
-    live.wait_for_message("1 keys are held");
+    live.wait_for_message("1 key held");
     gate.open(3);
     let ended = live.end();
     assert_eq!(ended.text(), "k 1 none\nk 1 none\nlast 1 none\n");
@@ -175,5 +175,5 @@ fn a_key_that_makes_an_argument_too_long_is_given_up_at_once() {
 fn a_base_delay_is_no_longer_than_the_longest() {
     let ended = run(&["--base-delay", "2s", "--max-delay", "1s", "true"], "");
     assert_eq!(ended.code(), Some(2));
-    assert!(ended.stderr.contains("--base-delay is longer than --max-delay"));
+    assert!(ended.stderr.contains("--max-delay is shorter than --base-delay"));
 }

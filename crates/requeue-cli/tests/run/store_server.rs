@@ -1,4 +1,4 @@
-//! Queues on a server, which as many machines share as one likes.
+//! Queues on a server, which many machines can share.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -32,6 +32,7 @@ const PASSWORDS: [(&str, &str); 4] = [
     ("rediss", "REDISCLI_AUTH"),
 ];
 
+/// Commands do not see the password of the store.
 #[test]
 fn commands_do_not_see_the_password_of_the_store() {
     let Some((postgres, redis)) = Postgres::start().zip(Redis::start()) else { return };
@@ -93,7 +94,7 @@ fn no_other_variable_that_is_read_is_a_password() {
     assert_eq!(read, ["COMPUTERNAME", "PATH", "PGPASSFILE", "USER"]);
 }
 
-/// How many keys are ready, waiting, with workers and parked.
+/// Returns the numbers of keys: ready, waiting, processing and parked.
 fn status(url: &str) -> [u64; 4] {
     let ended = call("status", url, &["--json"]);
     let status: serde_json::Value =
@@ -101,7 +102,7 @@ fn status(url: &str) -> [u64; 4] {
     ["ready", "waiting", "processing", "parked"].map(|state| status[state].as_u64().expect(state))
 }
 
-/// A store is made by nobody but who is asked to.
+/// Creates a store. Other subcommands do not create it.
 fn init(url: &str) {
     let ended = call("add", url, &["k"]);
     assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
@@ -111,7 +112,7 @@ fn init(url: &str) {
     }
 }
 
-/// Keys go in and out, and what fails is parked.
+/// Keys are added and processed, and failed keys are parked.
 fn does_all(url: &str) {
     add(url, &["good", "bad", "worse", "good"]);
     assert_eq!(status(url), [3, 0, 0, 0]);
@@ -135,17 +136,17 @@ fn does_all(url: &str) {
     assert_eq!(status(url), [0; 4]);
 }
 
-/// Where one who works is killed, another takes its key when the lease is over.
+/// If a worker is killed, another one takes its key when the lease expires.
 fn survives_a_worker(test: &str, url: &str) {
     let dir = directory(test);
     let mut gate = Gate::new(&dir);
     add(url, &["k"]);
-    // Only the first may lose its lease, even where the machine is slow.
+    // Only the first worker may lose its lease, even on a slow machine.
     let args = ["--lease", "5s", "-c", "echo up; read _ <gate"];
     let mut first = Live::spawn(requeue(&["work"], url, &args).current_dir(&dir));
     first.wait_for("up");
     first.signal(Signal::KILL);
-    // What it had started goes on alone.
+    // The command of the killed worker keeps running.
     gate.open(1);
     assert_eq!(first.end().status.signal(), Some(Signal::KILL.as_raw()));
     let args = ["--base-delay", "10ms", "-c", "echo $1 $REQUEUE_ATTEMPT"];
@@ -153,8 +154,7 @@ fn survives_a_worker(test: &str, url: &str) {
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "k 2\n"), "{}", ended.stderr);
 }
 
-/// Two work on a queue while their server goes, of which they may have something to say, and is
-/// there again.
+/// Two workers share a queue while their server stops and starts again. They may report the outage.
 fn may_go_and_come_back(
     test: &str,
     url: &str,
@@ -164,8 +164,8 @@ fn may_go_and_come_back(
 ) {
     let dir = directory(test);
     let script = "mkdir \"at-$1\" || echo overlap; rmdir \"at-$1\"; echo $1";
-    // The server forgets the ends of runs when it is killed just then: they run once more, after a
-    // lease that no slow machine lets run out before.
+    // A server that is killed may forget completions. Those keys run once more after their lease, which is long enough for
+    // slow machines.
     let work = || requeue(&["work"], url, &["--lease", "10s", "-j2", "-c", script]);
     let mut both = [(); 2].map(|()| Live::spawn(work().current_dir(&dir)));
     for _ in 0..10 {
@@ -197,18 +197,22 @@ fn may_go_and_come_back(
 
 const GONE: Option<&str> = Some("store unreachable: ");
 
-/// A server that is away is an error at once, or with `--wait` waited for.
+/// An unreachable server is an error at once; with `--wait`, the program retries.
 fn is_waited_for(test: &str, url: &str, goes: impl FnOnce(), is_there_again: impl FnOnce()) {
     let dir = directory(test);
     goes();
     for subcommand in ["add", "status"] {
         let ended = call(subcommand, url, if subcommand == "add" { &["k"] } else { &[] });
         assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
-        assert!(ended.stderr.trim_end().ends_with("; --wait keeps trying"), "{}", ended.stderr);
+        assert!(
+            ended.stderr.trim_end().ends_with("; --wait retries until the store can be reached"),
+            "{}",
+            ended.stderr
+        );
     }
     let ended = call("add", url, &["--wait=0s", "k"]);
     assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
-    assert!(ended.stderr.contains("; not reachable for "), "{}", ended.stderr);
+    assert!(ended.stderr.contains("; gave up after "), "{}", ended.stderr);
 
     let mut adding = Live::spawn(&mut requeue(&["add"], url, &["--wait=1d", "waited"]));
     let work = ["--wait", "-c", "echo $1"];
@@ -227,7 +231,7 @@ fn is_waited_for(test: &str, url: &str, goes: impl FnOnce(), is_there_again: imp
     assert_eq!(lines.count(), 1, "{}", ended.stderr);
 }
 
-/// An error that waiting does not change ends the program at once.
+/// A permanent error ends the program at once, even with `--wait`.
 fn is_not_waited_for(url: &str, expected: &str) {
     let ended = call("add", url, &["--wait", "k"]);
     assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
@@ -358,7 +362,7 @@ fn a_redis_server_that_may_lose_keys_is_refused_or_warned_of() {
     let ended = call("add", &url, &["a", "b"]);
     assert!(!ended.stderr.contains("appendonly"), "{}", ended.stderr);
 
-    // One key has lost its row, and the other its place.
+    // One key has lost its row, and the other its entry in the index.
     server.cli(&["hdel", "requeue:{default/0.0}:rows", "a"]);
     server.cli(&["zrem", "requeue:{default/0.0}:normal", "b"]);
     server.cli(&["zadd", "requeue:{default/0.0}:low", "1", "c"]);

@@ -1,4 +1,4 @@
-//! `requeue watch` and an API server that refuses, fails and is raced for.
+//! `requeue watch` with an API server that refuses or fails, or with competing writers.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +14,7 @@ fn is_list(request: &Request) -> bool {
     request.method == "GET" && request.path.starts_with(MAPS) && !request.is_watch()
 }
 
-/// Has the program end once such requests were made.
+/// Stops the program after these requests.
 fn end_when(live: &Live, api: &Api, is_so: impl Fn(&[Request]) -> bool) {
     until(|| is_so(&api.requests()));
     live.signal(Signal::TERM);
@@ -49,7 +49,7 @@ fn a_right_that_is_missing_is_named_at_the_start() {
             )
         );
     }
-    // Everywhere, as somebody else, and for what is watched besides.
+    // In all namespaces, as another user, and for related resources.
     let api = without(&["watch"]);
     let ended = end(&mut api.watch(&dir, &["cm", "-A", "--as", "joe", "--", "true"]), "");
     let part = "`kubectl auth can-i watch configmaps -A --as joe`";
@@ -97,11 +97,11 @@ fn a_namespace_that_is_not_there_is_warned_of() {
         let live = Live::spawn(&mut api.watch(&dir, &["cm", "-n", "nowhere", "--", "true"]));
         end_when(&live, &api, |requests| requests.iter().any(Request::is_watch));
         let said = live.end().stderr;
-        assert_eq!(said.contains("there is no namespace nowhere yet"), is_said, "{said}");
+        assert_eq!(said.contains("no such namespace: nowhere"), is_said, "{said}");
     }
 }
 
-/// Until the reason changes it is not said again, in a minute.
+/// The same reason is reported once per minute.
 #[test]
 fn each_reason_why_nothing_is_watched_is_said() {
     let dir = directory("watch_reasons");
@@ -123,11 +123,11 @@ fn each_reason_why_nothing_is_watched_is_said() {
         said.push(live.wait_for_message(why));
     }
     let lines = ["403: not yours", "500: out of order", "403: not yours"]
-        .map(|why| format!("requeue: watch configmaps in namespace ns: {why}; tried again\n"));
+        .map(|why| format!("requeue: watch configmaps in namespace ns: {why}; retrying\n"));
     assert_eq!(said, lines);
     live.signal(Signal::TERM);
     let said = live.end().stderr;
-    // The second was not.
+    // The second error was not reported.
     assert_eq!(said.matches("not yours").count(), 2, "{said}");
 }
 
@@ -136,7 +136,7 @@ fn where_a_connection_failed_is_named() {
     let dir = directory("watch_where");
     let api = Api::new(|_| Answer::Default);
     let mut command = api.watch(&dir, &["cm", "--", "true"]);
-    // Nobody listens there, and nobody can.
+    // No process can listen at this port.
     let config = std::fs::read_to_string(dir.join("kubeconfig")).unwrap();
     let config = config.replace(&api.address.to_string(), "127.0.0.1:0");
     std::fs::write(dir.join("kubeconfig"), &config).unwrap();
@@ -145,7 +145,7 @@ fn where_a_connection_failed_is_named() {
     let start = "requeue: get /api at http://127.0.0.1:0/ (context made-up): ";
     assert!(ended.stderr.starts_with(start), "{}", ended.stderr);
 
-    // Nor is there such a plugin.
+    // This plugin does not exist either.
     let exec = "{apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, \
                 command: ./no-such-plugin}";
     let user = format!("users: [{{name: u, user: {{exec: {exec}}}}}]");
@@ -160,8 +160,7 @@ fn where_a_connection_failed_is_named() {
     );
 }
 
-/// A server whose object others write to between being seen and being patched: `races` times a patch
-/// comes too late, of which there are two ways.
+/// A server whose object is changed by others before it is patched. `races` patches come too late, in one of two ways.
 fn raced(races: usize, deleted: bool, code: u16, message: &'static str) -> Api {
     let object = move |finalizers: &[Value], version: u32| {
         let mut object = map("a", version);
@@ -210,7 +209,7 @@ fn a_lost_race_for_a_finalizer_is_no_failure() {
             end_when(&live, &api, patches);
             let ended = live.end();
             assert!(ended.stderr.contains(" 0 failures"), "{code} {deleted}: {}", ended.stderr);
-            // None before the finalizer is on, and one before it is off.
+            // No run before the finalizer is added, and one before it is removed.
             assert_eq!(ended.count("runs"), u64::from(deleted), "{}", ended.stderr);
         }
     }
