@@ -105,7 +105,12 @@ pub use crate::types::error::{
 pub use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 pub use crate::types::key::Key;
 
-/// The example of the page about stores, so that it compiles.
+/// The example of the guide to stores, so that it compiles.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/STORE.md")]
+#[doc = include_str!("../../../docs/guides/stores.md")]
 pub struct Stores;
+
+/// The example of the page about SQL functions, so that it compiles.
+#[cfg(all(doctest, feature = "postgres"))]
+#[doc = include_str!("../../../docs/reference/sql.md")]
+pub struct SqlFunctions;
