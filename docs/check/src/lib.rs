@@ -1,0 +1,17 @@
+//! The pages of the documentation, whose Rust code blocks are compiled and run as doctests.
+//!
+//! A test in `tests/pages.rs` compares the list with the pages that have such blocks.
+
+macro_rules! pages {
+    ($($name:ident = $page:literal;)*) => {$(
+        #[doc = include_str!(concat!("../../../", $page))]
+        #[cfg(doctest)]
+        pub struct $name;
+    )*};
+}
+
+pages! {
+    Readme = "README.md";
+    ClientGo = "docs/CLIENT_GO.md";
+    Kube = "docs/KUBE.md";
+}
