@@ -14,4 +14,7 @@ pages! {
     Readme = "README.md";
     ClientGo = "docs/CLIENT_GO.md";
     Kube = "docs/KUBE.md";
+    GettingStarted = "docs/getting-started.md";
+    Testing = "docs/guides/testing.md";
+    Shutdown = "docs/guides/shutdown.md";
 }
