@@ -17,4 +17,7 @@ pages! {
     GettingStarted = "docs/getting-started.md";
     Testing = "docs/guides/testing.md";
     Shutdown = "docs/guides/shutdown.md";
+    Debouncing = "docs/guides/debouncing.md";
+    Priorities = "docs/guides/priorities.md";
+    Migrating = "docs/guides/migrating.md";
 }
