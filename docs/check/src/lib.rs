@@ -20,4 +20,7 @@ pages! {
     Debouncing = "docs/guides/debouncing.md";
     Priorities = "docs/guides/priorities.md";
     Migrating = "docs/guides/migrating.md";
+    Deployment = "docs/operations/deployment.md";
+    Metrics = "docs/operations/metrics.md";
+    Troubleshooting = "docs/operations/troubleshooting.md";
 }
