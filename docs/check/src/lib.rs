@@ -23,4 +23,7 @@ pages! {
     Deployment = "docs/operations/deployment.md";
     Metrics = "docs/operations/metrics.md";
     Troubleshooting = "docs/operations/troubleshooting.md";
+    Configuration = "docs/reference/configuration.md";
+    Http = "docs/reference/http.md";
+    Errors = "docs/reference/errors.md";
 }

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use regex::Regex;
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two levels up").to_owned()
 }
@@ -55,4 +57,43 @@ fn every_page_with_rust_code_is_compiled() {
             assert!(!language.contains("ignore"), "{page}: ignored code is not compiled");
         }
     }
+}
+
+/// The sources of the crates, without the breaks in long string literals.
+fn sources() -> String {
+    fn collect(dir: &Path, text: &mut String) {
+        for entry in fs::read_dir(dir).expect("a directory of the repository") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                collect(&path, text);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                text.push_str(&fs::read_to_string(path).expect("a source"));
+            }
+        }
+    }
+    let mut text = String::new();
+    for entry in fs::read_dir(root().join("crates")).expect("the crates") {
+        collect(&entry.expect("an entry").path().join("src"), &mut text);
+    }
+    let line_break = Regex::new(r"\\\n\s*").expect("a regular expression");
+    line_break.replace_all(&text, "").into_owned()
+}
+
+#[test]
+fn every_message_on_the_page_of_errors_is_in_the_sources() {
+    let (page, sources) = (root().join("docs/reference/errors.md"), sources());
+    let page = fs::read_to_string(page).expect("the page");
+    let row = Regex::new(r"(?m)^\| `([^`]*)` \|").expect("a regular expression");
+    // The message of a dependency.
+    let foreign = ["failed to infer config"];
+    let mut missing = Vec::new();
+    for found in row.captures_iter(&page) {
+        let parts = found[1].split('…').map(str::trim).filter(|part| !part.is_empty());
+        for part in parts.filter(|part| !foreign.contains(part)) {
+            if !sources.contains(part) {
+                missing.push(part.to_owned());
+            }
+        }
+    }
+    assert!(missing.is_empty(), "not in the sources: {missing:#?}");
 }
