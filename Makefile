@@ -11,7 +11,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube release deny advisories
+.PHONY: help run test check docs e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube release deny advisories
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,10 @@ check: ## The quick part of it, for between two edits
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo test --workspace --lib --bins
+
+docs: ## The documentation site, at http://localhost:3000/ until Ctrl-C, or PORT=n
+	@scripts/setup.sh mdbook
+	@scripts/docs.sh serve
 
 e2e: ## Against a Kubernetes API server, which Go builds in minutes the first time; TEST=name: one test
 	@scripts/setup.sh

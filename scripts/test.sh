@@ -48,6 +48,13 @@ step 'Documentation'
 # The program has the name of the library, so that only one of the two can have a page.
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --no-deps --all-features
 
+step 'Documentation site'
+if scripts/setup.sh mdbook; then
+    scripts/docs.sh
+else
+    not_run 'the documentation site and its links: mdBook could not be installed'
+fi
+
 # What needs one says so in the list of what did not run.
 step 'A browser'
 scripts/setup.sh browser || true
@@ -122,12 +129,10 @@ for example in crates/*/examples/*.rs; do
     within 60 "$target/debug/examples/$name"
 done
 
-step 'README'
-if grep -q '^```sh run$' README.md 2>/dev/null; then
-    scripts/readme.sh "$target/debug/requeue"
-else
-    not_run 'README.md: there is no block marked ```sh run'
-fi
+step 'Shell blocks of the documentation'
+grep -rl '^```sh run$' --include='*.md' README.md docs | while read -r page; do
+    scripts/page.sh "$target/debug/requeue" "$page"
+done
 
 step 'SECURITY.md'
 grep -o '`\(fn \)\?[a-z0-9_]*`' SECURITY.md | tr -d '`' | sed 's/^fn //' | grep -E '^http$|_' | while read -r name; do

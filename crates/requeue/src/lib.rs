@@ -97,13 +97,3 @@ pub use crate::queue::{
     BuildError, Builder, Drain, Drained, Filter, Get, GetMany, Histograms, Item, Key, Queue,
     SucceedAndGet, Ticket,
 };
-
-/// The README's example, so that it compiles and runs.
-#[cfg(all(doctest, feature = "tokio"))]
-#[doc = include_str!("../../../README.md")]
-pub struct Readme;
-
-/// The example of the page for those who come from client-go, likewise.
-#[cfg(all(doctest, feature = "tokio"))]
-#[doc = include_str!("../../../docs/CLIENT_GO.md")]
-pub struct ClientGo;

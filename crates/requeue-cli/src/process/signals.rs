@@ -172,6 +172,11 @@ pub(crate) fn stop() {
 
 /// Ends the process by the signal.
 pub(crate) fn die_of(signal: i32) -> ExitCode {
+    // The kernel discards a signal that the first process of a PID namespace sends itself. Its exit code
+    // is then that by which shells show the signal.
+    if rustix::process::getpid().is_init() {
+        return u8::try_from(128 + signal).map_or_else(|_| Exit::Failure.into(), ExitCode::from);
+    }
     let _ = signal_hook::low_level::emulate_default_handler(signal);
     // Not reached: the default of these signals ends the process.
     Exit::Failure.into()

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::support::{Gate, Live, directory, end};
+use crate::support::{Gate, Live, command, did_not_run, directory, end};
 
 const ALL: [Signal; 3] = [Signal::TERM, Signal::INT, Signal::HUP];
 
@@ -171,4 +171,21 @@ fn a_command_does_not_get_what_the_program_gets() {
     live.wait_for("leads");
     gate.open(1);
     assert_eq!(live.end().code(), Some(0));
+}
+
+/// The kernel discards a signal that the first process of a PID namespace sends itself, as in a container.
+#[test]
+fn the_first_process_of_a_container_exits_with_the_code_of_the_signal() {
+    let first = |program: &Command| {
+        let mut first = Command::new("unshare");
+        first.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]);
+        first.arg(program.get_program()).args(program.get_args());
+        first
+    };
+    if !first(&Command::new("true")).status().is_ok_and(|status| status.success()) {
+        return did_not_run("signals of the first process", "there is no unshare --user --pid");
+    }
+    let run = command(&["-c", "kill -TERM $REQUEUE_PID; sleep 0.1"]);
+    let ended = end(&mut first(&run), "a\n");
+    assert_eq!(ended.status.code(), Some(128 + Signal::TERM.as_raw()), "{}", ended.stderr);
 }
