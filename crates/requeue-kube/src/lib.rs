@@ -86,3 +86,7 @@ pub use crate::key::{ObjectKey, ObjectQueue, ParseKeyError};
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/KUBE.md")]
 pub struct FromElsewhere;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct PackageReadme;

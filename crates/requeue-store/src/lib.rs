@@ -71,6 +71,7 @@
 //! In a file time goes on as the machine has been running, on Linux, so that nobody who sets its clock
 //! ends a lease.
 //! How long a lease surely lasts is counted here, from before the engine was asked for it.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 // What only some engines use is there for all of them.
 #![cfg_attr(
@@ -107,3 +108,7 @@ pub use crate::types::key::Key;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/STORE.md")]
 pub struct Stores;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct PackageReadme;

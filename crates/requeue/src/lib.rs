@@ -77,6 +77,7 @@
 //!   [`get`](Queue::get) works in any runtime, [`get_blocking`](Queue::get_blocking) in any thread.
 //! - `prometheus`: a collector for `prometheus-client`.
 //! - `tsc`: a clock that reads the processor's counter, for queues with metrics.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod clock;
 pub mod metrics;
@@ -108,3 +109,7 @@ pub struct Readme;
 #[cfg(all(doctest, feature = "tokio"))]
 #[doc = include_str!("../../../docs/CLIENT_GO.md")]
 pub struct ClientGo;
+
+#[cfg(all(doctest, feature = "tokio"))]
+#[doc = include_str!("../README.md")]
+struct PackageReadme;
