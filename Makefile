@@ -11,7 +11,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check docs e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube release deny advisories
+.PHONY: help run test check docs e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube package release deny advisories
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -40,6 +40,10 @@ e2e: ## Against a Kubernetes API server, which Go builds in minutes the first ti
 
 e2e-full: export REQUEUE_E2E := full
 e2e-full: e2e ## The same at full length
+
+package: ## Package the crates that are published, and test them from their packages alone
+	@scripts/setup.sh
+	scripts/package.sh
 
 loom: ## Every interleaving of the queue's threads with up to five preemptions, or PREEMPTIONS=n
 	@scripts/setup.sh

@@ -156,6 +156,9 @@ else
     exit 1
 fi
 
+step 'Packages'
+scripts/package.sh
+
 step 'Dependencies'
 # Each of ours has its line in the table of docs/DEPENDENCIES.md.
 cargo tree --workspace --all-features --locked --depth 1 --no-dedupe --prefix none \

@@ -100,6 +100,7 @@
 //! # Features
 //!
 //! `store`: `Site::of_store`, the dashboard of a queue of requeue-store.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod builder;
 mod cursors;
@@ -123,3 +124,7 @@ pub use builder::Builder;
 pub use keys::ShownKey;
 pub use rows::Detail;
 pub use site::Site;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct PackageReadme;

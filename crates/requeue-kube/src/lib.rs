@@ -81,3 +81,7 @@ pub mod watch;
 pub use crate::controller::Controller;
 pub use crate::finalizer::finalizer;
 pub use crate::key::{ObjectKey, ObjectQueue, ParseKeyError};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct PackageReadme;

@@ -71,6 +71,7 @@
 //! In a file time goes on as the machine has been running, on Linux, so that nobody who sets its clock
 //! ends a lease.
 //! How long a lease surely lasts is counted here, from before the engine was asked for it.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 // What only some engines use is there for all of them.
 #![cfg_attr(
@@ -105,12 +106,6 @@ pub use crate::types::error::{
 pub use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 pub use crate::types::key::Key;
 
-/// The example of the guide to stores, so that it compiles.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/guides/stores.md")]
-pub struct Stores;
-
-/// The example of the page about SQL functions, so that it compiles.
-#[cfg(all(doctest, feature = "postgres"))]
-#[doc = include_str!("../../../docs/reference/sql.md")]
-pub struct SqlFunctions;
+#[doc = include_str!("../README.md")]
+struct PackageReadme;

@@ -75,6 +75,7 @@
 //!   [`get`](Queue::get) works in any runtime, [`get_blocking`](Queue::get_blocking) in any thread.
 //! - `prometheus`: a collector for `prometheus-client`.
 //! - `tsc`: a clock that reads the processor's counter, for queues with metrics.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod clock;
 mod completion;
@@ -97,3 +98,7 @@ pub use crate::queue::{
     BuildError, Builder, Drain, Drained, Filter, Get, GetMany, Histograms, Item, Key, Queue,
     SucceedAndGet, Ticket,
 };
+
+#[cfg(all(doctest, feature = "tokio"))]
+#[doc = include_str!("../README.md")]
+struct PackageReadme;

@@ -15,6 +15,7 @@ pages! {
     ClientGo = "docs/CLIENT_GO.md";
     Kube = "docs/KUBE.md";
     GettingStarted = "docs/getting-started.md";
+    Stores = "docs/guides/stores.md";
     Testing = "docs/guides/testing.md";
     Shutdown = "docs/guides/shutdown.md";
     Debouncing = "docs/guides/debouncing.md";
@@ -26,4 +27,5 @@ pages! {
     Configuration = "docs/reference/configuration.md";
     Http = "docs/reference/http.md";
     Errors = "docs/reference/errors.md";
+    Sql = "docs/reference/sql.md";
 }

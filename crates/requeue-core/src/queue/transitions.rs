@@ -499,7 +499,7 @@ mod tests {
 
     #[test]
     fn the_table_is_that_of_the_page() {
-        let page = include_str!("../../../../docs/SEMANTICS.md");
+        let page = include_str!("../../docs/SEMANTICS.md");
         let phases = [Phase::Idle, Phase::Ready, Phase::Processing, Phase::ProcessingDirty];
         let rows = [
             (Row::Add, "| `add` |"),
