@@ -53,7 +53,7 @@
 //! # Which early-add policy
 //!
 //! What an add does to a key that waits for its time, or backs off after a failure, is
-//! [`EarlyAdd`]'s to say. `Keep` is client-go's, for code that comes from there. With many events
+//! [`ReAdd`]'s to say. `Keep` is client-go's, for code that comes from there. With many events
 //! take `Hold`: no event makes a failing key run before its time. With `Replace` an event ends the
 //! wait.
 //!
@@ -89,8 +89,8 @@ pub mod workers;
 
 pub use requeue_core::limiter;
 pub use requeue_core::{
-    Add, Added, BUCKETS, Cancelled, Counts, Cursor, CustomOrder, EarlyAdd, Entry, Group, Histogram,
-    Merge, Order, Page, Phase, RateLimiter, Time, When,
+    Add, Added, BUCKETS, Cancelled, Counts, Cursor, CustomOrder, Entry, Group, Histogram, Merge,
+    Order, Page, Phase, RateLimiter, ReAdd, Time, When,
 };
 
 pub use crate::clock::Clock;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use requeue::limiter::ExponentialFailure;
 use requeue::workers::{Action, Context, Error, Workers};
-use requeue::{Add, Added, EarlyAdd, Order, Queue};
+use requeue::{Add, Added, Order, Queue, ReAdd};
 use tokio::sync::{Notify, Semaphore};
 
 type Log = Arc<Mutex<Vec<(&'static str, u32)>>>;
@@ -164,7 +164,7 @@ async fn retry_after_is_a_failure_that_leaves_the_exponent_alone() {
 #[tokio::test(start_paused = true)]
 async fn who_is_told_that_a_run_is_finished_finds_its_key_backing_off() {
     let limiter = ExponentialFailure::new(Duration::from_secs(1), Duration::from_secs(1));
-    let queue = Queue::builder().early_add(EarlyAdd::Hold).limiter(limiter).build().unwrap();
+    let queue = Queue::builder().re_add(ReAdd::Hold).limiter(limiter).build().unwrap();
     queue.add_all(["fails", "panics", "succeeds"]);
     let handler = |key, context: Context| async move {
         assert!(key != "panics" || context.attempt() > 1, "on purpose");

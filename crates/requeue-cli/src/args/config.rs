@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use requeue::EarlyAdd;
+use requeue::ReAdd;
 use rustix::process::Signal;
 
 use crate::args::codes::Codes;
@@ -61,7 +61,7 @@ pub(crate) struct FailureConfig {
     pub(crate) retries: Option<u32>,
     pub(crate) base_delay: Duration,
     pub(crate) max_delay: Duration,
-    pub(crate) early_add: EarlyAdd,
+    pub(crate) re_add: ReAdd,
     /// Exit codes after which there is no retry.
     pub(crate) fatal: Codes,
     pub(crate) halt: Option<Halt>,
@@ -205,10 +205,10 @@ impl Config {
                 retries: common.retries.unwrap_or(Retries(Some(5))).0,
                 base_delay,
                 max_delay,
-                early_add: match common.early_add {
-                    None | Some(args::EarlyAdd::Replace) => EarlyAdd::Replace,
-                    Some(args::EarlyAdd::Hold) => EarlyAdd::Hold,
-                    Some(args::EarlyAdd::Keep) => EarlyAdd::Keep,
+                re_add: match common.re_add {
+                    None | Some(args::ReAdd::Replace) => ReAdd::Replace,
+                    Some(args::ReAdd::Hold) => ReAdd::Hold,
+                    Some(args::ReAdd::Keep) => ReAdd::KeepBoth,
                 },
                 fatal: common.fatal.unwrap_or_default(),
                 halt: match common.halt {

@@ -55,7 +55,7 @@ pub(crate) enum Subcommand {
     /// List the queues of a store
     ///
     /// A line each: the name, and `empty` if the queue has no keys, or else `keys`. With --json objects
-    /// with `queue`, `is_empty`, and the settings of the queue, `early_add` and `parked_add`.
+    /// with `queue`, `is_empty`, and the settings of the queue, `re_add` and `parked_add`.
     #[cfg(feature = "store")]
     Queues(store::QueuesFlags),
     /// Remove a queue from a store, if it has no keys

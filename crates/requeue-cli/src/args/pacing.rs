@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use regex::bytes::Regex;
 use requeue::metrics::Metrics;
-use requeue::{BuildError, EarlyAdd, Group, Order, Queue, Time};
+use requeue::{BuildError, Group, Order, Queue, ReAdd, Time};
 
 use crate::args::run::{self as args, Alone, Common};
 use crate::args::values::Every;
@@ -123,10 +123,10 @@ impl Pacing {
     pub(crate) fn queue(
         &self,
         name: &str,
-        early_add: EarlyAdd,
+        re_add: ReAdd,
         metrics: Option<&Metrics>,
     ) -> Result<KeyQueue, BuildError> {
-        let queue = Queue::builder().name(name).early_add(early_add);
+        let queue = Queue::builder().name(name).re_add(re_add);
         let mut queue = queue.hasher(RandomState::new());
         if let Some(metrics) = metrics {
             queue = queue.metrics(metrics);

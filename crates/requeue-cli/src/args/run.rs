@@ -251,7 +251,7 @@ pub(crate) struct Common {
     /// A waiting key comes: replace, hold, keep [replace]
     #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
     #[arg(help_heading = "Failure")]
-    pub(crate) early_add: Option<EarlyAdd>,
+    pub(crate) re_add: Option<ReAdd>,
 
     /// Give up at once after these: 2,64-78,SIGSEGV
     #[arg(long, value_name = "CODES", help_heading = "Failure")]
@@ -381,7 +381,7 @@ pub(crate) enum Order {
 
 /// The effect of an add on a key that waits for its retry.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum EarlyAdd {
+pub(crate) enum ReAdd {
     Replace,
     Hold,
     Keep,

@@ -139,7 +139,7 @@ pub(crate) struct AddFlags {
         hide_possible_values = true,
         help_heading = "Adds"
     )]
-    pub(crate) early_add: Option<args::EarlyAdd>,
+    pub(crate) re_add: Option<args::ReAdd>,
 
     #[command(flatten)]
     pub(crate) read: Read,

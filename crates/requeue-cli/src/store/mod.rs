@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use os_display::Quotable;
 use requeue::metrics::Metrics;
-use requeue_store::{EarlyAdd, OpenOptions, ParkedAdd, Queue, Store};
+use requeue_store::{OpenOptions, ParkedAdd, Queue, ReAdd, Store};
 
 use self::reaching::{Unopened, patiently};
 use crate::args::config::Config;
@@ -50,7 +50,7 @@ impl Place {
         &self,
         creates: bool,
         lease: Duration,
-        (early_add, parked_add): (Option<EarlyAdd>, Option<flags::ParkedAdd>),
+        (re_add, parked_add): (Option<ReAdd>, Option<flags::ParkedAdd>),
         worker: Option<String>,
         config: &Config,
         metrics: Option<&Metrics>,
@@ -60,7 +60,7 @@ impl Place {
             if let Some(metrics) = metrics {
                 opening = opening.metrics(metrics);
             }
-            let opening = with_settings(opening, early_add, parked_add);
+            let opening = with_settings(opening, re_add, parked_add);
             let opening = opening.lease(lease).backoff(failures.base_delay, failures.max_delay);
             let opening = match &worker {
                 Some(worker) => opening.worker(worker),
@@ -125,11 +125,11 @@ impl Place {
 /// With the settings that a new queue gets, and that one which exists has to have.
 fn with_settings(
     mut opening: OpenOptions,
-    early_add: Option<EarlyAdd>,
+    re_add: Option<ReAdd>,
     parked_add: Option<flags::ParkedAdd>,
 ) -> OpenOptions {
-    if let Some(early_add) = early_add {
-        opening = opening.early_add(early_add);
+    if let Some(re_add) = re_add {
+        opening = opening.re_add(re_add);
     }
     if let Some(parked_add) = parked_add {
         opening = opening.parked_add(match parked_add {
@@ -175,13 +175,13 @@ fn refusal(error: impl Error + 'static) -> Refusal {
     Refusal::failure(chain(&error))
 }
 
-fn early_add(flag: Option<args::EarlyAdd>) -> Result<Option<EarlyAdd>, Refusal> {
+fn re_add(flag: Option<args::ReAdd>) -> Result<Option<ReAdd>, Refusal> {
     match flag {
         None => Ok(None),
-        Some(args::EarlyAdd::Replace) => Ok(Some(EarlyAdd::Replace)),
-        Some(args::EarlyAdd::Hold) => Ok(Some(EarlyAdd::Hold)),
-        Some(args::EarlyAdd::Keep) => {
-            Err(Refusal::usage("--early-add keep: a store has replace and hold"))
+        Some(args::ReAdd::Replace) => Ok(Some(ReAdd::Replace)),
+        Some(args::ReAdd::Hold) => Ok(Some(ReAdd::Hold)),
+        Some(args::ReAdd::Keep) => {
+            Err(Refusal::usage("--re-add keep: a store has replace and hold"))
         }
     }
 }

@@ -68,8 +68,8 @@ fn a_key_that_waits_for_its_retry_holds_nobody_up() {
 }
 
 #[test]
-fn an_early_add_replaces_the_wait() {
-    for policy in [&[][..], &["--early-add", "replace"]] {
+fn a_re_add_replaces_the_wait() {
+    for policy in [&[][..], &["--re-add", "replace"]] {
         let dir = directory("replace");
         let script = "echo $REQUEUE_ATTEMPT; [ $REQUEUE_ATTEMPT = 2 ]";
         let mut live = Live::start(&dir, &[&HOUR[..], policy, &["-c", script]].concat());
@@ -82,9 +82,9 @@ fn an_early_add_replaces_the_wait() {
 }
 
 #[test]
-fn an_early_add_can_be_held() {
+fn a_re_add_can_be_held() {
     let dir = directory("hold");
-    let args = [&HOUR[..], &["--early-add", "hold", "-j1", "-c", "echo $1; [ $1 != k ]"]].concat();
+    let args = [&HOUR[..], &["--re-add", "hold", "-j1", "-c", "echo $1; [ $1 != k ]"]].concat();
     let mut live = Live::start(&dir, &args);
     // With one slot, `first` runs when the run of `k` has ended.
     live.send("k\nfirst\n");
@@ -99,10 +99,10 @@ fn an_early_add_can_be_held() {
 }
 
 #[test]
-fn an_early_add_can_keep_the_retry() {
+fn a_re_add_can_keep_the_retry() {
     let dir = directory("keep");
     let script = "echo $1 $REQUEUE_ATTEMPT; [ $1$REQUEUE_ATTEMPT != k1 ]";
-    let args = [&HOUR[..], &["--early-add", "keep", "-j1", "-c", script]].concat();
+    let args = [&HOUR[..], &["--re-add", "keep", "-j1", "-c", script]].concat();
     let mut live = Live::start(&dir, &args);
     live.send("k\nfirst\n");
     live.wait_for("first 1");

@@ -7,7 +7,7 @@ use super::Queue;
 use super::transitions::record::Record;
 use crate::memory::index::{Found, fold};
 use crate::order::Group;
-use crate::types::add::{Add, Added, EarlyAdd, Merge};
+use crate::types::add::{Add, Added, Merge, ReAdd};
 use crate::types::delivery::{Asked, Finish, Ticket};
 use crate::types::lifecycle::{Ending, Phase};
 use crate::types::slot::Slot;
@@ -18,7 +18,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// gates later adds.
     #[inline(always)]
     pub(super) fn is_simple(&self, add: &Add) -> bool {
-        let backs_off = add.failed && self.early_add == EarlyAdd::Hold;
+        let backs_off = add.failed && self.re_add == ReAdd::Hold;
         self.ending == Ending::Open && !self.has_order() && !backs_off
     }
 
@@ -69,12 +69,12 @@ impl<K: Eq + Clone> Queue<K> {
         let due = add.due(now);
         // The policy decides where two runs are pending, and where a backoff is not over.
         let applies = match due {
-            None => match self.early_add {
-                EarlyAdd::Keep => phase != Phase::Idle,
-                EarlyAdd::Replace => phase != Phase::Idle && !is_waiting,
-                EarlyAdd::Hold => false,
+            None => match self.re_add {
+                ReAdd::KeepBoth => phase != Phase::Idle,
+                ReAdd::Replace => phase != Phase::Idle && !is_waiting,
+                ReAdd::Hold => false,
             },
-            Some(_) => phase == Phase::Idle && is_waiting && self.early_add != EarlyAdd::Hold,
+            Some(_) => phase == Phase::Idle && is_waiting && self.re_add != ReAdd::Hold,
         };
         if !applies || (phase == Phase::Processing && !self.backing_off.is_empty()) {
             return None;
@@ -129,7 +129,7 @@ mod tests {
         let order = || Order::Priority { oldest_every: 4 };
         let configs = [
             plain(),
-            Config { early_add: EarlyAdd::Replace, track: true, ..plain() },
+            Config { re_add: ReAdd::Replace, track: true, ..plain() },
             Config { order: order(), ..plain() },
             Config { order: order(), fair: true, group_limit: Some(3), ..plain() },
             Config { group_limit: Some(3), ..plain() },
@@ -163,13 +163,10 @@ mod tests {
 
     #[test]
     fn a_failure_goes_the_long_way_where_adds_are_held_to_backoffs() {
-        let cases = [
-            (EarlyAdd::Keep, true, true),
-            (EarlyAdd::Hold, false, true),
-            (EarlyAdd::Hold, true, false),
-        ];
-        for (early_add, failed, is_short) in cases {
-            let mut queue = Queue::new(Config { early_add, ..Config::default() });
+        let cases =
+            [(ReAdd::KeepBoth, true, true), (ReAdd::Hold, false, true), (ReAdd::Hold, true, false)];
+        for (re_add, failed, is_short) in cases {
+            let mut queue = Queue::new(Config { re_add, ..Config::default() });
             let _ = queue.add(0, 0, Add::now(), Group::default(), NOW);
             let add = if failed { Add::after(SECOND).failed() } else { Add::now() };
             let added = queue.add_fast(1, 1, &add, Group::default(), NOW);

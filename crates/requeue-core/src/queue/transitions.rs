@@ -13,7 +13,7 @@ use super::Queue;
 use super::stats::{Counts, Tracker};
 use crate::memory::index::Position;
 use crate::order::{Group, Ready};
-use crate::types::add::{Add, Added, EarlyAdd, Merge};
+use crate::types::add::{Add, Added, Merge, ReAdd};
 use crate::types::delivery::{Asked, Delivery, Ticket};
 use crate::types::lifecycle::Phase;
 use crate::types::slot::Slot;
@@ -237,7 +237,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// The row `add_after`: a run of the key in `slot` is asked for at `due`.
     pub(super) fn demand_later(&mut self, slot: Slot, due: Time, merge: Merge, now: Time) -> Added {
-        let keeps = self.early_add == EarlyAdd::Keep;
+        let keeps = self.re_add == ReAdd::KeepBoth;
         self.touch(slot, !keeps);
         if !keeps && self.records.get(slot).phase.is_dirty() {
             // The pending run, which waits for no time, stands for this one.

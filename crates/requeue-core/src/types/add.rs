@@ -7,11 +7,11 @@ use super::time::Time;
 /// What an add does to a key that is waiting or has failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
-pub enum EarlyAdd {
+pub enum ReAdd {
     /// client-go to the letter: an add runs the key now and leaves its delayed add alone, so that
     /// both happen; a failure on a key that is dirty runs it again at once.
     #[default]
-    Keep,
+    KeepBoth,
     /// At most one run is pending: an add takes the place of a delayed one.
     Replace,
     /// As [`Replace`](Self::Replace), but nothing runs before the backoff of a failure has passed.
@@ -135,14 +135,14 @@ impl Add {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Added {
-    /// The key has become ready (under [`EarlyAdd::Replace`] perhaps sooner than it was to), or has
+    /// The key has become ready (under [`ReAdd::Replace`] perhaps sooner than it was to), or has
     /// begun to wait for its time.
     New,
     /// A run was pending already; the add has become part of it.
     Coalesced,
     /// The key is with a worker; it is handed out once more afterwards.
     Dirty,
-    /// The key has failed and is backing off ([`EarlyAdd::Hold`]): it runs when that has passed.
+    /// The key has failed and is backing off ([`ReAdd::Hold`]): it runs when that has passed.
     Held,
     /// The queue has been closed or shut down.
     Refused,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use requeue::limiter::BackoffLimiter;
-use requeue::{Builder, EarlyAdd, Group, Order, Queue, RateLimiter};
+use requeue::{Builder, Group, Order, Queue, RateLimiter, ReAdd};
 
 use crate::ObjectKey;
 
@@ -256,7 +256,7 @@ impl Config {
     pub(super) fn queue(&self) -> Builder<ObjectKey, RandomState> {
         let mut queue = Queue::builder()
             .hasher(RandomState::new())
-            .early_add(EarlyAdd::Hold)
+            .re_add(ReAdd::Hold)
             .order(Order::Priority { oldest_every: self.oldest_every });
         if self.fair_namespaces || self.namespace_limit.is_some() {
             // A namespace's name can't be chosen so that it takes the turns of another.

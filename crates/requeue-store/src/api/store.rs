@@ -8,7 +8,7 @@ use crate::api::options::Options;
 use crate::api::queue::Queue;
 use crate::engine::address::Address;
 use crate::engine::{Dropped, Engine, Settings};
-use crate::types::add::{EarlyAdd, ParkedAdd};
+use crate::types::add::{ParkedAdd, ReAdd};
 use crate::types::error::{
     ConnectError, DropError, EngineError, MigrateError, OpenError, ReadError,
 };
@@ -261,7 +261,7 @@ impl Store {
 }
 
 /// How a queue is opened. What is said here is this process's alone, but for
-/// [`early_add`](Self::early_add) and [`parked_add`](Self::parked_add): give all workers of a queue the same
+/// [`re_add`](Self::re_add) and [`parked_add`](Self::parked_add): give all workers of a queue the same
 /// [`max_failures`](Self::max_failures) and [`backoff`](Self::backoff).
 #[must_use = "a queue is opened by `open`"]
 pub struct OpenOptions {
@@ -271,10 +271,10 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// What adds do to a key that waits or has failed; [`EarlyAdd::Replace`] unless said. It is the
+    /// What adds do to a key that waits or has failed; [`ReAdd::Replace`] unless said. It is the
     /// queue's, for all processes: whoever opens it first decides, for good.
-    pub fn early_add(mut self, early_add: EarlyAdd) -> Self {
-        self.options.early_add = Some(early_add);
+    pub fn re_add(mut self, re_add: ReAdd) -> Self {
+        self.options.re_add = Some(re_add);
         self
     }
 
@@ -445,7 +445,7 @@ impl OpenOptions {
     ///
     /// If there is no such queue and none is to be made, which is [told apart](OpenError::is_missing);
     /// if there is no schema of this version, the name is empty, longer than 200 bytes or has a NUL
-    /// in it, the [`worker`](Self::worker)'s name is not valid, the queue has another [`early_add`](Self::early_add) or [`parked_add`](Self::parked_add)
+    /// in it, the [`worker`](Self::worker)'s name is not valid, the queue has another [`re_add`](Self::re_add) or [`parked_add`](Self::parked_add)
     /// than was asked for, its name is shown by the metrics
     /// already, or the store can't be reached.
     ///
@@ -464,9 +464,9 @@ impl OpenOptions {
         let opened = match options.existing {
             true => store.engine.find(&name).await,
             false => {
-                let early_add = options.early_add.unwrap_or_default();
+                let re_add = options.re_add.unwrap_or_default();
                 let parked_add = options.parked_add.unwrap_or_default();
-                store.engine.open(&name, Settings { early_add, parked_add }).await.map(Some)
+                store.engine.open(&name, Settings { re_add, parked_add }).await.map(Some)
             }
         };
         let opened = opened.map_err(|fault| {
@@ -476,8 +476,8 @@ impl OpenOptions {
         let Some(mut place) = opened else {
             return Err(OpenError::missing(&name, store.similar(&name).await));
         };
-        if let Some(wanted) = options.early_add.filter(|&wanted| wanted != place.early_add) {
-            let why = format!("its early adds are {:?}, not {wanted:?}", place.early_add);
+        if let Some(wanted) = options.re_add.filter(|&wanted| wanted != place.re_add) {
+            let why = format!("its early adds are {:?}, not {wanted:?}", place.re_add);
             return Err(bad(&why));
         }
         if let Some(wanted) = options.parked_add.filter(|&wanted| wanted != place.parked_add) {

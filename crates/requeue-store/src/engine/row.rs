@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::engine::time::{Micros, after, micros, until};
 use crate::engine::{Ask, Asked, Backoff, Delay, Failing, HandOut, How, Place};
-use crate::types::add::{Added, Cancelled, EarlyAdd, Merge};
+use crate::types::add::{Added, Cancelled, Merge, ReAdd};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
@@ -25,7 +25,7 @@ pub(crate) struct Row {
     /// How many of them the backoff has counted, and until when the last one waits.
     pub(crate) steps: u32,
     pub(crate) until: Micros,
-    /// [`EarlyAdd::Hold`]: nothing runs before.
+    /// [`ReAdd::Hold`]: nothing runs before.
     pub(crate) not_before: Micros,
     /// What the pending run is asked with; the priority stays when there is none.
     pub(crate) asked: Asked,
@@ -116,7 +116,7 @@ impl Row {
         let asked = Asked { adds: ask.adds, reasons: add.reasons, priority: add.priority };
         row.note(asked);
         let wanted = after(now, add.after);
-        let held = queue.early_add == EarlyAdd::Hold && !row.is_ready(now);
+        let held = queue.re_add == ReAdd::Hold && !row.is_ready(now);
         let at = if held { wanted.max(row.not_before) } else { wanted };
         let added = row.demand(at, add.merge, now);
         let answer = match added {
@@ -152,7 +152,7 @@ impl Row {
     }
 
     /// Ends the hand-out. What is left of the key, if anything.
-    pub(crate) fn finish(mut self, how: How, early_add: EarlyAdd, now: Micros) -> Option<Self> {
+    pub(crate) fn finish(mut self, how: How, re_add: ReAdd, now: Micros) -> Option<Self> {
         let mut place = None;
         let later = match how {
             How::Succeed => {
@@ -164,7 +164,7 @@ impl Row {
                 Some((delay, priority))
             }
             How::Fail { delay, asked, error } => {
-                self.fail(delay, asked, error, early_add, now);
+                self.fail(delay, asked, error, re_add, now);
                 None
             }
             How::PutBack(asked) => {
@@ -195,21 +195,14 @@ impl Row {
     }
 
     /// The lease of the hand-out has run out.
-    pub(crate) fn expire(self, failing: Failing, early_add: EarlyAdd, now: Micros) -> Option<Self> {
+    pub(crate) fn expire(self, failing: Failing, re_add: ReAdd, now: Micros) -> Option<Self> {
         let asked = self.run.map(|run| run.asked).unwrap_or_default();
         let error = "the lease ran out".to_owned();
         let delay = Delay::Backoff(failing);
-        self.finish(How::Fail { delay, asked, error }, early_add, now)
+        self.finish(How::Fail { delay, asked, error }, re_add, now)
     }
 
-    fn fail(
-        &mut self,
-        delay: Delay,
-        asked: Asked,
-        error: String,
-        early_add: EarlyAdd,
-        now: Micros,
-    ) {
+    fn fail(&mut self, delay: Delay, asked: Asked, error: String, re_add: ReAdd, now: Micros) {
         self.failures = self.failures.saturating_add(1);
         self.error = Some(error);
         self.note(asked);
@@ -230,7 +223,7 @@ impl Row {
             return;
         };
         let mut at = after(now, delay);
-        if early_add == EarlyAdd::Hold {
+        if re_add == ReAdd::Hold {
             self.not_before = self.not_before.max(at);
             at = self.not_before;
             if at > now

@@ -16,7 +16,7 @@ use crate::engine::{
     Ask, Asked, Backoff, BoxFuture, Claim, Delay, Dropped, End, Engine, Failing, HandOut, How,
     Place, Renewed, Settings, by_shard,
 };
-use crate::types::add::{Add, Added, Cancelled, EarlyAdd, Merge, ParkedAdd, Priority};
+use crate::types::add::{Add, Added, Cancelled, Merge, ParkedAdd, Priority, ReAdd};
 use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::{Counts, State};
 use crate::types::key::Key;
@@ -218,19 +218,19 @@ fn priority(number: u32) -> Priority {
 }
 
 /// All of `steps` on both sides, in a queue of its own.
-pub(crate) async fn check(rig: &dyn Rig, name: &str, early_add: EarlyAdd, steps: &[Step]) {
+pub(crate) async fn check(rig: &dyn Rig, name: &str, re_add: ReAdd, steps: &[Step]) {
     let engine = rig.engine();
-    let parked_add = match early_add {
-        EarlyAdd::Replace => ParkedAdd::Revive,
-        EarlyAdd::Hold => ParkedAdd::Keep,
+    let parked_add = match re_add {
+        ReAdd::Replace => ParkedAdd::Revive,
+        ReAdd::Hold => ParkedAdd::Keep,
     };
-    let settings = Settings { early_add, parked_add };
+    let settings = Settings { re_add, parked_add };
     let place = engine.open(name, settings).await.expect("the queue opens");
-    assert_eq!((place.early_add, place.parked_add), (early_add, parked_add));
+    assert_eq!((place.re_add, place.parked_add), (re_add, parked_add));
     let rules = Rules {
-        early_add: match early_add {
-            EarlyAdd::Replace => core::EarlyAdd::Replace,
-            EarlyAdd::Hold => core::EarlyAdd::Hold,
+        re_add: match re_add {
+            ReAdd::Replace => core::ReAdd::Replace,
+            ReAdd::Hold => core::ReAdd::Hold,
         },
         ranking: Ranking::Priority { oldest_every: u32::MAX },
         fair: false,
@@ -353,7 +353,7 @@ pub(crate) async fn check_queues(store: &Store, name: &str) {
     let [full, empty, parked, absent] =
         ["full", "empty {x} ü", "parked", "absent"].map(|which| format!("{name}-{which}"));
     store.queue(&full).open().await.expect("it opens").add("a").await.expect("added");
-    let opening = store.queue(&empty).early_add(EarlyAdd::Hold).parked_add(ParkedAdd::Keep);
+    let opening = store.queue(&empty).re_add(ReAdd::Hold).parked_add(ParkedAdd::Keep);
     let queue = opening.open().await.expect("it opens");
     queue.add("a").await.expect("added");
     queue.get().await.expect("it is open").succeed().await.expect("it is ours");
@@ -366,13 +366,13 @@ pub(crate) async fn check_queues(store: &Store, name: &str) {
     assert!(queues.is_sorted_by_key(|queue| queue.name.clone()), "by name");
     let found = |name: &str| {
         let mut of_name = queues.iter().filter(|queue| queue.name == name);
-        let found = of_name.next().map(|found| (found.early_add, found.parked_add, found.is_empty));
+        let found = of_name.next().map(|found| (found.re_add, found.parked_add, found.is_empty));
         assert!(of_name.next().is_none(), "once");
         found
     };
-    assert_eq!(found(&full), Some((EarlyAdd::Replace, ParkedAdd::Revive, false)));
-    assert_eq!(found(&empty), Some((EarlyAdd::Hold, ParkedAdd::Keep, true)));
-    assert_eq!(found(&parked), Some((EarlyAdd::Replace, ParkedAdd::Revive, false)));
+    assert_eq!(found(&full), Some((ReAdd::Replace, ParkedAdd::Revive, false)));
+    assert_eq!(found(&empty), Some((ReAdd::Hold, ParkedAdd::Keep, true)));
+    assert_eq!(found(&parked), Some((ReAdd::Replace, ParkedAdd::Revive, false)));
     assert_eq!(found(&absent), None);
 }
 
@@ -449,8 +449,8 @@ impl Pair {
         let again = self.engine.drop_queue(&name, keys_too).await.expect("an answer");
         assert_eq!(again, Dropped::Missing);
         assert_dropped(&*self.engine, &self.place, &self.held).await;
-        let Place { early_add, parked_add, .. } = self.place;
-        let settings = Settings { early_add, parked_add };
+        let Place { re_add, parked_add, .. } = self.place;
+        let settings = Settings { re_add, parked_add };
         let place = self.engine.open(&name, settings).await.expect("it is created again");
         let old = std::mem::replace(&mut self.place, place);
         assert_dropped(&*self.engine, &old, &self.held).await;

@@ -242,7 +242,7 @@ impl Engine for Memory {
                 .collect();
             for (n, key) in (1..).zip(expired) {
                 let (row, how) = (rows.remove(&key), claim.expired.nth(n));
-                let row = row.and_then(|row| row.expire(how, queue.early_add, now));
+                let row = row.and_then(|row| row.expire(how, queue.re_add, now));
                 put(rows, key, row);
             }
             let mut items = Vec::new();
@@ -276,7 +276,7 @@ impl Engine for Memory {
                 let held = rows.get(&end.key).is_some_and(|row| row.is_held(end.epoch, now));
                 if held {
                     let row = rows.remove(&end.key);
-                    let row = row.and_then(|row| row.finish(end.how, queue.early_add, now));
+                    let row = row.and_then(|row| row.finish(end.how, queue.re_add, now));
                     put(rows, end.key, row);
                 }
                 held

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// queue's, the same for everybody who adds: whoever opens the queue first says which.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
-pub enum EarlyAdd {
+pub enum ReAdd {
     /// At most one run is pending: an add takes the place of a delayed one.
     #[default]
     Replace,
@@ -163,14 +163,14 @@ impl Add {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Added {
-    /// The key has become ready (under [`EarlyAdd::Replace`] perhaps sooner than it was to), or has
+    /// The key has become ready (under [`ReAdd::Replace`] perhaps sooner than it was to), or has
     /// begun to wait for its time.
     New,
     /// A run was pending already; the add has become part of it.
     Coalesced,
     /// The key is with a worker; it is handed out once more afterwards.
     Dirty,
-    /// The key has failed and is backing off ([`EarlyAdd::Hold`]): it runs when that has passed.
+    /// The key has failed and is backing off ([`ReAdd::Hold`]): it runs when that has passed.
     Held,
     /// The key was parked. It is ready again, or waits for its delay, and its failures are reset.
     Revived,

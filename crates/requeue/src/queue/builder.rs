@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use requeue_core::limiter::BackoffLimiter;
-use requeue_core::{Config, CustomOrder, EarlyAdd, Group, Order, RateLimiter};
+use requeue_core::{Config, CustomOrder, Group, Order, RateLimiter, ReAdd};
 
 use super::Queue;
 use super::limits::Limits;
@@ -19,18 +19,18 @@ use crate::sync::{Arc, drop_quietly, quietly};
 
 pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> Group + Send + Sync>;
 
-/// Makes a [`Queue`]. Where nothing is said: first in first out, [`EarlyAdd::Keep`], a
+/// Makes a [`Queue`]. Where nothing is said: first in first out, [`ReAdd::KeepBoth`], a
 /// [`backoff`](Self::backoff) from 5 ms to 5 min, the clock of the tokio runtime it is built in or else the
 /// system's, and no metrics.
 ///
 /// ```
 /// use requeue::limiter::ExponentialFailure;
-/// use requeue::{EarlyAdd, Order, Queue};
+/// use requeue::{ReAdd, Order, Queue};
 /// use std::time::Duration;
 ///
 /// let queue: Queue<String> = Queue::builder()
 ///     .name("pods")
-///     .early_add(EarlyAdd::Hold)
+///     .re_add(ReAdd::Hold)
 ///     .order(Order::Priority { oldest_every: 10 })
 ///     .limiter(ExponentialFailure::new(Duration::from_millis(5), Duration::from_secs(1000)))
 ///     .build()?;
@@ -114,8 +114,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     }
 
     /// What an add does to a key that is waiting or has failed.
-    pub fn early_add(mut self, policy: EarlyAdd) -> Self {
-        self.config.early_add = policy;
+    pub fn re_add(mut self, policy: ReAdd) -> Self {
+        self.config.re_add = policy;
         self
     }
 
@@ -306,7 +306,7 @@ impl<K: Key, S> fmt::Debug for Builder<K, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("name", &self.name)
-            .field("early_add", &self.config.early_add)
+            .field("re_add", &self.config.re_add)
             .field("order", &self.config.order)
             .finish_non_exhaustive()
     }

@@ -234,7 +234,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Adds `key` after the delay that the limiter says, and counts a failure of it.
     ///
     /// client-go's `AddRateLimited`, for keys whose [`Item`] is not at hand: [`Item::retry`] does
-    /// this and ends the hand-out. Under [`EarlyAdd::Hold`](crate::EarlyAdd::Hold) whatever is
+    /// this and ends the hand-out. Under [`ReAdd::Hold`](crate::ReAdd::Hold) whatever is
     /// pending then waits for as long, also while the key is still with its worker.
     pub fn add_rate_limited(&self, key: K) -> Added {
         // A limiter that has counted would remember a key that the queue never had.
