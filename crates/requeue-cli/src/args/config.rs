@@ -205,11 +205,7 @@ impl Config {
                 retries: common.retries.unwrap_or(Retries(Some(5))).0,
                 base_delay,
                 max_delay,
-                re_add: match common.re_add {
-                    None | Some(args::ReAdd::Replace) => ReAdd::Replace,
-                    Some(args::ReAdd::Hold) => ReAdd::Hold,
-                    Some(args::ReAdd::Keep) => ReAdd::KeepBoth,
-                },
+                re_add: common.re_add.unwrap_or_default(),
                 fatal: common.fatal.unwrap_or_default(),
                 halt: match common.halt {
                     Some(MayHalt(halt)) => halt,

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use regex::bytes::Regex;
+use requeue::clock::TokioClock;
 use requeue::metrics::Metrics;
 use requeue::{BuildError, Group, Order, Queue, ReAdd, Time};
 
@@ -119,14 +120,19 @@ impl Pacing {
         })
     }
 
-    /// A queue of this order. Needs a runtime.
+    /// A queue of this order, by the clock of the runtime.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
     pub(crate) fn queue(
         &self,
         name: &str,
         re_add: ReAdd,
         metrics: Option<&Metrics>,
     ) -> Result<KeyQueue, BuildError> {
-        let queue = Queue::builder().name(name).re_add(re_add);
+        let clock = TokioClock::current();
+        let queue = Queue::builder().name(name).clock(clock).re_add(re_add);
         let mut queue = queue.hasher(RandomState::new());
         if let Some(metrics) = metrics {
             queue = queue.metrics(metrics);

@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
+use requeue::ReAdd;
 use rustix::process::Signal;
 
 use crate::args::codes::Codes;
@@ -248,8 +250,8 @@ pub(crate) struct Common {
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Failure")]
     pub(crate) max_delay: Option<Duration>,
 
-    /// A waiting key comes: replace, hold, keep [replace]
-    #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
+    /// A waiting key comes: hold, replace, keep-both [hold]
+    #[arg(long, value_parser = re_add_policies(), value_name = "HOW", hide_possible_values = true)]
     #[arg(help_heading = "Failure")]
     pub(crate) re_add: Option<ReAdd>,
 
@@ -379,12 +381,13 @@ pub(crate) enum Order {
     Fair,
 }
 
-/// The effect of an add on a key that waits for its retry.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ReAdd {
-    Replace,
-    Hold,
-    Keep,
+/// The values of `--re-add`.
+pub(crate) fn re_add_policies() -> impl TypedValueParser<Value = ReAdd> {
+    PossibleValuesParser::new(["hold", "replace", "keep-both"]).map(|name| match &*name {
+        "replace" => ReAdd::Replace,
+        "keep-both" => ReAdd::KeepBoth,
+        _ => ReAdd::Hold,
+    })
 }
 
 /// The fate of keys that have not run at the end of the input.

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use requeue::ReAdd;
 
 use crate::args::run::{self as args, Common, Passwords, Read, Stdin, Summary};
 use crate::args::unsupported::Unsupported;
@@ -129,17 +130,17 @@ pub(crate) struct AddFlags {
     )]
     pub(crate) parked_add: Option<ParkedAdd>,
 
-    /// Whether an add runs a key that waits for its retry now: replace, or not: hold
+    /// Whether an add of a key that waits for its retry waits, too: hold, or runs it now: replace
     ///
-    /// Fixed when the queue is first used [replace].
+    /// Fixed when the queue is first used [hold].
     #[arg(
         long,
-        value_enum,
+        value_parser = args::re_add_policies(),
         value_name = "HOW",
         hide_possible_values = true,
         help_heading = "Adds"
     )]
-    pub(crate) re_add: Option<args::ReAdd>,
+    pub(crate) re_add: Option<ReAdd>,
 
     #[command(flatten)]
     pub(crate) read: Read,

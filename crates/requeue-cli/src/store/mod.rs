@@ -18,7 +18,6 @@ use requeue_store::{OpenOptions, ParkedAdd, Queue, ReAdd, Store};
 
 use self::reaching::{Unopened, patiently};
 use crate::args::config::Config;
-use crate::args::run as args;
 use crate::args::store::{self as flags, Place};
 use crate::exit::{Refusal, chain};
 use crate::runner::launch;
@@ -175,13 +174,9 @@ fn refusal(error: impl Error + 'static) -> Refusal {
     Refusal::failure(chain(&error))
 }
 
-fn re_add(flag: Option<args::ReAdd>) -> Result<Option<ReAdd>, Refusal> {
-    match flag {
-        None => Ok(None),
-        Some(args::ReAdd::Replace) => Ok(Some(ReAdd::Replace)),
-        Some(args::ReAdd::Hold) => Ok(Some(ReAdd::Hold)),
-        Some(args::ReAdd::Keep) => {
-            Err(Refusal::usage("--re-add keep: a store has replace and hold"))
-        }
+fn re_add(flag: Option<ReAdd>) -> Result<Option<ReAdd>, Refusal> {
+    if flag == Some(ReAdd::KeepBoth) {
+        return Err(Refusal::usage("--re-add keep-both: a store has hold and replace"));
     }
+    Ok(flag)
 }

@@ -143,7 +143,6 @@ fn check(flags: &Flags) -> Result<(), Refusal> {
 /// What a controller wants, where nothing else is asked for.
 fn config(mut common: Common, mut alone: Alone) -> Result<Config, Refusal> {
     common.retries.get_or_insert(Retries(None));
-    common.re_add.get_or_insert(args::ReAdd::Hold);
     alone.min_interval.get_or_insert(Duration::from_secs(1));
     if alone.order == Some(args::Order::Fair) || alone.group_jobs.is_some() {
         // The namespace. The cluster's own have none, and are one group.

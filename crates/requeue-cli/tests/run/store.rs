@@ -353,7 +353,7 @@ fn what_makes_no_sense_is_refused() {
         ("sqlite:a?synchronous=banana", &["k"], 2, "synchronous=banana: it takes normal or full"),
         ("sqlite:jobs.db", &["--queue", "", "k"], 2, "a name has 1 to 200 bytes"),
         ("sqlite:jobs.db", &["--queue", &name, "k"], 2, "a name has 1 to 200 bytes"),
-        ("sqlite:jobs.db", &["--re-add", "keep", "k"], 2, "a store has replace and hold"),
+        ("sqlite:jobs.db", &["--re-add", "keep-both", "k"], 2, "a store has hold and replace"),
         ("sqlite:text", &["k"], 125, "file is not a database"),
         ("sqlite:no/such/dir", &["k"], 125, "no/such/dir"),
     ] {
@@ -384,11 +384,11 @@ fn what_makes_no_sense_is_refused() {
     }
     let hold = ["--queue", "typo", "--re-add", "hold", "k"];
     assert_eq!(with("sqlite:jobs.db", "add", &hold).0, 0);
-    // The queue's early adds are those of whoever was first.
+    // The first opener has chosen the re-add policy.
     let replace = ["--queue", "typo", "--re-add", "replace", "true"];
     let (code, said) = with("sqlite:jobs.db", "work", &replace);
     assert_eq!(code, 2);
-    assert!(said.contains("its early adds are Hold"), "{said}");
+    assert!(said.contains("its re-add policy is Hold"), "{said}");
     // A queue in a store has no groups, and so on; there is something else for each.
     for (args, instead) in [
         (&["--delay", "1s"][..], "requeue add --after"),

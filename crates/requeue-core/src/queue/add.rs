@@ -56,10 +56,7 @@ impl<K: Eq + Clone> Queue<K> {
             _ => None,
         };
         let tail = self.ready.tail();
-        let mut record = Self::new_record(tail, key, hash, &add, due, Position::OVERFLOWED);
-        if let (Some(due), true, ReAdd::Hold) = (due, add.failed, self.re_add) {
-            record.set_not_before(due);
-        }
+        let record = Record::new(key, hash, &add, due.is_some(), tail, Position::OVERFLOWED);
         let slot = self.records.insert(record);
         self.index.insert(&mut self.records, hash, slot);
         self.arrive(slot, &add, due, group, now);
@@ -95,7 +92,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
         self.promote_due(now);
         let slot = self.find(key, hash)?;
-        if self.is_simple(add)
+        if self.is_simple()
             && let Some(added) = self.add_again_fast(slot, add, now)
         {
             return Some(added);

@@ -223,11 +223,13 @@ impl<K: Eq + Clone> Queue<K> {
                 let _ = self.demand(slot, now, order_key);
             }
             if let Some(due) = due {
+                let mut merge = Merge::Earliest;
                 if self.re_add == ReAdd::Hold {
                     // One run stands for the failure and for all adds meanwhile.
-                    self.back_off_until(slot, due);
+                    self.records.get_mut(slot).set_not_before(due);
+                    merge = Merge::Exactly;
                 }
-                let _ = self.demand_later(slot, due, Merge::Earliest, now);
+                let _ = self.demand_later(slot, due, merge, now);
             }
         }
         if lost {

@@ -37,7 +37,7 @@ use crate::types::time::Time;
 
 /// The settings of a [`Queue`].
 pub struct Config<K> {
-    /// The effect of an add of a key that is waiting or has failed.
+    /// The re-add policy.
     pub re_add: ReAdd,
     /// The order of ready keys.
     pub order: Order<K>,
@@ -53,7 +53,7 @@ pub struct Config<K> {
 impl<K> Default for Config<K> {
     fn default() -> Self {
         Self {
-            re_add: ReAdd::KeepBoth,
+            re_add: ReAdd::default(),
             order: Order::Fifo,
             fair: false,
             group_limit: None,

@@ -7,6 +7,7 @@ use std::hash::RandomState;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use requeue::clock::TokioClock;
 use requeue::{Add, Item, Merge, Queue, ReAdd, Time};
 
 use super::RunnerError;
@@ -24,7 +25,7 @@ pub(super) struct Debounce {
 
 impl Debounce {
     pub(super) fn new(wait: Duration, most: Duration) -> Result<Self, RunnerError> {
-        let waiting = Queue::builder().re_add(ReAdd::Replace);
+        let waiting = Queue::builder().clock(TokioClock::current()).re_add(ReAdd::Replace);
         let waiting = waiting.hasher(RandomState::new()).build()?;
         Ok(Self { waiting, since: Mutex::default(), wait, most: most.max(wait) })
     }

@@ -90,7 +90,7 @@ impl Queue {
         &self.shared.place.name
     }
 
-    /// What adds do to a key that waits or has failed.
+    /// The re-add policy.
     #[must_use]
     pub fn re_add(&self) -> ReAdd {
         self.shared.place.re_add

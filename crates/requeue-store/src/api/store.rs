@@ -271,8 +271,12 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// What adds do to a key that waits or has failed; [`ReAdd::Replace`] unless said. It is the
-    /// queue's, for all processes: whoever opens it first decides, for good.
+    /// Sets the re-add policy: the effect of an add on a key that waits or backs off. The default is
+    /// [`ReAdd::Hold`]. It is a setting of the queue, the same for all processes: its first opener chooses
+    /// it permanently.
+    ///
+    /// [`ReAdd::Replace`] is the other choice. [`open`](Self::open) refuses [`ReAdd::KeepBoth`]: a key in a
+    /// store has at most one pending run.
     pub fn re_add(mut self, re_add: ReAdd) -> Self {
         self.options.re_add = Some(re_add);
         self
@@ -445,7 +449,8 @@ impl OpenOptions {
     ///
     /// If there is no such queue and none is to be made, which is [told apart](OpenError::is_missing);
     /// if there is no schema of this version, the name is empty, longer than 200 bytes or has a NUL
-    /// in it, the [`worker`](Self::worker)'s name is not valid, the queue has another [`re_add`](Self::re_add) or [`parked_add`](Self::parked_add)
+    /// in it, the [`worker`](Self::worker)'s name is not valid, no store has the [`re_add`](Self::re_add) policy, the
+    /// queue has another [`re_add`](Self::re_add) or [`parked_add`](Self::parked_add)
     /// than was asked for, its name is shown by the metrics
     /// already, or the store can't be reached.
     ///
@@ -457,6 +462,10 @@ impl OpenOptions {
         let bad = |why: &str| OpenError::invalid(format!("the queue {name:?}: {why}"));
         if name.is_empty() || name.len() > 200 || name.contains('\0') {
             return Err(bad("a name has 1 to 200 bytes, and no NUL"));
+        }
+        if let Some(re_add) = options.re_add.filter(|re_add| !is_supported(*re_add)) {
+            let why = format!("a store has the re-add policies Hold and Replace, not {re_add:?}");
+            return Err(bad(&why));
         }
         if let Some(why) = options.worker.as_deref().and_then(invalid_worker) {
             return Err(bad(&why));
@@ -477,7 +486,7 @@ impl OpenOptions {
             return Err(OpenError::missing(&name, store.similar(&name).await));
         };
         if let Some(wanted) = options.re_add.filter(|&wanted| wanted != place.re_add) {
-            let why = format!("its early adds are {:?}, not {wanted:?}", place.re_add);
+            let why = format!("its re-add policy is {:?}, not {wanted:?}", place.re_add);
             return Err(bad(&why));
         }
         if let Some(wanted) = options.parked_add.filter(|&wanted| wanted != place.parked_add) {
@@ -495,6 +504,11 @@ impl OpenOptions {
         }
         Ok(queue)
     }
+}
+
+/// Whether a queue in a store can have this re-add policy.
+const fn is_supported(re_add: ReAdd) -> bool {
+    matches!(re_add, ReAdd::Hold | ReAdd::Replace)
 }
 
 /// Of these names up to three that somebody may have meant who typed this one.

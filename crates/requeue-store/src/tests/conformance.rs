@@ -220,18 +220,12 @@ fn priority(number: u32) -> Priority {
 /// All of `steps` on both sides, in a queue of its own.
 pub(crate) async fn check(rig: &dyn Rig, name: &str, re_add: ReAdd, steps: &[Step]) {
     let engine = rig.engine();
-    let parked_add = match re_add {
-        ReAdd::Replace => ParkedAdd::Revive,
-        ReAdd::Hold => ParkedAdd::Keep,
-    };
+    let parked_add = if re_add == ReAdd::Hold { ParkedAdd::Keep } else { ParkedAdd::Revive };
     let settings = Settings { re_add, parked_add };
     let place = engine.open(name, settings).await.expect("the queue opens");
     assert_eq!((place.re_add, place.parked_add), (re_add, parked_add));
     let rules = Rules {
-        re_add: match re_add {
-            ReAdd::Replace => core::ReAdd::Replace,
-            ReAdd::Hold => core::ReAdd::Hold,
-        },
+        re_add,
         ranking: Ranking::Priority { oldest_every: u32::MAX },
         fair: false,
         limit: None,
@@ -353,7 +347,7 @@ pub(crate) async fn check_queues(store: &Store, name: &str) {
     let [full, empty, parked, absent] =
         ["full", "empty {x} ü", "parked", "absent"].map(|which| format!("{name}-{which}"));
     store.queue(&full).open().await.expect("it opens").add("a").await.expect("added");
-    let opening = store.queue(&empty).re_add(ReAdd::Hold).parked_add(ParkedAdd::Keep);
+    let opening = store.queue(&empty).re_add(ReAdd::Replace).parked_add(ParkedAdd::Keep);
     let queue = opening.open().await.expect("it opens");
     queue.add("a").await.expect("added");
     queue.get().await.expect("it is open").succeed().await.expect("it is ours");
@@ -370,9 +364,9 @@ pub(crate) async fn check_queues(store: &Store, name: &str) {
         assert!(of_name.next().is_none(), "once");
         found
     };
-    assert_eq!(found(&full), Some((ReAdd::Replace, ParkedAdd::Revive, false)));
-    assert_eq!(found(&empty), Some((ReAdd::Hold, ParkedAdd::Keep, true)));
-    assert_eq!(found(&parked), Some((ReAdd::Replace, ParkedAdd::Revive, false)));
+    assert_eq!(found(&full), Some((ReAdd::Hold, ParkedAdd::Revive, false)));
+    assert_eq!(found(&empty), Some((ReAdd::Replace, ParkedAdd::Keep, true)));
+    assert_eq!(found(&parked), Some((ReAdd::Hold, ParkedAdd::Revive, false)));
     assert_eq!(found(&absent), None);
 }
 
@@ -499,7 +493,7 @@ impl Pair {
                 for _ in 0..asked.adds {
                     let ask = model::Ask {
                         when: core::When::After(Duration::ZERO),
-                        merge: core::Merge::Earliest,
+                        merge: Merge::Earliest,
                         priority: asked.priority.number().into(),
                         reasons: asked.reasons,
                         failed: false,
@@ -552,12 +546,8 @@ impl Pair {
         assert_eq!(answers.len(), adds.len());
         for (which, answer) in answers {
             let add = adds.iter().find(|add| add.0 == which).expect("it was asked for").1;
-            let merge = match add.merge {
-                Merge::Earliest => core::Merge::Earliest,
-                Merge::Latest => core::Merge::Latest,
-                Merge::Exactly => core::Merge::Exactly,
-            };
-            if merge == core::Merge::Exactly {
+            let merge = add.merge;
+            if merge == Merge::Exactly {
                 self.until.remove(&which);
                 self.ready_at.remove(&which);
                 self.released.remove(&which);

@@ -18,7 +18,7 @@ use crate::engine::{
     Place, Renewed, Settings,
 };
 use crate::tests::conformance::{BACKOFF, Rig, check, steps};
-use crate::types::add::{Added, Cancelled, Merge, Priority, ReAdd};
+use crate::types::add::{Added, Cancelled, Priority, ReAdd};
 use crate::types::inspect::{Counts, Entry, QueueInfo, State};
 use crate::types::key::Key;
 
@@ -104,11 +104,7 @@ impl InMemory {
         let add = requeue::Add::after(ask.add.after)
             .priority(ask.add.priority.number().into())
             .reason(ask.add.reasons)
-            .merge(match ask.add.merge {
-                Merge::Earliest => requeue::Merge::Earliest,
-                Merge::Latest => requeue::Merge::Latest,
-                Merge::Exactly => requeue::Merge::Exactly,
-            });
+            .merge(ask.add.merge);
         match self.queue().add_with(ask.key, add) {
             requeue::Added::New => Added::New,
             requeue::Added::Coalesced => Added::Coalesced,
@@ -244,10 +240,7 @@ impl Engine for InMemory {
         let queue = requeue::Queue::builder()
             .name(name)
             .clock(self.clock.clone())
-            .re_add(match settings.re_add {
-                ReAdd::Replace => requeue::ReAdd::Replace,
-                ReAdd::Hold => requeue::ReAdd::Hold,
-            })
+            .re_add(settings.re_add)
             .order(Order::Priority { oldest_every: u32::MAX })
             .limiter(Steady::default())
             .metrics_provider(Arc::new(OfLast(Arc::clone(&self.last))))

@@ -62,7 +62,7 @@ pub struct Entry {
 pub struct QueueInfo {
     /// Its name.
     pub name: String,
-    /// The effect of an add on a key that waits or backs off.
+    /// The re-add policy.
     pub re_add: ReAdd,
     /// The effect of an add on a parked key.
     pub parked_add: ParkedAdd,

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use requeue_core::limiter::BackoffLimiter;
+use requeue_core::limiter::{BackoffLimiter, default_controller};
 use requeue_core::{Config, CustomOrder, Group, Order, RateLimiter, ReAdd};
 
 use super::Queue;
@@ -19,18 +19,18 @@ use crate::sync::{Arc, drop_quietly, quietly};
 
 pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> Group + Send + Sync>;
 
-/// Makes a [`Queue`]. Where nothing is said: first in first out, [`ReAdd::KeepBoth`], a
+/// Builds a [`Queue`]. The defaults are: first in first out, [`ReAdd::Hold`], a
 /// [`backoff`](Self::backoff) from 5 ms to 5 min, the clock of the tokio runtime it is built in or else the
 /// system's, and no metrics.
 ///
 /// ```
 /// use requeue::limiter::ExponentialFailure;
-/// use requeue::{ReAdd, Order, Queue};
+/// use requeue::{Order, Queue, ReAdd};
 /// use std::time::Duration;
 ///
 /// let queue: Queue<String> = Queue::builder()
 ///     .name("pods")
-///     .re_add(ReAdd::Hold)
+///     .re_add(ReAdd::Replace)
 ///     .order(Order::Priority { oldest_every: 10 })
 ///     .limiter(ExponentialFailure::new(Duration::from_millis(5), Duration::from_secs(1000)))
 ///     .build()?;
@@ -104,6 +104,26 @@ impl<K: Key> Builder<K> {
             key: PhantomData,
         }
     }
+
+    /// Builds a queue that treats re-adds and failures as client-go does: with [`ReAdd::KeepBoth`] and
+    /// the limiter [`default_controller`]. Everything else is as in [`Queue::builder`].
+    ///
+    /// The page "From client-go" lists the remaining differences.
+    ///
+    /// ```
+    /// use requeue::Builder;
+    /// use std::time::Duration;
+    ///
+    /// let queue = Builder::client_go().name("pods").build()?;
+    /// queue.add_after("a", Duration::from_secs(10));
+    /// queue.add("a");
+    /// queue.try_get().expect("the add runs now").succeed();
+    /// assert_eq!(queue.waiting(), 1); // and the delayed add runs later
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    pub fn client_go() -> Self {
+        Self::new().re_add(ReAdd::KeepBoth).limiter(default_controller())
+    }
 }
 
 impl<K: Key, S: BuildHasher> Builder<K, S> {
@@ -113,7 +133,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// What an add does to a key that is waiting or has failed.
+    /// Sets the re-add policy: the effect of an add on a key that already waits, or that backs off after
+    /// a failure. The default is [`ReAdd::Hold`].
     pub fn re_add(mut self, policy: ReAdd) -> Self {
         self.config.re_add = policy;
         self

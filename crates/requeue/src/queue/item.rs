@@ -223,7 +223,7 @@ impl<'q, K: Key> Item<'q, K> {
     /// ```
     /// use requeue::Queue;
     ///
-    /// let queue = Queue::new();
+    /// let queue = Queue::client_go();
     /// queue.add_rate_limited("hopeless");
     /// # queue.add("hopeless");
     /// let item = queue.try_get().unwrap();

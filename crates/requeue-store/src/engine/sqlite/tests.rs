@@ -264,7 +264,13 @@ async fn a_queue_says_why_it_does_not_open() {
     let opened = store.queue("q").open().await.expect("whatever it is");
     assert_eq!(opened.re_add(), ReAdd::Hold);
     let error = store.queue("q").re_add(ReAdd::Replace).open().await.expect_err("it holds");
-    assert_eq!(error.to_string(), "the queue \"q\": its early adds are Hold, not Replace");
+    assert_eq!(error.to_string(), "the queue \"q\": its re-add policy is Hold, not Replace");
+    let error = store.queue("two runs").re_add(ReAdd::KeepBoth).open().await.expect_err("no store");
+    assert!(error.is_invalid());
+    assert_eq!(
+        error.to_string(),
+        "the queue \"two runs\": a store has the re-add policies Hold and Replace, not KeepBoth"
+    );
     assert_eq!(opened.parked_add(), ParkedAdd::Revive);
     let keeping = store.queue("q").parked_add(ParkedAdd::Keep).open().await;
     let error = keeping.expect_err("it revives them").to_string();

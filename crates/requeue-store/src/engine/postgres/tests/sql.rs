@@ -22,7 +22,7 @@ async fn anybody_adds_by_sql() {
     let url = server.database();
     let store = store(&url).await;
     let sql = |sql: &str| server.psql(name(&url), sql);
-    assert_eq!(sql("select holds from requeue.open('q', true)"), "t");
+    assert_eq!(sql("select holds from requeue.open('q')"), "t");
     let error = store.queue("r").existing().open().await.expect_err("there is none");
     assert!(error.is_missing(), "{error}");
     store.queue("mail").open().await.expect("it opens");
@@ -57,7 +57,10 @@ async fn anybody_adds_by_sql() {
     assert_eq!(entry.state, State::Waiting);
 
     // A queue may keep parked keys.
-    assert_eq!(sql("select holds, revives from requeue.open('keeps', revive => false)"), "f|f");
+    assert_eq!(
+        sql("select holds, revives from requeue.open('keeps', false, revive => false)"),
+        "f|f"
+    );
     assert_eq!(sql("select holds, revives from requeue.open('keeps')"), "f|f");
     let queue = store.queue("keeps").open().await.expect("it opens");
     assert_eq!(queue.parked_add(), ParkedAdd::Keep);

@@ -1,5 +1,5 @@
 -- The settings of a queue, which do not change, and whether it is new: no process has marked all its shards
--- since the record was made: 2 if it was made now, 1 if earlier. ARGV: whether its early adds
+-- since the record was made: 2 if it was made now, 1 if earlier. ARGV: whether its re-adds
 -- are held, how many shards it has, whether its parked keys stay parked when they are added, and its
 -- generation; nothing where none is to be made.
 local is_made = ARGV[1] and redis.call('EXISTS', KEYS[1]) == 0
