@@ -20,8 +20,8 @@ use crate::sync::{Arc, drop_quietly, quietly};
 pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> Group + Send + Sync>;
 
 /// Builds a [`Queue`]. The defaults are: first in first out, [`ReAdd::Hold`], a
-/// [`backoff`](Self::backoff) from 5 ms to 5 min, the clock of the tokio runtime it is built in or else the
-/// system's, and no metrics.
+/// [`backoff`](Self::backoff) from 5 ms to 5 min, [`SystemClock`], and no metrics. No Cargo feature
+/// changes a default.
 ///
 /// ```
 /// use requeue::limiter::ExponentialFailure;
@@ -212,7 +212,10 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Where the queue gets its time.
+    /// Sets the clock. The default is [`SystemClock`], with and without a tokio runtime.
+    ///
+    /// Choose [`FakeClock`](crate::clock::FakeClock) in a test that moves the time, and `TokioClock` in a
+    /// test that pauses or advances the time of a tokio runtime.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Some(Arc::new(clock));
         self
@@ -309,7 +312,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         let limiter = self.limiter.unwrap_or_else(|| (self.default_limiter)(base, max));
         let shared = Shared::new(Parts {
             config,
-            clock: self.clock.unwrap_or_else(default_clock),
+            clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock)),
             limits: Limits::new(limiter),
             hooks,
             name: self.name,
@@ -331,14 +334,6 @@ impl<K: Key, S> fmt::Debug for Builder<K, S> {
             .field("order", &self.config.order)
             .finish_non_exhaustive()
     }
-}
-
-fn default_clock() -> Arc<dyn Clock> {
-    #[cfg(feature = "tokio")]
-    if let Ok(clock) = crate::clock::TokioClock::try_current() {
-        return Arc::new(clock);
-    }
-    Arc::new(SystemClock)
 }
 
 /// A custom order that has panicked is asked no more: what it held is served by age.

@@ -158,13 +158,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     /// As [`shut_down_with_drain`](Self::shut_down_with_drain), on this thread.
-    ///
-    /// # Panics
-    ///
-    /// Inside a tokio runtime.
-    #[track_caller]
     pub fn shut_down_with_drain_blocking(&self) -> Drained<K> {
-        super::get::forbid_in_runtime();
         self.shut_down_with_drain().block()
     }
 
@@ -194,13 +188,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     /// As [`drain`](Self::drain), on this thread.
-    ///
-    /// # Panics
-    ///
-    /// Inside a tokio runtime.
-    #[track_caller]
     pub fn drain_blocking(&self, timeout: Duration) -> Drained<K> {
-        super::get::forbid_in_runtime();
         self.drain(timeout).block()
     }
 
@@ -332,13 +320,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     }
 
     /// Waits on this thread.
-    ///
-    /// # Panics
-    ///
-    /// Inside a tokio runtime.
-    #[track_caller]
     pub fn wait_blocking(self) -> Drained<K> {
-        super::get::forbid_in_runtime();
         self.block()
     }
 
