@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
-use requeue_core::{EarlyAdd, Ending, Merge, Time, When};
+use requeue_core::{Ending, Merge, ReAdd, Time, When};
 use requeue_sim::model::{Ask, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Mode, Op, Setup};
 
@@ -23,7 +23,7 @@ pub fn operations(data: &[u8]) {
 
 fn setup(from: &mut Unstructured<'_>) -> Result<Setup> {
     let rules = Rules {
-        early_add: *from.choose(&[EarlyAdd::Keep, EarlyAdd::Replace, EarlyAdd::Hold])?,
+        re_add: *from.choose(&[ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold])?,
         ranking: match from.int_in_range(0..=3)? {
             0 => Ranking::Fifo,
             1 => Ranking::Priority { oldest_every: from.int_in_range(0..=5)? },

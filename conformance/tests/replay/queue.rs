@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use requeue::clock::FakeClock;
-use requeue::{Get, Item, Order, Phase, Queue, Ticket, Time};
+use requeue::{Builder, Get, Item, Order, Phase, Queue, Ticket, Time};
 use requeue_conformance::{Sequence, Step};
 
 use crate::differences::{Difference, Met};
@@ -88,7 +88,7 @@ pub(crate) fn replay(sequence: &Sequence<'_>, met: &mut Met) -> Result<(), Misma
         limits => limits,
     };
     let builder =
-        Queue::builder().clock(clock.clone()).limiter(Watched(limiter(limits), seen.clone()));
+        Builder::client_go().clock(clock.clone()).limiter(Watched(limiter(limits), seen.clone()));
     let builder = match style.measured {
         true => builder.name("q").metrics_provider(Arc::new(seen.clone())),
         false => builder,

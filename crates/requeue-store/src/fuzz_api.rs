@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::engine::damage::Raw;
 use crate::engine::row;
 use crate::engine::{Ask, Asked, Backoff, Failing, Failure, Finish, Place};
-use crate::types::add::{Add, EarlyAdd, Merge, Priority};
+use crate::types::add::{Add, ReAdd, Merge, Priority};
 
 /// A row that could be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -119,7 +119,7 @@ impl Row {
     #[must_use]
     pub fn after(self, verb: Verb, holds: bool, now: i64) -> Option<Self> {
         let Self(mut row) = self;
-        let early_add = if holds { EarlyAdd::Hold } else { EarlyAdd::Replace };
+        let re_add = if holds { ReAdd::Hold } else { ReAdd::Replace };
         let micros = Duration::from_micros;
         let asked = Asked { adds: u32::MAX, reasons: u32::MAX, priority: Priority::High };
         let failure = Failure { asked, error: "no".to_owned() };
@@ -133,7 +133,7 @@ impl Row {
                 if exactly {
                     add = add.merge(Merge::Exactly);
                 }
-                let place = Place::new(1, "q", early_add);
+                let place = Place::new(1, "q", re_add);
                 let ask = Ask { key: "key".into(), add, adds: u32::MAX };
                 return Some(Self(row::Row::add(Some(row), &ask, &place, now).0));
             }
@@ -149,7 +149,7 @@ impl Row {
                 return Some(Self(row));
             }
             _ if row.run.is_none() => return Some(Self(row)),
-            Verb::Expire => return row.expire(failing(1, 1), early_add, now).map(Self),
+            Verb::Expire => return row.expire(failing(1, 1), re_add, now).map(Self),
             Verb::Succeed => Finish::Succeed,
             Verb::RequeueAfter { delay } => Finish::RequeueAfter(micros(delay), Priority::Low),
             Verb::Retry { base, cap } => Finish::Retry(failing(base, cap), failure),
@@ -158,6 +158,6 @@ impl Row {
             Verb::Release => Finish::Release(asked),
             Verb::Unclaim { queued } => Finish::Unclaim(asked, micros(queued)),
         };
-        row.finish(how, early_add, now).map(Self)
+        row.finish(how, re_add, now).map(Self)
     }
 }

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use requeue::EarlyAdd;
+use requeue::ReAdd;
 use rustix::process::Signal;
 
 use crate::args::codes::Codes;
@@ -60,7 +60,7 @@ pub(crate) struct FailureConfig {
     pub(crate) retries: Option<u32>,
     pub(crate) base_delay: Duration,
     pub(crate) max_delay: Duration,
-    pub(crate) early_add: EarlyAdd,
+    pub(crate) re_add: ReAdd,
     /// Exit codes that are not retried.
     pub(crate) fatal: Codes,
     pub(crate) halt: Option<Halt>,
@@ -203,11 +203,7 @@ impl Config {
                 retries: common.retries.unwrap_or(Retries(Some(5))).0,
                 base_delay,
                 max_delay,
-                early_add: match common.early_add {
-                    None | Some(args::EarlyAdd::Replace) => EarlyAdd::Replace,
-                    Some(args::EarlyAdd::Hold) => EarlyAdd::Hold,
-                    Some(args::EarlyAdd::Keep) => EarlyAdd::Keep,
-                },
+                re_add: common.re_add.unwrap_or_default(),
                 fatal: common.fatal.unwrap_or_default(),
                 halt: match common.halt {
                     Some(MayHalt(halt)) => halt,

@@ -60,7 +60,7 @@ pub(crate) enum Subcommand {
     /// List the queues of a store
     ///
     /// Prints a line for each queue: its name, and `empty` or `keys`. With --json, prints objects with
-    /// `queue`, `is_empty`, and the settings `early_add` and `parked_add`.
+    /// `queue`, `is_empty`, and the settings `re_add` and `parked_add`.
     #[cfg(feature = "store")]
     Queues(store::QueuesFlags),
     /// Remove a queue without keys from a store

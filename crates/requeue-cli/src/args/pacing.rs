@@ -4,8 +4,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use regex::bytes::Regex;
+use requeue::clock::TokioClock;
 use requeue::metrics::Metrics;
-use requeue::{BuildError, EarlyAdd, Group, Order, Queue, Time};
+use requeue::{BuildError, Group, Order, Queue, ReAdd, Time};
 
 use crate::args::run::{self as args, Alone, Common};
 use crate::args::values::Every;
@@ -118,14 +119,19 @@ impl Pacing {
         })
     }
 
-    /// Creates a queue with this order. Must be called in a runtime.
+    /// Creates a queue with this order, by the clock of the runtime.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
     pub(crate) fn queue(
         &self,
         name: &str,
-        early_add: EarlyAdd,
+        re_add: ReAdd,
         metrics: Option<&Metrics>,
     ) -> Result<KeyQueue, BuildError> {
-        let queue = Queue::builder().name(name).early_add(early_add);
+        let clock = TokioClock::current();
+        let queue = Queue::builder().name(name).clock(clock).re_add(re_add);
         let mut queue = queue.hasher(RandomState::new());
         if let Some(metrics) = metrics {
             queue = queue.metrics(metrics);

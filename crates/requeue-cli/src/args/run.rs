@@ -7,7 +7,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
+use requeue::ReAdd;
 use rustix::process::Signal;
 
 use crate::args::codes::Codes;
@@ -243,9 +245,10 @@ pub(crate) struct Common {
     #[arg(hide_short_help = true)]
     pub(crate) max_delay: Option<Duration>,
 
-    /// Effect of an add on a key that backs off [default: replace]
-    #[arg(long, value_enum, value_name = "HOW", help_heading = "Failure", hide_short_help = true)]
-    pub(crate) early_add: Option<EarlyAdd>,
+    /// Effect of an add on a waiting key: hold, replace or keep-both [default: hold]
+    #[arg(long, value_parser = re_add_policies(), value_name = "HOW", hide_possible_values = true)]
+    #[arg(help_heading = "Failure", hide_short_help = true)]
+    pub(crate) re_add: Option<ReAdd>,
 
     /// Exit codes and signals that are not retried, as in 2,64-78,SIGSEGV
     #[arg(long, value_name = "CODES", help_heading = "Failure", hide_short_help = true)]
@@ -364,15 +367,13 @@ pub(crate) enum Order {
     Fair,
 }
 
-/// The effect of an add on a key that backs off.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum EarlyAdd {
-    /// Run now, instead of the retry
-    Replace,
-    /// Wait for the retry
-    Hold,
-    /// Run now, and again at the time of the retry
-    Keep,
+/// The values of `--re-add`.
+pub(crate) fn re_add_policies() -> impl TypedValueParser<Value = ReAdd> {
+    PossibleValuesParser::new(["hold", "replace", "keep-both"]).map(|name| match &*name {
+        "replace" => ReAdd::Replace,
+        "keep-both" => ReAdd::KeepBoth,
+        _ => ReAdd::Hold,
+    })
 }
 
 /// The fate of keys that have not run at the end of the input.

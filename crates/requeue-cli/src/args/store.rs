@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use requeue::ReAdd;
 
 use crate::args::help::Sections;
 use crate::args::run::{self as args, Common, Passwords, Read, Stdin, Summary};
@@ -41,7 +42,7 @@ pub(crate) struct Wait {
     override_usage = "requeue work --store URL [OPTIONS] [--] COMMAND [ARG]...\n       \
                       requeue work --store URL [OPTIONS] -c SCRIPT",
     disable_help_flag = true,
-    mut_arg("early_add", |arg| arg.help("Effect of an add on a key that backs off: see `add --help`")),
+    mut_arg("re_add", |arg| arg.help("Effect of an add on a key that backs off: see `add --help`")),
     mut_arg("dead_letter", |arg| arg.help("Append keys that this worker parks to FILE, as lines").long_help(None)),
 )]
 pub(crate) struct WorkFlags {
@@ -121,11 +122,12 @@ pub(crate) struct AddFlags {
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Adds", hide_short_help = true)]
     pub(crate) parked_add: Option<ParkedAdd>,
 
-    /// Effect of an add on a key that backs off [default: replace]
+    /// Effect of an add on a key that backs off: hold or replace [default: hold]
     ///
-    /// A setting of the queue: its first add or worker fixes it. Queues in a store do not have `keep`.
-    #[arg(long, value_enum, value_name = "HOW", help_heading = "Adds", hide_short_help = true)]
-    pub(crate) early_add: Option<args::EarlyAdd>,
+    /// A setting of the queue: its first add or worker fixes it. Queues in a store do not have `keep-both`.
+    #[arg(long, value_parser = args::re_add_policies(), value_name = "HOW")]
+    #[arg(hide_possible_values = true, help_heading = "Adds", hide_short_help = true)]
+    pub(crate) re_add: Option<ReAdd>,
 
     #[command(flatten)]
     pub(crate) read: Read,

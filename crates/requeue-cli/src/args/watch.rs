@@ -20,7 +20,7 @@ use crate::duration::parse_duration;
     mut_arg("retries", |arg| {
         arg.help("Retries of a failed key, or inf [default: inf]").hide_short_help(true)
     }),
-    mut_arg("early_add", |arg| arg.help("Effect of a change of an object that backs off [default: hold]")),
+    mut_arg("re_add", |arg| arg.help("Effect of a change of an object that backs off [default: hold]")),
     mut_arg("min_interval", |arg| arg.help("Least time between two starts of a key [default: 1s]")),
     mut_arg("order", |arg| arg.help("Order of ready keys [default: priority]")),
     mut_arg("group_by", |arg| {

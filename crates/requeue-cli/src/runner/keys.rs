@@ -47,7 +47,7 @@ impl Keys {
         let seed = RandomState::new().build_hasher().finish();
         // A queue in a store has metrics of its own.
         let metrics = metrics.filter(|_| remote.is_none());
-        let queue = pacing.queue(config.name, failures.early_add, metrics);
+        let queue = pacing.queue(config.name, failures.re_add, metrics);
         let queue = queue.map_err(|error| Refusal::failure(error.to_string()))?;
         Ok(Self {
             failing: FailingKeys::new(
@@ -56,7 +56,7 @@ impl Keys {
                 failures.max_delay,
                 seed,
             ),
-            pace: Pace::new(pacing.times, failures.early_add, queue.clone()),
+            pace: Pace::new(pacing.times, failures.re_add, queue.clone()),
             rate: pacing.rate.map(|(every, burst)| Rate::new(every, burst)),
             leases: remote.map(Leases::new),
             room: Room::default(),

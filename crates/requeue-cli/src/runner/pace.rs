@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use requeue::{Add, Added, Cursor, EarlyAdd, Filter, Item, Merge, Phase, Time};
+use requeue::{Add, Added, Cursor, Filter, Item, Merge, Phase, ReAdd, Time};
 
 use crate::args::pacing::Times;
 use crate::input::AddOptions;
@@ -29,15 +29,15 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Pace {
     times: Times,
-    early_add: EarlyAdd,
+    re_add: ReAdd,
     queue: KeyQueue,
     hasher: RandomState,
     state: Mutex<State>,
 }
 
 impl Pace {
-    pub(crate) fn new(times: Times, early_add: EarlyAdd, queue: KeyQueue) -> Self {
-        Self { times, early_add, queue, hasher: RandomState::new(), state: Mutex::default() }
+    pub(crate) fn new(times: Times, re_add: ReAdd, queue: KeyQueue) -> Self {
+        Self { times, re_add, queue, hasher: RandomState::new(), state: Mutex::default() }
     }
 
     /// Adds a key that was read.
@@ -231,9 +231,9 @@ impl Pace {
         let mut paced = state.keys.get(hash);
         if let Some(window) = paced.window.take_if(|_| are_over) {
             let start = window.named.max(paced.not_before);
-            let add = match self.early_add {
+            let add = match self.re_add {
                 // Another merge would add a second run.
-                EarlyAdd::Keep => {
+                ReAdd::KeepBoth => {
                     let (adds, priority) = self
                         .queue
                         .look_up(&key)

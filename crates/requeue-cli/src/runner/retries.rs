@@ -100,7 +100,7 @@ impl FailingKeys {
 #[cfg(test)]
 mod tests {
     use requeue::clock::FakeClock;
-    use requeue::{EarlyAdd, Queue};
+    use requeue::{Queue, ReAdd};
 
     use super::*;
     use crate::key::KeyQueue;
@@ -108,7 +108,7 @@ mod tests {
     const KEY: &[u8] = b"key";
 
     fn queue(clock: &FakeClock) -> KeyQueue {
-        let queue = Queue::builder().clock(clock.clone()).early_add(EarlyAdd::Replace);
+        let queue = Queue::builder().clock(clock.clone()).re_add(ReAdd::Replace);
         let queue = queue.hasher(RandomState::new()).build().unwrap();
         queue.add(KEY.into());
         queue

@@ -11,7 +11,7 @@ use requeue_store::{Add, Added, Key, Merge, Priority, Queue};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::{block_on, early_add, warnings, with_settings};
+use super::{block_on, re_add, warnings, with_settings};
 use crate::args::run::Summary;
 use crate::args::store::{self as flags, AddFlags};
 use crate::duration::shown;
@@ -189,16 +189,16 @@ impl KeySink for Reading {
 
 /// `requeue add`.
 pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
-    let AddFlags { keys, place, after, priority, revive, early_add: when_early, .. } = flags;
+    let AddFlags { keys, place, after, priority, revive, re_add: when_early, .. } = flags;
     let AddFlags { parked_add, read, summary, unsupported, .. } = flags;
     unsupported.check()?;
     let started = Instant::now();
-    let early_add = early_add(when_early)?;
+    let re_add = re_add(when_early)?;
     let (source, format) = read.check()?;
     let unsaid =
         Unsaid { after: after.unwrap_or_default(), priority: priority.into(), revives: revive };
     block_on(async {
-        let how = |opening| with_settings(opening, early_add, parked_add);
+        let how = |opening| with_settings(opening, re_add, parked_add);
         let queue = place.to_change(how).await?;
         warnings::show(complain);
         let mut adder = Adder::new(queue, unsaid);

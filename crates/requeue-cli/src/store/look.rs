@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use requeue_store::{Bulk, Counts, EarlyAdd, Entry, Key, ParkedAdd, Queue, State};
+use requeue_store::{Bulk, Counts, Entry, Key, ParkedAdd, Queue, ReAdd, State};
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -38,7 +38,7 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
     struct Listed<'a> {
         queue: &'a str,
         is_empty: bool,
-        early_add: &'static str,
+        re_add: &'static str,
         parked_add: &'static str,
     }
     block_on(async {
@@ -48,10 +48,10 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
         for found in store.queues().await.map_err(refusal)? {
             let (queue, is_empty) = (&*found.name, found.is_empty);
             text += &if flags.json {
-                let early_add = if found.early_add == EarlyAdd::Hold { "hold" } else { "replace" };
+                let re_add = if found.re_add == ReAdd::Hold { "hold" } else { "replace" };
                 let parked_add =
                     if found.parked_add == ParkedAdd::Keep { "keep" } else { "revive" };
-                let listed = Listed { queue, is_empty, early_add, parked_add };
+                let listed = Listed { queue, is_empty, re_add, parked_add };
                 // Serializing texts does not fail.
                 serde_json::to_string(&listed).unwrap_or_default()
             } else {

@@ -14,12 +14,11 @@ use std::time::Duration;
 
 use os_display::Quotable;
 use requeue::metrics::Metrics;
-use requeue_store::{EarlyAdd, OpenOptions, ParkedAdd, Queue, Store};
+use requeue_store::{OpenOptions, ParkedAdd, Queue, ReAdd, Store};
 use tokio::sync::mpsc;
 
 use self::reaching::{Unopened, patiently};
 use crate::args::config::Config;
-use crate::args::run as args;
 use crate::args::store::{self as flags, Place};
 use crate::exit::{Refusal, chain};
 use crate::key::Key;
@@ -53,7 +52,7 @@ impl Place {
         &self,
         creates: bool,
         lease: Duration,
-        (early_add, parked_add): (Option<EarlyAdd>, Option<flags::ParkedAdd>),
+        (re_add, parked_add): (Option<ReAdd>, Option<flags::ParkedAdd>),
         worker: Option<String>,
         config: &Config,
         metrics: Option<&Metrics>,
@@ -73,7 +72,7 @@ impl Place {
             if let Some(metrics) = metrics {
                 opening = opening.metrics(metrics);
             }
-            let opening = with_settings(opening, early_add, parked_add);
+            let opening = with_settings(opening, re_add, parked_add);
             let opening = opening.lease(lease).backoff(failures.base_delay, failures.max_delay);
             let opening = match &worker {
                 Some(worker) => opening.worker(worker),
@@ -138,11 +137,11 @@ impl Place {
 /// Adds the settings that a new queue gets. An existing queue must have the same.
 fn with_settings(
     mut opening: OpenOptions,
-    early_add: Option<EarlyAdd>,
+    re_add: Option<ReAdd>,
     parked_add: Option<flags::ParkedAdd>,
 ) -> OpenOptions {
-    if let Some(early_add) = early_add {
-        opening = opening.early_add(early_add);
+    if let Some(re_add) = re_add {
+        opening = opening.re_add(re_add);
     }
     if let Some(parked_add) = parked_add {
         opening = opening.parked_add(match parked_add {
@@ -191,13 +190,11 @@ fn refusal(error: impl Error + 'static) -> Refusal {
     Refusal::failure(chain(&error))
 }
 
-fn early_add(flag: Option<args::EarlyAdd>) -> Result<Option<EarlyAdd>, Refusal> {
-    match flag {
-        None => Ok(None),
-        Some(args::EarlyAdd::Replace) => Ok(Some(EarlyAdd::Replace)),
-        Some(args::EarlyAdd::Hold) => Ok(Some(EarlyAdd::Hold)),
-        Some(args::EarlyAdd::Keep) => Err(Refusal::usage(
-            "--early-add keep: not available for a queue in a store; use replace or hold",
-        )),
+fn re_add(flag: Option<ReAdd>) -> Result<Option<ReAdd>, Refusal> {
+    if flag == Some(ReAdd::KeepBoth) {
+        return Err(Refusal::usage(
+            "--re-add keep-both: not available for a queue in a store; use replace or hold",
+        ));
     }
+    Ok(flag)
 }

@@ -19,7 +19,7 @@ fn what_makes_no_sense_is_refused() {
         &["--retries", "many", "echo"],
         &["--base-delay", "soon", "echo"],
         &["--max-delay", "-1s", "echo"],
-        &["--early-add", "no", "echo"],
+        &["--re-add", "no", "echo"],
         &["--timeout", "-1s", "echo"],
         &["--timeout", "soon", "echo"],
         &["--kill-after", "soon", "echo"],

@@ -79,8 +79,8 @@ fn a_debounce_starts_anew_with_each_add() {
 #[test]
 fn at_the_end_of_the_input_windows_end() {
     for times in [["--delay", "1h"], ["--debounce", "1h"]] {
-        for policy in ["replace", "hold", "keep"] {
-            let args = [&times[..], &["--early-add", policy, "-c", "echo $1 $REQUEUE_ADDS"]];
+        for policy in ["replace", "hold", "keep-both"] {
+            let args = [&times[..], &["--re-add", policy, "-c", "echo $1 $REQUEUE_ADDS"]];
             let ended = run(&args.concat(), "a\nb\na\na");
             assert_eq!((ended.code(), ended.sorted().join(" ").as_str()), (Some(0), "a 3 b 1"));
         }

@@ -337,11 +337,11 @@ fn queues_in_a_store_are_apart() {
     assert_eq!(list(&[]), "one\tkeys\ntwo\tkeys\n");
     assert_eq!((text("two"), text("one")), ("b\n".into(), "a\n".into()));
     assert_eq!(list(&[]), "one\tempty\ntwo\tempty\n");
-    add(&dir, &["--queue", "four", "--early-add", "hold", "--parked-add", "keep", "k"]);
+    add(&dir, &["--queue", "four", "--re-add", "hold", "--parked-add", "keep", "k"]);
     let text = list(&["--json"]);
     let first: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     let four = serde_json::json!({
-        "queue": "four", "is_empty": false, "early_add": "hold", "parked_add": "keep",
+        "queue": "four", "is_empty": false, "re_add": "hold", "parked_add": "keep",
     });
     assert_eq!(first, four);
 }
@@ -384,7 +384,7 @@ fn what_makes_no_sense_is_refused() {
         ("sqlite:a?synchronous=banana", &["k"], 2, "synchronous=banana: it takes normal or full"),
         ("sqlite:jobs.db", &["--queue", "", "k"], 2, "a name has 1 to 200 bytes"),
         ("sqlite:jobs.db", &["--queue", &name, "k"], 2, "a name has 1 to 200 bytes"),
-        ("sqlite:jobs.db", &["--early-add", "keep", "k"], 2, "use replace or hold"),
+        ("sqlite:jobs.db", &["--re-add", "keep-both", "k"], 2, "use replace or hold"),
         ("sqlite:text", &["k"], 125, "file is not a database"),
         ("sqlite:no/such/dir", &["k"], 125, "no/such/dir"),
     ] {
@@ -413,13 +413,13 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(code, 125);
         assert_eq!(said, "requeue: no such queue: \"typo\"\n");
     }
-    let hold = ["--queue", "typo", "--early-add", "hold", "k"];
+    let hold = ["--queue", "typo", "--re-add", "hold", "k"];
     assert_eq!(with("sqlite:jobs.db", "add", &hold).0, 0);
     // The first process fixes the queue's setting.
-    let replace = ["--queue", "typo", "--early-add", "replace", "true"];
+    let replace = ["--queue", "typo", "--re-add", "replace", "true"];
     let (code, said) = with("sqlite:jobs.db", "work", &replace);
     assert_eq!(code, 2);
-    assert!(said.contains("its early adds are Hold"), "{said}");
+    assert!(said.contains("its re-add policy is Hold"), "{said}");
     // Flags that a queue in a store does not have. The error names an alternative.
     for (args, instead) in [
         (&["--delay", "1s"][..], "requeue add --after"),
@@ -514,8 +514,8 @@ fn a_queue_is_dropped_only_without_keys_or_by_force() {
     assert!(ended.stderr.contains("\"mail\" dropped, with 2 keys\n"), "{}", ended.stderr);
     assert_eq!(call(&dir, "queues", &[]).text(), "");
     assert_eq!(call(&dir, "drop", &["mail", "--force"]).code(), Some(125));
-    call(&dir, "add", &["--queue", "mail", "--early-add", "hold", "a"]);
-    assert!(call(&dir, "queues", &["--json"]).text().contains("\"early_add\":\"hold\""));
+    call(&dir, "add", &["--queue", "mail", "--re-add", "hold", "a"]);
+    assert!(call(&dir, "queues", &["--json"]).text().contains("\"re_add\":\"hold\""));
     assert_eq!(call(&dir, "cancel", &["--queue", "mail", "a"]).code(), Some(0));
     let ended = call(&dir, "drop", &["mail"]);
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);

@@ -15,7 +15,7 @@ use client::{ask, get};
 use prometheus_client::registry::Registry;
 use requeue::clock::FakeClock;
 use requeue::metrics::Metrics;
-use requeue::{EarlyAdd, Queue};
+use requeue::{Queue, ReAdd};
 use requeue_http::{Builder, Site};
 use requeue_servers::check_metrics;
 use serde_json::json;
@@ -52,7 +52,7 @@ impl Served {
 /// A queue that keeps times, with a fake clock.
 fn queue() -> (Keys, FakeClock) {
     let clock = FakeClock::new();
-    let queue = Queue::builder().clock(clock.clone()).early_add(EarlyAdd::Hold).track_times();
+    let queue = Queue::builder().clock(clock.clone()).re_add(ReAdd::Hold).track_times();
     (queue.build().expect("it makes sense"), clock)
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::Router;
 use chromium::Chromium;
 use requeue::clock::FakeClock;
-use requeue::{EarlyAdd, Queue};
+use requeue::{Queue, ReAdd};
 use requeue_http::{Detail, Site};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -39,7 +39,7 @@ impl Served {
         let runtime = Runtime::new().expect("a runtime");
         let _inside = runtime.enter();
         let clock = FakeClock::new();
-        let queue = Queue::builder().clock(clock.clone()).early_add(EarlyAdd::Hold).track_times();
+        let queue = Queue::builder().clock(clock.clone()).re_add(ReAdd::Hold).track_times();
         let queue: Keys = queue.build().expect("it makes sense");
         let shown = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&shown);

@@ -52,7 +52,7 @@ impl Lockstep {
             Ranking::Stack { lossy } => Order::Custom(Box::new(TestOrder::new(Stack::new(lossy)))),
         };
         let config = Config {
-            early_add: setup.rules.early_add,
+            re_add: setup.rules.re_add,
             order,
             fair: setup.rules.fair,
             group_limit: setup.rules.limit,

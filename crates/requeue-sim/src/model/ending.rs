@@ -1,6 +1,6 @@
 //! How hand-outs end, and how the queue ends.
 
-use requeue_core::{Asked, EarlyAdd, Ending, Time, When};
+use requeue_core::{Asked, Ending, ReAdd, Time, When};
 use std::time::Duration;
 
 use super::{Ask, Ended, Model};
@@ -60,7 +60,7 @@ impl<K: Ord + Clone> Model<K> {
         let lost = if self.ending == Ending::ShutDown {
             self.end_run_shut_down(key, how)
         } else {
-            match (self.early_add, how) {
+            match (self.re_add, how) {
                 (_, How::Done | How::Succeed) => {
                     self.done_now(key);
                 }
@@ -68,7 +68,7 @@ impl<K: Ord + Clone> Model<K> {
                     self.done_now(key);
                     self.add_later(key, after, asked, now);
                 }
-                (EarlyAdd::Keep, _) => self.end_keep(key, how, now),
+                (ReAdd::KeepBoth, _) => self.end_keep(key, how, now),
                 (_, _) => self.end_single(key, how, now),
             }
             false
@@ -85,9 +85,9 @@ impl<K: Ord + Clone> Model<K> {
         let ask = Ask { when: When::After(after), priority: asked.priority, ..Ask::default() };
         self.tally.retries += 1;
         self.note(key, Asked { adds: 1, reasons: 0, priority: asked.priority });
-        let _ = match (self.early_add, ask.due(now)) {
-            (EarlyAdd::Keep, None) => self.add_now(key),
-            (EarlyAdd::Keep, Some(due)) => self.wait(key, due, ask.merge),
+        let _ = match (self.re_add, ask.due(now)) {
+            (ReAdd::KeepBoth, None) => self.add_now(key),
+            (ReAdd::KeepBoth, Some(due)) => self.wait(key, due, ask.merge),
             (_, due) => self.add_single(key, due, &ask, now),
         };
     }

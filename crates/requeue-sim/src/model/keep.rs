@@ -1,4 +1,4 @@
-//! `EarlyAdd::Keep`: client-go to the letter.
+//! `ReAdd::KeepBoth`: client-go to the letter.
 
 use requeue_core::{Merge, Time};
 

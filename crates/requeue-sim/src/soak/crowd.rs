@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use requeue::clock::{Clock, SystemClock, sleep_until};
 use requeue::limiter::ExponentialFailure;
 use requeue::workers::{Action, Context, Error, Workers};
-use requeue::{Builder, Cursor, EarlyAdd, Filter, Item, Queue};
+use requeue::{Builder, Cursor, Filter, Item, Queue, ReAdd};
 use tokio::runtime;
 
 use super::{Memory, ensure};
@@ -90,9 +90,9 @@ fn settled(warm: Memory) -> Memory {
 }
 
 fn build(rng: &mut fastrand::Rng) -> Builder<String> {
-    let early_add = [EarlyAdd::Keep, EarlyAdd::Replace, EarlyAdd::Hold][rng.usize(..3)];
+    let re_add = [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold][rng.usize(..3)];
     let (base, max) = (Duration::from_micros(5), Duration::from_millis(1));
-    Queue::builder().early_add(early_add).limiter(ExponentialFailure::new(base, max))
+    Queue::builder().re_add(re_add).limiter(ExponentialFailure::new(base, max))
 }
 
 /// What producers do, one thing after the other.

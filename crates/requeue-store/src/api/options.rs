@@ -5,13 +5,13 @@ use std::time::Duration;
 use crate::client::batcher::MOST;
 use crate::engine::parked::OnParked;
 use crate::engine::{Backoff, Failing};
-use crate::types::add::{EarlyAdd, ParkedAdd};
+use crate::types::add::{ParkedAdd, ReAdd};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// Whether no queue is made.
     pub(crate) existing: bool,
-    pub(crate) early_add: Option<EarlyAdd>,
+    pub(crate) re_add: Option<ReAdd>,
     pub(crate) parked_add: Option<ParkedAdd>,
     pub(crate) lease: Duration,
     pub(crate) backoff: (Duration, Duration),
@@ -30,7 +30,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             existing: false,
-            early_add: None,
+            re_add: None,
             parked_add: None,
             lease: Duration::from_secs(30),
             backoff: (Duration::from_millis(5), Duration::from_secs(300)),

@@ -9,7 +9,7 @@ use crate::api::queue::Queue;
 use crate::engine::address::Address;
 use crate::engine::parked::OnParked;
 use crate::engine::{Dropped, Engine, Settings};
-use crate::types::add::{EarlyAdd, ParkedAdd};
+use crate::types::add::{ParkedAdd, ReAdd};
 use crate::types::error::{
     ConnectError, DropError, EngineError, MigrateError, OpenError, ReadError,
 };
@@ -262,7 +262,7 @@ impl Store {
 }
 
 /// How a queue is opened. What is said here is this process's alone, but for
-/// [`early_add`](Self::early_add) and [`parked_add`](Self::parked_add): give all workers of a queue the same
+/// [`re_add`](Self::re_add) and [`parked_add`](Self::parked_add): give all workers of a queue the same
 /// [`max_failures`](Self::max_failures) and [`backoff`](Self::backoff).
 #[must_use = "a queue is opened by `open`"]
 pub struct OpenOptions {
@@ -272,10 +272,14 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// What adds do to a key that waits or has failed; [`EarlyAdd::Replace`] unless said. It is the
-    /// queue's, for all processes: whoever opens it first decides, for good.
-    pub fn early_add(mut self, early_add: EarlyAdd) -> Self {
-        self.options.early_add = Some(early_add);
+    /// Sets the re-add policy: the effect of an add on a key that waits or backs off. The default is
+    /// [`ReAdd::Hold`]. It is a setting of the queue, the same for all processes: its first opener chooses
+    /// it permanently.
+    ///
+    /// [`ReAdd::Replace`] is the other choice. [`open`](Self::open) refuses [`ReAdd::KeepBoth`]: a key in a
+    /// store has at most one pending run.
+    pub fn re_add(mut self, re_add: ReAdd) -> Self {
+        self.options.re_add = Some(re_add);
         self
     }
 
@@ -476,7 +480,8 @@ impl OpenOptions {
     ///
     /// If there is no such queue and none is to be made, which is [told apart](OpenError::is_missing);
     /// if there is no schema of this version, the name is empty, longer than 200 bytes or has a NUL
-    /// in it, the [`worker`](Self::worker)'s name is not valid, the queue has another [`early_add`](Self::early_add) or [`parked_add`](Self::parked_add)
+    /// in it, the [`worker`](Self::worker)'s name is not valid, no store has the [`re_add`](Self::re_add) policy, the
+    /// queue has another [`re_add`](Self::re_add) or [`parked_add`](Self::parked_add)
     /// than was asked for, its name is shown by the metrics
     /// already, or the store can't be reached.
     ///
@@ -489,15 +494,19 @@ impl OpenOptions {
         if name.is_empty() || name.len() > 200 || name.contains('\0') {
             return Err(bad("a name has 1 to 200 bytes, and no NUL"));
         }
+        if let Some(re_add) = options.re_add.filter(|re_add| !is_supported(*re_add)) {
+            let why = format!("a store has the re-add policies Hold and Replace, not {re_add:?}");
+            return Err(bad(&why));
+        }
         if let Some(why) = options.worker.as_deref().and_then(invalid_worker) {
             return Err(bad(&why));
         }
         let opened = match options.existing {
             true => store.engine.find(&name).await,
             false => {
-                let early_add = options.early_add.unwrap_or_default();
+                let re_add = options.re_add.unwrap_or_default();
                 let parked_add = options.parked_add.unwrap_or_default();
-                store.engine.open(&name, Settings { early_add, parked_add }).await.map(Some)
+                store.engine.open(&name, Settings { re_add, parked_add }).await.map(Some)
             }
         };
         let opened = opened.map_err(|fault| {
@@ -507,8 +516,8 @@ impl OpenOptions {
         let Some(mut place) = opened else {
             return Err(OpenError::missing(&name, store.similar(&name).await));
         };
-        if let Some(wanted) = options.early_add.filter(|&wanted| wanted != place.early_add) {
-            let why = format!("its early adds are {:?}, not {wanted:?}", place.early_add);
+        if let Some(wanted) = options.re_add.filter(|&wanted| wanted != place.re_add) {
+            let why = format!("its re-add policy is {:?}, not {wanted:?}", place.re_add);
             return Err(bad(&why));
         }
         if let Some(wanted) = options.parked_add.filter(|&wanted| wanted != place.parked_add) {
@@ -527,6 +536,11 @@ impl OpenOptions {
         }
         Ok(queue)
     }
+}
+
+/// Whether a queue in a store can have this re-add policy.
+const fn is_supported(re_add: ReAdd) -> bool {
+    matches!(re_add, ReAdd::Hold | ReAdd::Replace)
 }
 
 /// Of these names up to three that somebody may have meant who typed this one.

@@ -28,7 +28,7 @@ use crate::engine::counters::Counters;
 use crate::engine::damage::Damaged;
 use crate::engine::outage::Outage;
 use crate::engine::parked::OnParked;
-use crate::types::add::{Add, Added, Cancelled, EarlyAdd, ParkedAdd, Priority};
+use crate::types::add::{Add, Added, Cancelled, ReAdd, ParkedAdd, Priority};
 use crate::types::error::EngineError;
 use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 use crate::types::key::Key;
@@ -41,7 +41,7 @@ pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, EngineError>>;
 pub(crate) struct Place {
     pub(crate) id: i64,
     pub(crate) name: String,
-    pub(crate) early_add: EarlyAdd,
+    pub(crate) re_add: ReAdd,
     pub(crate) parked_add: ParkedAdd,
     /// Of this process: stored with each key that it claims.
     pub(crate) worker: Arc<str>,
@@ -57,11 +57,11 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new(id: i64, name: impl Into<String>, settings: impl Into<Settings>) -> Self {
-        let Settings { early_add, parked_add } = settings.into();
+        let Settings { re_add, parked_add } = settings.into();
         let (meters, outage, on_parked) = Default::default();
         let (worker, generation) = (Arc::from(""), 0);
         let name = name.into();
-        Self { id, name, early_add, parked_add, worker, generation, meters, outage, on_parked }
+        Self { id, name, re_add, parked_add, worker, generation, meters, outage, on_parked }
     }
 
     /// Whether the add revives a parked key.
@@ -73,13 +73,13 @@ impl Place {
 /// The settings that a queue has in the store, for all processes. Its first opener chooses them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Settings {
-    pub(crate) early_add: EarlyAdd,
+    pub(crate) re_add: ReAdd,
     pub(crate) parked_add: ParkedAdd,
 }
 
-impl From<EarlyAdd> for Settings {
-    fn from(early_add: EarlyAdd) -> Self {
-        Self { early_add, ..Self::default() }
+impl From<ReAdd> for Settings {
+    fn from(re_add: ReAdd) -> Self {
+        Self { re_add, ..Self::default() }
     }
 }
 

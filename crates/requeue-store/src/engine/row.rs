@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::engine::time::{Micros, after, micros, until};
 use crate::engine::{Ask, Asked, Backoff, Failing, Failure, Finish, HandOut, Place};
-use crate::types::add::{Added, Cancelled, EarlyAdd, Merge};
+use crate::types::add::{Added, Cancelled, ReAdd, Merge};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
@@ -28,7 +28,7 @@ pub(crate) struct Row {
     /// How many of them the backoff has counted, and until when the last one waits.
     pub(crate) steps: u32,
     pub(crate) until: Micros,
-    /// [`EarlyAdd::Hold`]: nothing runs before.
+    /// [`ReAdd::Hold`]: nothing runs before.
     pub(crate) not_before: Micros,
     /// What the pending run is asked with; the priority stays when there is none.
     pub(crate) asked: Asked,
@@ -119,7 +119,7 @@ impl Row {
         let asked = Asked { adds: ask.adds, reasons: add.reasons, priority: add.priority };
         row.note(asked);
         let wanted = after(now, add.after);
-        let held = queue.early_add == EarlyAdd::Hold && !row.is_ready(now);
+        let held = queue.re_add == ReAdd::Hold && !row.is_ready(now);
         let at = if held { wanted.max(row.not_before) } else { wanted };
         let added = row.demand(at, add.merge, now);
         let answer = match added {
@@ -155,7 +155,7 @@ impl Row {
     }
 
     /// Ends the hand-out. What is left of the key, if anything.
-    pub(crate) fn finish(mut self, how: Finish, early_add: EarlyAdd, now: Micros) -> Option<Self> {
+    pub(crate) fn finish(mut self, how: Finish, re_add: ReAdd, now: Micros) -> Option<Self> {
         let mut place = None;
         let later = match how {
             Finish::Succeed => {
@@ -168,15 +168,15 @@ impl Row {
             }
             Finish::Retry(failing, failure) => {
                 let delay = self.back_off(failing.backoff, now);
-                self.fail(failure, Some(delay), failing.max_failures, early_add, now);
+                self.fail(failure, Some(delay), failing.max_failures, re_add, now);
                 None
             }
             Finish::RetryAfter(delay, most, failure) => {
-                self.fail(failure, Some(delay), most, early_add, now);
+                self.fail(failure, Some(delay), most, re_add, now);
                 None
             }
             Finish::GiveUp(failure) => {
-                self.fail(failure, None, None, early_add, now);
+                self.fail(failure, None, None, re_add, now);
                 None
             }
             Finish::Release(asked) => {
@@ -207,10 +207,10 @@ impl Row {
     }
 
     /// The lease of the hand-out has run out.
-    pub(crate) fn expire(self, failing: Failing, early_add: EarlyAdd, now: Micros) -> Option<Self> {
+    pub(crate) fn expire(self, failing: Failing, re_add: ReAdd, now: Micros) -> Option<Self> {
         let asked = self.run.map(|run| run.asked).unwrap_or_default();
         let error = LEASE_EXPIRED.to_owned();
-        self.finish(Finish::Retry(failing, Failure { asked, error }), early_add, now)
+        self.finish(Finish::Retry(failing, Failure { asked, error }), re_add, now)
     }
 
     /// Counts a failure. The key is parked if there is no delay, or after `most` failures in a row.
@@ -219,7 +219,7 @@ impl Row {
         failure: Failure,
         delay: Option<Duration>,
         most: Option<u32>,
-        early_add: EarlyAdd,
+        re_add: ReAdd,
         now: Micros,
     ) {
         self.failures = self.failures.saturating_add(1);
@@ -235,7 +235,7 @@ impl Row {
             return;
         };
         let mut at = after(now, delay);
-        if early_add == EarlyAdd::Hold {
+        if re_add == ReAdd::Hold {
             self.not_before = self.not_before.max(at);
             at = self.not_before;
             if at > now

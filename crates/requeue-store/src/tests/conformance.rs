@@ -16,7 +16,7 @@ use crate::engine::{
     Ask, Asked, Backoff, BoxFuture, Claim, Dropped, End, Engine, Failing, Failure, Finish, HandOut,
     Place, Renewed, Settings, by_shard,
 };
-use crate::types::add::{Add, Added, Cancelled, EarlyAdd, Merge, ParkedAdd, Priority};
+use crate::types::add::{Add, Added, Cancelled, Merge, ParkedAdd, Priority, ReAdd};
 use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::{Counts, State};
 use crate::types::key::Key;
@@ -218,20 +218,14 @@ fn priority(number: u32) -> Priority {
 }
 
 /// All of `steps` on both sides, in a queue of its own.
-pub(crate) async fn check(rig: &dyn Rig, name: &str, early_add: EarlyAdd, steps: &[Step]) {
+pub(crate) async fn check(rig: &dyn Rig, name: &str, re_add: ReAdd, steps: &[Step]) {
     let engine = rig.engine();
-    let parked_add = match early_add {
-        EarlyAdd::Replace => ParkedAdd::Revive,
-        EarlyAdd::Hold => ParkedAdd::Keep,
-    };
-    let settings = Settings { early_add, parked_add };
+    let parked_add = if re_add == ReAdd::Hold { ParkedAdd::Keep } else { ParkedAdd::Revive };
+    let settings = Settings { re_add, parked_add };
     let place = engine.open(name, settings).await.expect("the queue opens");
-    assert_eq!((place.early_add, place.parked_add), (early_add, parked_add));
+    assert_eq!((place.re_add, place.parked_add), (re_add, parked_add));
     let rules = Rules {
-        early_add: match early_add {
-            EarlyAdd::Replace => core::EarlyAdd::Replace,
-            EarlyAdd::Hold => core::EarlyAdd::Hold,
-        },
+        re_add,
         ranking: Ranking::Priority { oldest_every: u32::MAX },
         fair: false,
         limit: None,
@@ -353,7 +347,7 @@ pub(crate) async fn check_queues(store: &Store, name: &str) {
     let [full, empty, parked, absent] =
         ["full", "empty {x} ü", "parked", "absent"].map(|which| format!("{name}-{which}"));
     store.queue(&full).open().await.expect("it opens").add("a").await.expect("added");
-    let opening = store.queue(&empty).early_add(EarlyAdd::Hold).parked_add(ParkedAdd::Keep);
+    let opening = store.queue(&empty).re_add(ReAdd::Replace).parked_add(ParkedAdd::Keep);
     let queue = opening.open().await.expect("it opens");
     queue.add("a").await.expect("added");
     queue.get().await.expect("it is open").succeed().await.expect("it is ours");
@@ -366,13 +360,13 @@ pub(crate) async fn check_queues(store: &Store, name: &str) {
     assert!(queues.is_sorted_by_key(|queue| queue.name.clone()), "by name");
     let found = |name: &str| {
         let mut of_name = queues.iter().filter(|queue| queue.name == name);
-        let found = of_name.next().map(|found| (found.early_add, found.parked_add, found.is_empty));
+        let found = of_name.next().map(|found| (found.re_add, found.parked_add, found.is_empty));
         assert!(of_name.next().is_none(), "once");
         found
     };
-    assert_eq!(found(&full), Some((EarlyAdd::Replace, ParkedAdd::Revive, false)));
-    assert_eq!(found(&empty), Some((EarlyAdd::Hold, ParkedAdd::Keep, true)));
-    assert_eq!(found(&parked), Some((EarlyAdd::Replace, ParkedAdd::Revive, false)));
+    assert_eq!(found(&full), Some((ReAdd::Hold, ParkedAdd::Revive, false)));
+    assert_eq!(found(&empty), Some((ReAdd::Replace, ParkedAdd::Keep, true)));
+    assert_eq!(found(&parked), Some((ReAdd::Hold, ParkedAdd::Revive, false)));
     assert_eq!(found(&absent), None);
 }
 
@@ -449,8 +443,8 @@ impl Pair {
         let again = self.engine.drop_queue(&name, keys_too).await.expect("an answer");
         assert_eq!(again, Dropped::Missing);
         assert_dropped(&*self.engine, &self.place, &self.held).await;
-        let Place { early_add, parked_add, .. } = self.place;
-        let settings = Settings { early_add, parked_add };
+        let Place { re_add, parked_add, .. } = self.place;
+        let settings = Settings { re_add, parked_add };
         let place = self.engine.open(&name, settings).await.expect("it is created again");
         let old = std::mem::replace(&mut self.place, place);
         assert_dropped(&*self.engine, &old, &self.held).await;
@@ -499,7 +493,7 @@ impl Pair {
                 for _ in 0..asked.adds {
                     let ask = model::Ask {
                         when: core::When::After(Duration::ZERO),
-                        merge: core::Merge::Earliest,
+                        merge: Merge::Earliest,
                         priority: asked.priority.number().into(),
                         reasons: asked.reasons,
                         failed: false,
@@ -552,12 +546,8 @@ impl Pair {
         assert_eq!(answers.len(), adds.len());
         for (which, answer) in answers {
             let add = adds.iter().find(|add| add.0 == which).expect("it was asked for").1;
-            let merge = match add.merge {
-                Merge::Earliest => core::Merge::Earliest,
-                Merge::Latest => core::Merge::Latest,
-                Merge::Exactly => core::Merge::Exactly,
-            };
-            if merge == core::Merge::Exactly {
+            let merge = add.merge;
+            if merge == Merge::Exactly {
                 self.until.remove(&which);
                 self.ready_at.remove(&which);
                 self.released.remove(&which);

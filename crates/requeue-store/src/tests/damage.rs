@@ -311,7 +311,7 @@ impl Scene {
         }
         let error = engine.add(place, vec![ask(BAD, Add::now())]).await.expect_err("it is gone");
         assert_eq!(error.kind, error::Kind::Dropped, "{how}");
-        let settings = Settings { early_add: place.early_add, parked_add: place.parked_add };
+        let settings = Settings { re_add: place.re_add, parked_add: place.parked_add };
         let later = engine.open(&place.name, settings).await.expect("it is created");
         assert!(engine.look_up(&later, &BAD.into()).await.expect("looked up").is_none(), "{how}");
         assert_eq!(engine.counts(&later).await.expect("counted"), Counts::default(), "{how}");

@@ -142,7 +142,7 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
     let item = old.get().await.expect("it is there");
     let epoch = item.epoch();
     one.force_drop_queue(name).await.expect("dropped");
-    let settings = one.queue(name).early_add(EarlyAdd::Hold).parked_add(ParkedAdd::Keep);
+    let settings = one.queue(name).re_add(ReAdd::Hold).parked_add(ParkedAdd::Keep);
     let new = settings.open().await.expect("with other settings");
     assert_eq!(new.counts().await.expect("counted"), Counts::default());
     new.add("a").await.expect("added");
@@ -161,7 +161,7 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
 
     // The other process opens it, too, as it does any.
     let again = other.queue(name).open().await.expect("it opens");
-    assert_eq!(again.early_add(), EarlyAdd::Hold);
+    assert_eq!(again.re_add(), ReAdd::Hold);
     assert!(again.cancel("a").await.expect("cancelled").parked);
     let found: BTreeSet<String> = again
         .snapshot(Some(State::Waiting), None, 9)

@@ -243,7 +243,7 @@ impl Engine for Memory {
             let mut parked = Vec::new();
             for (n, key) in (1..).zip(expired) {
                 let (row, how) = (rows.remove(&key), claim.expired.nth(n));
-                let row = row.and_then(|row| row.expire(how, queue.early_add, now));
+                let row = row.and_then(|row| row.expire(how, queue.re_add, now));
                 if let Some(row) = row.as_ref().filter(|row| row.parked) {
                     parked.push(ParkedKey::expired(key.clone(), row.failures));
                 }
@@ -280,7 +280,7 @@ impl Engine for Memory {
                 let held = rows.get(&end.key).is_some_and(|row| row.is_held(end.epoch, now));
                 if held {
                     let row = rows.remove(&end.key);
-                    let row = row.and_then(|row| row.finish(end.how, queue.early_add, now));
+                    let row = row.and_then(|row| row.finish(end.how, queue.re_add, now));
                     put(rows, end.key, row);
                 }
                 held

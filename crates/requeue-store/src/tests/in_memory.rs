@@ -18,7 +18,7 @@ use crate::engine::{
     Renewed, Settings,
 };
 use crate::tests::conformance::{BACKOFF, Rig, check, steps};
-use crate::types::add::{Added, Cancelled, EarlyAdd, Merge, Priority};
+use crate::types::add::{Added, Cancelled, Priority, ReAdd};
 use crate::types::inspect::{Counts, Entry, QueueInfo, State};
 use crate::types::key::Key;
 
@@ -104,11 +104,7 @@ impl InMemory {
         let add = requeue::Add::after(ask.add.after)
             .priority(ask.add.priority.number().into())
             .reason(ask.add.reasons)
-            .merge(match ask.add.merge {
-                Merge::Earliest => requeue::Merge::Earliest,
-                Merge::Latest => requeue::Merge::Latest,
-                Merge::Exactly => requeue::Merge::Exactly,
-            });
+            .merge(ask.add.merge);
         match self.queue().add_with(ask.key, add) {
             requeue::Added::New => Added::New,
             requeue::Added::Coalesced => Added::Coalesced,
@@ -244,10 +240,7 @@ impl Engine for InMemory {
         let queue = requeue::Queue::builder()
             .name(name)
             .clock(self.clock.clone())
-            .early_add(match settings.early_add {
-                EarlyAdd::Replace => requeue::EarlyAdd::Replace,
-                EarlyAdd::Hold => requeue::EarlyAdd::Hold,
-            })
+            .re_add(settings.re_add)
             .order(Order::Priority { oldest_every: u32::MAX })
             .limiter(Steady::default())
             .metrics_provider(Arc::new(OfLast(Arc::clone(&self.last))))
@@ -384,21 +377,21 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(early_add: EarlyAdd) {
+fn conforms(re_add: ReAdd) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) };
     proptest!(config, |(steps in steps(80))| {
         let rig = Fixture(Arc::new(InMemory::new()));
-        runtime.block_on(check(&rig, "q", early_add, &steps));
+        runtime.block_on(check(&rig, "q", re_add, &steps));
     });
 }
 
 #[test]
 fn the_queue_in_memory_replaces_as_the_model_does() {
-    conforms(EarlyAdd::Replace);
+    conforms(ReAdd::Replace);
 }
 
 #[test]
 fn the_queue_in_memory_holds_as_the_model_does() {
-    conforms(EarlyAdd::Hold);
+    conforms(ReAdd::Hold);
 }

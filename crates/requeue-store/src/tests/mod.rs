@@ -34,14 +34,14 @@ use crate::api::item::Item;
 use crate::api::options::Options;
 use crate::api::queue::Queue;
 use crate::engine::{Engine, Place};
-use crate::types::add::{Add, Added, EarlyAdd, Priority};
+use crate::types::add::{Add, Added, Priority, ReAdd};
 use crate::types::error::{FinishError, chain};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn queue_with(engine: Memory, options: Options) -> (Arc<Memory>, Queue) {
     let engine = Arc::new(engine);
-    let place = Place::new(1, "q", EarlyAdd::Replace);
+    let place = Place::new(1, "q", ReAdd::Replace);
     let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, options);
     (engine, queue)
 }
@@ -130,9 +130,9 @@ fn no_backoff_is_too_long() {
     };
     let ask = crate::engine::Ask { key: "a".into(), add: Add::now(), adds: u32::MAX };
     let (mut row, _) =
-        crate::engine::row::Row::add(None, &ask, &Place::new(1, "q", EarlyAdd::Hold), 5);
+        crate::engine::row::Row::add(None, &ask, &Place::new(1, "q", ReAdd::Hold), 5);
     let _ = row.claim(&ask.key, 1, &Arc::from("w"), SECOND, 5);
-    let row = row.expire(failing, EarlyAdd::Hold, 6).expect("it comes back");
+    let row = row.expire(failing, ReAdd::Hold, 6).expect("it comes back");
     assert_eq!(row.at, Some(crate::engine::time::NEVER));
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::types::add::{EarlyAdd, ParkedAdd, Priority};
+use crate::types::add::{ParkedAdd, Priority, ReAdd};
 use crate::types::key::Key;
 
 /// What a key is in the middle of.
@@ -76,8 +76,8 @@ pub struct ParkedKey {
 pub struct QueueInfo {
     /// Its name.
     pub name: String,
-    /// The effect of an add on a key that waits or backs off.
-    pub early_add: EarlyAdd,
+    /// The re-add policy.
+    pub re_add: ReAdd,
     /// The effect of an add on a parked key.
     pub parked_add: ParkedAdd,
     /// Whether it has no key in any state.

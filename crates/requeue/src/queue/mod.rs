@@ -104,6 +104,15 @@ impl<K: Key> Queue<K> {
         }
     }
 
+    /// Returns a queue that treats re-adds and failures as client-go does: see [`Builder::client_go`].
+    #[must_use]
+    pub fn client_go() -> Self {
+        match Builder::client_go().build() {
+            Ok(queue) => queue,
+            Err(error) => unreachable!("the defaults make sense: {error}"),
+        }
+    }
+
     /// A queue of one's own making.
     pub fn builder() -> Builder<K> {
         Builder::new()
@@ -235,8 +244,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Adds `key` after the delay that the limiter says, and counts a failure of it.
     ///
     /// client-go's `AddRateLimited`, for keys whose [`Item`] is not at hand: [`Item::retry`] does
-    /// this and ends the hand-out. Under [`EarlyAdd::Hold`](crate::EarlyAdd::Hold) whatever is
-    /// pending then waits for as long, also while the key is still with its worker.
+    /// this and completes the delivery. Under [`ReAdd::Hold`](crate::ReAdd::Hold), the default, every
+    /// pending run of the key then waits for as long, also while the key is still in flight.
     pub fn add_rate_limited(&self, key: K) -> Added {
         // A limiter that has counted would remember a key that the queue never had.
         let hash = self.hash(&key);

@@ -142,7 +142,7 @@ where
     /// ```
     /// use requeue::limiter::ExponentialFailure;
     /// use requeue::workers::{Action, Context, Error, Workers};
-    /// use requeue::{EarlyAdd, Queue};
+    /// use requeue::{ReAdd, Queue};
     /// use std::time::Duration;
     ///
     /// async fn reconcile(_key: &'static str, context: Context) -> Result<Action, Error> {
@@ -153,7 +153,7 @@ where
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
     /// let hour = Duration::from_secs(3600);
     /// let queue = Queue::builder()
-    ///     .early_add(EarlyAdd::Hold)
+    ///     .re_add(ReAdd::Hold)
     ///     .limiter(ExponentialFailure::new(hour, hour))
     ///     .build()
     ///     .unwrap();

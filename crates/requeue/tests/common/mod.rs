@@ -25,10 +25,18 @@ pub(crate) const fn secs(n: u64) -> Duration {
 
 /// A queue whose time stands still, and whose failures wait 1, 2, 4, … ms.
 pub(crate) fn fake<K: Key>() -> (Queue<K>, FakeClock) {
+    faked(Queue::builder())
+}
+
+/// The same with client-go's re-adds.
+pub(crate) fn fake_client_go<K: Key>() -> (Queue<K>, FakeClock) {
+    faked(Builder::client_go())
+}
+
+fn faked<K: Key>(builder: Builder<K>) -> (Queue<K>, FakeClock) {
     let clock = FakeClock::new();
     let limiter = ExponentialFailure::new(ms(1), secs(1000));
-    let queue = Queue::builder().clock(clock.clone()).limiter(limiter).build().unwrap();
-    (queue, clock)
+    (builder.clock(clock.clone()).limiter(limiter).build().unwrap(), clock)
 }
 
 /// A builder of queues whose time stands still, for a test that never moves it. By the default
@@ -68,6 +76,17 @@ impl<K: Send> CustomOrder<K> for Fifo<K> {
     fn len(&self) -> usize {
         self.0.len()
     }
+}
+
+/// A queue on the clock of the runtime, whose time tests pause and advance.
+#[cfg(feature = "tokio")]
+pub(crate) fn on_tokio<K: Key>() -> Queue<K> {
+    on_tokio_builder().build().unwrap()
+}
+
+#[cfg(feature = "tokio")]
+pub(crate) fn on_tokio_builder<K: Key>() -> Builder<K> {
+    Queue::builder().clock(requeue::clock::TokioClock::current())
 }
 
 /// How often a waker was woken.

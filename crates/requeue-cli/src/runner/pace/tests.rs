@@ -6,7 +6,7 @@ use requeue::clock::FakeClock;
 use super::*;
 use crate::args::pacing::Debounce;
 
-const POLICIES: [EarlyAdd; 3] = [EarlyAdd::Keep, EarlyAdd::Replace, EarlyAdd::Hold];
+const POLICIES: [ReAdd; 3] = [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold];
 const K: &[u8] = b"k";
 
 /// A queue with a fake clock, and the runs of a key.
@@ -17,11 +17,11 @@ struct Fixture {
 }
 
 impl Fixture {
-    fn new(times: Times, early_add: EarlyAdd) -> Self {
+    fn new(times: Times, re_add: ReAdd) -> Self {
         let clock = FakeClock::new();
-        let queue = Queue::builder().clock(clock.clone()).early_add(early_add);
+        let queue = Queue::builder().clock(clock.clone()).re_add(re_add);
         let queue = queue.hasher(std::hash::RandomState::new()).build().unwrap();
-        Self { origin: queue.now(), clock, pace: Pace::new(times, early_add, queue) }
+        Self { origin: queue.now(), clock, pace: Pace::new(times, re_add, queue) }
     }
 
     fn elapsed(&self) -> Duration {
@@ -235,7 +235,7 @@ fn a_retry_waits_for_its_backoff_and_for_what_paces_the_key() {
 
 #[test]
 fn an_add_to_a_key_that_backs_off_has_its_window_too() {
-    for (policy, early) in [(EarlyAdd::Keep, 13), (EarlyAdd::Replace, 13), (EarlyAdd::Hold, 23)] {
+    for (policy, early) in [(ReAdd::KeepBoth, 13), (ReAdd::Replace, 13), (ReAdd::Hold, 23)] {
         for (second, expected) in [(10, early), (22, 25)] {
             let it = Fixture::new(debounce(3, 30), policy);
             it.add();
@@ -336,7 +336,7 @@ fn a_turn_without_a_need_for_a_run_spaces_nothing() {
 
 #[test]
 fn a_key_that_is_taken_back_leaves_nothing() {
-    let it = Fixture::new(debounce(5, 50), EarlyAdd::Replace);
+    let it = Fixture::new(debounce(5, 50), ReAdd::Replace);
     it.at(0);
     it.add();
     assert!(it.pace.cancel(K) && !it.pace.cancel(K));
@@ -389,8 +389,8 @@ fn at_the_end_of_the_input_windows_end_and_nothing_else_does() {
 }
 
 #[test]
-fn at_the_end_of_the_input_an_add_and_a_backoff_are_as_early_adds_say() {
-    for (policy, wait) in [(EarlyAdd::Keep, 0), (EarlyAdd::Replace, 0), (EarlyAdd::Hold, 5)] {
+fn at_the_end_of_the_input_an_add_and_a_backoff_are_as_re_adds_say() {
+    for (policy, wait) in [(ReAdd::KeepBoth, 0), (ReAdd::Replace, 0), (ReAdd::Hold, 5)] {
         for ends_first in [true, false] {
             let it = Fixture::new(delay(50), policy);
             it.add();

@@ -33,9 +33,10 @@ pub(in crate::queue) struct Record<K> {
 }
 
 impl<K> Record<K> {
-    /// The record of a new key: Ready behind `tail`, or waiting if the add is `delayed`.
+    /// The record of a new key: Ready behind `tail`, or waiting if the add is `delayed`. The caller
+    /// inserts it and calls `Queue::arrive`.
     #[inline(always)]
-    pub(super) const fn new(
+    pub(in crate::queue) const fn new(
         key: K,
         hash: u32,
         add: &Add,

@@ -56,7 +56,7 @@
 //! The queue has to be there: whoever opened it first, or `requeue.open`, made it.
 //!
 //! ```sql
-//! select requeue.open('mail');                       -- hold => true: EarlyAdd::Hold
+//! select requeue.open('mail');                       -- hold => false: ReAdd::Replace
 //!                                                    -- revive => false: ParkedAdd::Keep
 //! select requeue.add('mail', 'alice');      -- new, coalesced, dirty, held, revived or parked
 //! select requeue.add('mail', 'bob', '10 min', merge => 'latest', priority => 'high',

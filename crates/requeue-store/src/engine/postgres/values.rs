@@ -8,7 +8,7 @@ use tokio_postgres::types::FromSql;
 use crate::engine::damage::{Damage, Damaged, Raw};
 use crate::engine::time::micros;
 use crate::engine::{Asked, Backoff, Failing, Finish, Place, Settings};
-use crate::types::add::{Add, EarlyAdd, Merge, ParkedAdd, Priority};
+use crate::types::add::{Add, ReAdd, Merge, ParkedAdd, Priority};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
@@ -70,9 +70,9 @@ impl<'a> Rest<'a> {
 
 /// A queue's number, whether its adds are held back, and whether they revive parked keys.
 pub(super) fn place(name: &str, row: &SqlRow) -> Place {
-    let early_add = if row.get(1) { EarlyAdd::Hold } else { EarlyAdd::Replace };
+    let re_add = if row.get(1) { ReAdd::Hold } else { ReAdd::Replace };
     let parked_add = if row.get(2) { ParkedAdd::Revive } else { ParkedAdd::Keep };
-    Place::new(row.get::<_, i32>(0).into(), name, Settings { early_add, parked_add })
+    Place::new(row.get::<_, i32>(0).into(), name, Settings { re_add, parked_add })
 }
 
 /// As `requeue.cancel` has states.
@@ -86,8 +86,8 @@ pub(super) const fn number_of(state: State) -> i32 {
     }
 }
 
-pub(super) const fn is_hold(early_add: EarlyAdd) -> bool {
-    matches!(early_add, EarlyAdd::Hold)
+pub(super) const fn is_hold(re_add: ReAdd) -> bool {
+    matches!(re_add, ReAdd::Hold)
 }
 
 pub(super) fn number(queue: &Place) -> i32 {

@@ -43,7 +43,7 @@ impl Sessions {
         }
         let sql = "select id, holds, revives from requeue.open($1, $2, $3)";
         let revives = settings.parked_add == ParkedAdd::Revive;
-        let row = self.row(sql, &[&name, &is_hold(settings.early_add), &revives]).await?;
+        let row = self.row(sql, &[&name, &is_hold(settings.re_add), &revives]).await?;
         Ok(place(name, &row))
     }
 
@@ -57,8 +57,8 @@ impl Sessions {
                    not exists (select from requeue.keys k where k.queue = q.id) \
                    from requeue.queues q";
         let info = |row: &SqlRow| {
-            let Place { name, early_add, parked_add, .. } = place(row.get(3), row);
-            QueueInfo { name, early_add, parked_add, is_empty: row.get(4) }
+            let Place { name, re_add, parked_add, .. } = place(row.get(3), row);
+            QueueInfo { name, re_add, parked_add, is_empty: row.get(4) }
         };
         Ok(self.rows(sql, &[]).await?.iter().map(info).collect())
     }
@@ -143,7 +143,7 @@ impl Sessions {
         let max = i32::try_from(claim.max).unwrap_or(i32::MAX);
         let oldest = i32::try_from(claim.oldest).unwrap_or(i32::MAX).min(max);
         let (base, cap, share, most) = failing(&claim.expired);
-        let (id, hold, lease) = (number(queue), is_hold(queue.early_add), micros(claim.lease));
+        let (id, hold, lease) = (number(queue), is_hold(queue.re_add), micros(claim.lease));
         let lows = &lows[..];
         let worker = &*queue.worker;
         let params: [&dyn Param; 12] = [
@@ -252,7 +252,7 @@ impl Sessions {
         if hows.iter().any(|&how| how != 0) {
             ends.iter().for_each(|end| rest.push(&end.how));
         }
-        let (id, hold) = (number(queue), is_hold(queue.early_add));
+        let (id, hold) = (number(queue), is_hold(queue.re_add));
         let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts } = &rest;
         let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
         let of_others: [&dyn Param; 9] =

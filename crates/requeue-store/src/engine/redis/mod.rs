@@ -74,7 +74,7 @@ use crate::engine::time::micros;
 use crate::engine::{
     Answer, Ask, Claim, Claimed, Cursor, Dropped, End, Engine, Place, Renewed, Settings, Walked,
 };
-use crate::types::add::{Added, Cancelled, EarlyAdd};
+use crate::types::add::{Added, Cancelled, ReAdd};
 use crate::types::error::EngineError;
 use crate::types::inspect::{Counts, Entry, QueueInfo, State};
 use crate::types::key::Key;
@@ -152,7 +152,7 @@ fn epoch_of(epoch: i64, number: usize, count: usize) -> i64 {
 }
 
 fn held(queue: &Place) -> u8 {
-    u8::from(queue.early_add == EarlyAdd::Hold)
+    u8::from(queue.re_add == ReAdd::Hold)
 }
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {

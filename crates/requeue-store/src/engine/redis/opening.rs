@@ -15,7 +15,7 @@ use super::names::{Identity, Shard};
 use super::values::{self, Values};
 use super::{Redis, dropping, lock, names, repairing};
 use crate::engine::{Place, Settings};
-use crate::types::add::{EarlyAdd, ParkedAdd};
+use crate::types::add::{ReAdd, ParkedAdd};
 use crate::types::error::EngineError;
 use crate::types::inspect::QueueInfo;
 
@@ -90,8 +90,8 @@ impl Redis {
     ) -> Result<Option<Record>, EngineError> {
         let (key, slot) = names::queue(name);
         let mut open = self.scripts.open.with(&[key]);
-        if let Some(Settings { early_add, parked_add }) = settings {
-            open.arg(u8::from(early_add == EarlyAdd::Hold)).arg(self.shards);
+        if let Some(Settings { re_add, parked_add }) = settings {
+            open.arg(u8::from(re_add == ReAdd::Hold)).arg(self.shards);
             open.arg(u8::from(parked_add == ParkedAdd::Keep));
             // Of as many bits as a number of Redis has, and not 0.
             open.arg(fastrand::u64(1..=i64::MAX.unsigned_abs()));
@@ -103,7 +103,7 @@ impl Redis {
         let mut said = Values::of(answer)?;
         let (held, count) = (said.number::<u8>()?, said.number::<u16>()?);
         let new = said.number::<u8>()?;
-        let early_add = if held == 1 { EarlyAdd::Hold } else { EarlyAdd::Replace };
+        let re_add = if held == 1 { ReAdd::Hold } else { ReAdd::Replace };
         let keeps = said.number::<u8>()? == 1;
         let parked_add = if keeps { ParkedAdd::Keep } else { ParkedAdd::Revive };
         if !(1..=names::MOST).contains(&count) {
@@ -112,7 +112,7 @@ impl Redis {
                 self.address
             )));
         }
-        let settings = Settings { early_add, parked_add };
+        let settings = Settings { re_add, parked_add };
         let (generation, is_dropping) = (said.number()?, said.number::<u8>()? == 1);
         let (is_new, is_made) = (new > 0, new == 2);
         Ok(Some(Record { settings, shards: count, is_new, is_made, generation, is_dropping }))
@@ -298,7 +298,7 @@ impl Redis {
         let record = self.settings(name, None).await?.filter(|record| !record.is_dropping);
         let Some(record) = record else { return Ok(None) };
         let Record { settings, shards: count, generation, .. } = record;
-        let Settings { early_add, parked_add } = settings;
+        let Settings { re_add, parked_add } = settings;
         let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0 });
         let mut is_empty = true;
         for shard in names::shards(&of, count) {
@@ -309,7 +309,7 @@ impl Redis {
                 break;
             }
         }
-        Ok(Some(QueueInfo { name: name.to_owned(), early_add, parked_add, is_empty }))
+        Ok(Some(QueueInfo { name: name.to_owned(), re_add, parked_add, is_empty }))
     }
 }
 

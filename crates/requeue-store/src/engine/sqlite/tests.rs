@@ -17,7 +17,7 @@ use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queu
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
 use crate::tests::polled;
-use crate::types::add::{EarlyAdd, ParkedAdd};
+use crate::types::add::{ParkedAdd, ReAdd};
 use crate::types::error::{ConnectErrorKind, chain};
 
 struct Fixture {
@@ -53,26 +53,26 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(early_add: EarlyAdd) {
+fn conforms(re_add: ReAdd) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
     proptest!(config, |(steps in steps(80))| {
         runtime.block_on(async {
             let rig = Fixture::new().await;
-            check(&rig, "q", early_add, &steps).await;
+            check(&rig, "q", re_add, &steps).await;
         });
     });
 }
 
 #[test]
 fn replaces_as_the_model_does() {
-    conforms(EarlyAdd::Replace);
+    conforms(ReAdd::Replace);
 }
 
 #[test]
 fn holds_as_the_model_does() {
-    conforms(EarlyAdd::Hold);
+    conforms(ReAdd::Hold);
 }
 
 /// With one worker, each claim ahead would otherwise add a sync to those of the completions.
@@ -300,11 +300,17 @@ async fn a_queue_says_why_it_does_not_open() {
     let error = chain(&bare.queue("q").open().await.expect_err("there is none"));
     assert!(error.contains("q: there is no queue in it yet; `requeue store init`"), "{error}");
     let store = store(&at(&dir)).await;
-    store.queue("q").early_add(EarlyAdd::Hold).open().await.expect("it opens");
+    store.queue("q").re_add(ReAdd::Hold).open().await.expect("it opens");
     let opened = store.queue("q").open().await.expect("whatever it is");
-    assert_eq!(opened.early_add(), EarlyAdd::Hold);
-    let error = store.queue("q").early_add(EarlyAdd::Replace).open().await.expect_err("it holds");
-    assert_eq!(error.to_string(), "the queue \"q\": its early adds are Hold, not Replace");
+    assert_eq!(opened.re_add(), ReAdd::Hold);
+    let error = store.queue("q").re_add(ReAdd::Replace).open().await.expect_err("it holds");
+    assert_eq!(error.to_string(), "the queue \"q\": its re-add policy is Hold, not Replace");
+    let error = store.queue("two runs").re_add(ReAdd::KeepBoth).open().await.expect_err("no store");
+    assert!(error.is_invalid());
+    assert_eq!(
+        error.to_string(),
+        "the queue \"two runs\": a store has the re-add policies Hold and Replace, not KeepBoth"
+    );
     assert_eq!(opened.parked_add(), ParkedAdd::Revive);
     let keeping = store.queue("q").parked_add(ParkedAdd::Keep).open().await;
     let error = keeping.expect_err("it revives them").to_string();
@@ -329,7 +335,7 @@ async fn a_queue_says_why_it_does_not_open() {
         assert_eq!(error.to_string(), format!("no such queue: {typed:?}{said}"));
     }
     let opened = store.queue("q").existing().open().await.expect("it is there");
-    assert_eq!(opened.early_add(), EarlyAdd::Hold);
+    assert_eq!(opened.re_add(), ReAdd::Hold);
     for name in ["", "a\0b", &"x".repeat(201)] {
         let error = chain(&store.queue(name).open().await.expect_err("no name"));
         assert!(error.ends_with("a name has 1 to 200 bytes, and no NUL"), "{error}");

@@ -11,7 +11,7 @@ use crate::engine::damage::Damaged;
 use crate::engine::row::Row;
 use crate::engine::time::{Micros, after, until};
 use crate::engine::{Ask, Claim, Claimed, Dropped, End, HandOut, Place, Renewed, Settings};
-use crate::types::add::{Added, Cancelled, EarlyAdd, ParkedAdd, Priority};
+use crate::types::add::{Added, Cancelled, ReAdd, ParkedAdd, Priority};
 use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 use crate::types::key::Key;
 
@@ -20,32 +20,32 @@ const EXPIRED: usize = 256;
 
 impl Work<'_> {
     pub(super) fn open(&self, name: &str, settings: Settings) -> Result<Place> {
-        let holds = settings.early_add == EarlyAdd::Hold;
+        let holds = settings.re_add == ReAdd::Hold;
         let keeps = settings.parked_add == ParkedAdd::Keep;
-        let sql = "insert into queues (name, early_add, parked_add) values (?1, ?2, ?3) \
+        let sql = "insert into queues (name, re_add, parked_add) values (?1, ?2, ?3) \
                    on conflict do nothing";
         self.connection.execute(sql, params![name, holds, keeps])?;
         self.find(name)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
     }
 
     pub(super) fn find(&self, name: &str) -> Result<Option<Place>> {
-        let sql = "select id, early_add, parked_add from queues where name = ?1";
+        let sql = "select id, re_add, parked_add from queues where name = ?1";
         let place = |row: &rusqlite::Row<'_>| {
-            let early_add = if row.get(1)? { EarlyAdd::Hold } else { EarlyAdd::Replace };
+            let re_add = if row.get(1)? { ReAdd::Hold } else { ReAdd::Replace };
             let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
-            Ok(Place::new(row.get(0)?, name, Settings { early_add, parked_add }))
+            Ok(Place::new(row.get(0)?, name, Settings { re_add, parked_add }))
         };
         self.connection.query_row(sql, [name], place).optional()
     }
 
     pub(super) fn queues(&self) -> Result<Vec<QueueInfo>> {
-        let sql = "select name, early_add, parked_add, \
+        let sql = "select name, re_add, parked_add, \
                    not exists (select 1 from keys where keys.queue = queues.id) from queues";
         let mut statement = self.connection.prepare_cached(sql)?;
         let queues = statement.query_map([], |row| {
-            let early_add = if row.get(1)? { EarlyAdd::Hold } else { EarlyAdd::Replace };
+            let re_add = if row.get(1)? { ReAdd::Hold } else { ReAdd::Replace };
             let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
-            Ok(QueueInfo { name: row.get(0)?, early_add, parked_add, is_empty: row.get(3)? })
+            Ok(QueueInfo { name: row.get(0)?, re_add, parked_add, is_empty: row.get(3)? })
         })?;
         queues.collect()
     }
@@ -221,7 +221,7 @@ impl Work<'_> {
             statement.query_map(params![queue.id, self.now], read)?.collect::<Result<_>>()?;
         let mut parked = Vec::new();
         for (n, (key, row)) in (1..).zip(self.readable(queue, found, damaged)?) {
-            let row = row.expire(claim.expired.nth(n), queue.early_add, self.now);
+            let row = row.expire(claim.expired.nth(n), queue.re_add, self.now);
             keep(self.connection, queue.id, &key, row.as_ref())?;
             if let Some(row) = row.filter(|row| row.parked) {
                 parked.push(ParkedKey::expired(key, row.failures));
@@ -251,7 +251,7 @@ impl Work<'_> {
             let Some(row) = row.filter(|row| row.is_held(epoch, self.now)) else {
                 return Ok(false);
             };
-            let row = row.finish(how, queue.early_add, self.now);
+            let row = row.finish(how, queue.re_add, self.now);
             keep(self.connection, queue.id, &key, row.as_ref())?;
             Ok(true)
         };

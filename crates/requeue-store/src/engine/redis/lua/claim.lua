@@ -1,4 +1,4 @@
--- ARGV: how many at most, how many of them oldest first, the lease, whether early adds are held, how
+-- ARGV: how many at most, how many of them oldest first, the lease, whether re-adds are held, how
 -- those fail whose leases have run out, how many shards the queue has, and the name of the worker.
 -- Answers how long until the next may be ready, -1 if that is not known or never, -2 or less if the shard
 -- is damaged: -2 less the places that were dropped; a list of the keys that were set aside, each with the

@@ -1,4 +1,4 @@
--- ARGV: whether early adds are held; then of each end key, epoch, how, and error. A digit each: whether
+-- ARGV: whether re-adds are held; then of each end key, epoch, how, and error. A digit each: whether
 -- it was its holder's still.
 local at, hold = now(), ARGV[1] == '1'
 local keys, changed, over, answers = keys_given(4), {}, {}, {}

@@ -370,9 +370,9 @@ async fn who_only_looks_makes_no_queue() {
         let error = store.queue(&name).existing().open().await.expect_err("there is none");
         assert!(error.is_missing(), "{error}");
     }
-    store.queue(&name).early_add(EarlyAdd::Hold).open().await.expect("it is made");
+    store.queue(&name).re_add(ReAdd::Hold).open().await.expect("it is made");
     let opened = store.queue(&name).existing().open().await.expect("it is there");
-    assert_eq!(opened.early_add(), EarlyAdd::Hold);
+    assert_eq!(opened.re_add(), ReAdd::Hold);
 }
 
 #[tokio::test]

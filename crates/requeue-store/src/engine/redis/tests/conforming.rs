@@ -48,7 +48,7 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(url: &str, shards: u16, early_add: EarlyAdd) {
+fn conforms(url: &str, shards: u16, re_add: ReAdd) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
@@ -56,7 +56,7 @@ fn conforms(url: &str, shards: u16, early_add: EarlyAdd) {
     proptest!(config, |(steps in steps(60))| {
         runtime.block_on(async {
             let rig = Fixture::new(url, shards).await;
-            check(&rig, &name("conforming"), early_add, &steps).await;
+            check(&rig, &name("conforming"), re_add, &steps).await;
         });
     });
 }
@@ -64,32 +64,32 @@ fn conforms(url: &str, shards: u16, early_add: EarlyAdd) {
 #[test]
 fn replaces_as_the_model_does() {
     let Some(server) = Server::shared() else { return };
-    conforms(&server.url(""), 1, EarlyAdd::Replace);
+    conforms(&server.url(""), 1, ReAdd::Replace);
 }
 
 #[test]
 fn holds_as_the_model_does() {
     let Some(server) = Server::shared() else { return };
-    conforms(&server.url(""), 1, EarlyAdd::Hold);
+    conforms(&server.url(""), 1, ReAdd::Hold);
 }
 
 #[test]
 fn several_shards_are_one_queue() {
     let Some(server) = Server::shared() else { return };
-    conforms(&server.url(""), 3, EarlyAdd::Hold);
+    conforms(&server.url(""), 3, ReAdd::Hold);
 }
 
 #[test]
 fn a_cluster_replaces_as_the_model_does() {
     let Some(cluster) = Cluster::shared() else { return };
-    conforms(&cluster.url(), 1, EarlyAdd::Replace);
-    conforms(&cluster.url(), 4, EarlyAdd::Replace);
+    conforms(&cluster.url(), 1, ReAdd::Replace);
+    conforms(&cluster.url(), 4, ReAdd::Replace);
 }
 
 #[test]
 fn a_cluster_holds_as_the_model_does() {
     let Some(cluster) = Cluster::shared() else { return };
-    conforms(&cluster.url(), 1, EarlyAdd::Hold);
+    conforms(&cluster.url(), 1, ReAdd::Hold);
 }
 
 #[tokio::test]

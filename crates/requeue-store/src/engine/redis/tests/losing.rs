@@ -80,7 +80,7 @@ async fn a_sentinel_names_the_server_to_use() {
 async fn a_schema_or_a_record_that_was_removed_is_named_and_made_again() {
     let Some(server) = Server::start() else { return };
     let store = store(&server.url("")).await;
-    let queue = store.queue("q").early_add(EarlyAdd::Hold).open().await.expect("it opens");
+    let queue = store.queue("q").re_add(ReAdd::Hold).open().await.expect("it opens");
     queue.add("a").await.expect("added");
     server.cli(&["del", "requeue:schema"]);
     let error = chain(&store.queue("q").open().await.expect_err("it is gone"));
@@ -88,7 +88,7 @@ async fn a_schema_or_a_record_that_was_removed_is_named_and_made_again() {
     assert!(error.contains("`requeue store init`"), "{error}");
     store.migrate().await.expect("it is made again");
     server.cli(&["del", "requeue:{q}:queue"]);
-    let queue = store.queue("q").early_add(EarlyAdd::Hold).open().await.expect("it opens");
+    let queue = store.queue("q").re_add(ReAdd::Hold).open().await.expect("it opens");
     assert_eq!(queue.counts().await.expect("counted").ready, 1);
 }
 
@@ -100,8 +100,7 @@ async fn a_queue_whose_record_is_made_again_by_halves_keeps_its_keys() {
     let queue = store.queue("q").open().await.expect("it opens");
     queue.add_all((0..100).map(|n| n.to_string())).await.expect("added");
     let record = "requeue:{q}:queue";
-    let halves =
-        ["early_add", "0", "shards", "4", "parked_add", "0", "generation", "77", "new", "1"];
+    let halves = ["re_add", "0", "shards", "4", "parked_add", "0", "generation", "77", "new", "1"];
     for marks in [&[][..], &["--all"]] {
         server.cli(&["del", record]);
         if !marks.is_empty() {

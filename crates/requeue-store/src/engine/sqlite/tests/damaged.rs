@@ -100,7 +100,7 @@ async fn a_malformed_row_harms_no_other_key() {
         let engine = Sqlite::open(&at(&dir), Synchronous::Normal).expect("it opens");
         engine.migrate().await.expect("the schema is made");
         let engine: Arc<dyn Engine> = Arc::new(engine);
-        let place = engine.open("q", EarlyAdd::Replace.into()).await.expect("it opens");
+        let place = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
         let scene = Scene::new(engine, place, kind).await;
         write(&at(&dir), writer, &change);
         let is_early = rng.u8(..3) == 0;

@@ -52,7 +52,7 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
 
     lock("begin immediate");
     let since = Instant::now();
-    let fault = engine.open("q", EarlyAdd::Replace.into()).await.expect_err("it is locked");
+    let fault = engine.open("q", ReAdd::Replace.into()).await.expect_err("it is locked");
     assert!(since.elapsed() >= Duration::from_secs(30));
     let said = fault.source.to_string();
     assert!(said.ends_with("q: another process holds the lock on the file"), "{said}");
@@ -63,7 +63,7 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
         sleep(Duration::from_secs(29)).await;
         lock("rollback");
     };
-    let (opened, ()) = tokio::join!(engine.open("q", EarlyAdd::Replace.into()), unlocked);
+    let (opened, ()) = tokio::join!(engine.open("q", ReAdd::Replace.into()), unlocked);
     opened.expect("it was locked for less than 30 s");
 }
 
@@ -71,7 +71,7 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
 async fn without_a_reserve_adds_use_only_what_is_free_in_the_file() {
     let fixture = Fixture::new().await;
     let (engine, reserve) = (&fixture.engine, fixture._dir.path().join("q-reserve"));
-    let place = engine.open("q", EarlyAdd::Replace.into()).await.expect("it opens");
+    let place = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
     assert_eq!(fs::metadata(&reserve).expect("it is there").len(), 256 << 10);
     for n in 0..20 {
         engine.add(&place, long(n)).await.expect("added");
@@ -179,7 +179,7 @@ async fn fill_and_drain(disk: &Path) {
     let open = || async {
         let engine = Sqlite::open(&file, Synchronous::Normal).expect("it opens");
         engine.migrate().await.expect("the schema is there");
-        let place = engine.open("q", EarlyAdd::Replace.into()).await.expect("it opens");
+        let place = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
         (engine, place)
     };
     let mut filler = File::create(disk.join("filler")).expect("it is made");
