@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::engine::damage::Raw;
 use crate::engine::row;
 use crate::engine::{Ask, Asked, Backoff, Failing, Failure, Finish, Place};
-use crate::types::add::{Add, ReAdd, Merge, Priority};
+use crate::types::add::{Add, Merge, Priority, ReAdd};
 
 /// A row that could be read.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -72,7 +72,6 @@
 //! ends a lease.
 //! How long a lease surely lasts is counted here, from before the engine was asked for it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-
 // What only some engines use is there for all of them.
 #![cfg_attr(
     not(all(feature = "sqlite", feature = "postgres", feature = "redis")),

@@ -160,7 +160,7 @@ fn replace_a_failed_dirty_key_runs_at_once() {
     queue.add("a");
     let item = get(&queue);
     queue.add("a");
-    assert_eq!(item.retry(), 5 * S);
+    assert_eq!(retry(&queue, item), 5 * S);
     assert_eq!((queue.len(), queue.waiting()), (1, 0));
     assert_eq!(get(&queue).attempt(), 2);
 }
@@ -184,7 +184,7 @@ fn keep_both_a_failed_dirty_key_runs_at_once_and_after_its_backoff() {
     queue.add("a");
     let item = get(&queue);
     assert_eq!(queue.add("a"), Added::Dirty);
-    assert_eq!(item.retry(), 5 * S);
+    assert_eq!(retry(&queue, item), 5 * S);
     assert_eq!((queue.len(), queue.waiting()), (1, 1));
     let item = get(&queue);
     assert_eq!(item.attempt(), 2);

@@ -57,8 +57,7 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let listener = Listener::of(config.serve.as_ref()).await?;
         let metrics = listener.as_ref().map(Listener::metrics);
-        let queue =
-            place.to_work_on(create, lease, (re_add, parked_add), worker, &config, metrics);
+        let queue = place.to_work_on(create, lease, (re_add, parked_add), worker, &config, metrics);
         let (queue, expired) = queue.await?;
         if until_empty {
             queue.shut_down_when_idle();

@@ -28,7 +28,7 @@ use crate::engine::counters::Counters;
 use crate::engine::damage::Damaged;
 use crate::engine::outage::Outage;
 use crate::engine::parked::OnParked;
-use crate::types::add::{Add, Added, Cancelled, ReAdd, ParkedAdd, Priority};
+use crate::types::add::{Add, Added, Cancelled, ParkedAdd, Priority, ReAdd};
 use crate::types::error::EngineError;
 use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 use crate::types::key::Key;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::engine::time::{Micros, after, micros, until};
 use crate::engine::{Ask, Asked, Backoff, Failing, Failure, Finish, HandOut, Place};
-use crate::types::add::{Added, Cancelled, ReAdd, Merge};
+use crate::types::add::{Added, Cancelled, Merge, ReAdd};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 

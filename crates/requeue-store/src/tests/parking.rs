@@ -196,7 +196,7 @@ async fn a_key_that_a_claim_parks_is_reported_and_counted() {
     assert_eq!((entry.state, entry.error.as_deref()), (State::Parked, Some("the lease ran out")));
     queue.recent_counts().await.expect("counted");
     assert_eq!(queue.sample().expect("counted").given_up, 1);
-    item.park("never").await.expect("it is ours");
+    item.give_up("never").await.expect("it is ours");
     assert_eq!(queue.sample().expect("counted").given_up, 2);
     let told: Vec<_> = told.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
     let told: Vec<_> = told.iter().map(|it| (it.key.as_str(), it.lease_expired)).collect();

@@ -307,13 +307,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     }
 
     /// Waits on this thread.
-    ///
-    /// # Panics
-    ///
-    /// Inside a tokio runtime.
-    #[track_caller]
     pub fn wait_blocking(mut self) -> Drained<K> {
-        super::get::forbid_in_runtime();
         super::get::THREAD.with(|waker| {
             loop {
                 match self.look(waker) {

@@ -28,7 +28,6 @@ use requeue_core::{Add, Added, Cancelled, Group, Operation, Time};
 use self::adding::Adding;
 pub use self::builder::{BuildError, Builder};
 pub use self::ending::{Drain, Drained};
-pub(crate) use self::get::forbid_in_runtime;
 pub use self::get::{Get, GetMany};
 pub use self::inspect::{Filter, Histograms};
 pub use self::item::{Item, Ticket};

@@ -16,7 +16,6 @@ use super::outcome::{Action, Error};
 use super::source::WorkQueue;
 use super::token::Token;
 use crate::clock::Clock;
-use crate::queue::forbid_in_runtime;
 use crate::sync::{drop_quietly, quietly};
 use crate::{Drained, Item, Key, Queue};
 
@@ -111,7 +110,7 @@ where
     ///
     /// # Panics
     ///
-    /// Inside a tokio runtime, and if the system cannot start a thread.
+    /// If the system cannot start a thread.
     #[track_caller]
     pub fn run(self) -> Drained<K> {
         self.work(None::<fn()>)
@@ -137,7 +136,6 @@ where
 
     #[track_caller]
     fn work(self, shutdown: Option<impl FnOnce() + Send + 'static>) -> Drained<K> {
-        forbid_in_runtime();
         let Self { queue, handler, options, threads, drain_timeout } = self;
         let (grace, stop) = (options.grace, Token::new());
         let worker = Worker { queue: queue.clone(), handler, options, stop: stop.clone() };

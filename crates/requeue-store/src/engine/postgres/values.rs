@@ -8,7 +8,7 @@ use tokio_postgres::types::FromSql;
 use crate::engine::damage::{Damage, Damaged, Raw};
 use crate::engine::time::micros;
 use crate::engine::{Asked, Backoff, Failing, Finish, Place, Settings};
-use crate::types::add::{Add, ReAdd, Merge, ParkedAdd, Priority};
+use crate::types::add::{Add, Merge, ParkedAdd, Priority, ReAdd};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 

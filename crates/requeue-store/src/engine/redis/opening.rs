@@ -15,7 +15,7 @@ use super::names::{Identity, Shard};
 use super::values::{self, Values};
 use super::{Redis, dropping, lock, names, repairing};
 use crate::engine::{Place, Settings};
-use crate::types::add::{ReAdd, ParkedAdd};
+use crate::types::add::{ParkedAdd, ReAdd};
 use crate::types::error::EngineError;
 use crate::types::inspect::QueueInfo;
 

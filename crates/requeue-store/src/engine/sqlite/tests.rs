@@ -78,7 +78,7 @@ fn holds_as_the_model_does() {
 /// With one worker, each claim ahead would otherwise add a sync to those of the completions.
 #[tokio::test]
 async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
-    use crate::engine::{Backoff, Failing, How};
+    use crate::engine::{Backoff, Failing, Finish};
 
     let dir = tempfile::tempdir().expect("a directory");
     let commits = Arc::new(AtomicI64::new(0));
@@ -100,7 +100,7 @@ async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
     let out = engine.claim(&queue, claim).await.expect("claimed").items.remove(0);
     let ahead = Claim { poll: Duration::ZERO, ..claim };
     let before = commits.load(Ordering::SeqCst);
-    let end = End { key: out.key, epoch: out.epoch, how: How::Succeed };
+    let end = End { key: out.key, epoch: out.epoch, how: Finish::Succeed };
     let (next, held) = tokio::join!(engine.claim(&queue, ahead), engine.finish(&queue, vec![end]));
     assert_eq!(next.expect("claimed").items.len(), 1);
     assert_eq!(held.expect("finished"), [true]);

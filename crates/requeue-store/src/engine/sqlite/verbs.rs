@@ -11,7 +11,7 @@ use crate::engine::damage::Damaged;
 use crate::engine::row::Row;
 use crate::engine::time::{Micros, after, until};
 use crate::engine::{Ask, Claim, Claimed, Dropped, End, HandOut, Place, Renewed, Settings};
-use crate::types::add::{Added, Cancelled, ReAdd, ParkedAdd, Priority};
+use crate::types::add::{Added, Cancelled, ParkedAdd, Priority, ReAdd};
 use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 use crate::types::key::Key;
 

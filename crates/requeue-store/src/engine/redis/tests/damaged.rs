@@ -3,7 +3,7 @@
 use fastrand::Rng;
 
 use super::*;
-use crate::engine::How;
+use crate::engine::Finish;
 use crate::tests::damage::{BAD, Kind, Scene};
 use crate::types::inspect::State;
 
@@ -190,7 +190,7 @@ async fn a_mended_row_leaves_no_trace_when_its_run_ends() {
             let counts = engine.counts(&place).await.expect("counted");
             assert_eq!(counts, Counts { processing: 1, ..Counts::default() });
         }
-        let end = End { key: out.key, epoch: out.epoch, how: How::Succeed };
+        let end = End { key: out.key, epoch: out.epoch, how: Finish::Succeed };
         assert_eq!(engine.finish(&place, vec![end]).await.expect("finished"), [true]);
         let counts = engine.counts(&place).await.expect("counted");
         assert_eq!(counts, Counts::default(), "{is_claimed}");
