@@ -13,7 +13,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 
 pub(crate) use self::verbs::Verb;
 use self::verbs::{CALLS, Said, Stand, call, ended};
-use crate::{Add, Added, Item, Queue, State, Store};
+use crate::{Add, Added, Item, Queue, ReAdd, State, Store};
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// A lease or a limit that has to run out, but not while a slow machine makes one step.
@@ -68,7 +68,9 @@ impl Rig {
             format!("cut-{names}")
         };
         let poll = Duration::from_millis(100);
-        let direct = store.queue(&name).poll(poll).open().await.expect("it opens");
+        // An add ends a backoff, so that the next step has the key.
+        let opening = store.queue(&name).re_add(ReAdd::Replace);
+        let direct = opening.poll(poll).open().await.expect("it opens");
         let proxy = Proxy::start(server.language, server.port);
         let behind = Store::connect(&(server.by)(&server.url, proxy.port())).await;
         let opening = behind.expect("it is there").queue(&name).lease(lease).poll(poll);
