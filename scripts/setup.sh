@@ -104,7 +104,7 @@ if [ "${1-}" = valkey ] && ! command -v valkey-server >/dev/null; then
         fail 'There is no Valkey here, for the tests of requeue-store.'
 fi
 
-# Debian ships it with the server, and the package would start one on a system that runs services.
+# Debian ships it with the Prometheus server, which the package starts on a system that runs services.
 if [ "${1-}" = promtool ] && ! command -v promtool >/dev/null; then
     packages prometheus || packages golang-github-prometheus ||
         fail 'There is no promtool here, for the tests of the metrics. Debian: apt-get install prometheus'
