@@ -11,7 +11,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube release deny advisories
+.PHONY: help run test check docs e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube package release deny advisories
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -30,12 +30,20 @@ check: ## The quick part of it, for between two edits
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo test --workspace --lib --bins
 
+docs: ## The documentation site, at http://localhost:3000/ until Ctrl-C, or PORT=n
+	@scripts/setup.sh mdbook
+	@scripts/docs.sh serve
+
 e2e: ## Against a Kubernetes API server, which Go builds in minutes the first time; TEST=name: one test
 	@scripts/setup.sh
 	server=$$(scripts/kube-server.sh) && REQUEUE_KUBE_SERVER=$$server cargo test -p requeue-e2e $(TEST)
 
 e2e-full: export REQUEUE_E2E := full
 e2e-full: e2e ## The same at full length
+
+package: ## Package the crates that are published, and test them from their packages alone
+	@scripts/setup.sh
+	scripts/package.sh
 
 loom: ## Every interleaving of the queue's threads with up to five preemptions, or PREEMPTIONS=n
 	@scripts/setup.sh
@@ -53,7 +61,7 @@ soak: ## Memory comes back: an hour by a clock that is moved, SECONDS=n of threa
 	cargo run -p requeue-sim --bin soak -- $(or $(SECONDS),60) $(or $(FIRST),0)
 
 chaos: ## Stores under processes and servers that are killed, cut off and held up, for SECONDS=n each, from the seed FIRST
-	@for what in postgresql redis faketime; do scripts/setup.sh $$what || exit; done
+	@for what in postgresql pgbouncer redis faketime; do scripts/setup.sh $$what || exit; done
 	@scripts/chaos.sh $(or $(SECONDS),120) $(FIRST)
 
 fuzz: ## Each fuzz target under libFuzzer for a minute, or SECONDS=n; needs a nightly toolchain

@@ -6,14 +6,10 @@ out=$target/bench
 args=(--out "$out")
 without=()
 
+# One after the other, so that kube's dependencies add no features to those of the library.
 cargo build --release --locked -p requeue-bench
-
-# Its lock file follows when our crates get another dependency.
-if cargo build --release --manifest-path benches/peers-kube/Cargo.toml --target-dir "$target/peers-kube"; then
-    args+=(--peer "kube-runtime=$target/peers-kube/release/requeue-bench-kube")
-else
-    without+=('kube-runtime: it could not be built')
-fi
+cargo build --release --locked -p requeue-bench-kube
+args+=(--peer "kube-runtime=$target/release/requeue-bench-kube")
 
 if ! command -v go >/dev/null; then
     without+=('client-go and controller-runtime: there is no Go here')

@@ -5,4 +5,4 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 cargo build --release --locked -p requeue-chaos
-"$target/release/requeue-chaos" sqlite,postgres,redis,rediscluster "$@"
+"$target/release/requeue-chaos" sqlite,postgres,pgbouncer,redis,redis-evicting,rediscluster "$@"

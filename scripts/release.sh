@@ -12,7 +12,7 @@ export CARGO_ENCODED_RUSTFLAGS="--remap-path-prefix=$PWD=requeue$separator--rema
 cargo build --release --locked -p requeue-cli --target-dir "$target/given" "$@"
 
 program=$target/given/release/requeue
-for path in "$PWD/" "$cargo/" "$target/"; do
+for path in "$PWD/" "$cargo/" "$target/" "$HOME/" "$(rustc --print sysroot)/"; do
     if grep -qaF "$path" "$program"; then
         printf '%s contains %s\n' "$program" "$path" >&2
         exit 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing to build and test. An argument names one thing more to install: `browser`, `deny`,
-# `faketime`, `mutants`, `pgbouncer`, `postgresql`, `promtool`, `redis`, `valgrind` or `valkey`.
-# It does nothing, quickly, when all of it is there.
+# `faketime`, `mdbook`, `mutants`, `oldest-rust`, `pgbouncer`, `postgresql`, `promtool`, `redis`, `valgrind` or
+# `valkey`. It does nothing, quickly, when all of it is there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -126,6 +126,14 @@ if [ "${1-}" = valgrind ] && ! command -v valgrind >/dev/null; then
     packages valgrind || fail 'There is no valgrind here, to count instructions with.'
 fi
 
+# The oldest toolchain that Cargo.toml promises to build with.
+if [ "${1-}" = oldest-rust ]; then
+    oldest=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    rustup run "$oldest" cargo --version >/dev/null 2>&1 ||
+        rustup toolchain install "$oldest" --profile minimal >&2 ||
+        fail "Rust $oldest is missing, and rustup could not install it."
+fi
+
 # A test watches files with it; where it can't be had, the test says that it did not run.
 if [ "$(uname)" = Linux ] && ! command -v inotifywait >/dev/null; then
     packages inotify-tools || true
@@ -135,6 +143,12 @@ if [ "${1-}" = deny ] && ! cargo deny --version >/dev/null 2>&1; then
     # Unoptimised, because it runs for a second, and an optimised build takes several times as long to make.
     CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 \
         cargo install cargo-deny --locked --debug --version 0.20.2
+fi
+
+if [ "${1-}" = mdbook ] && ! command -v mdbook >/dev/null; then
+    # 73 s of processor time.
+    CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 \
+        cargo install mdbook --locked --debug --version 0.5.4 --no-default-features --features search,serve
 fi
 
 if [ "${1-}" = mutants ] && ! cargo mutants --version >/dev/null 2>&1; then

@@ -35,9 +35,25 @@ cargo clippy -p requeue -p requeue-store --all-features --all-targets -- -D warn
 cargo clippy -p requeue-store --lib -- -D warnings
 cargo clippy -p requeue-store --lib --no-default-features -- -D warnings
 
+step 'The oldest Rust'
+if scripts/setup.sh oldest-rust; then
+    oldest=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    # In a directory of its own, so that neither toolchain builds anew what the other has built.
+    CARGO_TARGET_DIR=$target/oldest-rust cargo "+$oldest" check --workspace --all-features --locked
+else
+    not_run 'a build with the oldest Rust: rustup could not install it'
+fi
+
 step 'Documentation'
 # The program has the name of the library, so that only one of the two can have a page.
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --no-deps --all-features
+
+step 'Documentation site'
+if scripts/setup.sh mdbook; then
+    scripts/docs.sh
+else
+    not_run 'the documentation site and its links: mdBook could not be installed'
+fi
 
 # What needs one says so in the list of what did not run.
 step 'A browser'
@@ -113,12 +129,10 @@ for example in crates/*/examples/*.rs; do
     within 60 "$target/debug/examples/$name"
 done
 
-step 'README'
-if grep -q '^```sh run$' README.md 2>/dev/null; then
-    scripts/readme.sh "$target/debug/requeue"
-else
-    not_run 'README.md: there is no block marked ```sh run'
-fi
+step 'Shell blocks of the documentation'
+grep -rl '^```sh run$' --include='*.md' README.md docs | while read -r page; do
+    scripts/page.sh "$target/debug/requeue" "$page"
+done
 
 step 'SECURITY.md'
 grep -o '`\(fn \)\?[a-z0-9_]*`' SECURITY.md | tr -d '`' | sed 's/^fn //' | grep -E '^http$|_' | while read -r name; do
@@ -141,6 +155,9 @@ else
     cat "$target/kube-server.log" >&2
     exit 1
 fi
+
+step 'Packages'
+scripts/package.sh
 
 step 'Dependencies'
 # Each of ours has its line in the table of docs/DEPENDENCIES.md.

@@ -3,13 +3,8 @@
 /// The version of a crate that `Cargo.lock` has.
 #[must_use]
 pub fn of(name: &str) -> String {
-    locked(include_str!("../../Cargo.lock"), name)
-}
-
-/// The version of a crate that this lock file has.
-#[must_use]
-pub fn locked(lock: &str, name: &str) -> String {
     let entry = format!("name = \"{name}\"\nversion = \"");
+    let lock = include_str!("../../Cargo.lock");
     let version = lock.split_once(&entry).and_then(|(_, rest)| rest.split('"').next());
     version.unwrap_or("of unknown version").to_owned()
 }

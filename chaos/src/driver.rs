@@ -12,7 +12,7 @@ use crate::check::{Losses, Violation, examine};
 use crate::elsewhere::{Elsewhere, elsewhere};
 use crate::event::{Event, now};
 use crate::process::{Process, Said, faketime};
-use crate::report::{Fault, Faults, Report};
+use crate::report::{Fault, Faults, Repairs, Report};
 use crate::subject::Subject;
 use crate::worker::{Failed, LEASE, open};
 
@@ -47,7 +47,7 @@ enum Deed {
 }
 
 /// A round of them. All are done, in an order that is drawn, before the next.
-const ROUND: [Deed; 13] = [
+const ROUND: [Deed; 16] = [
     Deed::Kill,
     Deed::Kill,
     Deed::Freeze,
@@ -55,6 +55,9 @@ const ROUND: [Deed; 13] = [
     Deed::Strike(Fault::Killed),
     Deed::Strike(Fault::Promoted),
     Deed::Strike(Fault::Restored),
+    Deed::Strike(Fault::PoolerKilled),
+    Deed::Strike(Fault::Evicted),
+    Deed::Strike(Fault::Evicted),
     Deed::Cut(Point::Request),
     Deed::Cut(Point::HalfRequest),
     Deed::Cut(Point::Answer),
@@ -85,6 +88,7 @@ struct Run<'a> {
     still: Vec<Still>,
     losses: Losses,
     faults: Faults,
+    repairs: Repairs,
 }
 
 /// Runs all of it to its end.
@@ -131,7 +135,8 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
     });
     let violations = hung.into_iter().chain(told).collect();
     let (store, length) = (subject.name().to_owned(), plan.length);
-    Ok(Report { violations, left, store, length, tally, faults: run.faults })
+    let (faults, repairs) = (run.faults, run.repairs);
+    Ok(Report { violations, left, store, length, tally, faults, repairs })
 }
 
 /// Waits until one of `mishaps` has happened, and arms another each second. A mishap is lost if its
@@ -179,6 +184,7 @@ impl<'a> Run<'a> {
             still: Vec::new(),
             losses: plan.subject.losses(),
             faults: Faults::new(),
+            repairs: Repairs::default(),
         };
         for _ in 0..plan.processes {
             run.start()?;
@@ -204,6 +210,8 @@ impl<'a> Run<'a> {
 
     fn take(&mut self, said: Said) {
         self.events.extend(said.events);
+        self.repairs.restored += said.repairs.restored;
+        self.repairs.lost += said.repairs.lost;
         if let Some(fault) = said.clock {
             self.count(fault);
         }

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::event::{Event, now};
-use crate::report::Fault;
+use crate::report::{Fault, Repairs};
 use crate::worker::Failed;
 
 /// One that is not ended is killed with this.
@@ -26,6 +26,7 @@ pub(crate) struct Said {
     pub(crate) events: Vec<Event>,
     /// Its clock is off.
     pub(crate) clock: Option<Fault>,
+    pub(crate) repairs: Repairs,
 }
 
 /// A library that tells a program another time.
@@ -104,9 +105,16 @@ impl Drop for Process {
 fn read(number: u32, out: ChildStdout, began: u64) -> Said {
     let mut said = Said::default();
     for line in BufReader::new(out).lines().map_while(Result::ok) {
-        match line.strip_prefix("clocks ") {
-            Some(clocks) => said.clock = clock(clocks, began),
-            None => said.events.extend(Event::parse(number, &line)),
+        if let Some(clocks) = line.strip_prefix("clocks ") {
+            said.clock = clock(clocks, began);
+        } else if let Some(repair) = line.strip_prefix("repaired ") {
+            let numbers: Vec<u64> = repair.split(' ').map_while(|n| n.parse().ok()).collect();
+            if let [restored, lost] = numbers[..] {
+                said.repairs.restored += restored;
+                said.repairs.lost += lost;
+            }
+        } else {
+            said.events.extend(Event::parse(number, &line));
         }
     }
     said

@@ -26,13 +26,15 @@ pub(crate) enum Fault {
     Elected,
     Promoted,
     Restored,
+    PoolerKilled,
+    Evicted,
     Snapshot,
     Committed,
     RolledBack,
 }
 
 impl Fault {
-    const ALL: [(Self, &'static str); 18] = [
+    const ALL: [(Self, &'static str); 20] = [
         (Self::ProcessKilled, "processes killed"),
         (Self::Frozen, "processes frozen"),
         (Self::Ahead, "processes whose clock is an hour ahead"),
@@ -48,6 +50,8 @@ impl Fault {
         (Self::Elected, "masters killed, whose replica was elected"),
         (Self::Promoted, "replicas promoted that lagged"),
         (Self::Restored, "backups restored"),
+        (Self::PoolerKilled, "poolers killed"),
+        (Self::Evicted, "evictions"),
         (Self::Snapshot, "transactions open elsewhere"),
         (Self::Committed, "transactions open with an add, committed"),
         (Self::RolledBack, "transactions open with an add, rolled back"),
@@ -68,6 +72,16 @@ pub struct Report {
     pub(crate) length: Duration,
     pub(crate) tally: Tally,
     pub(crate) faults: Faults,
+    pub(crate) repairs: Repairs,
+}
+
+/// The repairs of damaged shards that processes have reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Repairs {
+    /// Keys that got back their places.
+    pub(crate) restored: u64,
+    /// Places of keys that are lost.
+    pub(crate) lost: u64,
 }
 
 impl Report {
@@ -103,6 +117,8 @@ impl Report {
                 "writes beside the next holder after a server lost who it was, as it may",
                 lost_holders,
             ),
+            ("keys of damaged shards repaired", self.repairs.restored),
+            ("keys of damaged shards lost, as they may", self.repairs.lost),
             ("keys left", self.left.ready + self.left.waiting + self.left.processing),
             ("violations", self.violations.len() as u64),
         ]);
@@ -132,7 +148,7 @@ pub fn table(reports: &[Report]) -> String {
     let all: Vec<_> = columns.map(Report::lines).collect();
     for n in 0..all.first().map_or(0, Vec::len) {
         let cells = all.iter().map(|lines| match lines[n].1 {
-            0 if n > 2 && n < lines.len() - 6 => String::new(),
+            0 if n > 2 && n < lines.len() - 8 => String::new(),
             count => count.to_string(),
         });
         table += &row(all[0][n].0, cells.collect());

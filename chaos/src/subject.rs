@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use requeue_servers::{Failover, Language, Postgres, Proxy, Redis, RedisCluster};
+use requeue_servers::{Failover, Language, PgBouncer, Postgres, Proxy, Redis, RedisCluster};
+use requeue_store::Store;
 use rusqlite::Connection;
 use rusqlite::backup::Backup;
 use tempfile::TempDir;
@@ -27,7 +28,8 @@ pub struct Subject {
 #[derive(Debug)]
 enum Server {
     File(Arc<TempDir>),
-    Postgres(Arc<Postgres>),
+    /// Perhaps with a pooler before it, for those who work.
+    Postgres(Arc<Postgres>, Option<Arc<PgBouncer>>),
     Redis(Arc<Redis>),
     Cluster(Arc<RedisCluster>),
     Other,
@@ -37,13 +39,21 @@ enum Server {
 /// two more if the disk is slow; and what its replicas have not got yet.
 const UNWRITTEN: Duration = Duration::from_secs(3);
 const UNCOPIED: Duration = Duration::from_secs(2);
+/// A server that evicts may lose all keys that are pending.
+const PENDING: Duration = Duration::from_secs(3600);
+/// How many sessions of the server a pooler shares among all processes.
+const POOLED: u32 = 6;
+/// Makes 48 keys of 64 KiB each that no process reads.
+const BALLAST: &str =
+    "for i = 1, 48 do redis.call('SET', 'ballast:' .. i, string.rep('x', 65536)) end";
 /// The file of a store on SQLite.
 const FILE: &str = "queues.db";
 
 impl Subject {
     /// `sqlite`, `postgres`, `redis` and `rediscluster` stand for one of their own; so do
     /// `redis-everysec`, whose disk comes after its answers, and `rediscluster-wait`, where adds are
-    /// answered when a replica has them. Else it is an address. `None` if there is no such server here,
+    /// answered when a replica has them. `redis-evicting` evicts keys. `pgbouncer` is PostgreSQL, which the
+    /// processes reach through a pgbouncer with transaction pooling. Else it is an address. `None` if there is no such server here,
     /// which is then said in the list that `REQUEUE_NOT_RUN` names.
     ///
     /// # Errors
@@ -62,12 +72,20 @@ impl Subject {
             }
             "postgres" => Postgres::start().map(|server| {
                 let server = Arc::new(server);
-                (server.database(), Server::Postgres(server))
+                (server.database(), Server::Postgres(server, None))
             }),
-            "redis" | "redis-everysec" => {
-                let fsync = if name == "redis" { "always" } else { "everysec" };
+            "pgbouncer" => Postgres::start().and_then(|server| {
+                let pooler = PgBouncer::start(&server, POOLED)?;
+                let (server, pooler) = (Arc::new(server), Some(Arc::new(pooler)));
+                Some((server.database(), Server::Postgres(server, pooler)))
+            }),
+            "redis" | "redis-everysec" | "redis-evicting" => {
+                let fsync = if name == "redis-everysec" { "everysec" } else { "always" };
+                let options = if name == "redis-evicting" { EVICTING } else { "" };
                 let redis = Redis::start_syncing(fsync);
-                redis.map(|server| (server.url(""), Server::Redis(Arc::new(server))))
+                redis.map(|server| {
+                    (format!("{}{options}", server.url("")), Server::Redis(Arc::new(server)))
+                })
             }
             "rediscluster" | "rediscluster-wait" => RedisCluster::start().map(|cluster| {
                 let wait = if name == "rediscluster" { "" } else { "?wait=1" };
@@ -77,7 +95,8 @@ impl Subject {
         };
         Ok(started.map(|(url, server)| {
             let proxy = match &server {
-                Server::Postgres(server) => Some((Language::Postgres, server.port())),
+                Server::Postgres(server, None) => Some((Language::Postgres, server.port())),
+                Server::Postgres(_, Some(pooler)) => Some((Language::Postgres, pooler.port())),
                 Server::Redis(server) => Some((Language::Redis, server.port())),
                 // The nodes of a cluster say themselves where they are.
                 Server::File(_) | Server::Cluster(_) | Server::Other => None,
@@ -96,15 +115,22 @@ impl Subject {
     /// Its address, for those who work.
     pub(crate) fn proxied(&self) -> String {
         match (&self.server, &self.proxy) {
-            (Server::Postgres(server), Some(proxy)) => server.proxied(&self.url, proxy.port()),
-            (Server::Redis(_), Some(proxy)) => format!("redis://127.0.0.1:{}", proxy.port()),
+            (Server::Postgres(server, pooler), Some(proxy)) => {
+                let url = server.proxied(&self.url, proxy.port());
+                let direct = format!("&pooler=transaction&listen=127.0.0.1:{}", server.port());
+                if pooler.is_some() { url + &direct } else { url }
+            }
+            (Server::Redis(_), Some(proxy)) => {
+                let options = self.url.find('?').map_or("", |at| &self.url[at..]);
+                format!("redis://127.0.0.1:{}{options}", proxy.port())
+            }
             _ => self.url.clone(),
         }
     }
 
     /// Whether it has transactions that anybody may keep open.
     pub(crate) const fn has_transactions(&self) -> bool {
-        matches!(self.server, Server::Postgres(_))
+        matches!(self.server, Server::Postgres(..))
     }
 
     /// Whether its time is a server's.
@@ -118,7 +144,8 @@ impl Subject {
             "redis-everysec" => Some(UNWRITTEN),
             "rediscluster" => Some(UNCOPIED),
             // Only what is younger than a backup or a replica that lags.
-            "sqlite" | "postgres" => Some(Duration::ZERO),
+            "sqlite" | "postgres" | "pgbouncer" => Some(Duration::ZERO),
+            "redis-evicting" => Some(PENDING),
             _ => None,
         };
         let nanos = |duration: Duration| duration.as_nanos() as u64;
@@ -143,7 +170,25 @@ impl Subject {
                     (fault, Some(Death { from, to: now() }))
                 })
             }
-            Server::Postgres(server) => {
+            Server::Postgres(_, pooler) if fault == Fault::PoolerKilled => {
+                let Some(pooler) = pooler.as_ref().map(Arc::clone) else { return Ok(None) };
+                Box::new(move || {
+                    pooler.restart();
+                    (fault, None)
+                })
+            }
+            Server::Redis(server) if fault == Fault::Evicted => {
+                if self.name != "redis-evicting" {
+                    return Ok(None);
+                }
+                let server = Arc::clone(server);
+                Box::new(move || {
+                    evict(&server, u64::from(n % 3) + 1);
+                    (fault, Some(Death { from, to: now() }))
+                })
+            }
+            _ if matches!(fault, Fault::Evicted | Fault::PoolerKilled) => return Ok(None),
+            Server::Postgres(server, _) => {
                 let server = Arc::clone(server);
                 Box::new(move || match fault {
                     Fault::Promoted => {
@@ -200,8 +245,31 @@ impl Subject {
             }
         };
         // Whoever else is at work here goes on.
-        Ok(Some(tokio::task::spawn_blocking(struck).await?))
+        let struck = tokio::task::spawn_blocking(struck).await?;
+        if fault == Fault::Evicted {
+            // What the operator is told to do if the schema was evicted.
+            Store::connect(&self.url).await?.migrate().await?;
+        }
+        Ok(Some(struck))
     }
+}
+
+/// The queue has several shards, so that some are left.
+const EVICTING: &str = "?eviction=accept&shards=4";
+
+/// Has the server evict about `many` times 64 KiB by `allkeys-lru`. Keys that were used within the last second
+/// are as old as any to it, so it also evicts some of the queue's.
+fn evict(server: &Redis, many: u64) {
+    let set = |limit: u64| server.cli(&["config", "set", "maxmemory", &limit.to_string()]);
+    set(0);
+    server.cli(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
+    server.cli(&["eval", BALLAST, "0"]);
+    let memory = server.cli(&["info", "memory"]);
+    let used = memory.lines().find_map(|line| line.strip_prefix("used_memory:"));
+    let used: u64 = used.and_then(|used| used.trim().parse().ok()).unwrap_or(u64::MAX / 2);
+    set(used.saturating_sub(many * 65_536));
+    // It has evicted by the time that it answers.
+    set(used + (64 << 20));
 }
 
 /// Restores a backup that is `long` old, while the file is in use.

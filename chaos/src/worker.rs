@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 
 use requeue_store::{Add, FinishError, Item, Priority, Queue, Store};
 use tokio::task::JoinSet;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Metadata, Subscriber};
 
 use crate::event::{Event, Kind, Outcome, now};
 use crate::process::clocks;
@@ -44,6 +47,8 @@ pub(crate) async fn open(url: &str) -> Result<Queue, Failed> {
 /// output what it sees.
 pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
     tell_all(&clocks());
+    // There is no other subscriber.
+    let _ = tracing::subscriber::set_global_default(RepairsSeen);
     // The server may be dead just now.
     let began = Instant::now();
     let mut opened = open(url).await;
@@ -86,6 +91,51 @@ pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
         ended?;
     }
     Ok(())
+}
+
+/// Tells of the repairs that the store reports.
+struct RepairsSeen;
+
+#[derive(Default)]
+struct Repair {
+    restored: u64,
+    lost: u64,
+}
+
+impl Visit for Repair {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match field.name() {
+            "restored" => self.restored = value,
+            "lost" => self.lost = value,
+            _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
+}
+
+impl Subscriber for RepairsSeen {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.fields().field("restored").is_some()
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut repair = Repair::default();
+        event.record(&mut repair);
+        tell_all(&format!("repaired {} {}\n", repair.restored, repair.lost));
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
 }
 
 fn tell(key: u32, kind: Kind) {
@@ -164,7 +214,7 @@ async fn end(item: Item, is_over: bool, rng: &mut fastrand::Rng) -> Result<(), F
         0..3 => item.retry("it failed").await,
         3 => item.retry_after(Duration::from_millis(rng.u64(..10)), "it failed").await,
         4 | 5 => item.requeue_after(Duration::from_millis(rng.u64(..10))).await,
-        6 => item.put_back().await,
+        6 => item.release().await,
         7 => {
             drop(item);
             Err(FinishError::Unsure)

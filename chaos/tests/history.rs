@@ -61,6 +61,17 @@ async fn of_postgresql() {
 }
 
 #[tokio::test]
+async fn of_postgresql_through_a_pooler() {
+    let faults = [&ANYWHERE[..], &CLOCKS, &CONNECTIONS, &TRANSACTIONS, &PROMOTED, &RESTORED];
+    is_sound("pgbouncer", &[&faults.concat()[..], &["poolers killed"]]).await;
+}
+
+#[tokio::test]
+async fn of_redis_that_evicts() {
+    is_sound("redis-evicting", &[&ANYWHERE, &CLOCKS, &CONNECTIONS, &["evictions"]]).await;
+}
+
+#[tokio::test]
 async fn of_redis() {
     is_sound("redis", &[&ANYWHERE, &CLOCKS, &CONNECTIONS]).await;
 }

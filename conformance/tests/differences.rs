@@ -11,10 +11,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use requeue::clock::{FakeClock, sleep_until};
-use requeue::limiter::{Bucket, ExponentialFailure, default_controller};
+use requeue::limiter::{Bucket, ExponentialFailure};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
 use requeue::wait::{Backoff, Error, JitterSource, Polling, poll_until};
-use requeue::{Added, Queue, RateLimiter, Time};
+use requeue::{Added, Builder, Queue, RateLimiter, Time};
 
 const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -24,7 +24,10 @@ const fn secs(n: u64) -> Duration {
 fn fake() -> (Queue<char>, FakeClock) {
     let clock = FakeClock::new();
     let limiter = ExponentialFailure::new(secs(1), secs(1000));
-    (Queue::builder().clock(clock.clone()).limiter(limiter).track_times().build().unwrap(), clock)
+    (
+        Builder::client_go().clock(clock.clone()).limiter(limiter).track_times().build().unwrap(),
+        clock,
+    )
 }
 
 fn take(queue: &Queue<char>) -> char {
@@ -172,7 +175,7 @@ impl<K> MetricsProvider<K> for Queued {
 #[test]
 fn queued_from_when_it_was_seen_due() {
     let (clock, seen) = (FakeClock::new(), Queued::default());
-    let builder = Queue::builder().name("q").clock(clock.clone());
+    let builder = Builder::client_go().name("q").clock(clock.clone());
     let queue = builder.metrics_provider(Arc::new(seen.clone())).build().unwrap();
     queue.add_after('a', secs(1));
     clock.advance(secs(3));
@@ -278,11 +281,18 @@ fn a_drained_queue_knows_nothing() {
 fn the_default_limiter_knows_one_key() {
     let clock = FakeClock::new();
     let ours = Queue::builder().clock(clock.clone()).build().unwrap();
-    let limiter = default_controller();
-    let theirs = Queue::builder().clock(clock).limiter(limiter).build().unwrap();
+    let theirs = Builder::client_go().clock(clock).build().unwrap();
     let delays = |queue: &Queue<u32>| {
         queue.add_all(0..200);
-        std::iter::from_fn(|| Some(queue.try_get()?.retry())).collect::<Vec<_>>()
+        let items = std::iter::from_fn(|| queue.try_get());
+        items
+            .map(|item| {
+                let key = *item;
+                item.retry();
+                let due = queue.look_up(&key).and_then(|entry| entry.due);
+                due.map_or(Duration::ZERO, |due| due.since(queue.now()))
+            })
+            .collect::<Vec<_>>()
     };
     assert!(delays(&ours).iter().all(|delay| *delay <= Duration::from_millis(5)));
     assert_eq!(delays(&theirs)[199], secs(10));

@@ -130,9 +130,9 @@ impl Process {
         if let Some(child) = self.running().child.as_mut()
             && let Ok(Some(status)) = child.try_wait()
         {
-            let log = self.log();
-            let end = log.floor_char_boundary(log.len().saturating_sub(4000));
-            panic!("{} has ended by itself, with {status}:\n{}", self.name, &log[end..]);
+            let log = fs::read(&self.log).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log[log.len().saturating_sub(4000)..]);
+            panic!("{} has ended by itself, with {status}:\n{log}", self.name);
         }
     }
 

@@ -41,7 +41,7 @@ pub fn input(data: &[u8]) {
         }
         let Some(read) = read.next() else { panic!("record {number} is lost: {record:?}") };
         let expected = match record {
-            _ if record.len() > max_record => Err("bytes, more than --max-record allows"),
+            _ if record.len() > max_record => Err("bytes, and --max-record allows"),
             _ if is_json => Object::read(record, &clock),
             line => checked(Reading::Add(Object::of(line.to_vec()))),
         };
@@ -68,9 +68,9 @@ fn now() -> Duration {
 fn checked(reading: Reading) -> Result<Reading, &'static str> {
     let (Reading::Add(Object { key, .. }) | Reading::Cancel(key)) = &reading;
     match key.len() {
-        0 => Err("no key: it is empty"),
-        length if length > LONGEST => Err("no key: it has"),
-        _ if key.contains(&b'\0') => Err("no key: it has a NUL byte"),
+        0 => Err("not a key: it is empty"),
+        length if length > LONGEST => Err("not a key: it has"),
+        _ if key.contains(&b'\0') => Err("not a key: it has a NUL byte"),
         _ => Ok(reading),
     }
 }

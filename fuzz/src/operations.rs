@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
-use requeue_core::{EarlyAdd, Ending, Merge, Time, When};
+use requeue_core::{Ending, Merge, ReAdd, Time, When};
 use requeue_sim::model::{Ask, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Mode, Op, Setup};
 
@@ -23,7 +23,7 @@ pub fn operations(data: &[u8]) {
 
 fn setup(from: &mut Unstructured<'_>) -> Result<Setup> {
     let rules = Rules {
-        early_add: *from.choose(&[EarlyAdd::Keep, EarlyAdd::Replace, EarlyAdd::Hold])?,
+        re_add: *from.choose(&[ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold])?,
         ranking: match from.int_in_range(0..=3)? {
             0 => Ranking::Fifo,
             1 => Ranking::Priority { oldest_every: from.int_in_range(0..=5)? },
@@ -54,7 +54,7 @@ fn op(from: &mut Unstructured<'_>) -> Result<Op> {
         8..14 => Op::Get,
         14..19 => Op::Finish(from.int_in_range(0..=7)?, how(from)?),
         19 => Op::FinishStale(from.int_in_range(0..=7)?, how(from)?),
-        20 => Op::GiveUp(from.int_in_range(0..=7)?),
+        20 => Op::Detach(from.int_in_range(0..=7)?),
         21 => Op::Done(key(from)?),
         22 => Op::Cancel(key(from)?),
         23 => Op::Forget(key(from)?),
@@ -95,9 +95,9 @@ fn how(from: &mut Unstructured<'_>) -> Result<How> {
     Ok(match from.int_in_range(0..=11)? {
         0..2 => How::Done,
         2..5 => How::Succeed,
-        5..7 => How::Later(duration(from)?),
-        7..11 => How::Fail(duration(from)?),
-        _ => How::PutBack,
+        5..7 => How::RequeueAfter(duration(from)?),
+        7..11 => How::RetryAfter(duration(from)?),
+        _ => How::Release,
     })
 }
 

@@ -9,7 +9,7 @@ use crate::postgres::Postgres;
 /// It listens on loopback, where all users come in as the superuser `postgres`, without a password.
 #[derive(Debug)]
 pub struct PgBouncer {
-    _keeper: Keeper,
+    keeper: Keeper,
     port: u16,
 }
 
@@ -47,7 +47,22 @@ impl PgBouncer {
             write(&dir.join("pgbouncer.ini"), &settings);
         });
         keeper.order("started");
-        Some(Self { _keeper: keeper, port })
+        Some(Self { keeper, port })
+    }
+
+    /// Kills it, and starts it again.
+    ///
+    /// # Panics
+    /// When it does not start, with its log.
+    pub fn restart(&self) {
+        self.keeper.order("killed");
+        self.keeper.order("started");
+    }
+
+    /// The port that it listens on.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// The address of a database of the server through this.

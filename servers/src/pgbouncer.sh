@@ -1,6 +1,7 @@
 dir=$1 program=$2 port=$3
 
 started() {
+    : >"$dir/server.log"
     "$program" "$dir/pgbouncer.ini" &
     pid=$!
     # It takes connections once it says so.

@@ -11,9 +11,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
-use futures::{Stream, StreamExt};
-use kube_runtime::scheduler::{ScheduleRequest, Scheduler, scheduler};
+use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
+use futures_util::{Stream, StreamExt};
+use kube::runtime::scheduler::{ScheduleRequest, Scheduler, scheduler};
 use requeue_bench::contestant::single::{self, Delays, Subject};
 use requeue_bench::contestant::{Contestant, Entry};
 use requeue_bench::heap::cost_of;
@@ -57,7 +57,7 @@ impl Contestant for Kube {
     ];
 
     fn version() -> String {
-        versions::locked(include_str!("../Cargo.lock"), "kube-runtime")
+        versions::of("kube-runtime")
     }
 
     fn round<K: Key>(request: &Request) -> Option<Answer> {

@@ -150,7 +150,7 @@ async fn work(queue: Queue, request: Request) -> Result<Answer, Failed> {
     let (end, ended) = countdown(request.n);
     let workers = Workers::new(queue, move |_, _| {
         begun.get_or_init(Instant::now);
-        async { Ok(Action::done()) }
+        async { Ok(Action::succeed()) }
     });
     let mut last = None;
     let until = async { last = timeout(PATIENCE, ended).await.ok() };
@@ -181,7 +181,7 @@ async fn flow(queue: Queue, keys: Arc<Keys>, request: Request) -> Result<Answer,
     let room = Arc::new(Semaphore::new(THROUGH));
     let freed = Arc::clone(&room);
     let (end, ended) = countdown(request.n);
-    let workers = Workers::new(queue.clone(), |_, _| async { Ok(Action::done()) });
+    let workers = Workers::new(queue.clone(), |_, _| async { Ok(Action::succeed()) });
     let workers = workers.concurrency(request.tasks).on_finish(move |_| {
         freed.add_permits(1);
         end();
@@ -229,7 +229,7 @@ async fn latency(queue: Queue, keys: &Keys, request: Request) -> Result<Answer, 
     let workers = Workers::new(queue.clone(), move |_, _| {
         // Who waits may have given up.
         let _ = begun.send(Instant::now());
-        async { Ok(Action::done()) }
+        async { Ok(Action::succeed()) }
     });
     let workers = workers.concurrency(request.tasks).run_until(async { drop(stopped.await) });
     let workers = tokio::spawn(workers);

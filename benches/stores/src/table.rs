@@ -216,12 +216,17 @@ const FEW: [(usize, &str); 5] = [
 /// Ours beside those who have as many workers, to see what it is worth not to wait for the disk.
 pub(crate) fn few_workers(scale: Scale) -> Vec<Heat> {
     let of = |engine: Engine, (tasks, what): (usize, &'static str)| {
-        let peers = ["river", "graphile-worker"].map(|name| Peer::of(name, tasks));
-        let peers = if engine == Engine::Postgres { &peers[..] } else { &[] };
+        let names: &[&'static str] = match engine {
+            Engine::Postgres => &["river", "graphile-worker"],
+            Engine::Redis => &["bullmq"],
+            Engine::PostgresUnsynced | Engine::Sqlite => &[],
+        };
+        let peers: Vec<Peer> = names.iter().map(|name| Peer::of(name, tasks)).collect();
+        let peers = &peers[..];
         let request = Request { tasks, seconds: scale.seconds, ..Request::of(Scenario::Work) };
         Heat::new(engine, what, request, peers).rows(Metric::Rate, peers, |_| Some(1.0))
     };
-    let engines = [Engine::Postgres, Engine::Sqlite];
+    let engines = [Engine::Postgres, Engine::Redis, Engine::Sqlite];
     engines.into_iter().flat_map(|engine| FEW.map(|few| of(engine, few))).collect()
 }
 

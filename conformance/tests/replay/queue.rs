@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use requeue::clock::FakeClock;
-use requeue::{Get, Item, Order, Phase, Queue, Ticket, Time};
+use requeue::{Builder, Get, Item, Order, Phase, Queue, Ticket, Time};
 use requeue_conformance::{Sequence, Step};
 
 use crate::differences::{Difference, Met};
@@ -88,7 +88,7 @@ pub(crate) fn replay(sequence: &Sequence<'_>, met: &mut Met) -> Result<(), Misma
         limits => limits,
     };
     let builder =
-        Queue::builder().clock(clock.clone()).limiter(Watched(limiter(limits), seen.clone()));
+        Builder::client_go().clock(clock.clone()).limiter(Watched(limiter(limits), seen.clone()));
     let builder = match style.measured {
         true => builder.name("q").metrics_provider(Arc::new(seen.clone())),
         false => builder,
@@ -166,7 +166,7 @@ impl<'q, 't> Run<'q, 't> {
             "wait" => self.getters.push((self.queue.get(), Woken::new())),
             "done" => self.done(at, key(arg))?,
             "retry" => match self.held.remove(&key(arg)).unwrap() {
-                Held::Item(item, _) => _ = item.retry(),
+                Held::Item(item, _) => item.retry(),
                 ticket @ Held::Ticket(..) => {
                     self.queue.add_rate_limited(key(arg));
                     self.end(at, key(arg), ticket);

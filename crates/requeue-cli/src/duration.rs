@@ -4,26 +4,36 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Span, SpanRelativeTo};
 
-/// "1.5s", "2m", "1h 30m", "1d", "2w"; a bare number is seconds. A day has 24 hours.
+/// Parses "1.5s", "2m", "1h 30m", "1d", "2w", or a number of seconds. A day has 24 hours.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, &'static str> {
-    const WRONG: &str = "a time like 1.5s, 500ms, 2m, 1h30m, 1d or 2w, or a number of seconds";
+    const WRONG: &str =
+        "expected a time like 1.5s, 500ms, 2m, 1h30m, 1d or 2w, or a number of seconds";
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).map_err(|_| WRONG);
     }
-    // Days and weeks have no fixed length in general; months and years have none here either.
+    // Only spans have days and weeks. Months and years are refused: their length varies.
     let duration = text
         .parse::<SignedDuration>()
         .or_else(|_| text.parse::<Span>()?.to_duration(SpanRelativeTo::days_are_24_hours()));
     Duration::try_from(duration.map_err(|_| WRONG)?).map_err(|_| WRONG)
 }
 
-/// As "1.2s", "1m 1s" or "1h 2m 3s".
+/// Formats a measured time as "1.2s", "1m 1s" or "1h 2m 3s".
 pub(crate) fn shown(elapsed: Duration) -> String {
     let seconds = elapsed.as_secs();
     match (seconds / 3600, seconds / 60 % 60) {
         (0, 0) => format!("{:.1}s", elapsed.as_secs_f64()),
         (0, minutes) => format!("{minutes}m {}s", seconds % 60),
         (hours, minutes) => format!("{hours}h {minutes}m {}s", seconds % 60),
+    }
+}
+
+/// Formats a configured time without loss: "500ms", "1m 30s", "1h".
+pub(crate) fn exact(limit: Duration) -> String {
+    match SignedDuration::try_from(limit) {
+        Ok(limit) => format!("{limit:#}"),
+        // More than 292 billion years.
+        Err(_) => format!("{}s", limit.as_secs()),
     }
 }
 
@@ -55,9 +65,13 @@ mod tests {
     }
 
     #[test]
-    fn times_are_shown_as_people_say_them() {
+    fn times_are_shown_with_units() {
         for (millis, text) in [(1_240, "1.2s"), (61_900, "1m 1s"), (3_723_000, "1h 2m 3s")] {
             assert_eq!(shown(Duration::from_millis(millis)), text);
         }
+        for (millis, text) in [(500, "500ms"), (1_000, "1s"), (90_000, "1m 30s"), (0, "0s")] {
+            assert_eq!(exact(Duration::from_millis(millis)), text);
+        }
+        assert_eq!(exact(Duration::MAX), "18446744073709551615s");
     }
 }

@@ -1,30 +1,30 @@
-//! The end of the program: exit codes, refusals, and messages while nothing runs.
+//! Exit codes, refusals, and messages while no run writes to standard error.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-/// The exit codes, as `--help` lists them.
+/// The exit codes, which `--help` lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Exit {
-    /// Every key is done.
+    /// All keys succeeded.
     Done = 0,
-    /// Some key was given up.
+    /// A key was given up.
     GivenUp = 1,
-    /// The command line makes no sense. clap has the same number for it.
+    /// The command line is wrong. clap exits with the same code.
     Usage = 2,
-    /// Some of the input was no key.
+    /// A record of the input was not a key.
     BadInput = 3,
-    /// `--halt` has ended it.
+    /// `--halt` stopped the run.
     Halted = 4,
-    /// The API server does not let us see what is asked for, or has no such thing.
+    /// The API server does not have the resource, or denies access to it.
     #[cfg(feature = "kube")]
     Denied = 5,
-    /// Something failed that is neither a command's nor the user's.
+    /// The program failed, not a command and not the user.
     Failure = 125,
-    /// The command can't be executed.
+    /// The command cannot be executed.
     NotExecutable = 126,
-    /// There is no such command.
+    /// The command was not found.
     NotFound = 127,
 }
 
@@ -38,11 +38,11 @@ impl From<Exit> for ExitCode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
     Exit(Exit),
-    /// Die of the signal that ended the run, so that a shell or an init system sees it.
+    /// The process must die of the signal that stopped the run, so that a shell or an init system sees it.
     Signal(i32),
 }
 
-/// The reason why a subcommand did not run.
+/// The message and exit code of a subcommand that did not run.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) exit: Exit,
@@ -59,10 +59,10 @@ impl Refusal {
     }
 }
 
-/// An error and its sources, with `: ` between them.
+/// Formats an error and its sources, separated by `: `.
 ///
-/// requeue-store has a function like this for its own messages. It can't be this one: a build of this
-/// program without stores lacks that crate, and errors of kube print their source in the middle.
+/// The similar function in requeue-store cannot replace it: a build without stores lacks that crate, and errors
+/// of kube print their source in the middle.
 #[cfg(any(feature = "kube", feature = "store"))]
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
@@ -78,7 +78,7 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// Writes to standard output; `false` once it has no reader.
+/// Writes to standard output. Returns false if it has no reader any more.
 pub(crate) fn print(bytes: &[u8]) -> Result<bool, Refusal> {
     match std::io::stdout().write_all(bytes) {
         Ok(()) => Ok(true),
@@ -87,8 +87,8 @@ pub(crate) fn print(bytes: &[u8]) -> Result<bool, Refusal> {
     }
 }
 
-/// Writes a message to standard error while nothing else writes there. Errors are ignored: there is no
-/// other place to report them.
+/// Writes a message to standard error, while nothing else writes there. Ignores errors: there is no other place
+/// to report them.
 pub(crate) fn complain(message: &str) {
     let _ = writeln!(std::io::stderr(), "requeue: {message}");
 }

@@ -22,8 +22,7 @@ pub enum Asked {
     Cancel { key: Vec<u8> },
 }
 
-/// All that is read from `input`, through a buffer of so many bytes; of what is no key, what is
-/// said.
+/// Reads the records of `input` through a buffer of `buffer` bytes. Returns the change or the error message of each.
 pub fn read(
     is_json: bool,
     delimiter: u8,
@@ -35,7 +34,7 @@ pub fn read(
     let format = Format { kind, delimiter, max_record };
     let mut records = Records::new(BufReader::with_capacity(buffer, input), format);
     let mut all = Vec::new();
-    // Memory is always readable.
+    // Reading from memory does not fail.
     while let Ok(Some(record)) = records.next() {
         let record = record.map(<[u8]>::to_vec);
         let number = records.number();
@@ -54,7 +53,7 @@ pub fn read(
     all
 }
 
-/// A key as JSON, as it is written to be read back.
+/// Formats a key as a JSON record that [`read`] parses.
 pub fn written(key: &[u8], after: Option<Duration>, priority: i32) -> Vec<u8> {
     let mut written = Written::of(key);
     written.after = after.map(|after| after.as_secs_f64());
@@ -62,49 +61,53 @@ pub fn written(key: &[u8], after: Option<Duration>, priority: i32) -> Vec<u8> {
     written.to_bytes()
 }
 
+/// Parses a duration.
 pub fn duration(text: &str) -> Result<Duration, &'static str> {
     duration::parse_duration(text)
 }
 
+/// Parses a size in bytes.
 pub fn size(text: &str) -> Result<usize, &'static str> {
     values::parse_size(text)
 }
 
+/// Parses a delimiter.
 pub fn delimiter(text: &str) -> Result<u8, &'static str> {
     text.parse().map(|Delimiter(byte)| byte)
 }
 
-/// How long it is from one start to the next.
+/// Parses a rate. Returns the time from one start to the next.
 pub fn rate(text: &str) -> Result<Duration, &'static str> {
     text.parse().map(|Every(every)| every)
 }
 
+/// Parses a number of retries; `None` means no limit.
 pub fn retries(text: &str) -> Result<Option<u32>, &'static str> {
     text.parse().map(|Retries(retries)| retries)
 }
 
-/// Those exit codes among the first so many.
+/// Parses a list of exit codes. Returns those from 0 to `among` - 1.
 pub fn codes(text: &str, among: i32) -> Result<Vec<i32>, &'static str> {
     let codes: Codes = text.parse()?;
     Ok((0..among).filter(|&exit| codes.contain(exit)).collect())
 }
 
-/// As `Debug` shows it.
+/// Parses a number of jobs. Returns its `Debug` text.
 pub fn jobs(text: &str) -> Result<String, &'static str> {
     text.parse().map(|jobs: Jobs| format!("{jobs:?}"))
 }
 
-/// As `Debug` shows it.
+/// Parses the value of `--halt`. Returns its `Debug` text.
 pub fn halt(text: &str) -> Result<String, &'static str> {
     text.parse().map(|MayHalt(halt)| format!("{halt:?}"))
 }
 
-/// As `Debug` shows it.
+/// Parses the address of the dashboard. Returns its `Debug` text.
 pub fn address(text: &str) -> Result<String, &'static str> {
     text.parse().map(|address: Address| format!("{address:?}"))
 }
 
-/// What is run for a key: the program, and its arguments.
+/// Returns the program and the arguments that run for a key.
 pub fn filled(
     command: Vec<OsString>,
     mark: Option<&OsStr>,
@@ -114,12 +117,12 @@ pub fn filled(
     Ok(std::iter::once(template.program(key)).chain(template.args(key)).collect())
 }
 
-/// What a line of a command's output begins with.
+/// Returns the text at the beginning of each line of a command's output.
 pub fn tag(text: &OsStr, mark: Option<&OsStr>, key: &[u8]) -> Result<Vec<u8>, String> {
     Tag::string(text, mark).map(|tag| tag.of(key)).map_err(|refusal| refusal.message)
 }
 
-/// A key as it is shown on a line.
+/// Formats a key as printable text on one line.
 pub fn shown(key: &[u8]) -> String {
     key::shown(key)
 }

@@ -1,5 +1,5 @@
-//! The key, and bytes as printable text: keys are other people's bytes, which must neither break a line
-//! nor reach a terminal as control characters.
+//! Keys, and bytes as printable text. Keys are untrusted: they must neither break a line nor reach a terminal as
+//! control characters.
 
 use std::hash::RandomState;
 
@@ -7,21 +7,21 @@ use std::hash::RandomState;
 /// hold a million of them.
 pub(crate) type Key = Box<[u8]>;
 
-/// The queue of a run. Keys may come from an attacker, and the page lists them in the order of their
-/// hashes. SipHash keeps an attacker from choosing keys with equal hashes.
+/// The queue of a run. Keys may come from an attacker, and the dashboard lists them in the order of their
+/// hashes. SipHash prevents an attacker from choosing keys with equal hashes.
 pub(crate) type KeyQueue = requeue::Queue<Key, RandomState>;
 
 /// The length of the longest key in bytes: the longest argument that exec takes on Linux.
 pub(crate) const LONGEST: usize = 131_071;
 
-/// Bytes as printable text on one line, in quotes, cut after 200 bytes.
+/// Formats bytes as printable text on one line, in quotes. Cuts them after 200 bytes.
 pub(crate) fn escaped(bytes: &[u8]) -> String {
     const SHOWN: usize = 200;
     let text = escape(&bytes[..bytes.len().min(SHOWN)], &['"', '\\']);
     format!("\"{text}\"{}", if bytes.len() > SHOWN { "..." } else { "" })
 }
 
-/// Bytes as printable text on one line.
+/// Formats bytes as printable text on one line.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     escape(bytes, &['\\'])
 }
@@ -31,7 +31,7 @@ fn escape(bytes: &[u8], special: &[char]) -> String {
     for chunk in bytes.utf8_chunks() {
         for char in chunk.valid().chars() {
             match char {
-                // Not every quote: names have them, and this is not a shell's.
+                // `escape_debug` would escape quotes, which names contain.
                 '\'' | '"' | '\\' if !special.contains(&char) => text.push(char),
                 _ => text.extend(char.escape_debug()),
             }

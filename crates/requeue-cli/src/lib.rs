@@ -1,5 +1,5 @@
-//! The program `requeue`: runs a command per key, from a stream of keys, from a queue in a store, or per
-//! Kubernetes object that changes. It is a library only for its tests, without a public interface.
+//! The program `requeue`: runs a command per key of a stream, of a queue in a store, or per Kubernetes object
+//! that changes. It is a library only for its tests and fuzz targets, and has no public interface.
 //!
 //! A module imports only modules of the lines above it, or of its own folder, and there are no import
 //! cycles:
@@ -8,8 +8,8 @@
 //! 2. `process`: commands, their process groups, signals and time limits
 //! 3. `input`: records, and the changes that they ask for
 //! 4. `output`: standard output and error, and the files that the program writes
-//! 5. `serve`: the page
-//! 6. `args`: the flags, and the configuration that they make
+//! 5. `serve`: the dashboard
+//! 6. `args`: flags, help texts, and the configuration that results from them
 //! 7. `runner`: takes keys from the queue, runs their commands, and completes them
 //! 8. `store`, `watch`: the subcommands with keys from a store or from Kubernetes
 //! 9. `pages`, and this file
@@ -33,20 +33,22 @@ mod watch;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 use crate::args::config::Config;
+use crate::args::help::wrapped;
 use crate::args::{Cli, Subcommand};
 use crate::exit::{Ended, Refusal};
 
-/// The program.
+/// Runs the program with the arguments of this process, and returns its exit code.
 pub fn main() -> ExitCode {
     if let Some(code) = process::guardian::guard_if_asked() {
         return code;
     }
-    let Cli { command } = match Cli::try_parse() {
+    let matches = wrapped(Cli::command()).try_get_matches();
+    let Cli { command } = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        // Help and version are no errors, and go to standard output; both ends are clap's.
+        // Also for --help and --version, which clap prints to standard output.
         Err(error) => error.exit(),
     };
     let ended = match command {

@@ -1,4 +1,4 @@
-//! `requeue`: a command per key.
+//! The program `requeue`: a command per key.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `--serve`: the page of the run, for as long as it runs.
+//! `--serve`: the dashboard of a run, available while the run lasts.
 
 use std::fs::Metadata;
 use std::io::{self, ErrorKind};
@@ -25,7 +25,7 @@ use crate::output::Output;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Address {
     Tcp {
-        /// A name or an address; loopback's, if none is given.
+        /// A name or an address; `None` for loopback.
         host: Option<String>,
         port: u16,
     },
@@ -36,13 +36,13 @@ impl FromStr for Address {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str = "a port from 0 to 65535, an address and a port, as in 0.0.0.0:8080 \
-                             or [::]:8080, or a socket, as in unix:PATH";
+        const WRONG: &str = "expected a port from 0 to 65535, an address and a port, as in \
+                             0.0.0.0:8080 or [::]:8080, or a socket, as in unix:PATH";
         if let Some(path) = text.strip_prefix("unix:") {
             return if path.is_empty() { Err(WRONG) } else { Ok(Self::Unix(path.into())) };
         }
         let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
-        // `parse` takes a sign, too.
+        // `parse` accepts a sign.
         let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
         let port = port.parse().ok().filter(|_| is_number).ok_or(WRONG)?;
         let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
@@ -58,7 +58,7 @@ impl FromStr for Address {
     }
 }
 
-/// What is listened at, before there is anything to be seen.
+/// The socket of the dashboard, bound before the run starts.
 pub(crate) struct Listener {
     socket: Socket,
     registry: Registry,
@@ -68,14 +68,14 @@ pub(crate) struct Listener {
 enum Socket {
     Tcp {
         listener: TcpListener,
-        /// The host that was asked for.
+        /// The host in the flag.
         asked: Option<String>,
     },
     Unix(UnixListener, SocketFile),
 }
 
 impl Listener {
-    /// `None` without `--serve`.
+    /// Binds the socket; `None` without `--serve`.
     pub(crate) async fn of(address: Option<&Address>) -> Result<Option<Self>, Refusal> {
         match address {
             Some(address) => Self::bind(address).await.map(Some),
@@ -111,7 +111,7 @@ impl Listener {
         &self.metrics
     }
 
-    /// Serves the page with this title, and says where.
+    /// Serves the dashboard with this title, and prints its address.
     pub(crate) async fn serve<K>(
         self,
         title: String,
@@ -139,33 +139,36 @@ impl Listener {
                 (server, Some(file), place)
             }
         };
-        output.say(&format!("{place} shows how it goes")).await;
+        output.say(&format!("dashboard: {place}")).await;
         if address.is_some_and(|address| address.ip().is_unspecified()) {
-            let warning = "--serve: every host that reaches this machine can see keys, output and errors; \
-                           there is no password";
+            let warning = "--serve: there is no password; every host that reaches this machine can see keys, \
+                           output and errors. Use 127.0.0.1:PORT or unix:PATH to prevent that";
             output.say(warning).await;
         }
         Ok(Page { site, server, _file: file })
     }
 }
 
-/// The file of a socket, removed with this.
+/// The file of a socket, which is removed on drop.
 struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
 }
 
 impl SocketFile {
-    /// Binds a socket that its owner alone can connect to. The file of a process that has ended is
-    /// replaced: a socket at which nobody listens, and nothing else.
+    /// Binds a socket that only its owner can connect to. Replaces the socket of a dead process, at which no
+    /// process listens, and no other file.
     async fn bind(path: &Path) -> io::Result<(UnixListener, Self)> {
         match path.symlink_metadata() {
             Ok(found) if !found.file_type().is_socket() => {
-                return Err(io::Error::new(ErrorKind::AlreadyExists, "exists, and is no socket"));
+                return Err(io::Error::new(
+                    ErrorKind::AlreadyExists,
+                    "the file exists and is not a socket",
+                ));
             }
             Ok(_) => match UnixStream::connect(path).await {
                 Ok(_) => {
-                    let why = "another process listens there";
+                    let why = "another process uses this socket";
                     return Err(io::Error::new(ErrorKind::AddrInUse, why));
                 }
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
@@ -176,8 +179,8 @@ impl SocketFile {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        // Its mode is right from the start. Until the mask is back, files that other threads create
-        // are less open than they should be, not more.
+        // The mask gives the socket its mode at its creation. Files that other threads create meanwhile get
+        // fewer rights, not more.
         let mask = umask(Mode::from_raw_mode(0o177));
         let bound = UnixListener::bind(path);
         umask(mask);
@@ -192,19 +195,19 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let is_ours = |found: Metadata| (found.dev(), found.ino()) == self.identity;
         if self.path.symlink_metadata().is_ok_and(is_ours) {
-            // If it stays, the next process replaces it.
+            // A file that stays is replaced by the next process.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// What a page has whatever it shows.
+/// The settings of the dashboard that do not depend on its queue.
 struct Dress {
     title: String,
     registry: Arc<Registry>,
-    /// None of a Unix socket.
+    /// `None` for a Unix socket.
     address: Option<SocketAddr>,
-    /// The host that was asked for.
+    /// The host in the flag.
     asked: Option<String>,
 }
 
@@ -215,7 +218,7 @@ impl Dress {
         );
         match self.address {
             Some(address) if address.ip().is_unspecified() => {
-                // Whatever this machine's addresses are, and its name.
+                // All addresses of this machine, and its name.
                 let system = rustix::system::uname();
                 site = site.any_address().host(&system.nodename().to_string_lossy());
             }
@@ -229,12 +232,12 @@ impl Dress {
     }
 }
 
-/// How many connections leave descriptors for commands, where a process may have so many.
+/// Returns the number of connections that leave file descriptors for commands, given the limit of the process.
 fn most_connections(descriptors: Option<u64>) -> usize {
     descriptors.map_or(64, |most| (most / 8).clamp(2, 64) as usize)
 }
 
-/// The page while it is served.
+/// The dashboard while it is served.
 pub(crate) struct Page {
     site: Site,
     server: JoinHandle<io::Result<()>>,
@@ -242,7 +245,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Tells those who look that it ends; takes a second at most.
+    /// Notifies viewers of the end of the run, and stops the server. Takes at most a second.
     pub(crate) async fn end(self) {
         self.site.end();
         let _ = self.server.await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use requeue_core::{Add, Added, Cancelled, Config, EarlyAdd, Group, Merge, Queue, Time};
+use requeue_core::{Add, Added, Cancelled, Config, Group, Merge, Queue, ReAdd, Time};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -30,9 +30,9 @@ fn a_cancel_says_whether_it_took_anything() {
 /// Of keys that are due at one time, the one that was first to wait for it comes first.
 #[test]
 fn an_add_that_changes_no_time_keeps_the_place() {
-    for early_add in [EarlyAdd::Keep, EarlyAdd::Replace, EarlyAdd::Hold] {
+    for re_add in [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold] {
         for merge in [Merge::Earliest, Merge::Latest] {
-            let mut queue = Queue::new(Config { early_add, ..Config::default() });
+            let mut queue = Queue::new(Config { re_add, ..Config::default() });
             let mut add = |key: u32| {
                 let add = Add::after(SECOND).merge(merge);
                 queue.add(key, 1, add, Group::default(), Time::ZERO).0

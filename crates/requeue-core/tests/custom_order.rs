@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
-use requeue_core::{Add, Config, CustomOrder, EarlyAdd, Finish, Group, Merge, Order, Queue, Time};
+use requeue_core::{Add, Config, CustomOrder, Finish, Group, Merge, Order, Queue, ReAdd, Time};
 
 const NOW: Time = Time::ZERO;
 
@@ -52,21 +52,21 @@ impl<K: Send> CustomOrder<K> for Keys<K> {
 }
 
 fn queue<K: Eq + Clone + Send + 'static>(
-    early_add: EarlyAdd,
+    re_add: ReAdd,
     group_limit: Option<u32>,
     first_out: bool,
 ) -> (Queue<K>, Arc<Mutex<Vec<K>>>) {
     let keys = Arc::default();
     let order = Order::Custom(Box::new(Keys { keys: Arc::clone(&keys), first_out }));
-    (Queue::new(Config { early_add, order, group_limit, ..Config::default() }), keys)
+    (Queue::new(Config { re_add, order, group_limit, ..Config::default() }), keys)
 }
 
 #[test]
 fn no_copy_of_a_key_is_dropped_inside() {
     let later = Add::after(core::time::Duration::from_secs(1));
-    for early_add in [EarlyAdd::Keep, EarlyAdd::Replace, EarlyAdd::Hold] {
+    for re_add in [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold] {
         for how in 0..5 {
-            let (mut queue, _keys) = queue(early_add, None, false);
+            let (mut queue, _keys) = queue(re_add, None, false);
             let mut add = |key: u32, add| {
                 let key = Key(key);
                 drop(inside(|| queue.add(key, 1, add, Group::default(), NOW)));
@@ -81,9 +81,12 @@ fn no_copy_of_a_key_is_dropped_inside() {
             let how = match how {
                 0 => Finish::Done,
                 1 => Finish::Succeed,
-                2 => Finish::Later { after: core::time::Duration::ZERO, asked: out.asked },
-                3 => Finish::Fail { delay: core::time::Duration::from_secs(1), asked: out.asked },
-                _ => Finish::PutBack { asked: out.asked },
+                2 => Finish::RequeueAfter { delay: core::time::Duration::ZERO, asked: out.asked },
+                3 => Finish::RetryAfter {
+                    delay: core::time::Duration::from_secs(1),
+                    asked: out.asked,
+                },
+                _ => Finish::Release { asked: out.asked },
             };
             for _ in 0..2 {
                 let key = Key(1);
@@ -99,7 +102,7 @@ fn no_copy_of_a_key_is_dropped_inside() {
 /// again they are handed out, though the order never runs dry.
 #[test]
 fn keys_given_in_vain_are_shown_again_when_their_group_has_room() {
-    let (mut queue, _keys) = queue::<u32>(EarlyAdd::Keep, Some(2), true);
+    let (mut queue, _keys) = queue::<u32>(ReAdd::KeepBoth, Some(2), true);
     let add = |queue: &mut Queue<u32>, key: u32| {
         // Keys from 100 on are each in a group of their own.
         let group = Group::new(if key < 100 { 0 } else { u64::from(key) });
@@ -127,7 +130,7 @@ fn keys_given_in_vain_are_shown_again_when_their_group_has_room() {
 
 #[test]
 fn what_was_cancelled_is_left_over_once_no_key_is_ready() {
-    let (mut queue, _keys) = queue::<u32>(EarlyAdd::Keep, None, true);
+    let (mut queue, _keys) = queue::<u32>(ReAdd::KeepBoth, None, true);
     assert!(queue.has_order());
     assert!(!Queue::<u32>::new(Config::default()).has_order());
     for key in 1..=4 {
@@ -144,7 +147,7 @@ fn what_was_cancelled_is_left_over_once_no_key_is_ready() {
 /// One call looks at so many copies of keys that are not ready any more, and no more.
 #[test]
 fn a_call_that_finds_only_what_was_cancelled_is_made_again() {
-    let (mut queue, _keys) = queue::<u32>(EarlyAdd::Keep, None, true);
+    let (mut queue, _keys) = queue::<u32>(ReAdd::KeepBoth, None, true);
     let add = |queue: &mut Queue<u32>, keys: std::ops::RangeInclusive<u32>| {
         for key in keys {
             let _ = queue.add(key, u64::from(key), Add::now(), Group::default(), NOW);
@@ -163,10 +166,10 @@ fn a_call_that_finds_only_what_was_cancelled_is_made_again() {
 /// The order has no copy of it then, and it is served by age.
 #[test]
 fn a_run_that_ends_without_copies_is_served_by_age() {
-    let (mut queue, keys) = queue::<u32>(EarlyAdd::Keep, None, false);
+    let (mut queue, keys) = queue::<u32>(ReAdd::KeepBoth, None, false);
     let _ = queue.add(1, 1, Add::now(), Group::default(), NOW);
     let out = queue.get_by_order(NOW, |_| 1).item.expect("one is ready");
-    let how = Finish::PutBack { asked: out.asked };
+    let how = Finish::Release { asked: out.asked };
     assert!(queue.finish_without_copies(&out.ticket, how, NOW).expect("it is live").ready);
     assert_eq!(queue.finish_without_copies(&out.ticket, how, NOW), None);
     assert!(keys.lock().expect("no panic").is_empty());
@@ -175,7 +178,7 @@ fn a_run_that_ends_without_copies_is_served_by_age() {
 
 #[test]
 fn a_key_that_is_taken_out_of_its_backoff_is_shown_to_the_order() {
-    let (mut queue, keys) = queue::<u32>(EarlyAdd::Hold, None, false);
+    let (mut queue, keys) = queue::<u32>(ReAdd::Hold, None, false);
     let failed = Add::after(core::time::Duration::from_secs(1)).failed();
     let _ = queue.add(1, 1, failed, Group::default(), NOW);
     let _ = queue.add(1, 1, Add::now(), Group::default(), NOW);
@@ -200,13 +203,13 @@ fn orders_show_what_they_are_and_whether_they_are_empty() {
 
 #[test]
 fn an_order_is_not_shown_again_what_it_has() {
-    let (mut queue, keys) = queue::<u32>(EarlyAdd::Keep, Some(1), false);
+    let (mut queue, keys) = queue::<u32>(ReAdd::KeepBoth, Some(1), false);
     let _ = queue.add(1, 1, Add::now(), Group::default(), NOW);
     let _ = queue.add(2, 2, Add::now(), Group::default(), NOW);
     for _ in 0..100 {
         let out = queue.get_by_order(NOW, |&key| u64::from(key)).item.expect("one is ready");
         assert_eq!(out.key, 2);
-        let _ = queue.finish(&out.ticket, Finish::PutBack { asked: out.asked }, NOW);
+        let _ = queue.finish(&out.ticket, Finish::Release { asked: out.asked }, NOW);
     }
     assert_eq!(keys.lock().expect("no panic").len(), 2);
 }
@@ -238,7 +241,7 @@ fn fails<T>(f: impl FnOnce() -> T) {
 /// A group whose limit is 2 has 2 keys with workers at most, and no fewer, whichever copy has failed.
 #[test]
 fn a_copy_that_fails_takes_no_place_in_its_group() {
-    let (mut queue, keys) = queue::<Fragile>(EarlyAdd::Keep, Some(2), false);
+    let (mut queue, keys) = queue::<Fragile>(ReAdd::KeepBoth, Some(2), false);
     let hash = |key: &Fragile| u64::from(key.0);
     for key in 0..4 {
         let _ = queue.add(Fragile(key), key.into(), Add::now(), Group::default(), NOW);
@@ -252,7 +255,7 @@ fn a_copy_that_fails_takes_no_place_in_its_group() {
     let out = queue.get_by_order(NOW, hash).item.expect("four are ready");
     assert_eq!(queue.eligible(), 3, "one more may leave, whichever it is");
     // One that can't end its run as it would ends it without copies.
-    let how = Finish::PutBack { asked: out.asked };
+    let how = Finish::Release { asked: out.asked };
     fails(|| queue.finish(&out.ticket, how, NOW));
     assert_eq!((queue.eligible(), queue.processing()), (3, 1));
     assert!(queue.finish_without_copies(&out.ticket, how, NOW).expect("it is live").ready);

@@ -1,13 +1,13 @@
-//! `EarlyAdd::Hold`: no run comes before the backoff of a failure has passed.
+//! `ReAdd::Hold`: no run comes before the backoff of a failure has passed.
 
 use std::time::Duration;
 
-use requeue_core::{Add, Added, Config, Delivery, EarlyAdd, Finish, Group, Queue, Time};
+use requeue_core::{Add, Added, Config, Delivery, Finish, Group, Queue, ReAdd, Time};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn queue() -> Queue<u32> {
-    Queue::new(Config { early_add: EarlyAdd::Hold, ..Config::default() })
+    Queue::new(Config { re_add: ReAdd::Hold, ..Config::default() })
 }
 
 fn add(queue: &mut Queue<u32>, add: Add) -> Added {

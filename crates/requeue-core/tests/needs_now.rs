@@ -1,6 +1,6 @@
 //! The operations whose result depends on the current time.
 
-use requeue_core::{Add, Config, Finish, Group, Operation, Order, Queue, Ticket, Time};
+use requeue_core::{Add, Config, Finish, Group, Operation, Order, Queue, ReAdd, Ticket, Time};
 
 fn add_needs_now(queue: &Queue<u64>) -> bool {
     let needs = queue.needs_now(Operation::Add(&Add::now()));
@@ -28,13 +28,13 @@ fn nothing_needs_now_while_no_key_waits_and_no_times_are_kept() {
         assert!(!add_needs_now(&queue) && !get_needs_now(&queue));
         let _ = queue.add(1, 1, Add::now(), Group::default(), Time::ZERO);
         let asked = out.asked;
-        for how in [Finish::Done, Finish::Succeed, Finish::PutBack { asked }] {
+        for how in [Finish::Done, Finish::Succeed, Finish::Release { asked }] {
             assert!(!finish_needs_now(&queue, &out.ticket, how));
         }
         // What comes after a delay needs to know from when.
-        let after = core::time::Duration::ZERO;
-        assert!(finish_needs_now(&queue, &out.ticket, Finish::Later { after, asked }));
-        assert!(finish_needs_now(&queue, &out.ticket, Finish::Fail { delay: after, asked }));
+        let delay = core::time::Duration::ZERO;
+        assert!(finish_needs_now(&queue, &out.ticket, Finish::RequeueAfter { delay, asked }));
+        assert!(finish_needs_now(&queue, &out.ticket, Finish::RetryAfter { delay, asked }));
     }
 }
 
@@ -45,7 +45,7 @@ fn all_needs_now_where_times_are_kept() {
     let _ = queue.add(1, 1, Add::now(), Group::default(), Time::ZERO);
     assert!(get_needs_now(&queue));
     let out = queue.get(Time::ZERO).expect("one is ready");
-    for how in [Finish::Done, Finish::Succeed, Finish::PutBack { asked: out.asked }] {
+    for how in [Finish::Done, Finish::Succeed, Finish::Release { asked: out.asked }] {
         assert!(finish_needs_now(&queue, &out.ticket, how));
     }
 }
@@ -62,13 +62,13 @@ fn a_get_needs_now_where_keys_wait_unless_what_is_ready_comes_first() {
         let _ = queue.add(2, 2, Add::now(), Group::default(), Time::ZERO);
         assert_eq!(get_needs_now(&queue), !ready_first);
         let out = queue.get(Time::ZERO).expect("one is ready");
-        assert!(finish_needs_now(&queue, &out.ticket, Finish::PutBack { asked: out.asked }));
+        assert!(finish_needs_now(&queue, &out.ticket, Finish::Release { asked: out.asked }));
     }
 }
 
 #[test]
 fn a_get_needs_now_where_the_first_key_has_a_delayed_add_too() {
-    let mut queue = Queue::new(Config::default());
+    let mut queue = Queue::new(Config { re_add: ReAdd::KeepBoth, ..Config::default() });
     let delay = core::time::Duration::from_secs(1);
     let _ = queue.add(1, 1, Add::now(), Group::default(), Time::ZERO);
     let _ = queue.add(2, 2, Add::after(delay), Group::default(), Time::ZERO);

@@ -1,6 +1,6 @@
 //! Tickets whose records have been moved together.
 
-use requeue_core::{Add, Config, Delivery, EarlyAdd, Finish, Group, Order, Queue, Time};
+use requeue_core::{Add, Config, Delivery, Finish, Group, Order, Queue, ReAdd, Time};
 
 const NOW: Time = Time::ZERO;
 
@@ -9,7 +9,7 @@ const NOW: Time = Time::ZERO;
 fn a_ticket_ends_its_hand_out_wherever_the_record_is() {
     let configs = [
         Config::default(),
-        Config { early_add: EarlyAdd::Hold, track: true, ..Config::default() },
+        Config { re_add: ReAdd::KeepBoth, track: true, ..Config::default() },
         Config { order: Order::Priority { oldest_every: 4 }, ..Config::default() },
         Config { fair: true, group_limit: Some(5_000), ..Config::default() },
     ];

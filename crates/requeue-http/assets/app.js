@@ -1,4 +1,4 @@
-// The page: what it is told each second, and what it says of the connection.
+// The dashboard: shows the summary of each second, and the state of the connection.
 
 import { amount, duration, power, rate } from "./format.js";
 import { Plot, spark } from "./plot.js";
@@ -8,16 +8,16 @@ const $ = (selector) => document.querySelector(selector);
 const KEPT = 900;
 const COUNTS = [...document.querySelectorAll("[data-count]")].map(({ dataset }) => dataset.count);
 const STATUS = {
-  open: "takes keys",
+  open: "open",
   paused: "paused",
-  closed: "takes no new keys, finishes what it has",
-  shut_down: "shuts down",
-  unreachable: "the store can't be reached",
+  closed: "closed to new keys, completing the others",
+  shut_down: "shutting down",
+  unreachable: "store unreachable",
   ended: "ended",
 };
 
 const perSecond = (field) => (before, now) =>
-  // Two samples that are close say little: the second comes as the page opens.
+  // The first two samples may be close together, which would give a wrong rate.
   Math.max(0, now[field] - before[field]) / Math.max(1, now.t - before.t);
 const mean = (count, sum) => (before, now) =>
   now[count] > before[count] ? (now[sum] - before[sum]) / (now[count] - before[count]) : null;
@@ -38,8 +38,8 @@ const plots = [
     scale: "log",
     format: (value, onAxis) => onAxis ? power(value) : duration(value),
     series: [
-      { name: "of a run", class: "a", value: mean("worked", "worked_seconds") },
-      { name: "ready before it", class: "b", value: mean("queued", "queued_seconds") },
+      { name: "run", class: "a", value: mean("worked", "worked_seconds") },
+      { name: "ready before the run", class: "b", value: mean("queued", "queued_seconds") },
     ],
   }),
 ];
@@ -49,7 +49,7 @@ let samples = [];
 let started = null;
 let state = "";
 
-// --- What is told -----------------------------------------------------------------------------
+// --- Events -----------------------------------------------------------------------------
 
 function takeHistory({ started: since, samples: columns }) {
   const names = Object.keys(columns);
@@ -57,7 +57,7 @@ function takeHistory({ started: since, samples: columns }) {
     Object.fromEntries(names.map((name) => [name, columns[name][i]])));
   const isNew = started !== null && started !== since;
   const time = new Date(since * 1000).toLocaleTimeString();
-  say("live", isNew ? `Live again; it was started anew at ${time}` : "Live");
+  say("live", isNew ? `Live; restarted at ${time}` : "Live");
   started = since;
 }
 
@@ -85,7 +85,7 @@ function takeSummary(summary) {
 
 // --- The connection ---------------------------------------------------------------------------
 
-/** Says how the connection is, once each time that changes. */
+/** Shows the state of the connection, and announces each change once. */
 function say(link, text) {
   document.body.dataset.link = link;
   if ($("#link").textContent !== text) $("#link").textContent = text;
@@ -107,16 +107,16 @@ function connect() {
   source.addEventListener("tick", (event) => takeSummary(JSON.parse(event.data)));
   source.addEventListener("ended", (event) => {
     takeSummary(JSON.parse(event.data));
-    say("ended", `Ended at ${new Date().toLocaleTimeString()}; waits for it to be started again`);
+    say("ended", `Ended at ${new Date().toLocaleTimeString()}; waiting for a restart`);
     again();
   });
   source.addEventListener("error", () => {
-    if (document.body.dataset.link !== "ended") say("lost", "The connection is lost; tries again");
+    if (document.body.dataset.link !== "ended") say("lost", "Connection lost; retrying");
     again();
   });
 }
 
-/** Connects again after a while, a longer one each time. */
+/** Reconnects after a delay that doubles, up to 10 s. */
 function again() {
   source.close();
   clearTimeout(retry);
@@ -124,7 +124,7 @@ function again() {
   pause = Math.min(pause * 2, 10_000);
 }
 
-// Nobody looks at a page in the background, and a browser has six connections to a host.
+// A page in the background needs no events, and a browser has only six connections per host.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
     clearTimeout(retry);
@@ -141,7 +141,7 @@ $("#counts").addEventListener("change", (event) => {
   table.ask({ state });
 });
 
-// A reload keeps what was chosen.
+// The browser restores the controls after a reload.
 state = $("input[name=state]:checked").value;
 table.state = state;
 table.part = $("#search").value;

@@ -1,11 +1,11 @@
-// Numbers as people read them.
+// Formats numbers and durations for people.
 
-/** A whole number. */
+/** Formats a whole number. */
 export function amount(number) {
   return number.toLocaleString("en");
 }
 
-/** Seconds, as people say them. */
+/** Formats a duration in seconds. */
 export function duration(seconds) {
   if (seconds === 0) return "0 s";
   if (seconds < 0.001) return `${(seconds * 1e6).toFixed(0)} µs`;
@@ -19,13 +19,13 @@ export function duration(seconds) {
   return `${days} d ${two(hours % 24)} h`;
 }
 
-/** Seconds that are a power of ten. */
+/** Formats a duration in seconds that is a power of ten. */
 export function power(seconds) {
   if (seconds >= 1) return `${amount(seconds)} s`;
   return seconds > 0.0009 ? `${Math.round(seconds * 1e3)} ms` : `${Math.round(seconds * 1e6)} µs`;
 }
 
-/** Events per second. */
+/** Formats a rate in events per second. */
 export function rate(number) {
   return number < 99.95 ? number.toFixed(1) : amount(Math.round(number));
 }

@@ -1,8 +1,8 @@
-// Lines over the last minutes, as SVG, without a library.
+// Line plots of the last minutes, as SVG, without a library.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An SVG element with these attributes. */
+/** Creates an SVG element with these attributes. */
 function svg(name, attributes = {}, text = "") {
   const element = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
@@ -10,7 +10,7 @@ function svg(name, attributes = {}, text = "") {
   return element;
 }
 
-/** The `d` of a path through the points [x, y]; a gap where y is null. */
+/** Returns the `d` of a path through the points [x, y], with a gap where y is null. */
 function path(points) {
   let d = "";
   let pen = "M";
@@ -20,21 +20,21 @@ function path(points) {
       continue;
     }
     d += `${pen}${x.toFixed(1)} ${y.toFixed(1)}`;
-    // A point alone is a short line, or it would not be seen.
+    // A single point is drawn as a short line to be visible.
     if (pen === "M") d += "h.1";
     pen = "L";
   }
   return d;
 }
 
-/** The first round number that is not below `value`. */
+/** Returns the first round number that is not below `value`. */
 function round(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return power * [1, 2, 3, 4, 5, 6, 8, 10].find((step) => step * power >= value * 0.999999);
 }
 
 const linear = {
-  /** The largest value, and where lines go. */
+  /** Returns the range of the axis, and the values of its lines. */
   range(values) {
     const top = round(Math.max(1, ...values));
     return { low: 0, high: top, lines: [0, top / 2, top] };
@@ -55,7 +55,7 @@ const logarithmic = {
   at: (value, { low, high }) => (Math.max(Math.log10(value), low) - low) / (high - low),
 };
 
-/** How far back a plot goes: what there is, in whole steps, from one minute to fifteen. */
+/** Returns the time that a plot covers, in seconds: the age of the samples, rounded up to a step from 1 to 15 minutes. */
 export function span(samples) {
   const seconds = samples.length ? samples.at(-1).t - samples[0].t : 0;
   return [60, 120, 300, 600].find((step) => seconds <= step * 1.02) ?? 900;
@@ -106,7 +106,7 @@ export class Plot {
     const end = this.samples.at(-1).t;
     const x = (t) => right - ((end - t) / back) * (right - left);
 
-    // Each value is over a few seconds: one alone has too few events to say much.
+    // Each value is an average over several seconds: one second has too few events.
     const over = Math.max(5, back / 60);
     const from = this.samples.findIndex((sample) => sample.t >= end - back);
     const points = this.series.map(() => []);
@@ -163,7 +163,7 @@ export class Plot {
   }
 }
 
-/** A small line without axes. */
+/** Draws a small line without axes. */
 export function spark(element, samples, of) {
   const [width, height] = [100, 30];
   const points = [];

@@ -1,9 +1,9 @@
-// The table of keys: asked for again and again, a page at a time.
+// The table of keys, which is refreshed page by page.
 
 import { amount, duration } from "./format.js";
 
 const PAGE = 100;
-/** Requests for one look: with 100,000 keys each, enough to find a key among a few million. */
+/** Requests per refresh. With up to 100,000 keys each, they find a key among a few million. */
 const REQUESTS = 40;
 const RANK = { running: 0, failing: 1, parked: 2, damaged: 2, waiting: 3, ready: 4, idle: 5 };
 
@@ -45,13 +45,13 @@ export class Table {
     });
   }
 
-  /** Something else is to be shown. */
+  /** Changes the keys to show, and refreshes at once. */
   ask({ state = this.state, part = this.part, wanted = PAGE }) {
     Object.assign(this, { state, part, wanted });
     this.refresh(true);
   }
 
-  /** Whether there is anyone to ask. */
+  /** Sets whether the server can be asked. */
   setLive(live) {
     const starts = live && !this.live;
     this.live = live;
@@ -59,7 +59,7 @@ export class Table {
     if (!live) this.stop.abort();
   }
 
-  /** Looks, and looks again after a while that is long beside what a look takes. */
+  /** Refreshes, and schedules the next refresh: at least 1 s, and 10 times the duration of this one. */
   async refresh(asked) {
     this.stop.abort();
     clearTimeout(this.timer);
@@ -72,7 +72,7 @@ export class Table {
       this.show(look);
       if (asked) this.found.textContent = this.shown.textContent;
     } catch (error) {
-      // That the connection is lost is said elsewhere.
+      // The state of the connection is shown elsewhere.
       if (signal.aborted) return;
     }
     const took = performance.now() - started;
@@ -104,11 +104,11 @@ export class Table {
       cursor = page.next;
       if (cursor === null) break;
       if (asked && request > 0) {
-        this.shown.textContent = `looked at ${amount(looked)} keys, found ${amount(rows.size)}`;
+        this.shown.textContent = `searched ${amount(looked)} keys, found ${amount(rows.size)}`;
       }
     }
-    // What runs longest is on top whatever else there is. Asked for in one go, after the rest: what
-    // ran when that was looked at may be over.
+    // The keys that have run the longest are on top. They are read in one request after the others, because keys that
+    // ran then may have completed.
     if (state === "") {
       const running = await this.get(signal, "keys", { state: "running", q: part, limit: 50 });
       for (const [id, row] of rows) {
@@ -147,7 +147,7 @@ export class Table {
   }
 }
 
-/** Running before failing before waiting before ready; then what is oldest, or due first. */
+/** Orders rows: running, failing, waiting, ready; then the oldest first, or the next due first. */
 function order(a, b) {
   const [first, second] = a.state === "failing" || a.state === "waiting"
     ? [a.due_in ?? Infinity, b.due_in ?? Infinity] : [b.age ?? 0, a.age ?? 0];
@@ -169,9 +169,9 @@ class Row {
     this.key = cell("th", "rowheader", "key");
     this.key.scope = "row";
     this.state = cell("td", "cell", "state");
-    this.age = cell("td", "cell", "amount", "for");
+    this.age = cell("td", "cell", "amount", "age");
     this.attempt = cell("td", "cell", "amount", "attempt");
-    this.next = cell("td", "cell", "amount", "next in");
+    this.next = cell("td", "cell", "amount", "due in");
     this.why = cell("td", "cell", "why");
     this.sentence = document.createTextNode("");
     this.detail = document.createElement("span");
@@ -192,14 +192,14 @@ class Row {
     set(this.attempt, amount(row.attempt));
     set(this.next, row.due_in === null ? "" : duration(row.due_in));
     set(this.sentence, row.why);
-    // A name and a short value stay on one line.
+    // Keeps a name and a short value on one line.
     const whole = (text) => text.length < 30 ? text.replaceAll(" ", "\u00a0") : text;
     const detail = Object.entries(row.detail).map(([name, value]) => whole(`${name} ${value}`));
     set(this.detail, detail.length ? ` · ${detail.join(" · ")}` : "");
   }
 }
 
-/** The text, with each occurrence of `part` marked. */
+/** Yields the text, with each occurrence of `part` marked. */
 function* marked(text, part) {
   const [all, wanted] = [lower(text), lower(part)];
   let from = 0;
@@ -215,7 +215,7 @@ function* marked(text, part) {
   if (from < text.length) yield text.slice(from);
 }
 
-/** As the search compares: its ASCII letters alone, so that no text changes its length. */
+/** Lowers ASCII letters only, as the search does, so that the length of the text stays the same. */
 function lower(text) {
   return text.replace(/[A-Z]/g, (letter) => letter.toLowerCase());
 }

@@ -1,4 +1,4 @@
-//! The page of a queue with some work in it. With a port it stays up until Ctrl-C:
+//! Serves the dashboard of a queue with some work. With a port, it runs until Ctrl-C:
 //! `cargo run -p requeue-http --example page -- 8080`
 
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use requeue::limiter::BackoffLimiter;
 use requeue::metrics::Metrics;
-use requeue::{EarlyAdd, Queue};
+use requeue::{Queue, ReAdd};
 use requeue_http::Site;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Error> {
     let metrics = Metrics::register(&mut registry);
     let queue: Queue<String> = Queue::builder()
         .name("deployments")
-        .early_add(EarlyAdd::Hold)
+        .re_add(ReAdd::Hold)
         .limiter(BackoffLimiter::new(Duration::from_secs(1), Duration::from_secs(60)))
         .metrics(&metrics)
         .build()?;
@@ -49,7 +49,7 @@ async fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Adds keys, as whatever sees changes does.
+/// Adds keys, like a program that watches for changes.
 async fn watch(queue: Queue<String>) {
     for change in 0_u32.. {
         queue.add(format!("default/web-{}", change.wrapping_mul(2_654_435_761) % 500));
@@ -57,20 +57,20 @@ async fn watch(queue: Queue<String>) {
     }
 }
 
-/// Brings things into line: most at once, some slowly, and a few not at all.
+/// Works on keys: most are quick, some are slow, and a few fail.
 async fn work(queue: Queue<String>, worker: u64) {
     let mut runs = worker;
     while let Some(item) = queue.get().await {
         runs += 1;
         tokio::time::sleep(Duration::from_millis(10 + 7 * (runs % 13))).await;
         match item.ends_with("13") {
-            true => _ = item.retry(),
+            true => item.retry(),
             false => item.succeed(),
         }
     }
 }
 
-/// What a program that has no other client at hand does.
+/// Requests a path, without an HTTP client.
 async fn fetch(address: std::net::SocketAddr, path: &str) -> Result<String, Error> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");

@@ -1,4 +1,4 @@
-//! How a site is made.
+//! Builds a site.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,9 +13,11 @@ use crate::site::{Inner, Site};
 use crate::source::{DetailOf, Source};
 use crate::turns::Turns;
 
-/// Makes a [`Site`]. Where nothing is said: titled with the queue's name, without metrics, and
-/// answering under the names of this machine's loopback alone.
-#[must_use = "a builder serves nothing before `build`"]
+/// Builds a [`Site`].
+///
+/// By default, the title is the name of the queue, there are no metrics, and only requests for `localhost` and
+/// loopback addresses are answered.
+#[must_use = "a builder has no effect until `build`"]
 pub struct Builder<K> {
     source: Box<dyn FnOnce(DetailOf<K>) -> Box<dyn Source> + Send>,
     detail: DetailOf<K>,
@@ -43,14 +45,17 @@ impl<K> Builder<K> {
         }
     }
 
-    /// What the page is headed with.
+    /// Sets the title of the dashboard.
     pub fn title(mut self, title: impl Into<String>) -> Self {
         self.title = Some(title.into());
         self
     }
 
-    /// What `/metrics` shows. The queue is in it if it was
-    /// [built with it](requeue::Builder::metrics).
+    /// Sets the registry that `/metrics` shows.
+    ///
+    /// A queue is included if its [metrics](requeue::Builder::metrics) are from this registry.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use prometheus_client::registry::Registry;
@@ -71,8 +76,12 @@ impl<K> Builder<K> {
         self
     }
 
-    /// What the program knows of a key besides, shown beside it. Called for each key of an answer;
-    /// it should be quick, and must not block.
+    /// Sets the function that returns more properties of a key.
+    ///
+    /// It is called for each key of a response. It should be quick, and must not block. If it panics, the key is shown
+    /// without more properties.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -95,51 +104,62 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Whether `/readyz` may say so; the queue is asked besides.
+    /// Sets the check for `/readyz`, in addition to the state of the queue.
+    ///
+    /// While it returns false, the response is 503.
     pub fn ready(mut self, ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.ready = Box::new(ready);
         self
     }
 
-    /// Whether `/healthz` may say so: no longer, when only a restart would help.
+    /// Sets the check for `/healthz`.
+    ///
+    /// While it returns false, the response is 503. Return false if only a restart of the program can help.
     pub fn healthy(mut self, healthy: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.healthy = Box::new(healthy);
         self
     }
 
-    /// A name or an address, without a port, under which this is served too, besides `localhost`
-    /// and loopback addresses.
+    /// Allows requests for a host name or address, in addition to `localhost` and loopback addresses.
+    ///
+    /// `host` has no port. May be called for several hosts.
     pub fn host(mut self, host: &str) -> Self {
         self.hosts.allow(host);
         self
     }
 
-    /// Whatever address it is served at, but no names: an address can't be made to lead to another
-    /// machine. For a listener at `0.0.0.0` or `[::]`.
+    /// Allows requests for any IP address, but not for any host name.
+    ///
+    /// Use this for a listener at `0.0.0.0` or `[::]`. Unlike a name, an address cannot be redirected to this machine by
+    /// another site (DNS rebinding).
     pub fn any_address(mut self) -> Self {
         self.hosts.allow_any_address();
         self
     }
 
-    /// Whatever name it is served under: only where something in front of it asks who is there.
+    /// Allows requests for any host.
+    ///
+    /// Use this only behind a proxy that authenticates: otherwise scripts of other sites can read the responses.
     pub fn any_host(mut self) -> Self {
         self.hosts.allow_any();
         self
     }
 
-    /// How many connections [`Site::serve`] has at most; 64 by default, at least 1. Half of them, at most, are
-    /// streams of events. Where more come, one that asks for nothing just then is closed.
+    /// Sets the number of connections that [`Site::serve`] accepts at the same time.
+    ///
+    /// 64 by default, and at least 1. Up to half of them, rounded up, may be streams of `/api/v1/events`. When all are in
+    /// use, a new connection replaces an idle one.
     pub fn max_connections(mut self, most: usize) -> Self {
         self.max_connections = most.max(1);
         self
     }
 
-    /// Makes the site, and begins to sample the queue.
+    /// Builds the site, and starts to sample the queue each second.
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime with time.
-    #[must_use = "what nobody mounts or serves is not seen"]
+    /// Panics outside of a tokio runtime with timers.
+    #[must_use = "a site has no effect until it is mounted or served"]
     pub fn build(self) -> Site {
         let source = (self.source)(self.detail);
         let title = self.title.or_else(|| source.name().map(str::to_owned));

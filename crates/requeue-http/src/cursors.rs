@@ -17,14 +17,14 @@ pub(crate) enum Order {
 pub(crate) struct Cursors(RandomState);
 
 impl Cursors {
-    /// A SipHash of the position, and the position under a mask that depends on that hash and the
+    /// Returns a SipHash of the position, followed by the position under a mask that depends on that hash and the
     /// secret: the synthetic-IV construction.
     pub(crate) fn encrypt(&self, order: Order, position: u32) -> String {
         let tag = self.0.hash_one((order, position));
         format!("{tag:016x}{:08x}", position ^ self.mask(tag))
     }
 
-    /// `None` if this process has not made `cursor` for such a walk.
+    /// Returns the position; `None` if this process has not made `cursor` for a walk of this order.
     pub(crate) fn decrypt(&self, order: Order, cursor: &str) -> Option<u32> {
         let (tag, masked) = cursor.split_at_checked(16)?;
         let tag = u64::from_str_radix(tag, 16).ok()?;
@@ -56,8 +56,7 @@ mod tests {
         }
     }
 
-    /// Equal positions have unlike cursors in other processes, so a cursor does not determine any
-    /// bit of a position.
+    /// Equal positions have different cursors in other processes, so that a cursor determines no bit of a position.
     #[test]
     fn a_cursor_does_not_determine_the_position() {
         let processes: Vec<_> = (0..64).map(|_| Cursors::default()).collect();
@@ -74,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cursor_is_refused() {
+    fn other_texts_are_refused() {
         let cursors = Cursors::default();
         let cursor = cursors.encrypt(Order::ByHash, 7);
         for at in 0..cursor.len() {

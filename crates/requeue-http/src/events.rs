@@ -1,5 +1,6 @@
 //! `/api/v1/events`: the samples so far, then a summary each second, then the end.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -7,15 +8,16 @@ use axum::response::sse::{Event, Sse};
 use futures_util::Stream;
 use futures_util::stream::unfold;
 use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::samples::Columns;
+use crate::samples::columns;
 use crate::site::Inner;
 
-/// What comes next for one who watches.
+/// The next event of a stream.
 enum Next {
     History,
-    /// The first tick, which nobody has to wait for.
+    /// The first tick, which is sent at once.
     First(watch::Receiver<Arc<str>>),
     Tick(watch::Receiver<Arc<str>>),
     Nothing,
@@ -24,10 +26,10 @@ enum Next {
 #[derive(Serialize)]
 struct History {
     started: f64,
-    samples: Columns,
+    samples: BTreeMap<String, Vec<Value>>,
 }
 
-/// `None` where too many clients watch already.
+/// Returns the stream of a client; `None` if there are too many streams.
 pub(crate) fn events(
     site: Arc<Inner>,
 ) -> Option<Sse<impl Stream<Item = Result<Event, Infallible>>>> {
@@ -42,10 +44,10 @@ impl Inner {
     async fn event(&self, next: Next) -> Option<(Event, Next)> {
         match next {
             Next::History => {
-                // Before the look at what was: no sample is missed, at worst one comes twice.
+                // Subscribing first misses no sample; at worst, one is sent twice.
                 let ticks = self.ticks.subscribe();
                 let samples = self.samples.all();
-                let history = History { started: self.started, samples: Columns::of(&samples) };
+                let history = History { started: self.started, samples: columns(&samples) };
                 let data = serde_json::to_string(&history).unwrap_or_default();
                 Some((Event::default().event("history").data(data), Next::First(ticks)))
             }

@@ -1,7 +1,7 @@
-//! The two text formats of metrics, and which of them a client gets.
+//! The two text formats of metrics, and the choice between them.
 //!
-//! `prometheus-client` writes OpenMetrics. A client that does not ask for it gets the format that
-//! every tool can read, `text/plain; version=0.0.4`, which is made from the other one.
+//! `prometheus-client` writes OpenMetrics. A client that does not ask for that gets `text/plain; version=0.0.4`, which every
+//! tool can read and which is converted from OpenMetrics.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// The format of the response to a request with these values of the header `Accept`.
+    /// Returns the format for a request with these values of the `Accept` header.
     pub(crate) fn accepted<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
         let (mut open, mut classic) = (0, Classic::default());
         for range in accept.flat_map(|value| value.split(',')).filter_map(Range::parse) {
@@ -27,7 +27,7 @@ impl Format {
                 _ => {}
             }
         }
-        // A client that prefers neither gets the newer one.
+        // A client without a preference gets the newer format.
         if open > 0 && open >= classic.quality() { Self::OpenMetrics } else { Self::Classic }
     }
 
@@ -46,7 +46,7 @@ impl Format {
     }
 }
 
-/// The ranges that the classic format is in: the most specific one counts.
+/// The qualities of the ranges that include the classic format. The most specific range counts.
 #[derive(Default)]
 struct Classic {
     exact: Option<u16>,
@@ -70,7 +70,7 @@ impl Put for Option<u16> {
     }
 }
 
-/// A part of the header `Accept`.
+/// A media range of the `Accept` header.
 struct Range {
     kind: String,
     version: Option<String>,
@@ -103,8 +103,8 @@ impl Range {
     }
 }
 
-/// The same metrics in the classic format: counters and infos have their suffix in the head of their
-/// family, too, and there are no units, exemplars and end.
+/// Converts OpenMetrics to the classic format. There, the heads of counters and infos have their suffix too, and there are
+/// no units, exemplars and end marker.
 fn classic(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;
@@ -121,7 +121,7 @@ fn classic(open_metrics: &str) -> String {
                 _ => ("", "untyped"),
             };
             let words = help.take().and_then(|help| help.strip_prefix(name)).map(str::trim_start);
-            // Memory takes whatever is written.
+            // Writing to a string does not fail.
             let _ = writeln!(text, "# HELP {name}{suffix} {}", words.unwrap_or_default());
             let _ = writeln!(text, "# TYPE {name}{suffix} {kind}");
         } else if !line.starts_with('#') {
@@ -132,7 +132,7 @@ fn classic(open_metrics: &str) -> String {
     text
 }
 
-/// A sample up to its exemplar, if it has one. A label's value may look like one.
+/// Returns a sample without its exemplar. The value of a label may look like an exemplar.
 fn without_exemplar(sample: &str) -> &str {
     let (mut is_quoted, mut is_escaped) = (false, false);
     for (at, byte) in sample.bytes().enumerate() {
@@ -174,7 +174,7 @@ mod tests {
             (&["application/openmetrics-text;q=0"], Classic),
             (&["application/openmetrics-text;q=0.0"], Classic),
             (&["application/openmetrics-text;q=0.001"], OpenMetrics),
-            // One that we can't write, and one that is no number.
+            // An unsupported version, and an invalid quality.
             (&["application/openmetrics-text;version=2.0.0"], Classic),
             (&["application/openmetrics-text;q=much"], Classic),
             (&["application/openmetrics-text;q=0.4,text/plain;q=0.5"], Classic),

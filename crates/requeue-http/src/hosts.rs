@@ -1,18 +1,18 @@
-//! Under which names the page is served.
+//! The host names for which requests are answered.
 //!
-//! A page of another site can have its own name lead here (DNS rebinding), and its scripts then read
-//! what this serves, unless that name is refused. An address can't be made to lead elsewhere.
+//! Another site can point its own name to this machine (DNS rebinding). Its scripts could then read the responses, unless
+//! that name is refused. An address cannot be pointed elsewhere.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// Names and addresses in the `Host` of a request that are answered.
+/// The names and addresses that are allowed in the `Host` header.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hosts {
     names: BTreeSet<String>,
-    /// Whatever the name.
+    /// All names and addresses.
     any: bool,
-    /// Any address, if not any name.
+    /// All addresses.
     any_address: bool,
 }
 
@@ -29,7 +29,7 @@ impl Hosts {
         self.any = true;
     }
 
-    /// Whether a request to this host, with or without a port, is answered.
+    /// Returns true if requests to this host, with or without a port, are answered.
     pub(crate) fn allows(&self, host: &str) -> bool {
         if self.any {
             return true;

@@ -1,4 +1,4 @@
-//! How keys are shown, and read again.
+//! Keys as text, and back.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -9,13 +9,14 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use requeue::Key;
 
-/// A key that is text or bytes by itself. For others there is
-/// [`Site::builder_with`](crate::Site::builder_with).
+/// A key that is text or bytes.
+///
+/// For other keys, use [`Site::builder_with`](crate::Site::builder_with).
 pub trait ShownKey: Key {
-    /// What is shown of it: different for different keys.
+    /// Returns the bytes that are shown. Different keys must have different bytes.
     fn bytes(&self) -> Cow<'_, [u8]>;
 
-    /// The key with these bytes, if there can be one.
+    /// Returns the key with these bytes; `None` if no key has them.
     fn from_bytes(bytes: &[u8]) -> Option<Self>;
 }
 
@@ -50,14 +51,14 @@ macro_rules! bytes {
 text!(String, Box<str>, Arc<str>);
 bytes!(Vec<u8>, Box<[u8]>, Arc<[u8]>);
 
-/// Of a longer key only the beginning is shown.
+/// The number of bytes of a key that are shown. The rest of a longer key is cut.
 pub(crate) const SHOWN: usize = 4096;
 
-/// Bytes as people can read them, on one line; no two keys look alike.
+/// Formats bytes as printable text on one line. Different bytes give different texts.
 pub(crate) fn escaped(bytes: &[u8]) -> Cow<'_, str> {
     let is_plain = |char: char| match char {
         '\\' => false,
-        // Spares most keys the table of what can be shown.
+        // A short cut for most keys: `escape_debug` searches a table.
         ' '..='~' => true,
         _ => char.escape_debug().len() == 1,
     };
@@ -75,7 +76,7 @@ pub(crate) fn escaped(bytes: &[u8]) -> Cow<'_, str> {
             }
         }
         for byte in chunk.invalid() {
-            // Nothing can go wrong in writing to a string.
+            // Writing to a string does not fail.
             let _ = write!(text, "\\x{byte:02x}");
         }
     }
@@ -90,12 +91,12 @@ pub(crate) fn to_base64(bytes: &[u8]) -> String {
     BASE64.encode(bytes)
 }
 
-/// Of either alphabet, padded or not.
+/// Decodes base64 in both alphabets, with or without padding.
 pub(crate) fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
     let standard = |&byte: &u8| match byte {
         b'-' => b'+',
         b'_' => b'/',
-        // What a `+` is in a query that nobody has encoded.
+        // In a query, a `+` that was not encoded is decoded to a space.
         b' ' => b'+',
         byte => byte,
     };

@@ -1,16 +1,10 @@
-//! What a [`requeue`] queue does, seen from outside: a page, `/metrics` for Prometheus, and a small
-//! API, as a router for [`axum`] or a server of its own.
+//! A dashboard, Prometheus metrics and a JSON API for a [`requeue`] queue, as a router for [`axum`] or as a
+//! server.
 //!
-//! - **Live**: how many keys are ready, waiting, running and failing; rates and latencies over the
-//!   last minutes; each key with its state, since when, its attempt, its next time, and why.
-//! - **Read-only**: nothing here changes the queue. `GET` and `HEAD` are all there is.
-//! - **Cheap**: no request holds the queue's lock for long or looks at more than 100,000 keys; what
-//!   is kept is a sample per second, of the last quarter of an hour.
-//! - **By itself**: the page is in the program, and asks no other host for anything.
-//! - **Closed to strangers**: requests under a foreign host name are refused, which keeps other
-//!   sites' scripts out; the page runs under a strict content security policy. Cursors are
-//!   encrypted: they do not reveal hashes of keys. The order of keys in a walk is still that of
-//!   their hashes: if strangers choose keys, choose [another hasher](requeue::Builder::hasher).
+//! The dashboard shows the number of keys by state, rates and latencies of the last 15 minutes, and each key
+//! with its state, age, attempt, due time, and the reason why it waits.
+//!
+//! # Mount it in an axum application
 //!
 //! ```
 //! use axum::Router;
@@ -20,51 +14,93 @@
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 //! let queue: Queue<String> = Queue::builder().name("pods").track_times().build()?;
 //! let site = Site::builder(queue).title("pods").build();
-//!
-//! // In a server that is there already:
 //! let app: Router = Router::new().nest_service("/queue", site.router());
+//! # Ok::<(), requeue::BuildError>(())
+//! # }).unwrap();
+//! ```
 //!
-//! // Or in one of its own, until `site.end()`:
+//! Ages and latencies are shown only if the queue [keeps times](requeue::Builder::track_times).
+//!
+//! # Serve it on a port of its own
+//!
+//! ```
+//! # use requeue::Queue;
+//! # use requeue_http::Site;
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! # let site = Site::builder(Queue::<String>::new()).build();
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
 //! let server = tokio::spawn({
 //!     let site = site.clone();
 //!     async move { site.serve(listener).await }
 //! });
+//! // At the end of the program:
 //! site.end();
 //! server.await??;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # }).unwrap();
 //! ```
 //!
-//! Since when a key is where it is, and latencies, are shown only if the queue
-//! [keeps times](requeue::Builder::track_times).
+//! [`Site::serve_unix`] does the same on a Unix socket.
 //!
-//! # What is served
+//! # Other tasks
 //!
-//! | path | what |
+//! | task | method |
 //! |---|---|
-//! | `/` | the page |
-//! | `/metrics` | the registry of [`Builder::registry`]: OpenMetrics for a client whose `Accept` asks for it, else `text/plain; version=0.0.4`; nothing without one |
-//! | `/healthz` | 200 as long as this answers, and [`Builder::healthy`] has no objection; else 503 |
-//! | `/readyz` | 200 as long as the queue takes work, and [`Builder::ready`] has no objection; else 503 |
-//! | `/api/v1/summary` | counts, rates, ages, and what runs longest |
-//! | `/api/v1/keys` | a page of keys: `state` (`ready`, `waiting`, `running`, `failing`, which is waiting after a failure, `parked`, or `damaged`, whose row in the store can't be read; all without it), `q` (part of the key as it is shown, in any case), `limit` (1 to 256), `cursor` (the `next` of the page before) |
-//! | `/api/v1/key` | one key: `key`, or `key_base64` for what is no text |
+//! | serve Prometheus metrics | [`Builder::registry`] |
+//! | show more properties of each key | [`Builder::detail`] |
+//! | show keys that are neither text nor bytes | [`Site::builder_with`] |
+//! | show a queue in a store | `Site::of_store` (feature `store`) |
+//! | decide about `/readyz` and `/healthz` | [`Builder::ready`], [`Builder::healthy`] |
+//! | allow a host name, or an address other than loopback | [`Builder::host`], [`Builder::any_address`] |
+//!
+//! # Paths
+//!
+//! | path | response |
+//! |---|---|
+//! | `/` | the dashboard |
+//! | `/metrics` | the metrics of [`Builder::registry`], or 404 without one. The format is OpenMetrics if the `Accept` header asks for it, else `text/plain; version=0.0.4` |
+//! | `/healthz` | 200, or 503 if [`Builder::healthy`] returns false |
+//! | `/readyz` | 200, or 503 if the queue is shut down, its store cannot be reached, the site has ended, or [`Builder::ready`] returns false |
+//! | `/api/v1/summary` | counts, rates, ages, and the keys that have run the longest |
+//! | `/api/v1/keys` | a page of keys |
+//! | `/api/v1/key` | one key, named by `key`, or by `key_base64` if it is not UTF-8 |
 //! | `/api/v1/events` | server-sent events: `history` once, `tick` each second, `ended` at the end |
 //!
-//! A page of keys may be short, or empty, and have a `next` none the less: then there is more to
-//! look at. A walk meets each key that is there all along once, in no order of use; that of the
-//! running ones, where times are kept, goes from the longest on, and one that starts or ends
-//! meanwhile moves the others by one. A cursor is valid until the process ends; any other text is
-//! refused with 400.
+//! The parameters of `/api/v1/keys`:
 //!
-//! In JSON, a key is given as text, with `\n`, `\\`, `\u{1b}` and `\xff` for what can't be shown, and in
-//! base64. Of a key over 4 KiB there is only the beginning, and no base64. All times are in seconds.
-//! An error is `{"error": "limit: ...", "parameter": "limit"}`.
+//! | parameter | meaning |
+//! |---|---|
+//! | `state` | `ready`, `waiting`, `running` (in flight), `failing` (backing off), `parked`, or `damaged` (the row in the store cannot be read). All keys by default |
+//! | `q` | only keys whose text contains this; ASCII letters match in upper and lower case |
+//! | `limit` | the number of keys, 1 to 256; 100 by default |
+//! | `cursor` | the `next` of the page before |
+//!
+//! A page may have fewer keys than `limit`, or none, and still have a `next`. A walk through all pages meets each
+//! key that stays in the queue once. The order has no meaning, with one exception: if the queue keeps times,
+//! `running` keys come by their age, the oldest first. There, a key that starts or completes during the walk moves
+//! the others by one place. A cursor is valid until the process ends. Any other text gets status 400.
+//!
+//! In JSON, a key is text, with escapes such as `\n`, `\\`, `\u{1b}` and `\xff`, and base64. A key over 4 KiB is
+//! cut, and has no base64. Times are in seconds. An error is
+//! `{"error": "limit: ...", "parameter": "limit"}`.
+//!
+//! # Limits and security
+//!
+//! - **Read-only**: only `GET` and `HEAD` are allowed, and no request changes the queue.
+//! - **Bounded cost**: a request reads at most 100,000 keys, and holds the queue's lock for 256 of them at a time. The
+//!   history is one sample per second for 15 minutes.
+//! - **Self-contained**: the assets are part of the program, and the dashboard sends no request to other hosts.
+//! - **Protected from other sites**: requests with an unknown host name are refused, so that scripts of other sites
+//!   cannot read the responses. A strict content security policy applies.
+//! - **No password**: everybody who can connect can read all keys. Use loopback, a Unix socket, or a proxy that
+//!   authenticates.
+//! - **Encrypted cursors**: a cursor does not reveal the hash of a key. The order of a walk is still the order of the
+//!   hashes. If keys are untrusted, choose [another hasher](requeue::Builder::hasher).
 //!
 //! # Features
 //!
-//! `store`: `Site::of_store`, the page of a queue of requeue-store.
+//! `store`: `Site::of_store`, the dashboard of a queue of requeue-store.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod builder;
 mod cursors;
@@ -88,3 +124,7 @@ pub use builder::Builder;
 pub use keys::ShownKey;
 pub use rows::Detail;
 pub use site::Site;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct PackageReadme;

@@ -1,4 +1,4 @@
-//! A queue in memory, walked through a bounded number of keys at a time.
+//! A queue in memory as a source. It is read in slices, so that no request holds its lock for long.
 
 use std::future::ready;
 use std::hash::BuildHasher;
@@ -14,10 +14,10 @@ use crate::source::{
     detail_of,
 };
 
-/// How many keys are looked at under one hold of the queue's lock.
+/// The number of keys that are read under one hold of the queue's lock.
 const SLICE: usize = 256;
 
-/// A queue, and how its keys are shown.
+/// A queue, and the functions that show its keys.
 pub(crate) struct Shown<K: Key, S> {
     pub(crate) queue: Queue<K, S>,
     pub(crate) show: Show<K>,
@@ -47,7 +47,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             Which::Waiting => Filter::Waiting,
             Which::Running => Filter::Running,
             Which::Failing => Filter::Failing,
-            // No key of such a queue is.
+            // States of queues in a store only.
             Which::Parked | Which::Damaged => return Ok(Walked::default()),
         };
         let keeps_times = self.queue.running(0, 0).is_some();
@@ -78,7 +78,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             let mut size = SLICE;
             let (mut rows, mut end) = look(size);
             if rows.len() > left {
-                // A walk goes on between slices, not within one.
+                // A cursor cannot point into a slice, so that the slice is read again with the right size.
                 size = left;
                 (rows, end) = look(size);
             }
@@ -91,7 +91,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         Ok(walked)
     }
 
-    /// `None` if times are not kept.
+    /// Returns the running keys, the longest first; `None` if the queue does not keep times.
     async fn longest_first(&self, walk: &Walk, cursor: u32) -> Option<Walked> {
         let mut walked = Walked::default();
         let mut next = Some(cursor);
@@ -102,7 +102,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             let size = SLICE.min(walk.limit - walked.rows.len());
             let running = self.queue.running(at as usize, size)?;
             walked.looked_at += running.len();
-            // No more keys run than there are numbers of slots.
+            // Fewer than 2^32 keys can run, because each has a slot.
             next = (running.len() == size).then(|| at.saturating_add(size as u32));
             walked.rows.extend(self.rows(running, walk.part.as_ref()));
             tokio::task::yield_now().await;

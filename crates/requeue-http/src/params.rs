@@ -1,11 +1,11 @@
-//! The parameters of a request, and what is wrong with them.
+//! The parameters of a request, and error responses.
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode;
 use serde::Serialize;
 
-/// What is answered where there is no answer.
+/// An error response.
 #[derive(Debug, Serialize)]
 pub(crate) struct Problem {
     error: String,
@@ -20,14 +20,14 @@ impl Problem {
         Self { error: error.into(), parameter: None, status }
     }
 
-    /// Too much is asked at once.
+    /// Returns a response for too many requests at once.
     pub(crate) fn busy(error: &str) -> Response {
         let problem =
             Self::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}; try again later"));
         ([(header::RETRY_AFTER, "5")], problem).into_response()
     }
 
-    /// A parameter that makes no sense.
+    /// Returns an error about a parameter.
     pub(crate) fn parameter(name: &str, error: &str) -> Self {
         Self {
             error: format!("{name}: {error}"),
@@ -43,7 +43,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// As JSON. What is shown here has names for its fields and nothing else that JSON lacks.
+/// Returns a JSON response. Serialization does not fail for the types of this crate.
 pub(crate) fn json(value: &impl Serialize) -> Response {
     match serde_json::to_vec(value) {
         Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
@@ -51,12 +51,12 @@ pub(crate) fn json(value: &impl Serialize) -> Response {
     }
 }
 
-/// A query's parameters, decoded, as bytes: keys need not be text.
+/// The decoded parameters of a query, as bytes: keys need not be text.
 #[derive(Debug)]
 pub(crate) struct Params(Vec<(String, Vec<u8>)>);
 
 impl Params {
-    /// Those of `query`, which may be these and no others, each once.
+    /// Parses `query`. Only the parameters in `known` are allowed, each once.
     pub(crate) fn of(query: Option<&str>, known: &[&str]) -> Result<Self, Problem> {
         let mut params: Vec<(String, Vec<u8>)> = Vec::new();
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
@@ -64,8 +64,8 @@ impl Params {
             let name = String::from_utf8_lossy(&decoded(name)).into_owned();
             if !known.contains(&&*name) {
                 let known = match known {
-                    [] => "there are none here".to_owned(),
-                    known => format!("there are {}", known.join(", ")),
+                    [] => "this path has none".to_owned(),
+                    known => format!("known are {}", known.join(", ")),
                 };
                 return Err(Problem::parameter(&name, &format!("no such parameter; {known}")));
             }
@@ -82,7 +82,7 @@ impl Params {
         Some(value)
     }
 
-    /// A parameter that is text and not empty.
+    /// Returns a parameter that must be text; `None` if it is missing or empty.
     pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, Problem> {
         match self.bytes(name) {
             None | Some([]) => Ok(None),

@@ -1,4 +1,4 @@
-//! What is served under which path.
+//! The routes of a site.
 
 use std::sync::Arc;
 
@@ -42,14 +42,16 @@ pub(crate) fn router(site: Arc<Inner>) -> Router {
         .route("/api/v1/keys", get(keys))
         .route("/api/v1/key", get(key))
         .route("/api/v1/events", get(events))
-        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
+        .fallback(async || {
+            Problem::new(StatusCode::NOT_FOUND, "no such path; the dashboard is at /")
+        })
         .layer(from_fn_with_state(Arc::clone(&site), guard))
         .with_state(site)
 }
 
-// --- Who may ask what -------------------------------------------------------------------------
+// --- Access -------------------------------------------------------------------------
 
-/// What every answer says to a browser.
+/// The security headers of every response.
 const HEADERS: [(HeaderName, &str); 7] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -79,35 +81,39 @@ fn refusal(site: &Inner, request: &Request) -> Option<Response> {
     let hosts = request.headers().get_all(header::HOST);
     let named = request.uri().authority().map(|authority| authority.as_str());
     let mut hosts = hosts.iter().map(|host| host.to_str().unwrap_or_default()).chain(named);
-    // Without a name there is no browser.
+    // Browsers always send a host, so that a request without one is allowed.
     if let Some(host) = hosts.find(|host| !site.hosts.allows(host)) {
-        let error = format!("this is not served as {host:?}");
+        let error =
+            format!("host {host:?} is not allowed; use localhost, or allow it (Builder::host)");
         return Some(Problem::new(StatusCode::FORBIDDEN, error).into_response());
     }
     if is_foreign(request) {
-        let error = "another site asks for this; open it in a tab of its own";
+        let error = "request from another site refused; open this address in a new tab";
         return Some(Problem::new(StatusCode::FORBIDDEN, error).into_response());
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let error = "nothing can be changed here; GET and HEAD are all there is";
+        let error = "read-only: only GET and HEAD are allowed";
         let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, error);
         return Some(([(header::ALLOW, "GET, HEAD")], problem).into_response());
     }
     None
 }
 
-/// Tells whether a page of another site sent the request. That page can't read the answer, but it can measure how
-/// long the answer takes, and so find out which keys exist. A link to the dashboard may be followed from anywhere.
-/// No link needs to lead to the API.
+/// Returns true if a page of another site sent the request.
+///
+/// Such a page cannot read the response, but could measure its time and thereby find out which keys exist. Links to the
+/// dashboard are allowed from everywhere, and links to the API are not.
 fn is_foreign(request: &Request) -> bool {
     let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
     let is_link = header("sec-fetch-mode") == Some("navigate")
         && header("sec-fetch-dest") == Some("document")
         && !request.uri().path().starts_with("/api/");
-    matches!(header("sec-fetch-site"), Some("cross-site" | "same-site")) && !is_link
+    // Clients that are no browsers send none.
+    let sites = request.headers().get_all("sec-fetch-site");
+    !sites.iter().all(|site| site == "same-origin" || site == "none") && !is_link
 }
 
-// --- The page ---------------------------------------------------------------------------------
+// --- Dashboard ---------------------------------------------------------------------------------
 
 const STYLE: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
@@ -117,13 +123,12 @@ async fn asset(kind: &'static str, text: &'static str) -> Response {
 }
 
 async fn page(State(site): Site, OriginalUri(uri): OriginalUri) -> Response {
-    // What the page loads is beside it. Under a path that does not end in a slash, "beside" is a
-    // level too high.
+    // The dashboard loads relative paths. If its own path does not end in a slash, they would be one level too high.
     let beside = match uri.path().rsplit_once('/') {
         Some((_, last)) if !last.is_empty() => format!("{last}/"),
         _ => String::new(),
     };
-    // Keys of a store that fail are put out of the way in the end; others are tried for ever.
+    // Queues in a store park keys that fail; others retry them forever.
     let can_be_parked = site.source.gauges().parked.is_some();
     let html = include_str!("../assets/index.html")
         .replace("{trouble}", if can_be_parked { "parked" } else { "failing" })
@@ -147,11 +152,12 @@ fn html_escaped(text: &str) -> String {
     html
 }
 
-// --- For machines -----------------------------------------------------------------------------
+// --- Metrics and API -----------------------------------------------------------------------------
 
 async fn metrics(State(site): Site, headers: HeaderMap) -> Response {
     let Some(registry) = &site.registry else {
-        return Problem::new(StatusCode::NOT_FOUND, "no metrics are kept").into_response();
+        return Problem::new(StatusCode::NOT_FOUND, "this site has no metrics registry")
+            .into_response();
     };
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = Format::accepted(accept);
@@ -177,15 +183,15 @@ async fn healthz(State(site): Site) -> (StatusCode, &'static str) {
 
 async fn readyz(State(site): Site) -> (StatusCode, &'static str) {
     match site.status() {
-        Status::ShutDown | Status::Ended => (StatusCode::SERVICE_UNAVAILABLE, "ending\n"),
+        Status::ShutDown | Status::Ended => (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n"),
         #[cfg(feature = "store")]
-        Status::Unreachable => (StatusCode::SERVICE_UNAVAILABLE, "the store can't be reached\n"),
+        Status::Unreachable => (StatusCode::SERVICE_UNAVAILABLE, "the store cannot be reached\n"),
         _ if !(site.ready)() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         Status::Open | Status::Paused | Status::Closed => (StatusCode::OK, "ok\n"),
     }
 }
 
-/// What `/api/v1/summary` says, and each tick of the events.
+/// The response of `/api/v1/summary`, and the data of each tick.
 #[derive(Serialize)]
 struct Summary<'a> {
     title: &'a str,
@@ -196,11 +202,11 @@ struct Summary<'a> {
     rates: Rates,
     given_up: u64,
     panics: u64,
-    /// `None` if times are not kept, as the two below.
+    /// Times are kept. Otherwise the two fields below are `None`.
     times: bool,
     oldest_ready: Option<f64>,
     longest_running: Option<f64>,
-    /// What runs longest.
+    /// The keys that have run the longest.
     longest: Vec<Row>,
 }
 
@@ -226,7 +232,7 @@ impl Inner {
             longest_running: times.then(|| seconds(gauges.longest_running)),
             longest: self.source.longest(10),
         })
-        // Its maps have strings for keys, and there is nothing else that can go wrong.
+        // Serialization does not fail: the keys of all maps are strings.
         .unwrap_or_default()
     }
 }
@@ -240,7 +246,7 @@ async fn summary(State(site): Site, RawQuery(query): RawQuery) -> Result<Respons
 struct Keys {
     now: f64,
     keys: Vec<Row>,
-    /// Where to go on; `None` at the end.
+    /// The cursor of the next page; `None` at the end.
     next: Option<String>,
     looked_at: usize,
 }
@@ -248,14 +254,14 @@ struct Keys {
 async fn events(State(site): Site) -> Response {
     match events::events(site) {
         Some(events) => events.into_response(),
-        None => Problem::busy("too many clients watch already"),
+        None => Problem::busy("too many event streams"),
     }
 }
 
 async fn keys(site: Site, query: RawQuery) -> Response {
     match site.walks.take().await {
         Some(_turn) => walk(&site, query).await.into_response(),
-        None => Problem::busy("too many clients ask for keys"),
+        None => Problem::busy("too many requests for keys"),
     }
 }
 

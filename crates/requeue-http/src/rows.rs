@@ -1,4 +1,4 @@
-//! Keys, as the API shows them.
+//! Keys as the API shows them.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -8,8 +8,9 @@ use serde::{Serialize, Serializer};
 
 use crate::keys::{SHOWN, escaped, to_base64};
 
-/// What the program that mounts the page knows of a key besides the queue: see
-/// [`Builder::detail`](crate::Builder::detail).
+/// More properties of a key, for [`Builder::detail`](crate::Builder::detail).
+///
+/// # Examples
 ///
 /// ```
 /// use requeue_http::Detail;
@@ -24,26 +25,25 @@ pub struct Detail {
 }
 
 impl Detail {
-    /// Nothing.
+    /// Returns a detail without properties.
     pub const fn new() -> Self {
         Self { attempt: None, fields: Vec::new() }
     }
 
-    /// The number of the attempt, from 1, where the program counts by itself: the queue's count is
-    /// not shown then.
+    /// Sets the number of the attempt, from 1. It replaces the count of the queue.
     pub const fn attempt(mut self, attempt: u32) -> Self {
         self.attempt = Some(attempt);
         self
     }
 
-    /// Something to be shown under a name of a word or two.
+    /// Adds a property. `name` should be one or two words.
     pub fn field(mut self, name: impl Into<Cow<'static, str>>, value: impl ToString) -> Self {
         self.fields.push((name.into(), value.to_string()));
         self
     }
 }
 
-/// Where a key is, in the words of the API.
+/// The state of a key, with its name in the API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
@@ -53,10 +53,10 @@ enum State {
     Failing,
     #[cfg(feature = "store")]
     Parked,
-    /// Its row in the store can't be read.
+    /// The row in the store cannot be read.
     #[cfg(feature = "store")]
     Damaged,
-    /// Neither: only remembered for its failures.
+    /// Not in the queue: only its failures are remembered.
     Idle,
 }
 
@@ -76,16 +76,16 @@ impl State {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
     key: String,
-    /// `None` for a key too long to be shown whole.
+    /// `None` for a key that is too long.
     key_base64: Option<String>,
     state: State,
-    /// It was added again while it is running.
+    /// It was re-added while it runs.
     again: bool,
-    /// For how long it has been ready or running, or has waited.
+    /// The time in its state, in seconds.
     age: Option<f64>,
-    /// Until its delayed add is due; `None` too if that is never.
+    /// The time until it is due, in seconds; `None` also if that is never.
     due_in: Option<f64>,
-    /// The number of its run, which is under way or the next one.
+    /// The number of the attempt that runs, or of the next one.
     attempt: u32,
     failures: u32,
     adds: u32,
@@ -129,7 +129,7 @@ impl Row {
             detail = detail.field("epoch", epoch);
         }
         let why = match &entry.worker {
-            // It has a place of its own.
+            // The worker is a property of its own, and must not be repeated in the reason.
             Some(worker) => {
                 detail = detail.field("worker", escaped(worker.as_bytes()));
                 let mut unnamed = entry.clone();
@@ -146,7 +146,7 @@ impl Row {
                 Stored::Processing => State::Running,
                 Stored::Parked => State::Parked,
                 Stored::Damaged => State::Damaged,
-                // There is no other.
+                // Only `Waiting` is left.
                 _ if entry.failures > 0 => State::Failing,
                 _ => State::Waiting,
             },
@@ -163,7 +163,7 @@ impl Row {
     }
 }
 
-/// As text, and in base64 unless it is too long to be shown whole.
+/// Returns a key as text, and in base64 unless it is too long.
 fn shown(key: &[u8]) -> (String, Option<String>) {
     let is_whole = key.len() <= SHOWN;
     let mut text = escaped(&key[..key.len().min(SHOWN)]).into_owned();
@@ -173,7 +173,7 @@ fn shown(key: &[u8]) -> (String, Option<String>) {
     (text, is_whole.then(|| to_base64(key)))
 }
 
-/// Seconds, to the microsecond.
+/// Returns seconds, rounded to microseconds.
 pub(crate) fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e6
 }

@@ -1,25 +1,26 @@
-//! A sample of the queue's numbers per second, and the last of them.
+//! The samples of the queue: one per second, for the last 15 minutes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
+use serde_json::{Map, Value};
 use tokio::time::MissedTickBehavior;
 
 use crate::site::Inner;
 use crate::source::Gauges;
 
 const EVERY: Duration = Duration::from_secs(1);
-/// A quarter of an hour.
+/// The number of samples that are kept: 15 minutes.
 const KEPT: usize = 900;
 
-/// The numbers of a moment. What is counted is counted since the queue was made.
-#[derive(Clone, Copy, Debug, Serialize)]
+/// The counts at a point in time. Counters start at the creation of the queue.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Sample {
     /// Seconds since 1970.
     pub(crate) t: f64,
-    /// All keys.
+    /// The number of all keys.
     pub(crate) keys: usize,
     pub(crate) ready: usize,
     pub(crate) waiting: usize,
@@ -30,10 +31,10 @@ pub(crate) struct Sample {
     pub(crate) coalesced: u64,
     pub(crate) runs: u64,
     pub(crate) failures: u64,
-    /// How many keys were handed out, and how long they had been ready, added up.
+    /// The number of deliveries, and the sum of the times that their keys had been ready.
     pub(crate) queued: u64,
     pub(crate) queued_seconds: f64,
-    /// How many runs have ended, and how long they took, added up.
+    /// The number of completed runs, and the sum of their durations.
     pub(crate) worked: u64,
     pub(crate) worked_seconds: f64,
 }
@@ -63,7 +64,7 @@ impl Sample {
     }
 }
 
-/// To the millisecond.
+/// Returns the seconds since 1970, rounded to milliseconds.
 pub(crate) fn unix_time() -> f64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     (now.as_secs_f64() * 1e3).round() / 1e3
@@ -99,7 +100,7 @@ impl Samples {
         self.lock().iter().copied().collect()
     }
 
-    /// Over the last ten seconds.
+    /// Returns the rates over the last ten seconds.
     pub(crate) fn rates(&self) -> Rates {
         let samples = self.lock();
         let Some(last) = samples.back() else { return Rates::default() };
@@ -120,52 +121,22 @@ impl Samples {
     }
 }
 
-/// Samples by the columns, which say their names once.
-#[derive(Default, Serialize)]
-pub(crate) struct Columns {
-    t: Vec<f64>,
-    keys: Vec<usize>,
-    ready: Vec<usize>,
-    waiting: Vec<usize>,
-    running: Vec<usize>,
-    failing: Vec<Option<usize>>,
-    parked: Vec<Option<usize>>,
-    adds: Vec<u64>,
-    coalesced: Vec<u64>,
-    runs: Vec<u64>,
-    failures: Vec<u64>,
-    queued: Vec<u64>,
-    queued_seconds: Vec<f64>,
-    worked: Vec<u64>,
-    worked_seconds: Vec<f64>,
-}
-
-impl Columns {
-    pub(crate) fn of(samples: &[Sample]) -> Self {
-        fn column<T>(samples: &[Sample], of: impl Fn(&Sample) -> T) -> Vec<T> {
-            samples.iter().map(of).collect()
-        }
-        Self {
-            t: column(samples, |sample| sample.t),
-            keys: column(samples, |sample| sample.keys),
-            ready: column(samples, |sample| sample.ready),
-            waiting: column(samples, |sample| sample.waiting),
-            running: column(samples, |sample| sample.running),
-            failing: column(samples, |sample| sample.failing),
-            parked: column(samples, |sample| sample.parked),
-            adds: column(samples, |sample| sample.adds),
-            coalesced: column(samples, |sample| sample.coalesced),
-            runs: column(samples, |sample| sample.runs),
-            failures: column(samples, |sample| sample.failures),
-            queued: column(samples, |sample| sample.queued),
-            queued_seconds: column(samples, |sample| sample.queued_seconds),
-            worked: column(samples, |sample| sample.worked),
-            worked_seconds: column(samples, |sample| sample.worked_seconds),
-        }
+/// Returns the samples by column, so that the JSON has each name once.
+pub(crate) fn columns(samples: &[Sample]) -> BTreeMap<String, Vec<Value>> {
+    let fields = |sample: &Sample| match serde_json::to_value(sample) {
+        Ok(Value::Object(fields)) => fields,
+        // Not reached: a sample is an object of numbers.
+        _ => Map::new(),
+    };
+    let empty = fields(&Sample::default()).into_iter().map(|(name, _)| (name, Vec::new()));
+    let mut columns: BTreeMap<_, _> = empty.collect();
+    for (name, value) in samples.iter().flat_map(fields) {
+        columns.entry(name).or_default().push(value);
     }
+    columns
 }
 
-/// Samples the site each second, until it ends or nobody has it any more.
+/// Samples the site each second, until its end or until no handle is left.
 pub(crate) async fn keep_sampling(site: Weak<Inner>) {
     let mut interval = tokio::time::interval(EVERY);
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -177,9 +148,9 @@ pub(crate) async fn keep_sampling(site: Weak<Inner>) {
 }
 
 impl Inner {
-    /// Takes a sample, and tells those who watch.
+    /// Takes a sample, and sends it to event streams.
     pub(crate) fn tick(self: &Arc<Self>) {
-        // What a program says of its keys may panic: then this second has no sample.
+        // Code of the user that shows keys may panic. Then this second has no sample.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let gauges = self.source.gauges();
             self.samples.push(Sample::of(&gauges));
@@ -192,6 +163,8 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn sample(t: f64, runs: u64) -> Sample {
@@ -206,6 +179,18 @@ mod tests {
         }
         let kept = samples.all();
         assert_eq!((kept.len(), kept[0].t), (KEPT, KEPT as f64));
+    }
+
+    #[test]
+    fn columns_have_the_values_of_all_samples() {
+        let two = columns(&[sample(1.5, 7), sample(2.5, 8)]);
+        assert_eq!(
+            (&two["t"], &two["runs"]),
+            (&vec![json!(1.5), json!(2.5)], &vec![json!(7), json!(8)])
+        );
+        let none = columns(&[]);
+        assert_eq!(none.keys().collect::<Vec<_>>(), two.keys().collect::<Vec<_>>());
+        assert!(none["t"].is_empty());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Serves connections, within limits: clients that are silent, slow or many use up neither the
-//! descriptors nor the memory of the program.
+//! Serves connections within limits, so that silent, slow or many clients cannot use up the file descriptors or the
+//! memory of the program.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,16 +25,16 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutStream;
 
-/// How long a client has for the head of a request, from the end of the one before.
+/// The time limit for the head of a request, from the end of the request before.
 const HEAD: Duration = Duration::from_secs(10);
-/// How long a client may read nothing of a response.
+/// The longest time in which a client may read nothing of a response.
 const STALL: Duration = Duration::from_secs(30);
-/// How many bytes the head of a request has at most. A key in it has four bytes per byte at most.
+/// The size limit of the head of a request. It has space for a key whose bytes take four bytes each.
 const HEAD_BYTES: usize = 32 << 10;
-/// How long an `accept` that failed, for want of descriptors, waits until the next one.
+/// The time until the next `accept` after one that failed for lack of file descriptors.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Where connections come from.
+/// A source of connections.
 pub(crate) trait Listen {
     type Stream: AsyncRead + AsyncWrite + Send + 'static;
 
@@ -58,8 +58,8 @@ impl Listen for UnixListener {
     }
 }
 
-/// Serves `router` on at most `most` connections at a time, until `ended`. Where more come, the
-/// oldest one that never sent a request is closed, else the oldest one that waits for the next request, else the new one.
+/// Serves `router` on at most `most` connections at a time, until `ended`. If there are more, it closes the oldest
+/// connection that has sent no request, else the oldest idle one, else the new one.
 pub(crate) async fn serve(
     listener: impl Listen,
     router: Router,
@@ -90,7 +90,7 @@ pub(crate) async fn serve(
                 |connection: &Arc<Connection>| !connection.asked.load(Ordering::Relaxed);
             let silent = connections.iter().position(is_silent);
             let idle = silent.or_else(|| connections.iter().position(|other| other.is_idle()));
-            // Without one, the new connection is closed.
+            // If none is idle, the new connection is closed.
             let Some(idle) = idle.and_then(|idle| connections.remove(idle)) else { continue };
             idle.close.notify_one();
         }
@@ -101,7 +101,7 @@ pub(crate) async fn serve(
     while tasks.join_next().await.is_some() {}
 }
 
-/// Whether `accept` failed for a connection that has gone already.
+/// Returns true if `accept` failed because the client has closed the connection.
 fn is_of_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
@@ -109,9 +109,9 @@ fn is_of_connection(error: &io::Error) -> bool {
 
 #[derive(Default)]
 struct Connection {
-    /// Whether it has ever sent a request.
+    /// It has sent a request.
     asked: AtomicBool,
-    /// Requests whose responses have not been passed on to the end.
+    /// The number of requests whose responses are incomplete.
     requests: AtomicUsize,
     close: Notify,
 }
@@ -149,7 +149,7 @@ impl Connection {
             .serve_connection(TokioIo::new(Box::pin(stream)), service);
         let mut connection = pin!(connection);
         tokio::select! {
-            // What a client does wrong is its own affair.
+            // Errors of a client need no report.
             _ = &mut connection => return,
             () = self.close.notified() => return,
             _ = ended.wait_for(|&ended| ended) => {}
@@ -159,7 +159,7 @@ impl Connection {
     }
 }
 
-/// A request whose response has not been passed on to the end.
+/// A request whose response is incomplete.
 struct InFlight(Arc<Connection>);
 
 impl InFlight {
@@ -176,7 +176,7 @@ impl Drop for InFlight {
     }
 }
 
-/// A body whose connection is not idle before it has been passed on.
+/// A body that marks its connection as busy until it is dropped.
 struct Answer {
     body: Body,
     _answered: InFlight,
@@ -212,7 +212,7 @@ mod tests {
 
     const LARGE: usize = 64 << 20;
 
-    /// Time goes on by itself when nothing else is left to do.
+    /// The paused clock of tokio moves when all tasks wait.
     async fn connect(most: usize) -> (TcpStream, watch::Sender<bool>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -244,7 +244,7 @@ mod tests {
     async fn a_client_that_does_not_read_is_left() {
         let (mut client, _end) = connect(1).await;
         client.write_all(b"GET /large HTTP/1.1\r\n\r\n").await.unwrap();
-        // More than the buffers of the system hold, so that the server waits, in vain.
+        // More than the buffers of the system, so that the server waits.
         tokio::time::sleep(STALL * 10).await;
         let mut answer = Vec::new();
         // The connection may be reset.
@@ -285,7 +285,7 @@ mod tests {
     async fn where_all_are_answered_a_new_one_is_closed() {
         let (mut reader, _end) = connect(1).await;
         reader.write_all(b"GET /large HTTP/1.1\r\nConnection: close\r\n\r\n").await.unwrap();
-        // It is in the middle of its answer.
+        // A response is being sent.
         reader.read_exact(&mut [0; 1]).await.unwrap();
         let mut new = TcpStream::connect(reader.peer_addr().unwrap()).await.unwrap();
         assert_eq!(new.read(&mut [0]).await.unwrap_or_default(), 0);

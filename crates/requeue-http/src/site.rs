@@ -1,4 +1,4 @@
-//! What is served of one queue.
+//! The site of a queue: its state, and its servers.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -24,9 +24,10 @@ use crate::server::{self, Listen};
 use crate::source::Source;
 use crate::turns::Turns;
 
-/// The page, the metrics and the API of a queue. Handles are cheap to clone.
+/// The dashboard, the metrics and the API of a queue.
 ///
-/// The queue is sampled each second for as long as there is a handle or a router.
+/// A handle: clones are cheap and share the site. The queue is sampled each second as long as a handle or a router
+/// exists.
 #[derive(Clone)]
 pub struct Site {
     pub(crate) inner: Arc<Inner>,
@@ -40,7 +41,7 @@ pub(crate) struct Inner {
     pub(crate) healthy: Box<dyn Fn() -> bool + Send + Sync>,
     pub(crate) hosts: Hosts,
     pub(crate) samples: Samples,
-    /// Since when it is sampled, in seconds since 1970: another number after a restart.
+    /// The start of the sampling, in seconds since 1970. It identifies the process to the dashboard.
     pub(crate) started: f64,
     /// The summary of each second, as JSON.
     pub(crate) ticks: watch::Sender<Arc<str>>,
@@ -51,11 +52,11 @@ pub(crate) struct Inner {
     pub(crate) walks: Turns,
 }
 
-/// How long connections have to take in the last of it.
+/// The time in which clients can read the rest of their responses at the end.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Site {
-    /// A site of this queue, with keys that are text or bytes.
+    /// Returns a builder for a queue whose keys are text or bytes.
     pub fn builder<K, S>(queue: Queue<K, S>) -> Builder<K>
     where
         K: ShownKey,
@@ -64,7 +65,12 @@ impl Site {
         Self::builder_with(queue, K::bytes, K::from_bytes)
     }
 
-    /// A site of this queue: what is shown of a key, and which key is shown so.
+    /// Returns a builder for a queue with keys of any type.
+    ///
+    /// `show` returns the text or bytes of a key, which must differ for different keys. `read` returns the key with these
+    /// bytes.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -98,11 +104,15 @@ impl Site {
         })
     }
 
-    /// A site of a queue in a store: the keys are all processes', and so are their numbers; what is
-    /// counted, its rates and latencies, and whether it takes keys, are this process's.
+    /// Returns a builder for a queue in a store.
     ///
-    /// The store is asked for the numbers each second, and less often where that takes it long; and
-    /// for those of the running keys that have been so longest, of the first 256 by key.
+    /// Keys and their numbers are those of all processes. Counters, rates, latencies and the status of the queue are
+    /// those of this process.
+    ///
+    /// The numbers are read from the store each second, and less often if that takes long. The keys that have run the
+    /// longest are chosen among the first 256 running keys, in the order of the keys.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue_http::Site;
@@ -124,29 +134,43 @@ impl Site {
         Builder::new(|detail| Box::new(crate::store::Stored::new(queue, detail)))
     }
 
-    /// All of it, to be nested under whatever path: `nest_service` has it at `/queue` and at
-    /// `/queue/`, `nest` at `/queue` alone.
+    /// Returns a router with all paths, which can be nested under any path.
+    ///
+    /// With `nest_service`, the dashboard is at `/queue` and `/queue/`; with `nest`, only at `/queue`.
     pub fn router(&self) -> Router {
         routes::router(Arc::clone(&self.inner))
     }
 
-    /// Serves it until [`end`](Self::end), and then a second longer for clients that have not read
-    /// all of it.
+    /// Serves the site until [`end`](Self::end).
     ///
-    /// A server of its own keeps to limits, so that no client can use up what the program needs: a number of
-    /// [connections](Builder::max_connections); 10 s for the head of a request, which has 32 KiB at most, also
-    /// on a connection that is kept alive; and 30 s in which a client reads nothing of a response. A
-    /// server that mounts the [router](Self::router) needs limits of its own.
+    /// After the end, clients have one more second to read their responses.
+    ///
+    /// Limits protect the program from its clients:
+    ///
+    /// - the number of [connections](Builder::max_connections);
+    /// - 10 s for the head of a request, also on a connection that is kept alive;
+    /// - 32 KiB for the head of a request;
+    /// - 30 s in which a client reads nothing of a response.
+    ///
+    /// A server that mounts the [router](Self::router) needs its own limits.
     ///
     /// # Errors
     ///
-    /// None at present: an `accept` that fails is tried again.
+    /// Returns no error at present: an `accept` that fails is retried after a second.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the listener and all connections. The site itself is unaffected.
     pub async fn serve(&self, listener: TcpListener) -> io::Result<()> {
         self.serve_on(listener).await
     }
 
-    /// The same on a Unix socket: the mode of its file, and those of its directories, tell who can
-    /// connect. Requests need a [host](Builder::host) that is allowed here, too; `localhost` is.
+    /// Serves the site on a Unix socket until [`end`](Self::end).
+    ///
+    /// The modes of the socket's file and its directories decide who can connect. Requests must name an allowed
+    /// [host](Builder::host), such as `localhost`. The limits are those of [`serve`](Self::serve).
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -170,7 +194,11 @@ impl Site {
     ///
     /// # Errors
     ///
-    /// As [`serve`](Self::serve).
+    /// Returns no error at present, like [`serve`](Self::serve).
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as for [`serve`](Self::serve).
     #[cfg(unix)]
     pub async fn serve_unix(&self, listener: tokio::net::UnixListener) -> io::Result<()> {
         self.serve_on(listener).await
@@ -183,7 +211,7 @@ impl Site {
         tokio::select! {
             () = server => {}
             () = async {
-                // It can't be gone: `self` has it.
+                // The sender exists as long as `self`.
                 let _ = over.wait_for(|&ended| ended).await;
                 tokio::time::sleep(GRACE).await;
             } => {}
@@ -191,8 +219,9 @@ impl Site {
         Ok(())
     }
 
-    /// The program ends: open pages are told so, `/readyz` is 503, and [`serve`](Self::serve)
-    /// returns.
+    /// Ends the site: notifies open dashboards, makes `/readyz` return 503, and makes [`serve`](Self::serve) return.
+    ///
+    /// Call it at the end of the program. Further calls have no effect on servers.
     pub fn end(&self) {
         self.inner.tick();
         self.inner.ended.send_replace(true);

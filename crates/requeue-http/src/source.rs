@@ -1,4 +1,4 @@
-//! What is shown: a queue of whatever kind and keys, seen as rows.
+//! The trait of sources: a queue of any kind, as rows.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,44 +15,44 @@ pub(crate) type Read<K> = Box<dyn Fn(&[u8]) -> Option<K> + Send + Sync>;
 pub(crate) type DetailOf<K> = Box<dyn Fn(&K) -> Detail + Send + Sync>;
 pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Problem>> + Send + 'a>>;
 
-/// What is asked of a queue. Only what may take its time is waited for.
+/// A queue as the site sees it. Only the methods that may take long are asynchronous.
 pub(crate) trait Source: Send + Sync {
     fn name(&self) -> Option<&str>;
     fn status(&self) -> Status;
     fn gauges(&self) -> Gauges;
-    /// Up to so many of the running keys, the longest running first; none if that is not known.
+    /// Returns up to `limit` running keys, the longest first; none if times are not kept.
     fn longest(&self, limit: usize) -> Vec<Row>;
     fn walk<'a>(&'a self, walk: &'a Walk) -> Answer<'a, Walked>;
     fn find<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Found>;
 }
 
-/// What there is of one key.
+/// The result of a search for one key.
 pub(crate) enum Found {
     Row(Box<Row>),
-    /// It is not in the queue.
+    /// The key is not in the queue.
     Nothing,
-    /// There can't be a key of these bytes.
+    /// No key can have these bytes.
     NoKey,
 }
 
-/// A page of keys that is asked for.
+/// A request for a page of keys.
 pub(crate) struct Walk {
     pub(crate) which: Which,
     pub(crate) part: Option<Part>,
     pub(crate) limit: usize,
-    /// Where to go on: what a page before has said.
+    /// The `next` of the page before.
     pub(crate) cursor: Option<String>,
 }
 
 impl Walk {
-    /// The cursor is none of those that were given out.
+    /// Returns the error for an invalid cursor.
     pub(crate) fn bad_cursor() -> Problem {
-        let error = "not the `next` of an earlier page; begin again without a cursor";
+        let error = "not the `next` of an earlier page; start again without a cursor";
         Problem::parameter("cursor", error)
     }
 }
 
-/// Which keys.
+/// The keys of a walk, by state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Which {
     All,
@@ -64,57 +64,57 @@ pub(crate) enum Which {
     Damaged,
 }
 
-/// What was found.
+/// A page of keys.
 #[derive(Default)]
 pub(crate) struct Walked {
     pub(crate) rows: Vec<Row>,
-    /// Where to go on; `None` at the end.
+    /// The cursor of the next page; `None` at the end.
     pub(crate) next: Option<String>,
-    /// About how many keys were looked at.
+    /// The approximate number of keys that were read.
     pub(crate) looked_at: usize,
 }
 
-/// How many keys are looked at for one request.
+/// The number of keys that are read for one request.
 pub(crate) const LOOKS: usize = 100_000;
 
-/// Whether the queue takes keys and hands them out.
+/// The status of the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Status {
     Open,
     Paused,
-    /// No new keys; what there is runs.
+    /// New keys are refused, and known keys run.
     Closed,
     ShutDown,
-    /// Where its keys are can't be reached.
+    /// The store cannot be reached.
     #[cfg(feature = "store")]
     Unreachable,
-    /// The program has ended, or is about to.
+    /// The site has ended.
     Ended,
 }
 
-/// The numbers of a moment.
+/// The numbers at a point in time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gauges {
-    /// All of them.
+    /// The number of all keys.
     pub(crate) keys: usize,
     pub(crate) ready: usize,
     pub(crate) waiting: usize,
     pub(crate) running: usize,
-    /// If they are counted.
+    /// `None` if they are not counted.
     pub(crate) failing: Option<usize>,
-    /// If there can be such.
+    /// `None` if the queue does not park keys.
     pub(crate) parked: Option<usize>,
     pub(crate) counts: Counts,
     pub(crate) given_up: u64,
     pub(crate) panics: u64,
-    /// If times are kept.
+    /// `None` if times are not kept.
     pub(crate) times: Option<Histograms>,
     pub(crate) oldest_ready: Duration,
     pub(crate) longest_running: Duration,
 }
 
-/// What a key has to have in it, as it is shown, in any case of its ASCII letters.
+/// A text to search for in keys as they are shown. ASCII letters match in upper and lower case.
 pub(crate) struct Part(Vec<u8>);
 
 impl Part {
@@ -130,7 +130,7 @@ impl Part {
     }
 }
 
-/// A program's trouble with one key is no reason to show nothing of the others.
+/// Returns the detail of a key. If that panics, the detail is empty, so that other keys are still shown.
 pub(crate) fn detail_of<K>(detail: &DetailOf<K>, key: &K) -> Detail {
     catch_unwind(AssertUnwindSafe(|| detail(key))).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! A queue in a store. What can't be had without asking is asked for by a task, each second.
+//! A queue in a store as a source. A task reads its numbers from the store each second.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,9 +17,9 @@ use crate::source::{
 };
 
 const EVERY: Duration = Duration::from_secs(1);
-/// How long the store is waited for.
+/// The time limit of a request to the store.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The same for a page of keys, for which some engines go through all there are.
+/// The time limit of a page of keys, for which some engines scan all keys.
 const PATIENCE_FOR_PAGES: Duration = Duration::from_secs(60);
 
 pub(crate) struct Stored {
@@ -28,22 +28,22 @@ pub(crate) struct Stored {
     seen: Arc<Mutex<Seen>>,
 }
 
-/// As of the last second in which the store had something to say.
+/// The last numbers that were read from the store.
 #[derive(Default)]
 struct Seen {
     is_away: bool,
     counts: Counts,
-    /// Those that run longest, in that order.
+    /// The keys that have run the longest, the longest first.
     longest: Vec<Entry>,
 }
 
 impl Seen {
-    /// What the store says; nothing yet, where it is still counting or looking.
+    /// Records the results of the store; `None` means that it has not answered in time.
     fn take<E>(&mut self, counted: Option<Result<Counts, E>>, longest: Option<Vec<Entry>>) {
         match counted {
             Some(Ok(counts)) => (self.is_away, self.counts) = (false, counts),
             Some(Err(_)) => self.is_away = true,
-            // Who takes long is not away.
+            // A slow store is not unreachable.
             None => {}
         }
         match longest {
@@ -176,16 +176,15 @@ fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many keys are looked at under one hold of a thread, and by the first statement.
+/// The number of keys that are filtered before the task yields, and the size of the first page.
 const SLICE: usize = 256;
 const GROWTH: usize = 16;
-/// How many at once are quick to be had, and not too many to be kept.
+/// The largest page that is usually quick to read and small in memory.
 const MANY: usize = SLICE * GROWTH;
-/// What takes longer may be an engine's way through all keys, which it goes for each page: then it is
-/// better to ask for more than `MANY`.
+/// The time above which a page may be larger than [`MANY`]: the engine may scan all keys for each page.
 const SLOW: Duration = Duration::from_millis(200);
 
-/// How many keys the next page has, after one of this size.
+/// Returns the size of the next page, after one of this size.
 fn next_size(size: usize, took: Duration, left: usize) -> usize {
     let most = if took > SLOW { left } else { MANY.min(left) };
     (size * GROWTH).min(most)
@@ -201,11 +200,11 @@ async fn answer<T>(
             let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
             away(&format!("{error}{cause}"))
         }),
-        Err(_) => Err(away("the store has not answered in time")),
+        Err(_) => Err(away("the store has not answered in time; try again later")),
     }
 }
 
-/// Until nobody shows it any more.
+/// Reads the numbers each second, until no source is left.
 async fn keep_looking(queue: Queue, seen: Weak<Mutex<Seen>>) {
     while seen.strong_count() > 0 {
         let counted = timeout(PATIENCE, queue.recent_counts()).await.ok();
@@ -253,7 +252,7 @@ mod tests {
         };
         let quick = sizes(Duration::ZERO);
         assert_eq!((quick[..3].to_vec(), quick.iter().sum()), (vec![256, 4096, 4096], LOOKS));
-        // An engine that goes through all keys for each page does so four times.
+        // An engine that scans all keys for each page scans them four times.
         assert_eq!(sizes(2 * SLOW), [256, 4096, 65_536, 30_112]);
     }
 }

@@ -1,20 +1,21 @@
-//! Limits how many requests walk through keys at once.
+//! Limits how many requests search through keys at once.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// How many requests walk at once. Each takes a processor, which work on keys needs too.
-const AT_ONCE: usize = 2;
-/// How many wait for that.
-const WAITING: usize = 16;
+const AT_ONCE: usize = 1;
+/// How many wait for that: as many as the program has connections. A client that is refused asks again at
+/// once, which takes more time than to have it wait.
+const WAITING: usize = 64;
 
-/// Turns are taken in the order of the requests.
+/// The turns, which are given out in the order of the requests.
 #[derive(Debug)]
 pub(crate) struct Turns {
     at_once: Semaphore,
     all: Semaphore,
 }
 
-/// The right to walk, until it is dropped.
+/// The right to search, until it is dropped.
 pub(crate) struct Turn<'a> {
     _one: SemaphorePermit<'a>,
     _of_all: SemaphorePermit<'a>,
@@ -25,10 +26,10 @@ impl Turns {
         Self { at_once: Semaphore::new(AT_ONCE), all: Semaphore::new(AT_ONCE + WAITING) }
     }
 
-    /// Waits for a turn; `None` at once where too many wait already.
+    /// Waits for a turn. Returns `None` at once if too many requests wait.
     pub(crate) async fn take(&self) -> Option<Turn<'_>> {
         let _of_all = self.all.try_acquire().ok()?;
-        // It is never closed.
+        // The semaphore is never closed.
         let _one = self.at_once.acquire().await.ok()?;
         Some(Turn { _one, _of_all })
     }
@@ -41,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_walk_sixteen_wait_and_the_rest_is_refused() {
+    fn one_walks_as_many_wait_as_there_are_connections_and_the_rest_is_refused() {
         let turns = Turns::new();
         let walking: Vec<_> = (0..AT_ONCE).map(|_| turns.take().now_or_never()).collect();
         assert!(walking.iter().all(|turn| matches!(turn, Some(Some(_)))));
@@ -50,7 +51,7 @@ mod tests {
         assert!(matches!(turns.take().now_or_never(), Some(None)));
         drop(walking);
         assert!(matches!(waiting.remove(0).now_or_never(), Some(Some(_))));
-        // A client that gives up makes way.
+        // A client that disconnects frees its turn.
         waiting.clear();
         assert!(matches!(turns.take().now_or_never(), Some(Some(_))));
     }

@@ -82,7 +82,6 @@ pub use crate::controller::Controller;
 pub use crate::finalizer::finalizer;
 pub use crate::key::{ObjectKey, ObjectQueue, ParseKeyError};
 
-/// The examples of `docs/KUBE.md`, which are compiled as tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/KUBE.md")]
-pub struct FromElsewhere;
+#[doc = include_str!("../README.md")]
+struct PackageReadme;

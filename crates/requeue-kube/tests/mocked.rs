@@ -3,13 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use http::{Method, Request, Response};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::client::Body;
+use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Api, Client};
@@ -133,4 +135,48 @@ async fn a_finalizer_is_added_first_and_then_the_reconciler_says_what_comes_next
         finalizer(&api, "example.com/x", Arc::new(map), |event| Box::pin(reconcile(event)));
     assert_eq!(action.await.unwrap(), hourly);
     assert_eq!(patches.lock().unwrap().len(), 1);
+}
+
+/// As far as kube decodes: a list with such an object fails, and each such event delays the watch.
+#[tokio::test(start_paused = true)]
+async fn an_object_that_cannot_be_decoded_keeps_no_other_in_the_watch_from_its_run() {
+    let raw = |name: &str, levels: usize| {
+        let (open, close) = (r#"{"a":"#.repeat(levels), "}".repeat(levels));
+        let object = object(name, "2", None).to_string();
+        format!(r#"{},"spec":{open}1{close}}}"#, object.strip_suffix('}').unwrap())
+    };
+    let events = [("deep", 130), ("deeper", 9_000), ("good", 1)].map(|(name, levels)| {
+        ["ADDED", "MODIFIED"]
+            .map(|kind| format!(r#"{{"type":"{kind}","object":{}}}"#, raw(name, levels)))
+    });
+    let list = json!({ "metadata": { "resourceVersion": "1" }, "items": [] }).to_string();
+    let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+    tokio::spawn(async move {
+        let mut answers = [list, events.as_flattened().join("\n") + "\n"].into_iter();
+        let mut unanswered = Vec::new();
+        while let Some((_, send)) = handle.next_request().await {
+            match answers.next() {
+                Some(answer) => send.send_response(Response::new(Body::from(answer.into_bytes()))),
+                None => unanswered.push(send),
+            }
+        }
+    });
+    let things = ApiResource::erase::<Pod>(&());
+    let api = Api::<DynamicObject>::all_with(Client::new(service, "default"), &things);
+    let reconcile =
+        async |_: ObjectRef<DynamicObject>, _| Ok::<_, kube::Error>(Action::await_change());
+    let stream = Controller::new_with(api, watcher::Config::default(), things).run_refs(
+        reconcile,
+        policy::backoff,
+        Arc::new(()),
+    );
+    let mut stream = pin!(stream);
+    let mut failed = 0;
+    let run = loop {
+        match stream.next().await.unwrap() {
+            Ok((run, _)) => break run,
+            Err(error) => failed += usize::from(error.to_string().contains("watch")),
+        }
+    };
+    assert_eq!((run.name.as_str(), failed), ("good", 4));
 }

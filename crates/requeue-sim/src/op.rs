@@ -9,16 +9,16 @@ use crate::model::Ask;
 /// How a worker finishes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
-    /// client-go's `Done`.
+    /// client-go's `Done`: the failures stay as they are.
     Done,
-    /// Done, and failures forgotten.
+    /// The run succeeded, and the failures are forgotten.
     Succeed,
-    /// As `Succeed`, and again after this long.
-    Later(Duration),
-    /// A failure, to be retried after this long.
-    Fail(Duration),
-    /// As if the key had not been handed out.
-    PutBack,
+    /// As `Succeed`, and the key is added again after this delay.
+    RequeueAfter(Duration),
+    /// The run failed and is retried after this delay.
+    RetryAfter(Duration),
+    /// The delivery is undone.
+    Release,
 }
 
 /// One step. Keys have numbers from 0 on; a queue of `n` keys takes a number modulo `n`.
@@ -33,8 +33,8 @@ pub enum Op {
     Finish(usize, How),
     /// Uses the ticket of a hand-out that has ended, with this number.
     FinishStale(usize, How),
-    /// Gives a hand-out's guard up.
-    GiveUp(usize),
+    /// Detaches a delivery from its ticket.
+    Detach(usize),
     /// client-go's `Done` of a key.
     Done(u32),
     /// Cancels a key.

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use requeue_core::EarlyAdd::{Hold, Keep, Replace};
-use requeue_core::{EarlyAdd, Ending, Merge, When};
+use requeue_core::ReAdd::{Hold, KeepBoth, Replace};
+use requeue_core::{Ending, Merge, ReAdd, When};
 use requeue_sim::model::{Ask, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Op, Setup};
 
@@ -23,7 +23,7 @@ const PROBE: [Op; 10] = [
     Op::Get,
     Op::Get,
     Op::Finish(0, How::Done),
-    Op::Finish(0, How::PutBack),
+    Op::Finish(0, How::Release),
     Op::Advance(nanos(FAR)),
     Op::Get,
     Op::Get,
@@ -56,23 +56,23 @@ fn alphabet() -> Vec<Op> {
         let hows = [
             How::Done,
             How::Succeed,
-            How::Later(nanos(0)),
-            How::Later(nanos(1)),
-            How::Fail(nanos(0)),
-            How::Fail(nanos(1)),
-            How::Fail(nanos(FAR)),
-            How::PutBack,
+            How::RequeueAfter(nanos(0)),
+            How::RequeueAfter(nanos(1)),
+            How::RetryAfter(nanos(0)),
+            How::RetryAfter(nanos(1)),
+            How::RetryAfter(nanos(FAR)),
+            How::Release,
         ];
         ops.extend(hows.map(|how| Op::Finish(which, how)));
-        ops.push(Op::GiveUp(which));
+        ops.push(Op::Detach(which));
     }
     ops.extend([true, false].map(Op::Pause));
     ops.extend([Ending::Closed, Ending::ShutDown].map(Op::End));
     ops
 }
 
-const fn rules(early_add: EarlyAdd, ranking: Ranking, limit: Option<u32>) -> Rules {
-    Rules { early_add, ranking, fair: limit.is_some(), limit }
+const fn rules(re_add: ReAdd, ranking: Ranking, limit: Option<u32>) -> Rules {
+    Rules { re_add, ranking, fair: limit.is_some(), limit }
 }
 
 /// Goes through all states, and prints how many states and steps there were.
@@ -131,7 +131,7 @@ fn path_to(found: &[(usize, Option<Op>)], mut at: usize) -> Vec<Op> {
 
 #[test]
 fn keep_agrees_in_every_state_of_two_keys() {
-    explore(rules(Keep, Ranking::Fifo, None), &alphabet());
+    explore(rules(KeepBoth, Ranking::Fifo, None), &alphabet());
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn hold_agrees_in_every_state_of_two_keys() {
 }
 
 /// With priorities and a custom order the states are more and the operations fewer.
-fn explore_orders(early_add: EarlyAdd) {
+fn explore_orders(re_add: ReAdd) {
     let mut ops = vec![Op::Get, Op::Advance(nanos(1))];
     for key in 0..2 {
         let (now, soon) = (PLAIN, Ask { when: When::After(nanos(1)), ..PLAIN });
@@ -159,24 +159,25 @@ fn explore_orders(early_add: EarlyAdd) {
         ]);
     }
     for which in 0..2 {
-        let hows = [How::Done, How::Later(nanos(1)), How::Fail(nanos(1)), How::PutBack];
+        let hows =
+            [How::Done, How::RequeueAfter(nanos(1)), How::RetryAfter(nanos(1)), How::Release];
         ops.extend(hows.map(|how| Op::Finish(which, how)));
     }
     let priority = Ranking::Priority { oldest_every: 2 };
-    explore(rules(early_add, priority, None), &ops);
-    explore(rules(early_add, priority, Some(1)), &ops);
+    explore(rules(re_add, priority, None), &ops);
+    explore(rules(re_add, priority, Some(1)), &ops);
     // A key that is taken back and added again is in the stack twice, and so on.
     ops.retain(|op| match op {
         Op::Add(_, ask) => ask.merge != Merge::Exactly,
         op => !matches!(op, Op::Cancel(_)),
     });
-    explore(rules(early_add, Ranking::Stack { lossy: 0 }, None), &ops);
-    explore(rules(early_add, Ranking::Stack { lossy: 0 }, Some(1)), &ops);
+    explore(rules(re_add, Ranking::Stack { lossy: 0 }, None), &ops);
+    explore(rules(re_add, Ranking::Stack { lossy: 0 }, Some(1)), &ops);
 }
 
 #[test]
 fn keep_agrees_in_every_state_of_two_keys_in_any_order() {
-    explore_orders(Keep);
+    explore_orders(KeepBoth);
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 
 use common::{config, ops};
 use proptest::prelude::*;
-use requeue_core::EarlyAdd::{Hold, Keep, Replace};
+use requeue_core::ReAdd::{Hold, KeepBoth, Replace};
 use requeue_sim::model::Ranking::{Fifo, Priority, Stack};
 use requeue_sim::model::{Ranking, Rules};
 use requeue_sim::{Lockstep, Mode, Op, Setup};
@@ -52,7 +52,7 @@ macro_rules! holds {
                 #[test]
                 fn $name(
                     setup in $orders.prop_flat_map(|(ranking, fair, limit)| {
-                        setups(Rules { early_add: $policy, ranking, fair, limit })
+                        setups(Rules { re_add: $policy, ranking, fair, limit })
                     }),
                     ops in ops(300),
                 ) {
@@ -64,8 +64,8 @@ macro_rules! holds {
 }
 
 holds! {
-    keep_first_in_first_out: Keep, Just((Fifo, false, None));
-    keep_in_any_order: Keep, orders();
+    keep_first_in_first_out: KeepBoth, Just((Fifo, false, None));
+    keep_in_any_order: KeepBoth, orders();
     replace_first_in_first_out: Replace, Just((Fifo, false, None));
     replace_in_any_order: Replace, orders();
     hold_first_in_first_out: Hold, Just((Fifo, false, None));

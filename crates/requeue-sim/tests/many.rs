@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use requeue_core::EarlyAdd::{Hold, Keep, Replace};
-use requeue_core::{EarlyAdd, When};
+use requeue_core::ReAdd::{Hold, KeepBoth, Replace};
+use requeue_core::{ReAdd, When};
 use requeue_sim::model::Ranking::{Fifo, Priority, Stack};
 use requeue_sim::model::{Ask, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Op, Setup};
@@ -35,8 +35,8 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn new(seed: u64, early_add: EarlyAdd, ranking: Ranking, limit: Option<u32>) -> Self {
-        Self::of(12_000, seed, Rules { early_add, ranking, fair: false, limit })
+    fn new(seed: u64, re_add: ReAdd, ranking: Ranking, limit: Option<u32>) -> Self {
+        Self::of(12_000, seed, Rules { re_add, ranking, fair: false, limit })
     }
 
     fn of(keys: u32, seed: u64, rules: Rules) -> Self {
@@ -82,8 +82,8 @@ impl Crowd {
     fn thin_out(&mut self, leave: usize) {
         while self.lockstep.model().known() > leave {
             let how = match self.random.below(8) {
-                0 => How::Fail(self.random.short()),
-                1 => How::PutBack,
+                0 => How::RetryAfter(self.random.short()),
+                1 => How::Release,
                 _ => How::Succeed,
             };
             let which = self.random.below(1 << 20) as usize;
@@ -111,7 +111,7 @@ impl Crowd {
 
 #[test]
 fn records_move_first_in_first_out() {
-    Crowd::new(1, Keep, Fifo, None).run();
+    Crowd::new(1, KeepBoth, Fifo, None).run();
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn records_move_in_a_custom_order() {
 fn any_number_of_priorities_and_a_high_bound() {
     for limit in [None, Some(30)] {
         let ranking = Priority { oldest_every: 700 };
-        let rules = Rules { early_add: Keep, ranking, fair: false, limit };
+        let rules = Rules { re_add: KeepBoth, ranking, fair: false, limit };
         let mut crowd = Crowd::of(3_000, 4, rules);
         crowd.priorities = (64, 1 << 26);
         crowd.run();
@@ -141,7 +141,7 @@ fn any_number_of_priorities_and_a_high_bound() {
 /// anything, which the two check at each hand-out.
 #[test]
 fn a_stale_ticket_does_nothing_after_any_number_of_hand_outs() {
-    let rules = Rules { early_add: Keep, ranking: Fifo, fair: false, limit: None };
+    let rules = Rules { re_add: KeepBoth, ranking: Fifo, fair: false, limit: None };
     let mut lockstep = Lockstep::new(Setup { keys: 4, ..Setup::new(rules) });
     let mut random = Random(5);
     for n in 0..140_000_u32 {

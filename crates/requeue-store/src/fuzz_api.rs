@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::engine::damage::Raw;
 use crate::engine::row;
-use crate::engine::{Ask, Asked, Backoff, Delay, Failing, How, Place};
-use crate::types::add::{Add, EarlyAdd, Merge, Priority};
+use crate::engine::{Ask, Asked, Backoff, Failing, Failure, Finish, Place};
+use crate::types::add::{Add, Merge, Priority, ReAdd};
 
 /// A row that could be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,12 +66,12 @@ pub enum Verb {
     Add { after: u64, exactly: bool },
     Claim { lease: u64 },
     Succeed,
-    Later { after: u64 },
-    BackOff { base: u64, cap: u64 },
-    RetryAfter { after: u64 },
-    Park,
-    PutBack,
-    Release { queued: u64 },
+    RequeueAfter { delay: u64 },
+    Retry { base: u64, cap: u64 },
+    RetryAfter { delay: u64 },
+    GiveUp,
+    Release,
+    Unclaim { queued: u64 },
     Expire,
     Cancel,
     Revive,
@@ -119,10 +119,10 @@ impl Row {
     #[must_use]
     pub fn after(self, verb: Verb, holds: bool, now: i64) -> Option<Self> {
         let Self(mut row) = self;
-        let early_add = if holds { EarlyAdd::Hold } else { EarlyAdd::Replace };
+        let re_add = if holds { ReAdd::Hold } else { ReAdd::Replace };
         let micros = Duration::from_micros;
         let asked = Asked { adds: u32::MAX, reasons: u32::MAX, priority: Priority::High };
-        let fail = |delay| How::Fail { delay, asked, error: "no".to_owned() };
+        let failure = Failure { asked, error: "no".to_owned() };
         let failing = |base: u64, cap: u64| Failing {
             backoff: Backoff { base: micros(base), cap: micros(cap), share: 0.5 },
             max_failures: Some(3),
@@ -133,7 +133,7 @@ impl Row {
                 if exactly {
                     add = add.merge(Merge::Exactly);
                 }
-                let place = Place::new(1, "q", early_add);
+                let place = Place::new(1, "q", re_add);
                 let ask = Ask { key: "key".into(), add, adds: u32::MAX };
                 return Some(Self(row::Row::add(Some(row), &ask, &place, now).0));
             }
@@ -149,15 +149,15 @@ impl Row {
                 return Some(Self(row));
             }
             _ if row.run.is_none() => return Some(Self(row)),
-            Verb::Expire => return row.expire(failing(1, 1), early_add, now).map(Self),
-            Verb::Succeed => How::Succeed,
-            Verb::Later { after } => How::Later(micros(after), Priority::Low),
-            Verb::BackOff { base, cap } => fail(Delay::Backoff(failing(base, cap))),
-            Verb::RetryAfter { after } => fail(Delay::Exactly(micros(after), None)),
-            Verb::Park => fail(Delay::Park),
-            Verb::PutBack => How::PutBack(asked),
-            Verb::Release { queued } => How::Release(asked, micros(queued)),
+            Verb::Expire => return row.expire(failing(1, 1), re_add, now).map(Self),
+            Verb::Succeed => Finish::Succeed,
+            Verb::RequeueAfter { delay } => Finish::RequeueAfter(micros(delay), Priority::Low),
+            Verb::Retry { base, cap } => Finish::Retry(failing(base, cap), failure),
+            Verb::RetryAfter { delay } => Finish::RetryAfter(micros(delay), None, failure),
+            Verb::GiveUp => Finish::GiveUp(failure),
+            Verb::Release => Finish::Release(asked),
+            Verb::Unclaim { queued } => Finish::Unclaim(asked, micros(queued)),
         };
-        row.finish(how, early_add, now).map(Self)
+        row.finish(how, re_add, now).map(Self)
     }
 }

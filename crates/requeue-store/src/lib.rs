@@ -45,7 +45,7 @@
 //! async fn send(key: Key, context: Context) -> Result<Action, Error> {
 //!     // What is written elsewhere carries `context.epoch()`.
 //!     # let _ = (key, context);
-//!     Ok(Action::done())
+//!     Ok(Action::succeed())
 //! }
 //!
 //! # let dir = tempfile::tempdir()?;
@@ -71,7 +71,7 @@
 //! In a file time goes on as the machine has been running, on Linux, so that nobody who sets its clock
 //! ends a lease.
 //! How long a lease surely lasts is counted here, from before the engine was asked for it.
-
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // What only some engines use is there for all of them.
 #![cfg_attr(
     not(all(feature = "sqlite", feature = "postgres", feature = "redis")),
@@ -87,23 +87,22 @@ pub mod fuzz_api;
 mod tests;
 mod types;
 
+pub use requeue::Completion;
+
 pub use crate::api::bulk::Bulk;
-pub use crate::api::item::{Failed, Failure, Item};
+pub use crate::api::item::{Completed, Item};
 pub use crate::api::queue::Queue;
 pub use crate::api::store::{OpenOptions, Store};
 #[cfg(feature = "postgres")]
 pub use crate::engine::postgres;
-pub use crate::types::add::{
-    Add, AddCounts, Added, Cancelled, EarlyAdd, Merge, ParkedAdd, Priority,
-};
+pub use crate::types::add::{Add, AddCounts, Added, Cancelled, Merge, ParkedAdd, Priority, ReAdd};
 pub use crate::types::error::{
     AddError, ConnectError, ConnectErrorKind, DropError, FinishError, MigrateError, OpenError,
     ReadError, UpdateError,
 };
-pub use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+pub use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 pub use crate::types::key::Key;
 
-/// The example of the page about stores, so that it compiles.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/STORE.md")]
-pub struct Stores;
+#[doc = include_str!("../README.md")]
+struct PackageReadme;

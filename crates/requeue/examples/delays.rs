@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
-use requeue::{Add, EarlyAdd, Merge, Queue};
+use requeue::{Add, Merge, Queue};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -13,7 +13,6 @@ fn main() -> Result<(), requeue::BuildError> {
     let start = clock.now();
     let queue = Queue::builder()
         .clock(clock.clone())
-        .early_add(EarlyAdd::Hold)
         .limiter(ExponentialFailure::new(10 * SECOND, 300 * SECOND))
         .build()?;
     let say = |what: &str| println!("{:>4} s  {what}", clock.now().since(start).as_secs());
@@ -37,7 +36,8 @@ fn main() -> Result<(), requeue::BuildError> {
         while let Some(item) = queue.try_get() {
             if *item == "deploy" && item.attempt() < 4 {
                 let attempt = item.attempt();
-                say(&format!("deploy fails, attempt {attempt}: again in {:?}", item.retry()));
+                item.retry();
+                say(&format!("deploy fails, attempt {attempt}: {}", queue.explain("deploy")));
             } else {
                 say(&format!("{} runs, for {} adds", *item, item.adds()));
                 item.succeed();

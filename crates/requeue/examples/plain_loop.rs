@@ -21,7 +21,8 @@ fn main() {
         }
         let Some(cell) = queue.get_blocking() else { break };
         if *cell == "rate" && cell.attempt() == 1 {
-            println!("rate   not known yet: again in {:?}", cell.retry());
+            cell.retry();
+            println!("rate   not known yet: {}", queue.explain("rate"));
             continue;
         }
         compute(&queue, *cell, cell.adds());

@@ -43,19 +43,17 @@
 //! - [`limiter`] has what decides how long a key waits after a failure.
 //! - [`clock`] has where the queue gets its time: the system, a tokio runtime, the
 //!   processor, or a test.
-#![cfg_attr(
-    feature = "tokio",
-    doc = "- [`workers`] runs a handler for each key: the loop above, with all that belongs to it."
-)]
+//! - [`workers`] runs a handler for each key, on tasks or on threads: the loop above, with retries, panics
+//!   and shutdown.
 //! - [`wait`] has loops that wait: until, poll, backoff. They need no queue.
 //! - [`metrics`] has hooks for what happens in a queue.
 //!
-//! # Which early-add policy
+//! # Which re-add policy
 //!
-//! What an add does to a key that waits for its time, or backs off after a failure, is
-//! [`EarlyAdd`]'s to say. `Keep` is client-go's, for code that comes from there. With many events
-//! take `Hold`: no event makes a failing key run before its time. With `Replace` an event ends the
-//! wait.
+//! [`ReAdd`] is the rule for an add of a key that already waits, or that backs off after a failure.
+//! The default is `Hold`: one run is pending, and no event makes a failing key run before its backoff
+//! is over. With `Replace`, an event ends the backoff. `KeepBoth` is client-go's rule, under which a
+//! key can have two pending runs; [`Queue::client_go`] has it, for code that comes from there.
 //!
 //! # Which limiter
 //!
@@ -68,43 +66,43 @@
 //!
 //! At the end of an input, [`close`](Queue::close): whatever the queue knows still runs. On a
 //! signal, [`shut_down`](Queue::shut_down), which drops what waits, or
-//! [`drain`](Queue::drain), which also waits for what is running. Then
+//! [`shut_down_with_drain`](Queue::shut_down_with_drain), which also waits for keys in flight. Then
 //! [`get`](Queue::get) is `None`, and workers that loop on it end.
 //!
 //! # Features
 //!
-//! - `tokio` (default): the clock of the runtime, and workers. The queue needs none:
-//!   [`get`](Queue::get) works in any runtime, [`get_blocking`](Queue::get_blocking) in any thread.
+//! Each feature adds items. No feature changes a default, or what a call returns.
+//!
+//! - `tokio` (default): a clock for tests with paused time, and workers. The queue needs no runtime:
+//!   [`get`](Queue::get) works in any runtime, [`get_blocking`](Queue::get_blocking) in any thread. In
+//!   tasks of tokio, getters also yield to other tasks when the task's cooperative budget is used up,
+//!   and [`wait::handle_crash`] also emits an event of `tracing`.
 //! - `prometheus`: a collector for `prometheus-client`.
 //! - `tsc`: a clock that reads the processor's counter, for queues with metrics.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod clock;
+mod completion;
 pub mod metrics;
 mod queue;
 mod ranked_mutex;
 mod sync;
 pub mod wait;
-#[cfg(feature = "tokio")]
 pub mod workers;
 
 pub use requeue_core::limiter;
 pub use requeue_core::{
-    Add, Added, BUCKETS, Cancelled, Counts, Cursor, CustomOrder, EarlyAdd, Entry, Group, Histogram,
-    Merge, Order, Page, Phase, RateLimiter, Time, When,
+    Add, Added, BUCKETS, Cancelled, Counts, Cursor, CustomOrder, Entry, Group, Histogram, Merge,
+    Order, Page, Phase, RateLimiter, ReAdd, Time, When,
 };
 
 pub use crate::clock::Clock;
+pub use crate::completion::Completion;
 pub use crate::queue::{
     BuildError, Builder, Drain, Drained, Filter, Get, GetMany, Histograms, Item, Key, Queue,
     SucceedAndGet, Ticket,
 };
 
-/// The README's example, so that it compiles and runs.
 #[cfg(all(doctest, feature = "tokio"))]
-#[doc = include_str!("../../../README.md")]
-pub struct Readme;
-
-/// The example of the page for those who come from client-go, likewise.
-#[cfg(all(doctest, feature = "tokio"))]
-#[doc = include_str!("../../../docs/CLIENT_GO.md")]
-pub struct ClientGo;
+#[doc = include_str!("../README.md")]
+struct PackageReadme;

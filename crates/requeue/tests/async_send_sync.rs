@@ -8,8 +8,8 @@ use std::time::Duration;
 use requeue::clock::{Alarm, FakeClock, Sleep, SystemClock};
 use requeue::limiter::{BackoffLimiter, Bucket, ExponentialFailure, FastSlow, MaxOf, WithMaxWait};
 use requeue::{
-    Add, Added, BuildError, Builder, Cancelled, Clock, Counts, Cursor, Drain, Drained, EarlyAdd,
-    Entry, Filter, Get, GetMany, Group, Item, Merge, Order, Page, Phase, Queue, RateLimiter,
+    Add, Added, BuildError, Builder, Cancelled, Clock, Counts, Cursor, Drain, Drained, Entry,
+    Filter, Get, GetMany, Group, Item, Merge, Order, Page, Phase, Queue, RateLimiter, ReAdd,
     Ticket, Time, When,
 };
 
@@ -65,9 +65,9 @@ const _: () = {
     all!(sync: Get<'static, u32>, GetMany<'static, u32>, Drain<'static, u32>);
     all!(unpin: Get<'static, Lone>, GetMany<'static, Lone>, Drain<'static, Lone>, Queue<Lone>);
 
-    all!(send: Drained<u32>, BuildError, Filter, Add, Added, Cancelled, Counts, Cursor, EarlyAdd,
+    all!(send: Drained<u32>, BuildError, Filter, Add, Added, Cancelled, Counts, Cursor, ReAdd,
         Entry<u32>, Group, Merge, Order<u32>, Page<u32>, Phase, Time, When);
-    all!(sync: Drained<u32>, BuildError, Filter, Add, Added, Cancelled, Counts, Cursor, EarlyAdd,
+    all!(sync: Drained<u32>, BuildError, Filter, Add, Added, Cancelled, Counts, Cursor, ReAdd,
         Entry<u32>, Group, Merge, Page<u32>, Phase, Time, When);
 
     all!(send: Alarm, FakeClock, SystemClock, Sleep<'static, FakeClock>, Box<dyn Clock>);
@@ -98,7 +98,7 @@ fn every_future_of_a_queue_can_be_sent() {
     send_value(&queue.get_owned());
     send_value(&queue.get_many(2));
     send_value(&queue.get_timeout(Duration::ZERO));
-    send_value(&queue.drain(Duration::ZERO));
+    send_value(&queue.shut_down_with_drain().timeout(Duration::ZERO));
     send_value(&queue.shut_down_with_drain());
     send_value(&async {
         let item = queue.get().await;

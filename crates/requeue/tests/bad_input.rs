@@ -164,7 +164,7 @@ fn a_getter_that_has_answered_may_be_polled_again() {
     }
     assert!(poll(&mut get, std::task::Waker::noop()).is_pending());
     queue.shut_down();
-    let mut drain = queue.drain(secs(1));
+    let mut drain = queue.shut_down_with_drain().timeout(secs(1));
     for _ in 0..2 {
         assert!(poll(&mut drain, std::task::Waker::noop()).is_ready());
     }

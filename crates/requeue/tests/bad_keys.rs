@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
-use common::{fake, poll, ready, secs};
+use common::{Fifo, fake, poll, ready, secs};
 use requeue::clock::FakeClock;
-use requeue::{Added, CustomOrder, Order, Queue};
+use requeue::{Added, Order, Queue};
 
 /// What a key does besides being a key.
 #[derive(Default)]
@@ -39,7 +39,7 @@ impl Key {
             self.orders.calls.store(false, Ordering::Relaxed);
             let other = Self { id: 1000 + self.id, orders: Arc::clone(&self.orders) };
             queue.add(other);
-            let _ = (queue.len(), queue.try_get().map(requeue::Item::put_back));
+            let _ = (queue.len(), queue.try_get().map(requeue::Item::release));
             let _ = format!("{queue:?}");
             self.orders.calls.store(true, Ordering::Relaxed);
         }
@@ -109,27 +109,8 @@ impl Setup {
     }
 }
 
-/// First in, first out.
-struct Fifo(std::collections::VecDeque<Key>);
-
-impl CustomOrder<Key> for Fifo {
-    fn push(&mut self, key: Key) {
-        self.0.push_back(key);
-    }
-
-    fn touch(&mut self, _: &Key) {}
-
-    fn pop(&mut self) -> Option<Key> {
-        self.0.pop_front()
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-}
-
 fn orders() -> [Order<Key>; 3] {
-    let custom = Order::Custom(Box::new(Fifo(Default::default())));
+    let custom = Order::Custom(Box::new(Fifo::default()));
     [Order::Fifo, Order::Priority { oldest_every: 10 }, custom]
 }
 
@@ -165,7 +146,7 @@ fn a_panic_in_clone_reaches_the_caller_and_leaves_the_queue_as_it_was() {
         let queue = &setup.queue;
         setup.add([1, 2]);
         setup.orders.panic_in_clone.store(true, Ordering::Relaxed);
-        let caught = panics(|| queue.try_get().map(requeue::Item::put_back));
+        let caught = panics(|| queue.try_get().map(requeue::Item::release));
         let _ = panics(|| queue.add(setup.key(3)));
         assert!(panics(|| queue.snapshot(Default::default(), Default::default(), 10)));
         setup.orders.panic_in_clone.store(false, Ordering::Relaxed);
@@ -196,9 +177,9 @@ fn a_panic_in_clone_in_a_getter_that_waits_leaves_the_key_to_the_next() {
 /// A hand-out that could not be ended for the key's panic is not lost with its worker.
 #[test]
 fn a_panic_in_clone_while_an_item_ends_leaves_no_key_with_nobody() {
-    let setup = Setup::new(Order::Custom(Box::new(Fifo(Default::default()))));
+    let setup = Setup::new(Order::Custom(Box::new(Fifo::default())));
     let queue = &setup.queue;
-    for ending in [requeue::Item::put_back, requeue::Item::succeed, drop] {
+    for ending in [requeue::Item::release, requeue::Item::succeed, drop] {
         setup.add([1]);
         let item = queue.try_get().unwrap();
         queue.add(setup.key(1));
@@ -248,7 +229,7 @@ fn a_panic_in_drop_ends_in_the_queue() {
         clock.advance(secs(600));
         let mut items = queue.try_get_many(10);
         assert_eq!(items.len(), 3);
-        items.drain(..).for_each(requeue::Item::put_back);
+        items.drain(..).for_each(requeue::Item::release);
         let query = std::mem::ManuallyDrop::new(setup.key(3));
         queue.cancel(&*query);
         queue.forget(&*query);
@@ -287,7 +268,7 @@ fn reports_that_nobody_takes_are_dropped_quietly() {
     let items = setup.queue.try_get_many(4);
     let drain = setup.queue.shut_down_with_drain();
     setup.orders.panic_in_drop.store(true, Ordering::Relaxed);
-    items.into_iter().for_each(|item| _ = item.retry());
+    items.into_iter().for_each(|item| item.retry());
     drop(drain);
     let orders = Arc::clone(&setup.orders);
     drop(setup);

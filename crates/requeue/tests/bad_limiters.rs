@@ -7,7 +7,7 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use common::{secs, take_all};
+use common::{retry, secs, take_all};
 use requeue::clock::FakeClock;
 use requeue::{Item, Phase, Queue, RateLimiter, Time};
 
@@ -35,7 +35,7 @@ impl RateLimiter<&'static str> for Says {
 fn any_delay_is_honoured() {
     let (queue, clock) = with(Says(vec![Duration::MAX, Duration::from_nanos(1), Duration::ZERO]));
     queue.add("a");
-    assert_eq!(queue.try_get().unwrap().retry(), Duration::ZERO);
+    assert_eq!(retry(&queue, queue.try_get().unwrap()), Duration::ZERO);
     assert_eq!(queue.len(), 1, "no delay is now");
     queue.try_get().unwrap().retry();
     assert_eq!(queue.len(), 0);
@@ -90,7 +90,7 @@ fn a_limiter_that_panics_yields_its_longest_delay() {
     for (longest, expected) in [(Some(secs(7)), secs(7)), (None, secs(300))] {
         let (queue, clock) = with(Panics(longest));
         queue.add("a");
-        assert_eq!(queue.try_get().unwrap().retry(), expected);
+        assert_eq!(retry(&queue, queue.try_get().unwrap()), expected);
         clock.advance(expected);
         drop(queue.try_get().unwrap());
         clock.advance(expected);
@@ -114,7 +114,7 @@ impl Calls {
         queue.forget(&"a");
         let _ = (queue.len(), queue.num_requeues(&"a"), queue.failures("a"));
         queue.cancel("limited from the limiter");
-        queue.try_get_many(1).into_iter().for_each(Item::put_back);
+        queue.try_get_many(1).into_iter().for_each(Item::release);
     }
 }
 
@@ -143,7 +143,7 @@ fn a_limiter_may_call_the_queue() {
     let (queue, clock) = with(Calls(Arc::clone(&handle)));
     let _ = handle.set(queue.clone());
     queue.add("a");
-    assert_eq!(queue.try_get().unwrap().retry(), secs(1));
+    assert_eq!(retry(&queue, queue.try_get().unwrap()), secs(1));
     assert_eq!(queue.look_up("a").unwrap().phase, Phase::Idle);
     assert_eq!(queue.num_requeues(&"a"), 0);
     queue.forget(&"a");

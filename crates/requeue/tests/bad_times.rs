@@ -70,7 +70,7 @@ fn waiting_for_duration_max_is_waiting_for_ever() {
     let (queue, _clock) = fake();
     queue.add("a");
     let item = queue.try_get().unwrap();
-    let mut drain = queue.drain(Duration::MAX);
+    let mut drain = queue.shut_down_with_drain().timeout(Duration::MAX);
     assert!(poll(&mut drain, Waker::noop()).is_pending());
     item.succeed();
     assert!(ready(drain).finished);
@@ -174,10 +174,11 @@ fn a_drain_keeps_its_deadline_by_alarms_that_go_off_early() {
     queue.add("a");
     let _item = queue.try_get().unwrap();
     let start = clock.now();
-    assert!(!clock.run(queue.drain(secs(10))).finished);
+    assert!(!clock.run(queue.shut_down_with_drain().timeout(secs(10))).finished);
     assert_eq!(clock.now(), start + secs(10));
     thread::scope(|scope| {
-        let thread = scope.spawn(|| queue.drain_blocking(secs(10)).finished);
+        let thread =
+            scope.spawn(|| queue.shut_down_with_drain().timeout(secs(10)).wait_blocking().finished);
         for _ in 0..10 {
             clock.wait_armed(1);
             clock.advance(secs(1));

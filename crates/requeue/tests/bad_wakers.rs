@@ -145,7 +145,7 @@ fn a_waker_whose_drop_panics_is_dropped_quietly() {
 
     queue.add("b");
     let item = queue.try_get().unwrap();
-    let mut drain = queue.drain(secs(1));
+    let mut drain = queue.shut_down_with_drain().timeout(secs(1));
     poll_dropping(&mut drain, &drops);
     poll_dropping(&mut drain, &drops);
     drop(drain);
@@ -161,10 +161,10 @@ impl Calls {
         let queue = &self.0;
         queue.add("from the waker");
         queue.add_after("later", secs(1));
-        queue.try_get_many(10).into_iter().for_each(Item::put_back);
+        queue.try_get_many(10).into_iter().for_each(Item::release);
         let _ = (queue.len(), queue.counts(), format!("{queue:?}"));
         if let Poll::Ready(Some(item)) = poll(&mut queue.get(), Waker::noop()) {
-            item.put_back();
+            item.release();
         }
     }
 }
@@ -193,7 +193,7 @@ fn a_waker_may_call_the_queue() {
     assert!(poll(&mut get, &waker).is_pending());
     drop(waker);
     queue.add("a");
-    ready(get).unwrap().put_back();
+    ready(get).unwrap().release();
 
     // Dropped by the queue, not woken.
     let empty: Queue<&str> = fake().0;

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 use std::thread;
 
-use common::{Wakes, fake, ms, poll, ready, secs, take_all};
+use common::{Wakes, fake, fake_client_go, ms, poll, ready, secs, take_all};
 use requeue::clock::SystemClock;
 use requeue::{Added, Phase, Queue};
 
@@ -114,8 +114,21 @@ fn a_worker_that_panics_gives_its_item_back() {
 }
 
 #[test]
-fn an_item_dropped_while_dirty_runs_at_once_and_again_after_its_backoff() {
+fn an_item_dropped_while_dirty_runs_once_more_after_its_backoff() {
     let (queue, clock) = fake();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    queue.add("a");
+    drop(item);
+    assert_eq!((queue.len(), queue.waiting()), (0, 1));
+    clock.advance(ms(1));
+    assert_eq!(take_all(&queue), ["a"]);
+    assert_eq!(queue.known(), 0);
+}
+
+#[test]
+fn in_client_go_an_item_dropped_while_dirty_runs_at_once_and_again_after_its_backoff() {
+    let (queue, clock) = fake_client_go();
     queue.add("a");
     let item = queue.try_get().unwrap();
     queue.add("a");
@@ -244,7 +257,7 @@ fn a_cancelled_key_is_not_handed_out() {
 
 #[test]
 fn a_key_cancelled_during_its_run_is_not_run_again() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.add("a");
     let item = queue.try_get().unwrap();
     queue.add("a");

@@ -3,14 +3,14 @@
 
 mod common;
 
-use common::{ms, secs};
+use common::{ms, on_tokio, secs};
 use requeue::Queue;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 #[tokio::test(start_paused = true)]
 async fn aborting_a_task_that_holds_an_item_gives_it_back() {
-    let queue = Queue::new();
+    let queue = on_tokio();
     queue.add("a");
     let (sender, taken) = oneshot::channel();
     let task = tokio::spawn({
@@ -34,7 +34,7 @@ async fn aborting_a_task_that_holds_an_item_gives_it_back() {
 
 #[tokio::test(start_paused = true)]
 async fn aborting_a_task_that_waits_takes_nothing() {
-    let queue: Queue<&str> = Queue::new();
+    let queue: Queue<&str> = on_tokio();
     let task = tokio::spawn({
         let queue = queue.clone();
         async move { queue.get_owned().await.map(|item| *item) }
@@ -51,7 +51,7 @@ async fn aborting_a_task_that_waits_takes_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_get_that_times_out_takes_nothing() {
-    let queue: Queue<&str> = Queue::new();
+    let queue: Queue<&str> = on_tokio();
     assert!(timeout(secs(1), queue.get()).await.is_err());
     assert!(timeout(secs(1), queue.get_many(5)).await.is_err());
     assert!(queue.get_timeout(secs(1)).await.is_none());
@@ -61,7 +61,7 @@ async fn a_get_that_times_out_takes_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_task_that_panics_gives_its_item_back() {
-    let queue = Queue::new();
+    let queue = on_tokio();
     queue.add("a");
     let task = tokio::spawn({
         let queue = queue.clone();

@@ -4,13 +4,13 @@ mod common;
 
 use std::task::Waker;
 
-use common::{Wakes, fake, ms, poll, ready, secs, take, take_all};
+use common::{Wakes, fake_client_go, ms, poll, ready, secs, take, take_all};
 use requeue::{Added, Queue};
 
 /// client-go: `TestSimpleQueue`.
 #[test]
 fn test_simple_queue() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.add_after("foo", ms(50));
     assert_eq!(queue.len(), 0);
     clock.advance(ms(60));
@@ -25,7 +25,7 @@ fn test_simple_queue() {
 /// client-go: `TestDeduping`.
 #[test]
 fn test_deduping() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     assert_eq!(queue.add_after("foo", ms(50)), Added::New);
     assert_eq!(queue.add_after("foo", ms(70)), Added::Coalesced);
     assert_eq!(queue.len(), 0);
@@ -51,7 +51,7 @@ fn test_deduping() {
 /// client-go: `TestAddTwoFireEarly`.
 #[test]
 fn test_add_two_fire_early() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.add_after("foo", secs(1));
     queue.add_after("bar", ms(50));
     assert_eq!(queue.len(), 0);
@@ -72,7 +72,7 @@ fn test_add_two_fire_early() {
 /// client-go: `TestCopyShifting`.
 #[test]
 fn test_copy_shifting() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.add_after("foo", secs(1));
     queue.add_after("bar", ms(500));
     queue.add_after("baz", ms(250));
@@ -84,10 +84,10 @@ fn test_copy_shifting() {
 
 // --- What client-go's suite does not notice -----------------------------------------------------
 
-/// The policy `Keep`, as in client-go: a pending `add_after` and an `add` are two runs.
+/// The policy `KeepBoth`, as in client-go: a pending `add_after` and an `add` are two runs.
 #[test]
 fn an_add_does_not_cancel_a_delay() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.add_after("a", secs(5));
     queue.add("a");
     assert_eq!(take_all(&queue), ["a"]);
@@ -99,7 +99,7 @@ fn an_add_does_not_cancel_a_delay() {
 
 #[test]
 fn add_after_is_refused_after_shutdown() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.shut_down();
     assert_eq!(queue.add_after("a", ms(1)), Added::Refused);
     assert_eq!(queue.add_after("b", ms(0)), Added::Refused);
@@ -111,7 +111,7 @@ fn add_after_is_refused_after_shutdown() {
 
 #[test]
 fn a_getter_is_woken_when_a_delay_falls_due() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     let (wakes, waker) = Wakes::new();
     let mut get = queue.get();
     assert!(poll(&mut get, &waker).is_pending());
@@ -125,7 +125,7 @@ fn a_getter_is_woken_when_a_delay_falls_due() {
 
 #[test]
 fn a_getter_that_comes_after_the_add_is_woken_too() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.add_after("a", secs(1));
     let (wakes, waker) = Wakes::new();
     let mut get = queue.get();
@@ -137,7 +137,7 @@ fn a_getter_that_comes_after_the_add_is_woken_too() {
 
 #[test]
 fn a_getter_is_woken_for_an_earlier_delay_that_comes_later() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.add_after("late", secs(60));
     let (wakes, waker) = Wakes::new();
     let mut get = queue.get();
@@ -153,7 +153,7 @@ fn a_getter_is_woken_for_an_earlier_delay_that_comes_later() {
 /// As in client-go, every `add_after` is a retry, that of no delay included.
 #[test]
 fn retries_are_counted() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     queue.add_after("a", secs(1));
     queue.add_after("a", secs(2));
     queue.add_after("b", ms(0));
@@ -164,7 +164,7 @@ fn retries_are_counted() {
 
 #[test]
 fn a_delay_of_zero_adds_at_once() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     assert_eq!(queue.add_after("a", ms(0)), Added::New);
     assert_eq!((queue.len(), queue.waiting()), (1, 0));
 }
@@ -172,7 +172,7 @@ fn a_delay_of_zero_adds_at_once() {
 /// Differs on purpose: in client-go they come in no defined order.
 #[test]
 fn equal_deadlines_come_in_the_order_of_the_adds() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     (0..1000).for_each(|key| _ = queue.add_after(key, secs(1)));
     clock.advance(secs(1));
     assert_eq!(take_all(&queue), (0..1000).collect::<Vec<_>>());
@@ -180,7 +180,7 @@ fn equal_deadlines_come_in_the_order_of_the_adds() {
 
 #[test]
 fn what_is_due_comes_before_what_is_added_later() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.add_after("due", secs(1));
     clock.advance(secs(1));
     queue.add("added");
@@ -190,7 +190,7 @@ fn what_is_due_comes_before_what_is_added_later() {
 /// Differs on purpose: client-go's goroutine outlives the queue's drain by up to ten seconds.
 #[test]
 fn nothing_is_armed_when_nobody_waits() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.add_after("a", secs(1));
     assert_eq!(clock.armed(), 0, "nobody waits");
     let mut get = queue.get();
@@ -205,7 +205,7 @@ fn nothing_is_armed_when_nobody_waits() {
 /// A delayed key that falls due while with a worker is handed out once more afterwards.
 #[test]
 fn a_delay_that_falls_due_during_a_run_makes_the_key_dirty() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.add("a");
     let item = queue.try_get().unwrap();
     assert_eq!(queue.add_after("a", secs(1)), Added::New);
@@ -219,7 +219,7 @@ fn a_delay_that_falls_due_during_a_run_makes_the_key_dirty() {
 /// What has fallen due is ready, whether anybody looked or not.
 #[test]
 fn a_shut_down_hands_out_what_was_due_before() {
-    let (queue, clock): (Queue<&str>, _) = fake();
+    let (queue, clock): (Queue<&str>, _) = fake_client_go();
     queue.add_after("due", secs(1));
     queue.add_after("not due", secs(3));
     clock.advance(secs(2));

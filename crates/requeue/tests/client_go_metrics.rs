@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use requeue::clock::FakeClock;
 use requeue::metrics::{MetricsProvider, QueueMetrics};
-use requeue::{Item, Queue};
+use requeue::{Builder, Item, Queue};
 
 /// `testMetricsProvider`, with all its metrics in one.
 #[derive(Default)]
@@ -71,7 +71,7 @@ impl<K> MetricsProvider<K> for Provider {
 
 fn new_queue(clock: &FakeClock) -> (Queue<&'static str>, Arc<TestMetrics>) {
     let metrics = Arc::new(TestMetrics::default());
-    let queue = Queue::builder()
+    let queue = Builder::client_go()
         .name("test")
         .clock(clock.clone())
         .metrics_provider(Arc::new(Provider(metrics.clone())))

@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::thread;
 
-use common::{fake, poll, ready, take, take_all, timeless};
+use common::{fake_client_go, poll, ready, take, take_all, timeless};
 use requeue::{Added, CustomOrder, Item, Order, Queue};
 
 /// The two ways in which client-go's tests end a queue.
 const ENDINGS: [fn(&Queue<u32>); 2] = [
     |queue| assert_eq!(queue.shut_down(), []),
-    |queue| assert!(queue.shut_down_with_drain_blocking().finished),
+    |queue| assert!(queue.shut_down_with_drain().wait_blocking().finished),
 ];
 
 /// First in, first out, and notes what it is touched with.
@@ -56,7 +56,7 @@ fn traced() -> (Queue<&'static str>, Arc<Mutex<Vec<&'static str>>>) {
 fn test_basic() {
     const AFTER_SHUTDOWN: u32 = u32::MAX;
     for end in ENDINGS {
-        let (queue, _clock) = fake();
+        let (queue, _clock) = fake_client_go();
         let mut seen = HashSet::new();
         thread::scope(|scope| {
             let producers: Vec<_> = (0..50)
@@ -91,7 +91,7 @@ fn test_basic() {
 #[test]
 fn test_add_while_processing() {
     for end in ENDINGS {
-        let (queue, _clock) = fake();
+        let (queue, _clock) = fake_client_go();
         thread::scope(|scope| {
             let producers: Vec<_> = (0..50)
                 .map(|key| {
@@ -123,7 +123,7 @@ fn test_add_while_processing() {
 /// client-go: `TestLen`.
 #[test]
 fn test_len() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     queue.add("foo");
     assert_eq!(queue.len(), 1);
     queue.add("bar");
@@ -135,7 +135,7 @@ fn test_len() {
 /// client-go: `TestReinsert`.
 #[test]
 fn test_reinsert() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     queue.add("foo");
     assert_eq!(take(&queue), "foo");
     queue.add("foo");
@@ -179,7 +179,7 @@ fn test_collapse_while_processing() {
 /// client-go: `TestQueueDrainageUsingShutDownWithDrain`.
 #[test]
 fn test_queue_drainage_using_shut_down_with_drain() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     queue.add_all(["foo", "bar"]);
     let (first, second) = (take(&queue), take(&queue));
     let mut drain = queue.shut_down_with_drain();
@@ -197,7 +197,7 @@ fn test_queue_drainage_using_shut_down_with_drain() {
 /// client-go: `TestNoQueueDrainageUsingShutDown`.
 #[test]
 fn test_no_queue_drainage_using_shut_down() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     queue.add_all(["foo", "bar"]);
     let _items = queue.try_get_many(2);
     assert_eq!(queue.shut_down(), [""; 0]);
@@ -207,11 +207,11 @@ fn test_no_queue_drainage_using_shut_down() {
 /// client-go: `TestForceQueueShutdownUsingShutDown`.
 #[test]
 fn test_force_queue_shutdown_using_shut_down() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     queue.add_all(["foo", "bar"]);
     let _items = queue.try_get_many(2);
     thread::scope(|scope| {
-        let drain = scope.spawn(|| queue.shut_down_with_drain_blocking());
+        let drain = scope.spawn(|| queue.shut_down_with_drain().wait_blocking());
         while queue.get_blocking().is_some() {}
         assert!(queue.shutting_down());
         // Whether the drain has begun to wait cannot be seen; it is ended if it has, and this
@@ -229,7 +229,7 @@ fn test_force_queue_shutdown_using_shut_down() {
 /// client-go: `TestQueueDrainageUsingShutDownWithDrainWithDirtyItem`.
 #[test]
 fn test_queue_drainage_using_shut_down_with_drain_with_dirty_item() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     queue.add("foo");
     let item = queue.try_get().unwrap();
     assert_eq!(queue.add("foo"), Added::Dirty);
@@ -248,7 +248,7 @@ fn test_queue_drainage_using_shut_down_with_drain_with_dirty_item() {
 /// client-go: `TestGarbageCollection`.
 #[test]
 fn test_garbage_collection() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     let key: Arc<str> = "hello".into();
     let watch = Arc::downgrade(&key);
     queue.add(key);
@@ -264,7 +264,7 @@ fn test_garbage_collection() {
 /// Differs on purpose: client-go's `ShutDownWithDrain` waits for what is with a worker only.
 #[test]
 fn a_drain_does_not_return_at_once_while_keys_are_ready() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     queue.add_all(0..100);
     let mut drain = queue.shut_down_with_drain();
     for key in 0..100 {
@@ -279,7 +279,7 @@ fn a_drain_does_not_return_at_once_while_keys_are_ready() {
 
 #[test]
 fn a_drain_does_not_return_at_once_while_keys_are_with_workers() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     queue.add(1);
     let item = queue.try_get().unwrap();
     let mut drain = queue.shut_down_with_drain();
@@ -290,7 +290,7 @@ fn a_drain_does_not_return_at_once_while_keys_are_with_workers() {
 
 #[test]
 fn a_drain_does_not_discard_the_queue() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     queue.add_all(["a", "b", "c"]);
     let drain = queue.shut_down_with_drain();
     assert_eq!(queue.len(), 3);
@@ -300,7 +300,7 @@ fn a_drain_does_not_discard_the_queue() {
 
 #[test]
 fn a_shut_down_does_not_discard_the_queue() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     queue.add_all(["a", "b", "c"]);
     assert_eq!(queue.shut_down(), [""; 0]);
     assert_eq!(take_all(&queue), ["a", "b", "c"]);
@@ -308,7 +308,7 @@ fn a_shut_down_does_not_discard_the_queue() {
 
 #[test]
 fn a_key_added_while_being_worked_on_goes_to_the_tail() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     queue.add_all(["a", "b", "c"]);
     let item = queue.try_get().unwrap();
     queue.add("a");
@@ -318,7 +318,7 @@ fn a_key_added_while_being_worked_on_goes_to_the_tail() {
 
 #[test]
 fn a_key_added_again_while_ready_keeps_its_place() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     queue.add_all(["a", "b", "c", "a", "b"]);
     assert_eq!(take_all(&queue), ["a", "b", "c"]);
 }
@@ -326,7 +326,7 @@ fn a_key_added_again_while_ready_keeps_its_place() {
 /// Differs on purpose: client-go then queues the key twice, and two workers hold it.
 #[test]
 fn done_without_get_does_nothing() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     assert!(!queue.done(&"a"));
     queue.add("a");
     assert!(!queue.done(&"a"), "ready, and with no worker");
@@ -338,7 +338,7 @@ fn done_without_get_does_nothing() {
 /// Differs on purpose: client-go's single `Signal` may wake one of two drains.
 #[test]
 fn two_drains_at_once_both_end() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     queue.add("a");
     let item = queue.try_get().unwrap();
     let ((wakes1, waker1), (wakes2, waker2)) = (common::Wakes::new(), common::Wakes::new());
@@ -355,7 +355,7 @@ fn two_drains_at_once_both_end() {
 /// client-go's depth counts dirty keys that are with a worker, its `Len` does not.
 #[test]
 fn depth_counts_dirty_keys_and_len_does_not() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     queue.add_all(["a", "b"]);
     let item = queue.try_get().unwrap();
     queue.add("a");
@@ -367,7 +367,7 @@ fn depth_counts_dirty_keys_and_len_does_not() {
 /// Nothing has ended, so nothing says so.
 #[test]
 fn an_open_queue_is_not_shutting_down() {
-    let (queue, _clock) = fake::<u8>();
+    let (queue, _clock) = fake_client_go::<u8>();
     assert!(!queue.shutting_down());
     assert!(matches!(poll(&mut queue.get(), Waker::noop()), Poll::Pending));
     queue.shut_down();

@@ -2,14 +2,14 @@
 
 mod common;
 
-use common::{fake, ms, secs, take, take_all};
+use common::{fake_client_go, ms, retry, secs, take, take_all};
 use requeue::limiter::BackoffLimiter;
-use requeue::{Add, Added, Item, Merge, Queue};
+use requeue::{Add, Added, Builder, Item, Merge, Queue};
 
 /// client-go: `TestRateLimitingQueue`.
 #[test]
 fn test_rate_limiting_queue() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     let delay_of = |key| {
         let before = clock.now();
         assert_eq!(queue.add_rate_limited(key), Added::New);
@@ -36,7 +36,7 @@ fn test_rate_limiting_queue() {
 
 #[test]
 fn forget_forgets_one_key_and_no_other() {
-    let (queue, _clock) = fake();
+    let (queue, _clock) = fake_client_go();
     for key in ["a", "b"] {
         queue.add_rate_limited(key);
         queue.add_rate_limited(key);
@@ -49,7 +49,7 @@ fn forget_forgets_one_key_and_no_other() {
 /// As in client-go, `forget` clears failures, not the queue.
 #[test]
 fn forget_leaves_a_pending_run_alone() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.add_rate_limited("waiting");
     queue.add("ready");
     queue.forget(&"waiting");
@@ -61,7 +61,7 @@ fn forget_leaves_a_pending_run_alone() {
 
 #[test]
 fn retries_are_counted() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.add_rate_limited("a");
     queue.add_rate_limited("a");
     assert_eq!(queue.counts().retries, 2);
@@ -73,35 +73,35 @@ fn retries_are_counted() {
 /// As in client-go, `done` is no success: the next failure waits longer.
 #[test]
 fn done_does_not_forget() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.add("a");
-    assert_eq!(queue.try_get().unwrap().retry(), ms(1));
+    assert_eq!(retry(&queue, queue.try_get().unwrap()), ms(1));
     clock.advance(ms(1));
     queue.try_get().unwrap().done();
     assert_eq!(queue.num_requeues(&"a"), 1);
     queue.add("a");
     let item = queue.try_get().unwrap();
     assert_eq!(item.attempt(), 2);
-    assert_eq!(item.retry(), ms(2));
+    assert_eq!(retry(&queue, item), ms(2));
 }
 
 /// Ours: client-go's `Forget` and `Done` in one.
 #[test]
 fn succeed_forgets() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.add("a");
-    assert_eq!(queue.try_get().unwrap().retry(), ms(1));
+    assert_eq!(retry(&queue, queue.try_get().unwrap()), ms(1));
     clock.advance(ms(1));
     queue.try_get().unwrap().succeed();
     assert_eq!(queue.num_requeues(&"a"), 0);
     queue.add("a");
-    assert_eq!(queue.try_get().unwrap().retry(), ms(1));
+    assert_eq!(retry(&queue, queue.try_get().unwrap()), ms(1));
 }
 
 /// The idiom of every controller: `AddRateLimited` while the key is being worked on, then `Done`.
 #[test]
 fn a_rate_limited_add_during_a_run_waits_for_its_time_and_for_the_run() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.add("a");
     let item = queue.try_get().unwrap();
     queue.add_rate_limited("a");
@@ -113,7 +113,7 @@ fn a_rate_limited_add_during_a_run_waits_for_its_time_and_for_the_run() {
 
 #[test]
 fn a_rate_limited_add_is_refused_after_shutdown() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.shut_down();
     assert_eq!(queue.add_rate_limited("a"), Added::Refused);
     clock.advance(secs(1));
@@ -122,7 +122,7 @@ fn a_rate_limited_add_is_refused_after_shutdown() {
 
 #[test]
 fn a_closed_queue_takes_a_rate_limited_add_of_a_key_it_has() {
-    let (queue, clock) = fake();
+    let (queue, clock) = fake_client_go();
     queue.add("known");
     let item = queue.try_get().unwrap();
     queue.close();
@@ -149,13 +149,13 @@ fn each_way_to_end_a_run_has_its_effect_on_the_limiters_count() {
             item.done();
         }),
         ("done", 1, |_, item| item.done()),
-        ("put_back", 1, |_, item| item.put_back()),
+        ("release", 1, |_, item| item.release()),
         ("retry_after", 1, |_, item| item.retry_after(secs(1))),
-        ("retry", 2, |_, item| _ = item.retry()),
+        ("retry", 2, |_, item| item.retry()),
         ("drop", 2, |_, item| drop(item)),
     ];
     for (name, count, end) in ends {
-        let (queue, clock) = fake();
+        let (queue, clock) = fake_client_go();
         queue.add_rate_limited("a");
         clock.advance(secs(1));
         end(&queue, queue.try_get().expect("it is due"));
@@ -166,7 +166,7 @@ fn each_way_to_end_a_run_has_its_effect_on_the_limiters_count() {
         |queue| _ = queue.add_with("a", Add::now().merge(Merge::Exactly)),
     ];
     for take in takes {
-        let (queue, _clock) = fake();
+        let (queue, _clock) = fake_client_go();
         queue.add_rate_limited("a");
         take(&queue);
         assert_eq!(queue.num_requeues(&"a"), 0);
@@ -179,10 +179,13 @@ fn failures_add_up_until_two_of_the_longest_delays_have_passed() {
     for (late, count) in [(secs(20), 2), (secs(20) + ms(1), 1)] {
         let clock = requeue::clock::FakeClock::new();
         let limiter = BackoffLimiter::new(secs(1), secs(10)).seed(1);
-        let queue =
-            Queue::builder().clock(clock.clone()).limiter(limiter).build().expect("it is valid");
+        let queue = Builder::client_go()
+            .clock(clock.clone())
+            .limiter(limiter)
+            .build()
+            .expect("it is valid");
         queue.add("a");
-        let delay = queue.try_get().expect("it is ready").retry();
+        let delay = retry(&queue, queue.try_get().expect("it is ready"));
         clock.advance(delay + late);
         queue.try_get().expect("it is due").retry();
         assert_eq!(queue.num_requeues(&"a"), count, "{late:?} after its wait");

@@ -21,8 +21,9 @@ fn a_closed_queue_runs_what_it_knows_and_then_ends() {
     queue.add_all(["ready", "busy"]);
     let ready_item = queue.try_get().unwrap();
     let busy = queue.try_get().unwrap();
-    ready_item.put_back();
+    ready_item.release();
     queue.add_after("waiting", secs(1));
+    queue.add_after("later", secs(1));
     queue.close();
     assert!(queue.is_closed() && !queue.shutting_down());
     assert_eq!(queue.add("new"), Added::Refused);
@@ -37,7 +38,7 @@ fn a_closed_queue_runs_what_it_knows_and_then_ends() {
     assert_eq!(take_all(&queue), ["busy"]);
     assert!(poll(&mut get, Waker::noop()).is_pending(), "a delayed add is left");
     clock.advance(secs(1));
-    assert_eq!(take_all(&queue), ["waiting"]);
+    assert_eq!(take_all(&queue), ["later"]);
     assert!(ready(get).is_none());
 }
 
@@ -137,18 +138,18 @@ fn a_shut_down_reports_the_run_that_was_to_follow_one_that_is_going_on() {
 #[test]
 fn a_failure_after_a_shut_down_is_dropped_and_reported() {
     let (queue, _clock) = fake();
-    queue.add_all(["retried", "dropped", "put back", "again", "done"]);
+    queue.add_all(["retried", "dropped", "released", "again", "done"]);
     let items = queue.try_get_many(5);
     queue.shut_down();
     let endings: [fn(Item<'_, &'static str>); 5] = [
-        |item| _ = item.retry(),
+        |item| item.retry(),
         |item| drop(item),
-        |item| item.put_back(),
+        |item| item.release(),
         |item| item.requeue_after(secs(1)),
         |item| item.done(),
     ];
     items.into_iter().zip(endings).for_each(|(item, end)| end(item));
-    assert_eq!(sorted(queue.take_dropped()), ["again", "dropped", "put back", "retried"]);
+    assert_eq!(sorted(queue.take_dropped()), ["again", "dropped", "released", "retried"]);
     assert_eq!(queue.take_dropped(), [""; 0]);
     assert!(ready(queue.get()).is_none());
 }
@@ -171,7 +172,7 @@ fn every_ending_wakes_all_who_wait() {
         |queue| queue.close(),
         |queue| drop(queue.shut_down()),
         |queue| drop(queue.shut_down_with_drain()),
-        |queue| drop(queue.drain(secs(1))),
+        |queue| drop(queue.shut_down_with_drain().timeout(secs(1))),
     ];
     for end in endings {
         let (queue, clock) = fake();
@@ -203,11 +204,11 @@ fn endings_may_be_repeated_in_any_order() {
     assert_eq!(queue.shut_down(), [""; 0]);
     queue.close();
     assert!(queue.shutting_down(), "closing takes nothing back");
-    assert!(!ready(queue.drain(ms(0))).finished);
+    assert!(!ready(queue.shut_down_with_drain().timeout(ms(0))).finished);
     assert_eq!(take_all(&queue), ["a"]);
-    assert!(ready(queue.drain(ms(0))).finished);
+    assert!(ready(queue.shut_down_with_drain().timeout(ms(0))).finished);
     assert!(ready(queue.shut_down_with_drain()).finished);
-    assert!(queue.drain_blocking(secs(1)).finished);
+    assert!(queue.shut_down_with_drain().timeout(secs(1)).wait_blocking().finished);
     assert_eq!(queue.shut_down(), [""; 0]);
 }
 
@@ -232,8 +233,8 @@ fn endings_may_come_from_all_threads_at_once() {
                 let queue = &queue;
                 scope.spawn(move || match how {
                     0 => queue.shut_down(),
-                    1 => queue.shut_down_with_drain_blocking().dropped,
-                    2 => queue.drain_blocking(secs(1)).dropped,
+                    1 => queue.shut_down_with_drain().wait_blocking().dropped,
+                    2 => queue.shut_down_with_drain().timeout(secs(1)).wait_blocking().dropped,
                     _ => {
                         queue.close();
                         Vec::new()
@@ -257,7 +258,7 @@ fn a_drain_past_its_deadline_says_what_is_left() {
     let busy = queue.try_get().unwrap();
     let fails = queue.try_get().unwrap();
     queue.add_after("waiting", secs(60));
-    let mut drain = queue.drain(secs(5));
+    let mut drain = queue.shut_down_with_drain().timeout(secs(5));
     let (wakes, waker) = Wakes::new();
     assert!(poll(&mut drain, &waker).is_pending());
     fails.retry();
@@ -270,7 +271,7 @@ fn a_drain_past_its_deadline_says_what_is_left() {
     assert_eq!(sorted(drained.dropped), ["fails", "waiting"]);
     assert_eq!(clock.armed(), 0);
     busy.succeed();
-    assert!(ready(queue.drain(secs(5))).finished);
+    assert!(ready(queue.shut_down_with_drain().timeout(secs(5))).finished);
 }
 
 /// client-go's `ShutDownWithDrain`.
@@ -323,9 +324,10 @@ fn a_later_shut_down_ends_every_drain_before() {
     let (queue, _clock) = fake();
     queue.add("a");
     let _item = queue.try_get().unwrap();
-    let mut drains: Vec<_> = [queue.shut_down_with_drain(), queue.drain(secs(60))]
-        .map(|drain| (drain, Wakes::new()))
-        .into();
+    let mut drains: Vec<_> =
+        [queue.shut_down_with_drain(), queue.shut_down_with_drain().timeout(secs(60))]
+            .map(|drain| (drain, Wakes::new()))
+            .into();
     for (drain, (_, waker)) in &mut drains {
         assert!(poll(drain, waker).is_pending());
     }
@@ -346,7 +348,10 @@ fn two_drains_at_once_both_end_in_threads() {
     queue.add("a");
     let item = queue.try_get().unwrap();
     thread::scope(|scope| {
-        let drains = [(); 2].map(|()| scope.spawn(|| queue.drain_blocking(secs(3600)).finished));
+        let drains = [(); 2].map(|()| {
+            scope
+                .spawn(|| queue.shut_down_with_drain().timeout(secs(3600)).wait_blocking().finished)
+        });
         clock.wait_armed(2);
         item.succeed();
         assert!(drains.into_iter().all(|drain| drain.join().unwrap()));
@@ -359,7 +364,7 @@ fn a_drain_that_is_dropped_leaves_the_queue_shut_down() {
     let (queue, clock) = fake();
     queue.add("a");
     let item = queue.try_get().unwrap();
-    let mut drain = queue.drain(secs(1));
+    let mut drain = queue.shut_down_with_drain().timeout(secs(1));
     assert!(poll(&mut drain, Waker::noop()).is_pending());
     drop(drain);
     assert_eq!(clock.armed(), 0);
@@ -373,7 +378,7 @@ fn an_idle_queue_is_drained_at_once() {
     let (queue, _clock) = fake::<u8>();
     assert!(ready(queue.shut_down_with_drain()).finished);
     let (queue, _clock) = fake::<u8>();
-    assert!(queue.drain_blocking(ms(0)).finished);
+    assert!(queue.shut_down_with_drain().timeout(ms(0)).wait_blocking().finished);
 }
 
 // --- Pause ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-use common::{fake, ms, poll, secs};
+use common::{Fifo, fake, ms, poll, retry, secs};
 use requeue::clock::Alarm;
 use requeue::limiter::{Bucket, ExponentialFailure, MaxOf, WithMaxWait};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
@@ -190,7 +190,7 @@ fn boxed_limiters_go_by_the_callers_clock() {
     let queue = Queue::builder().clock(clock.clone()).limiter(limiter).build().unwrap();
     let delay_of = |key| {
         queue.add(key);
-        queue.try_get().unwrap().retry()
+        retry(&queue, queue.try_get().unwrap())
     };
     // Two are free of the bucket's, the third and fourth are not, and the fifth meets the maximum.
     let delays: Vec<_> = (0..5).map(delay_of).collect();
@@ -199,9 +199,9 @@ fn boxed_limiters_go_by_the_callers_clock() {
     clock.step(secs(1));
     let mut failed: Vec<_> = queue.try_get_many(10);
     assert_eq!(failed.len(), 5);
-    assert_eq!(failed.pop().map(Item::retry), Some(ms(10)));
-    assert_eq!(failed.pop().map(Item::retry), Some(ms(10)));
-    assert_eq!(failed.pop().map(Item::retry), Some(ms(100)));
+    for expected in [ms(10), ms(10), ms(100)] {
+        assert_eq!(retry(&queue, failed.pop().unwrap()), expected);
+    }
 }
 
 // --- Metrics -------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ fn copies(key: &Weak<str>) -> usize {
 fn every_copy_of_a_key_without_a_state_is_dropped() {
     let clock = Stepped::default();
     let plain = || Queue::<Counted>::builder().clock(clock.clone());
-    let custom: Box<dyn CustomOrder<Counted>> = Box::new(Deque::default());
+    let custom: Box<dyn CustomOrder<Counted>> = Box::new(Fifo::default());
     let queues = [
         plain().build().unwrap(),
         plain().order(Order::Priority { oldest_every: 5 }).build().unwrap(),
@@ -360,7 +360,7 @@ fn every_copy_of_a_key_without_a_state_is_dropped() {
         // These end the queue.
         |queue, _, key| {
             queue.add(Arc::clone(&key));
-            queue.try_get().unwrap().put_back();
+            queue.try_get().unwrap().release();
             queue.add_after(key, secs(1));
             queue.pause();
             assert_eq!(queue.shut_down().len(), 1, "one key");
@@ -389,24 +389,4 @@ fn every_copy_of_a_key_is_dropped_with_its_queue() {
     queue.add_rate_limited(key);
     drop(queue);
     assert_eq!(copies(&watch), 0);
-}
-
-/// First in, first out.
-#[derive(Default)]
-struct Deque(std::collections::VecDeque<Counted>);
-
-impl CustomOrder<Counted> for Deque {
-    fn push(&mut self, key: Counted) {
-        self.0.push_back(key);
-    }
-
-    fn touch(&mut self, _: &Counted) {}
-
-    fn pop(&mut self) -> Option<Counted> {
-        self.0.pop_front()
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
 }

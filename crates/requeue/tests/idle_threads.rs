@@ -86,7 +86,8 @@ fn no_task_exists_for_a_queue() {
     runtime.block_on(async {
         let metrics = tokio::runtime::Handle::current().metrics();
         let before = threads();
-        let queue: Queue<u32> = Queue::new();
+        let clock = requeue::clock::TokioClock::current();
+        let queue: Queue<u32> = Queue::builder().clock(clock).build().unwrap();
         queue.add_after(1, Duration::from_millis(1));
         queue.get().await.unwrap().retry();
         queue.get().await.unwrap().succeed();

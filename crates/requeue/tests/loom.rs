@@ -143,7 +143,7 @@ fn a_get_that_is_dropped_at_any_point_takes_neither_a_key_nor_a_wake() {
                     let mut get = pin!(queue.get());
                     let first = get.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                     if let Poll::Ready(item) = first {
-                        item.expect("the queue is open").put_back();
+                        item.expect("the queue is open").release();
                     }
                 })
             };
@@ -273,7 +273,7 @@ fn a_drain_ends_when_the_last_key_is_done_or_by_a_shutdown() {
         queue.add(1);
         let drain = {
             let queue = Arc::clone(&queue);
-            thread::spawn(move || queue.shut_down_with_drain_blocking())
+            thread::spawn(move || queue.shut_down_with_drain().wait_blocking())
         };
         let worker = {
             let queue = Arc::clone(&queue);
@@ -307,7 +307,7 @@ fn a_drain_ends_with_the_last_key_alone() {
                 }
             })
         };
-        let drained = queue.shut_down_with_drain_blocking();
+        let drained = queue.shut_down_with_drain().wait_blocking();
         assert!(drained.finished);
         worker.join().unwrap();
         assert_eq!(queue.len(), 0);

@@ -6,7 +6,7 @@ mod common;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use common::{Wakes, fake, poll};
+use common::{Wakes, fake, fake_client_go, poll};
 use requeue::clock::FakeClock;
 use requeue::{Item, Queue};
 
@@ -31,7 +31,7 @@ fn items_that_end_together_end_as_each_alone() {
 
 #[test]
 fn an_item_of_another_queue_ends_there() {
-    let ((one, _), (other, _)) = (fake(), fake());
+    let ((one, _), (other, _)) = (fake_client_go(), fake_client_go());
     one.add_rate_limited("x");
     one.add("y");
     other.add_rate_limited("x");

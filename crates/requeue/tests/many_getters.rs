@@ -143,7 +143,7 @@ fn a_drain_that_times_out_says_what_is_ready_still() {
     let (queue, _clock) = fake();
     queue.add_all(0..10);
     let busy = queue.try_get();
-    let drained = queue.drain_blocking(Duration::ZERO);
+    let drained = queue.shut_down_with_drain().timeout(Duration::ZERO).wait_blocking();
     assert_eq!((drained.finished, drained.ready, drained.processing), (false, 9, 1));
     drop(busy);
 }
@@ -169,7 +169,7 @@ fn a_thread_looks_for_itself_where_its_clock_does_not_wake_it() {
     queue.add_after("due", short);
     let item = queue.get_blocking().unwrap();
     assert_eq!(*item, "due");
-    assert!(!queue.drain_blocking(short).finished);
+    assert!(!queue.shut_down_with_drain().timeout(short).wait_blocking().finished);
     drop(item);
 }
 

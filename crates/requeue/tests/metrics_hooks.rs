@@ -10,7 +10,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use requeue::clock::{Alarm, Clock, FakeClock};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
-use requeue::{BuildError, EarlyAdd, Item, Queue, Time};
+use requeue::{BuildError, Item, Queue, ReAdd, Time};
 
 #[derive(Default)]
 struct Counters {
@@ -56,10 +56,10 @@ impl<K, T: QueueMetrics<K> + 'static> MetricsProvider<K> for Provider<T> {
 fn queue_with<T: QueueMetrics<u8> + 'static>(
     hooks: &Arc<T>,
     clock: &FakeClock,
-    policy: EarlyAdd,
+    policy: ReAdd,
 ) -> Queue<u8> {
     let provider = Arc::new(Provider(hooks.clone()));
-    let builder = Queue::builder().name("q").clock(clock.clone()).early_add(policy);
+    let builder = Queue::builder().name("q").clock(clock.clone()).re_add(policy);
     builder.metrics_provider(provider).build().unwrap()
 }
 
@@ -90,8 +90,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn policies() -> impl Strategy<Value = EarlyAdd> {
-    prop_oneof![Just(EarlyAdd::Keep), Just(EarlyAdd::Replace), Just(EarlyAdd::Hold)]
+fn policies() -> impl Strategy<Value = ReAdd> {
+    prop_oneof![Just(ReAdd::KeepBoth), Just(ReAdd::Replace), Just(ReAdd::Hold)]
 }
 
 proptest! {
@@ -131,9 +131,9 @@ proptest! {
                     ended = 1;
                     match how {
                         0 => item.succeed(),
-                        1 => drop(item.retry()),
+                        1 => item.retry(),
                         2 => item.requeue_after(Duration::from_millis(1)),
-                        3 => item.put_back(),
+                        3 => item.release(),
                         4 => drop(item.into_parts().1),
                         _ => item.retry_after(Duration::ZERO),
                     }
@@ -161,7 +161,7 @@ proptest! {
 #[test]
 fn a_delayed_add_is_told_by_whatever_operation_finds_it_due() {
     let (clock, hooks) = (FakeClock::new(), Arc::new(Counters::default()));
-    let queue = queue_with(&hooks, &clock, EarlyAdd::Keep);
+    let queue = queue_with(&hooks, &clock, ReAdd::KeepBoth);
     queue.add_all([7, 8]);
     let (_, ticket) = queue.try_get().unwrap().into_parts();
     for key in 0..5 {
@@ -205,7 +205,7 @@ fn a_hook_may_use_the_queue() {
     }
 
     let (clock, hooks) = (FakeClock::new(), Arc::new(Curious::default()));
-    let queue = queue_with(&hooks, &clock, EarlyAdd::Keep);
+    let queue = queue_with(&hooks, &clock, ReAdd::KeepBoth);
     hooks.queue.set(queue.clone()).unwrap();
     queue.add(1);
     assert_eq!(hooks.seen.load(Relaxed), 1, "told before `add` returns");
@@ -243,7 +243,7 @@ fn a_hook_that_panics_does_nothing() {
     }
 
     let clock = FakeClock::new();
-    let queue = queue_with(&Arc::new(Broken), &clock, EarlyAdd::Keep);
+    let queue = queue_with(&Arc::new(Broken), &clock, ReAdd::KeepBoth);
     queue.add_all([1, 2]);
     queue.cancel(&2);
     drop(queue.try_get().unwrap());
@@ -325,10 +325,10 @@ fn get_and_done_receive_the_key_however_it_is_taken_and_however_it_ends() {
     ];
     let ends: [End; 12] = [
         |_, item| item.succeed(),
-        |_, item| _ = item.retry(),
+        |_, item| item.retry(),
         |_, item| item.retry_after(Duration::from_secs(1)),
         |_, item| item.requeue_after(Duration::from_secs(1)),
-        |_, item| item.put_back(),
+        |_, item| item.release(),
         |_, item| item.give_up(),
         |_, item| item.done(),
         |_, item| drop(item),
@@ -343,7 +343,7 @@ fn get_and_done_receive_the_key_however_it_is_taken_and_however_it_ends() {
             assert!(queue.done(&key));
         },
     ];
-    for policy in [EarlyAdd::Keep, EarlyAdd::Hold] {
+    for policy in [ReAdd::KeepBoth, ReAdd::Hold] {
         for dirty in [false, true] {
             for (key, take) in (0..).zip(takes) {
                 for end in ends {

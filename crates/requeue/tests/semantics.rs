@@ -8,19 +8,19 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::timeless;
+use common::{retry, timeless};
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
-use requeue::{Add, Added, Cancelled, EarlyAdd, Group, Item, Merge, Order, Queue};
+use requeue::{Add, Added, Cancelled, Group, Item, Merge, Order, Queue, ReAdd};
 
 const S: Duration = Duration::from_secs(1);
 
 /// Failures wait 5 s, 10 s, 20 s...
-fn queue(policy: EarlyAdd) -> (FakeClock, Queue<&'static str>) {
+fn queue(policy: ReAdd) -> (FakeClock, Queue<&'static str>) {
     let clock = FakeClock::new();
     let queue = Queue::builder()
         .clock(clock.clone())
-        .early_add(policy)
+        .re_add(policy)
         .limiter(ExponentialFailure::new(5 * S, 1000 * S))
         .build()
         .unwrap();
@@ -66,81 +66,13 @@ fn every_worked_example_of_the_page_is_a_test() {
     assert_eq!(examples, tests);
 }
 
-// --- Early adds -----------------------------------------------------------------------------------
-
-#[test]
-fn keep_an_add_while_waiting_makes_two_runs() {
-    let (clock, queue) = queue(EarlyAdd::Keep);
-    assert_eq!(queue.add_after("a", 10 * S), Added::New);
-    clock.advance(2 * S);
-    assert_eq!(queue.add("a"), Added::New);
-    assert_eq!((queue.len(), queue.waiting()), (1, 1));
-    get(&queue).succeed();
-    clock.advance(8 * S);
-    get(&queue).succeed();
-    assert!(queue.look_up(&"a").is_none());
-}
-
-#[test]
-fn keep_a_failed_dirty_key_runs_at_once_and_after_its_backoff() {
-    let (clock, queue) = queue(EarlyAdd::Keep);
-    queue.add("a");
-    let item = get(&queue);
-    assert_eq!(queue.add("a"), Added::Dirty);
-    assert_eq!(item.retry(), 5 * S);
-    assert_eq!((queue.len(), queue.waiting()), (1, 1));
-    let item = get(&queue);
-    assert_eq!(item.attempt(), 2);
-    item.succeed();
-    clock.advance(5 * S);
-    assert_eq!(get(&queue).attempt(), 1);
-}
-
-#[test]
-fn replace_an_add_takes_the_place_of_a_delayed_one() {
-    let (clock, queue) = queue(EarlyAdd::Replace);
-    queue.add_after("a", 10 * S);
-    clock.advance(2 * S);
-    assert_eq!(queue.add("a"), Added::New);
-    assert_eq!((queue.len(), queue.waiting()), (1, 0));
-    let item = get(&queue);
-    assert_eq!(item.adds(), 2);
-    item.succeed();
-    clock.advance(8 * S);
-    assert!(queue.try_get().is_none());
-}
-
-#[test]
-fn replace_a_delayed_add_to_a_ready_key_is_part_of_its_run() {
-    let (_clock, queue) = queue(EarlyAdd::Replace);
-    queue.add("a");
-    assert_eq!(queue.add_after("a", 10 * S), Added::Coalesced);
-    assert_eq!((queue.len(), queue.waiting()), (1, 0));
-    let item = get(&queue);
-    assert_eq!(queue.add_after("a", 10 * S), Added::New);
-    assert_eq!(queue.add("a"), Added::Dirty);
-    assert_eq!(queue.waiting(), 0);
-    assert_eq!(queue.add_after("a", 10 * S), Added::Coalesced);
-    item.requeue_after(10 * S);
-    assert_eq!((queue.len(), queue.waiting()), (1, 0));
-}
-
-#[test]
-fn replace_a_failed_dirty_key_runs_at_once() {
-    let (_clock, queue) = queue(EarlyAdd::Replace);
-    queue.add("a");
-    let item = get(&queue);
-    queue.add("a");
-    assert_eq!(item.retry(), 5 * S);
-    assert_eq!((queue.len(), queue.waiting()), (1, 0));
-    assert_eq!(get(&queue).attempt(), 2);
-}
+// --- Re-adds --------------------------------------------------------------------------------------
 
 #[test]
 fn hold_an_add_waits_for_the_backoff() {
-    let (clock, queue) = queue(EarlyAdd::Hold);
+    let (clock, queue) = queue(ReAdd::Hold);
     queue.add("a");
-    assert_eq!(get(&queue).retry(), 5 * S);
+    assert_eq!(retry(&queue, get(&queue)), 5 * S);
     clock.advance(S);
     assert_eq!(queue.add("a"), Added::Held);
     assert_eq!(queue.add_after("a", 2 * S), Added::Held);
@@ -153,7 +85,7 @@ fn hold_an_add_waits_for_the_backoff() {
 
 #[test]
 fn hold_a_failed_dirty_key_waits_and_one_run_is_for_both() {
-    let (clock, queue) = queue(EarlyAdd::Hold);
+    let (clock, queue) = queue(ReAdd::Hold);
     queue.add("a");
     let item = get(&queue);
     assert_eq!(queue.add("a"), Added::Dirty);
@@ -168,7 +100,7 @@ fn hold_a_failed_dirty_key_waits_and_one_run_is_for_both() {
 
 #[test]
 fn hold_forget_then_add_runs_now() {
-    let (_clock, queue) = queue(EarlyAdd::Hold);
+    let (_clock, queue) = queue(ReAdd::Hold);
     queue.add("a");
     get(&queue).retry();
     assert_eq!(queue.add("a"), Added::Held);
@@ -181,7 +113,7 @@ fn hold_forget_then_add_runs_now() {
 
 #[test]
 fn hold_add_rate_limited_then_done_is_a_failure_too() {
-    let (clock, queue) = queue(EarlyAdd::Hold);
+    let (clock, queue) = queue(ReAdd::Hold);
     queue.add("a");
     let (key, _ticket) = get(&queue).into_parts();
     assert_eq!(queue.add_rate_limited("a"), Added::New);
@@ -193,11 +125,79 @@ fn hold_add_rate_limited_then_done_is_a_failure_too() {
     assert_eq!((item.attempt(), item.adds()), (2, 2));
 }
 
+#[test]
+fn replace_an_add_takes_the_place_of_a_delayed_one() {
+    let (clock, queue) = queue(ReAdd::Replace);
+    queue.add_after("a", 10 * S);
+    clock.advance(2 * S);
+    assert_eq!(queue.add("a"), Added::New);
+    assert_eq!((queue.len(), queue.waiting()), (1, 0));
+    let item = get(&queue);
+    assert_eq!(item.adds(), 2);
+    item.succeed();
+    clock.advance(8 * S);
+    assert!(queue.try_get().is_none());
+}
+
+#[test]
+fn replace_a_delayed_add_to_a_ready_key_is_part_of_its_run() {
+    let (_clock, queue) = queue(ReAdd::Replace);
+    queue.add("a");
+    assert_eq!(queue.add_after("a", 10 * S), Added::Coalesced);
+    assert_eq!((queue.len(), queue.waiting()), (1, 0));
+    let item = get(&queue);
+    assert_eq!(queue.add_after("a", 10 * S), Added::New);
+    assert_eq!(queue.add("a"), Added::Dirty);
+    assert_eq!(queue.waiting(), 0);
+    assert_eq!(queue.add_after("a", 10 * S), Added::Coalesced);
+    item.requeue_after(10 * S);
+    assert_eq!((queue.len(), queue.waiting()), (1, 0));
+}
+
+#[test]
+fn replace_a_failed_dirty_key_runs_at_once() {
+    let (_clock, queue) = queue(ReAdd::Replace);
+    queue.add("a");
+    let item = get(&queue);
+    queue.add("a");
+    item.retry();
+    assert_eq!((queue.len(), queue.waiting()), (1, 0));
+    assert_eq!(get(&queue).attempt(), 2);
+}
+
+#[test]
+fn keep_both_an_add_while_waiting_makes_two_runs() {
+    let (clock, queue) = queue(ReAdd::KeepBoth);
+    assert_eq!(queue.add_after("a", 10 * S), Added::New);
+    clock.advance(2 * S);
+    assert_eq!(queue.add("a"), Added::New);
+    assert_eq!((queue.len(), queue.waiting()), (1, 1));
+    get(&queue).succeed();
+    clock.advance(8 * S);
+    get(&queue).succeed();
+    assert!(queue.look_up(&"a").is_none());
+}
+
+#[test]
+fn keep_both_a_failed_dirty_key_runs_at_once_and_after_its_backoff() {
+    let (clock, queue) = queue(ReAdd::KeepBoth);
+    queue.add("a");
+    let item = get(&queue);
+    assert_eq!(queue.add("a"), Added::Dirty);
+    assert_eq!(retry(&queue, item), 5 * S);
+    assert_eq!((queue.len(), queue.waiting()), (1, 1));
+    let item = get(&queue);
+    assert_eq!(item.attempt(), 2);
+    item.succeed();
+    clock.advance(5 * S);
+    assert_eq!(get(&queue).attempt(), 1);
+}
+
 // --- Delays ---------------------------------------------------------------------------------------
 
 #[test]
 fn earliest_latest_exactly() {
-    let (clock, queue) = queue(EarlyAdd::Keep);
+    let (clock, queue) = queue(ReAdd::Hold);
     let due = || queue.look_up(&"a").unwrap().due.unwrap().since(clock.now()).as_secs();
     queue.add_after("a", 10 * S);
     queue.add_after("a", 20 * S);
@@ -212,7 +212,7 @@ fn earliest_latest_exactly() {
 
 #[test]
 fn exactly_is_cancel_and_add_in_one_step() {
-    let (_clock, queue) = queue(EarlyAdd::Keep);
+    let (_clock, queue) = queue(ReAdd::Hold);
     queue.add_with("a", Add::now().priority(9).reason(1));
     queue.add("b");
     let again = Add::now().priority(1).reason(2).merge(Merge::Exactly);
@@ -222,7 +222,7 @@ fn exactly_is_cancel_and_add_in_one_step() {
     assert_eq!((keys[1].priority(), keys[1].reasons(), keys[1].adds()), (1, 2, 1));
 
     queue.add("c");
-    assert_eq!(queue.add_with("c", Add::after(5 * S).merge(Merge::Latest)), Added::New);
+    assert_eq!(queue.add_with("c", Add::after(5 * S).merge(Merge::Latest)), Added::Coalesced);
     assert_eq!(queue.len(), 1, "latest does not take a ready key back");
     queue.add_with("c", Add::after(5 * S).merge(Merge::Exactly));
     assert_eq!((queue.len(), queue.waiting()), (0, 1));
@@ -230,7 +230,7 @@ fn exactly_is_cancel_and_add_in_one_step() {
 
 #[test]
 fn equal_deadlines_leave_in_order_of_arrival() {
-    let (clock, queue) = queue(EarlyAdd::Keep);
+    let (clock, queue) = queue(ReAdd::Hold);
     queue.add_after("late", 2 * S);
     queue.add_after("b", S);
     queue.add_after("a", S);
@@ -258,15 +258,15 @@ fn an_operation_makes_256_due_keys_ready() {
 
 #[test]
 fn attempts_are_the_records_and_delays_the_limiters() {
-    let (clock, queue) = queue(EarlyAdd::Keep);
+    let (clock, queue) = queue(ReAdd::Hold);
     queue.add("a");
-    assert_eq!(get(&queue).retry(), 5 * S);
+    assert_eq!(retry(&queue, get(&queue)), 5 * S);
     clock.advance(5 * S);
     get(&queue).retry_after(S);
     clock.advance(S);
     let item = get(&queue);
     assert_eq!((item.attempt(), queue.num_requeues(&"a")), (3, 1));
-    assert_eq!(item.retry(), 10 * S);
+    assert_eq!(retry(&queue, item), 10 * S);
     clock.advance(10 * S);
     get(&queue).succeed();
     assert_eq!((queue.failures(&"a"), queue.num_requeues(&"a")), (0, 0));
@@ -274,7 +274,7 @@ fn attempts_are_the_records_and_delays_the_limiters() {
 
 #[test]
 fn an_item_dropped_unfinished_has_failed() {
-    let (clock, queue) = queue(EarlyAdd::Keep);
+    let (clock, queue) = queue(ReAdd::Hold);
     queue.add("a");
     drop(get(&queue));
     assert_eq!((queue.waiting(), queue.failures(&"a")), (1, 1));
@@ -290,7 +290,7 @@ fn an_item_dropped_unfinished_has_failed() {
 
 #[test]
 fn done_leaves_the_failures_where_they_are() {
-    let (clock, queue) = queue(EarlyAdd::Keep);
+    let (clock, queue) = queue(ReAdd::Hold);
     queue.add("a");
     get(&queue).retry();
     clock.advance(5 * S);
@@ -301,11 +301,11 @@ fn done_leaves_the_failures_where_they_are() {
 }
 
 #[test]
-fn put_back_is_no_failure() {
-    let (_clock, queue) = queue(EarlyAdd::Keep);
+fn release_is_no_failure() {
+    let (_clock, queue) = queue(ReAdd::Hold);
     queue.add("a");
     queue.add("b");
-    get(&queue).put_back();
+    get(&queue).release();
     assert_eq!(run_all(&queue), ["b", "a"]);
     assert_eq!(queue.counts().failures, 0);
 }
@@ -314,7 +314,7 @@ fn put_back_is_no_failure() {
 
 #[test]
 fn adds_and_reasons_go_to_the_next_run_and_back_when_it_fails() {
-    let (clock, queue) = queue(EarlyAdd::Keep);
+    let (clock, queue) = queue(ReAdd::Hold);
     queue.add_with("a", Add::now().reason(0b001));
     queue.add_with("a", Add::now().reason(0b010));
     let item = get(&queue);
@@ -331,8 +331,8 @@ fn adds_and_reasons_go_to_the_next_run_and_back_when_it_fails() {
 }
 
 #[test]
-fn keep_the_first_of_two_runs_takes_all_adds_and_reasons() {
-    let (clock, queue) = queue(EarlyAdd::Keep);
+fn keep_both_the_first_of_two_runs_takes_all_adds_and_reasons() {
+    let (clock, queue) = queue(ReAdd::KeepBoth);
     queue.add_with("a", Add::after(10 * S).reason(0b01));
     queue.add_with("a", Add::now().reason(0b10));
     let item = get(&queue);
@@ -345,7 +345,7 @@ fn keep_the_first_of_two_runs_takes_all_adds_and_reasons() {
 
 #[test]
 fn the_highest_priority_asked_for_wins() {
-    let (clock, queue) = queue(EarlyAdd::Keep);
+    let (clock, queue) = queue(ReAdd::Hold);
     queue.add_with("a", Add::now().priority(5));
     queue.add_with("a", Add::now().priority(-5));
     let item = get(&queue);
@@ -377,8 +377,8 @@ fn a_priority_is_the_keys_and_lifts_a_ready_one() {
 // --- Items and tickets ----------------------------------------------------------------------------
 
 #[test]
-fn done_needs_a_guard_that_was_given_up() {
-    let (_clock, queue) = queue(EarlyAdd::Keep);
+fn done_needs_a_detached_delivery() {
+    let (_clock, queue) = queue(ReAdd::Hold);
     queue.add("a");
     assert!(!queue.done(&"a"), "ready");
     let item = get(&queue);
@@ -390,7 +390,7 @@ fn done_needs_a_guard_that_was_given_up() {
 
 #[test]
 fn a_stale_ticket_does_nothing() {
-    let (_clock, queue) = queue(EarlyAdd::Keep);
+    let (_clock, queue) = queue(ReAdd::Hold);
     queue.add("a");
     let (_key, ticket) = get(&queue).into_parts();
     assert!(queue.done(&"a"));
@@ -399,7 +399,7 @@ fn a_stale_ticket_does_nothing() {
     assert!(!queue.done_ticket(ticket));
     assert_eq!(queue.processing(), 1);
 
-    let (_clock, other) = self::queue(EarlyAdd::Keep);
+    let (_clock, other) = self::queue(ReAdd::Hold);
     other.add("a");
     let (_key, ticket) = get(&other).into_parts();
     assert!(!queue.done_ticket(ticket), "another queue's");
@@ -408,13 +408,12 @@ fn a_stale_ticket_does_nothing() {
 
 #[test]
 fn a_cancel_does_not_end_a_run() {
-    let (_clock, queue) = queue(EarlyAdd::Keep);
+    let (_clock, queue) = queue(ReAdd::Hold);
     queue.add("a");
     let item = get(&queue);
     queue.add("a");
-    queue.add_after("a", 60 * S);
-    let all = Cancelled { ready: false, dirty: true, waiting: true };
-    assert_eq!(queue.cancel(&"a"), all);
+    let dirty = Cancelled { ready: false, dirty: true, waiting: false };
+    assert_eq!(queue.cancel(&"a"), dirty);
     assert_eq!(queue.processing(), 1);
     item.retry();
     assert_eq!(queue.waiting(), 1, "a run that fails after the cancel is retried");
@@ -462,7 +461,7 @@ fn a_group_at_its_limit_holds_its_keys_back() {
 
 #[test]
 fn a_getter_that_is_not_polled_holds_nobody_up() {
-    let (_clock, queue) = queue(EarlyAdd::Keep);
+    let (_clock, queue) = queue(ReAdd::Hold);
     let mut context = Context::from_waker(Waker::noop());
     let mut lazy = pin!(queue.get());
     assert!(lazy.as_mut().poll(&mut context).is_pending());
@@ -474,7 +473,7 @@ fn a_getter_that_is_not_polled_holds_nobody_up() {
 
 #[test]
 fn a_getter_that_is_dropped_passes_its_wake_on() {
-    let (_clock, queue) = queue(EarlyAdd::Keep);
+    let (_clock, queue) = queue(ReAdd::Hold);
     let woken = std::sync::Arc::new(Woken::default());
     let waker = Waker::from(std::sync::Arc::clone(&woken));
     let mut first = Box::pin(queue.get());
@@ -509,7 +508,7 @@ impl std::task::Wake for Woken {
 
 #[test]
 fn close_what_waits_still_runs() {
-    let (clock, queue) = queue(EarlyAdd::Keep);
+    let (clock, queue) = queue(ReAdd::Hold);
     queue.add("a");
     queue.add_after("b", 10 * S);
     queue.close();
@@ -529,7 +528,7 @@ fn close_what_waits_still_runs() {
 
 #[test]
 fn shut_down_drops_what_waits_and_hands_out_what_is_ready() {
-    let (clock, queue) = queue(EarlyAdd::Keep);
+    let (clock, queue) = queue(ReAdd::Hold);
     queue.add("running");
     let running = get(&queue);
     queue.add("ready");
@@ -546,7 +545,7 @@ fn shut_down_drops_what_waits_and_hands_out_what_is_ready() {
 
 #[test]
 fn shut_down_none_is_not_final_while_a_key_is_dirty() {
-    let (_clock, queue) = queue(EarlyAdd::Keep);
+    let (_clock, queue) = queue(ReAdd::Hold);
     queue.add("a");
     let item = get(&queue);
     queue.add("a");
@@ -558,7 +557,7 @@ fn shut_down_none_is_not_final_while_a_key_is_dirty() {
 
 #[test]
 fn drain_waits_for_what_is_ready_and_what_is_running() {
-    let (clock, queue) = queue(EarlyAdd::Keep);
+    let (clock, queue) = queue(ReAdd::Hold);
     queue.add("a");
     queue.add("b");
     let mut context = Context::from_waker(Waker::noop());
@@ -568,7 +567,7 @@ fn drain_waits_for_what_is_ready_and_what_is_running() {
     a.succeed();
     assert!(drain.as_mut().poll(&mut context).is_pending(), "one is running");
 
-    let report = clock.run(queue.drain(S));
+    let report = clock.run(queue.shut_down_with_drain().timeout(S));
     assert_eq!((report.finished, report.processing), (false, 1));
 
     drop(b);
@@ -579,7 +578,7 @@ fn drain_waits_for_what_is_ready_and_what_is_running() {
 
 #[test]
 fn shut_down_ends_a_drain_that_came_before() {
-    let (_clock, queue) = queue(EarlyAdd::Keep);
+    let (_clock, queue) = queue(ReAdd::Hold);
     queue.add("a");
     let item = get(&queue);
     let mut context = Context::from_waker(Waker::noop());
@@ -593,7 +592,7 @@ fn shut_down_ends_a_drain_that_came_before() {
 
 #[test]
 fn pause_then_shut_down_drops_what_is_ready() {
-    let (_clock, queue) = queue(EarlyAdd::Keep);
+    let (_clock, queue) = queue(ReAdd::Hold);
     queue.add("dirty");
     let item = get(&queue);
     queue.add("dirty");
@@ -608,7 +607,7 @@ fn pause_then_shut_down_drops_what_is_ready() {
 
 #[test]
 fn pause_then_close_waits_for_resume() {
-    let (_clock, queue) = queue(EarlyAdd::Keep);
+    let (_clock, queue) = queue(ReAdd::Hold);
     queue.add("a");
     queue.pause();
     queue.close();

@@ -7,28 +7,10 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::thread;
 
-use common::{Wakes, block_on, fake, ms, poll, ready, secs};
+use common::{Fifo, Wakes, block_on, fake, ms, poll, ready, secs};
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
-use requeue::{Add, CustomOrder, EarlyAdd, Group, Item, Order, Queue};
-
-struct Fifo(VecDeque<u32>);
-
-impl CustomOrder<u32> for Fifo {
-    fn push(&mut self, key: u32) {
-        self.0.push_back(key);
-    }
-
-    fn touch(&mut self, _: &u32) {}
-
-    fn pop(&mut self) -> Option<u32> {
-        self.0.pop_front()
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-}
+use requeue::{Add, Group, Item, Order, Queue, ReAdd};
 
 /// Queues of every kind that has a way of its own, with their clocks.
 fn queues() -> Vec<(Queue<u32>, FakeClock)> {
@@ -40,9 +22,9 @@ fn queues() -> Vec<(Queue<u32>, FakeClock)> {
             0 => builder,
             1 => builder.track_times(),
             2 => builder.order(Order::Priority { oldest_every: 3 }),
-            3 => builder.order(Order::Custom(Box::new(Fifo(VecDeque::new())))),
+            3 => builder.order(Order::Custom(Box::new(Fifo::default()))),
             4 => builder.group_by(|key| Group::new(u64::from(key % 2))).fair().group_limit(1),
-            _ => builder.early_add(EarlyAdd::Hold).track_times(),
+            _ => builder.re_add(ReAdd::Hold).track_times(),
         };
         (builder.build().unwrap(), clock)
     };

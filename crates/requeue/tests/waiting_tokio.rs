@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-use common::{ms, secs};
+use common::{ms, on_tokio, secs};
 use requeue::Queue;
 use requeue::clock::TokioClock;
 use tokio::sync::mpsc;
@@ -44,7 +44,7 @@ async fn settle() {
 
 #[tokio::test(start_paused = true)]
 async fn ten_adds_reach_eight_workers_past_a_getter_that_is_not_polled() {
-    let queue = Queue::new();
+    let queue = on_tokio();
     // As in a `select!` whose other branch takes long.
     let asleep = poll_once(queue.get()).await;
     let mut handed_out = workers(&queue);
@@ -61,7 +61,7 @@ async fn ten_adds_reach_eight_workers_past_a_getter_that_is_not_polled() {
 
 #[tokio::test(start_paused = true)]
 async fn each_of_ten_adds_reaches_a_worker_past_a_getter_that_is_not_polled() {
-    let queue = Queue::new();
+    let queue = on_tokio();
     let asleep = poll_once(queue.get()).await;
     let mut handed_out = workers(&queue);
     settle().await;
@@ -79,7 +79,7 @@ async fn each_of_ten_adds_reaches_a_worker_past_a_getter_that_is_not_polled() {
 
 #[tokio::test(start_paused = true)]
 async fn a_getter_in_a_select_that_takes_another_branch_loses_nothing() {
-    let queue = Queue::new();
+    let queue = on_tokio();
     let (sender, mut receiver) = mpsc::unbounded_channel();
     for key in 0..100 {
         // Both are ready at once, every time.
@@ -98,7 +98,7 @@ async fn a_getter_in_a_select_that_takes_another_branch_loses_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn delayed_keys_are_served_at_their_time_by_a_paused_runtime() {
-    let queue = Queue::new();
+    let queue = on_tokio();
     let start = Instant::now();
     for (key, delay) in [(3, 7200), (1, 10), (2, 20)] {
         queue.add_after(key, secs(delay));
@@ -114,7 +114,7 @@ async fn delayed_keys_are_served_at_their_time_by_a_paused_runtime() {
 
 #[tokio::test(start_paused = true)]
 async fn a_due_key_reaches_a_worker_past_a_getter_that_is_not_polled() {
-    let queue = Queue::new();
+    let queue = on_tokio();
     let asleep = poll_once(queue.get()).await;
     let mut handed_out = workers(&queue);
     settle().await;
@@ -137,25 +137,28 @@ async fn a_thread_is_served_by_the_runtimes_clock() {
     assert_eq!(join.await.unwrap(), Some("a"));
 }
 
-#[tokio::test]
-#[should_panic(expected = "block")]
-async fn get_blocking_panics_in_a_runtime() {
-    let queue = Queue::new();
-    // Even where it would not have to wait.
-    queue.add(1);
-    let _ = queue.get_blocking();
+/// The feature `tokio` does not change how a queue behaves that does not name it.
+#[tokio::test(start_paused = true)]
+async fn the_default_clock_is_the_systems_in_a_runtime_too() {
+    let queue: Queue<u8> = Queue::new();
+    let before = queue.now();
+    tokio::time::advance(secs(1_000_000)).await;
+    assert!(queue.now().since(before) < secs(1_000_000));
 }
 
 #[tokio::test]
-#[should_panic(expected = "block")]
-async fn a_blocking_drain_panics_in_a_runtime() {
-    let queue: Queue<u8> = Queue::new();
-    let _ = queue.drain_blocking(secs(1));
+async fn blocking_calls_do_not_panic_in_a_runtime() {
+    let queue = Queue::new();
+    queue.add_all([1, 2]);
+    let item = queue.get_blocking().unwrap();
+    queue.succeed_and_get_blocking(item).unwrap().succeed();
+    assert!(queue.shut_down_with_drain().timeout(secs(1)).wait_blocking().finished);
+    assert!(queue.get_blocking().is_none());
 }
 
 #[tokio::test]
 async fn every_blocking_form_works_in_spawn_blocking() {
-    let queue = Queue::new();
+    let queue = on_tokio();
     queue.add_all(0..5);
     let blocking = move || {
         let items = [
@@ -167,8 +170,8 @@ async fn every_blocking_form_works_in_spawn_blocking() {
         let keys: Vec<_> = items.iter().flatten().map(|item| **item).collect();
         items.into_iter().flatten().for_each(requeue::Item::succeed);
         queue.try_get().unwrap().succeed();
-        assert!(queue.drain_blocking(secs(1)).finished);
-        assert!(queue.shut_down_with_drain_blocking().finished);
+        assert!(queue.shut_down_with_drain().timeout(secs(1)).wait_blocking().finished);
+        assert!(queue.shut_down_with_drain().wait_blocking().finished);
         keys
     };
     assert_eq!(tokio::task::spawn_blocking(blocking).await.unwrap(), [0, 1, 2, 3]);
@@ -177,7 +180,7 @@ async fn every_blocking_form_works_in_spawn_blocking() {
 /// A worker over a queue that is never empty lets others run.
 #[tokio::test(start_paused = true)]
 async fn a_loop_over_a_full_queue_spends_the_cooperative_budget() {
-    let queue = Queue::new();
+    let queue = on_tokio();
     queue.add(0);
     let worker = tokio::spawn({
         let queue = queue.clone();

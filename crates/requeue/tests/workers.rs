@@ -3,13 +3,16 @@
 #![cfg(feature = "tokio")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
+mod common;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use common::{on_tokio, on_tokio_builder};
 use requeue::limiter::ExponentialFailure;
 use requeue::workers::{Action, Context, Error, Workers};
-use requeue::{Add, Added, EarlyAdd, Order, Queue};
+use requeue::{Add, Added, Order, ReAdd};
 use tokio::sync::{Notify, Semaphore};
 
 type Log = Arc<Mutex<Vec<(&'static str, u32)>>>;
@@ -24,14 +27,16 @@ fn seen(log: &Log) -> Vec<(&'static str, u32)> {
 
 #[tokio::test(start_paused = true)]
 async fn an_error_is_retried_with_backoff_until_it_succeeds() {
-    let (queue, log) = (Queue::new(), log());
+    let (queue, log) = (on_tokio(), log());
     queue.add("a");
     queue.close();
     let handler = {
         let log = Arc::clone(&log);
         move |key, context: Context| {
             log.lock().unwrap().push((key, context.attempt()));
-            async move { if context.attempt() < 4 { Err("not yet".into()) } else { Ok(Action::done()) } }
+            async move {
+                if context.attempt() < 4 { Err("not yet".into()) } else { Ok(Action::succeed()) }
+            }
         }
     };
     let drained = Workers::new(queue.clone(), handler).run().await;
@@ -43,7 +48,7 @@ async fn an_error_is_retried_with_backoff_until_it_succeeds() {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_is_a_failure_and_the_worker_lives_on() {
-    let (queue, log) = (Queue::new(), log());
+    let (queue, log) = (on_tokio(), log());
     queue.add_all(["a", "b"]);
     queue.close();
     let handler = {
@@ -55,7 +60,7 @@ async fn a_panic_is_a_failure_and_the_worker_lives_on() {
             async move {
                 assert!(!(key == "a" && context.attempt() == 1), "on purpose");
                 log.lock().unwrap().push((key, context.attempt()));
-                Ok(Action::done())
+                Ok(Action::succeed())
             }
         }
     };
@@ -68,7 +73,7 @@ async fn a_panic_is_a_failure_and_the_worker_lives_on() {
 
 #[tokio::test(start_paused = true)]
 async fn past_its_retries_a_key_is_given_up_and_forgotten() {
-    let (queue, runs) = (Queue::new(), Arc::new(AtomicUsize::new(0)));
+    let (queue, runs) = (on_tokio(), Arc::new(AtomicUsize::new(0)));
     queue.add("a");
     queue.close();
     let given_up = log();
@@ -97,7 +102,7 @@ async fn past_its_retries_a_key_is_given_up_and_forgotten() {
 
 #[tokio::test(start_paused = true)]
 async fn a_key_that_is_dirty_when_it_is_given_up_starts_afresh_at_once() {
-    let (queue, log) = (Queue::new(), log());
+    let (queue, log) = (on_tokio(), log());
     queue.add("a");
     let handler = {
         let (queue, log) = (queue.clone(), Arc::clone(&log));
@@ -109,7 +114,7 @@ async fn a_key_that_is_dirty_when_it_is_given_up_starts_afresh_at_once() {
             } else {
                 queue.close();
             }
-            async move { if first { Err("fails".into()) } else { Ok(Action::done()) } }
+            async move { if first { Err("fails".into()) } else { Ok(Action::succeed()) } }
         }
     };
     let started = tokio::time::Instant::now();
@@ -120,7 +125,7 @@ async fn a_key_that_is_dirty_when_it_is_given_up_starts_afresh_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_terminal_error_is_not_retried() {
-    let (queue, given_up) = (Queue::new(), Arc::new(AtomicUsize::new(0)));
+    let (queue, given_up) = (on_tokio(), Arc::new(AtomicUsize::new(0)));
     queue.add("a");
     queue.close();
     Workers::new(queue.clone(), |_, _| async { Err::<Action, _>(Error::terminal("hopeless")) })
@@ -139,7 +144,7 @@ async fn a_terminal_error_is_not_retried() {
 
 #[tokio::test(start_paused = true)]
 async fn retry_after_is_a_failure_that_leaves_the_exponent_alone() {
-    let queue = Queue::new();
+    let queue = on_tokio();
     queue.add("a");
     queue.close();
     let handler = {
@@ -149,7 +154,7 @@ async fn retry_after_is_a_failure_that_leaves_the_exponent_alone() {
             async move {
                 assert_eq!(requeues, 0);
                 match context.attempt() {
-                    3 => Ok(Action::done()),
+                    3 => Ok(Action::succeed()),
                     _ => Err(Error::retry_after(Duration::from_secs(7), "busy")),
                 }
             }
@@ -164,14 +169,14 @@ async fn retry_after_is_a_failure_that_leaves_the_exponent_alone() {
 #[tokio::test(start_paused = true)]
 async fn who_is_told_that_a_run_is_finished_finds_its_key_backing_off() {
     let limiter = ExponentialFailure::new(Duration::from_secs(1), Duration::from_secs(1));
-    let queue = Queue::builder().early_add(EarlyAdd::Hold).limiter(limiter).build().unwrap();
+    let queue = on_tokio_builder().re_add(ReAdd::Hold).limiter(limiter).build().unwrap();
     queue.add_all(["fails", "panics", "succeeds"]);
     let handler = |key, context: Context| async move {
         assert!(key != "panics" || context.attempt() > 1, "on purpose");
         if key == "fails" && context.attempt() == 1 {
             Err("not yet".into())
         } else {
-            Ok(Action::done())
+            Ok(Action::succeed())
         }
     };
     let log = log();
@@ -193,7 +198,7 @@ async fn who_is_told_that_a_run_is_finished_finds_its_key_backing_off() {
 
 #[tokio::test(start_paused = true)]
 async fn actions_say_when_the_key_is_added_again() {
-    let (queue, log) = (Queue::new(), log());
+    let (queue, log) = (on_tokio(), log());
     queue.add("a");
     let handler = {
         let (queue, log) = (queue.clone(), Arc::clone(&log));
@@ -205,9 +210,9 @@ async fn actions_say_when_the_key_is_added_again() {
             }
             async move {
                 Ok::<_, Error>(match run {
-                    1 => Action::again(),
-                    2 => Action::after(Duration::from_secs(60)),
-                    _ => Action::done(),
+                    1 => Action::requeue(),
+                    2 => Action::requeue_after(Duration::from_secs(60)),
+                    _ => Action::succeed(),
                 })
             }
         }
@@ -226,7 +231,7 @@ async fn an_attempt_that_takes_too_long_is_cancelled_then_dropped_and_has_failed
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
-    let (queue, drops) = (Queue::new(), Arc::new(AtomicUsize::new(0)));
+    let (queue, drops) = (on_tokio(), Arc::new(AtomicUsize::new(0)));
     queue.add("a");
     queue.close();
     let errors = Arc::new(Mutex::new(Vec::new()));
@@ -239,7 +244,7 @@ async fn an_attempt_that_takes_too_long_is_cancelled_then_dropped_and_has_failed
                 // Told to stop, and does not.
                 std::future::pending::<()>().await;
                 drop(guard);
-                Ok(Action::done())
+                Ok(Action::succeed())
             }
         }
     };
@@ -261,12 +266,12 @@ async fn an_attempt_that_takes_too_long_is_cancelled_then_dropped_and_has_failed
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_stops_within_the_grace_period_says_how_it_ended() {
-    let queue = Queue::new();
+    let queue = on_tokio();
     queue.add("a");
     queue.close();
     Workers::new(queue.clone(), |_, context: Context| async move {
         context.cancelled().await;
-        Ok::<_, Error>(Action::done())
+        Ok::<_, Error>(Action::succeed())
     })
     .timeout(Duration::from_secs(3))
     .run()
@@ -276,7 +281,7 @@ async fn an_attempt_that_stops_within_the_grace_period_says_how_it_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_finishes_what_is_ready_and_drops_what_waits() {
-    let (queue, log) = (Queue::new(), log());
+    let (queue, log) = (on_tokio(), log());
     queue.add_all(["a", "b", "c"]);
     queue.add_after("later", Duration::from_secs(60));
     let shutdown = Arc::new(Notify::new());
@@ -285,7 +290,7 @@ async fn a_shutdown_finishes_what_is_ready_and_drops_what_waits() {
         move |key, context: Context| {
             log.lock().unwrap().push((key, context.attempt()));
             shutdown.notify_one();
-            async { Ok::<_, Error>(Action::done()) }
+            async { Ok::<_, Error>(Action::succeed()) }
         }
     };
     let drained = Workers::new(queue.clone(), handler).run_until(shutdown.notified()).await;
@@ -297,7 +302,7 @@ async fn a_shutdown_finishes_what_is_ready_and_drops_what_waits() {
 
 #[tokio::test(start_paused = true)]
 async fn a_dirty_key_is_finished_before_the_workers_end() {
-    let (queue, log) = (Queue::new(), log());
+    let (queue, log) = (on_tokio(), log());
     queue.add("a");
     let shutdown = Arc::new(Notify::new());
     let handler = {
@@ -310,7 +315,7 @@ async fn a_dirty_key_is_finished_before_the_workers_end() {
             }
             async {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                Ok::<_, Error>(Action::done())
+                Ok::<_, Error>(Action::succeed())
             }
         }
     };
@@ -322,7 +327,7 @@ async fn a_dirty_key_is_finished_before_the_workers_end() {
 
 #[tokio::test(start_paused = true)]
 async fn past_the_drain_timeout_what_runs_is_cancelled_and_reported() {
-    let queue = Queue::new();
+    let queue = on_tokio();
     queue.add("stuck");
     let started = Arc::new(Notify::new());
     let handler = {
@@ -345,7 +350,7 @@ async fn past_the_drain_timeout_what_runs_is_cancelled_and_reported() {
 
 #[tokio::test(start_paused = true)]
 async fn dropping_the_workers_brings_their_keys_back_with_backoff() {
-    let queue = Queue::new();
+    let queue = on_tokio();
     queue.add("a");
     let started = Arc::new(Notify::new());
     let handler = {
@@ -366,7 +371,7 @@ async fn dropping_the_workers_brings_their_keys_back_with_backoff() {
 
 #[tokio::test(start_paused = true)]
 async fn no_more_keys_are_worked_on_at_once_than_asked_for() {
-    let queue = Queue::new();
+    let queue = on_tokio();
     queue.add_all(0..50);
     queue.close();
     let slots = Arc::new(Semaphore::new(3));
@@ -377,7 +382,7 @@ async fn no_more_keys_are_worked_on_at_once_than_asked_for() {
             async move {
                 let _slot = slots.try_acquire().expect("no more than three at once");
                 tokio::task::yield_now().await;
-                Ok::<_, Error>(Action::done())
+                Ok::<_, Error>(Action::succeed())
             }
         }
     };
@@ -399,7 +404,7 @@ async fn no_more_keys_are_worked_on_at_once_than_asked_for() {
 #[tokio::test(start_paused = true)]
 async fn a_key_comes_back_with_the_priority_that_the_handler_says() {
     let order = Order::Priority { oldest_every: 10 };
-    let queue = Queue::builder().order(order).build().unwrap();
+    let queue = on_tokio_builder().order(order).build().unwrap();
     queue.add_with("a", Add::now().priority(3));
     queue.close();
     let priorities = Arc::new(Mutex::new(Vec::new()));
@@ -413,9 +418,9 @@ async fn a_key_comes_back_with_the_priority_that_the_handler_says() {
                 match now {
                     1 => Err("with the priority it has".into()),
                     2 => Err(Error::from("with less").priority(-7)),
-                    3 => Ok(Action::again().priority(9)),
-                    4 => Ok(Action::again()),
-                    _ => Ok(Action::done()),
+                    3 => Ok(Action::requeue().priority(9)),
+                    4 => Ok(Action::requeue()),
+                    _ => Ok(Action::succeed()),
                 }
             }
         }

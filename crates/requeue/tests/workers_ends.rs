@@ -3,12 +3,15 @@
 #![cfg(feature = "tokio")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
+mod common;
+
 use std::future::ready;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use common::on_tokio;
+use requeue::Added;
 use requeue::workers::{Action, Context, Error, Workers};
-use requeue::{Added, Queue};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -16,12 +19,12 @@ type Seen = Arc<Mutex<Vec<(u32, u32)>>>;
 
 #[tokio::test(start_paused = true)]
 async fn the_drain_timeout_holds_while_somebody_else_has_a_dirty_key() {
-    let queue = Queue::new();
+    let queue = on_tokio();
     queue.add(1);
     let held = queue.try_get_owned().unwrap();
     assert_eq!(queue.add(1), Added::Dirty);
     let before = Instant::now();
-    let drained = Workers::new(queue.clone(), |_, _| async { Ok(Action::done()) })
+    let drained = Workers::new(queue.clone(), |_, _| async { Ok(Action::succeed()) })
         .concurrency(3)
         .grace(Duration::from_millis(10))
         .drain_timeout(Duration::from_millis(50))
@@ -35,7 +38,7 @@ async fn the_drain_timeout_holds_while_somebody_else_has_a_dirty_key() {
 
 #[tokio::test(start_paused = true)]
 async fn past_the_drain_timeout_nothing_new_is_begun() {
-    let (queue, seen) = (Queue::new(), Seen::default());
+    let (queue, seen) = (on_tokio(), Seen::default());
     queue.add_all([1, 2]);
     let handler = {
         let seen = Arc::clone(&seen);
@@ -43,7 +46,7 @@ async fn past_the_drain_timeout_nothing_new_is_begun() {
             seen.lock().unwrap().push((key, context.attempt()));
             async move {
                 context.cancelled().await;
-                Ok::<_, Error>(Action::done())
+                Ok::<_, Error>(Action::succeed())
             }
         }
     };
@@ -59,7 +62,7 @@ async fn past_the_drain_timeout_nothing_new_is_begun() {
 
 /// What is given up, and when, of a handler that fails so long after it was told to stop.
 async fn given_up_after(late: Duration, error: fn() -> Error) -> (String, Option<String>) {
-    let (queue, told) = (Queue::new(), Arc::new(Mutex::new(None)));
+    let (queue, told) = (on_tokio(), Arc::new(Mutex::new(None)));
     queue.add(1);
     queue.close();
     let handler = move |_, context: Context| async move {
@@ -95,7 +98,7 @@ async fn an_error_after_the_timeout_says_that_and_what_the_handler_said() {
 
 #[tokio::test(start_paused = true)]
 async fn an_error_after_the_timeout_is_followed_by_what_the_handler_asked_for() {
-    let queue = Queue::new();
+    let queue = on_tokio();
     queue.add(1);
     queue.close();
     let handler = |_, context: Context| async move {
@@ -113,7 +116,7 @@ async fn an_error_after_the_timeout_is_followed_by_what_the_handler_asked_for() 
 
 #[tokio::test(start_paused = true)]
 async fn an_error_of_an_attempt_that_a_drain_cancels_is_the_handlers() {
-    let (queue, told) = (Queue::new(), Arc::new(Mutex::new(String::new())));
+    let (queue, told) = (on_tokio(), Arc::new(Mutex::new(String::new())));
     queue.add(1);
     let handler = |_, context: Context| async move {
         context.cancelled().await;
@@ -133,7 +136,7 @@ async fn an_error_of_an_attempt_that_a_drain_cancels_is_the_handlers() {
 #[tokio::test(start_paused = true)]
 async fn the_last_attempt_knows_that_it_is() {
     for (retries, last) in [(Some(0), Some(1)), (Some(2), Some(3)), (None, None)] {
-        let (queue, seen) = (Queue::new(), Seen::default());
+        let (queue, seen) = (on_tokio(), Seen::default());
         queue.add(1);
         queue.close();
         let handler = {
@@ -142,7 +145,7 @@ async fn the_last_attempt_knows_that_it_is() {
                 seen.lock().unwrap().push((context.attempt(), context.is_last_attempt().into()));
                 async move {
                     match context.attempt() {
-                        5 => Ok(Action::done()),
+                        5 => Ok(Action::succeed()),
                         _ => Err("fails".into()),
                     }
                 }
@@ -160,8 +163,8 @@ async fn the_last_attempt_knows_that_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_put_back_is_ready_at_the_tail_with_no_failure_counted() {
-    let (queue, seen) = (Queue::new(), Seen::default());
+async fn a_key_that_is_released_is_ready_at_the_tail_with_no_failure_counted() {
+    let (queue, seen) = (on_tokio(), Seen::default());
     queue.add_all([1, 2]);
     queue.close();
     let handler = {
@@ -173,8 +176,8 @@ async fn a_key_that_is_put_back_is_ready_at_the_tail_with_no_failure_counted() {
                 match run {
                     1 => Err("fails".into()),
                     // Its failure is not forgotten, either.
-                    3 => Ok(Action::put_back()),
-                    _ => Ok(Action::done()),
+                    3 => Ok(Action::release()),
+                    _ => Ok(Action::succeed()),
                 }
             }
         }
@@ -185,8 +188,8 @@ async fn a_key_that_is_put_back_is_ready_at_the_tail_with_no_failure_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_put_back_after_a_shutdown_is_reported() {
-    let (queue, started) = (Queue::new(), Arc::new(Notify::new()));
+async fn a_key_that_is_released_after_a_shutdown_is_reported() {
+    let (queue, started) = (on_tokio(), Arc::new(Notify::new()));
     queue.add(1);
     let handler = {
         let started = Arc::clone(&started);
@@ -194,7 +197,7 @@ async fn a_key_that_is_put_back_after_a_shutdown_is_reported() {
             started.notify_one();
             async move {
                 context.cancelled().await;
-                Ok::<_, Error>(Action::put_back())
+                Ok::<_, Error>(Action::release())
             }
         }
     };
@@ -207,16 +210,16 @@ async fn a_key_that_is_put_back_after_a_shutdown_is_reported() {
 
 #[tokio::test(start_paused = true)]
 async fn no_workers_at_all_are_one() {
-    let queue = Queue::new();
+    let queue = on_tokio();
     queue.add(1);
     queue.close();
-    let workers = Workers::new(queue, |_, _| async { Ok(Action::done()) });
+    let workers = Workers::new(queue, |_, _| async { Ok(Action::succeed()) });
     assert!(workers.concurrency(0).run().await.finished);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_report_of_workers_that_are_dropped_is_the_queues() {
-    let (queue, started) = (Queue::new(), Arc::new(Notify::new()));
+    let (queue, started) = (on_tokio(), Arc::new(Notify::new()));
     queue.add(1);
     queue.add_after(2, Duration::from_secs(60));
     let handler = {

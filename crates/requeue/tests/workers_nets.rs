@@ -3,6 +3,8 @@
 #![cfg(feature = "tokio")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
+mod common;
+
 use std::fmt;
 use std::future::Future;
 use std::hash::{Hash, Hasher};
@@ -12,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use requeue::Queue;
+use common::on_tokio;
 use requeue::workers::{Action, Context, Error, Workers};
 use tokio::sync::Notify;
 
@@ -35,7 +37,7 @@ fn listing<K>(errors: &Errors) -> impl Fn(K, Error) + Send + Sync + 'static {
 
 #[tokio::test(start_paused = true)]
 async fn a_future_that_panics_when_it_is_dropped_at_a_timeout_is_a_failed_attempt() {
-    let (queue, errors) = (Queue::new(), Errors::default());
+    let (queue, errors) = (on_tokio(), Errors::default());
     queue.add_all([1, 2]);
     queue.close();
     let handler = |key, _| async move {
@@ -43,7 +45,7 @@ async fn a_future_that_panics_when_it_is_dropped_at_a_timeout_is_a_failed_attemp
             let _bomb = Bomb;
             std::future::pending::<()>().await;
         }
-        Ok(Action::done())
+        Ok(Action::succeed())
     };
     let drained = Workers::new(queue.clone(), handler)
         .timeout(Duration::from_secs(3))
@@ -65,10 +67,10 @@ async fn a_future_that_panics_when_it_is_dropped_after_its_end_has_failed() {
 
         fn poll(self: Pin<&mut Self>, _: &mut std::task::Context<'_>) -> Poll<Self::Output> {
             let Self(Bomb) = *self;
-            Poll::Ready(Ok(Action::done()))
+            Poll::Ready(Ok(Action::succeed()))
         }
     }
-    let (queue, errors) = (Queue::new(), Errors::default());
+    let (queue, errors) = (on_tokio(), Errors::default());
     queue.add_all([1, 2]);
     queue.close();
     let workers = Workers::new(queue.clone(), |_, _| Explosive(Bomb));
@@ -79,7 +81,7 @@ async fn a_future_that_panics_when_it_is_dropped_after_its_end_has_failed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_future_that_panics_when_its_workers_are_dropped_gives_its_key_back() {
-    let (queue, started) = (Queue::new(), Arc::new(Notify::new()));
+    let (queue, started) = (on_tokio(), Arc::new(Notify::new()));
     queue.add(1);
     let handler = {
         let started = Arc::clone(&started);
@@ -89,7 +91,7 @@ async fn a_future_that_panics_when_its_workers_are_dropped_gives_its_key_back() 
             async move {
                 std::future::pending::<()>().await;
                 drop(bomb);
-                Ok(Action::done())
+                Ok(Action::succeed())
             }
         }
     };
@@ -102,7 +104,7 @@ async fn a_future_that_panics_when_its_workers_are_dropped_gives_its_key_back() 
 
 #[tokio::test(start_paused = true)]
 async fn a_payload_that_panics_when_it_is_dropped_is_a_failed_attempt() {
-    let (queue, errors) = (Queue::new(), Errors::default());
+    let (queue, errors) = (on_tokio(), Errors::default());
     queue.add_all([1, 2]);
     queue.close();
     let handler = |_, _| async { std::panic::panic_any(Bomb) };
@@ -118,7 +120,7 @@ async fn a_handler_that_panics_before_there_is_a_future_says_what_with() {
     fn handler(key: u32, _: Context) -> std::future::Ready<Result<Action, Error>> {
         panic!("no future for {key}")
     }
-    let (queue, errors) = (Queue::new(), Errors::default());
+    let (queue, errors) = (on_tokio(), Errors::default());
     queue.add(7);
     queue.close();
     Workers::new(queue, handler).max_retries(0).on_give_up(listing(&errors)).run().await;
@@ -140,7 +142,7 @@ async fn an_error_that_panics_when_it_is_dropped_is_a_failure_like_others() {
             assert!(std::thread::panicking(), "an explosive error");
         }
     }
-    let queue = Queue::new();
+    let queue = on_tokio();
     queue.add_all([1, 2]);
     queue.close();
     let handler = |_, _| async { Err::<Action, Error>(Explosive(Arc::default()).into()) };
@@ -177,7 +179,7 @@ impl Hash for Clonable {
 #[tokio::test(start_paused = true)]
 async fn a_key_whose_clone_panics_comes_back_wherever_that_is() {
     for nth in 1..=8 {
-        let (queue, left) = (Queue::new(), Arc::new(AtomicUsize::new(usize::MAX / 2)));
+        let (queue, left) = (on_tokio(), Arc::new(AtomicUsize::new(usize::MAX / 2)));
         queue.add_all((1..=3).map(|id| Clonable(id, Arc::clone(&left))));
         queue.close();
         left.store(nth, Ordering::Relaxed);
@@ -224,10 +226,10 @@ async fn a_key_that_can_never_be_taken_is_not_asked_for_all_the_time() {
     impl Hash for Never {
         fn hash<H: Hasher>(&self, _: &mut H) {}
     }
-    let (queue, clones) = (Queue::new(), Arc::new(AtomicUsize::new(0)));
+    let (queue, clones) = (on_tokio(), Arc::new(AtomicUsize::new(0)));
     queue.add(Never(Arc::clone(&clones)));
     let before = tokio::time::Instant::now();
-    let drained = Workers::new(queue, |_, _| async { Ok(Action::done()) })
+    let drained = Workers::new(queue, |_, _| async { Ok(Action::succeed()) })
         .drain_timeout(Duration::from_secs(60))
         .run_until(std::future::ready(()))
         .await;

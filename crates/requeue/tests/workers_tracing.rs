@@ -6,11 +6,13 @@
 #![cfg(feature = "tokio")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
+mod common;
+
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use requeue::Queue;
+use common::on_tokio;
 use requeue::workers::{Action, Context, Error, Workers};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -78,11 +80,11 @@ async fn a_key_or_an_error_that_cannot_be_shown_is_worked_on_all_the_same() {
     let subscriber = Writing::default();
     let lines = Arc::clone(&subscriber.lines);
     let _here = tracing::subscriber::set_default(subscriber);
-    let queue = Queue::new();
+    let queue = on_tokio();
     queue.add_all([Shy(1), Shy(2)]);
     queue.close();
     let handler = |_, context: Context| async move {
-        if context.attempt() == 1 { Err(Unspeakable.into()) } else { Ok(Action::done()) }
+        if context.attempt() == 1 { Err(Unspeakable.into()) } else { Ok(Action::succeed()) }
     };
     let drained = Workers::new(queue.clone(), handler).run().await;
     assert!(drained.finished);
@@ -97,14 +99,14 @@ async fn a_subscriber_that_panics_fails_the_attempt_and_the_key_comes_back() {
     let subscriber = Writing::default();
     subscriber.panics.store(2, Ordering::Relaxed);
     let _here = tracing::subscriber::set_default(subscriber);
-    let (queue, attempts) = (Queue::new(), Arc::new(Mutex::new(Vec::new())));
+    let (queue, attempts) = (on_tokio(), Arc::new(Mutex::new(Vec::new())));
     queue.add_all([1, 2]);
     queue.close();
     let handler = {
         let attempts = Arc::clone(&attempts);
         move |key, context: Context| {
             attempts.lock().unwrap().push((key, context.attempt()));
-            async { Ok::<_, Error>(Action::done()) }
+            async { Ok::<_, Error>(Action::succeed()) }
         }
     };
     let drained = Workers::new(queue.clone(), handler).run().await;
@@ -121,10 +123,10 @@ async fn an_attempt_runs_in_the_span_that_is_asked_for() {
     let subscriber = Writing::default();
     let lines = Arc::clone(&subscriber.lines);
     let _here = tracing::subscriber::set_default(subscriber);
-    let queue = Queue::new();
+    let queue = on_tokio();
     queue.add(7);
     queue.close();
-    let handler = |_, _: Context| async { Ok::<_, Error>(Action::done()) };
+    let handler = |_, _: Context| async { Ok::<_, Error>(Action::succeed()) };
     let workers = Workers::new(queue, handler);
     let span = |key: &i32, context: &Context| {
         tracing::info_span!("working", thing = key, nth = context.attempt())

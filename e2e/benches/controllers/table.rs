@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use requeue_bench::runner::machine::Machine;
 use requeue_bench::runner::stats::Spread;
+use requeue_bench::runner::text::align;
 
 use crate::protocol::Answer;
 
@@ -114,8 +115,6 @@ impl Row {
 pub(crate) fn show(machine: &Machine, rounds: usize, quick: bool, rows: &[Row]) -> String {
     let head = ["", "", "ours", "other", "", "ratio", "target"].map(str::to_owned);
     let cells: Vec<_> = [head].into_iter().chain(rows.iter().map(Row::cells)).collect();
-    let width = |column: usize| cells.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: [usize; 7] = std::array::from_fn(width);
     let command = format!("make bench-kube{} ROUNDS={rounds}", if quick { " QUICK=1" } else { "" });
     let mut out = machine.to_string();
     _ = writeln!(
@@ -125,15 +124,5 @@ pub(crate) fn show(machine: &Machine, rounds: usize, quick: bool, rows: &[Row]) 
          the same round: its median, and its quartiles in brackets. The target is 1: reached,\n          \
          even (1 lies between the quartiles), or not.\n"
     );
-    for row in &cells {
-        let padded = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
-            if matches!(column, 2 | 3) {
-                format!("{cell:>width$}")
-            } else {
-                format!("{cell:width$}")
-            }
-        });
-        _ = writeln!(out, "{}", padded.collect::<Vec<_>>().join("  ").trim_end());
-    }
-    out
+    out + &align(&cells, &[2, 3])
 }

@@ -103,19 +103,19 @@ async fn what_is_not_there_is_told_with_what_is_like_it() {
 async fn a_command_line_that_makes_no_sense_is_a_usage_error() {
     let Some(server) = Server::shared().await else { return };
     for (args, why) in [
-        (&["cm"][..], "there is no COMMAND"),
+        (&["cm"][..], "no COMMAND"),
         (&[], "RESOURCE"),
         (&["cm", "-n", "x", "-A", "--", "true"], "cannot be used with"),
-        (&["cm", "--changed", "data", "--", "true"], "a JSON pointer begins with a slash"),
-        (&["cm", "--on", "delete", "--resync", "1m", "--", "true"], "--resync: only with"),
-        (&["cm", "--on", "apply", "--finalizer", "a.b/c", "--", "true"], "--finalizer: only with"),
+        (&["cm", "--changed", "data", "--", "true"], "not a JSON pointer; it begins with a slash"),
+        (&["cm", "--on", "delete", "--resync", "1m", "--", "true"], "--resync requires"),
+        (&["cm", "--on", "apply", "--finalizer", "a.b/c", "--", "true"], "--finalizer requires"),
         (&["cm", "--finalizer", "cleanup", "--", "true"], "'cleanup' for '--finalizer <NAME>'"),
-        (&["cm", "--on", "delete", "--owns", "secrets", "--", "true"], "--owns: only with"),
+        (&["cm", "--on", "delete", "--owns", "secrets", "--", "true"], "--owns requires"),
         (&["cm", "--all-on", "secrets/", "--", "true"], "'secrets/' for '--all-on"),
         (&["cm", "--snapshot", "../a=cm", "--", "true"], "'../a=cm' for '--snapshot"),
         (
             &["cm", "--snapshot", "a=cm", "--snapshot", "a=secrets", "--", "true"],
-            "--snapshot a=...: there are two",
+            "--snapshot a=...: the name is used twice",
         ),
         (&["cm", "--leader-election", "A_b", "--", "true"], "'A_b' for '--leader-election"),
         (&["cm", "--lease-duration", "3s", "--", "true"], "--leader-election"),

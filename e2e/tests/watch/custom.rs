@@ -38,6 +38,8 @@ async fn patch(gadgets: &Api<Gadget>, name: &str, patch: &Value) {
     gadgets.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
 }
 
+/// A failure is followed by a backoff of an hour.
+const AN_HOUR: [&str; 6] = ["--min-interval", "0", "--base-delay", "1h", "--max-delay", "1h"];
 const FAIL: &str = r#"echo "$REQUEUE_EVENT $1 $REQUEUE_ATTEMPT $(cat)"; exit 1"#;
 
 #[tokio::test]
@@ -46,20 +48,7 @@ async fn what_fails_waits_unless_something_else_is_wanted_of_it() {
     let (gadgets, ns) = gadgets(server, "generation").await;
     let gadget = |name| Gadget::new(name, GadgetSpec { size: 1 });
     gadgets.create(&PostParams::default(), &gadget("a")).await.unwrap();
-    let args = [
-        "Gadget",
-        "-n",
-        &ns,
-        "-j1",
-        "--min-interval",
-        "0",
-        "--base-delay",
-        "1h",
-        "--max-delay",
-        "1h",
-        "-c",
-        FAIL,
-    ];
+    let args = [&AN_HOUR[..], &["Gadget", "-j1", "-n", &ns, "-c", FAIL]].concat();
     let watching = Watching::start(server, "generation", &args);
     let a = format!("apply {ns}/a");
     watching.wait(&a, 1).await;
@@ -94,19 +83,7 @@ async fn a_new_generation_during_a_run_that_fails_does_not_wait_for_it() {
         r#"echo "apply $1 $REQUEUE_ATTEMPT $(cat)"
         while [ ! -e '{go}' ]; do sleep 0.05; done; exit 1"#
     );
-    let args = [
-        "gdg",
-        "-n",
-        &ns,
-        "--min-interval",
-        "0",
-        "--base-delay",
-        "1h",
-        "--max-delay",
-        "1h",
-        "-c",
-        &script,
-    ];
+    let args = [&AN_HOUR[..], &["gdg", "-n", &ns, "-c", &script]].concat();
     let watching = Watching::start(server, "during", &args);
     watching.wait("apply", 1).await;
     patch(&gadgets, "a", &json!({ "spec": { "size": 2 } })).await;
@@ -198,6 +175,6 @@ async fn an_object_that_cannot_be_decoded_is_named_and_keeps_no_other_from_its_r
     put(&client, "POST", &path(&tenant), nest("c", 10)).await;
     watching.wait(&format!("apply {tenant}/c"), 1).await;
     let log = watching.end().await;
-    assert!(log.contains("can't be decoded: recursion limit exceeded"), "{log}");
+    assert!(log.contains("cannot be decoded: recursion limit exceeded"), "{log}");
     assert!(!log.contains(&format!("apply {hostile}/")), "{log}");
 }

@@ -26,7 +26,7 @@ async fn one_runs_and_another_takes_over_once_it_has_drained() {
     );
     let args = ["cm", "-n", &ns, "--min-interval", "0", "-j4", "--leader-election", "lock"];
     let args = [&args[..], &TIMES, &["-c", &script]].concat();
-    let (leads, stands_by) = ("requeue: leading", "requeue: standing by");
+    let (leads, stands_by) = ("requeue: leading", "requeue: on standby");
     let first = Watching::start(server, "leader-first", &args);
     first.wait(&format!("{leads}, by the Lease {ns}/lock"), 1).await;
     let second = Watching::start(server, "leader-second", &args);
@@ -49,7 +49,7 @@ async fn one_runs_and_another_takes_over_once_it_has_drained() {
     tokio::join!(first.terminate(), ending);
     assert_eq!(first.lines(&format!("end {ns}/slow")).len(), 1);
     let log = first.log();
-    assert!(!log.contains("is not released"), "{log}");
+    assert!(!log.contains("could not be released"), "{log}");
 
     // All of them, also those that it has only heard of.
     for name in ["a", "slow"] {
@@ -94,7 +94,7 @@ async fn who_can_not_renew_ends_all_that_runs_before_another_begins() {
     })
     .await;
     let second = Watching::start(server, "lost-second", &args);
-    second.wait("requeue: standing by", 1).await;
+    second.wait("requeue: on standby", 1).await;
     proxy.freeze();
     let output = first.wait_with_output().await.unwrap();
     let said = String::from_utf8(output.stderr).unwrap();

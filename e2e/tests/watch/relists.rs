@@ -36,7 +36,7 @@ async fn only_changes_run_after(server: &Server, expire: impl AsyncFnOnce(&Serve
     let args =
         ["cm", "-n", &ns, "-j1", "--min-interval", "0", "--order", "fifo", "--initial", "skip"];
     let related = ["--owns", "secrets", "--all-on", "secrets/none"];
-    let failing = ["--base-delay", "1h", "--max-delay", "1h", "--early-add", "replace"];
+    let failing = ["--base-delay", "1h", "--max-delay", "1h", "--re-add", "replace"];
     let args = [&args[..], &related, &failing, &["-c", SCRIPT]].concat();
     let watching = Watching::start_as(server, "relist", &access, &args);
     let mut made = 0;

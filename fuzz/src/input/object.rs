@@ -71,7 +71,7 @@ impl Object {
         clock: &RangeInclusive<Duration>,
     ) -> Result<Reading, &'static str> {
         if !record.trim_ascii_start().starts_with(b"{") {
-            return Err("no JSON object");
+            return Err("not a JSON object");
         }
         let Ok(Pairs(pairs)) = serde_json::from_slice(record) else { return Err(WRONG) };
         let one = |name| {
@@ -152,10 +152,8 @@ fn until(at: &str, clock: &RangeInclusive<Duration>) -> Result<Wait, &'static st
         let read = fuzz_api::read(true, b'\n', usize::MAX, 64, record.as_bytes());
         return if matches!(read[..], [Ok(_)]) { Ok(Wait::Some) } else { Err("at: ") };
     };
-    let until = |now: Duration| {
-        let nanos = i128::from(at) * 1_000_000_000 - i128::try_from(now.as_nanos()).unwrap_or(0);
-        Duration::from_nanos_u128(nanos.max(0).cast_unsigned())
-    };
+    let at = Duration::from_secs(at.max(0).cast_unsigned());
+    let until = |now| at.saturating_sub(now);
     // Neither clock need be the other to the nanosecond.
     let slack = Duration::from_millis(5);
     Ok(Wait::Between(until(*clock.end() + slack), until(clock.start().saturating_sub(slack))))

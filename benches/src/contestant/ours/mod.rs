@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 use requeue::metrics::Metrics;
-use requeue::{Item, Queue, limiter};
+use requeue::{Item, Queue};
 
 pub(super) use self::groups::WithGroups;
 pub(super) use self::priorities::WithPriorities;
@@ -25,7 +25,7 @@ use crate::keys::Key;
 use crate::meter::Meter;
 use crate::protocol::{Answer, Request, Scenario};
 
-/// A queue with all defaults.
+/// A queue with client-go's re-adds and limiter, so that it does the same work as client-go's.
 #[derive(Debug)]
 pub(super) struct Requeue;
 
@@ -55,7 +55,7 @@ impl Contestant for Requeue {
     ];
 
     fn round<K: Key>(request: &Request) -> Option<Answer> {
-        let make = Queue::<K>::new;
+        let make = Queue::<K>::client_go;
         Some(match request.scenario {
             Scenario::Cycle => single::cycle(Worker::of(&make()), request),
             Scenario::Batch => single::batch(make(), request),
@@ -67,12 +67,12 @@ impl Contestant for Requeue {
             Scenario::CycleWaiting => single::cycle(Worker::of(&one_waits::<K>()), request),
             Scenario::AddQueued => single::add_queued(make(), request),
             Scenario::FillDrain => single::fill_drain(Worker::of(&make()), request),
-            Scenario::Threads => return contended::threads(&Queue::<u64>::new(), request),
-            Scenario::Tasks => return contended::tasks(Queue::<u64>::new, request),
+            Scenario::Threads => return contended::threads(&Queue::<u64>::client_go(), request),
+            Scenario::Tasks => return contended::tasks(Queue::<u64>::client_go, request),
             Scenario::DelayedAdd => single::delayed_add(make(), request),
             Scenario::DelayedReadd => single::delayed_readd(make(), request),
             Scenario::Fire | Scenario::SparseTimers => {
-                return fire::to_thread(&Queue::<u64>::new(), request);
+                return fire::to_thread(&Queue::<u64>::client_go(), request);
             }
             Scenario::RateLimitedAdd => rate_limited_add::<K>(request),
             Scenario::Forget => forget::<K>(request),
@@ -94,19 +94,13 @@ fn with_metrics<K: Key>(metrics: &Metrics, number: usize) -> Queue<K> {
 
 /// A queue in which a key that nobody else adds waits.
 fn one_waits<K: Key>() -> Queue<K> {
-    let queue = Queue::new();
+    let queue = Queue::client_go();
     queue.add_after(K::other(), HOUR);
     queue
 }
 
-/// client-go's default limiter, as the peer has it.
-fn limited<K: Key>() -> Queue<K> {
-    let builder = Queue::builder().limiter(limiter::default_controller());
-    builder.build().expect("nothing is asked for that makes no sense")
-}
-
 fn rate_limited_add<K: Key>(request: &Request) -> Answer {
-    let (keys, queue) = (K::some(request.n), limited::<K>());
+    let (keys, queue) = (K::some(request.n), Queue::<K>::client_go());
     let meter = Meter::start();
     for key in &*keys {
         queue.add_rate_limited(key.clone());
@@ -115,7 +109,7 @@ fn rate_limited_add<K: Key>(request: &Request) -> Answer {
 }
 
 fn forget<K: Key>(request: &Request) -> Answer {
-    let (keys, queue) = (K::some(request.n), limited::<K>());
+    let (keys, queue) = (K::some(request.n), Queue::<K>::client_go());
     for key in &*keys {
         queue.add_rate_limited(key.clone());
     }

@@ -1,12 +1,13 @@
 //! With tasks of one runtime, and its timers.
 
-use requeue::Queue;
+use requeue::clock::TokioClock;
+use requeue::{Builder, Queue};
 
 use super::super::{Contestant, fire, several};
 use crate::keys::Key;
 use crate::protocol::{Answer, Request, Scenario};
 
-/// A queue that is made within a runtime.
+/// A queue with client-go's re-adds and limiter, on the clock of the runtime.
 #[derive(Debug)]
 pub(in super::super) struct OnTokio;
 
@@ -17,9 +18,14 @@ impl Contestant for OnTokio {
 
     fn round<K: Key>(request: &Request) -> Option<Answer> {
         match request.scenario {
-            Scenario::Fire | Scenario::SparseTimers => fire::to_task(Queue::<u64>::new, request),
-            Scenario::HandOver => Some(several::hand_over_to_task(Queue::<K>::new, request)),
+            Scenario::Fire | Scenario::SparseTimers => fire::to_task(make::<u64>, request),
+            Scenario::HandOver => Some(several::hand_over_to_task(make::<K>, request)),
             _ => None,
         }
     }
+}
+
+fn make<K: Key>() -> Queue<K> {
+    let builder = Builder::client_go().clock(TokioClock::current());
+    builder.build().expect("client-go's settings are valid")
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::process::signals::parse_signal;
 
-/// Exit codes; that of a signal is 128 and its number, as in a shell.
+/// A set of exit codes. The exit code of a signal is 128 plus its number, as in a shell.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Codes(Vec<RangeInclusive<i32>>);
 
@@ -18,14 +18,14 @@ impl Codes {
 impl FromStr for Codes {
     type Err = &'static str;
 
-    /// "2,64-78,SIGSEGV".
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         text.split(',').map(|part| range(part.trim())).collect::<Result<_, _>>().map(Self)
     }
 }
 
 fn range(text: &str) -> Result<RangeInclusive<i32>, &'static str> {
-    const WRONG: &str = "exit codes from 1 to 255, ranges and signals, as in 2,64-78,SIGSEGV";
+    const WRONG: &str =
+        "expected exit codes from 1 to 255, ranges or signals, as in 2,64-78,SIGSEGV";
     let code = |text: &str| text.parse().ok().filter(|code| (1..=255).contains(code)).ok_or(WRONG);
     if text.starts_with(|first: char| first.is_ascii_alphabetic()) {
         let code = 128 + parse_signal(text).map_err(|_| WRONG)?.as_raw();

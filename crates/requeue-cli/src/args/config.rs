@@ -1,10 +1,10 @@
-//! The configuration of a run: the flags, checked together.
+//! The configuration of a run: flags that were checked together.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use requeue::EarlyAdd;
+use requeue::ReAdd;
 use rustix::process::Signal;
 
 use crate::args::codes::Codes;
@@ -20,10 +20,9 @@ use crate::process::template::{Tag, Template};
 use crate::process::timeout::Limits;
 use crate::serve::Address;
 
-/// The configuration of a run: flags that were checked together. The command exists.
+/// The configuration of a run. Its flags fit together, and the file of its command exists.
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// The subcommand.
     pub(crate) name: &'static str,
     pub(crate) input: InputConfig,
     pub(crate) commands: CommandConfig,
@@ -45,7 +44,7 @@ pub(crate) struct InputConfig {
 #[derive(Debug)]
 pub(crate) struct CommandConfig {
     pub(crate) template: Template,
-    /// Commands at once, at least 1.
+    /// The number of commands at once, at least 1.
     pub(crate) jobs: usize,
     pub(crate) limits: Limits,
     pub(crate) stdin: Stdin,
@@ -57,12 +56,12 @@ pub(crate) struct CommandConfig {
 
 #[derive(Debug)]
 pub(crate) struct FailureConfig {
-    /// Runs after the first; `None`: no limit.
+    /// The number of retries; `None` means no limit.
     pub(crate) retries: Option<u32>,
     pub(crate) base_delay: Duration,
     pub(crate) max_delay: Duration,
-    pub(crate) early_add: EarlyAdd,
-    /// Exit codes after which there is no retry.
+    pub(crate) re_add: ReAdd,
+    /// Exit codes that are not retried.
     pub(crate) fatal: Codes,
     pub(crate) halt: Option<Halt>,
 }
@@ -77,7 +76,6 @@ pub(crate) struct FilePaths {
 /// The configuration that differs between the subcommands that run commands.
 pub(crate) struct Subcommand {
     name: &'static str,
-    /// Whether keys can have priorities.
     has_priorities: bool,
     input: InputConfig,
     stdin: Stdin,
@@ -85,7 +83,7 @@ pub(crate) struct Subcommand {
 }
 
 impl Subcommand {
-    /// A subcommand that reads no keys. It still writes dead letters, as lines.
+    /// Describes a subcommand that reads no keys. It still writes dead letters, as lines.
     #[cfg(any(feature = "kube", feature = "store"))]
     pub(crate) const fn without_input(
         name: &'static str,
@@ -99,12 +97,12 @@ impl Subcommand {
 }
 
 impl Read {
-    /// Where keys come from, and how.
+    /// Returns the source of the keys, and their format.
     pub(crate) fn check(self) -> Result<(Source, Format), Refusal> {
         if self.input == Kind::Json && self.delimiter.is_some_and(|Delimiter(it)| it >= b' ') {
             return Err(Refusal::usage(
-                "--delimiter: with --input json only what no object has in it: a control \
-                 character, as \\t, \\0 or \\x1e",
+                "--delimiter: --input json requires a control character, as \\t, \\0 or \\x1e, because \
+                 JSON may contain any other",
             ));
         }
         let source = match self.arg_file {
@@ -125,12 +123,12 @@ impl Read {
 }
 
 impl Config {
-    /// The configuration of `requeue run`, and the source of its keys.
+    /// Returns the configuration of `requeue run`, and the source of its keys.
     pub(crate) fn check(flags: Flags) -> Result<(Source, Self), Refusal> {
         if flags.max_args.is_some() || flags.max_lines.is_some() || flags.xargs || flags.keep_order
         {
             return Err(Refusal::usage(
-                "-n, -L, -X, -k: one key per command: it is the unit of retry and exclusion",
+                "-n, -L, -X, -k: not available: each command gets one key, so that it can be retried alone",
             ));
         }
         let (source, format) = flags.read.check()?;
@@ -148,7 +146,7 @@ impl Config {
         Ok((source, Self::of(flags.common, flags.alone, own)?))
     }
 
-    /// The configuration by the flags that all subcommands share that run commands.
+    /// Returns the configuration from the flags that all subcommands with commands share.
     pub(crate) fn of(common: Common, alone: Alone, own: Subcommand) -> Result<Self, Refusal> {
         let pacing = Pacing::check(&common, &alone, own.has_priorities)?;
         let template = match (common.shell, common.command) {
@@ -157,13 +155,13 @@ impl Config {
             }
             (Some(_), _) => {
                 return Err(Refusal::usage(
-                    "either -c SCRIPT or a COMMAND; the script's one argument is the key, \"$1\"",
+                    "-c SCRIPT and COMMAND exclude each other; the only argument of SCRIPT is the key, \"$1\"",
                 ));
             }
             (None, command) if command.is_empty() => {
                 let name = own.name;
                 return Err(Refusal::usage(format!(
-                    "there is no COMMAND; `requeue {name} --help` shows how"
+                    "no COMMAND; `requeue {name} -h` shows the usage"
                 )));
             }
             (None, command) => Template::command(command, common.mark.as_deref())?,
@@ -171,7 +169,7 @@ impl Config {
         let base_delay = common.base_delay.unwrap_or(Duration::from_secs(1));
         let max_delay = common.max_delay.unwrap_or(Duration::from_secs(300).max(base_delay));
         if base_delay > max_delay {
-            return Err(Refusal::usage("--base-delay is longer than --max-delay"));
+            return Err(Refusal::usage("--max-delay is shorter than --base-delay"));
         }
         let output = if common.ungroup { Output::Inherit } else { common.output };
         let tag = match (common.tag, &common.tagstring) {
@@ -180,7 +178,7 @@ impl Config {
             (false, None) => None,
         };
         if tag.is_some() && matches!(output, Output::Inherit | Output::None) {
-            return Err(Refusal::usage("--tag: only with --output lines or group"));
+            return Err(Refusal::usage("--tag and --tagstring require --output lines or group"));
         }
         command::find(&template)?;
         Ok(Self {
@@ -205,11 +203,7 @@ impl Config {
                 retries: common.retries.unwrap_or(Retries(Some(5))).0,
                 base_delay,
                 max_delay,
-                early_add: match common.early_add {
-                    None | Some(args::EarlyAdd::Replace) => EarlyAdd::Replace,
-                    Some(args::EarlyAdd::Hold) => EarlyAdd::Hold,
-                    Some(args::EarlyAdd::Keep) => EarlyAdd::Keep,
-                },
+                re_add: common.re_add.unwrap_or_default(),
                 fatal: common.fatal.unwrap_or_default(),
                 halt: match common.halt {
                     Some(MayHalt(halt)) => halt,

@@ -1,4 +1,4 @@
-//! `--halt`, as GNU parallel has it: the run stops after a number of keys has failed or completed.
+//! `--halt`, with the syntax of GNU parallel: stops the run once a number of keys has failed or completed.
 
 use std::str::FromStr;
 
@@ -15,11 +15,10 @@ pub(crate) struct Halt {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
-    /// Keys that are given up.
+    /// Keys that were given up.
     Fail,
-    /// Keys that are not.
     Success,
-    /// Either.
+    /// Both.
     Done,
 }
 
@@ -31,11 +30,11 @@ enum Often {
 }
 
 impl Halt {
-    /// `--fail-fast`.
+    /// The value of `--fail-fast`.
     pub(crate) const FAIL_FAST: Self =
         Self { level: Level::Terminating, what: What::Fail, often: Often::Times(1) };
 
-    /// Returns true if that number is reached.
+    /// Returns true if the number or percentage is reached.
     pub(crate) fn is_reached(self, succeeded: u64, given_up: u64) -> bool {
         let all = succeeded + given_up;
         let count = match self.what {
@@ -50,7 +49,7 @@ impl Halt {
     }
 }
 
-/// `--halt`, which may be `never`.
+/// The value of `--halt`: `None` for `never`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MayHalt(pub(crate) Option<Halt>);
 
@@ -58,8 +57,8 @@ impl FromStr for MayHalt {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str = "never, or now or soon with fail, success or done and a number or \
-                             percentage, as in now,fail=1 or soon,done=20%";
+        const WRONG: &str = "expected `never`, or `now` or `soon` with `fail`, `success` or `done` \
+                             and a number or percentage, as in now,fail=1 or soon,done=20%";
         if text == "never" {
             return Ok(Self(None));
         }
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_halt_counts_what_it_is_told_to() {
+    fn a_halt_counts_failures_successes_or_both() {
         for (text, succeeded, given_up, reached) in [
             ("now,fail=2", 100, 1, false),
             ("now,fail=2", 0, 2, true),

@@ -1,8 +1,9 @@
-//! The command line: the flags as they were typed, their values, and the configuration that they make.
+//! The command line: flags, their values and help texts, and the configuration that results from them.
 
 pub(crate) mod codes;
 pub(crate) mod config;
 pub(crate) mod halt;
+pub(crate) mod help;
 #[cfg(feature = "kube")]
 pub(crate) mod names;
 pub(crate) mod pacing;
@@ -21,7 +22,7 @@ use clap::Parser;
 use clap::builder::styling::Styles;
 use clap_complete::Shell;
 
-/// A work queue of keys: coalesced, exclusive, retried with backoff
+/// Run a command per key: deduplicated, one at a time, retried with backoff
 #[derive(Parser, Debug)]
 #[command(name = "requeue", version, styles = Styles::plain())]
 pub(crate) struct Cli {
@@ -31,81 +32,86 @@ pub(crate) struct Cli {
 
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Subcommand {
-    /// Run a command per key, from a stream of keys
+    /// Run a command for each key of the input
+    #[command(long_about = help::RUN)]
     Run(Box<run::Flags>),
-    /// Run a command per Kubernetes object that changes: a controller
+    /// Run a command for each Kubernetes object that changes
     #[cfg(feature = "kube")]
+    #[command(long_about = help::WATCH)]
     Watch(Box<watch::Flags>),
     /// Add keys to a queue in a store
     ///
-    /// Those named, or else those read from standard input. A key that waits already is added to what
-    /// waits; one that runs is run once more afterwards.
+    /// Adds the keys on the command line, or those that are read from standard input. A key that is
+    /// already pending is not added twice. A key in flight runs once more after its run.
     ///
-    /// An add of a parked key revives it: it runs again, and its failures are reset. A queue may keep
-    /// parked keys instead (--parked-add keep); then --revive revives them. At the end it says how many
-    /// adds had each outcome.
+    /// An add of a parked key revives it: the key runs again, and its failures are forgotten. A queue may
+    /// keep parked keys instead (--parked-add keep); then --revive revives them. The summary counts the
+    /// adds by their outcome.
     ///
-    /// Exit: 0 all keys are in the store, also those that were left parked; 2 usage; 3 some of the input
-    /// was no key; 125 the store can't be reached, or is not prepared.
+    /// Exits with 0 if all keys are in the store, even if some were left parked. Exits with 2 if the command
+    /// line is wrong, with 3 if a record of the input is not a key, and with 125 if the store cannot be reached
+    /// or has no tables.
     #[cfg(feature = "store")]
     Add(Box<store::AddFlags>),
-    /// Run a command per key of a queue in a store, here and on other machines
+    /// Run a command for each key of a queue in a store
     #[cfg(feature = "store")]
+    #[command(long_about = help::WORK)]
     Work(Box<store::WorkFlags>),
     /// List the queues of a store
     ///
-    /// A line each: the name, and `empty` if the queue has no keys, or else `keys`. With --json objects
-    /// with `queue`, `is_empty`, and the settings of the queue, `early_add` and `parked_add`.
+    /// Prints a line for each queue: its name, and `empty` or `keys`. With --json, prints objects with
+    /// `queue`, `is_empty`, and the settings `re_add` and `parked_add`.
     #[cfg(feature = "store")]
     Queues(store::QueuesFlags),
-    /// Remove a queue from a store, if it has no keys
+    /// Remove a queue without keys from a store
     ///
-    /// With --force, remove its keys too. Processes that have it open get errors: their adds are refused,
-    /// and workers end with exit code 125. A command in flight goes on until its worker finds that the lease
-    /// is lost, at the next renewal. Then it is sent SIGTERM.
+    /// With --force, also removes its keys. Processes that have the queue open get errors: adds fail, and
+    /// workers stop with exit code 125. A command in flight goes on until its worker finds that the lease
+    /// is lost, at the next renewal. Then the command is terminated with SIGTERM.
     ///
-    /// Exit: 0 the queue is dropped; 1 it has keys, and is unchanged; 125 there is no such queue, or the store
-    /// can't be reached.
+    /// Exits with 0 if the queue is removed, with 1 if it has keys and is unchanged, and with 125 if there is
+    /// no such queue or the store cannot be reached.
     #[cfg(feature = "store")]
     Drop(store::DropFlags),
-    /// Show how many keys of a queue in a store wait, run and are parked
+    /// Show the number of keys of a queue by state
     ///
-    /// With --in-flight also a line for each key in flight: the key, its worker, for how long, and how long its
-    /// lease lasts unless it is renewed. With --json an object, in which `in_flight` has for each of them `key`,
-    /// or `key_base64` where it is no UTF-8, `worker`, `epoch`, and in seconds `age` and `lease`.
+    /// With --in-flight, prints a line for each key in flight: the key, its worker, its age, and the time
+    /// until its lease expires. With --json, prints an object. Its `in_flight` has `key` (`key_base64` if
+    /// it is not UTF-8), `worker`, `epoch`, and in seconds `age` and `lease`.
     #[cfg(feature = "store")]
     Status(store::StatusFlags),
-    /// List the keys that were given up, and why
+    /// List the parked keys of a queue, with their last errors
     ///
-    /// A line each: the key, how often it was tried, since when it is parked, and what the last failure
-    /// was. With --json objects with `key`, or `key_base64` where it is no UTF-8, `priority` unless it
-    /// is 0, `attempts`, `why` and `given_up_at`.
+    /// Prints a line for each key: its attempts, the time at which it was parked, and its last failure. With
+    /// --json, prints objects with `key` (`key_base64` if it is not UTF-8), `priority` if it is not 0,
+    /// `attempts`, `why` and `given_up_at`.
     #[cfg(feature = "store")]
     Parked(store::ParkedFlags),
-    /// Have keys that were given up run again
+    /// Make parked keys ready again
     ///
-    /// With --all, those that are parked now, 1,000 at a time: an interruption leaves the others parked.
+    /// --all revives the keys that are parked now, 1,000 at a time. After an interruption the rest is still
+    /// parked.
     ///
-    /// Exit: 0 all of them will; 1 some were not parked; 125 there is no such queue, or the store can't
-    /// be reached.
+    /// Exits with 0 if all keys were revived, with 1 if some were not parked, and with 125 if there is no such
+    /// queue or the store cannot be reached.
     #[cfg(feature = "store")]
     Revive(store::ReviveFlags),
-    /// Take keys back: those that wait, not those that run
+    /// Remove the pending runs of keys; runs in flight go on
     ///
-    /// With --all, 1,000 at a time: an interruption leaves the others as they are.
+    /// --all cancels 1,000 keys at a time. After an interruption the rest is unchanged.
     ///
-    /// Exit: 0 all were taken; 1 some were not there to be taken; 125 there is no such queue, or the
-    /// store can't be reached.
+    /// Exits with 0 if all keys were cancelled, with 1 if some had no pending run, and with 125 if there is no
+    /// such queue or the store cannot be reached.
     #[cfg(feature = "store")]
     Cancel(store::CancelFlags),
-    /// Look after a store
+    /// Create or migrate a store
     #[cfg(feature = "store")]
     #[command(disable_help_subcommand = true)]
     Store {
         #[command(subcommand)]
         command: store::StoreCommand,
     },
-    /// Print what a shell completes a command line with
+    /// Print the completion script of a shell
     Completions { shell: Shell },
     /// Write the manual pages to a directory
     Man { dir: PathBuf },
@@ -113,39 +119,8 @@ pub(crate) enum Subcommand {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use clap::CommandFactory;
-
     use super::*;
     use crate::args::config::Config;
-
-    #[test]
-    fn the_help_has_every_flag_and_no_other() {
-        the_help_has_every_flag_of("run", run::HELP);
-        #[cfg(feature = "store")]
-        the_help_has_every_flag_of("work", store::HELP);
-        #[cfg(feature = "kube")]
-        the_help_has_every_flag_of("watch", watch::HELP);
-    }
-
-    fn the_help_has_every_flag_of(subcommand: &str, help: &str) {
-        let cli = Cli::command();
-        let command = cli.find_subcommand(subcommand).unwrap();
-        let shown = || command.get_arguments().filter(|arg| !arg.is_hide_set());
-        let flags: BTreeSet<_> = shown()
-            .flat_map(|arg| {
-                let short = arg.get_short().map(|short| format!("-{short}"));
-                short.into_iter().chain(arg.get_long().map(|long| format!("--{long}")))
-            })
-            // The user has just typed it.
-            .filter(|flag| flag != "-h" && flag != "--help")
-            .collect();
-        let is_flag = |word: &&str| word.starts_with('-') && !word.trim_matches('-').is_empty();
-        let words = help.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).filter(is_flag);
-        let said: BTreeSet<_> = words.map(str::to_owned).collect();
-        assert_eq!(said, flags);
-    }
 
     fn config(args: &[&str]) -> Result<Config, String> {
         let words = ["requeue", "run"].iter().chain(args);

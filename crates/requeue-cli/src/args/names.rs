@@ -1,16 +1,16 @@
-//! The names of Kubernetes that flags of `requeue watch` take.
+//! Names of Kubernetes objects, as values of flags of `requeue watch`.
 
 use std::str::FromStr;
 
-/// A finalizer's: a domain and a name, as Kubernetes wants them.
+/// Checks the name of a finalizer: a domain and a name, as Kubernetes requires.
 pub(crate) fn parse_finalizer(text: &str) -> Result<String, &'static str> {
-    const WRONG: &str = "a domain of yours and a name, as in example.com/cleanup";
+    const WRONG: &str = "expected a domain of yours and a name, as in example.com/cleanup";
     let (domain, name) = text.split_once('/').ok_or(WRONG)?;
     let is_name = name.len() <= 63 && is_within_alphanumerics(name, is_name_byte);
     (is_subdomain(domain) && is_name).then(|| text.to_owned()).ok_or(WRONG)
 }
 
-/// `NAME=RESOURCE`: the name of a file, and what is in it.
+/// `NAME=RESOURCE`: the name of a snapshot's file, and its content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Named {
     pub(crate) name: String,
@@ -22,9 +22,9 @@ impl FromStr for Named {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         const WRONG: &str =
-            "a name of letters, digits and -_. and a resource, as in maps=configmaps";
+            "expected a name of letters, digits and -_. and a resource, as in maps=configmaps";
         let (name, resource) = text.split_once('=').ok_or(WRONG)?;
-        // A file's name has no more than 255 bytes.
+        // The name of a file has at most 255 bytes, some of them for its extension.
         let is_name = name.len() <= 200 && is_within_alphanumerics(name, is_name_byte);
         let is_good = is_name && !resource.is_empty();
         let (name, resource) = (name.to_owned(), resource.to_owned());
@@ -43,12 +43,13 @@ impl FromStr for Selected {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str = "a resource, or one and a name, as in configmaps/settings";
+        const WRONG: &str =
+            "expected a resource, or a resource and a name, as in configmaps/settings";
         let (resource, name) = match text.split_once('/') {
             Some((resource, name)) => (resource, Some(name)),
             None => (text, None),
         };
-        // Those of roles have colons. What has a meaning in a selector is in none.
+        // Names of roles have colons. Characters with a meaning in a field selector are refused.
         let is_allowed = |byte: u8| is_name_byte(byte) || byte == b':';
         let is_good = !resource.is_empty()
             && name.is_none_or(|name| !name.is_empty() && name.bytes().all(is_allowed));
@@ -68,7 +69,8 @@ impl FromStr for LeaseName {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str = "a Lease's name, as in my-controller or default/my-controller";
+        const WRONG: &str =
+            "expected the name of a Lease, as in my-controller or default/my-controller";
         let (namespace, name) = match text.split_once('/') {
             Some((namespace, name)) => (Some(namespace), name),
             None => (None, text),
@@ -79,7 +81,7 @@ impl FromStr for LeaseName {
     }
 }
 
-/// What most objects can be called, and a domain.
+/// Returns true for a DNS subdomain, which is a valid domain and the name of most objects.
 fn is_subdomain(text: &str) -> bool {
     let is_lower = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     text.len() <= 253 && text.split('.').all(|label| is_within_alphanumerics(label, is_lower))
@@ -89,7 +91,7 @@ const fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 
-/// Whether there is something, all of it such bytes, and a letter or digit at either end.
+/// Returns true if all bytes are allowed, and the first and the last are letters or digits.
 fn is_within_alphanumerics(text: &str, is_allowed: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     let ends = [bytes.first(), bytes.last()];
@@ -102,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_or_selected_has_both_parts() {
+    fn snapshots_and_selections_have_a_resource_and_a_name() {
         let named = "a-1.b=deploy.apps".parse::<Named>().unwrap();
         assert_eq!((&*named.name, &*named.resource), ("a-1.b", "deploy.apps"));
         for text in ["", "a", "=cm", "a=", "../a=cm", "a/b=cm", ".a=cm", "a b=cm"] {
@@ -121,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_may_be_told_with_its_namespace() {
+    fn a_lease_may_have_a_namespace() {
         let lease = |text: &str| {
             let LeaseName { namespace, name } = text.parse().ok()?;
             Some((namespace, name))

@@ -4,8 +4,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use regex::bytes::Regex;
+use requeue::clock::TokioClock;
 use requeue::metrics::Metrics;
-use requeue::{BuildError, EarlyAdd, Group, Order, Queue, Time};
+use requeue::{BuildError, Group, Order, Queue, ReAdd, Time};
 
 use crate::args::run::{self as args, Alone, Common};
 use crate::args::values::Every;
@@ -16,10 +17,9 @@ use crate::key::{Key, KeyQueue};
 #[derive(Debug)]
 pub(crate) struct Pacing {
     pub(crate) times: Times,
-    /// The interval, and how many commands may start at once after a pause.
+    /// The interval between starts, and the number of commands that may start at once after a pause.
     pub(crate) rate: Option<(Every, u32)>,
     order: args::Order,
-    /// Whether keys can have priorities.
     has_priorities: bool,
     groups: Option<Regex>,
     group_jobs: Option<u32>,
@@ -28,18 +28,19 @@ pub(crate) struct Pacing {
 /// The spacing of the starts of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Times {
-    /// From the first add.
+    /// The time from the first add to the start.
     pub(crate) delay: Option<Duration>,
     pub(crate) debounce: Option<Debounce>,
-    /// From start to start.
+    /// The least time between two starts.
     pub(crate) min_interval: Option<Duration>,
 }
 
-/// A delay that starts again with every add.
+/// A delay that each add restarts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Debounce {
+    /// The time from the last add to the start.
     pub(crate) quiet: Duration,
-    /// From the first add.
+    /// The longest time from the first add to the start.
     pub(crate) most: Duration,
 }
 
@@ -52,7 +53,7 @@ impl Times {
         !self.has_windows() && self.min_interval.is_none()
     }
 
-    /// The end of a window whose adds came from `first` to `now`.
+    /// Returns the end of a window whose adds came from `first` to `now`.
     pub(crate) fn window_end(self, first: Time, now: Time) -> Time {
         let delay = self.delay.map_or(first, |delay| first + delay);
         let quiet = self
@@ -62,7 +63,7 @@ impl Times {
     }
 }
 
-/// With priorities, every tenth start is that of the key that has been ready longest.
+/// With priorities, every tenth start is the key that has been ready longest.
 const OLDEST_EVERY: u32 = 10;
 
 impl Pacing {
@@ -72,7 +73,7 @@ impl Pacing {
         has_priorities: bool,
     ) -> Result<Self, Refusal> {
         let needs = |is_given, flag, other| match is_given {
-            true => Err(Refusal::usage(format!("{flag} needs {other}"))),
+            true => Err(Refusal::usage(format!("{flag} requires {other}"))),
             false => Ok(()),
         };
         needs(common.burst.is_some() && common.rate.is_none(), "--burst", "--rate")?;
@@ -85,7 +86,7 @@ impl Pacing {
 
         let debounce = match (flags.debounce, flags.debounce_max) {
             (Some(quiet), Some(most)) if most < quiet => {
-                return Err(Refusal::usage("--debounce is longer than --debounce-max"));
+                return Err(Refusal::usage("--debounce-max is shorter than --debounce"));
             }
             (Some(quiet), most) => {
                 let most = most.unwrap_or_else(|| quiet.saturating_mul(10));
@@ -108,7 +109,6 @@ impl Pacing {
                 min_interval: some(flags.min_interval),
             },
             rate: common.rate.map(|every| (every, common.burst.unwrap_or(1))),
-            // Input with priorities is ordered by them.
             order: flags.order.unwrap_or(match has_priorities {
                 false => args::Order::Fifo,
                 true => args::Order::Priority,
@@ -119,19 +119,24 @@ impl Pacing {
         })
     }
 
-    /// A queue of this order. Needs a runtime.
+    /// Creates a queue with this order, by the clock of the runtime.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
     pub(crate) fn queue(
         &self,
         name: &str,
-        early_add: EarlyAdd,
+        re_add: ReAdd,
         metrics: Option<&Metrics>,
     ) -> Result<KeyQueue, BuildError> {
-        let queue = Queue::builder().name(name).early_add(early_add);
+        let clock = TokioClock::current();
+        let queue = Queue::builder().name(name).clock(clock).re_add(re_add);
         let mut queue = queue.hasher(RandomState::new());
         if let Some(metrics) = metrics {
             queue = queue.metrics(metrics);
         }
-        // Without priorities, groups only take turns.
+        // Without priorities, the groups of a fair queue only take turns.
         if self.order == args::Order::Priority
             || (self.order == args::Order::Fair && self.has_priorities)
         {
@@ -151,13 +156,13 @@ impl Pacing {
     }
 }
 
-/// The group of a key: what the pattern's first capture matches, or else what all of it does; that
-/// of keys which it doesn't match has an empty name. Nobody can choose a name that has the number of
-/// another group, and so takes that group's turns: the numbers are this run's secret.
+/// Returns the group of a key. Its number depends on a secret of this run: otherwise an attacker could choose
+/// keys whose group has the number of another group, and take the turns of that group.
 fn group(hasher: &RandomState, pattern: &Regex, key: &[u8]) -> Group {
     Group::new(hasher.hash_one(name(pattern, key)))
 }
 
+/// Returns the name of the group of a key: the first capture of the pattern, or its whole match, or nothing.
 fn name<'k>(pattern: &Regex, key: &'k [u8]) -> &'k [u8] {
     let whole = |key| pattern.find(key).map(|found| found.as_bytes());
     let found = match pattern.captures_len() {
@@ -191,7 +196,7 @@ mod tests {
         assert_eq!(name(&bytes, b"\xffab"), b"\xffa");
     }
 
-    /// With `Group::of`, whoever knows the program could look for a name with the same number.
+    /// With `Group::of`, an attacker could search for a name with the same number.
     #[test]
     fn the_numbers_of_groups_are_secrets_of_the_run() {
         let pattern = Regex::new("^[^/]*").unwrap();

@@ -1,14 +1,20 @@
-//! The flags of `requeue run` as they were typed, and those that other subcommands share with it.
+//! The flags of `requeue run`, and those that other subcommands share with it.
+//!
+//! A field of a struct that is flattened into a subcommand has the flag's help. The struct itself has no
+//! doc comment: clap would show it as the description of the subcommand.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
+use requeue::ReAdd;
 use rustix::process::Signal;
 
 use crate::args::codes::Codes;
 use crate::args::halt::MayHalt;
+use crate::args::help::Sections;
 #[cfg(feature = "store")]
 use crate::args::unsupported::Unsupported;
 use crate::args::values::{Delimiter, Every, Jobs, Retries, parse_size};
@@ -17,29 +23,9 @@ use crate::input::Kind;
 use crate::process::signals::parse_signal;
 use crate::serve::Address;
 
-// What `run --help` says of stores.
-#[cfg(feature = "store")]
-macro_rules! through {
-    () => {
-        "With --store URL keys are kept there until they are done, in the queue
-  --queue NAME; that, --lease, --wait and --pass-passwords: see `requeue work`.\n"
-    };
-}
-
-#[cfg(not(feature = "store"))]
-macro_rules! through {
-    () => {
-        ""
-    };
-}
-
-/// Says it all on one screen of 80 columns, which a line for each flag would not. A test holds it to
-/// the flags.
-pub(super) const HELP: &str = concat!(include_str!("run.txt"), through!());
-
 #[derive(Args, Debug)]
 #[command(
-    help_template = HELP,
+    after_long_help = Sections::run().text(),
     override_usage = "requeue run [OPTIONS] [--] COMMAND [ARG]...\n       \
                       requeue run [OPTIONS] -c SCRIPT",
     disable_help_flag = true
@@ -52,8 +38,10 @@ pub(crate) struct Flags {
     #[command(flatten)]
     pub(crate) read: Read,
 
-    /// Keys held at once; further ones wait [1000000]
-    #[arg(long, value_name = "N", help_heading = "Input")]
+    /// Keys that are held at once [default: 1000000]
+    ///
+    /// Further keys stay in the input until a held key completes.
+    #[arg(long, value_name = "N", help_heading = "Input", hide_short_help = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_keys: Option<u32>,
 
@@ -67,39 +55,29 @@ pub(crate) struct Flags {
     #[command(flatten)]
     pub(crate) through: Through,
 
-    /// What a command reads: nothing, or its key [none]
-    #[arg(
-        long,
-        value_enum,
-        value_name = "none|key",
-        default_value_t,
-        hide_possible_values = true,
-        hide_default_value = true
-    )]
+    /// Standard input of the commands
+    #[arg(long, value_enum, value_name = "HOW", default_value_t, hide_short_help = true)]
     #[arg(help_heading = "Command")]
     pub(crate) stdin: Stdin,
 
-    /// At the end of the input: finish, or abandon the rest
-    #[arg(
-        long,
-        value_enum,
-        value_name = "HOW",
-        default_value_t,
-        hide_possible_values = true,
-        hide_default_value = true
-    )]
-    #[arg(help_heading = "Ending")]
+    /// Treatment of held keys at the end of the input
+    #[arg(long, value_enum, value_name = "HOW", default_value_t, hide_short_help = true)]
+    #[arg(help_heading = "End of the input")]
     pub(crate) at_eof: AtEof,
 
-    /// Write keys that had not run to FILE, as they came
-    #[arg(long, value_name = "FILE", help_heading = "Ending")]
+    /// Write the keys that have not run to FILE
+    ///
+    /// FILE has the format of the input, so that a later run can read it. If FILE is the input, it is
+    /// replaced at the end.
+    #[arg(long, value_name = "FILE", help_heading = "End of the input", hide_short_help = true)]
     pub(crate) unfinished: Option<PathBuf>,
 
-    /// Nothing is ever run without a key, so this changes nothing; xargs has it.
+    // xargs has this flag. A command never runs without a key, so it has no effect.
     #[arg(short = 'r', long, hide = true)]
     pub(crate) no_run_if_empty: bool,
 
-    // What xargs and parallel have and a command per key can't: known, to say why.
+    // Flags of xargs and GNU parallel that do not fit one key per command. They are parsed so that the error
+    // can say why.
     #[arg(short = 'n', long, hide = true, num_args = 0..=1)]
     pub(crate) max_args: Option<Option<OsString>>,
     #[arg(short = 'L', long, hide = true, num_args = 0..=1)]
@@ -110,45 +88,50 @@ pub(crate) struct Flags {
     pub(crate) keep_order: bool,
 }
 
-// The flags of `requeue run --store`. No doc comment: it would be the command's text.
+// The flags of `requeue run --store`.
 #[cfg(feature = "store")]
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Through {
-    /// Keep the keys there until they are done: sqlite:FILE, postgres://HOST/DATABASE, redis://HOST
-    #[arg(long, value_name = "URL", help_heading = "Input")]
+    /// Keep the keys in this store until they complete
+    ///
+    /// URL is sqlite:FILE, postgres://HOST/DATABASE or redis://HOST. Other workers may take keys from the
+    /// queue too: see `requeue work --help`.
+    #[arg(long, value_name = "URL", help_heading = "Store", hide_short_help = true)]
     pub(crate) store: Option<String>,
 
-    /// In the queue of this name [default]
-    #[arg(long, value_name = "NAME", default_value = "default", hide_default_value = true)]
-    #[arg(requires = "store", help_heading = "Input")]
+    /// Name of the queue in the store
+    #[arg(long, value_name = "NAME", default_value = "default", requires = "store")]
+    #[arg(help_heading = "Store", hide_short_help = true)]
     pub(crate) queue: String,
 
-    /// A dead worker's keys are free again after TIME [30s]
+    /// Time after which the keys of a dead worker are ready again
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30s")]
-    #[arg(hide_default_value = true, requires = "store", help_heading = "Input")]
+    #[arg(requires = "store", help_heading = "Store", hide_short_help = true)]
     pub(crate) lease: Duration,
 
-    /// Wait at the start until the store can be reached, for TIME at most
+    /// At the start, wait until the store can be reached, for TIME at most
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true)]
-    #[arg(value_parser = parse_duration, requires = "store", help_heading = "Input")]
+    #[arg(value_parser = parse_duration, requires = "store", help_heading = "Store")]
+    #[arg(hide_short_help = true)]
     pub(crate) wait: Option<Option<Duration>>,
 
     #[command(flatten)]
     pub(crate) passwords: Passwords,
 }
 
-// No doc comment: it would be the command's text.
 #[cfg(feature = "store")]
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Passwords {
-    /// Commands see the PGPASSWORD or REDISCLI_AUTH of the store, too
-    #[arg(long, requires = "store", help_heading = "Command")]
+    /// Leave PGPASSWORD and REDISCLI_AUTH in the environment of commands
+    ///
+    /// By default, the variable with the password of the store is removed.
+    #[arg(long, requires = "store", help_heading = "Command", hide_short_help = true)]
     pub(crate) pass_passwords: bool,
 }
 
 #[cfg(feature = "store")]
 impl Passwords {
-    /// The variables that this process reads a password from, and commands do not see.
+    /// Returns the variables that this process reads a password from, and that commands do not see.
     pub(crate) fn hidden(self, store: &str) -> &'static [&'static str] {
         match store.split_once(':').map_or("", |(scheme, _)| scheme) {
             _ if self.pass_passwords => &[],
@@ -159,276 +142,294 @@ impl Passwords {
     }
 }
 
-// The flags that say how keys are read. No doc comment: it would be the command's text.
+// The source and the format of the keys.
 #[derive(Args, Debug)]
 pub(crate) struct Read {
-    /// Read keys from FILE, not from standard input
+    /// Read keys from FILE instead of standard input
     #[arg(short, long, value_name = "FILE", help_heading = "Input")]
     pub(crate) arg_file: Option<PathBuf>,
 
-    /// Keys end with NUL, not with a newline
+    /// Separate keys by NUL instead of newlines
     #[arg(short = '0', long, overrides_with = "delimiter", help_heading = "Input")]
     pub(crate) null: bool,
 
-    /// Keys end with C, a byte or \t, \x1e, \036
+    /// Separate keys by C: one byte, or \t, \x1e, \036
     #[arg(short, long, value_name = "C", overrides_with = "null", help_heading = "Input")]
+    #[arg(hide_short_help = true)]
     pub(crate) delimiter: Option<Delimiter>,
 
-    /// Keys are lines, or JSON objects, one a line: lines, json [lines]
-    #[arg(
-        long,
-        value_enum,
-        value_name = "HOW",
-        default_value_t,
-        hide_possible_values = true,
-        hide_default_value = true
-    )]
+    /// Format of the input: lines, json
+    ///
+    /// With json, each record is an object with `key` or `key_base64`, and optionally `after`, `at`,
+    /// `priority`, `merge` and `op`.
+    #[arg(long, value_enum, value_name = "HOW", default_value_t, hide_possible_values = true)]
     #[arg(help_heading = "Input")]
     pub(crate) input: Kind,
 
-    /// A longer record is bad input [1M]
+    /// Size of the longest valid record [default: 1M]
+    ///
+    /// SIZE is a number of bytes, or one like 64K, 1M or 1G. Longer records are reported as bad input.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Input")]
+    #[arg(hide_short_help = true)]
     pub(crate) max_record: Option<usize>,
 }
 
-// The flags that do not say where keys come from. No doc comment: it would be the command's text.
+// The flags of every subcommand that runs commands.
 #[derive(Args, Debug)]
 pub(crate) struct Common {
     /// The command and its arguments.
     #[arg(trailing_var_arg = true, value_name = "COMMAND", hide = true)]
     pub(crate) command: Vec<OsString>,
 
-    /// The key's place in COMMAND, if not at its end [{}]
-    #[arg(short = 'I', value_name = "STR", help_heading = "Command")]
+    /// Placeholder for the key in COMMAND [default: {}]
+    ///
+    /// If COMMAND has no placeholder, the key becomes its last argument.
+    #[arg(short = 'I', value_name = "STR", help_heading = "Command", hide_short_help = true)]
     pub(crate) mark: Option<OsString>,
 
     /// Run `sh -c SCRIPT` with the key as "$1"
     #[arg(short = 'c', long, value_name = "SCRIPT", help_heading = "Command")]
     pub(crate) shell: Option<OsString>,
 
-    /// Commands at once; 0: no limit; 50%: of cores [100%]
+    /// Commands at once, or N% of the cores [default: 100%]
+    ///
+    /// 0 means as many as the limit on open files allows, and 1000 at most.
     #[arg(short, long, value_name = "N", help_heading = "Command")]
     #[arg(short_alias = 'P', alias = "max-procs")]
     pub(crate) jobs: Option<Jobs>,
 
-    /// End a command, and fail it, after TIME
+    /// Terminate a command after TIME, as a failure
+    ///
+    /// TIME is a duration like 1.5s, 500ms, 2m, 1h30m, 1d or 2w, or a number of seconds. 0 means no limit.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Command")]
     pub(crate) timeout: Option<Duration>,
 
-    /// What its process group is sent then [TERM]
+    /// Signal that terminates a command at its time limit [default: TERM]
+    ///
+    /// The whole process group of the command gets it.
     #[arg(short, long, value_name = "SIG", value_parser = parse_signal, help_heading = "Command")]
+    #[arg(hide_short_help = true)]
     pub(crate) signal: Option<Signal>,
 
-    /// Send SIGKILL that long after a signal [10s]
+    /// Time from that signal to SIGKILL [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Command")]
+    #[arg(hide_short_help = true)]
     pub(crate) kill_after: Option<Duration>,
 
-    /// Show each command on standard error as it starts
-    #[arg(short = 't', long, help_heading = "Command")]
+    /// Print each command to standard error when it starts
+    #[arg(short = 't', long, help_heading = "Command", hide_short_help = true)]
     pub(crate) verbose: bool,
 
-    /// Starts at most, of all keys: 10/s, 90/m, 100/h
-    #[arg(long, value_name = "N", help_heading = "Pace")]
+    /// Limit the rate at which commands start: 10/s, 90/m, 100/h
+    ///
+    /// The limit is for all keys of this process together.
+    #[arg(long, value_name = "N", help_heading = "Pace", hide_short_help = true)]
     pub(crate) rate: Option<Every>,
 
-    /// Starts that --rate lets come at once [1]
-    #[arg(long, value_name = "N", help_heading = "Pace")]
+    /// Commands that may start at once after a pause, with --rate [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Pace", hide_short_help = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) burst: Option<u32>,
 
-    /// Runs after the first, or inf; then it is given up [5]
+    /// Retries of a failed key, or inf [default: 5]
     #[arg(long, value_name = "N", help_heading = "Failure")]
     pub(crate) retries: Option<Retries>,
 
-    /// Wait after a failure, twice as long each time [1s]
+    /// Delay before the first retry; it doubles with each failure [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Failure")]
+    #[arg(hide_short_help = true)]
     pub(crate) base_delay: Option<Duration>,
 
-    /// The longest wait [5m]
+    /// Longest delay before a retry [default: 5m, or --base-delay if that is longer]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Failure")]
+    #[arg(hide_short_help = true)]
     pub(crate) max_delay: Option<Duration>,
 
-    /// A waiting key comes: replace, hold, keep [replace]
-    #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
-    #[arg(help_heading = "Failure")]
-    pub(crate) early_add: Option<EarlyAdd>,
+    /// Effect of an add on a waiting key: hold, replace or keep-both [default: hold]
+    #[arg(long, value_parser = re_add_policies(), value_name = "HOW", hide_possible_values = true)]
+    #[arg(help_heading = "Failure", hide_short_help = true)]
+    pub(crate) re_add: Option<ReAdd>,
 
-    /// Give up at once after these: 2,64-78,SIGSEGV
-    #[arg(long, value_name = "CODES", help_heading = "Failure")]
+    /// Exit codes and signals that are not retried, as in 2,64-78,SIGSEGV
+    #[arg(long, value_name = "CODES", help_heading = "Failure", hide_short_help = true)]
     pub(crate) fatal: Option<Codes>,
 
-    /// Add keys that are given up to FILE, as they came
+    /// Append keys that are given up to FILE
+    ///
+    /// FILE has the format of the input, so that a later run can read it.
     #[arg(long, value_name = "FILE", help_heading = "Failure")]
     pub(crate) dead_letter: Option<PathBuf>,
 
-    /// End all: never, or soon or now,fail|success|done=N|N%
-    #[arg(long, value_name = "WHEN", help_heading = "Failure")]
+    /// Stop the run after a number of keys: now,fail=1 or soon,done=20%
+    ///
+    /// WHEN is never, or now or soon, with fail, success or done, and a number or a percentage. With soon,
+    /// commands in flight complete; with now, they are terminated.
+    #[arg(long, value_name = "WHEN", help_heading = "Failure", hide_short_help = true)]
     pub(crate) halt: Option<MayHalt>,
 
     /// The same as --halt now,fail=1
-    #[arg(long, conflicts_with = "halt", help_heading = "Failure")]
+    #[arg(long, conflicts_with = "halt", help_heading = "Failure", hide_short_help = true)]
     pub(crate) fail_fast: bool,
 
-    /// Commands' output: lines, group, inherit, none [lines]
-    #[arg(
-        long,
-        value_enum,
-        value_name = "HOW",
-        default_value_t,
-        hide_possible_values = true,
-        hide_default_value = true
-    )]
+    /// Destination of the output of commands
+    #[arg(long, value_enum, value_name = "HOW", default_value_t, hide_short_help = true)]
     #[arg(help_heading = "Output")]
     pub(crate) output: Output,
 
     /// The same as --output inherit
     #[arg(short = 'u', long, conflicts_with = "output", help_heading = "Output")]
+    #[arg(hide_short_help = true)]
     pub(crate) ungroup: bool,
 
-    /// Begin each line with the key and a tab
-    #[arg(long, help_heading = "Output")]
+    /// Begin each line of output with the key and a tab
+    #[arg(long, help_heading = "Output", hide_short_help = true)]
     pub(crate) tag: bool,
 
-    /// Begin each line with STR, {} being the key, and a tab
-    #[arg(long, value_name = "STR", help_heading = "Output")]
+    /// Begin each line of output with STR and a tab; {} is the key
+    #[arg(long, value_name = "STR", help_heading = "Output", hide_short_help = true)]
     pub(crate) tagstring: Option<OsString>,
 
-    /// A line for each run in FILE, as GNU parallel has it
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    /// Write a line for each run to FILE, in the format of GNU parallel
+    #[arg(long, value_name = "FILE", help_heading = "Output", hide_short_help = true)]
     pub(crate) joblog: Option<PathBuf>,
 
-    /// How far it is: auto (on a terminal), always, never
-    #[arg(
-        long,
-        value_enum,
-        value_name = "WHEN",
-        default_value_t,
-        hide_possible_values = true,
-        hide_default_value = true
-    )]
+    /// When to show the progress
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t, hide_short_help = true)]
     #[arg(help_heading = "Output")]
     pub(crate) progress: Progress,
 
-    /// Last on standard error: text, json, none [text]
-    #[arg(
-        long,
-        value_enum,
-        value_name = "HOW",
-        default_value_t,
-        hide_possible_values = true,
-        hide_default_value = true
-    )]
+    /// Form of the summary, the last line on standard error
+    #[arg(long, value_enum, value_name = "HOW", default_value_t, hide_short_help = true)]
     #[arg(help_heading = "Output")]
     pub(crate) summary: Summary,
 
-    /// This text
-    #[arg(short, long, action = ArgAction::Help, help_heading = "Ending")]
+    /// Print this help; --help has all options
+    #[arg(short, long, action = ArgAction::Help, help_heading = "Output")]
     help: Option<bool>,
 }
 
-// The flags of a queue that is this process's own. No doc comment: it would be the command's text.
+// The flags of subcommands whose queue is in the memory of this process.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Alone {
-    /// Show the commands, and run none
+    /// Print the commands without running them
     #[arg(long, help_heading = "Command")]
     pub(crate) dry_run: bool,
 
-    /// A key runs no sooner than so long after it came
+    /// Start a key no sooner than TIME after its first add
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
+    #[arg(hide_short_help = true)]
     pub(crate) delay: Option<Duration>,
 
-    /// The same, counted anew each time the key comes
+    /// Start a key no sooner than TIME after its last add
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
+    #[arg(hide_short_help = true)]
     pub(crate) debounce: Option<Duration>,
 
-    /// But no longer than this [10 x --debounce]
+    /// Longest wait for --debounce, from the first add [default: 10 x --debounce]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
+    #[arg(hide_short_help = true)]
     pub(crate) debounce_max: Option<Duration>,
 
-    /// Least time from start to start of a key
+    /// Least time between two starts of a key
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Pace")]
+    #[arg(hide_short_help = true)]
     pub(crate) min_interval: Option<Duration>,
 
-    /// fifo, priority, fair [fifo; with json priority]
-    #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
-    #[arg(help_heading = "Pace")]
+    /// Order of ready keys [default: fifo; priority with --input json]
+    #[arg(long, value_enum, value_name = "HOW", help_heading = "Pace", hide_short_help = true)]
     pub(crate) order: Option<Order>,
 
-    /// A key's group: the first capture, or the match
-    #[arg(long, value_name = "REGEX", help_heading = "Pace")]
+    /// Group of a key: the first capture of REGEX, or the whole match
+    #[arg(long, value_name = "REGEX", help_heading = "Pace", hide_short_help = true)]
     pub(crate) group_by: Option<String>,
 
-    /// Commands at once of a group
-    #[arg(long, value_name = "N", help_heading = "Pace")]
+    /// Commands at once in each group
+    #[arg(long, value_name = "N", help_heading = "Pace", hide_short_help = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) group_jobs: Option<u32>,
 
-    /// A live page of it at localhost:PORT, or ADDR:PORT
+    /// Serve a dashboard at PORT, ADDR:PORT or unix:PATH
+    ///
+    /// It also has Prometheus metrics at /metrics, and a JSON API. It is read-only and has no password. PORT
+    /// alone is on loopback.
     #[arg(long, value_name = "PORT", help_heading = "Output")]
     pub(crate) serve: Option<Address>,
 }
 
-/// The order of the keys that may start.
+/// The order of ready keys.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
-    /// The one that has been ready longest.
+    /// First in, first out
     Fifo,
-    /// The one of the highest priority.
+    /// Highest priority first; each tenth start is the oldest key
     Priority,
-    /// Of those of the same priority, one of each group in turn.
+    /// Groups take turns within a priority
     Fair,
 }
 
-/// The effect of an add on a key that waits for its retry.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum EarlyAdd {
-    Replace,
-    Hold,
-    Keep,
+/// The values of `--re-add`.
+pub(crate) fn re_add_policies() -> impl TypedValueParser<Value = ReAdd> {
+    PossibleValuesParser::new(["hold", "replace", "keep-both"]).map(|name| match &*name {
+        "replace" => ReAdd::Replace,
+        "keep-both" => ReAdd::KeepBoth,
+        _ => ReAdd::Hold,
+    })
 }
 
 /// The fate of keys that have not run at the end of the input.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum AtEof {
-    /// They run.
+    /// Run them
     #[default]
     Finish,
-    /// They don't.
+    /// Start no further command
     Abandon,
 }
 
 /// The destination of the output of commands.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Output {
+    /// Whole lines, as they come
     #[default]
     Lines,
+    /// All output of a run together, after its end
     Group,
+    /// Commands write to the streams of requeue
     Inherit,
+    /// Discard it
     None,
 }
 
 /// The standard input of commands.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Stdin {
+    /// Empty
     #[default]
     None,
+    /// The key
     Key,
 }
 
 /// When the progress line is shown.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Progress {
+    /// On a terminal, except with --output inherit
     #[default]
     Auto,
+    /// Also in files and pipes, every 10 seconds
     Always,
+    /// Only after SIGUSR1
     Never,
 }
 
 /// The form of the summary.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Summary {
+    /// A sentence
     #[default]
     Text,
+    /// A JSON object
     Json,
+    /// No summary
     None,
 }

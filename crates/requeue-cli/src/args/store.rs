@@ -1,26 +1,26 @@
 //! The flags of the subcommands that work on a queue in a store.
+//!
+//! As in `run`, structs have no doc comments: clap would show them as descriptions of the subcommands.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use requeue::ReAdd;
 
+use crate::args::help::Sections;
 use crate::args::run::{self as args, Common, Passwords, Read, Stdin, Summary};
 use crate::args::unsupported::Unsupported;
 use crate::duration::parse_duration;
 use crate::serve::Address;
 
-/// As `run`'s: a test holds it to the flags.
-pub(super) const HELP: &str = include_str!("work.txt");
-
-// No doc comment, here and below: it would be the command's text.
 #[derive(Args, Debug)]
 pub(crate) struct Place {
-    /// Where the queue is: sqlite:FILE, postgres://HOST/DATABASE, redis://HOST
+    /// sqlite:FILE, postgres://HOST/DATABASE or redis://HOST
     #[arg(long, value_name = "URL", help_heading = "Queue")]
     pub(crate) store: String,
 
-    /// Its name there
+    /// Name of the queue in the store
     #[arg(long, value_name = "NAME", default_value = "default", help_heading = "Queue")]
     pub(crate) queue: String,
 
@@ -28,66 +28,64 @@ pub(crate) struct Place {
     pub(crate) wait: Wait,
 }
 
-// No doc comment: it would be the command's text.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct Wait {
-    /// Wait at the start until the store can be reached, for TIME at most
+    /// At the start, wait until the store can be reached, for TIME at most
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true)]
-    #[arg(value_parser = parse_duration, help_heading = "Queue")]
+    #[arg(value_parser = parse_duration, help_heading = "Queue", hide_short_help = true)]
     pub(crate) wait: Option<Option<Duration>>,
 }
 
 #[derive(Args, Debug)]
 #[command(
-    help_template = HELP,
+    after_long_help = Sections::work().text(),
     override_usage = "requeue work --store URL [OPTIONS] [--] COMMAND [ARG]...\n       \
                       requeue work --store URL [OPTIONS] -c SCRIPT",
-    disable_help_flag = true
+    disable_help_flag = true,
+    mut_arg("re_add", |arg| arg.help("Effect of an add on a key that backs off: see `add --help`")),
+    mut_arg("dead_letter", |arg| arg.help("Append keys that this worker parks to FILE, as lines").long_help(None)),
 )]
 pub(crate) struct WorkFlags {
     #[command(flatten)]
     pub(crate) place: Place,
 
-    /// Create the queue if there is none, and a file for it
+    /// Create the queue if it does not exist, and its file
     #[arg(long, help_heading = "Queue")]
     pub(crate) create: bool,
 
-    /// A dead worker's keys are free again after TIME [30s]
+    /// Stop when no key is ready, waiting or in flight
+    ///
+    /// Keys that other workers have in flight count too.
+    #[arg(long, help_heading = "Queue")]
+    pub(crate) until_empty: bool,
+
+    /// Time after which the keys of a dead worker are ready again
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30s")]
-    #[arg(hide_default_value = true, help_heading = "Queue")]
+    #[arg(help_heading = "Queue", hide_short_help = true)]
     pub(crate) lease: Duration,
 
-    /// Shown with each key that this has in flight [HOST:PID]
-    #[arg(long, value_name = "NAME", help_heading = "Queue")]
+    /// Name of this worker in `requeue status --in-flight` [default: HOST:PID]
+    #[arg(long, value_name = "NAME", help_heading = "Queue", hide_short_help = true)]
     pub(crate) worker: Option<String>,
 
     #[command(flatten)]
     pub(crate) common: Common,
 
-    /// An add of a parked key: revive, keep: the queue's [revive]
-    #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
-    #[arg(help_heading = "Failure")]
+    /// Effect of an add on a parked key: see `requeue add --help`
+    #[arg(long, value_enum, value_name = "HOW", help_heading = "Failure", hide_short_help = true)]
     pub(crate) parked_add: Option<ParkedAdd>,
 
-    /// What a command reads: nothing, or its key [none]
-    #[arg(
-        long,
-        value_enum,
-        value_name = "none|key",
-        default_value_t,
-        hide_possible_values = true,
-        hide_default_value = true
-    )]
+    /// Standard input of the commands
+    #[arg(long, value_enum, value_name = "HOW", default_value_t, hide_short_help = true)]
     #[arg(help_heading = "Command")]
     pub(crate) stdin: Stdin,
 
-    /// A live page of the queue at localhost:PORT, ADDR:PORT or unix:PATH
+    /// Serve a dashboard at PORT, ADDR:PORT or unix:PATH
+    ///
+    /// It also has Prometheus metrics at /metrics, and a JSON API. It is read-only and has no password. PORT
+    /// alone is on loopback.
     #[arg(long, value_name = "PORT", help_heading = "Output")]
     pub(crate) serve: Option<Address>,
-
-    /// End once no key is ready, waiting or running anywhere
-    #[arg(long, help_heading = "Ending")]
-    pub(crate) until_empty: bool,
 
     #[command(flatten)]
     pub(crate) passwords: Passwords,
@@ -98,54 +96,45 @@ pub(crate) struct WorkFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct AddFlags {
-    /// The keys; without any they are read
+    /// The keys; without any, they are read from standard input
     #[arg(value_name = "KEY", conflicts_with_all = ["arg_file", "null", "delimiter", "max_record"])]
     pub(crate) keys: Vec<OsString>,
 
     #[command(flatten)]
     pub(crate) place: Place,
 
-    /// Run none sooner than TIME from now
+    /// Run the keys no sooner than TIME from now
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Adds")]
     pub(crate) after: Option<Duration>,
 
-    /// Which go first
+    /// Priority: low, normal, high
     #[arg(long, value_enum, value_name = "HOW", default_value_t, help_heading = "Adds")]
+    #[arg(hide_possible_values = true)]
     pub(crate) priority: Priority,
 
-    /// Revive parked keys also in a queue that keeps them parked
+    /// Revive parked keys, even if the queue keeps them parked
     #[arg(long, help_heading = "Adds")]
     pub(crate) revive: bool,
 
-    /// Whether an add revives a parked key: revive, or not: keep
+    /// Effect of an add on a parked key [default: revive]
     ///
-    /// Fixed when the queue is first used [revive].
-    #[arg(
-        long,
-        value_enum,
-        value_name = "HOW",
-        hide_possible_values = true,
-        help_heading = "Adds"
-    )]
+    /// A setting of the queue: its first add or worker fixes it.
+    #[arg(long, value_enum, value_name = "HOW", help_heading = "Adds", hide_short_help = true)]
     pub(crate) parked_add: Option<ParkedAdd>,
 
-    /// Whether an add runs a key that waits for its retry now: replace, or not: hold
+    /// Effect of an add on a key that backs off: hold or replace [default: hold]
     ///
-    /// Fixed when the queue is first used [replace].
-    #[arg(
-        long,
-        value_enum,
-        value_name = "HOW",
-        hide_possible_values = true,
-        help_heading = "Adds"
-    )]
-    pub(crate) early_add: Option<args::EarlyAdd>,
+    /// A setting of the queue: its first add or worker fixes it. Queues in a store do not have `keep-both`.
+    #[arg(long, value_parser = args::re_add_policies(), value_name = "HOW")]
+    #[arg(hide_possible_values = true, help_heading = "Adds", hide_short_help = true)]
+    pub(crate) re_add: Option<ReAdd>,
 
     #[command(flatten)]
     pub(crate) read: Read,
 
-    /// Last on standard error: text, json, none
+    /// Form of the summary, the last line on standard error
     #[arg(long, value_enum, value_name = "HOW", default_value_t, help_heading = "Output")]
+    #[arg(hide_short_help = true)]
     pub(crate) summary: Summary,
 
     #[command(flatten)]
@@ -155,11 +144,13 @@ pub(crate) struct AddFlags {
 /// The effect of an add on a parked key.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ParkedAdd {
+    /// Run it again, and forget its failures
     Revive,
+    /// Leave it parked
     Keep,
 }
 
-/// In what order keys go.
+/// The priority of the added keys.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Priority {
     Low,
@@ -170,11 +161,11 @@ pub(crate) enum Priority {
 
 #[derive(Args, Debug)]
 pub(crate) struct QueuesFlags {
-    /// The store: sqlite:FILE, postgres://HOST/DATABASE, redis://HOST
+    /// sqlite:FILE, postgres://HOST/DATABASE or redis://HOST
     #[arg(long, value_name = "URL")]
     pub(crate) store: String,
 
-    /// Print JSON objects
+    /// Print a JSON object for each queue
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -184,15 +175,15 @@ pub(crate) struct QueuesFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct DropFlags {
-    /// Which
+    /// Name of the queue
     #[arg(value_name = "QUEUE")]
     pub(crate) queue: String,
 
-    /// The store: sqlite:FILE, postgres://HOST/DATABASE, redis://HOST
+    /// sqlite:FILE, postgres://HOST/DATABASE or redis://HOST
     #[arg(long, value_name = "URL")]
     pub(crate) store: String,
 
-    /// With all its keys, also those that are in flight or parked
+    /// Remove the keys too, even those in flight or parked
     #[arg(long)]
     pub(crate) force: bool,
 
@@ -205,11 +196,11 @@ pub(crate) struct StatusFlags {
     #[command(flatten)]
     pub(crate) place: Place,
 
-    /// List the keys in flight, too: their workers, for how long, and how long their leases last
+    /// List the keys in flight, with their workers and leases
     #[arg(long)]
     pub(crate) in_flight: bool,
 
-    /// As a JSON object
+    /// Print a JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -219,18 +210,18 @@ pub(crate) struct ParkedFlags {
     #[command(flatten)]
     pub(crate) place: Place,
 
-    /// As JSON objects, which `requeue add --input json` reads
+    /// Print JSON objects that `requeue add --input json` reads
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct ReviveFlags {
-    /// Which
+    /// The keys
     #[arg(value_name = "KEY", required_unless_present = "all", conflicts_with = "all")]
     pub(crate) keys: Vec<OsString>,
 
-    /// All of them
+    /// Revive all parked keys
     #[arg(long)]
     pub(crate) all: bool,
 
@@ -240,17 +231,18 @@ pub(crate) struct ReviveFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct CancelFlags {
-    /// Which
+    /// The keys
     #[arg(value_name = "KEY", required_unless_present = "all", conflicts_with = "all")]
     pub(crate) keys: Vec<OsString>,
 
-    /// All of them
+    /// Cancel all keys
     #[arg(long)]
     pub(crate) all: bool,
 
-    /// With --all: only those that are ready, waiting, processing or parked
+    /// With --all, cancel only keys in this state
     ///
-    /// A key that is processing keeps its run, and loses the run after it.
+    /// STATE is ready, waiting, processing, parked or damaged. A key that is processing keeps the run in
+    /// flight, and loses the run after it.
     #[arg(
         long,
         value_enum,
@@ -264,7 +256,7 @@ pub(crate) struct CancelFlags {
     pub(crate) place: Place,
 }
 
-/// The state of a key, by its name in `requeue status`.
+/// The state of a key, with its name in `requeue status`.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Ready,
@@ -276,16 +268,16 @@ pub(crate) enum State {
 
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum StoreCommand {
-    /// Make the tables, or bring them up to this version
+    /// Create the tables of a store, or migrate them to this version
     ///
-    /// A file is made and brought up to date by whatever adds to it or works on it; other stores by
-    /// this alone, which takes more rights than the rest.
+    /// A SQLite file needs no init: `requeue add` and `requeue work --create` create and migrate it. The
+    /// other stores are migrated only by this subcommand, because it needs more rights than the others.
     Init {
-        /// Where: sqlite:FILE, postgres://HOST/DATABASE, redis://HOST
+        /// sqlite:FILE, postgres://HOST/DATABASE or redis://HOST
         #[arg(long, value_name = "URL")]
         store: String,
 
-        /// Create this queue, too, for workers to start before anything adds to it
+        /// Create this queue too, before its first add
         #[arg(long, value_name = "NAME")]
         queue: Vec<String>,
 

@@ -1,4 +1,4 @@
-//! The flags of `requeue run` that queues in a store don't have: each is refused with its alternative.
+//! Flags of `requeue run` that queues in a store do not have. Each is refused with its alternative.
 
 use std::ffi::OsString;
 
@@ -9,40 +9,40 @@ use crate::exit::Refusal;
 
 /// The flags, without their dashes, and the alternative to each.
 const INSTEAD: [(&str, &str); 9] = [
-    ("delay", "`requeue add --after TIME` delays what it adds"),
+    ("delay", "`requeue add --after TIME` delays its adds"),
     ("debounce", DEBOUNCE),
     ("debounce-max", DEBOUNCE),
     ("min-interval", "`requeue work --rate` limits the starts of all keys"),
-    ("order", "three priorities order its keys: `requeue add --priority`"),
+    ("order", "`requeue add --priority` gives keys one of three priorities"),
     ("group-by", GROUPS),
     ("group-jobs", GROUPS),
-    ("max-keys", "keys wait in the store, and as many as it has space for"),
+    ("max-keys", "its keys wait in the store, limited by the space there"),
     (
         "dry-run",
-        "`requeue run --dry-run` without a store shows commands, `requeue status` what waits",
+        "`requeue run --dry-run` without a store prints commands, `requeue status` counts keys",
     ),
 ];
-const DEBOUNCE: &str = "each line {\"key\": KEY, \"after\": TIME, \"merge\": \"latest\"} for \
-                        `requeue add --input json` begins the wait of a key again";
-const GROUPS: &str = "give each group its own --queue, and workers with a --jobs of their own";
+const DEBOUNCE: &str = "a line {\"key\": KEY, \"after\": TIME, \"merge\": \"latest\"} for \
+                        `requeue add --input json` restarts the wait of a key";
+const GROUPS: &str = "use one --queue per group, with its own workers and --jobs";
 
-/// The first of these flags on the command line. A subcommand that does not have the flags itself (`OWN`)
-/// gets them as hidden ones.
+/// The first of these flags on the command line. A subcommand that does not have the flags itself (`OWN` is
+/// false) gets them as hidden flags.
 ///
-/// clap's derived structs take their values out of the matches: in a subcommand with the flags, this
-/// comes first.
+/// clap's derived structs remove their values from the matches. In a subcommand that has the flags, this field
+/// must be the first.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unsupported<const OWN: bool>(Option<(&'static str, &'static str)>);
 
 impl<const OWN: bool> Unsupported<OWN> {
-    /// Refuses the flag.
+    /// Refuses the flag, if there is one.
     pub(crate) fn check(self) -> Result<(), Refusal> {
         let Some((flag, instead)) = self.0 else { return Ok(()) };
-        Err(Refusal::usage(format!("--{flag}: a queue in a store does not have it; {instead}")))
+        Err(Refusal::usage(format!("--{flag}: not available for a queue in a store; {instead}")))
     }
 }
 
-/// The name by which clap knows a flag of a derived struct: the field's.
+/// Returns clap's ID of a flag, which is the name of the field.
 fn id(flag: &str) -> String {
     flag.replace('-', "_")
 }

@@ -1,4 +1,4 @@
-//! The values of flags.
+//! The values of flags that have a syntax of their own.
 
 use std::num::NonZeroUsize;
 use std::str::FromStr;
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::process::command;
 
-/// How many commands run at once.
+/// The number of commands at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Jobs {
     Number(NonZeroUsize),
-    /// As many as the limit on open files allows.
+    /// Limited only by the number of open files.
     Unlimited,
-    /// Percent of the cores.
+    /// A percentage of the cores.
     Percent(u32),
 }
 
@@ -33,7 +33,7 @@ impl FromStr for Jobs {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str = "a number, 0 for no limit, or a percentage of the cores";
+        const WRONG: &str = "expected a number, 0 for no limit, or a percentage of the cores";
         if let Some(percent) = text.strip_suffix('%') {
             let percent = percent.parse().ok().filter(|&percent| percent > 0).ok_or(WRONG)?;
             return Ok(Self::Percent(percent));
@@ -53,7 +53,9 @@ impl FromStr for Retries {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "inf" => Ok(Self(None)),
-            number => number.parse().map(|n| Self(Some(n))).map_err(|_| "a number, or `inf`"),
+            number => {
+                number.parse().map(|n| Self(Some(n))).map_err(|_| "expected a number, or `inf`")
+            }
         }
     }
 }
@@ -66,7 +68,8 @@ impl FromStr for Every {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str = "a number above 0, of a second or as in 10/s, 90/m, 1000/h";
+        const WRONG: &str =
+            "expected a number above 0 per second, or one like 10/s, 90/m or 1000/h";
         let (number, unit) = match text.split_once('/') {
             None | Some((_, "s")) => (text.strip_suffix("/s").unwrap_or(text), 1.0),
             Some((number, "m")) => (number, 60.0),
@@ -88,11 +91,12 @@ pub(crate) struct Delimiter(pub(crate) u8);
 impl FromStr for Delimiter {
     type Err = &'static str;
 
-    /// As xargs has it: a character, or an escape of C's.
+    /// Parses a byte or an escape of C, as xargs does.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str = "one byte, or an escape: \\n, \\t, \\0, \\x1e, octal as in \\036";
+        const WRONG: &str =
+            "expected one byte, or an escape: \\n, \\t, \\0, \\x1e, or octal as in \\036";
         let number = |digits: &str, radix| {
-            // No sign, which the parser would take.
+            // `from_str_radix` accepts a sign.
             let plain = digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
             u8::from_str_radix(digits, radix).ok().filter(|_| plain).ok_or(WRONG)
         };
@@ -118,9 +122,9 @@ impl FromStr for Delimiter {
     }
 }
 
-/// A number of bytes: "4096", "64K", "1M", "1G".
+/// Parses a number of bytes: "4096", "64K", "1M", "1G".
 pub(crate) fn parse_size(text: &str) -> Result<usize, &'static str> {
-    const WRONG: &str = "a number of bytes above 0, or one like 64K, 1M or 1G";
+    const WRONG: &str = "expected a number of bytes above 0, or one like 64K, 1M or 1G";
     let (digits, unit) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
         Some(b'K') => (&text[..text.len() - 1], 1 << 10),
         Some(b'M') => (&text[..text.len() - 1], 1 << 20),

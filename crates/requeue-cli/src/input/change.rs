@@ -20,12 +20,14 @@ pub(crate) struct AddOptions {
     pub(crate) after: Option<Duration>,
     pub(crate) merge: Merge,
     pub(crate) priority: i32,
+    /// With `true`, the add revives a parked key of a store also where the queue keeps it parked.
+    pub(crate) revive: Option<bool>,
 }
 
-/// A record that is no key.
+/// A record that is not a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Bad {
-    /// The first record has number 1; empty ones count.
+    /// The number of the record. The first is 1, and empty records count.
     pub(crate) number: u64,
     pub(crate) why: Why,
 }
@@ -34,7 +36,6 @@ pub(crate) struct Bad {
 pub(crate) enum Why {
     Nul,
     Empty,
-    /// How long the key was.
     KeyTooLong {
         bytes: u64,
         most: usize,
@@ -43,7 +44,7 @@ pub(crate) enum Why {
         bytes: u64,
         most: usize,
     },
-    /// The object is invalid, for this reason.
+    /// The reason why the object is invalid.
     Json(String),
 }
 
@@ -56,13 +57,13 @@ impl fmt::Display for Bad {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Nul => f.write_str("no key: it has a NUL byte, which no argument can have"),
-            Self::Empty => f.write_str("no key: it is empty"),
+            Self::Nul => f.write_str("not a key: it has a NUL byte, which arguments cannot have"),
+            Self::Empty => f.write_str("not a key: it is empty"),
             Self::KeyTooLong { bytes, most } => {
-                write!(f, "no key: it has {bytes} bytes, more than one can have ({most})")
+                write!(f, "not a key: it has {bytes} bytes, and the limit is {most}")
             }
             Self::RecordTooLong { bytes, most } => {
-                write!(f, "it has {bytes} bytes, more than --max-record allows ({most})")
+                write!(f, "it has {bytes} bytes, and --max-record allows {most}")
             }
             Self::Json(why) => f.write_str(why),
         }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::duration::parse_duration;
 use crate::input::change::{AddOptions, Change, Why};
 
-/// The fields of a record. Others are ignored.
+/// The fields of a record.
 #[derive(Deserialize)]
 struct Line {
     key: Option<String>,
@@ -22,6 +22,7 @@ struct Line {
     at: Option<String>,
     priority: Option<i32>,
     merge: Option<HowMerged>,
+    revive: Option<bool>,
     op: Option<Op>,
 }
 
@@ -40,14 +41,14 @@ enum Op {
     Cancel,
 }
 
-/// Reads an object.
+/// Parses an object. Fields that it does not know are ignored.
 pub(crate) fn parse(record: &[u8]) -> Result<Change<'static>, Why> {
     let bad = |why: String| Why::Json(why);
     if record.trim_ascii_start().first() != Some(&b'{') {
-        return Err(bad("no JSON object".to_owned()));
+        return Err(bad("not a JSON object".to_owned()));
     }
     let line: Line = serde_json::from_slice(record).map_err(|error| {
-        // A record usually is one line.
+        // In most cases a record is one line.
         bad(format!("JSON: {error}").replace(" at line 1 column ", " at byte "))
     })?;
     let key = match (line.key, line.key_base64) {
@@ -73,7 +74,8 @@ pub(crate) fn parse(record: &[u8]) -> Result<Change<'static>, Why> {
         Some(HowMerged::Latest) => Merge::Latest,
         Some(HowMerged::Exactly) => Merge::Exactly,
     };
-    Ok(Change::Add(key, AddOptions { after, merge, priority: line.priority.unwrap_or(0) }))
+    let (priority, revive) = (line.priority.unwrap_or(0), line.revive);
+    Ok(Change::Add(key, AddOptions { after, merge, priority, revive }))
 }
 
 fn parse_after(after: &Value) -> Result<Duration, Why> {
@@ -82,24 +84,24 @@ fn parse_after(after: &Value) -> Result<Duration, Why> {
         Value::String(text) => parse_duration(text),
         _ => parse_duration(""),
     };
-    parsed.map_err(|expected| Why::Json(format!("after: {after} is not {expected}")))
+    parsed.map_err(|expected| Why::Json(format!("after: {after}: {expected}")))
 }
 
-/// The duration until a time; zero if it has passed.
+/// Returns the duration until a time, or zero if the time has passed.
 fn until(at: &str) -> Result<Duration, Why> {
     let at: Timestamp = at.parse().map_err(|error| Why::Json(format!("at: {error}")))?;
     Ok(Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO))
 }
 
-/// A key and its properties, as they are written.
+/// A key and its properties, for a file that [`parse`] reads.
 #[derive(Serialize, Debug, Default)]
 pub(crate) struct Written<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
-    /// A key that is not UTF-8.
+    /// Instead of `key`, if that is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_base64: Option<String>,
-    /// Seconds.
+    /// In seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) after: Option<f64>,
     #[serde(skip_serializing_if = "is_zero")]
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_heeded_and_unknown_ones_are_not() {
+    fn known_fields_have_an_effect_and_others_have_none() {
         let seconds = |seconds| Some(Duration::from_secs_f64(seconds));
         for (record, key, options) in [
             (r#"{"key":"a"}"#, &b"a"[..], AddOptions::default()),
@@ -166,7 +168,17 @@ mod tests {
             (
                 r#"{"key":"a","priority":-7,"merge":"latest","op":"add"}"#,
                 b"a",
-                AddOptions { priority: -7, merge: Merge::Latest, after: None },
+                AddOptions { priority: -7, merge: Merge::Latest, ..AddOptions::default() },
+            ),
+            (
+                r#"{"key":"a","revive":true}"#,
+                b"a",
+                AddOptions { revive: Some(true), ..AddOptions::default() },
+            ),
+            (
+                r#"{"key":"a","revive":false}"#,
+                b"a",
+                AddOptions { revive: Some(false), ..AddOptions::default() },
             ),
             (
                 r#"{"key":"a","merge":"exactly"}"#,
@@ -181,22 +193,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_name_the_cause() {
         for (record, why) in [
-            ("a", "no JSON object"),
-            (r#"["a"]"#, "no JSON object"),
+            ("a", "not a JSON object"),
+            (r#"["a"]"#, "not a JSON object"),
             ("{", "EOF while parsing"),
             (r#"{"key":"a"} x"#, "trailing characters at byte 13"),
             ("{}", "neither `key` nor `key_base64`"),
             (r#"{"key":"a","key_base64":"YQ=="}"#, "both `key` and `key_base64`"),
             (r#"{"key":42}"#, "expected a string"),
             (r#"{"key_base64":"?"}"#, "key_base64: "),
-            (r#"{"key":"a","after":-1}"#, "after: -1 is not a time"),
-            (r#"{"key":"a","after":true}"#, "after: true is not a time"),
+            (r#"{"key":"a","after":-1}"#, "after: -1: expected a time"),
+            (r#"{"key":"a","after":true}"#, "after: true: expected a time"),
             (r#"{"key":"a","at":"tomorrow"}"#, "at: "),
             (r#"{"key":"a","after":1,"at":"2001-02-03T04:05:06Z"}"#, "both `after` and `at`"),
             (r#"{"key":"a","priority":2147483648}"#, "expected i32"),
             (r#"{"key":"a","merge":"later"}"#, "expected one of `earliest`, `latest`"),
+            (r#"{"key":"a","revive":"yes"}"#, "expected a boolean"),
             (r#"{"key":"a","op":"remove"}"#, "`add` or `cancel`"),
             (r#"{"key":"a","key":"b"}"#, "duplicate field `key`"),
         ] {

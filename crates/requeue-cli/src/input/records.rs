@@ -1,5 +1,5 @@
-//! Splits a stream of bytes into records. Memory is limited: no more of a record is kept than can be a
-//! valid one.
+//! Splits a stream of bytes into records. Memory is bounded: of a record that is too long, only as much is kept as
+//! the longest valid record has.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
@@ -8,7 +8,7 @@ use crate::input::change::{AddOptions, Bad, Change, Why};
 use crate::input::json;
 use crate::key::LONGEST;
 
-/// The format of records, in the input and in the files of keys that later runs can read.
+/// The format of records in the input, and in the files of keys that later runs can read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Format {
     pub(crate) kind: Kind,
@@ -17,18 +17,18 @@ pub(crate) struct Format {
     pub(crate) max_record: usize,
 }
 
-/// What a record is.
+/// The kind of a record.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Kind {
-    /// A key.
+    /// Each line is a key
     #[default]
     Lines,
-    /// An object with a key in it.
+    /// Each line is a JSON object with a key
     Json,
 }
 
 impl Format {
-    /// The change that a record asks for.
+    /// Returns the change that a record asks for.
     pub(crate) fn parse(self, record: &[u8]) -> Result<Change<'_>, Why> {
         let change = match self.kind {
             Kind::Lines => Change::Add(Cow::Borrowed(record), AddOptions::default()),
@@ -47,7 +47,7 @@ impl Format {
         Ok(change)
     }
 
-    /// The length of the longest valid record.
+    /// Returns the length of the longest valid record, in bytes.
     fn most(self) -> usize {
         match self.kind {
             Kind::Lines => self.max_record.min(LONGEST),
@@ -71,7 +71,7 @@ impl Format {
     }
 }
 
-/// Reads records, and keeps no more of one than can be used.
+/// Reads records.
 pub(crate) struct Records<R> {
     pub(crate) from: R,
     format: Format,
@@ -81,7 +81,7 @@ pub(crate) struct Records<R> {
 }
 
 impl<R: Read> Records<BufReader<R>> {
-    /// Whether the next record is here already: it need not be waited for.
+    /// Returns true if the next record can be read without waiting.
     pub(crate) fn has_next(&self) -> bool {
         self.from.buffer().contains(&self.format.delimiter)
     }
@@ -92,17 +92,17 @@ impl<R: BufRead> Records<R> {
         Self { from, format, number: 0, record: Vec::new(), has_ended: false }
     }
 
-    /// The number of the record that was read last.
+    /// Returns the number of the last record.
     pub(crate) const fn number(&self) -> u64 {
         self.number
     }
 
-    /// The record that was read last.
+    /// Returns the last record.
     pub(crate) fn last(&self) -> &[u8] {
         &self.record
     }
 
-    /// The next record; empty ones are skipped. `None` at the end.
+    /// Reads the next record; skips empty ones. Returns `None` at the end.
     pub(crate) fn next(&mut self) -> io::Result<Option<Result<&[u8], Bad>>> {
         loop {
             let Some(length) = self.read()? else { return Ok(None) };
@@ -117,11 +117,11 @@ impl<R: BufRead> Records<R> {
         }
     }
 
-    /// Reads one record, and says how long it was.
+    /// Reads one record, and returns its length.
     fn read(&mut self) -> io::Result<Option<u64>> {
         self.record.clear();
         let mut length = 0;
-        // After Ctrl-D on a terminal, another read would wait for more.
+        // After Ctrl-D on a terminal, another read would wait for more input.
         while !self.has_ended {
             let buffer = match self.from.fill_buf() {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -142,7 +142,7 @@ impl<R: BufRead> Records<R> {
                 return Ok(Some(length));
             }
         }
-        // A last record without its delimiter counts.
+        // The last record may lack its delimiter.
         Ok((length > 0).then_some(length))
     }
 }

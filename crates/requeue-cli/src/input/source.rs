@@ -1,4 +1,4 @@
-//! The file that keys are read from. Another thread can end the reading while it waits.
+//! The file that keys are read from. Another thread can stop a read that waits.
 
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read};
@@ -26,12 +26,12 @@ pub(crate) struct Input {
     file: File,
     metadata: Metadata,
     is_terminal: bool,
-    /// Has its end when reading is to stop.
+    /// At its end when reading must stop.
     stop: PipeReader,
     is_stopping: bool,
-    /// Whether what is there already is read after that.
+    /// After the stop, the input that is already available is read.
     keeps_rest: bool,
-    /// How much of it, if this is no file that has an end: as much as a pipe can hold.
+    /// The number of bytes to read after the stop, unless this is a regular file: the capacity of a pipe.
     left: usize,
     is_cut: bool,
 }
@@ -39,8 +39,8 @@ pub(crate) struct Input {
 const PIPE: usize = 1 << 20;
 
 impl Input {
-    /// Opens the input; dropping the other end stops it. With `keeps_rest`, what can be had without
-    /// waiting is then read first, so that it can be kept.
+    /// Opens the input. Reading stops when the returned writer is dropped. With `keeps_rest`, the input that is
+    /// available without waiting is still read then, so that it can be kept.
     pub(crate) fn open(source: &Source, keeps_rest: bool) -> Result<(Self, PipeWriter), Refusal> {
         let (file, what) = match source {
             Source::Stdin { .. } => {
@@ -77,7 +77,7 @@ impl Input {
         &self.metadata
     }
 
-    /// Whether a user types it.
+    /// Returns true if a user types the input.
     pub(crate) const fn is_terminal(&self) -> bool {
         self.is_terminal
     }
@@ -120,7 +120,7 @@ impl Read for Input {
             }
             let room = if self.is_stopping { buffer.len().min(self.left) } else { buffer.len() };
             match self.file.read(&mut buffer[..room]) {
-                // Another process has read it.
+                // Another process has read the bytes.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 read => {
                     if self.is_stopping && !self.metadata.is_file() {
@@ -152,7 +152,7 @@ mod tests {
     fn a_pipe_that_was_made_non_blocking_is_waited_for() {
         let (mut input, _stopper, mut writer) = input(false);
         rustix::fs::fcntl_setfl(&input.file, OFlags::NONBLOCK).unwrap();
-        // More than a pipe holds.
+        // More than the capacity of a pipe.
         let sent = vec![b'x'; 1 << 22];
         let received = std::thread::scope(|scope| {
             let received = scope.spawn(|| {

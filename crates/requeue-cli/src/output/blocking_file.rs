@@ -1,5 +1,5 @@
-//! Files whose writes wait even if the file is non-blocking: another process that shares the terminal may
-//! have made it so.
+//! Files whose writes wait even if the file is non-blocking. Another process that shares the terminal may have set
+//! that mode.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -16,7 +16,7 @@ impl BlockingFile {
         Self(file)
     }
 
-    /// A handle of its own to a standard stream.
+    /// Duplicates the handle of a standard stream.
     pub(crate) fn own(stream: impl AsFd) -> io::Result<Self> {
         Ok(Self(File::from(stream.as_fd().try_clone_to_owned()?)))
     }
@@ -56,7 +56,7 @@ mod tests {
         rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
         let mut file = BlockingFile::own(&writer).unwrap();
         drop(writer);
-        // More than a pipe holds.
+        // More than the capacity of a pipe.
         let sent = vec![b'x'; 1 << 22];
         let received = std::thread::scope(|scope| {
             let received = scope.spawn(|| {

@@ -11,11 +11,11 @@ use tokio::sync::watch;
 
 use crate::output::{LONGEST_LINE, Output, Stream};
 
-/// The time after the exit of a process that its pipes are read.
+/// The time for which pipes are read after the exit of the process.
 const GRACE: Duration = Duration::from_millis(250);
-/// How much they can hold.
+/// The capacity of a pipe in bytes, at most.
 const PIPE: usize = 1 << 20;
-/// How much of a stream is kept in memory until its command has ended.
+/// The bytes of a stream that are kept in memory with `--output group`. More go to a temporary file.
 const IN_MEMORY: usize = 1 << 20;
 
 /// The destination of one stream of a command.
@@ -26,9 +26,9 @@ pub(crate) struct Sink<'a> {
     source: u64,
     tag: Option<Vec<u8>>,
     is_in_line: bool,
-    /// All of it so far, if it is to go out in one.
+    /// The output so far, with `--output group`.
     kept: Option<SpooledTempFile>,
-    /// Bytes that were read.
+    /// The number of bytes that were read.
     pub(crate) received: u64,
 }
 
@@ -37,22 +37,22 @@ impl<'a> Sink<'a> {
         Self { output, stream, source, tag: None, is_in_line: false, kept: None, received: 0 }
     }
 
-    /// Begins each line with this.
+    /// Begins each line with `tag`.
     pub(crate) fn tag(self, tag: Option<Vec<u8>>) -> Self {
         Self { tag, ..self }
     }
 
-    /// Keeps everything until the end: what is long, in a file without a name.
+    /// Keeps the output until the end of the run. Long output is kept in an unnamed file.
     pub(crate) fn keep(self) -> Self {
         Self { kept: Some(SpooledTempFile::new(IN_MEMORY)), ..self }
     }
 
-    /// The kept output.
+    /// Returns the kept output.
     pub(crate) fn into_kept(self) -> Option<SpooledTempFile> {
         self.kept
     }
 
-    /// Takes what `from` has, to its end, or until a while after `exited`.
+    /// Passes on the bytes of `from` until its end, or until [`GRACE`] after `exited`.
     pub(crate) async fn copy(
         &mut self,
         from: Option<impl AsyncRead + Unpin>,
@@ -64,7 +64,7 @@ impl<'a> Sink<'a> {
         let mut late = 0;
         while late <= PIPE {
             let new = tokio::select! {
-                // Output that is in the pipe is read, however late it is.
+                // Output that is already in the pipe is read even after the grace period.
                 biased;
                 read = from.read_buf(lines.buffer()) => match read {
                     Ok(0) | Err(_) => break,
@@ -76,7 +76,7 @@ impl<'a> Sink<'a> {
             if let Some(whole) = lines.whole(new)
                 && !self.put(whole).await?
             {
-                // This closes the pipe: the command gets SIGPIPE.
+                // The return closes the pipe, and the command gets SIGPIPE.
                 return Ok(());
             }
             late += if *exited.borrow() { new } else { 0 };
@@ -87,7 +87,7 @@ impl<'a> Sink<'a> {
         Ok(())
     }
 
-    /// `false` if standard output is closed.
+    /// Writes or keeps bytes. Returns false if standard output is closed.
     async fn put(&mut self, bytes: Vec<u8>) -> io::Result<bool> {
         let bytes = self.tagged(bytes);
         match &mut self.kept {
@@ -110,8 +110,8 @@ impl<'a> Sink<'a> {
     }
 }
 
-/// Writes the standard input of a command, and returns how many bytes were written: the command need not
-/// read them.
+/// Writes the standard input of a command, and returns the number of bytes written. The command need not read all
+/// of them.
 pub(crate) async fn feed(
     to: Option<ChildStdin>,
     what: Option<&[u8]>,
@@ -126,7 +126,7 @@ pub(crate) async fn feed(
     };
     tokio::select! {
         () = write => {}
-        // What it left behind may hold the pipe and never read.
+        // A child that the command left behind may hold the pipe and never read.
         () = after(exited, Duration::ZERO) => {}
     }
     sent as u64
@@ -137,22 +137,22 @@ async fn after(mut exited: watch::Receiver<bool>, grace: Duration) {
     tokio::time::sleep(grace).await;
 }
 
-/// Cuts what one command writes to one stream into whole lines.
+/// Cuts a stream of a command into whole lines.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     buffer: Vec<u8>,
-    /// A piece of a long line is on its way.
+    /// The last piece was a part of a long line.
     unfinished: bool,
 }
 
 impl Lines {
-    /// Where to read to.
+    /// Returns the buffer to read into, with free space.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         self.buffer.reserve(8 << 10);
         &mut self.buffer
     }
 
-    /// The whole lines in the buffer, `new` bytes after the last call.
+    /// Takes the whole lines out of the buffer, which has `new` more bytes than after the last call.
     pub(crate) fn whole(&mut self, new: usize) -> Option<Vec<u8>> {
         let fresh = self.buffer.len() - new;
         let end = match self.buffer[fresh..].iter().rposition(|&byte| byte == b'\n') {
@@ -166,7 +166,7 @@ impl Lines {
         Some(whole)
     }
 
-    /// The rest at the end, as a line.
+    /// Returns the rest at the end of the stream, as a line.
     pub(crate) fn rest(mut self) -> Option<Vec<u8>> {
         if self.buffer.is_empty() && !self.unfinished {
             return None;

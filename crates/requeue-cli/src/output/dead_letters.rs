@@ -1,5 +1,5 @@
-//! The files of dead letters and unfinished keys. They have the format of the input: a later run can read
-//! them.
+//! The files of keys that were given up, and of unfinished keys. They have the format of the input, so that a later
+//! run can read them.
 
 use std::collections::HashMap;
 use std::io::{self, BufReader, BufWriter, Write};
@@ -17,18 +17,17 @@ use crate::key::escaped;
 use crate::output::blocking_file::BlockingFile;
 use crate::output::files::{self, Identity, Replaced, identity, standard};
 
-/// Names the flag and the file of an error.
+/// Returns a refusal that names the flag and the file of an error.
 pub(crate) fn refusal(flag: &str, path: &Path, error: &io::Error) -> Refusal {
     let name = escaped(path.as_os_str().as_bytes());
     Refusal::failure(format!("{flag} {name}: {error}"))
 }
 
-/// The files, opened before anything is read.
+/// The two files. They are opened before any input is read.
 #[derive(Debug)]
 pub(crate) struct KeyFiles {
     format: Format,
     dead: Option<Mutex<BlockingFile>>,
-    /// Their identities.
     identities: [Option<Identity>; 2],
     unfinished: Option<Unfinished>,
 }
@@ -72,15 +71,17 @@ impl KeyFiles {
         let (dead, dead_is) = dead.transpose()?.unzip();
         let dead_is = dead_is.flatten();
         if dead_is.is_some() && dead_is == input {
-            // Failed keys would be read again, without end.
-            return Err(Refusal::usage("--dead-letter: that file is the input"));
+            // Failed keys would be read again and again.
+            return Err(Refusal::usage("--dead-letter: the file is the input; name another file"));
         }
         let unfinished = unfinished
             .map(|path| open_unfinished(path).map_err(|e| refusal("--unfinished", path, &e)));
         let (unfinished, unfinished_is) = unfinished.transpose()?.unzip();
         let unfinished_is = unfinished_is.flatten();
         if dead_is.is_some() && dead_is == unfinished_is {
-            return Err(Refusal::usage("--dead-letter and --unfinished: one file each"));
+            return Err(Refusal::usage(
+                "--dead-letter and --unfinished: the same file; name two files",
+            ));
         }
         let identities = [dead_is, unfinished_is];
         Ok(Self { format, dead: dead.map(Mutex::new), identities, unfinished })
@@ -94,7 +95,7 @@ impl KeyFiles {
         self.unfinished.is_some()
     }
 
-    /// Whether records are JSON, and so have more than the key.
+    /// Returns true if records are JSON, and can have more than the key.
     pub(crate) fn is_json(&self) -> bool {
         self.format.kind == Kind::Json
     }
@@ -109,7 +110,7 @@ impl KeyFiles {
             written.why = Some(letter.why);
             written.given_up_at = Some(jiff::Timestamp::now().to_string());
         });
-        // In one write: a process that follows the file sees whole records.
+        // One write, so that a process that follows the file sees whole records.
         file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&record)
     }
 
@@ -126,8 +127,8 @@ impl KeyFiles {
         record
     }
 
-    /// Writes the keys that have not run, and then the rest of the input. A regular file, which may be the
-    /// input, is replaced in one step.
+    /// Writes the keys that have not run, and then the rest of the input. Replaces a regular file, which may be the
+    /// input, in one step.
     pub(crate) fn write_unfinished(
         &self,
         keys: &[Key],
@@ -169,10 +170,10 @@ impl KeyFiles {
             if let Some(record) = record {
                 put(&record)?;
             }
-            // Records that are too long are no keys, and not kept.
+            // Records that are too long are not kept: they are not keys.
             while let Some(record) = records.next()? {
                 let record = record.map(<[u8]>::to_vec);
-                // The start of one whose end has not come is none.
+                // The beginning of a record is not a record.
                 if let Ok(record) = record
                     && !records.from.get_ref().is_cut()
                 {

@@ -1,5 +1,5 @@
-//! Files that the program writes. Their directories may be open to other users: nothing is written through a link that
-//! another user has put there, new files are readable by their owner alone, and a file is replaced in one step.
+//! Files that the program writes. Their directories may be open to other users. Therefore links of other users are not
+//! followed, new files are readable only by their owner, and a file is replaced in one step.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -15,13 +15,13 @@ use crate::output::blocking_file::BlockingFile;
 /// The device and inode of a file.
 pub(crate) type Identity = (u64, u64);
 
-/// `None` for terminals and the like, which may well be several things at once.
+/// Returns the identity of a regular file. `None` for terminals and other devices, which several flags may share.
 pub(crate) fn identity(of: &Metadata) -> Option<Identity> {
     of.is_file().then(|| (of.dev(), of.ino()))
 }
 
-/// Our own handle to the standard stream with this name. A second handle would have a position of its
-/// own in a file, and the two would overwrite each other.
+/// Duplicates the handle of the standard stream with this name. A newly opened handle would have a position of its
+/// own, and the two would overwrite each other.
 pub(crate) fn standard(path: &Path) -> Option<io::Result<BlockingFile>> {
     match descriptor(path)? {
         "1" => Some(BlockingFile::own(io::stdout())),
@@ -30,7 +30,7 @@ pub(crate) fn standard(path: &Path) -> Option<io::Result<BlockingFile>> {
     }
 }
 
-/// The number of the open file that a path such as `/dev/stdout` names.
+/// Returns the descriptor that a path such as `/dev/stdout` names.
 fn descriptor(path: &Path) -> Option<&str> {
     match path.to_str()? {
         "/dev/stdout" => Some("1"),
@@ -39,44 +39,49 @@ fn descriptor(path: &Path) -> Option<&str> {
     }
 }
 
-/// Opens a file to append to, and creates it if it does not exist.
+/// Opens a file to append to. Creates the file if it does not exist.
 pub(crate) fn append(path: &Path) -> io::Result<File> {
     open(path, OpenOptions::new().append(true).create(true))
 }
 
-/// Opens a file to write from its start, and creates it if it does not exist. Nothing is deleted yet: see
+/// Opens a file to write from its start. Creates the file if it does not exist. Its content is deleted by
 /// [`empty`].
 pub(crate) fn overwrite(path: &Path) -> io::Result<File> {
     open(path, OpenOptions::new().write(true).create(true).truncate(false))
 }
 
-/// Deletes what is in the file.
+/// Deletes the content of a regular file.
 pub(crate) fn empty(file: &File) -> io::Result<()> {
     if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
 }
 
+/// Follows symbolic links one at a time, as each may be of another user.
 fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    options.mode(0o600);
-    let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
-    match options.clone().custom_flags(no_follow).open(path) {
-        Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
-            let owner = path.symlink_metadata()?.uid();
-            if !follows(owner, geteuid().as_raw()) {
-                let why = format!("a symbolic link of another user (uid {owner}) is not followed");
-                return Err(io::Error::new(ErrorKind::PermissionDenied, why));
-            }
-            options.open(path)
+    const MOST_LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        // The link of an open file need not lead to a name, and is ours.
+        let flags = if descriptor(&path).is_some() { OFlags::empty() } else { OFlags::NOFOLLOW };
+        match options.mode(0o600).custom_flags(flags.bits().cast_signed()).open(&path) {
+            Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {}
+            opened => return opened,
         }
-        opened => opened,
+        let owner = path.symlink_metadata()?.uid();
+        if !follows(owner, geteuid().as_raw()) {
+            let why = format!("not followed: a symbolic link of another user (uid {owner})");
+            return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+        }
+        path = path.parent().unwrap_or(Path::new("")).join(path.read_link()?);
     }
+    Err(Errno::LOOP.into())
 }
 
-/// Tells whether a symbolic link of `owner` is followed for `user`.
+/// Returns true if a symbolic link of `owner` is followed for `user`.
 const fn follows(owner: u32, user: u32) -> bool {
     owner == user || owner == 0
 }
 
-/// A file that is replaced at the end, or an open one that is appended to.
+/// A file that is replaced at the end. Devices and open files are appended to.
 #[derive(Debug)]
 pub(crate) struct Replaced {
     file: File,
@@ -85,7 +90,7 @@ pub(crate) struct Replaced {
 }
 
 impl Replaced {
-    /// Opens the file, so that it is known early whether it can be written.
+    /// Opens the file at once, so that errors are reported before the run.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let file = append(path)?;
         let is_regular = file.metadata()?.is_file() && descriptor(path).is_none();
@@ -97,9 +102,8 @@ impl Replaced {
         Ok(identity(&self.file.metadata()?))
     }
 
-    /// Replaces the file in one step by what `write` writes, with the mode and the owner that it had. If
-    /// we may not give it to that owner, it stays ours and only we can read it. What is no regular
-    /// file is appended to.
+    /// Replaces the file in one step by the output of `write`. The mode and the owner stay the same. If this process
+    /// may not set the owner, only this user can read the new file. A file that is not regular is appended to.
     pub(crate) fn replace(
         &self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -109,7 +113,7 @@ impl Replaced {
         };
         let dir = path.parent().unwrap_or(Path::new("/"));
         let was = self.file.metadata()?;
-        // Its name can't be predicted, it is created exclusively, and its mode is 0600.
+        // The name is random, the file is created exclusively, and its mode is 0600.
         let mut new = tempfile::Builder::new().prefix(".requeue-").tempfile_in(dir)?;
         write(new.as_file_mut())?;
         let is = new.as_file().metadata()?;
@@ -118,7 +122,7 @@ impl Replaced {
         let mode = was.mode() & if given { 0o7777 } else { 0o700 };
         new.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
         new.as_file().sync_all()?;
-        // If a link has taken the place of the file meanwhile, this replaces the link.
+        // This replaces a link that has taken the place of the file meanwhile.
         new.persist(path).map_err(|error| error.error)?;
         File::open(dir)?.sync_all()
     }
@@ -175,7 +179,7 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
-    /// The link is planted before the file is opened, or while the program runs.
+    /// The link is created before the file is opened, or while the program runs.
     #[test]
     fn a_planted_link_leads_nowhere() {
         let dir = tempfile::tempdir().unwrap();
@@ -192,13 +196,17 @@ mod tests {
         assert!(!follows(1001, 1000) && !follows(1000, 0));
         fs::remove_file(&path).unwrap();
         symlink(&victim, &path).unwrap();
-        // Only root can give a link away.
+        // Only root can change the owner of a link.
         if lchown(&path, Some(65534), None).is_ok() {
             for open in [append, overwrite] {
                 let error = open(&path).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
             }
             assert!(Replaced::open(&path).is_err());
+            // Nor behind a link of ours.
+            let ours = dir.path().join("ours");
+            symlink("f", &ours).unwrap();
+            assert_eq!(append(&ours).unwrap_err().kind(), ErrorKind::PermissionDenied);
         }
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
     }
@@ -212,5 +220,13 @@ mod tests {
         Replaced::open(&path).unwrap().replace(|out| out.write_all(b"new")).unwrap();
         assert!(path.symlink_metadata().unwrap().is_symlink());
         assert_eq!(fs::read(&target).unwrap(), b"new");
+        let first = dir.path().join("first");
+        symlink("f", &first).unwrap();
+        append(&first).unwrap().write_all(b"er").unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"newer");
+        symlink("/dev/fd/2", dir.path().join("stream")).unwrap();
+        append(&dir.path().join("stream")).unwrap();
+        symlink("loop", dir.path().join("loop")).unwrap();
+        assert!(append(&dir.path().join("loop")).is_err());
     }
 }

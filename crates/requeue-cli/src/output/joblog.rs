@@ -1,4 +1,4 @@
-//! A line for each attempt, in the form of GNU parallel's `--joblog`.
+//! The file of `--joblog`: a line for each run, in the format of GNU parallel.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -12,23 +12,23 @@ use crate::output::files::{self, Identity, identity, standard};
 
 const HEADER: &str = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n";
 
-/// The file.
+/// The open file.
 #[derive(Debug)]
 pub(crate) struct Joblog(Mutex<BlockingFile>);
 
-/// How an attempt ended, in four of the columns.
+/// The result of a run, for four of the columns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Log {
     pub(crate) exit: i32,
     pub(crate) signal: i32,
-    /// Bytes that it was given to read.
+    /// The number of bytes that were written to its standard input.
     pub(crate) sent: u64,
-    /// Bytes that it wrote.
+    /// The number of bytes of its output.
     pub(crate) received: u64,
 }
 
 impl Log {
-    /// A command that could not be started.
+    /// Returns the log of a command that could not be started.
     pub(crate) fn exit(exit: i32) -> Self {
         Self { exit, ..Self::default() }
     }
@@ -47,11 +47,15 @@ impl Joblog {
                 let file = files::overwrite(path).map_err(failed)?;
                 let is = identity(&file.metadata().map_err(failed)?);
                 if is.is_some() && is == input {
-                    // The keys would be gone before they are read.
-                    return Err(Refusal::usage("--joblog: that file is the input"));
+                    // The keys would be deleted before they are read.
+                    return Err(Refusal::usage(
+                        "--joblog: the file is the input; name another file",
+                    ));
                 }
                 if is.is_some_and(|is| keys.has(is)) {
-                    return Err(Refusal::usage("--joblog: that file is to have keys"));
+                    return Err(Refusal::usage(
+                        "--joblog: the file is that of --dead-letter or --unfinished; name another file",
+                    ));
                 }
                 files::empty(&file).map_err(failed)?;
                 BlockingFile::new(file)
@@ -72,7 +76,7 @@ impl Joblog {
         let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let took = took.as_secs_f64();
         let Log { exit, signal, sent, received } = log;
-        // In one write: a process that follows the file sees whole lines.
+        // One write, so that a process that follows the file sees whole lines.
         let line = format!(
             "{seq}\t:\t{at:.3}\t{took:10.3}\t{sent}\t{received}\t{exit}\t{signal}\t{command}\n"
         );

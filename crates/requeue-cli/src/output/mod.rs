@@ -1,7 +1,7 @@
 //! Standard output and standard error: whole lines, written by one thread.
 //!
-//! A reader that pauses delays the commands that write, but neither signals nor timers. One thread writes
-//! both streams, as both may be one file.
+//! A reader that pauses delays the commands that write, but neither signals nor timers. One thread writes both
+//! streams, because they may be one file.
 
 pub(crate) mod blocking_file;
 pub(crate) mod capture;
@@ -31,15 +31,15 @@ enum Message {
         source: u64,
         bytes: Vec<u8>,
     },
-    /// The output of a run.
+    /// The output of a run, with `--output group`.
     Kept {
         source: u64,
         stdout: SpooledTempFile,
         stderr: SpooledTempFile,
     },
-    /// The line that stays below all others, or none.
+    /// The progress line, which stays below all other lines; `None` removes it.
     Progress(Option<String>),
-    /// Answered when all that was sent before is written.
+    /// Completes when all messages before it are written.
     Flush(oneshot::Sender<()>),
 }
 
@@ -49,28 +49,28 @@ impl Message {
     }
 }
 
-/// Standard output takes no more.
+/// The reason why standard output is closed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Closed {
-    /// The reader of the pipe has gone, which is no error.
+    /// The pipe has no reader any more, which is not an error.
     Pipe,
     Failed(String),
 }
 
-/// Handles to the writer; cheap to clone.
+/// A handle to the writer. Clones are cheap.
 #[derive(Clone, Debug)]
 pub(crate) struct Output {
     messages: mpsc::Sender<Message>,
     closed: watch::Receiver<Option<Closed>>,
 }
 
-/// How many pieces may wait to be written.
+/// The number of messages that may wait to be written.
 const QUEUED: usize = 64;
-/// A longer line goes out in pieces.
+/// The longest line in bytes. A longer one is written in pieces.
 pub(crate) const LONGEST_LINE: usize = 64 << 10;
 
 impl Output {
-    /// Starts the writer. It ends with the program.
+    /// Starts the writer, which runs until the end of the program.
     pub(crate) fn start() -> io::Result<Self> {
         let (messages, receiver) = mpsc::channel(QUEUED);
         let (closing, closed) = watch::channel(None);
@@ -89,19 +89,19 @@ impl Output {
         Ok(Self { messages, closed })
     }
 
-    /// Writes `bytes` of the run with the number `source`. Waits while the reader is behind; `false`
-    /// when there is none.
+    /// Writes `bytes` of the run with the number `source`. Waits while the queue is full. Returns false if the stream
+    /// is closed.
     pub(crate) async fn write(&self, stream: Stream, source: u64, bytes: Vec<u8>) -> bool {
         self.takes(stream)
             && self.messages.send(Message::Text { stream, source, bytes }).await.is_ok()
     }
 
-    /// Returns true if a stream is open.
+    /// Returns true if `stream` is open.
     pub(crate) fn takes(&self, stream: Stream) -> bool {
         stream == Stream::Stderr || self.closed.borrow().is_none()
     }
 
-    /// Writes all that the run with the number `source` wrote.
+    /// Writes the kept output of the run with the number `source`.
     pub(crate) async fn write_kept(
         &self,
         source: u64,
@@ -111,12 +111,12 @@ impl Output {
         let _ = self.messages.send(Message::Kept { source, stdout, stderr }).await;
     }
 
-    /// Shows a line below all others, until the next, unless it would have to wait.
+    /// Shows the progress line, and replaces the one before. Drops it if the queue is full.
     pub(crate) fn show_progress(&self, line: String) {
         let _ = self.messages.try_send(Message::Progress(Some(line)));
     }
 
-    /// Removes that line.
+    /// Removes the progress line.
     pub(crate) async fn clear_progress(&self) {
         let _ = self.messages.send(Message::Progress(None)).await;
     }
@@ -126,17 +126,17 @@ impl Output {
         self.write(Stream::Stderr, 0, line(message)).await;
     }
 
-    /// Writes a message to standard error, unless it would have to wait.
+    /// Writes a message to standard error. Drops it if the queue is full.
     pub(crate) fn hint(&self, message: &str) {
         let _ = self.messages.try_send(Message::stderr(line(message)));
     }
 
-    /// The same, from a thread that is no task.
+    /// Writes a message to standard error, from a thread outside of the runtime.
     pub(crate) fn say_blocking(&self, message: &str) {
         let _ = self.messages.blocking_send(Message::stderr(line(message)));
     }
 
-    /// Waits until all that was sent so far is written.
+    /// Waits until all earlier messages are written.
     pub(crate) async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
         if self.messages.send(Message::Flush(done)).await.is_ok() {
@@ -144,15 +144,15 @@ impl Output {
         }
     }
 
-    /// Whether and why standard output takes no more.
+    /// Returns the reason why standard output is closed, if it is.
     pub(crate) fn is_closed(&self) -> Option<Closed> {
         self.closed.borrow().clone()
     }
 
-    /// Waits until standard output takes no more.
+    /// Waits until standard output is closed.
     pub(crate) async fn closed(&self) {
         if self.closed.clone().wait_for(Option::is_some).await.is_err() {
-            // The writer has ended, which it does after the last handle only.
+            // Not reached: the writer stops after the last handle is dropped.
             std::future::pending::<()>().await;
         }
     }
@@ -169,7 +169,7 @@ struct Writer {
     bar: Option<ProgressBar>,
 }
 
-/// One of the streams, and whose line is not finished there.
+/// One of the streams, and the run whose line is unfinished there.
 struct Target<W> {
     to: W,
     unfinished: Option<u64>,
@@ -180,7 +180,7 @@ impl<W: Write> Target<W> {
         Self { to, unfinished: None }
     }
 
-    /// A line that came in pieces is ended before another's begins.
+    /// Writes bytes of the run `source`. First ends an unfinished line of another run.
     fn write(&mut self, source: u64, bytes: &[u8]) -> io::Result<()> {
         if self.unfinished.is_some_and(|writer| writer != source) {
             self.to.write_all(b"\n")?;
@@ -193,7 +193,7 @@ impl<W: Write> Target<W> {
 impl Writer {
     fn run(mut self, mut messages: mpsc::Receiver<Message>) {
         while let Some(first) = messages.blocking_recv() {
-            // What there is goes out together; the line below is drawn again after it.
+            // All waiting messages are written together, and the progress line is redrawn once.
             let more = std::iter::from_fn(|| messages.try_recv().ok()).take(QUEUED);
             let (mut texts, mut progress) = (Vec::new(), None);
             for message in std::iter::once(first).chain(more) {
@@ -249,9 +249,9 @@ impl Writer {
     }
 
     fn write_stderr(&mut self, source: u64, bytes: &[u8]) {
-        // The two may be one terminal.
+        // Both streams may be one terminal.
         self.flush();
-        // There is no other place to report an error of standard error.
+        // There is no other place to report errors of standard error.
         let _ = self.stderr.write(source, bytes);
     }
 
@@ -271,7 +271,7 @@ impl Writer {
     }
 }
 
-/// Passes the kept output on in pieces. Fails if it can't be read.
+/// Passes the kept output to `to` in pieces. Fails if the output cannot be read.
 fn pieces(mut kept: SpooledTempFile, mut to: impl FnMut(&[u8])) -> io::Result<()> {
     kept.rewind()?;
     let mut buffer = vec![0; LONGEST_LINE];
@@ -283,7 +283,7 @@ fn pieces(mut kept: SpooledTempFile, mut to: impl FnMut(&[u8])) -> io::Result<()
     }
 }
 
-/// The line below all others: as much of it as there is room for.
+/// Creates the progress line, which is cut at the width of the terminal.
 fn bar() -> ProgressBar {
     let style = ProgressStyle::with_template("{wide_msg}");
     ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr())

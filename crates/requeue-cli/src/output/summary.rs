@@ -1,4 +1,4 @@
-//! The counts of a run, and the summary that shows them.
+//! The counts of a run, and its summary.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,12 +10,12 @@ use serde::{Serialize, Serializer};
 use crate::duration::shown;
 use crate::exit::Exit;
 
-/// A number that only grows.
+/// A counter.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    /// Adds one, and says how many there are now.
+    /// Adds one, and returns the new value.
     pub(crate) fn one_more(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -35,14 +35,13 @@ impl Serialize for Count {
     }
 }
 
-/// How long runs took, to two digits.
+/// The durations of runs, with two significant digits.
 #[derive(Debug)]
 pub(crate) struct Durations(Mutex<Histogram<u64>>);
 
 impl Default for Durations {
     fn default() -> Self {
-        // It fails for more than five.
-        Self(Mutex::new(Histogram::new(2).expect("two digits are few enough")))
+        Self(Mutex::new(Histogram::new(2).expect("at most 5 digits are allowed")))
     }
 }
 
@@ -53,7 +52,7 @@ impl Durations {
     }
 }
 
-/// In seconds: those that so many percent of the runs did not exceed.
+/// Quantiles of the durations of runs, in seconds.
 #[derive(Serialize)]
 struct Percentiles {
     p50: f64,
@@ -72,36 +71,36 @@ impl Serialize for Durations {
     }
 }
 
-/// The counts of a run. The JSON summary has these names.
+/// The counts of a run. The fields of the JSON summary have these names.
 #[derive(Debug, Serialize)]
 pub(crate) struct Tally {
     #[serde(skip)]
     pub(crate) started: Instant,
-    /// Keys read.
+    /// Keys that were read.
     pub(crate) adds: Count,
-    /// Those that became part of a run that was pending already.
+    /// Adds of keys that were already pending.
     pub(crate) coalesced: Count,
-    /// Those that revived a parked key, which only a store has.
+    /// Adds that revived a parked key in a store.
     pub(crate) revived: Count,
-    /// Commands started.
+    /// Commands that were started.
     pub(crate) runs: Count,
-    /// Those that were done.
+    /// Runs that succeeded.
     pub(crate) done: Count,
-    /// Those that failed.
+    /// Runs that failed.
     pub(crate) failures: Count,
-    /// Those of them that took too long.
+    /// Runs that exceeded `--timeout`, which are failures too.
     pub(crate) timed_out: Count,
-    /// How long all of them took, in seconds.
+    /// Durations of runs, in seconds.
     pub(crate) run_seconds: Durations,
     pub(crate) given_up: Count,
     pub(crate) bad_input: Count,
-    /// Keys that were held, and taken back.
+    /// Keys whose pending run was cancelled.
     pub(crate) cancelled: Count,
-    /// Keys that had not run, or not to the end, when the run was ended.
+    /// Keys that had not run to completion at the end of the program.
     pub(crate) unfinished: Count,
-    /// `--halt` has ended it.
+    /// `--halt` stopped the run.
     pub(crate) halted: AtomicBool,
-    /// Something failed that is neither a command's nor the user's.
+    /// The program failed: not a command, and not the user.
     #[serde(skip)]
     failed: AtomicBool,
 }
@@ -127,7 +126,7 @@ impl Tally {
         }
     }
 
-    /// Notes a failure that is neither a command's nor the user's.
+    /// Records a failure of the program: not of a command, and not of the user.
     pub(crate) fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
@@ -185,7 +184,7 @@ impl Tally {
     }
 
     pub(crate) fn json(&self) -> String {
-        /// The counts, and how long it took, in seconds.
+        /// The counts, and the duration of the run in seconds.
         #[derive(Serialize)]
         struct Report<'a> {
             #[serde(flatten)]
@@ -193,12 +192,12 @@ impl Tally {
             elapsed: f64,
         }
         let elapsed = self.started.elapsed().as_millis() as f64 / 1000.0;
-        // Numbers under names can't fail.
+        // Serializing numbers does not fail.
         serde_json::to_string(&Report { tally: self, elapsed }).unwrap_or_default()
     }
 }
 
-/// A count of things, in the plural unless it is 1.
+/// Formats a count and a noun, in the plural unless the count is 1.
 pub(crate) fn counted(count: u64, what: &str) -> String {
     let s = if count == 1 { "" } else { "s" };
     format!("{count} {what}{s}")

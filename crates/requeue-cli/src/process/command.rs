@@ -12,15 +12,15 @@ use crate::exit::{Exit, Refusal};
 use crate::key::escaped;
 use crate::process::template::Template;
 
-/// Looks for the command as exec will, unless its name depends on the key.
+/// Checks that the command can be found, as exec does. Skips the check if its name depends on the key.
 pub(crate) fn find(template: &Template) -> Result<(), Refusal> {
     let Some(program) = template.fixed_program() else { return Ok(()) };
     let Err(exit) = locate(&program) else { return Ok(()) };
-    let why = if exit == Exit::NotExecutable { "can't be executed" } else { "not found" };
+    let why = if exit == Exit::NotExecutable { "cannot be executed" } else { "not found" };
     Err(Refusal { exit, message: format!("{}: {why}", escaped(program.as_bytes())) })
 }
 
-/// The file of a program, as exec finds it.
+/// Returns the file of a program, as exec finds it.
 pub(crate) fn locate(program: &OsStr) -> Result<PathBuf, Exit> {
     if program.as_bytes().contains(&b'/') {
         return look(Path::new(program));
@@ -37,7 +37,7 @@ pub(crate) fn locate(program: &OsStr) -> Result<PathBuf, Exit> {
     Err(why)
 }
 
-/// This program, if it can be run.
+/// Returns the path if it is an executable file.
 fn look(program: &Path) -> Result<PathBuf, Exit> {
     match std::fs::metadata(program) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(Exit::NotExecutable),
@@ -51,8 +51,8 @@ fn look(program: &Path) -> Result<PathBuf, Exit> {
     }
 }
 
-/// The number of jobs for `--jobs 0`. A command takes up to three pipes, two files and a handle here, and
-/// four descriptors more while it is being started.
+/// Returns the number of jobs for `--jobs 0`. A command takes up to six descriptors of this process, and four more
+/// while it is being started.
 pub(crate) fn most_at_once() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let files = usize::try_from(files).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! The process groups of the commands that run.
+//! The process groups of the commands in flight.
 
 use std::future::poll_fn;
 use std::io;
@@ -16,16 +16,16 @@ use tokio::process::{Child, Command};
 use crate::key::Key;
 use crate::process::guardian::Guardian;
 
-/// The groups of the commands that run.
+/// The groups of the commands in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    /// Those whose leaders have not been waited for, by slot: as long as a leader has not, its
-    /// number is its own and the group's.
+    /// The groups by slot. A group is removed when its leader is waited for: until then the process ID cannot be
+    /// reused.
     running: Mutex<Vec<Option<Group>>>,
-    /// Read-locked from the start of a command until it is listed, write-locked to reach all commands: a
-    /// command that is not listed yet could neither be stopped nor be found to have stopped.
+    /// Read-locked from the start of a command until it is listed. Write-locked to reach all commands: a command that
+    /// is not listed yet would be missed.
     starting: RwLock<()>,
-    /// Kills them if this process is killed.
+    /// Kills the groups if this process is killed.
     guardian: Option<Guardian>,
 }
 
@@ -37,11 +37,11 @@ struct Group {
     starved: Option<Signal>,
 }
 
-/// How a leader ended.
+/// The end of a leader.
 #[derive(Debug)]
 pub(crate) struct Reaped {
     pub(crate) status: io::Result<ExitStatus>,
-    /// It was killed, as this had stopped it.
+    /// The signal that stopped it, if it was killed for wanting the terminal.
     pub(crate) starved: Option<Signal>,
 }
 
@@ -54,8 +54,8 @@ impl Groups {
         self.guardian.as_ref()
     }
 
-    /// Starts the command of a slot, for the run with this number, and lists it. It is
-    /// [over](Self::over) later.
+    /// Starts the command of a slot, for the run with this number, and lists it. The caller must call
+    /// [`over`](Self::over) after its end.
     pub(crate) fn start(
         &self,
         slot: usize,
@@ -82,12 +82,11 @@ impl Groups {
         Ok(child)
     }
 
-    /// Waits for the command of a slot, and takes it off the list. Can be dropped and called
-    /// again.
+    /// Waits for the command of a slot, and removes it from the list. Cancel safe.
     pub(crate) async fn wait(&self, slot: usize, child: &mut Child) -> Reaped {
         let mut wait = pin!(child.wait());
         poll_fn(|context| {
-            // Signals are sent under the lock: never to a group whose number is free again.
+            // Signals are sent under the lock, so that none is sent to a process ID that is reused.
             let mut groups = self.lock();
             wait.as_mut().poll(context).map(|status| {
                 let group = groups.get_mut(slot - 1).and_then(Option::take);
@@ -97,7 +96,7 @@ impl Groups {
         .await
     }
 
-    /// The run in a slot is over, be there something left of its group or not.
+    /// Marks the run in a slot as over, even if processes of its group are left.
     pub(crate) fn over(&self, slot: usize) {
         if let Some(guardian) = &self.guardian {
             guardian.over(slot);
@@ -110,7 +109,7 @@ impl Groups {
         }
     }
 
-    /// Stops all for as long as `stop` takes; none is started meanwhile.
+    /// Stops all groups while `stop` runs, and starts no command meanwhile.
     pub(crate) fn stop_while(&self, stop: impl FnOnce()) {
         let _none_starts = self.starting.write().unwrap_or_else(PoisonError::into_inner);
         self.signal_all(Signal::TSTP);
@@ -118,14 +117,14 @@ impl Groups {
         self.signal_all(Signal::CONT);
     }
 
-    /// Sends what is to end the command of a slot to its group.
+    /// Sends a signal that ends the command of a slot to its group.
     pub(crate) fn end(&self, slot: usize, signal: Signal) {
         if let Some(Some(group)) = self.lock().get(slot - 1) {
             end(group.leader, signal);
         }
     }
 
-    /// Returns true if the command of a slot has exited, even if it was not waited for yet.
+    /// Returns true if the command of a slot has exited, even if it has not been waited for.
     pub(crate) fn has_ended(&self, slot: usize) -> bool {
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         match self.lock().get(slot - 1) {
@@ -134,10 +133,10 @@ impl Groups {
         }
     }
 
-    /// Kills the groups that have stopped because they want the terminal. No command gets it: they would
-    /// wait forever.
+    /// Kills the groups that have stopped because they want the terminal. They would wait forever, because no command
+    /// gets the terminal.
     pub(crate) fn kill_starved(&self) {
-        // A command that is being started may have stopped already: there is no second signal for it.
+        // A command that is being started may have stopped already, and there is only one signal for that.
         drop(self.starting.write().unwrap_or_else(PoisonError::into_inner));
         for group in self.lock().iter_mut().flatten() {
             let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
@@ -152,13 +151,13 @@ impl Groups {
         }
     }
 
-    /// The slot that a key runs in.
+    /// Returns the slot in which a key runs.
     pub(crate) fn slot(&self, key: &[u8]) -> Option<usize> {
         let is_its = |group: &Option<Group>| group.as_ref().is_some_and(|group| *group.key == *key);
         self.lock().iter().position(is_its).map(|at| at + 1)
     }
 
-    /// What has run for longest, and for how long.
+    /// Returns the key that has run the longest, and its time.
     pub(crate) fn longest(&self) -> Option<(Key, Duration)> {
         let groups = self.lock();
         let first = groups.iter().flatten().min_by_key(|group| group.since)?;
@@ -170,25 +169,24 @@ impl Groups {
     }
 }
 
-/// The number of a command that has not been waited for, and of its group.
+/// Returns the process ID of a command that has not been waited for, which is also that of its group.
 pub(crate) fn leader(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
-/// Sends a group what is to end it. Fails if all of it have gone, which is what was asked for.
+/// Sends a signal that ends a group. Ignores errors: a group without members needs no signal.
 pub(crate) fn end(group: Pid, signal: Signal) {
     let _ = kill_process_group(group, signal);
-    // What is stopped sees it only once it goes on.
+    // A stopped process handles the signal only when it continues.
     let _ = kill_process_group(group, Signal::CONT);
 }
 
-/// Waits until a group whose leader has gone has no members left. As long as it has some, no other
-/// process or group gets its number.
+/// Waits until a group without a leader has no members. As long as it has members, its process ID is not reused.
 pub(crate) async fn emptied(group: Pid) {
     let mut pause = Duration::from_millis(5);
     while test_kill_process_group(group) != Err(Errno::SRCH) {
         if only_dead(group) {
-            // One whose first thread has ended looks dead, and is not.
+            // A process whose first thread has exited looks like a zombie, but is alive.
             end(group, Signal::KILL);
             return;
         }
@@ -197,15 +195,15 @@ pub(crate) async fn emptied(group: Pid) {
     }
 }
 
-/// Returns true if all members of a group are zombies: in many containers no process waits for them. Only for
-/// Linux.
+/// Returns true if all members of a group are zombies, which no process waits for in many containers. Always false
+/// without `/proc`.
 fn only_dead(group: Pid) -> bool {
     let is_there = std::fs::exists("/proc/self/stat").unwrap_or(false);
     let Ok(processes) = std::fs::read_dir("/proc") else { return false };
     is_there
         && !processes.flatten().any(|process| {
             let stat = std::fs::read(process.path().join("stat")).unwrap_or_default();
-            // The name before these can have anything in it.
+            // The name of the process comes first, and can contain any byte.
             let after_name = stat.rsplit(|&byte| byte == b')').next().unwrap_or_default();
             let mut fields = std::str::from_utf8(after_name).unwrap_or_default().split_whitespace();
             let (state, of_group) = (fields.next(), fields.nth(1));

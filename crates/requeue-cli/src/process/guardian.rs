@@ -1,22 +1,22 @@
-//! Kills the commands of a `requeue` that is killed, so that the next one never runs a key beside
-//! them.
+//! The guardian: a second process that kills the commands of a `requeue` that is killed, so that the next `requeue`
+//! never runs a key beside them.
 //!
-//! SIGKILL can't be caught. Each run therefore starts a second process of this program, the guardian.
-//! The guardian waits for the end of a pipe that its parent alone holds open, and then sends SIGKILL
-//! to the process groups of the commands that are in flight. Both processes share a table of these in
-//! memory, so a command costs three writes of 16 bytes, and the guardian never wakes up before the end.
+//! SIGKILL cannot be caught. Each run therefore starts a second process of this program, the guardian. The guardian
+//! waits for the end of a pipe that only its parent holds open. Then it sends SIGKILL to the process groups of the
+//! commands in flight. Both processes share a table of these groups in memory. A command costs three writes of 16
+//! bytes, and the guardian sleeps until the end.
 //!
-//! A command can start and its parent be killed before the command's process id is in the table. The
-//! table then has the number of the run alone, and the guardian looks for a group leader with that
-//! number in its environment. No process is missed by that: what has been forked and has not called
-//! exec holds the pipe open, and what has called exec has its environment.
+//! The parent can be killed after it starts a command and before it writes the command's process ID to the table. The
+//! table then has only the number of the run, and the guardian looks for a group leader with that number in its
+//! environment. It misses no process: before exec a process holds the pipe open, and after exec it has its
+//! environment.
 //!
-//! The alternative was `PR_SET_PDEATHSIG`. Without `unsafe` it needs a program of ours that sets it and
-//! then executes the command: one more exec, of a large program, for each command. It follows the
-//! thread that forked, not the process, and it reaches neither children of the command nor set-uid
-//! programs. The guardian can be killed too: its parent then starts another one, and only a kill of
-//! both at once leaves commands behind. `kill -9 %1`, `pkill` and `killall` don't do that, as the
-//! guardian has another process group and another name.
+//! The alternative was `PR_SET_PDEATHSIG`. Without `unsafe` it needs a helper program that sets it and then executes
+//! the command: one more exec of a large program for each command. It is bound to the thread that forked, not to the
+//! process. It reaches neither children of the command nor set-uid programs.
+//!
+//! If the guardian is killed, its parent starts another one. Only a kill of both at once leaves commands behind.
+//! `kill -9 %1`, `pkill` and `killall` do not do that, because the guardian has another process group and another name.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -35,16 +35,16 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::exit::Exit;
 
-/// The name by which this program is the guardian: what lists of processes show. It has no
-/// "requeue" in it, or `pkill -9 -f requeue` would kill both.
+/// The name of the guardian in lists of processes. It does not contain "requeue", so that `pkill -9 -f requeue` does
+/// not kill both processes.
 const NAME: &str = "kills-commands-left-by";
 
-/// The variable of a command that has the process id of its `requeue`.
+/// The variable with the process ID of `requeue`, in the environment of commands.
 pub(crate) const PARENT: &str = "REQUEUE_PID";
-/// The variable that has the number of the run.
+/// The variable with the number of the run.
 pub(crate) const RUN: &str = "REQUEUE_SEQ";
 
-/// A guardian that dies again and again is given up.
+/// The most guardians that a run starts, one after the other.
 const MOST_STARTS: u32 = 10;
 
 /// The parent's side.
@@ -56,18 +56,18 @@ pub(crate) struct Guardian {
 
 #[derive(Debug, Default)]
 struct Process {
-    /// Its standard input is the pipe.
+    /// The guardian, whose standard input is the pipe.
     child: Option<Child>,
     starts: u32,
 }
 
 impl Guardian {
-    /// Without a process yet.
+    /// Creates the table. [`ensure`](Self::ensure) starts the process.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self { table: Table::new()?, process: Mutex::default() })
     }
 
-    /// Starts the process if it does not run. Says once that it is no use.
+    /// Starts the process if it does not run. After too many starts, returns an error once, and then does nothing.
     pub(crate) fn ensure(&self) -> io::Result<()> {
         let mut process = self.lock();
         let runs = |child: &mut Child| !matches!(child.try_wait(), Ok(Some(_)));
@@ -76,9 +76,9 @@ impl Guardian {
         }
         process.starts += 1;
         if process.starts > MOST_STARTS {
-            return Err(io::Error::other(format!("it has ended {MOST_STARTS} times")));
+            return Err(io::Error::other(format!("its process died {MOST_STARTS} times")));
         }
-        // Another process group: signals to ours are not meant for it.
+        // Signals to the process group of the parent are not for the guardian.
         let child = Command::new(this_program()?)
             .arg0(NAME)
             .arg(std::process::id().to_string())
@@ -91,24 +91,24 @@ impl Guardian {
         Ok(())
     }
 
-    /// The command of this slot and run is about to be started.
+    /// Records that the command of this slot and run is about to start.
     pub(crate) fn starting(&self, slot: usize, run: u64) -> io::Result<()> {
         self.table.set(slot, Entry { run, state: State::Starting })
     }
 
-    /// It was started, and leads this group.
+    /// Records that the command has started, with its group.
     pub(crate) fn started(&self, slot: usize, run: u64, leader: Pid) {
-        // The entry is there: nothing is allocated.
+        // The entry exists, so that the write needs no memory and does not fail.
         let _ = self.table.set(slot, Entry { run, state: State::Started(leader) });
     }
 
-    /// Nothing of the slot's command has to be killed any more.
+    /// Records that no process of the slot's command must be killed any more.
     pub(crate) fn over(&self, slot: usize) {
         let _ = self.table.set(slot, Entry::default());
     }
 
-    /// Ends the process when no command is in flight. Waits for it: not every container has a first
-    /// process that would.
+    /// Ends the process if no command is in flight, and waits for it. Not every container has a first process that
+    /// waits for orphans.
     pub(crate) fn end(&self) {
         let is_idle = self.table.entries().is_ok_and(|entries| entries.is_empty());
         let child = self.lock().child.take_if(|_| is_idle);
@@ -123,13 +123,13 @@ impl Guardian {
     }
 }
 
-/// The file of this program, even if another one has its name by now.
+/// Returns the file of this program, even if its path has been replaced.
 fn this_program() -> io::Result<PathBuf> {
     let this = Path::new("/proc/self/exe");
     if this.exists() { Ok(this.to_owned()) } else { std::env::current_exe() }
 }
 
-/// The commands in flight, by slot. Two processes share this table in memory.
+/// The commands in flight, by slot: a table in memory that two processes share.
 #[derive(Debug)]
 struct Table(File);
 
@@ -147,7 +147,7 @@ enum State {
     Started(Pid),
 }
 
-/// The size of an entry in bytes: the run, the leader, the state.
+/// The size of an entry in bytes: 8 for the run, 4 for the leader, 4 for the state.
 const SIZE: usize = 16;
 
 impl Entry {
@@ -180,7 +180,7 @@ impl Entry {
 impl Table {
     #[cfg(target_os = "linux")]
     fn new() -> io::Result<Self> {
-        // A read-only root file system may have no place for a temporary file.
+        // With a read-only root file system there may be no directory for a temporary file.
         let memory = rustix::fs::memfd_create(c"requeue", rustix::fs::MemfdFlags::CLOEXEC)?;
         Ok(Self(memory.into()))
     }
@@ -190,12 +190,12 @@ impl Table {
         tempfile::tempfile().map(Self)
     }
 
-    /// Slots have numbers from 1.
+    /// Writes the entry of a slot. Slots are numbered from 1.
     fn set(&self, slot: usize, entry: Entry) -> io::Result<()> {
         self.0.write_all_at(&entry.encode(), ((slot - 1) * SIZE) as u64)
     }
 
-    /// Those that are not free.
+    /// Returns the entries that are not free.
     fn entries(&self) -> io::Result<Vec<Entry>> {
         let mut bytes = vec![0; usize::try_from(self.0.metadata()?.len()).unwrap_or(0)];
         self.0.read_exact_at(&mut bytes, 0)?;
@@ -203,19 +203,19 @@ impl Table {
     }
 }
 
-/// Is the guardian, to its end, if this process was started as one.
+/// Runs as the guardian to the end if this process was started as one. Otherwise returns `None` at once.
 pub(crate) fn guard_if_asked() -> Option<ExitCode> {
     let mut args = std::env::args_os();
     args.next().filter(|name| name == NAME)?;
     Some(match guard(args.next()) {
         Ok(()) => Exit::Done.into(),
-        // There is no one left to report the reason to.
+        // The parent is dead, and nobody would see a message.
         Err(_) => Exit::Failure.into(),
     })
 }
 
 fn guard(parent: Option<OsString>) -> io::Result<()> {
-    // Signals to all processes of a service or a container: the parent decides about these.
+    // A service manager sends these signals to all its processes. Only the parent acts on them.
     for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2] {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }
@@ -237,7 +237,7 @@ fn wait_for_end(mut pipe: impl Read) -> io::Result<()> {
     }
 }
 
-/// Kills all that this parent has left behind.
+/// Kills the commands that the parent has left behind.
 fn kill(table: &Table, parent: &str) -> io::Result<()> {
     let mut starting = Vec::new();
     for entry in table.entries()? {
@@ -247,8 +247,8 @@ fn kill(table: &Table, parent: &str) -> io::Result<()> {
             State::Free => {}
         }
     }
-    // An exec closes the pipe a moment before it is done with the environment. A command that could
-    // not be started is not found at all.
+    // An exec closes the pipe a moment before it sets the environment. A command that failed to start is never
+    // found.
     for _ in 0..20 {
         starting.retain(|&run| {
             let leaders = leaders_of(parent, run);
@@ -263,12 +263,12 @@ fn kill(table: &Table, parent: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Fails if all of the group have gone.
+/// Kills a group. Ignores errors: a group without members needs no signal.
 fn kill_group(leader: Pid) {
     let _ = kill_process_group(leader, Signal::KILL);
 }
 
-/// The groups of a run of this parent, by the environment of their leaders.
+/// Finds the groups of a run of this parent by the environment of their leaders.
 fn leaders_of(parent: &str, run: u64) -> Vec<Pid> {
     let wanted = [format!("{PARENT}={parent}"), format!("{RUN}={run}")];
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
@@ -288,7 +288,7 @@ mod tests {
 
     use super::*;
 
-    /// A command that would run for long, in a group of its own, as a run of the parent "p".
+    /// Starts a long command in a group of its own, as a run of the parent "p".
     fn command(run: u64) -> Child {
         let mut sleep = Command::new("sleep");
         sleep.arg("1000").env(PARENT, "p").env(RUN, run.to_string());
@@ -324,7 +324,7 @@ mod tests {
         over.wait().unwrap();
     }
 
-    /// As when the parent is killed between the start of a command and its entry.
+    /// The parent is killed between the start of a command and its entry.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_command_that_is_not_listed_yet_is_found_by_its_run() {

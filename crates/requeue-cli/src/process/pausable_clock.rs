@@ -1,9 +1,9 @@
-//! A clock that does not run while the program is stopped, and its commands with it.
+//! A clock that pauses while the program and its commands are stopped.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The clock of time limits. It knows how long the program was stopped.
+/// The clock of time limits, which knows how long the program was stopped.
 #[derive(Debug, Default)]
 pub(crate) struct PausableClock(Mutex<Stopped>);
 
@@ -24,7 +24,7 @@ impl PausableClock {
         }
     }
 
-    /// Sleeps, not counting the time that the program is stopped.
+    /// Sleeps for `duration`, without the time in which the program is stopped.
     pub(crate) async fn sleep(&self, duration: Duration) {
         let (start, before) = (Instant::now(), self.stopped());
         loop {

@@ -7,15 +7,15 @@ use tempfile::TempDir;
 /// The input of a command besides its key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunInput {
-    /// Further variables.
+    /// Additional environment variables.
     pub(crate) env: Vec<(&'static str, String)>,
-    /// Its standard input; `None`: empty.
+    /// Its standard input; `None` for an empty one.
     pub(crate) stdin: Option<Arc<[u8]>>,
-    /// A directory that exists until the run has ended.
+    /// A directory that must exist until the end of the run.
     pub(crate) dir: Option<Arc<TempDir>>,
 }
 
-/// The attempts before a run.
+/// The number of the attempt, and the result of the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Past {
     pub(crate) attempt: u32,

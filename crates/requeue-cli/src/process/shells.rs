@@ -1,4 +1,4 @@
-//! A key inside a script would be run as code: file names and ids are other people's.
+//! Refuses commands in which a key would be run as code. Keys are untrusted: file names and IDs come from others.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -6,128 +6,161 @@ use std::os::unix::ffi::OsStrExt;
 use crate::exit::Refusal;
 
 /// Shells that take a script as the argument after `-c`, and arguments of the script after it.
-const SHELLS: [&str; 13] = [
-    "sh", "ash", "bash", "dash", "ksh", "lksh", "mksh", "osh", "posh", "rbash", "rksh", "yash",
-    "zsh",
-];
-/// Shells of other languages, which take a script likewise.
-const OTHER_SHELLS: [&str; 8] = ["csh", "elvish", "fish", "ion", "nu", "tcsh", "xonsh", "ysh"];
+const SHELLS: &str =
+    "sh ash bash brush dash hush ksh lksh loksh mksh oksh osh pdksh posh rbash rksh yash zsh";
+/// Shells of other languages, which take a script likewise, and the letters of other options with code.
+const OTHER_SHELLS: [(&str, &str); 3] =
+    [("fish", "C"), ("nu", "e"), ("csh elvish es ion rc tcsh xonsh ysh", "")];
 /// Programs that have a shell run the value of `-c`, wherever it stands among their arguments.
-const BY_SHELL: [&str; 3] = ["runuser", "sg", "su"];
+const BY_SHELL: &str = "capsh newgrp runuser script sg su";
 /// Shells that run all words after `-c` or `-Command`.
-const POWERSHELLS: [&str; 2] = ["powershell", "pwsh"];
+const POWERSHELLS: &str = "powershell pwsh";
 /// Interpreters, and the letters and names of the options that take code.
-const INTERPRETERS: [(&str, &str, &[&str]); 14] = [
-    ("bun", "ep", &["--eval", "--print"]),
+const INTERPRETERS: [(&str, &str, &[&str]); 12] = [
+    ("bun mongosh node nodejs ts-node tsx", "ep", &["--eval", "--print"]),
     ("deno", "", &["eval"]),
-    ("groovy", "e", &[]),
+    ("elixir ghc groovy lua luajit raku Rscript swipl", "e", &["--eval"]),
+    ("erl", "", &["-eval"]),
+    ("octave sbcl", "", &["--eval"]),
+    ("expect guile ipython pypy python tclsh", "c", &[]),
+    ("gnuplot R", "e", &[]),
     ("julia", "eE", &["--eval", "--print"]),
-    ("lua", "e", &[]),
-    ("node", "ep", &["--eval", "--print"]),
-    ("nodejs", "ep", &["--eval", "--print"]),
+    ("osascript scala", "e", &[]),
     ("perl", "eE", &[]),
     ("php", "rBRE", &["--run"]),
-    ("pypy", "c", &[]),
-    ("python", "c", &[]),
-    ("Rscript", "e", &[]),
     ("ruby", "e", &[]),
-    ("tclsh", "c", &[]),
 ];
+/// Interpreters whose options with code may stand behind operands.
+const CODE_ANYWHERE: &str = "emacs ex gdb mariadb mysql nvim psql vi view vim";
 /// Interpreters whose first operand is code, unless an option is.
-const CODE_FIRST: [&str; 5] = ["awk", "gawk", "mawk", "nawk", "sed"];
+const CODE_FIRST: &str = "awk gawk mawk nawk sed";
 /// Programs that join their arguments and have a shell run them, on another host or here.
-const JOINING: [&str; 4] = ["parallel", "rsh", "ssh", "watch"];
+const JOINING: &str =
+    "autossh clush dbclient env_parallel hyperfine mosh parallel pdsh rsh sem ssh tmux watch";
 
-/// Refuses a command in which a key would be a shell's code: inside the script of `sh -c` and its
-/// kin, of `su -c` and of `env -S`, also behind `env`, `timeout`, `sudo` and whatever else runs its
-/// arguments; and a script that would be the key itself. For an interpreter or `ssh` the answer is a
-/// warning: with keys that are numbers, for example, such a command is safe.
+/// Whether `name` is one of these words.
+fn is_in(names: &str, name: &[u8]) -> bool {
+    names.split(' ').any(|other| other.as_bytes() == name)
+}
+
+/// Refuses a command in which a shell would run the key as code: the key is the script, or a part of the script, of
+/// `sh -c`, `su -c`, `env -S` and similar programs. These may follow `env`, `timeout`, `sudo` or any other program that
+/// runs its arguments.
+///
+/// Returns a warning for interpreters and `ssh`. Such a command can be safe, for example if keys are numbers.
 pub(crate) fn refuse_code_from_keys(
     words: &[OsString],
     mark: &[u8],
 ) -> Result<Option<String>, Refusal> {
     let has_mark = |word: &OsString| find(word.as_bytes(), mark).is_some();
-    // Without a mark, the key is appended.
+    // Without a placeholder, the key is the last argument.
     let appended = !words.iter().any(has_mark);
+    // In the option at `at`, or in its value, the next word.
+    let is_code = |args: &[OsString], at: usize| {
+        let code = &args[at..args.len().min(at + 2)];
+        code.iter().any(has_mark) || (appended && code.len() == 1)
+    };
+    let is_in_option = |args: &[OsString], letters, options| {
+        (0..args.len()).any(|at| takes_code(&args[at], letters, options) && is_code(args, at))
+    };
     let mut warning = None;
     for (at, word) in words.iter().enumerate() {
         let (name, args) = (program(word), &words[at + 1..]);
-        let is_one_of = |others: &[&str]| others.iter().any(|other| other.as_bytes() == name);
-        if let Some(shell) = SHELLS.iter().chain(&OTHER_SHELLS).find(|it| it.as_bytes() == name) {
+        let shown = String::from_utf8_lossy(name);
+        let refusal = || refusal(mark, Some(&shown));
+        let other = OTHER_SHELLS.iter().find(|(names, _)| is_in(names, name));
+        if is_in(SHELLS, name) || other.is_some() {
+            if other.is_some_and(|(_, letters)| is_in_option(args, letters, &["--execute"])) {
+                return Err(refusal());
+            }
             match script(args, mark) {
-                Script::Is(script) => refuse_mark_in_script(script, mark, Some(shell))?,
-                Script::Missing if appended => return Err(refusal(mark, Some(shell))),
+                Script::Is(script) => refuse_mark_in_script(script, mark, Some(&shown))?,
+                Script::Missing if appended => return Err(refusal()),
                 Script::Missing | Script::None => {}
             }
-        } else if is_one_of(&BY_SHELL) {
-            for (at, arg) in args.iter().enumerate() {
-                if takes_code(arg, "c", &["--command", "--session-command"]) {
-                    let code = args[at..].iter().take(2);
-                    if code.clone().any(has_mark) || (appended && code.len() == 1) {
-                        return Err(refusal(mark, Some("su")));
-                    }
-                }
+        } else if is_in(BY_SHELL, name) {
+            if is_in_option(args, "c", &["--command", "--session-command"]) {
+                return Err(refusal());
             }
-        } else if is_one_of(&POWERSHELLS) {
+        } else if name == b"flock" {
+            // Behind the file. Otherwise it is an option of a command.
+            let option = args.iter().position(|arg| takes_code(arg, "c", &["--command"]));
+            let is_operand =
+                |arg: &&OsString| !matches!(arg.as_bytes(), [b'-', ..] | [b'0'..=b'9', ..]);
+            let is_own = |at: &usize| args[..*at].iter().filter(is_operand).count() <= 1;
+            if option.filter(is_own).is_some_and(|at| is_code(args, at)) {
+                return Err(refusal());
+            }
+        } else if is_in(POWERSHELLS, name) {
             let is_command = |arg: &OsString| {
-                let start: Vec<_> =
-                    arg.as_bytes().iter().take(2).map(u8::to_ascii_lowercase).collect();
-                start == b"-c"
+                let option = arg.as_bytes().to_ascii_lowercase();
+                option.starts_with(b"-c")
+                    || b"-encodedcommand".starts_with(&option) && option.len() > 1
+                    || option == b"-ec"
             };
             let command = args.iter().position(is_command);
             if command.is_some_and(|at| appended || args[at..].iter().any(has_mark)) {
-                return Err(refusal(mark, Some("pwsh")));
+                return Err(refusal());
             }
         } else if name == b"env" {
             if split_string(args)
                 .is_some_and(|string| appended && string.is_empty() || string.iter().any(has_mark))
             {
-                return Err(refusal(mark, Some("env")));
+                return Err(refusal());
             }
-        } else if is_one_of(&JOINING) {
+        } else if is_in(JOINING, name) {
             if appended || args.iter().any(has_mark) {
-                warning.get_or_insert_with(|| joins(&String::from_utf8_lossy(name)));
+                warning.get_or_insert_with(|| joins(&shown));
             }
-        } else if is_code(name, args, &has_mark, appended) {
-            warning.get_or_insert_with(|| interprets(&String::from_utf8_lossy(name)));
+        } else if is_interpreted(name, args, &has_mark, appended)
+            || is_in(CODE_ANYWHERE, name)
+                && is_in_option(
+                    args,
+                    "c",
+                    &["--cmd", "--command", "--eval", "--eval-command", "--execute", "-e", "-ex"],
+                )
+        {
+            warning.get_or_insert_with(|| interprets(&shown));
         }
     }
     Ok(warning)
 }
 
-/// The name of a program without its directory and version: `python` for `/usr/bin/python3.12`.
+/// Returns the name of a program without its directory and version: `python` for `/usr/bin/python3.12`.
 fn program(word: &OsStr) -> &[u8] {
     let name = word.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-    let is_version = |byte: &u8| byte.is_ascii_digit() || *byte == b'.';
+    let is_version = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'-');
     let end = name.iter().rposition(|byte| !is_version(byte)).map_or(0, |last| last + 1);
     &name[..end]
 }
 
-/// Whether an option takes code, as the next word or as the rest of this one.
+/// Whether an option takes code, as the next word or as the rest of this one. Long options may be
+/// abbreviated.
 fn takes_code(arg: &OsStr, letters: &str, names: &[&str]) -> bool {
-    match arg.as_bytes() {
-        [b'-', b'-', ..] | [b'a'..=b'z', ..] => {
-            let name = arg.as_bytes().split(|&byte| byte == b'=').next().unwrap_or_default();
-            names.iter().any(|other| other.as_bytes() == name)
-        }
+    let arg = arg.as_bytes();
+    let name = arg.split(|&byte| byte == b'=').next().unwrap_or_default();
+    if names.iter().any(|other| other.as_bytes() == name) {
+        return true;
+    }
+    match arg {
+        [b'-', b'-', _, ..] => names.iter().any(|other| other.as_bytes().starts_with(name)),
+        [b'-', b'-'] => false,
         [b'-', cluster @ ..] => cluster.iter().any(|byte| letters.as_bytes().contains(byte)),
         _ => false,
     }
 }
 
 /// Whether a key is code for the interpreter called `name`.
-fn is_code(
+fn is_interpreted(
     name: &[u8],
     args: &[OsString],
     has_mark: &impl Fn(&OsString) -> bool,
     appended: bool,
 ) -> bool {
     let (letters, names, code_first) =
-        match INTERPRETERS.iter().find(|(other, ..)| other.as_bytes() == name) {
+        match INTERPRETERS.iter().find(|(others, ..)| is_in(others, name)) {
             Some(&(_, letters, names)) => (letters, names, false),
-            None if CODE_FIRST.iter().any(|other| other.as_bytes() == name) => {
-                ("e", &["--source", "--expression"][..], true)
-            }
+            None if is_in(CODE_FIRST, name) => ("e", &["--source", "--expression"][..], true),
             None => return false,
         };
     let (mut at, mut is_given) = (0, false);
@@ -152,7 +185,7 @@ fn is_code(
     code_first && !is_given && appended
 }
 
-/// The value of `env -S`, which env splits into words: empty if it is missing.
+/// Returns the value of `env -S`, which env splits into words. Empty if the value is missing.
 fn split_string(args: &[OsString]) -> Option<&[OsString]> {
     let mut at = 0;
     while let Some(arg) = args.get(at) {
@@ -176,7 +209,7 @@ fn split_string(args: &[OsString]) -> Option<&[OsString]> {
     None
 }
 
-/// Refuses a script with a mark in it.
+/// Refuses a script that contains the placeholder.
 pub(crate) fn refuse_mark_in_script(
     script: &OsStr,
     mark: &[u8],
@@ -193,44 +226,47 @@ fn refusal(mark: &[u8], shell: Option<&str>) -> Refusal {
     let direct = match shell {
         None => String::new(),
         Some("env") => format!("\n  -- env A=b cmd {mark}"),
-        Some("su") => format!("\n  -- su -c 'cmd \"$1\"' -- USER _ {mark}"),
-        Some(shell) if SHELLS.contains(&shell) => {
+        Some("flock") => format!("\n  -- flock FILE cmd {mark}"),
+        Some("capsh") => format!("\n  -- capsh -- -c 'cmd \"$1\"' _ {mark}"),
+        Some(su @ ("runuser" | "su")) => format!("\n  -- {su} -c 'cmd \"$1\"' -- USER _ {mark}"),
+        Some("newgrp" | "script" | "sg") => String::new(),
+        Some(shell) if is_in(SHELLS, shell.as_bytes()) => {
             format!("\n  -- {shell} -c 'cmd \"$1\"' _ {mark}")
         }
         Some(shell) => format!("\n  -- {shell} FILE {mark}"),
     };
     Refusal::usage(format!(
-        "a key inside a script would be run as code; it goes in as an argument:{direct}
+        "a key inside a script would be run as code. Pass it as an argument:{direct}
   -c 'cmd \"$1\"'
-or is read from the variable REQUEUE_KEY.
-If {mark} is the script's own, name another mark with -I."
+or let the script read the variable REQUEUE_KEY.
+If {mark} is not meant for the key, choose another placeholder with -I."
     ))
 }
 
 fn interprets(name: &str) -> String {
     format!(
-        "a key inside the code of {name} is run as code: if strangers choose keys, pass the key as an \
-         argument of its own, or have the code read the variable REQUEUE_KEY"
+        "a key inside the code of {name} is run as code. If keys are untrusted, pass the key as an \
+         argument of its own, or let the code read the variable REQUEUE_KEY"
     )
 }
 
 fn joins(name: &str) -> String {
     format!(
-        "{name} joins its arguments and has a shell run them, so a key is run as code: if strangers \
-         choose keys, use `--stdin key`, and have the command read the key from its standard input"
+        "{name} joins its arguments and runs them by a shell, so a key is run as code. If keys are \
+         untrusted, use `--stdin key`, and let the command read the key from its standard input"
     )
 }
 
 enum Script<'a> {
     /// `-c` and the script.
     Is(&'a OsStr),
-    /// `-c`, and nothing behind it.
+    /// `-c` as the last argument.
     Missing,
     /// No `-c`.
     None,
 }
 
-/// The script among the arguments of a shell.
+/// Finds the script among the arguments of a shell.
 fn script<'a>(args: &'a [OsString], mark: &[u8]) -> Script<'a> {
     let (mut is_script, mut at) = (false, 0);
     while let Some(arg) = args.get(at) {
@@ -248,13 +284,13 @@ fn script<'a>(args: &'a [OsString], mark: &[u8]) -> Script<'a> {
                 break;
             }
             [b'-', b'-', ..] => {}
-            // fish: `-cSCRIPT`.
+            // fish accepts `-cSCRIPT`.
             [b'-', letters @ ..] if letters.contains(&b'c') && find(letters, mark).is_some() => {
                 return Script::Is(arg);
             }
             [sign @ (b'-' | b'+'), letters @ ..] => {
                 is_script |= *sign == b'-' && letters.contains(&b'c');
-                // `-o pipefail`: the option's name is a word of its own.
+                // In `-o pipefail`, the name of the option is the next word.
                 at += letters.iter().filter(|letter| matches!(letter, b'o' | b'O')).count();
             }
             _ => {
@@ -270,7 +306,7 @@ fn script<'a>(args: &'a [OsString], mark: &[u8]) -> Script<'a> {
     }
 }
 
-/// Where `needle`, which is not empty, begins in `text`.
+/// Returns the position of `needle`, which must not be empty, in `text`.
 pub(crate) fn find(text: &[u8], needle: &[u8]) -> Option<usize> {
     text.windows(needle.len()).position(|window| window == needle)
 }
@@ -279,7 +315,7 @@ pub(crate) fn find(text: &[u8], needle: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// What is said of a command: `Err` if it is refused.
+    /// Returns the warning about a command; `Err` if it is refused.
     fn said(words: &str) -> Result<Option<String>, String> {
         let words: Vec<_> = words.split('|').map(OsString::from).collect();
         refuse_code_from_keys(&words, b"{}").map_err(|refusal| refusal.message)
@@ -323,6 +359,27 @@ mod tests {
             "env|-S",
             "pwsh|-NoProfile|-Command|echo|{}",
             "pwsh|-c|echo",
+            "pwsh|-EncodedCommand|{}",
+            "pwsh|-e",
+            "flock|file|-c|echo {}",
+            "flock|-x|-w|9|file|--comm|echo {}",
+            "flock|file|-c",
+            "script|-qec|echo {}|/dev/null",
+            "script|/dev/null|--command=echo {}",
+            "capsh|--|-c|echo {}",
+            "newgrp|-c|echo {}",
+            "env|--split=echo {}",
+            "su|--comm|echo {}",
+            "fish|-C|echo {}",
+            "fish|--comm=echo {}",
+            "fish|--init-comm|echo {}",
+            "nu|-e|echo {}",
+            "nu|--execute|echo {}",
+            "zsh-5.9|-c|echo {}",
+            "bash|-c|-e|echo {}",
+            "bash|-c|--|{}",
+            "nice|-n|5|nohup|setsid|-w|stdbuf|-oL|doas|chroot|/|/bin/busybox|sh|-c|echo {}",
+            "find|.|-exec|sh|-c|echo {}|;",
         ] {
             assert!(refused(words), "{words}");
         }
@@ -360,6 +417,14 @@ mod tests {
             "sed|-n|-e|1p|{}",
             "sed|-f|script.sed",
             "deno|run|script.ts|{}",
+            "flock|file|grep|-c|{}",
+            "flock|-n|file|sh|-c|echo \"$1\"|_|{}",
+            "flock|file|{}",
+            "script|-c|cmd \"$REQUEUE_KEY\"|{}",
+            "bash|-C|{}",
+            "psql|-f|{}",
+            "vim|{}",
+            "emacs|--batch|{}",
         ] {
             assert_eq!(said(words), Ok(None), "{words}");
         }
@@ -386,6 +451,16 @@ mod tests {
             ("ssh|host|rm", "ssh"),
             ("ssh|host|sh|-c|'cmd \"$1\"'|_|{}", "ssh"),
             ("watch|ls|{}", "watch"),
+            ("tmux|new|-d|ls {}", "tmux"),
+            ("hyperfine|ls {}", "hyperfine"),
+            ("node|--ev|f('{}')", "node"),
+            ("perl5.36|-e|{}", "perl"),
+            ("luajit|-e|f('{}')", "luajit"),
+            ("psql|db|-c|select '{}'", "psql"),
+            ("mysql|--exec=select '{}'", "mysql"),
+            ("gdb|-ex|{}", "gdb"),
+            ("emacs|--batch|--eval|{}", "emacs"),
+            ("vim|-c|{}", "vim"),
         ] {
             let warning = said(words).unwrap_or_else(|error| panic!("{words}: {error}"));
             let warning = warning.unwrap_or_else(|| panic!("{words}: no warning"));

@@ -1,6 +1,7 @@
-//! SIGINT, SIGTERM and SIGHUP: the first ends reading and starting, the second ends the commands,
-//! the third kills them. SIGTSTP and SIGCONT stop and continue the commands, too; SIGUSR1 asks how
-//! far the run is.
+//! The signals that a run acts on.
+//!
+//! Of SIGINT, SIGTERM and SIGHUP, the first one stops reading and starting, the second terminates the commands, and the
+//! third kills them. SIGTSTP and SIGCONT also stop and continue the commands. SIGUSR1 asks for the progress.
 
 use std::io;
 use std::process::ExitCode;
@@ -13,16 +14,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::Exit;
 
-/// How far the stop of a run has come.
+/// The progress of the stop of a run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) enum Level {
     #[default]
     Running,
-    /// No more is read or started; commands that run finish.
+    /// Nothing is read or started; commands in flight complete.
     Stopping,
-    /// Their process groups get SIGTERM.
+    /// The process groups of commands get SIGTERM.
     Terminating,
-    /// Their process groups get SIGKILL.
+    /// The process groups of commands get SIGKILL.
     Killing,
 }
 
@@ -49,31 +50,31 @@ pub(crate) struct Signals {
 /// The request of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
-    /// To end by this signal.
+    /// Stop, because of this signal.
     End(i32),
-    /// To stop until the program is continued.
+    /// Suspend the program until it is continued.
     Suspend,
-    /// To continue.
+    /// Continue.
     Continue,
-    /// To report progress.
+    /// Report the progress.
     Report,
     /// A command has ended or stopped.
     Children,
 }
 
-/// `timeout` sends its signal to the process and then to its group: that is one, not two.
+/// The time in which a repeated signal does not count. `timeout` sends its signal to the process and then to its
+/// group.
 const TWIN: Duration = Duration::from_millis(100);
 
 impl Signals {
-    /// Takes them over, but for those that were ignored at start, as under `nohup`. Needs a
-    /// runtime.
+    /// Catches the signals, except those that were ignored at the start, as under `nohup`. Must be called in a runtime.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             ends: [taken(SIGINT)?, taken(SIGTERM)?, taken(SIGHUP)?],
             stop: taken(SIGTSTP)?,
             go_on: Some(signal(SignalKind::from_raw(SIGCONT))?),
             report: taken(SIGUSR1)?,
-            // Even if it was ignored: else commands could not be waited for.
+            // Even if it was ignored: otherwise commands could not be waited for.
             children: Some(signal(SignalKind::child())?),
             last: None,
         })
@@ -100,8 +101,8 @@ impl Signals {
     }
 }
 
-/// Until SIGINT or SIGTERM comes, and which. One that was ignored at start, as under `nohup`, stays
-/// ignored. Needs a runtime.
+/// Waits for SIGINT or SIGTERM, and returns its number. A signal that was ignored at the start stays ignored. Must be
+/// called in a runtime.
 #[cfg(feature = "store")]
 pub(crate) async fn interrupted() -> i32 {
     let (mut int, mut term) = (taken(SIGINT).ok().flatten(), taken(SIGTERM).ok().flatten());
@@ -111,7 +112,7 @@ pub(crate) async fn interrupted() -> i32 {
     }
 }
 
-/// Takes a signal over, unless it was ignored at start.
+/// Catches a signal, unless it was ignored at the start.
 fn taken(number: i32) -> io::Result<Option<Signal>> {
     let is_ignored = ignored() & (1 << (number - 1)) != 0;
     (!is_ignored).then(|| signal(SignalKind::from_raw(number))).transpose()
@@ -124,15 +125,14 @@ async fn received(signal: &mut Option<Signal>) {
     }
 }
 
-/// The mask of ignored signals. Other systems than Linux don't say it without unsafe code; there
-/// all three are taken over.
+/// Returns the mask of ignored signals. It is 0 on systems other than Linux, which reveal it only to unsafe code.
 fn ignored() -> u64 {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return 0 };
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// What a signal is called.
+/// Returns the name of a signal that stops the run.
 pub(crate) const fn name(signal: i32) -> &'static str {
     match signal {
         SIGINT => "SIGINT",
@@ -141,7 +141,7 @@ pub(crate) const fn name(signal: i32) -> &'static str {
     }
 }
 
-/// A signal's number, or its name with or without SIG.
+/// Parses the number of a signal, or its name with or without `SIG`.
 pub(crate) fn parse_signal(text: &str) -> Result<rustix::process::Signal, &'static str> {
     let name = text.to_ascii_uppercase();
     let is_it = |number: i32| {
@@ -152,27 +152,33 @@ pub(crate) fn parse_signal(text: &str) -> Result<rustix::process::Signal, &'stat
     let number = text.parse().ok().or_else(|| (1..32).find(|&number| is_it(number)));
     number
         .and_then(rustix::process::Signal::from_named_raw)
-        .ok_or("a signal's name or number, like TERM, SIGINT or 9")
+        .ok_or("expected the name or number of a signal, like TERM, SIGINT or 9")
 }
 
-/// Whether there can be a shell that continues what stops. It gives each of its jobs a group; what
-/// is in the group of the session's leader is no job, and SIGTSTP does nothing there by default.
-/// Both are 0 where they belong to a process of another PID namespace, as for what a container
-/// runtime starts beside the first process; rustix takes no 0.
+/// Returns true if a shell may exist that continues the program after a stop.
+///
+/// A shell gives each job a process group. The group of the session's leader is not a job, and SIGTSTP has no effect
+/// there by default. Both numbers are 0 if they belong to another PID namespace, as for a process that a container
+/// runtime starts beside the first one. This uses nix, because rustix does not accept 0.
 pub(crate) fn can_be_continued() -> bool {
     getsid(None) != Ok(getpgrp())
 }
 
-/// Stops the process as SIGTSTP would have, until it is continued.
+/// Stops the process as SIGTSTP does, until it is continued.
 pub(crate) fn stop() {
-    // SIGSTOP is not refused.
+    // This sends SIGSTOP, which does not fail.
     let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
 }
 
-/// Ends the process as the signal would have.
+/// Ends the process by the signal.
 pub(crate) fn die_of(signal: i32) -> ExitCode {
+    // The kernel discards a signal that the first process of a PID namespace sends itself. Its exit code
+    // is then that by which shells show the signal.
+    if rustix::process::getpid().is_init() {
+        return u8::try_from(128 + signal).map_or_else(|_| Exit::Failure.into(), ExitCode::from);
+    }
     let _ = signal_hook::low_level::emulate_default_handler(signal);
-    // It has a default that ends the process; this is not reached.
+    // Not reached: the default of these signals ends the process.
     Exit::Failure.into()
 }
 

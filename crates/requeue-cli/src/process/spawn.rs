@@ -1,4 +1,4 @@
-//! The command of a run, as it is started.
+//! Builds the process of a run: its arguments, environment and streams.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,7 +15,7 @@ use crate::process::guardian;
 use crate::process::run_input::{Past, RunInput};
 use crate::process::template::Template;
 
-/// A run, as its command knows it.
+/// The properties of a run that its command sees.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) key: &'a Key,
@@ -26,15 +26,15 @@ pub(crate) struct Run<'a> {
     pub(crate) input: &'a RunInput,
 }
 
-/// Makes the standard output or error of a command.
+/// Creates the standard output or error of a command.
 pub(crate) type NewStdio = fn() -> Stdio;
 
-/// The command for a key, in a process group of its own.
+/// Returns the command for a key, in a process group of its own.
 pub(crate) fn command(template: &Template, stdio: NewStdio, run: Run<'_>) -> Command {
     prepared(Command::new(template.program(run.key)), template, stdio, run)
 }
 
-/// The same by `sh`, as execvp does it and so all that use that: a script need not say whose it is.
+/// Returns the command for a key, run by `sh`: execvp does that with a script that has no `#!` line.
 pub(crate) fn command_by_shell(template: &Template, stdio: NewStdio, run: Run<'_>) -> Command {
     let program = template.program(run.key);
     let mut shell = Command::new("/bin/sh");
@@ -44,8 +44,8 @@ pub(crate) fn command_by_shell(template: &Template, stdio: NewStdio, run: Run<'_
 
 fn prepared(mut command: Command, template: &Template, stdio: NewStdio, run: Run<'_>) -> Command {
     let stdin = if run.input.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
-    // Neither a working directory nor a hook before exec: the standard library then has no need
-    // to fork, which takes ten times as long with a large heap.
+    // Without a working directory and a hook before exec, the standard library need not fork, which takes ten times
+    // as long with a large heap.
     command
         .args(template.args(run.key))
         .env("REQUEUE_ATTEMPT", run.past.attempt.to_string())
@@ -68,7 +68,7 @@ fn prepared(mut command: Command, template: &Template, stdio: NewStdio, run: Run
         Some(exit) => command.env("REQUEUE_LAST_EXIT", exit.to_string()),
         None => command.env_remove("REQUEUE_LAST_EXIT"),
     };
-    // A variable is limited like an argument, name included.
+    // The limit on arguments also applies to variables, including the name.
     match "REQUEUE_KEY=".len() + run.key.len() <= LONGEST {
         true => command.env("REQUEUE_KEY", OsStr::from_bytes(run.key)),
         false => command.env_remove("REQUEUE_KEY"),
@@ -76,7 +76,7 @@ fn prepared(mut command: Command, template: &Template, stdio: NewStdio, run: Run
     command
 }
 
-/// The command line for a key, as a shell reads it, on one line.
+/// Formats the command line for a key on one line, quoted for a shell.
 pub(crate) fn line(template: &Template, key: &[u8]) -> String {
     let mut line = quoted(&template.program(key));
     for arg in template.args(key) {
@@ -90,12 +90,12 @@ fn quoted(word: &OsStr) -> String {
     Quoted::native_raw(word).force(false).to_string()
 }
 
-/// Whether the system can't tell what kind of program a file is.
+/// Returns true if the file has no known executable format.
 pub(crate) fn is_of_no_kind(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::NOEXEC)
 }
 
-/// Whether a command could not be started for want of something that comes back.
+/// Returns true if a command could not be started because of a temporary lack of resources.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
@@ -103,7 +103,7 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
     )
 }
 
-/// Whether a command could not be started because of its key, and never can.
+/// Returns true if a command can never be started with its key.
 pub(crate) fn is_hopeless(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput
         || Errno::from_io_error(error) == Some(Errno::TOOBIG)

@@ -1,4 +1,4 @@
-//! The command template. A key replaces the marks in it, and is never parsed again.
+//! The command template. A key replaces its placeholders, and is never parsed again.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -7,18 +7,18 @@ use crate::exit::Refusal;
 use crate::key::shown;
 use crate::process::shells::{self, find};
 
-/// A command line with places for the key.
+/// A command line with placeholders for the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Template {
     program: Word,
     args: Vec<Word>,
-    /// Why the command may not be safe with keys that strangers choose.
+    /// The reason why the command may not be safe with untrusted keys.
     pub(crate) warning: Option<String>,
-    /// Variables with a password that this process reads, which commands do not see.
+    /// Variables with a password of this process, which are removed from the environment of commands.
     pub(crate) hidden: &'static [&'static str],
 }
 
-/// One argument, cut at its marks: the key goes between two pieces.
+/// One argument, cut at its placeholders. The key goes between each two pieces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Word(Vec<Vec<u8>>);
 
@@ -37,7 +37,7 @@ impl Word {
         Self(vec![word.into().into_vec()])
     }
 
-    /// Nothing but the key.
+    /// Returns a word that is only the key.
     fn key() -> Self {
         Self(vec![Vec::new(), Vec::new()])
     }
@@ -46,18 +46,18 @@ impl Word {
         self.0.len() > 1
     }
 
-    /// The key goes in as it is: a mark in it is no mark.
+    /// Inserts the key. A placeholder inside the key is not replaced.
     fn with(&self, key: &[u8]) -> OsString {
         OsString::from_vec(self.0.join(key))
     }
 }
 
 impl Template {
-    /// `COMMAND ARG...`; without a mark, the key is appended.
+    /// Parses `COMMAND ARG...`. Without a placeholder, the key becomes the last argument.
     pub(crate) fn command(words: Vec<OsString>, mark: Option<&OsStr>) -> Result<Self, Refusal> {
         let mark = check(mark)?;
         if words.is_empty() {
-            return Err(Refusal::usage("there is no COMMAND"));
+            return Err(Refusal::usage("no COMMAND"));
         }
         let warning = shells::refuse_code_from_keys(&words, mark)?;
         let mut words = words.iter().map(|word| Word::cut(word, mark));
@@ -69,7 +69,7 @@ impl Template {
         Ok(Self { program, args, warning, hidden: &[] })
     }
 
-    /// `sh -c SCRIPT _ KEY`: the script is never touched.
+    /// Returns the template `sh -c SCRIPT _ KEY`. The script is not changed.
     pub(crate) fn script(script: OsString, mark: Option<&OsStr>) -> Result<Self, Refusal> {
         shells::refuse_mark_in_script(&script, check(mark)?, None)?;
         let args =
@@ -77,7 +77,7 @@ impl Template {
         Ok(Self { program: Word::literal("sh"), args, warning: None, hidden: &[] })
     }
 
-    /// The command's name, unless it depends on the key.
+    /// Returns the name of the command, unless it depends on the key.
     pub(crate) fn fixed_program(&self) -> Option<OsString> {
         (!self.program.has_mark()).then(|| self.program.with(b""))
     }
@@ -91,7 +91,7 @@ impl Template {
     }
 }
 
-/// The start of each line that a command writes.
+/// The text at the beginning of each line of a command's output.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Tag(Word);
 
@@ -104,7 +104,7 @@ impl Tag {
         Ok(Self(Word::cut(text, check(mark)?)))
     }
 
-    /// The tag of a key, with the key as printable text.
+    /// Returns the text for a key, which is made printable.
     pub(crate) fn of(&self, key: &[u8]) -> Vec<u8> {
         let mut tag = self.0.with(shown(key).as_bytes()).into_vec();
         tag.push(b'\t');
@@ -115,7 +115,7 @@ impl Tag {
 fn check(mark: Option<&OsStr>) -> Result<&[u8], Refusal> {
     match mark.map(OsStr::as_bytes) {
         None => Ok(b"{}"),
-        Some(b"") => Err(Refusal::usage("-I: the mark is empty")),
+        Some(b"") => Err(Refusal::usage("-I: the placeholder is empty; name one, as in -I @")),
         Some(mark) => Ok(mark),
     }
 }

@@ -15,11 +15,11 @@ use crate::process::signals::Level;
 /// The time limits of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// `None`: no limit.
+    /// `None` means no limit.
     pub(crate) timeout: Option<Duration>,
-    /// The signal to its group then.
+    /// The signal at the time limit, for the process group.
     pub(crate) signal: Signal,
-    /// How long after that the group is killed.
+    /// The time from that signal to SIGKILL.
     pub(crate) kill_after: Duration,
 }
 
@@ -35,10 +35,10 @@ pub(crate) struct Watchdog<'a> {
     /// Completes when the lease of its key is lost.
     lost: Timer<'a>,
     phase: Phase,
-    /// When the next phase begins by itself.
+    /// Completes when the next phase is due.
     timer: Timer<'a>,
     timed_out: bool,
-    /// The group, once its leader has gone.
+    /// The group after the exit of its leader.
     left: Option<Pid>,
 }
 
@@ -67,12 +67,12 @@ impl<'a> Watchdog<'a> {
         Self { limits, clock, groups, slot, level, lost, phase, timer, timed_out, left }
     }
 
-    /// Sends signals as they become due, until it has killed. Can be dropped and called again.
+    /// Sends signals when they are due, until SIGKILL is sent. Cancel safe.
     async fn watch(&mut self) {
         while self.phase != Phase::Killed {
             tokio::select! {
                 () = &mut self.timer => match self.phase {
-                    // In time, before this program was held up.
+                    // The command exited in time, and this program was delayed.
                     Phase::Running if self.groups.has_ended(self.slot) => {
                         self.timer = Box::pin(pending());
                     }
@@ -123,13 +123,13 @@ impl<'a> Watchdog<'a> {
         }
     }
 
-    /// Whether the time was over.
+    /// Returns true if the command exceeded its time limit.
     pub(crate) const fn timed_out(&self) -> bool {
         self.timed_out
     }
 
-    /// The leader has gone. If it was ended, the rest of its group has the time that is left for
-    /// it, and is killed then.
+    /// Ends the rest of a group after the exit of its leader. If the leader was sent a signal, the rest is killed after
+    /// the remaining time.
     pub(crate) async fn clear(&mut self, group: Pid) {
         if self.phase == Phase::Running {
             return;
@@ -137,7 +137,7 @@ impl<'a> Watchdog<'a> {
         self.left = Some(group);
         let killed = async {
             self.watch().await;
-            // They are gone as soon as they are given the time to.
+            // Killed processes disappear when the system schedules them.
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
         tokio::select! {

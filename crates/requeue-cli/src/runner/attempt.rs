@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::args::config::CommandConfig;
 use crate::args::run as args;
+use crate::duration::exact;
 use crate::key::{Key, escaped};
 use crate::output::Stream;
 use crate::output::capture::{self, Sink};
@@ -28,43 +29,43 @@ use crate::runner::remote::{Job, Lease};
 /// A command that was started, and has exited.
 struct Finished {
     status: io::Result<ExitStatus>,
-    /// It was killed, as this had stopped it.
+    /// The signal that stopped it, if it was killed for wanting the terminal.
     starved: Option<Signal>,
     timed_out: bool,
-    /// The lease of its key was lost: it was terminated, or should have been.
+    /// The lease of its key was lost during the run.
     lost: bool,
-    /// Bytes written to its standard input.
+    /// The number of bytes written to its standard input.
     sent: u64,
-    /// Bytes of its output that passed through this process.
+    /// The number of bytes of its output that passed through this process.
     received: u64,
 }
 
 impl Finished {
-    /// What the joblog says of it.
+    /// Returns the entry of the joblog.
     fn log(&self) -> Log {
         let (exit, signal) = match &self.status {
             Ok(status) => (status.code().unwrap_or(0), status.signal().unwrap_or(0)),
             Err(_) => (125, 0),
         };
-        // GNU parallel's number: a terminated command may have exited with 0.
+        // -1 as in GNU parallel: a terminated command may have exited with 0.
         let exit = if self.timed_out || self.lost { -1 } else { exit };
         Log { exit, signal, sent: self.sent, received: self.received }
     }
 }
 
 impl Runner {
-    /// Runs the command of a key that was delivered, and ends the run.
+    /// Runs the command of a delivered key, and completes the run.
     pub(super) async fn attempt(&self, job: Job, slot: usize) {
         let Job { item, lease } = &job;
         let input = match self.unless_cut_off(self.input(&job)).await {
             Some(Ok(Some(input))) => input,
-            // There is no reason for a run any more.
+            // A run is no longer needed.
             Some(Ok(None)) => return self.keys.succeed(job.item),
             Some(Err(why)) => {
                 let outcome = self.failure(item, why).await;
                 return self.end(job, outcome).await;
             }
-            None => return self.end(job, Outcome::PutBack).await,
+            None => return self.end(job, Outcome::Interrupted).await,
         };
         let (past, adds) = self.keys.start(&job);
         let seq = self.commands.seq.one_more();
@@ -78,10 +79,10 @@ impl Runner {
         };
         let outcome = match (outcome, &self.hooks) {
             (Outcome::Succeeded, Some(hooks)) => {
-                match self.unless_cut_off(hooks.succeed(item)).await {
+                match self.unless_cut_off(hooks.on_success(item)).await {
                     Some(Ok(())) => Outcome::Succeeded,
                     Some(Err(why)) => self.failure(item, why).await,
-                    None => Outcome::PutBack,
+                    None => Outcome::Interrupted,
                 }
             }
             (outcome, _) => outcome,
@@ -89,7 +90,7 @@ impl Runner {
         self.end(job, outcome).await;
     }
 
-    /// The input of a run; `None` if there is no reason for one any more.
+    /// Returns the input of a run; `None` if a run is no longer needed.
     async fn input(&self, Job { item, lease }: &Job) -> Result<Option<RunInput>, String> {
         if let Some(hooks) = &self.hooks {
             return hooks.begin(item).await;
@@ -106,7 +107,7 @@ impl Runner {
         Ok(Some(RunInput { env, stdin, ..RunInput::default() }))
     }
 
-    /// The result of `future`; `None` if the stop of the run interrupts it, as it interrupts commands.
+    /// Returns the result of `future`; `None` if the stop of the run interrupts it, as it interrupts commands.
     async fn unless_cut_off<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             // A command that was terminated may exit with 0 although it did not complete.
@@ -116,7 +117,7 @@ impl Runner {
         }
     }
 
-    /// A run that failed in this program, before or after its command.
+    /// Reports a run that failed in this program, before or after its command.
     async fn failure(&self, key: &Key, why: String) -> Outcome {
         self.output.say(&format!("{}: {why}", escaped(key))).await;
         self.failed(125, why)
@@ -129,7 +130,7 @@ impl Runner {
 
     async fn run_command(&self, run: Run<'_>, lease: Option<&dyn Lease>) -> Outcome {
         let mut level = self.stop.subscribe();
-        let Some(child) = self.spawn(run, &mut level).await else { return Outcome::PutBack };
+        let Some(child) = self.spawn(run, &mut level).await else { return Outcome::Interrupted };
         let (at, start) = (SystemTime::now(), Instant::now());
         let (ended, log) = match child {
             Ok(child) => {
@@ -143,7 +144,7 @@ impl Runner {
                 (Outcome::Failed { exit: None, why, is_final: true }, Log::exit(126))
             }
             Err(error) => {
-                // The numbers a shell has for these.
+                // The exit codes of shells for these errors.
                 let exit = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
                 (self.failed(exit, error.to_string()), Log::exit(exit))
             }
@@ -157,8 +158,8 @@ impl Runner {
         ended
     }
 
-    /// Starts the command; waits while the system has no process or file descriptor for it. `None` if
-    /// the run stops.
+    /// Starts the command. Waits while the system lacks a process or a file descriptor for it. Returns `None` if the run
+    /// stops.
     async fn spawn(
         &self,
         run: Run<'_>,
@@ -174,7 +175,7 @@ impl Runner {
         if *verbose {
             let line = spawn::line(template, run.key) + "\n";
             self.output.write(Stream::Stderr, 0, line.into_bytes()).await;
-            // Before anything that the command writes there itself.
+            // The line must come before the command's own output.
             self.output.flush().await;
         }
         let mut pause = Duration::from_millis(10);
@@ -186,7 +187,7 @@ impl Runner {
             match self.commands.groups.start(run.slot, run.seq, run.key, &mut command) {
                 Err(error) if spawn::is_shortage(&error) => {
                     if !self.commands.was_short.swap(true, Ordering::Relaxed) {
-                        let why = "no further command can be started for now";
+                        let why = "no command can be started, retrying";
                         self.output.say(&format!("{why}: {error}")).await;
                     }
                     let _ = tokio::time::timeout(pause, level.changed()).await;
@@ -204,9 +205,9 @@ impl Runner {
         }
     }
 
-    /// Waits for the process, passes its output on, and ends it at its limits.
+    /// Waits for the process, passes on its output, and ends it at its time limit.
     ///
-    /// The run is over when the process is, even if something that it left behind holds its pipes.
+    /// The run is over when the process has exited, even if a child of it holds its pipes open.
     async fn finish(
         &self,
         mut child: Child,
@@ -243,7 +244,7 @@ impl Runner {
                 err.copy(stderr, exited.clone()),
             )
         };
-        // The output may have no reader.
+        // A pipe whose reader has paused must not delay the end.
         let pipes = async {
             tokio::select! {
                 ended = pipes => Some(ended),
@@ -255,7 +256,7 @@ impl Runner {
         if let Some((fed, out, err)) = ended {
             sent = fed;
             if let Err(error) = out.and(err) {
-                self.fail(&format!("{}: its output is lost: {error}", escaped(run.key))).await;
+                self.fail(&format!("{}: output lost: {error}", escaped(run.key))).await;
             }
         }
         let received = out.received + err.received;
@@ -291,30 +292,30 @@ impl Runner {
         let signal = status.signal();
         let exit = status.code().or(signal.map(|signal| 128 + signal)).unwrap_or(125);
         if exit == 128 + Signal::PIPE.as_raw() && self.finds_stdout_closed() {
-            return Outcome::PutBack;
+            return Outcome::Interrupted;
         }
         let level = self.stop.level();
         if level >= Level::Terminating {
-            return Outcome::PutBack;
+            return Outcome::Interrupted;
         }
         if lost {
-            return self.failed(exit, "it was lost to others".to_owned());
+            return self.failed(exit, "lease lost: another worker may have the key".to_owned());
         }
         if let Some(signal) = starved {
             let name = if signal == Signal::TTIN { "SIGTTIN" } else { "SIGTTOU" };
-            let why = format!("stopped as it wants the terminal ({name}), which no command gets");
+            let why = format!("stopped by {name}: it wants the terminal, which no command gets");
             self.output.say(&format!("{}: {why}; killed", escaped(run.key))).await;
             return self.failed(128 + signal.as_raw(), why);
         }
         if timed_out {
             self.tally.timed_out.one_more();
             let limit = self.config.commands.limits.timeout.unwrap_or_default();
-            // The number that `timeout` has for it.
-            return self.failed(124, format!("timed out after {limit:?}"));
+            // The exit code of `timeout`.
+            return self.failed(124, format!("timed out after {}", exact(limit)));
         }
         let of_our_signal = self.stop.signal().is_some_and(|signal| exit == 128 + signal);
         if level == Level::Stopping && of_our_signal {
-            return Outcome::PutBack;
+            return Outcome::Interrupted;
         }
         self.failed(exit, status.to_string())
     }

@@ -1,30 +1,33 @@
-//! The end of each run, and of all of them: outcomes go to the queue, the summary and the files.
+//! Completes each run, and ends the program: outcomes go to the queue, the summary and the files.
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use requeue::Item;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::sync::oneshot;
 
 use crate::args::run as args;
 use crate::key::{Key, escaped};
 use crate::output::dead_letters::{DeadLetter, UnreadInput};
+use crate::output::summary::counted;
 use crate::process::signals::Level;
 use crate::runner::Runner;
 use crate::runner::outcome::Outcome;
-use crate::runner::remote::{Job, Lease};
+use crate::runner::remote::{ExpiredKey, ExpiredKeys, Job, Lease};
 use crate::runner::retries::Verdict;
 
 impl Runner {
-    /// Ends a run.
+    /// Completes a run.
     pub(super) async fn end(&self, job: Job, outcome: Outcome) {
         let Job { item, lease } = job;
         if let Some(lease) = lease {
             return self.end_lease(item, lease, outcome).await;
         }
         match outcome {
-            Outcome::PutBack => item.put_back(),
+            Outcome::Interrupted => item.release(),
             Outcome::Succeeded => {
                 self.tally.done.one_more();
                 self.keys.succeed(item);
@@ -33,7 +36,7 @@ impl Runner {
             Outcome::Failed { exit: Some(exit), why, is_final: false } => {
                 self.tally.failures.one_more();
                 if self.hooks.as_ref().is_some_and(|hooks| hooks.is_new(&item)) {
-                    // A newer request is in the queue, and need not wait for a retry of this one.
+                    // A newer request is in the queue, and must not wait for the retry of this one.
                     return self.keys.give_up(item);
                 }
                 match self.keys.fail(item, exit) {
@@ -51,24 +54,24 @@ impl Runner {
         }
     }
 
-    /// Ends a run whose key is leased. An outcome that the remote queue does not record in time has no
-    /// effect: the key runs again.
+    /// Completes a run whose key is leased. If the remote queue does not record the outcome in time, the key runs
+    /// again.
     async fn end_lease(&self, item: Item<'static, Key>, lease: Box<dyn Lease>, outcome: Outcome) {
         let (attempts, priority) = (lease.attempt(), lease.priority());
         let recorded = tokio::select! {
             biased;
-            recorded = lease.finish(outcome.clone()) => recorded,
-            () = self.killed() => Err("its outcome was not recorded in time".to_owned()),
+            recorded = lease.complete(outcome.completion(), outcome.error()) => recorded,
+            () = self.killed() => Err("outcome not recorded in time; the key runs again".to_owned()),
         };
         let key = item.key().clone();
-        // The queue here need not know of it any more.
+        // The local queue is only a buffer: the key is not retried from there.
         item.succeed();
         let (is_recorded, is_parked) = (recorded.is_ok(), recorded == Ok(true));
         if let Err(why) = recorded {
             self.output.say(&format!("{}: {why}", escaped(&key))).await;
         }
         match outcome {
-            Outcome::PutBack => _ = self.tally.unfinished.one_more(),
+            Outcome::Interrupted => _ = self.tally.unfinished.one_more(),
             Outcome::Succeeded if is_recorded => {
                 self.tally.done.one_more();
                 self.halt_if_reached().await;
@@ -77,20 +80,42 @@ impl Runner {
             Outcome::Failed { exit, why, .. } => {
                 self.tally.failures.one_more();
                 if is_parked {
-                    self.tally.given_up.one_more();
                     let letter = DeadLetter { attempts, exit, why: &why, priority };
-                    let written = self.files.keys.write_dead_letter(&key, letter);
-                    let fate = ("parked", " (`requeue revive` runs it again)");
-                    self.report_given_up(&key, fate, letter, written).await;
+                    self.report_parked(&key, letter).await;
                 }
             }
         }
     }
 
+    /// Reports the keys that claims park, until `done`; then those that are left.
+    pub(super) async fn report_expired(
+        self: Arc<Self>,
+        mut expired: ExpiredKeys,
+        mut done: oneshot::Receiver<()>,
+    ) {
+        loop {
+            let found = tokio::select! {
+                biased;
+                found = expired.recv() => found,
+                _ = &mut done => None,
+            };
+            let Some(ExpiredKey { key, attempts, why }) = found else { return };
+            let letter = DeadLetter { attempts, exit: None, why: &why, priority: 0 };
+            self.report_parked(&key, letter).await;
+        }
+    }
+
+    async fn report_parked(&self, key: &Key, letter: DeadLetter<'_>) {
+        self.tally.given_up.one_more();
+        let written = self.files.keys.write_dead_letter(key, letter);
+        let fate = ("parked", " (`requeue revive` runs it again)");
+        self.report_given_up(key, fate, letter, written).await;
+    }
+
     async fn give_up(&self, item: Item<'static, Key>, attempts: u32, exit: Option<i32>, why: &str) {
         self.tally.given_up.one_more();
         if let Some(hooks) = &self.hooks {
-            hooks.give_up(&item);
+            hooks.on_give_up(&item);
         }
         let letter = DeadLetter { attempts, exit, why, priority: item.priority() };
         let written = self.files.keys.write_dead_letter(&item, letter);
@@ -99,7 +124,7 @@ impl Runner {
         self.report_given_up(&key, ("given up", ""), letter, written).await;
     }
 
-    /// Reports a key that was given up: its fate, and the remedy.
+    /// Reports a key that was given up, with a hint on what to do.
     async fn report_given_up(
         &self,
         key: &Key,
@@ -109,8 +134,8 @@ impl Runner {
     ) {
         let DeadLetter { attempts, why, .. } = letter;
         let key = escaped(key);
-        let s = if attempts == 1 { "" } else { "s" };
-        self.output.say(&format!("{key}: {fate} after {attempts} attempt{s}: {why}{remedy}")).await;
+        let attempts = counted(attempts.into(), "attempt");
+        self.output.say(&format!("{key}: {fate} after {attempts}: {why}{remedy}")).await;
         if let Err(error) = written {
             self.fail(&format!("--dead-letter: {key}: {error}")).await;
         }
@@ -122,19 +147,20 @@ impl Runner {
         let (done, given_up) = (self.tally.done.get(), self.tally.given_up.get());
         if halt.is_reached(done, given_up) && !self.tally.halted.swap(true, Ordering::Relaxed) {
             self.stop(halt.level);
-            self.output.say(&format!("halted: {done} keys done, {given_up} given up")).await;
+            self.output
+                .say(&format!("halted: {} succeeded, {given_up} given up", counted(done, "key")))
+                .await;
         }
     }
 
-    /// Counts the keys that have not run, and writes them to their file. Called once no command is in
-    /// flight.
+    /// Counts the keys that have not run, and writes them to their file. Must be called when no command is in flight.
     pub(super) async fn write_unfinished(&self, unread: impl Future<Output = Option<UnreadInput>>) {
         let (file, leases) = (&self.files.keys, self.keys.leases());
-        // The reader has ended, or is about to. It may have keys that are on their way to the store.
+        // The reader stops by itself. It may still be adding keys to the store.
         let waits = file.has_unfinished() || leases.is_some();
         let unread = if waits { unread.await } else { None };
         if let Some(leases) = leases {
-            leases.put_back().await;
+            leases.release().await;
             if leases.is_gone() {
                 self.tally.fail();
             }
@@ -149,7 +175,7 @@ impl Runner {
         }
     }
 
-    /// Whether a command that died of SIGPIPE did so because standard output is closed.
+    /// Returns true if standard output is closed, which then explains a death by SIGPIPE. Stops the run in that case.
     pub(super) fn finds_stdout_closed(&self) -> bool {
         let inherits = self.config.commands.output == args::Output::Inherit;
         let closed = self.output.is_closed().is_some() || (inherits && is_broken(&io::stdout()));
@@ -160,7 +186,7 @@ impl Runner {
     }
 }
 
-/// Whether this is a pipe without a reader.
+/// Returns true for a pipe without a reader.
 fn is_broken(fd: &impl AsFd) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::OUT)];
     poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::ERR)

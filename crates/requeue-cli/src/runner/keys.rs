@@ -1,9 +1,8 @@
-//! The keys of a run: the queue, and all that is kept per key beside it.
+//! The keys of a run: the queue, and the state per key that the queue does not have.
 //!
-//! The queue decides which key starts next. The pace decides when a key may start, the rate when any key
-//! may. The keys of a queue in a store are leased one by one: they are in the queue here from their lease
-//! to the end of their run, so that a key that was lost and is leased again waits until its command here
-//! has ended.
+//! The queue decides which key starts next. The pace decides when a key may start, the rate when any key may. The keys
+//! of a queue in a store are leased one by one, and are in the local queue from their lease to the end of their run.
+//! Therefore a key that was lost and is leased again waits until its command here has exited.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -37,7 +36,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Needs a runtime.
+    /// Must be called in a runtime.
     pub(super) fn new(
         config: &Config,
         metrics: Option<&Metrics>,
@@ -48,7 +47,7 @@ impl Keys {
         let seed = RandomState::new().build_hasher().finish();
         // A queue in a store has metrics of its own.
         let metrics = metrics.filter(|_| remote.is_none());
-        let queue = pacing.queue(config.name, failures.early_add, metrics);
+        let queue = pacing.queue(config.name, failures.re_add, metrics);
         let queue = queue.map_err(|error| Refusal::failure(error.to_string()))?;
         Ok(Self {
             failing: FailingKeys::new(
@@ -57,7 +56,7 @@ impl Keys {
                 failures.max_delay,
                 seed,
             ),
-            pace: Pace::new(pacing.times, failures.early_add, queue.clone()),
+            pace: Pace::new(pacing.times, failures.re_add, queue.clone()),
             rate: pacing.rate.map(|(every, burst)| Rate::new(every, burst)),
             leases: remote.map(Leases::new),
             room: Room::default(),
@@ -70,7 +69,7 @@ impl Keys {
         &self.queue
     }
 
-    /// The leases, if the keys are those of a queue in a store.
+    /// Returns the leases, if the keys come from a queue in a store.
     pub(super) const fn leases(&self) -> Option<&Leases> {
         self.leases.as_ref()
     }
@@ -81,7 +80,7 @@ impl Keys {
         self.pace.add(key, options)
     }
 
-    /// Cancels what is pending of a key, and returns whether there was anything.
+    /// Cancels the pending run of a key, and forgets its failures. Returns true if there was a run.
     pub(super) fn cancel(&self, key: &[u8]) -> bool {
         let cancelled = self.pace.cancel(key);
         self.failing.forget(key);
@@ -93,15 +92,15 @@ impl Keys {
         self.failing.forget(key);
     }
 
-    /// Forgets the failures of a key, and the backoff that it waits for.
+    /// Forgets the failures and the backoff of a key.
     #[cfg(feature = "kube")]
-    pub(super) fn release(&self, key: &[u8]) {
+    pub(super) fn end_backoff(&self, key: &[u8]) {
         self.queue.forget(&key.into());
         self.failing.forget(key);
     }
 
-    /// Waits until there is space for `key`, or it is held already, or the run stops. Calls `on_wait`
-    /// before the first wait. Returns how many keys are held.
+    /// Waits until there is space for `key`, the key is already held, or the run stops. Calls `on_wait` before the first
+    /// wait. Returns the number of held keys.
     pub(super) fn make_room(
         &self,
         key: &[u8],
@@ -122,12 +121,12 @@ impl Keys {
         self.max_keys
     }
 
-    /// The input has ended: no more keys are gathered in windows.
+    /// Ends all windows, at the end of the input.
     pub(super) fn end_windows(&self) {
         self.pace.end_windows();
     }
 
-    /// No more keys are added.
+    /// Closes the queue: no more keys are added.
     pub(super) fn close(&self) {
         match &self.leases {
             None => self.queue.close(),
@@ -138,10 +137,10 @@ impl Keys {
 
     // --- Runs ------------------------------------------------------------------------------------
 
-    /// The next key that may start, when one may.
+    /// Waits for the next key that may start. Returns `None` when no more come.
     pub(super) async fn next(&self) -> Option<Job> {
         loop {
-            // The turn before the key: a key that waits for its turn is in the queue, and deduplicated.
+            // The turn comes before the key, so that a key that waits for a turn is in the queue and coalesced.
             let turn = match &self.rate {
                 Some(rate) => Some(rate.turn(&self.queue).await?),
                 None => None,
@@ -160,7 +159,7 @@ impl Keys {
         }
     }
 
-    /// The attempts before a run that starts now, and the number of adds that it stands for.
+    /// Records the start of a run. Returns its attempt, and the number of adds that it serves.
     pub(super) fn start(&self, Job { item, lease }: &Job) -> (Past, u32) {
         self.pace.started(item);
         match lease {
@@ -173,26 +172,25 @@ impl Keys {
         self.failing.past(key)
     }
 
-    /// Completes a key. It runs again only if it was added meanwhile.
+    /// Completes a key. It runs again only if it was re-added.
     pub(super) fn succeed(&self, item: Item<'static, Key>) {
         self.failing.forget(&item);
         self.pace.succeed(item);
     }
 
-    /// Completes a key after its last failure. If it was added meanwhile, it runs again, with no
-    /// failures.
+    /// Completes a key after its last failure. If it was re-added, it runs again without failures.
     pub(super) fn give_up(&self, item: Item<'static, Key>) {
         self.failing.forget(&item);
         self.pace.give_up(item);
     }
 
-    /// Retries a key, or leaves it to the caller after its last retry.
+    /// Retries a key, or returns it to the caller after its last retry.
     pub(super) fn fail(&self, item: Item<'static, Key>, exit: i32) -> Verdict {
         let retry = |item, at| self.pace.retry(item, at);
         self.failing.fail(item, exit, self.queue.now(), retry)
     }
 
-    /// A key has left the queue, or the run stops.
+    /// Must be called when a key has left the queue or the run stops.
     pub(super) fn changed(&self) {
         self.room.changed();
         self.rate.iter().for_each(Rate::changed);
@@ -200,18 +198,18 @@ impl Keys {
 
     // --- The end ---------------------------------------------------------------------------------
 
-    /// No more keys are delivered. The queue keeps what it holds.
+    /// Stops deliveries and adds. The queue keeps its keys.
     pub(super) fn stop(&self) {
         self.queue.pause();
         self.queue.close();
     }
 
-    /// The keys that have not run, and if they are wanted the times and priorities of those that have
-    /// any. Takes a second for a million keys.
+    /// Takes the keys that have not run, with `with_pending` also their times and priorities. Takes a second for
+    /// a million keys.
     pub(super) fn take_rest(&self, with_pending: bool) -> (Vec<Key>, HashMap<Key, Pending>) {
         let pending = if with_pending { self.pending() } else { HashMap::new() };
         let keys = self.queue.shut_down();
-        // The store has its keys.
+        // A store keeps its keys.
         if self.leases.is_some() { (Vec::new(), pending) } else { (keys, pending) }
     }
 
@@ -221,7 +219,7 @@ impl Keys {
             let page = self.queue.snapshot(Filter::All, cursor, 256);
             let now = self.queue.now();
             for entry in page.entries {
-                // A key that is also ready need not wait.
+                // A dirty key is ready too, and need not wait.
                 let due = entry.due.filter(|_| !entry.phase.is_dirty());
                 let pending =
                     Pending { after: due.map(|due| due.since(now)), priority: entry.priority };

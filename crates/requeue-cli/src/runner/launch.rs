@@ -24,7 +24,7 @@ use crate::process::signals::{Level, Signals};
 use crate::runner::hooks::Hooks;
 use crate::runner::keys::Keys;
 use crate::runner::reader::{self, LocalSink};
-use crate::runner::remote::RemoteQueue;
+use crate::runner::remote::{ExpiredKeys, RemoteQueue};
 use crate::runner::stop::Stop;
 use crate::runner::{Commands, Files, Runner};
 use crate::serve::Listener;
@@ -45,15 +45,15 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> R
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| Refusal::failure(format!("no runtime: {error}")))?;
+        .map_err(|error| Refusal::failure(format!("the runtime cannot be started: {error}")))?;
     let ended = runtime.block_on(future);
-    // A reader may be waiting for input that never comes.
+    // A reader thread may wait forever for input.
     runtime.shutdown_background();
     ended
 }
 
 impl Files {
-    /// Opens them before anything is read. None of them may be the input.
+    /// Opens the files before any input is read. None of them may be the input.
     pub(crate) fn open(config: &Config, input: Option<Identity>) -> Result<Self, Refusal> {
         let paths = &config.files;
         let (dead, unfinished) = (paths.dead_letter.as_deref(), paths.unfinished.as_deref());
@@ -68,18 +68,19 @@ impl Files {
 pub(crate) struct Parts {
     config: Config,
     files: Files,
-    /// The socket of the page.
+    /// The socket of the dashboard.
     listener: Option<Listener>,
-    /// Ends the reading of the input when it is dropped.
+    /// Stops the reading of the input when it is dropped.
     stopper: Option<PipeWriter>,
     hooks: Option<Arc<dyn Hooks>>,
     remote: Option<Arc<dyn RemoteQueue>>,
+    expired: Option<ExpiredKeys>,
 }
 
 impl Parts {
-    /// The parts of a run on a queue in memory.
+    /// Returns the parts of a run on a queue in memory.
     pub(crate) const fn new(config: Config, files: Files, listener: Option<Listener>) -> Self {
-        Self { config, files, listener, stopper: None, hooks: None, remote: None }
+        Self { config, files, listener, stopper: None, hooks: None, remote: None, expired: None }
     }
 
     #[cfg(feature = "kube")]
@@ -88,8 +89,8 @@ impl Parts {
     }
 
     #[cfg(feature = "store")]
-    pub(crate) fn remote(self, remote: Arc<dyn RemoteQueue>) -> Self {
-        Self { remote: Some(remote), ..self }
+    pub(crate) fn remote(self, remote: Arc<dyn RemoteQueue>, expired: ExpiredKeys) -> Self {
+        Self { remote: Some(remote), expired: Some(expired), ..self }
     }
 
     pub(crate) fn stopper(self, stopper: PipeWriter) -> Self {
@@ -97,18 +98,18 @@ impl Parts {
     }
 }
 
-/// The rest of the input, once the reader has ended.
+/// Receives the rest of the input when the reader has stopped.
 pub(crate) type Unread = oneshot::Receiver<Option<UnreadInput>>;
 
-/// Runs to the end. `feed` starts the tasks or threads that add the keys.
+/// Runs to the end. `feed` starts the tasks or threads that add keys.
 pub(crate) async fn go(
     mut parts: Parts,
     feed: impl FnOnce(&Arc<Runner>) -> Result<Unread, Refusal>,
 ) -> Result<Ended, Refusal> {
-    let listener = parts.listener.take();
+    let (listener, expired) = (parts.listener.take(), parts.expired.take());
     let runner = Arc::new(Runner::new(parts, listener.as_ref().map(Listener::metrics))?);
     let signals = Signals::new()
-        .map_err(|error| Refusal::failure(format!("signals can't be caught: {error}")))?;
+        .map_err(|error| Refusal::failure(format!("signals cannot be caught: {error}")))?;
     if let Some(warning) = &runner.config.commands.template.warning {
         runner.output.say(warning).await;
     }
@@ -117,7 +118,7 @@ pub(crate) async fn go(
         None => None,
     };
     let unread = feed(&runner)?;
-    let ended = runner.run(unread, signals).await;
+    let ended = runner.run(unread, signals, expired).await;
     if let Some(page) = page {
         page.end().await;
     }
@@ -141,18 +142,33 @@ impl Runner {
         Ok(Self { config, keys, commands, hooks, stop, output, tally, files })
     }
 
-    async fn run(self: Arc<Self>, unread: Unread, signals: Signals) -> Ended {
+    async fn run(
+        self: Arc<Self>,
+        unread: Unread,
+        signals: Signals,
+        expired: Option<ExpiredKeys>,
+    ) -> Ended {
         self.guard().await;
+        let (done, is_done) = oneshot::channel();
+        let reports =
+            expired.map(|expired| tokio::spawn(Arc::clone(&self).report_expired(expired, is_done)));
         tokio::spawn(Arc::clone(&self).signal_loop(signals));
         let progress = tokio::spawn(Arc::clone(&self).show_progress());
         if Arc::clone(&self).start(1).await.is_err() {
             self.tally.fail();
         }
         progress.abort();
-        // Wait until it shows nothing more.
+        // Until it is gone, it may still show progress.
         let _ = progress.await;
         self.commands.groups.guardian().iter().for_each(|guardian| guardian.end());
-        self.finish_output(unread).await;
+        let reported = async {
+            drop(done);
+            if let Some(reports) = reports {
+                // Wait until all that claims have parked is reported.
+                let _ = reports.await;
+            }
+        };
+        self.finish_output(unread, reported).await;
         match self.stop.signal() {
             Some(signal) => Ended::Signal(signal),
             None => Ended::Exit(self.tally.exit()),
@@ -160,9 +176,10 @@ impl Runner {
     }
 
     /// Writes the unfinished keys and the summary.
-    async fn finish_output(&self, unread: Unread) {
+    async fn finish_output(&self, unread: Unread, reported: impl Future<Output = ()>) {
         let last_words = async {
             self.write_unfinished(async { unread.await.ok().flatten() }).await;
+            reported.await;
             self.output.clear_progress().await;
             self.output.flush().await;
             if let Some(Closed::Failed(error)) = self.output.is_closed() {
@@ -184,8 +201,8 @@ impl Runner {
         }
     }
 
-    /// Starts the slot with this number, from 1. A slot starts the next one when it has its first key,
-    /// and ends after it.
+    /// Starts the slot with this number, from 1. A slot starts the next slot when it gets its first key, and stops after
+    /// that one.
     fn start(self: Arc<Self>, slot: usize) -> JoinHandle<()> {
         tokio::spawn(async move {
             let mut next = None;

@@ -1,8 +1,8 @@
 //! The run: keys come in, commands run, outcomes go back to the queue.
 //!
-//! [`launch`] starts a run. `signal_loop`, `page`, `progress`, `reader`, `attempt` and `ending` each add
-//! one task to [`Runner`]. That consists of [`keys`], the queue and all that is kept per key beside it,
-//! [`stop`], the commands in flight, and the output. Imports follow this order.
+//! [`launch`] starts a run. `signal_loop`, `page`, `progress`, `reader`, `attempt` and `ending` each add one task to
+//! [`Runner`], the shared state: [`keys`], [`stop`], the commands in flight, and the output. Imports follow this
+//! order.
 
 mod attempt;
 mod ending;
@@ -59,11 +59,11 @@ struct Commands {
     clock: PausableClock,
     /// The number of the last run that was about to start.
     seq: Count,
-    /// A command has had to wait for a process or a file descriptor.
+    /// A command has waited for a process or a file descriptor.
     was_short: AtomicBool,
 }
 
-/// The files that are written while the program runs.
+/// The files that are written during a run.
 #[derive(Debug)]
 pub(crate) struct Files {
     keys: KeyFiles,
@@ -90,15 +90,14 @@ impl Runner {
         self.stop.level() != Level::Running
     }
 
-    /// Stops reading and starting, and from `Terminating` on the commands in flight. The queue keeps
-    /// what it holds.
+    /// Stops reading and starting, and from `Terminating` on also the commands in flight. The queue keeps its keys.
     pub(crate) fn stop(&self, level: Level) {
         self.keys.stop();
         self.stop.raise(level);
         self.keys.changed();
     }
 
-    /// Reports a failure that is neither a command's nor the user's: the program exits with 125.
+    /// Reports a failure of the program: it will exit with 125.
     async fn fail(&self, why: &str) {
         self.tally.fail();
         self.output.say(why).await;
@@ -107,14 +106,14 @@ impl Runner {
     /// Starts the guardian if it does not run.
     async fn guard(&self) {
         if let Some(Err(error)) = self.commands.groups.guardian().map(Guardian::ensure) {
-            let why = "commands will go on if this process is killed: the one that would kill them \
-                       does not run";
+            let why = "if this process is killed, its commands keep running: the process that would \
+                       kill them cannot be started";
             self.output.say(&format!("{why}: {error}")).await;
         }
     }
 
-    /// Waits until the commands have been killed, and a second longer: a reader of the output or a store
-    /// may never respond, and the user wants the program to end.
+    /// Waits until the commands have been killed, and one more second. After that the program exits, even if a reader of
+    /// the output or a store does not respond.
     async fn killed(&self) {
         self.stop.reached(Level::Killing).await;
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -1,17 +1,38 @@
-//! The outcome of a run, for queues in memory and in a store alike.
+//! The outcome of a run, for queues in memory and in a store.
+
+use requeue::Completion;
 
 /// The outcome of a run.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
     Succeeded,
     Failed {
-        /// `None` if the command can't be started with this key.
+        /// `None` if the command cannot be started with this key.
         exit: Option<i32>,
         why: String,
-        /// No retry follows.
+        /// The run is not retried.
         is_final: bool,
     },
-    /// Interrupted by the end of the program, which is neither a success nor a failure: the key is as if
-    /// it had not been delivered.
-    PutBack,
+    /// Interrupted by the end of the program, which is neither a success nor a failure.
+    Interrupted,
+}
+
+impl Outcome {
+    /// The completion that the outcome asks for. A queue in memory also counts the retries.
+    pub(crate) const fn completion(&self) -> Completion {
+        match self {
+            Self::Succeeded => Completion::Succeed,
+            Self::Failed { is_final: false, .. } => Completion::Retry,
+            Self::Failed { is_final: true, .. } => Completion::GiveUp,
+            Self::Interrupted => Completion::Release,
+        }
+    }
+
+    /// The reason of a failure.
+    pub(crate) fn error(&self) -> Option<&str> {
+        match self {
+            Self::Failed { why, .. } => Some(why),
+            Self::Succeeded | Self::Interrupted => None,
+        }
+    }
 }

@@ -1,14 +1,14 @@
-//! The pace of a key: it starts at the end of the window that gathers its adds, and no sooner after its
-//! last start than the least interval.
+//! The pace of a key. A key starts at the end of the window that gathers its adds (`--delay`, `--debounce`), and no
+//! sooner after its last start than the least interval (`--min-interval`).
 //!
-//! A key waits in the queue, as a delayed add, where further adds are deduplicated. This module keeps
-//! only the state that the queue does not have.
+//! A key waits in the queue as a delayed add, where re-adds are coalesced. This module keeps only the state that the
+//! queue does not have.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use requeue::{Add, Added, Cursor, EarlyAdd, Filter, Item, Merge, Phase, Time};
+use requeue::{Add, Added, Cursor, Filter, Item, Merge, Phase, ReAdd, Time};
 
 use crate::args::pacing::Times;
 use crate::input::AddOptions;
@@ -17,11 +17,11 @@ use crate::runner::pace::record::{Paced, Records, Window};
 
 #[derive(Debug, Default)]
 struct State {
-    /// One goes when its key starts, or, with a least interval, when that has passed.
+    /// A record is removed when its key starts or, with a least interval, when that has passed.
     keys: Records,
-    /// Starts, by when their least interval has passed.
+    /// Recent starts, by the end of their least interval.
     started: VecDeque<(Time, u64)>,
-    /// At the end of the input.
+    /// The input has ended.
     windows_are_over: bool,
 }
 
@@ -29,15 +29,15 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Pace {
     times: Times,
-    early_add: EarlyAdd,
+    re_add: ReAdd,
     queue: KeyQueue,
     hasher: RandomState,
     state: Mutex<State>,
 }
 
 impl Pace {
-    pub(crate) fn new(times: Times, early_add: EarlyAdd, queue: KeyQueue) -> Self {
-        Self { times, early_add, queue, hasher: RandomState::new(), state: Mutex::default() }
+    pub(crate) fn new(times: Times, re_add: ReAdd, queue: KeyQueue) -> Self {
+        Self { times, re_add, queue, hasher: RandomState::new(), state: Mutex::default() }
     }
 
     /// Adds a key that was read.
@@ -56,13 +56,13 @@ impl Pace {
         }
         let mut paced = state.keys.get(hash);
         if options.merge == Merge::Exactly {
-            // It is as if the key had been taken back before.
+            // As if the key had been cancelled before.
             (paced.window, paced.correction) = (None, 0);
         }
         let entry = self.queue.look_up(key);
         let is_ready = entry.as_ref().is_some_and(|entry| entry.phase.is_dirty());
         let window = match paced.window {
-            // Part of a run whose time has come.
+            // Part of a run that is already due.
             Some(window) if is_ready && options.merge != Merge::Exactly => window,
             None if is_ready && options.merge != Merge::Exactly => {
                 return self.queue_add(key, Add::now().priority(options.priority));
@@ -88,7 +88,7 @@ impl Pace {
         self.queue_add(key, at(start, now, merge, options.priority))
     }
 
-    /// Takes a key back, but not out of a run; says whether there was anything to take.
+    /// Cancels the pending run of a key. Returns true if there was one.
     pub(crate) fn cancel(&self, key: &[u8]) -> bool {
         let mut state = self.lock();
         let hash = self.hash(key);
@@ -97,8 +97,8 @@ impl Pace {
         self.queue.cancel(key).any()
     }
 
-    /// Notes that a key's turn has come. `None` if it must not start yet, and is back in the queue:
-    /// it was added in the moment in which its last run started.
+    /// Checks a delivered key. Returns `None` if it must not start yet and is back in the queue: the key was added in the
+    /// moment in which its last run started.
     pub(crate) fn start(&self, item: Item<'static, Key>) -> Option<Item<'static, Key>> {
         if self.times.are_none() {
             return Some(item);
@@ -111,7 +111,7 @@ impl Pace {
         let until = paced.window.filter(|_| windows_count).map_or(Time::ZERO, |it| it.until);
         let start = until.max(paced.not_before);
         if start > now {
-            // The queue's own way to put a key back would count a failure, or forget all.
+            // `retry_after` would count a failure, and `put_back` would forget the due time.
             paced.correction += i64::from(item.adds()) - 1;
             state.keys.put(hash, paced);
             let add = at(start, now, Merge::Latest, item.priority());
@@ -133,7 +133,7 @@ impl Pace {
         Some(item)
     }
 
-    /// Notes that a key's command starts: not so where there turned out to be no need for one.
+    /// Records that a key's command starts. Not called for a delivery that needs no command.
     pub(crate) fn started(&self, key: &[u8]) {
         let Some(interval) = self.times.min_interval else { return };
         let mut state = self.lock();
@@ -144,7 +144,7 @@ impl Pace {
         state.started.push_back((not_before, hash));
     }
 
-    /// How many adds a run stands for.
+    /// Returns the number of adds that a run serves.
     pub(crate) fn adds(&self, item: &Item<'_, Key>) -> u32 {
         let adds = item.adds();
         if self.times.are_none() {
@@ -155,12 +155,12 @@ impl Pace {
         u32::try_from(i64::from(adds) + correction).unwrap_or(adds).max(1)
     }
 
-    /// Ends a run after which the key is not run again, unless it was added meanwhile.
+    /// Completes a run. The key runs again only if it was re-added.
     pub(crate) fn succeed(&self, item: Item<'static, Key>) {
         self.finish(item, Item::succeed);
     }
 
-    /// The same, after its last failure.
+    /// Completes a run after its last failure. The key runs again only if it was re-added.
     pub(crate) fn give_up(&self, item: Item<'static, Key>) {
         self.finish(item, Item::give_up);
     }
@@ -178,7 +178,7 @@ impl Pace {
         self.end_window(&mut state, hash, key);
     }
 
-    /// Retries a run at `due`, or as soon after that as the interval allows.
+    /// Retries a run at `due`, or later if the interval requires it.
     pub(crate) fn retry(&self, item: Item<'static, Key>, due: Time) {
         let now = self.queue.now();
         if self.times.are_none() {
@@ -193,7 +193,7 @@ impl Pace {
         if state.windows_are_over {
             return self.end_window(&mut state, hash, key);
         }
-        // The longer one counts: the backoff, or the window of the adds meanwhile.
+        // The later end counts: of the backoff, or of the window of the re-adds.
         if let Some(window) = paced.window
             && let start = window.until.max(window.named)
             && start > due
@@ -204,7 +204,7 @@ impl Pace {
         }
     }
 
-    /// The input has ended: windows gather no more adds.
+    /// Ends all windows, at the end of the input.
     pub(crate) fn end_windows(&self) {
         if !self.times.has_windows() {
             return;
@@ -215,7 +215,7 @@ impl Pace {
             let page = self.queue.snapshot(Filter::Waiting, cursor, 256);
             let mut state = self.lock();
             for entry in page.entries {
-                // That of a key which runs ends with the run.
+                // The window of a key in flight ends with the run.
                 if entry.phase == Phase::Idle {
                     let hash = self.hash(&entry.key);
                     self.end_window(&mut state, hash, entry.key);
@@ -225,15 +225,15 @@ impl Pace {
         }
     }
 
-    /// After the end of the input: runs a key that waits for the end of its window.
+    /// After the end of the input, makes a key ready that waits for the end of its window.
     fn end_window(&self, state: &mut State, hash: u64, key: Key) {
         let (now, are_over) = (self.queue.now(), state.windows_are_over);
         let mut paced = state.keys.get(hash);
         if let Some(window) = paced.window.take_if(|_| are_over) {
             let start = window.named.max(paced.not_before);
-            let add = match self.early_add {
-                // Anything else would be a run of its own, besides the one that waits.
-                EarlyAdd::Keep => {
+            let add = match self.re_add {
+                // Another merge would add a second run.
+                ReAdd::KeepBoth => {
                     let (adds, priority) = self
                         .queue
                         .look_up(&key)
@@ -266,7 +266,7 @@ impl Pace {
 }
 
 impl State {
-    /// Forgets starts that no longer matter.
+    /// Forgets starts whose interval has passed.
     fn expire(&mut self, now: Time) {
         while let Some(&(until, hash)) = self.started.front()
             && until <= now

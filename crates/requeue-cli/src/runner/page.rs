@@ -1,4 +1,4 @@
-//! The contents of the page of a run.
+//! The dashboard of a run.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -28,7 +28,7 @@ impl Runner {
         }
     }
 
-    /// The name of the program, without arguments and scripts: they may have secrets.
+    /// Returns the title: the name of the program, without arguments and scripts, which may contain secrets.
     fn title(&self) -> String {
         let program = self.config.commands.template.fixed_program();
         let name = program.as_deref().and_then(|program| Path::new(program).file_name());
@@ -45,7 +45,7 @@ impl Runner {
         }
     }
 
-    /// The properties of a key on the page that the queue does not have.
+    /// Returns the properties of a key that the queue does not have.
     fn detail(&self, key: &[u8]) -> Detail {
         let past = self.keys.past(key);
         let mut detail = self.slot(key).attempt(past.attempt);

@@ -16,17 +16,17 @@ use crate::runner::Runner;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
     Not,
-    /// A line that stays below all others.
+    /// A line that stays below all other lines of the terminal.
     Bar,
-    /// A line now and then, where nothing stays below: in a file, or a pipe.
+    /// A line every 10 seconds, for files and pipes.
     Lines,
 }
 
 impl Progress {
-    /// `is_terminal`: standard error.
+    /// Chooses the form. `is_terminal` is about standard error.
     pub(crate) fn choose(when: args::Progress, output: args::Output, is_terminal: bool) -> Self {
         match when {
-            // What commands write by themselves would run into it.
+            // Output that commands write themselves would break the line.
             args::Progress::Auto if is_terminal && output != args::Output::Inherit => Self::Bar,
             args::Progress::Auto | args::Progress::Never => Self::Not,
             args::Progress::Always if is_terminal => Self::Bar,
@@ -35,16 +35,16 @@ impl Progress {
     }
 }
 
-/// Runs a second, over the last of them.
+/// Measures the runs per second over the last seconds.
 #[derive(Debug, Default)]
 pub(crate) struct Meter(VecDeque<(Instant, u64)>);
 
-/// How far it looks back.
+/// The time that the rate covers, and the time between two lines of progress.
 const WINDOW: Duration = Duration::from_secs(10);
 
 impl Meter {
-    /// Takes note that so many runs were over at `now`. The last note that is older than the window
-    /// still counts, so that it looks back at least so far.
+    /// Records that `runs` runs had completed at `now`, and returns the rate. The newest record that is older than the
+    /// window still counts, so that the rate covers at least the window.
     fn rate(&mut self, start: Instant, now: Instant, runs: u64) -> f64 {
         while self.0.get(1).is_some_and(|&(at, _)| now.saturating_duration_since(at) >= WINDOW) {
             self.0.pop_front();
@@ -65,7 +65,7 @@ impl Runner {
         let running = queue.processing();
         let mut line = match self.keys.leases() {
             None => format!("{ready} ready, {waiting} waiting, "),
-            // Those are in the store.
+            // The counts are in the store.
             Some(_) => String::new(),
         };
         line += &format!("{running} running, {done} done, {failed} failed, {rate:.1}/s");
@@ -75,7 +75,7 @@ impl Runner {
         line
     }
 
-    /// Shows how far it is, as long as the program runs.
+    /// Shows the progress until it is aborted.
     pub(crate) async fn show_progress(self: Arc<Self>) {
         let mut meter = Meter::default();
         let (progress, output) = (self.config.progress, self.config.commands.output);
@@ -83,7 +83,7 @@ impl Runner {
             Progress::Not => {}
             Progress::Bar => {
                 loop {
-                    // What is over at once has none.
+                    // A run that completes at once shows no progress.
                     tokio::time::sleep(Duration::from_millis(250)).await;
                     if in_foreground() {
                         self.output.show_progress(self.progress(&mut meter));
@@ -98,7 +98,7 @@ impl Runner {
     }
 }
 
-/// Whether the terminal is ours: else a shell shows its prompt there.
+/// Returns true if this process is in the foreground. Otherwise a shell uses the terminal.
 fn in_foreground() -> bool {
     tcgetpgrp(io::stderr()).is_ok_and(|group| group == getpgrp())
 }

@@ -1,4 +1,4 @@
-//! The rate at which commands start, all keys together.
+//! `--rate`: the rate at which commands start, for all keys together.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use tokio::sync::{Mutex, MutexGuard, Notify};
 use crate::args::values::Every;
 use crate::key::KeyQueue;
 
-/// Lets one start at a time wait for its turn. What waits meanwhile waits in the queue.
+/// Gives out turns to start a command, one at a time. Keys that wait for a turn stay in the queue.
 #[derive(Debug)]
 pub(crate) struct Rate {
     every: Duration,
     burst: u32,
-    /// When the starts so far would have been over at an even pace.
+    /// The time until which the starts so far use up the rate.
     paid_until: Mutex<Time>,
-    /// Notified when the queue may have ended.
+    /// Notified when the queue may be empty and closed.
     look: Notify,
 }
 
-/// The right to start a command, from when it is there.
+/// The right to start a command now.
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     every: Duration,
@@ -31,9 +31,8 @@ impl Rate {
         Self { every, burst, paid_until: Mutex::new(Time::ZERO), look: Notify::new() }
     }
 
-    /// Waits until a command may start. There is one turn at a time: the next one comes after this has been
-    /// taken or dropped. `None` once no key is
-    /// left that could take one.
+    /// Waits until a command may start. The next turn comes after this one is taken or dropped. Returns `None` when no
+    /// key is left that could take a turn.
     pub(crate) async fn turn(&self, queue: &KeyQueue) -> Option<Turn<'_>> {
         let paid_until = self.paid_until.lock().await;
         loop {
@@ -45,25 +44,25 @@ impl Rate {
             if queue.is_closed() && queue.known() == 0 {
                 return None;
             }
-            // A change between the check and this line has left a notification.
+            // A change between the check and this line has stored a notification.
             let _ = tokio::time::timeout(wait, self.look.notified()).await;
         }
     }
 
-    /// A key has left the queue, or the queue is closed.
+    /// Must be called when a key has left the queue or the queue is closed.
     pub(crate) fn changed(&self) {
         self.look.notify_one();
     }
 }
 
 impl Turn<'_> {
-    /// A command starts.
+    /// Uses the turn: a command starts.
     pub(crate) fn take(mut self, now: Time) {
         *self.paid_until = (*self.paid_until).max(now) + self.every;
     }
 }
 
-/// How long it is until one more may start.
+/// Returns the time until one more command may start.
 fn wait(paid_until: Time, now: Time, every: Duration, burst: u32) -> Duration {
     paid_until.since(now + every.saturating_mul(burst.saturating_sub(1)))
 }
@@ -72,7 +71,7 @@ fn wait(paid_until: Time, now: Time, every: Duration, burst: u32) -> Duration {
 mod tests {
     use super::*;
 
-    /// When starts come that are wanted at these seconds, at one every ten seconds.
+    /// Returns the seconds of starts that are requested at these seconds, with one start per ten seconds.
     fn starts(burst: u32, wanted: &[u64]) -> Vec<u64> {
         let second = Duration::from_secs(1);
         let (mut paid_until, mut now) = (Time::ZERO, Time::ZERO);

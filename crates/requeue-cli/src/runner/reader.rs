@@ -11,22 +11,23 @@ use crate::exit::Refusal;
 use crate::input::source::Input;
 use crate::input::{Bad, Change, Records, Why};
 use crate::output::dead_letters::UnreadInput;
+use crate::output::summary::counted;
 use crate::process::signals::Level;
 use crate::runner::Runner;
 
 /// The destination of the keys that are read.
 pub(crate) trait KeySink: Send {
-    /// Applies the change that a record asks for; `false` if the run stops.
+    /// Applies the change that a record asks for. Returns false if the run stops.
     fn take(&mut self, change: Change<'_>) -> Result<bool, Why>;
 
-    /// Waits until all changes are applied: the next record may take long to come.
+    /// Waits until all changes are applied. Called when the next record is not available yet.
     fn settle(&mut self);
 }
 
 /// The queue in memory.
 pub(crate) struct LocalSink {
     runner: Arc<Runner>,
-    /// No fewer keys than are held: only the thread that reads adds some.
+    /// An upper bound of the held keys. Only the reader thread adds keys.
     held: usize,
 }
 
@@ -44,7 +45,7 @@ impl KeySink for LocalSink {
     fn settle(&mut self) {}
 }
 
-/// Starts the thread. What is left of the input comes when it ends.
+/// Starts the thread. The receiver gets the rest of the input when the thread stops.
 pub(crate) fn spawn(
     runner: &Arc<Runner>,
     input: Input,
@@ -55,23 +56,25 @@ pub(crate) fn spawn(
     std::thread::Builder::new()
         .name("reader".to_owned())
         .spawn(move || {
-            // It has no receiver only if it is not needed.
+            // Without a receiver, nobody needs the rest.
             let _ = rest.send(read(&runner, input, &mut sink));
         })
         .map_err(|error| Refusal::failure(error.to_string()))?;
     Ok(unread)
 }
 
-/// Reads to the end, and closes the queue; or until the run is stopped. Then says what is left.
+/// Reads until the end of the input or the stop of the run, and closes the queue. Returns the rest of the input.
 fn read(runner: &Runner, input: Input, sink: &mut dyn KeySink) -> Option<UnreadInput> {
     let _close = Close(runner);
     let format = runner.config.input.format;
     if input.is_terminal() {
-        runner.output.say_blocking("reading keys from the terminal, one a line; Ctrl-D ends them");
+        runner
+            .output
+            .say_blocking("reading keys from the terminal, one per line; Ctrl-D ends the input");
     }
     let records = Records::new(BufReader::with_capacity(64 << 10, input), format);
     let rest = read_records(runner, records, sink);
-    // However it has ended: what came before is taken in before the queue is closed.
+    // All records so far are applied before the queue is closed.
     sink.settle();
     rest
 }
@@ -93,7 +96,7 @@ fn read_records(
                 false
             }
             Ok(None) => {
-                // Blank records may have come since.
+                // Records that were skipped did not settle.
                 sink.settle();
                 if !records.from.get_ref().is_cut() {
                     runner.end_of_input();
@@ -102,12 +105,12 @@ fn read_records(
             }
             Err(error) => {
                 runner.tally.fail();
-                runner.output.say_blocking(&format!("the input can't be read: {error}"));
+                runner.output.say_blocking(&format!("the input cannot be read: {error}"));
                 return None;
             }
         };
         if records.from.get_ref().is_cut() {
-            // It may be the start of a record; in any case there is no more.
+            // The record may be incomplete, and there is no more input.
             return None;
         }
         if is_record {
@@ -128,14 +131,16 @@ fn read_records(
 }
 
 impl Runner {
-    /// Applies the change that a record asks for; `false` if the run stops.
+    /// Applies the change that a record asks for. Returns false if the run stops.
     pub(crate) fn take(&self, change: Change<'_>, held: &mut usize) -> bool {
         match change {
             Change::Add(key, options) => {
                 if *held >= self.keys.max_keys() {
                     let is_stopping = || self.is_stopping();
                     *held = self.keys.make_room(&key, is_stopping, |limit| {
-                        let why = format!("{limit} keys are held; further ones have to wait");
+                        let held = counted(limit as u64, "key");
+                        let why =
+                            format!("{held} held (--max-keys); reading pauses until some complete");
                         self.output.say_blocking(&why);
                     });
                 }
@@ -165,10 +170,10 @@ impl Runner {
         true
     }
 
-    /// Forgets the failures of a key, and the backoff that it waits for.
+    /// Forgets the failures and the backoff of a key.
     #[cfg(feature = "kube")]
-    pub(crate) fn release(&self, key: &[u8]) {
-        self.keys.release(key);
+    pub(crate) fn end_backoff(&self, key: &[u8]) {
+        self.keys.end_backoff(key);
     }
 
     fn end_of_input(&self) {
@@ -176,7 +181,9 @@ impl Runner {
             AtEof::Finish => self.keys.end_windows(),
             AtEof::Abandon => {
                 self.stop(Level::Stopping);
-                self.output.say_blocking("the input has ended: no new commands are started");
+                self.output.say_blocking(
+                    "end of the input (--at-eof abandon): no new commands are started",
+                );
             }
         }
     }
@@ -187,7 +194,7 @@ impl Runner {
     }
 }
 
-/// Closes the queue when the thread ends, even by a panic: otherwise the run would never end.
+/// Closes the queue when the thread stops, even by a panic. Otherwise the run would never end.
 struct Close<'a>(&'a Runner);
 
 impl Drop for Close<'_> {

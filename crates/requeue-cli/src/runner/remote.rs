@@ -1,7 +1,7 @@
-//! A queue elsewhere, which other processes work on too: the program leases one key at a time. That
-//! queue decides whether and when a failed key runs again.
+//! A remote queue, which other processes work on too. The program leases one key at a time. The remote queue decides
+//! whether and when a failed key runs again.
 //!
-//! `requeue::workers::{WorkQueue, WorkItem}` can't stand in for these traits: `WorkItem::finish` does not
+//! `requeue::workers::{WorkQueue, WorkItem}` can't stand in for these traits: `WorkItem::complete` does not
 //! return whether the store recorded the outcome and parked the key, which the summary, `--halt` and the
 //! dead letters depend on.
 
@@ -9,27 +9,27 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use requeue::{Added, Item};
+use requeue::{Added, Completion, Item};
+use tokio::sync::mpsc;
 
 use crate::key::{Key, KeyQueue};
 use crate::runner::hooks::BoxFuture;
-use crate::runner::outcome::Outcome;
 
-/// A queue elsewhere.
+/// A remote queue.
 pub(crate) trait RemoteQueue: Debug + Send + Sync {
-    /// Leases the next key once there is one; `None` when no more come. Cancel safe.
+    /// Waits for the next key, and leases it. Returns `None` when no more come. Cancel safe.
     fn next(&self) -> BoxFuture<'_, Option<Box<dyn Lease>>>;
 
-    /// This process adds no more keys: the queue ends when no key is left.
+    /// Declares that this process adds no more keys. `next` then returns `None` when no key is left.
     fn close(&self);
 
-    /// Leases no more keys, and waits until the keys that do not run here are back.
+    /// Stops leasing, and waits until the leases of keys without a command are released.
     fn settle(&self) -> BoxFuture<'_, ()>;
 
-    /// Whether the queue was dropped while this process worked on it. The engine has reported it.
+    /// Returns true if the queue was dropped during this run. The engine has reported that.
     fn is_gone(&self) -> bool;
 
-    /// The page of its keys.
+    /// Returns the dashboard of its keys.
     #[cfg(feature = "store")]
     fn page(&self) -> requeue_http::Builder<requeue_store::Key>;
 }
@@ -38,26 +38,41 @@ pub(crate) trait RemoteQueue: Debug + Send + Sync {
 pub(crate) trait Lease: Debug + Send + Sync {
     fn key(&self) -> &[u8];
 
-    /// 1, and one more for each failure before.
+    /// Returns 1 plus the number of failures since the last success.
     fn attempt(&self) -> u32;
 
     fn priority(&self) -> i32;
 
-    /// How many adds the run stands for.
+    /// Returns the number of adds that the run serves.
     fn adds(&self) -> u32;
 
-    /// The fencing token: a later lease of the key has a greater one.
+    /// Returns the fencing token. A later lease of the key has a greater one.
     fn epoch(&self) -> u64;
 
     fn is_lost(&self) -> bool;
 
-    /// Waits until the lease is lost: another worker may have the key then.
+    /// Waits until the lease is lost. Then another worker may have the key.
     fn lost(&self) -> BoxFuture<'_, ()>;
 
-    /// Ends the lease, and returns whether that parked the key. The lease ends even if the future is
-    /// dropped after its first poll.
-    fn finish(self: Box<Self>, outcome: Outcome) -> BoxFuture<'static, Result<bool, String>>;
+    /// Completes the delivery, and returns whether that parked the key. `error` is the reason of a
+    /// failure. The lease ends even if the future is dropped after its first poll.
+    fn complete(
+        self: Box<Self>,
+        completion: Completion,
+        error: Option<&str>,
+    ) -> BoxFuture<'static, Result<bool, String>>;
 }
+
+/// A key that this process has parked without a run: the lease of its last run expired.
+#[derive(Debug)]
+pub(crate) struct ExpiredKey {
+    pub(crate) key: Key,
+    pub(crate) attempts: u32,
+    pub(crate) why: String,
+}
+
+/// The keys that claims park.
+pub(crate) type ExpiredKeys = mpsc::UnboundedReceiver<ExpiredKey>;
 
 /// A key in flight.
 #[derive(Debug)]
@@ -67,8 +82,7 @@ pub(crate) struct Job {
     pub(crate) lease: Option<Box<dyn Lease>>,
 }
 
-/// The leases of the keys that wait in the queue here: each slot leases a key into that queue, and takes
-/// one from it.
+/// The leases of the keys in the local queue. Each slot leases a key into that queue, and takes a key from it.
 #[derive(Debug)]
 pub(crate) struct Leases {
     remote: Arc<dyn RemoteQueue>,
@@ -85,19 +99,19 @@ impl Leases {
         &*self.remote
     }
 
-    /// Leases a key into the queue; `None` when no more come.
+    /// Leases a key into the local queue. Returns `None` when no more come.
     pub(super) async fn lease_into(&self, queue: &KeyQueue) -> Option<()> {
         loop {
             let lease = self.remote.next().await?;
             let key = Key::from(lease.key());
-            // Under the lock: the slot that takes the key finds its lease.
+            // The lock is held until the key is added, so that the slot that takes the key finds its lease.
             let mut waiting = self.lock();
-            // An earlier lease of the same key has been lost.
+            // This may replace an earlier lease of the key, which was lost.
             waiting.insert(key.clone(), lease);
             match queue.add(key) {
                 Added::New | Added::Dirty => return Some(()),
                 Added::Refused => return None,
-                // The key waits already: this lease replaces the one before.
+                // The key is already in the queue.
                 _ => {}
             }
         }
@@ -107,7 +121,7 @@ impl Leases {
         self.lock().remove(key)
     }
 
-    /// Whether the queue was dropped meanwhile.
+    /// Returns true if the queue was dropped.
     pub(super) fn is_gone(&self) -> bool {
         self.remote.is_gone()
     }
@@ -117,11 +131,11 @@ impl Leases {
     }
 
     /// Ends the leases of all keys whose commands have not started, and waits until they are back.
-    pub(super) async fn put_back(&self) {
+    pub(super) async fn release(&self) {
         let waiting: Vec<_> = self.lock().drain().collect();
         for (_, lease) in waiting {
             // A lost lease has ended already.
-            let _ = lease.finish(Outcome::PutBack).await;
+            let _ = lease.complete(Completion::Release, None).await;
         }
         self.remote.settle().await;
     }

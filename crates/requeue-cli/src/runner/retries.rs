@@ -11,11 +11,11 @@ use requeue::{Item, RateLimiter, Time};
 use crate::key::Key;
 use crate::process::run_input::Past;
 
-/// Keys that fail. An entry goes when its key is done or given up, so there are never more than keys
-/// are held.
+/// The keys with failures. An entry is removed when its key succeeds or is given up, so that there are never more
+/// entries than held keys.
 #[derive(Debug)]
 pub(crate) struct FailingKeys {
-    /// Runs after the first; `None`: no limit.
+    /// The number of retries; `None` means no limit.
     retries: Option<u32>,
     inner: Mutex<Inner>,
 }
@@ -28,10 +28,9 @@ struct Inner {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// Failures that count.
+    /// The number of failures that count.
     failures: u32,
-    /// Until when the last of them has the key wait: one before that time, of a run that an add
-    /// has brought forward, doesn't count.
+    /// The end of the backoff. A failure before that time does not count: an add made the run start early.
     until: Time,
     last_exit: i32,
 }
@@ -40,14 +39,14 @@ struct State {
 #[derive(Debug)]
 #[must_use]
 pub(crate) enum Verdict {
-    /// The key is back in the queue.
+    /// The key waits in the queue for its retry.
     Retried,
-    /// It is past its retries, after so many attempts.
+    /// The key has no retries left.
     GivenUp { item: Item<'static, Key>, attempts: u32 },
 }
 
 impl FailingKeys {
-    /// With waits from `base` to `longest`, whose jitter follows from `seed`.
+    /// Backoffs go from `base` to `longest`. Their jitter is determined by `seed`.
     pub(crate) fn new(retries: Option<u32>, base: Duration, longest: Duration, seed: u64) -> Self {
         let limiter = BackoffLimiter::with_hasher(base, longest, RandomState::new()).seed(seed);
         Self { retries, inner: Mutex::new(Inner { keys: HashMap::new(), limiter }) }
@@ -69,7 +68,7 @@ impl FailingKeys {
         }
     }
 
-    /// Counts a failure at `now`. Calls `retry` with the key and its time unless this was the last one.
+    /// Counts a failure at `now`. Calls `retry` with the key and its due time, unless it has no retries left.
     pub(crate) fn fail(
         &self,
         item: Item<'static, Key>,
@@ -88,7 +87,7 @@ impl FailingKeys {
         }
         let until = if counts { now + inner.limiter.delay(item.key(), now) } else { before.until };
         inner.keys.insert(item.key().clone(), State { failures, until, last_exit });
-        // Still under the lock: the next run, which may start at once, finds it counted.
+        // Under the lock, so that the next run, which may start at once, finds the failure counted.
         retry(item, until);
         Verdict::Retried
     }
@@ -101,7 +100,7 @@ impl FailingKeys {
 #[cfg(test)]
 mod tests {
     use requeue::clock::FakeClock;
-    use requeue::{EarlyAdd, Queue};
+    use requeue::{Queue, ReAdd};
 
     use super::*;
     use crate::key::KeyQueue;
@@ -109,7 +108,7 @@ mod tests {
     const KEY: &[u8] = b"key";
 
     fn queue(clock: &FakeClock) -> KeyQueue {
-        let queue = Queue::builder().clock(clock.clone()).early_add(EarlyAdd::Replace);
+        let queue = Queue::builder().clock(clock.clone()).re_add(ReAdd::Replace);
         let queue = queue.hasher(RandomState::new()).build().unwrap();
         queue.add(KEY.into());
         queue

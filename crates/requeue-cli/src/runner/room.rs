@@ -1,9 +1,9 @@
-//! Space for another key: the reader waits here while the program holds as many keys as it may.
+//! Space for another key: the reader waits here while the program holds `--max-keys` keys.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// A condition variable that costs nothing while no one waits.
+/// A condition variable that costs little while no thread waits.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     is_waiting: AtomicBool,
@@ -15,20 +15,20 @@ pub(super) struct Room {
 impl Room {
     pub(super) fn wait_while(&self, mut is_full: impl FnMut() -> bool) {
         let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Set before `is_full` is evaluated: a thread that changes the result afterwards sees it set, as
-        // the lock of the queue is between the two.
+        // Set before `is_full` is evaluated. A thread that changes the result afterwards sees it set, because the lock
+        // of the queue is between the two.
         self.is_waiting.store(true, Ordering::SeqCst);
         let _guard =
             self.changed.wait_while(guard, |()| is_full()).unwrap_or_else(PoisonError::into_inner);
         self.is_waiting.store(false, Ordering::SeqCst);
     }
 
-    /// Notes that there is no space, and returns whether that is the first time.
+    /// Records that there is no space. Returns true the first time.
     pub(super) fn is_first_wait(&self) -> bool {
         !self.was_full.swap(true, Ordering::Relaxed)
     }
 
-    /// A key has completed, or the run stops.
+    /// Must be called when a key has completed or the run stops.
     pub(super) fn changed(&self) {
         if self.is_waiting.load(Ordering::SeqCst) {
             let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The signal loop: acts on signals and on the end of standard output while the program runs.
+//! The signal loop: acts on signals, and on the closing of standard output, during a run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::process::signals::{self, Level, Request, Signals};
 use crate::runner::Runner;
 use crate::runner::progress::Meter;
 
-/// The time from the signal that a command has exited or stopped to the search for stopped ones: one
-/// search covers all commands, and many may exit at once.
+/// The time from SIGCHLD to the search for stopped commands. One search covers all commands, and many may exit at
+/// once.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Runner {
-    /// Acts on signals and on the end of standard output, as long as the program runs.
+    /// Acts on signals, and on the closing of standard output, until the program ends.
     pub(super) async fn signal_loop(self: Arc<Self>, mut signals: Signals) {
         let mut level = Level::Running;
         let mut is_open = true;
@@ -32,7 +32,7 @@ impl Runner {
                         if level == Level::Stopping && running > 0 {
                             let name = signals::name(signal);
                             self.output.hint(&format!(
-                                "{name}: no new commands are started; another signal terminates \
+                                "{name}: no new commands are started; a second signal terminates \
                                  the {running} in flight"
                             ));
                         }
@@ -58,16 +58,15 @@ impl Runner {
         }
     }
 
-    /// Stops all commands and then the program, until that is continued, and them with it.
+    /// Stops all commands and then the program. Continues the commands when the program is continued.
     async fn suspend(&self) {
-        // What comes next on the terminal is a shell's.
+        // The shell writes to the terminal next.
         let cleared = async {
             self.output.clear_progress().await;
             self.output.flush().await;
         };
         let _ = tokio::time::timeout(Duration::from_millis(100), cleared).await;
-        // The first process of a container does not stop for a signal from inside: its commands
-        // are continued at once.
+        // The first process of a container ignores a stop signal from inside. Its commands are continued at once.
         self.commands.groups.stop_while(|| self.commands.clock.during(signals::stop));
     }
 }

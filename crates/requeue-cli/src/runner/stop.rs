@@ -1,4 +1,4 @@
-//! The stop of a run: how far it has come, the signal that caused it, and the end of the reading.
+//! The stop of a run: its level, the signal that caused it, and the end of the reading.
 
 use std::io::PipeWriter;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -7,13 +7,13 @@ use tokio::sync::watch;
 
 use crate::process::signals::Level;
 
-/// The level only rises.
+/// The state of the stop. The level only rises.
 #[derive(Debug)]
 pub(super) struct Stop {
     level: watch::Sender<Level>,
     /// The first signal. The program dies of it at the end.
     signal: OnceLock<i32>,
-    /// Ends the reading of the input when it is dropped.
+    /// Stops the reading of the input when it is dropped.
     input: Mutex<Option<PipeWriter>>,
 }
 
@@ -30,7 +30,7 @@ impl Stop {
         self.level.subscribe()
     }
 
-    /// Raises the level, and ends the reading.
+    /// Raises the level, and stops the reading.
     pub(super) fn raise(&self, level: Level) {
         self.level.send_if_modified(|now| {
             let rises = level > *now;
@@ -40,12 +40,12 @@ impl Stop {
         drop(self.input.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    /// Waits until the level is this or a higher one.
+    /// Waits until the level is at least `level`.
     pub(super) async fn reached(&self, level: Level) {
         let _ = self.subscribe().wait_for(|&now| now >= level).await;
     }
 
-    /// Notes the signal, unless there was one before.
+    /// Records the signal, unless there was one before.
     pub(super) fn caused_by(&self, signal: i32) {
         self.signal.get_or_init(|| signal);
     }

@@ -1,4 +1,4 @@
-//! `requeue add`, and the adds of `requeue run --store`: many keys at once.
+//! `requeue add`, and the adds of `requeue run --store`: adds many keys at once.
 
 use std::ffi::OsString;
 use std::io::{BufReader, Write};
@@ -11,7 +11,7 @@ use requeue_store::{Add, Added, Key, Merge, Priority, Queue};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::{block_on, early_add, warnings, with_settings};
+use super::{block_on, re_add, warnings, with_settings};
 use crate::args::run::Summary;
 use crate::args::store::{self as flags, AddFlags};
 use crate::duration::shown;
@@ -24,10 +24,10 @@ use crate::process::signals::Level;
 use crate::runner::Runner;
 use crate::runner::reader::KeySink;
 
-/// The most keys that are added together.
+/// The most keys that are added at once.
 const PART: usize = 256;
 
-/// The defaults of records without these fields.
+/// The values for records without these fields.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unsaid {
     after: Duration,
@@ -35,7 +35,7 @@ struct Unsaid {
     revives: bool,
 }
 
-/// Adds keys, in parts. All in a part have been added, or not, when it is settled.
+/// Adds keys in parts. `settle` waits until all keys of the current part are added or refused.
 struct Adder {
     queue: Queue,
     unsaid: Unsaid,
@@ -46,25 +46,26 @@ struct Adder {
 /// The outcomes of adds and cancels. The names are those of the JSON summary.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Counts {
-    /// The sum of the six that follow: one for each answer that a store has.
+    /// The sum of the six counts below, one for each result of an add.
     adds: usize,
     new: usize,
-    /// Part of a run that was pending already.
+    /// Already pending.
     coalesced: usize,
-    /// Added while it runs, to run once more.
+    /// In flight: runs once more.
     dirty: usize,
-    /// Waits for the backoff of its last failure.
+    /// Backing off, and the queue does not run it early.
     held: usize,
     revived: usize,
-    /// Left parked, as the queue wants it.
+    /// Left parked, as the queue's settings demand.
     parked: usize,
     cancelled: usize,
     bad_input: usize,
 }
 
 enum Refused {
+    /// The record is not a valid key.
     NoKey(Why),
-    /// By the store.
+    /// The store refused or failed.
     Failed(String),
 }
 
@@ -82,7 +83,7 @@ impl Adder {
         match change {
             Change::Add(key, options) => {
                 let (key, add) = (Key::from(&*key), self.add_of(options));
-                // Within a part nothing comes before anything else.
+                // The adds of a part have no order.
                 let differs = |other: &(Key, Add)| other.0 == key && other.1 != add;
                 if self.part.len() == PART || self.part.iter().any(differs) {
                     self.settle().await?;
@@ -112,10 +113,10 @@ impl Adder {
         };
         let add = Add::after(options.after.unwrap_or(self.unsaid.after)).merge(merge);
         let add = add.priority(priority);
-        if self.unsaid.revives { add.revive() } else { add }
+        if options.revive.unwrap_or(self.unsaid.revives) { add.revive() } else { add }
     }
 
-    /// All that was taken is added.
+    /// Waits until all keys that were taken are added.
     async fn settle(&mut self) -> Result<(), Refused> {
         let part = std::mem::take(&mut self.part);
         let queue = &self.queue;
@@ -131,7 +132,7 @@ impl Adder {
     }
 }
 
-/// What `requeue run` reads, on its way to a store.
+/// Adds the keys that `requeue run` reads to a store.
 pub(crate) struct Reading {
     runner: Arc<Runner>,
     adder: Adder,
@@ -139,15 +140,15 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Needs a runtime.
+    /// Must be called in a runtime.
     pub(crate) fn new(runner: &Arc<Runner>, queue: Queue) -> Self {
-        // As in memory, an add of a key that was given up runs it again.
+        // Also in memory, an add of a key that was given up runs it again.
         let unsaid = Unsaid { revives: true, ..Unsaid::default() };
         let (runner, adder) = (Arc::clone(runner), Adder::new(queue, unsaid));
         Self { runner, adder, runtime: Handle::current() }
     }
 
-    /// Counts what was done, and stops the run if the store takes no more.
+    /// Counts the results, and stops the run if the store fails.
     fn count(&mut self, done: Result<(), Refused>) -> Result<(), Why> {
         let tally = self.runner.tally();
         let counts = std::mem::take(&mut self.adder.counts);
@@ -181,23 +182,23 @@ impl KeySink for Reading {
 
     fn settle(&mut self) {
         let settled = self.runtime.block_on(self.adder.settle());
-        // What is no key was not taken.
+        // `settle` returns no invalid key: those were not taken.
         let _ = self.count(settled);
     }
 }
 
 /// `requeue add`.
 pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
-    let AddFlags { keys, place, after, priority, revive, early_add: when_early, .. } = flags;
+    let AddFlags { keys, place, after, priority, revive, re_add: when_early, .. } = flags;
     let AddFlags { parked_add, read, summary, unsupported, .. } = flags;
     unsupported.check()?;
     let started = Instant::now();
-    let early_add = early_add(when_early)?;
+    let re_add = re_add(when_early)?;
     let (source, format) = read.check()?;
     let unsaid =
         Unsaid { after: after.unwrap_or_default(), priority: priority.into(), revives: revive };
     block_on(async {
-        let how = |opening| with_settings(opening, early_add, parked_add);
+        let how = |opening| with_settings(opening, re_add, parked_add);
         let queue = place.to_change(how).await?;
         warnings::show(complain);
         let mut adder = Adder::new(queue, unsaid);
@@ -224,14 +225,14 @@ impl Adder {
     }
 
     async fn add_read(&mut self, source: &Source, format: Format) -> Result<(), String> {
-        // Only a signal stops it, which ends the process.
+        // Reading is stopped only by a signal that ends the process.
         let (input, _stopper) = Input::open(source, false).map_err(|refusal| refusal.message)?;
         if input.is_terminal() {
-            complain("reading keys from the terminal, one a line; Ctrl-D ends them");
+            complain("reading keys from the terminal, one per line; Ctrl-D ends the input");
         }
         let mut records = Records::new(BufReader::with_capacity(64 << 10, input), format);
         let read = self.add_records(&mut records, format).await;
-        // However the input has ended: what came before is added.
+        // All records so far are added, even after a read error.
         self.settle().await.map_err(Refused::why)?;
         read
     }
@@ -249,7 +250,7 @@ impl Adder {
                 Ok(Some(Ok(_))) => (records.number(), format.parse(records.last())),
                 Ok(Some(Err(Bad { number, why }))) => (number, Err(why)),
                 Ok(None) => return Ok(()),
-                Err(error) => return Err(format!("the input can't be read: {error}")),
+                Err(error) => return Err(format!("the input cannot be read: {error}")),
             };
             self.add(change, || format!("record {number}")).await?;
         }
@@ -293,7 +294,7 @@ impl Counts {
             Added::Held => &mut self.held,
             Added::Revived => &mut self.revived,
             Added::Parked => &mut self.parked,
-            // The other answers of later versions count as coalesced.
+            // Results that later versions may add count as coalesced.
             _ => &mut self.coalesced,
         } += 1;
     }
@@ -326,7 +327,7 @@ impl Counts {
                 complain(&format!("{text} in {}", shown(elapsed)));
             }
             Summary::Json => {
-                // Numbers under names can't fail, and an error of standard error has no other place to go.
+                // Serializing numbers does not fail, and there is no other place to report errors of standard error.
                 let json = serde_json::to_string(self).unwrap_or_default();
                 let _ = writeln!(std::io::stderr(), "{json}");
             }

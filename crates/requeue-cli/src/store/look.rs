@@ -1,5 +1,4 @@
-//! The subcommands that show a queue in a store, or change its keys: `queues`, `status`, `parked`, `revive`,
-//! `cancel`.
+//! The subcommands that show or change queues in a store: `queues`, `drop`, `status`, `parked`, `revive`, `cancel`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +6,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use requeue_store::{Bulk, Counts, EarlyAdd, Entry, Key, ParkedAdd, Queue, State};
+use requeue_store::{Bulk, Counts, Entry, Key, ParkedAdd, Queue, ReAdd, State};
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -21,15 +20,16 @@ use crate::duration;
 use crate::exit::{Ended, Exit, Refusal, complain, print};
 use crate::input::json::Written;
 use crate::key::{escaped, shown};
+use crate::output::summary::counted;
 use crate::process::signals;
 
-/// How many keys are looked at together.
+/// The number of keys that are read at once.
 const PAGE: usize = 256;
-/// How many damaged keys `requeue status` lists.
+/// The most damaged keys that `requeue status` lists.
 const MOST_DAMAGED: usize = 100;
-/// The time between two progress messages of a change of all keys.
+/// The time between two progress messages of `--all`.
 const PROGRESS: Duration = Duration::from_secs(2);
-/// The time that the current step has to end after a signal.
+/// The time in which the current step may complete after a signal.
 const LAST_STEP: Duration = Duration::from_secs(5);
 
 /// `requeue queues`.
@@ -38,7 +38,7 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
     struct Listed<'a> {
         queue: &'a str,
         is_empty: bool,
-        early_add: &'static str,
+        re_add: &'static str,
         parked_add: &'static str,
     }
     block_on(async {
@@ -48,11 +48,11 @@ pub(crate) fn queues(flags: &QueuesFlags) -> Result<Ended, Refusal> {
         for found in store.queues().await.map_err(refusal)? {
             let (queue, is_empty) = (&*found.name, found.is_empty);
             text += &if flags.json {
-                let early_add = if found.early_add == EarlyAdd::Hold { "hold" } else { "replace" };
+                let re_add = if found.re_add == ReAdd::Hold { "hold" } else { "replace" };
                 let parked_add =
                     if found.parked_add == ParkedAdd::Keep { "keep" } else { "revive" };
-                let listed = Listed { queue, is_empty, early_add, parked_add };
-                // Texts under names can't fail.
+                let listed = Listed { queue, is_empty, re_add, parked_add };
+                // Serializing texts does not fail.
                 serde_json::to_string(&listed).unwrap_or_default()
             } else {
                 let what = if is_empty { "empty" } else { "keys" };
@@ -78,13 +78,15 @@ pub(crate) fn drop_queue(flags: &DropFlags) -> Result<Ended, Refusal> {
         match dropped {
             Ok(Counts { ready, waiting, processing, parked, damaged, .. }) => {
                 let keys = ready + waiting + processing + parked + damaged;
-                let s = if keys == 1 { "" } else { "s" };
-                let with = if keys == 0 { String::new() } else { format!(", with {keys} key{s}") };
+                let with = match keys {
+                    0 => String::new(),
+                    _ => format!(", with {}", counted(keys, "key")),
+                };
                 complain(&format!("{} dropped{with}", escaped(queue.as_bytes())));
                 Ok(Ended::Exit(Exit::Done))
             }
             Err(error) if error.counts().is_some() => {
-                complain(&format!("{error}; --force drops it with its keys"));
+                complain(&format!("{error}; --force drops the queue with its keys"));
                 Ok(Ended::Exit(Exit::GivenUp))
             }
             Err(error) => Err(refusal(error)),
@@ -121,7 +123,7 @@ pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
     })
 }
 
-/// All keys in flight.
+/// Returns all keys in flight.
 async fn in_flight(queue: &Queue) -> Result<Vec<Entry>, Refusal> {
     let mut all: Vec<Entry> = Vec::new();
     loop {
@@ -151,7 +153,7 @@ fn status_text(counts: &Counts) -> String {
     let Counts { ready, waiting, processing, dirty, parked, oldest_ready, .. } = *counts;
     let mut text = format!("ready       {ready}");
     if ready > 0 {
-        text += &format!(", for {} at most", duration::shown(oldest_ready));
+        text += &format!(", the oldest for {}", duration::shown(oldest_ready));
     }
     text += &format!("\nwaiting     {waiting}\nprocessing  {processing}");
     if dirty > 0 {
@@ -160,7 +162,7 @@ fn status_text(counts: &Counts) -> String {
     text + &format!("\nparked      {parked}\n")
 }
 
-/// The damaged keys, a line each: rare, and each needs to be added again or cancelled.
+/// Lists the damaged keys, one per line. They are rare, and each must be added again or cancelled.
 fn damaged_text(counts: &Counts, listed: &[Entry]) -> String {
     if counts.damaged == 0 {
         return String::new();
@@ -187,10 +189,10 @@ fn status_json(counts: &Counts, in_flight: Option<&[Entry]>, damaged_keys: &[Ent
         dirty: u64,
         parked: u64,
         damaged: u64,
-        /// The first of them.
+        /// The first damaged keys.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         damaged_keys: Vec<Damaged<'a>>,
-        /// Seconds.
+        /// In seconds.
         oldest_ready: Option<f64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         in_flight: Option<Vec<InFlight<'a>>>,
@@ -200,11 +202,11 @@ fn status_json(counts: &Counts, in_flight: Option<&[Entry]>, damaged_keys: &[Ent
         #[serde(flatten)]
         key: Written<'a>,
         worker: Option<&'a str>,
-        /// As text: not every reader of JSON keeps all digits of a number.
+        /// A text, because some JSON parsers lose digits of large numbers.
         epoch: Option<String>,
-        /// Seconds since it was delivered.
+        /// The time since its delivery, in seconds.
         age: Option<f64>,
-        /// Seconds until the lease ends, unless it is renewed.
+        /// The time until the lease expires unless it is renewed, in seconds.
         lease: Option<f64>,
     }
     fn written(entry: &Entry) -> InFlight<'_> {
@@ -235,7 +237,7 @@ fn status_json(counts: &Counts, in_flight: Option<&[Entry]>, damaged_keys: &[Ent
         oldest_ready,
         in_flight,
     };
-    // Numbers under names can't fail.
+    // Serializing numbers and texts does not fail.
     serde_json::to_string(&status).unwrap_or_default() + "\n"
 }
 
@@ -274,7 +276,7 @@ fn line(entry: &Entry, as_json: bool) -> Vec<u8> {
     line
 }
 
-/// The next parked keys, as long as there are some.
+/// Returns the next page of parked keys; `None` at the end.
 async fn page(queue: &Queue, after: &mut Option<Key>) -> Result<Option<Vec<Entry>>, Refusal> {
     let page = queue.parked(after.as_ref(), PAGE).await.map_err(refusal)?;
     *after = page.last().map(|entry| entry.key.clone());
@@ -316,7 +318,7 @@ fn keys(keys: &[OsString]) -> impl Iterator<Item = Key> {
     keys.iter().map(|key| Key::from(key.as_bytes()))
 }
 
-/// Says how many keys were changed; of those that weren't, which.
+/// Reports the number of keys that were changed, and each key that was not.
 fn each(keys: &[OsString], changed: &[bool], done: &str, not: &str) -> Ended {
     for (key, _) in keys.iter().zip(changed).filter(|(_, changed)| !**changed) {
         complain(&format!("{}: {not}", escaped(key.as_bytes())));
@@ -326,7 +328,7 @@ fn each(keys: &[OsString], changed: &[bool], done: &str, not: &str) -> Ended {
     Ended::Exit(if count == keys.len() { Exit::Done } else { Exit::GivenUp })
 }
 
-/// Changes all keys, says how far it is, and ends after a step when a signal comes.
+/// Changes all keys, and reports the progress. Stops after the current step when a signal comes.
 async fn all(mut bulk: Bulk, done: &str) -> Result<Ended, Refusal> {
     let mut signalled = pin!(signals::interrupted());
     let mut reported = Instant::now();
@@ -338,7 +340,7 @@ async fn all(mut bulk: Bulk, done: &str) -> Result<Ended, Refusal> {
                 biased;
                 number = &mut signalled => {
                     signal = Some(number);
-                    // So that what it changes is counted.
+                    // The step completes, so that its changes are counted.
                     timeout(LAST_STEP, step).await.unwrap_or(Ok(true))
                 }
                 stepped = &mut step => stepped,
@@ -351,7 +353,7 @@ async fn all(mut bulk: Bulk, done: &str) -> Result<Ended, Refusal> {
                 return Ok(Ended::Exit(Exit::Done));
             }
             (true, Some(signal)) => {
-                complain(&format!("{changed} {done}, and the others are as they were"));
+                complain(&format!("{changed} {done}; interrupted, the other keys are unchanged"));
                 return Ok(Ended::Signal(signal));
             }
             (true, None) if reported.elapsed() >= PROGRESS => {

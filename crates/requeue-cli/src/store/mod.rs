@@ -14,26 +14,28 @@ use std::time::Duration;
 
 use os_display::Quotable;
 use requeue::metrics::Metrics;
-use requeue_store::{EarlyAdd, OpenOptions, ParkedAdd, Queue, Store};
+use requeue_store::{OpenOptions, ParkedAdd, Queue, ReAdd, Store};
+use tokio::sync::mpsc;
 
 use self::reaching::{Unopened, patiently};
 use crate::args::config::Config;
-use crate::args::run as args;
 use crate::args::store::{self as flags, Place};
 use crate::exit::{Refusal, chain};
+use crate::key::Key;
 use crate::runner::launch;
+use crate::runner::remote::{ExpiredKey, ExpiredKeys};
 
 tokio::task_local! {
     /// The store of this subcommand, once it is open.
     static OPENED: RefCell<Option<Store>>;
 }
 
-/// How long the store may take to close when all is done. A file that another process has locked may
-/// take longer; then its log stays beside it.
+/// The time in which the store may close at the end. A file that another process has locked may take longer; then its
+/// log stays beside it.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// Runs `future` on a runtime of its own, and then closes the store that it has opened: after that a
-/// file is complete without its log.
+/// Runs `future` on a runtime of its own, and then closes the store that it opened. After that a SQLite file is
+/// complete without its log.
 fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
     launch::block_on(OPENED.scope(RefCell::default(), async {
         let done = future.await;
@@ -45,28 +47,38 @@ fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Re
 }
 
 impl Place {
-    /// The queue, for a worker as `config` has it; whether it is created if there is none.
+    /// Opens the queue for a worker with these settings. With `creates`, creates it if it does not exist.
     async fn to_work_on(
         &self,
         creates: bool,
         lease: Duration,
-        (early_add, parked_add): (Option<EarlyAdd>, Option<flags::ParkedAdd>),
+        (re_add, parked_add): (Option<ReAdd>, Option<flags::ParkedAdd>),
         worker: Option<String>,
         config: &Config,
         metrics: Option<&Metrics>,
-    ) -> Result<Queue, Refusal> {
+    ) -> Result<(Queue, ExpiredKeys), Refusal> {
         let failures = &config.failures;
+        let (report, expired) = mpsc::unbounded_channel();
         let how = |mut opening: OpenOptions| {
+            let report = report.clone();
+            opening = opening.on_parked(move |parked| {
+                // The run that ends a lease reports its key itself.
+                if parked.lease_expired {
+                    let (key, attempts) = (Key::from(&*parked.key), parked.failures);
+                    // Nobody listens any more at the end.
+                    let _ = report.send(ExpiredKey { key, attempts, why: parked.error.clone() });
+                }
+            });
             if let Some(metrics) = metrics {
                 opening = opening.metrics(metrics);
             }
-            let opening = with_settings(opening, early_add, parked_add);
+            let opening = with_settings(opening, re_add, parked_add);
             let opening = opening.lease(lease).backoff(failures.base_delay, failures.max_delay);
             let opening = match &worker {
                 Some(worker) => opening.worker(worker),
                 None => opening,
             };
-            // A command takes longer than a claim: nothing is worth holding keys that do not run.
+            // A command takes longer than a claim, so that claiming ahead would only keep keys from other workers.
             let opening = opening.claim_ahead(0);
             match failures.retries {
                 Some(retries) => opening.max_failures(retries.saturating_add(1)),
@@ -74,16 +86,16 @@ impl Place {
             }
         };
         if creates {
-            return self.to_change(how).await;
+            return Ok((self.to_change(how).await?, expired));
         }
         let hint = || {
             let queue = self.queue.maybe_quote();
-            format!("; `requeue add --queue {queue}` creates it, and so does --create")
+            format!("; `requeue add --queue {queue}` or --create creates it")
         };
-        self.to_find(how, hint).await
+        Ok((self.to_find(how, hint).await?, expired))
     }
 
-    /// The queue, which is created if there is none, and so is a file for it.
+    /// Opens the queue. Creates it, and its file, if it does not exist.
     async fn to_change(&self, how: impl Fn(OpenOptions) -> OpenOptions) -> Result<Queue, Refusal> {
         patiently(self.wait.wait, async || {
             let store = connect(&self.store).await?;
@@ -95,12 +107,12 @@ impl Place {
         .await
     }
 
-    /// The queue, which exists already.
+    /// Opens a queue that exists.
     async fn to_look_at(&self) -> Result<Queue, Refusal> {
         self.to_find(|opening| opening, String::new).await
     }
 
-    /// The queue, which exists already; `hint` says how to create it.
+    /// Opens a queue that exists. `hint` ends the error message, and says how to create it.
     async fn to_find(
         &self,
         how: impl Fn(OpenOptions) -> OpenOptions,
@@ -122,14 +134,14 @@ impl Place {
     }
 }
 
-/// With the settings that a new queue gets, and that one which exists has to have.
+/// Adds the settings that a new queue gets. An existing queue must have the same.
 fn with_settings(
     mut opening: OpenOptions,
-    early_add: Option<EarlyAdd>,
+    re_add: Option<ReAdd>,
     parked_add: Option<flags::ParkedAdd>,
 ) -> OpenOptions {
-    if let Some(early_add) = early_add {
-        opening = opening.early_add(early_add);
+    if let Some(re_add) = re_add {
+        opening = opening.re_add(re_add);
     }
     if let Some(parked_add) = parked_add {
         opening = opening.parked_add(match parked_add {
@@ -140,48 +152,49 @@ fn with_settings(
     opening
 }
 
-/// The file that SQLite keeps in memory.
+/// The name of a SQLite file in memory.
 const MEMORY: &str = ":memory:";
 
-/// A store that is there for others, too, and after this process.
+/// Connects to a store. Refuses one in memory, which would end with this process.
 async fn connect(url: &str) -> Result<Store, Unopened> {
     if file(url) == Some(Path::new(MEMORY)) {
-        return Err(Refusal::usage(format!("{url}: it would be gone with this process")).into());
+        return Err(Refusal::usage(format!(
+            "{url}: a store in memory would be lost at the end; name a file, as in sqlite:jobs.db"
+        ))
+        .into());
     }
     let store = Store::connect(url).await?;
-    // There is one for each subcommand; that of an attempt before has gone.
+    // This drops the store of an earlier attempt. Each subcommand has one.
     OPENED.with(|opened| opened.replace(Some(store.clone())));
     Ok(store)
 }
 
-/// The same, but no file is made; `hint` says how to make one.
+/// Connects to a store without creating a file. `hint` ends the error message, and says how to create it.
 async fn connect_to_look(url: &str, hint: impl Fn() -> String) -> Result<Store, Unopened> {
-    // Before the file is looked for: with a wrong option it has another name.
+    // An address with a wrong option must be reported first: its file name would be wrong too.
     Store::check(url)?;
     if file(url).is_some_and(|path| !path.exists() && path != Path::new(MEMORY)) {
-        return Err(Refusal::failure(format!("{url}: there is no such file{}", hint())).into());
+        return Err(Refusal::failure(format!("{url}: no such file{}", hint())).into());
     }
     connect(url).await
 }
 
-/// The file that a store is.
+/// Returns the file of a SQLite store.
 fn file(url: &str) -> Option<&Path> {
     let rest = url.strip_prefix("sqlite:")?;
     Some(Path::new(rest.split_once('?').map_or(rest, |(path, _)| path)))
 }
 
-/// The store has not done what it was asked for.
+/// Returns the refusal for an error of the store.
 fn refusal(error: impl Error + 'static) -> Refusal {
     Refusal::failure(chain(&error))
 }
 
-fn early_add(flag: Option<args::EarlyAdd>) -> Result<Option<EarlyAdd>, Refusal> {
-    match flag {
-        None => Ok(None),
-        Some(args::EarlyAdd::Replace) => Ok(Some(EarlyAdd::Replace)),
-        Some(args::EarlyAdd::Hold) => Ok(Some(EarlyAdd::Hold)),
-        Some(args::EarlyAdd::Keep) => {
-            Err(Refusal::usage("--early-add keep: a store has replace and hold"))
-        }
+fn re_add(flag: Option<ReAdd>) -> Result<Option<ReAdd>, Refusal> {
+    if flag == Some(ReAdd::KeepBoth) {
+        return Err(Refusal::usage(
+            "--re-add keep-both: not available for a queue in a store; use replace or hold",
+        ));
     }
+    Ok(flag)
 }

@@ -1,8 +1,9 @@
-//! Opens a store that may not be reachable yet: `--wait`.
+//! `--wait`: opens a store that may not be reachable yet.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
 
+use requeue::wait::{Backoff, jitter_source};
 use requeue_store::{ConnectError, ConnectErrorKind, MigrateError, OpenError};
 
 use super::warnings;
@@ -57,15 +58,19 @@ impl From<OpenError> for Unopened {
     }
 }
 
-/// What `open` returns: at once, or with `--wait` as soon as the store can be reached.
+/// Calls `open` once, or with `--wait` until the store can be reached.
 pub(super) async fn patiently<T>(
     wait: Option<Option<Duration>>,
     open: impl AsyncFn() -> Result<T, Unopened>,
 ) -> Result<T, Refusal> {
-    // As yet, nothing else writes to standard error.
+    // Nothing else writes to standard error before the run.
     let _shown = warnings::show_here();
     let began = Instant::now();
-    let mut pause = Duration::from_millis(50);
+    // Many processes may wait for one store: the jitter keeps them apart.
+    let duration = Duration::from_millis(25);
+    let mut backoff =
+        Backoff { duration, factor: 2.0, jitter: 1.0, steps: i32::MAX, cap: MOST / 2 };
+    let mut source = jitter_source();
     let mut last_said: Option<Instant> = None;
     loop {
         let Unopened { mut refusal, is_temporary } = match open().await {
@@ -81,11 +86,12 @@ pub(super) async fn patiently<T>(
             return Err(refusal);
         }
         let Some(limit) = wait else {
-            refusal.message += "; --wait keeps trying";
+            refusal.message += "; --wait retries until the store can be reached";
             return Err(refusal);
         };
+        let pause = backoff.step(&mut source);
         if limit.is_some_and(|limit| began.elapsed() + pause > limit) {
-            refusal.message += &format!("; not reachable for {}", shown(began.elapsed()));
+            refusal.message += &format!("; gave up after {}", shown(began.elapsed()));
             return Err(refusal);
         }
         if last_said.is_none_or(|said| said.elapsed() >= EVERY) {
@@ -93,6 +99,5 @@ pub(super) async fn patiently<T>(
             last_said = Some(Instant::now());
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(MOST);
     }
 }

@@ -1,11 +1,11 @@
 //! A queue in a store as a remote queue of the runner.
 
+use requeue::Completion;
 use requeue_http::{Builder, Site};
-use requeue_store::{Failed, Failure, Item, Key, Queue};
+use requeue_store::{Item, Key, Queue};
 
 use crate::exit::chain;
 use crate::runner::hooks::BoxFuture;
-use crate::runner::outcome::Outcome;
 use crate::runner::remote::{Lease, RemoteQueue};
 
 impl RemoteQueue for Queue {
@@ -60,18 +60,17 @@ impl Lease for Item {
         Box::pin(self.lost())
     }
 
-    fn finish(self: Box<Self>, outcome: Outcome) -> BoxFuture<'static, Result<bool, String>> {
+    fn complete(
+        mut self: Box<Self>,
+        completion: Completion,
+        error: Option<&str>,
+    ) -> BoxFuture<'static, Result<bool, String>> {
+        if let Some(error) = error {
+            self.set_error(error);
+        }
         Box::pin(async move {
-            let parks = |failed| failed == Failed::Parked;
-            let ended = match outcome {
-                Outcome::Succeeded => self.succeed().await.map(|()| false),
-                Outcome::PutBack => self.put_back().await.map(|()| false),
-                Outcome::Failed { why, is_final, .. } => {
-                    let failure = if is_final { Failure::Final } else { Failure::Backoff };
-                    self.fail(failure, why).await.map(parks)
-                }
-            };
-            ended.map_err(|error| chain(&error))
+            let completed = Self::complete(*self, completion).await;
+            completed.map(|completed| completed.parked).map_err(|error| chain(&error))
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Warnings of a store: how its server is set up, what it has lost, and what fails and is tried again.
+//! Warnings of a store: unsuitable settings of its server, lost keys, and errors that are retried.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use crate::runner::Runner;
 
 type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Has `say` print warnings of the store, and when it can be reached again, each as one line.
+/// Passes warnings of the store to `say`, each as one line, and also the end of an outage.
 pub(super) fn show(say: impl Fn(&str) + Send + Sync + 'static) {
-    // There is no other: this process does one thing.
+    // There is no other subscriber: a process runs one subcommand.
     let _ = lines(Arc::new(say)).try_init();
 }
 
-/// The same, by the output of a run.
+/// Passes warnings of the store to the output of a run.
 pub(super) fn show_by(runner: &Arc<Runner>) {
     let runner = Arc::clone(runner);
     show(move |line| runner.output().hint(line));
 }
 
-/// Prints those of this thread to standard error until the guard is dropped.
+/// Prints warnings of this thread to standard error until the guard is dropped.
 pub(super) fn show_here() -> impl Sized {
     lines(Arc::new(complain)).set_default()
 }
 
 fn lines(say: Say) -> impl SubscriberInitExt {
-    // There is one queue, whose name the user knows.
+    // The user knows the name of the only queue.
     let fields = debug_fn(|line, field, value| match field.name() {
         "message" => write!(line, "{value:?}"),
         "queue" => Ok(()),
@@ -45,16 +45,16 @@ fn lines(say: Say) -> impl SubscriberInitExt {
         .with_ansi(false)
         .fmt_fields(fields)
         .with_writer(move || Line { say: Arc::clone(&say), text: Vec::new() });
-    // What drivers warn of comes out of that.
+    // The warnings of drivers are not shown: requeue_store reports their causes.
     let ours = Targets::new()
         .with_target("requeue_store", LevelFilter::WARN)
-        // The program says that by itself.
+        // The program reports parked keys itself.
         .with_target("requeue_store::parked", LevelFilter::OFF)
         .with_target("requeue_store::outage", LevelFilter::INFO);
     tracing_subscriber::registry().with(lines.with_filter(ours))
 }
 
-/// One of them.
+/// A warning.
 struct Line {
     say: Say,
     text: Vec<u8>,

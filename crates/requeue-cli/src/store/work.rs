@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::adder::Reading;
 use super::reaching::patiently;
-use super::{block_on, connect, early_add, warnings};
+use super::{block_on, connect, re_add, warnings};
 use crate::args::config::{Config, Subcommand};
 use crate::args::run::{Alone, Flags, Through};
 use crate::args::store::{Place, StoreCommand, Wait, WorkFlags};
@@ -18,12 +18,12 @@ use crate::runner::launch::{self, Parts};
 use crate::runner::reader;
 use crate::serve::Listener;
 
-/// `requeue run --store`: the keys that are read go through a store.
+/// `requeue run --store`: adds the keys of the input to a store, and works on its queue.
 pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     flags.unsupported.check()?;
     let Through { store, queue, lease, wait, passwords } = flags.through.clone();
     let place = Place { store: store.unwrap_or_default(), queue, wait: Wait { wait } };
-    let early_add = early_add(flags.common.early_add)?;
+    let re_add = re_add(flags.common.re_add)?;
     let (source, mut config) = Config::check(flags)?;
     config.commands.template.hidden = passwords.hidden(&place.store);
     let (input, stopper) = Input::open(&source, config.files.unfinished.is_some())?;
@@ -31,10 +31,10 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     block_on(async {
         let listener = Listener::of(config.serve.as_ref()).await?;
         let metrics = listener.as_ref().map(Listener::metrics);
-        // It adds to the queue itself, and so creates it.
-        let queue =
-            place.to_work_on(true, lease, (early_add, None), None, &config, metrics).await?;
-        let parts = Parts::new(config, files, listener).remote(Arc::new(queue.clone()));
+        // It adds keys itself, and therefore creates the queue.
+        let (queue, expired) =
+            place.to_work_on(true, lease, (re_add, None), None, &config, metrics).await?;
+        let parts = Parts::new(config, files, listener).remote(Arc::new(queue.clone()), expired);
         let parts = parts.stopper(stopper);
         launch::go(parts, |runner| {
             warnings::show_by(runner);
@@ -49,7 +49,7 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
     let WorkFlags { place, create, lease, worker, common, parked_add, .. } = flags;
     let WorkFlags { stdin, serve, until_empty, passwords, unsupported, .. } = flags;
     unsupported.check()?;
-    let early_add = early_add(common.early_add)?;
+    let re_add = re_add(common.re_add)?;
     let own = Subcommand::without_input("work", false, stdin);
     let mut config = Config::of(common, Alone { serve, ..Alone::default() }, own)?;
     config.commands.template.hidden = passwords.hidden(&place.store);
@@ -57,16 +57,15 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let listener = Listener::of(config.serve.as_ref()).await?;
         let metrics = listener.as_ref().map(Listener::metrics);
-        let queue =
-            place.to_work_on(create, lease, (early_add, parked_add), worker, &config, metrics);
-        let queue = queue.await?;
+        let queue = place.to_work_on(create, lease, (re_add, parked_add), worker, &config, metrics);
+        let (queue, expired) = queue.await?;
         if until_empty {
             queue.shut_down_when_idle();
         }
-        let parts = Parts::new(config, files, listener).remote(Arc::new(queue));
+        let parts = Parts::new(config, files, listener).remote(Arc::new(queue), expired);
         launch::go(parts, |runner| {
             warnings::show_by(runner);
-            // Nothing is left of an input, as there is none.
+            // There is no input, and so no rest of it.
             Ok(oneshot::channel().1)
         })
         .await

@@ -4,6 +4,7 @@ use std::fmt;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, ObjectMeta, PostParams};
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, DynamicObject, DynamicResourceScope, PartialObjectMeta};
 use kube::discovery::Scope;
@@ -11,15 +12,16 @@ use kube::runtime::watcher;
 use kube::{Api, Client, Config, Resource as Object};
 
 use requeue_kube::leader;
+use tower::util::MapResponseLayer;
 
-use super::decoded::Decoded;
+use super::decoded::{Decoded, utf8};
 use super::errors::{Server, failure};
 use super::events::Source;
 use super::resource::{Resource, Resources};
 use crate::args::watch::AccessFlags;
 use crate::exit::{Exit, Refusal};
 
-/// An object whose resource is known only at run time, or its metadata.
+/// An object, or only its metadata, whose resource is known at run time.
 pub(crate) trait Dynamic:
     Object<DynamicType = ApiResource, Scope = DynamicResourceScope>
 {
@@ -27,7 +29,7 @@ pub(crate) trait Dynamic:
 
 impl<K: Object<DynamicType = ApiResource, Scope = DynamicResourceScope>> Dynamic for K {}
 
-/// A client, and what it may ask for.
+/// A client of the API server, with the resources of the server and the selected namespace.
 pub(crate) struct Access {
     pub(crate) client: Client,
     config: Config,
@@ -35,7 +37,7 @@ pub(crate) struct Access {
     /// The user of `--as`.
     pub(crate) impersonated: Option<String>,
     resources: Resources,
-    /// `None` for all of them.
+    /// `None` for all namespaces.
     namespace: Option<String>,
 }
 
@@ -52,8 +54,9 @@ impl Access {
         let server = Server { url: config.cluster_url.to_string(), context, plugin };
         let namespace = flags.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let namespace = (!flags.all_namespaces).then_some(namespace);
-        let client = Client::try_from(config.clone());
+        let client = ClientBuilder::try_from(config.clone());
         let client = client.map_err(|error| failure(&format!("a client of {server}"), &error))?;
+        let client = client.with_layer(&MapResponseLayer::new(utf8)).build();
         let core = client.list_core_api_versions_aggregated().await;
         let core = core.map_err(|error| server.refusal("get", "/api", &error))?;
         let groups = client.list_api_groups_aggregated().await;
@@ -62,18 +65,18 @@ impl Access {
         Ok(Self { client, config, server, impersonated, resources, namespace })
     }
 
-    /// The namespace of objects without one on the command line.
+    /// Returns the namespace of objects that are named without one on the command line.
     pub(crate) fn default_namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or(&self.config.default_namespace)
     }
 
-    /// A client for the election alone.
+    /// Returns a separate client for the leader election.
     pub(crate) fn election_client(&self, config: &leader::Config) -> Result<Client, Refusal> {
         let client = config.client(self.config.clone());
         client.map_err(|error| failure(&format!("a client of {}", self.server), &error))
     }
 
-    /// Checks that this Lease can be held: an elector without that right would try forever, silently.
+    /// Checks the right to hold this Lease. An elector without it would retry forever without a message.
     pub(crate) async fn try_lease(&self, namespace: &str, name: &str) -> Result<(), Refusal> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
         let what = format!("leases.coordination.k8s.io in namespace {namespace}");
@@ -90,7 +93,7 @@ impl Access {
             }
         };
         match tried {
-            // Others have been there meanwhile.
+            // Another process has written the Lease meanwhile.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             tried => tried.map(|_| ()).map_err(|error| self.server.refusal(verb, &what, &error)),
         }
@@ -101,7 +104,7 @@ impl Access {
         found.map_err(|message| Refusal { exit: Exit::Denied, message })
     }
 
-    /// The resource that `text` means, of which these objects can be listed and watched.
+    /// Returns the resource with the name `text`, after a check that its objects can be listed and watched.
     pub(crate) async fn listable(
         &self,
         text: &str,
@@ -113,7 +116,7 @@ impl Access {
         Ok(resource)
     }
 
-    /// These objects of this resource, to be watched.
+    /// Returns the selected objects of a resource as a source of events.
     pub(crate) fn source<K: Dynamic>(&self, resource: &Resource, params: &ListParams) -> Source<K> {
         let config = watcher::Config {
             label_selector: params.label_selector.clone(),
@@ -124,7 +127,7 @@ impl Access {
         Source { api: self.api(resource), config, what, server: self.server.clone() }
     }
 
-    /// The objects of this resource that are asked for.
+    /// Returns the API for the objects of a resource in the selected namespaces.
     fn api<K: Dynamic>(&self, resource: &Resource) -> Api<K> {
         match self.namespace_of(resource) {
             Some(namespace) => self.api_in(resource, namespace),
@@ -132,7 +135,7 @@ impl Access {
         }
     }
 
-    /// Those in this namespace; the cluster's own if it is empty.
+    /// Returns the API for the objects of a resource in this namespace. An empty namespace means cluster scope.
     pub(crate) fn api_in<K: Dynamic>(&self, resource: &Resource, namespace: &str) -> Api<K> {
         match namespace {
             "" => Api::all_with(self.client.clone(), &resource.api),
@@ -144,8 +147,7 @@ impl Access {
         self.namespace.as_deref().filter(|_| resource.scope == Scope::Namespaced)
     }
 
-    /// Checks that these objects can be listed: a watcher of kube without that right would try forever,
-    /// silently.
+    /// Checks the right to list these objects. kube's watcher would retry forever without a message.
     async fn try_list(&self, resource: &Resource, params: &ListParams) -> Result<(), Refusal> {
         let api: Api<Decoded<PartialObjectMeta<DynamicObject>>> = self.api(resource);
         let listed = api.list(&params.clone().limit(1)).await;
@@ -160,7 +162,7 @@ impl Access {
     }
 }
 
-/// Where the server is, and which context of a kubeconfig says so.
+/// Returns the address and the credentials of the server, and the context of the kubeconfig that they come from.
 async fn config(flags: &AccessFlags) -> Result<(Config, Option<String>), Refusal> {
     let options = KubeConfigOptions { context: flags.context.clone(), ..Default::default() };
     let mut context = flags.context.clone();
@@ -176,10 +178,12 @@ async fn config(flags: &AccessFlags) -> Result<(Config, Option<String>), Refusal
             let config = Config::from_kubeconfig(&options).await;
             config.map_err(|error| failure("--context", &error))
         }
-        // The account of the pod, where there is no kubeconfig.
+        // Without a kubeconfig, this uses the account of the pod.
         (None, None) => {
             context = Kubeconfig::read().ok().and_then(|kubeconfig| kubeconfig.current_context);
-            Config::infer().await.map_err(|error| failure("no cluster", &error))
+            Config::infer()
+                .await
+                .map_err(|error| failure("no kubeconfig, and not in a pod", &error))
         }
     };
     let mut config = config?;

@@ -1,9 +1,11 @@
-//! Objects that are decoded one by one, so that one that can't be decoded does not take a list with it.
+//! Objects that are decoded one by one, so that an invalid object does not make the whole list fail.
 //!
-//! kube's `DeserializeGuard` does the same, but for an object that is nested too deep: it fails as the list does.
+//! kube's `DeserializeGuard` does the same, except for an object that is nested too deeply: there the list fails.
 
 use std::borrow::Cow;
 
+use http::Response;
+use http_body_util::BodyExt;
 use kube::Resource;
 use kube::core::ObjectMeta;
 use kube::core::error_boundary::InvalidObject;
@@ -11,39 +13,75 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// An object, or the name of one that can't be decoded.
+/// An object, or the name of an object that cannot be decoded.
 #[derive(Clone, Debug)]
 pub(crate) struct Decoded<K>(pub(crate) Result<K, Box<InvalidObject>>);
 
-impl<'de, K: DeserializeOwned> Deserialize<'de> for Decoded<K> {
+impl<'de, K: DeserializeOwned + Resource> Deserialize<'de> for Decoded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Its nesting is not limited: serde_json skips what it need not decode without recursion.
+        // A raw value may be nested to any depth: serde_json skips it without recursion.
         let raw = Box::<RawValue>::deserialize(deserializer)?;
-        Ok(Self(serde_json::from_str(raw.get()).map_err(|error| {
+        let object = match serde_json::from_str::<K>(raw.get()) {
+            Ok(object) if object.meta().name.as_deref().is_none_or(str::is_empty) => {
+                Err("it has no name".to_owned())
+            }
+            object => object.map_err(|error| error.to_string()),
+        };
+        Ok(Self(object.map_err(|error| {
             let metadata = serde_json::from_str(raw.get()).map(Named::metadata).unwrap_or_default();
-            Box::new(InvalidObject { error: error.to_string(), metadata })
+            Box::new(InvalidObject { error, metadata })
         })))
     }
 }
 
-/// As much of an object as tells it from others. Its other metadata may be nested, too.
+/// The fields that name an object, and its version, without which kube's watcher would list all objects
+/// again. Its other metadata may be nested, too.
 #[derive(Deserialize)]
 struct Named {
     metadata: Names,
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Names {
     name: Option<String>,
     namespace: Option<String>,
     uid: Option<String>,
+    resource_version: Option<String>,
 }
 
 impl Named {
     fn metadata(self) -> ObjectMeta {
-        let Names { name, namespace, uid } = self.metadata;
-        ObjectMeta { name, namespace, uid, ..ObjectMeta::default() }
+        let Names { name, namespace, uid, resource_version } = self.metadata;
+        ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() }
     }
+}
+
+/// Replaces bytes that are not UTF-8 by U+FFFD, as kubectl does. kube's client would fail the list or the
+/// watch that contains them.
+pub(crate) fn utf8<B>(
+    response: Response<B>,
+) -> Response<impl BodyExt<Data = B::Data, Error = B::Error>>
+where
+    B: BodyExt<Data: AsRef<[u8]> + From<Vec<u8>>>,
+{
+    response.map(|body| {
+        let mut cut = Vec::new();
+        body.map_frame(move |frame| frame.map_data(|data| valid(&mut cut, data)))
+    })
+}
+
+/// Makes text of `cut` and `data`. A character that is cut off at the end is left in `cut`.
+fn valid<D: AsRef<[u8]> + From<Vec<u8>>>(cut: &mut Vec<u8>, data: D) -> D {
+    if cut.is_empty() && str::from_utf8(data.as_ref()).is_ok() {
+        return data;
+    }
+    let mut bytes = [cut, data.as_ref()].concat();
+    let last = bytes.utf8_chunks().last().map_or(0, |chunk| chunk.invalid().len());
+    let last = bytes.len() - last;
+    let is_cut = str::from_utf8(&bytes[last..]).is_err_and(|error| error.error_len().is_none());
+    *cut = if is_cut { bytes.split_off(last) } else { Vec::new() };
+    String::from_utf8_lossy(&bytes).into_owned().into_bytes().into()
 }
 
 impl<K: Resource> Resource for Decoded<K> {
@@ -87,7 +125,7 @@ mod tests {
 
     fn object(name: &str, spec: &str, managed: &str) -> String {
         format!(
-            r#"{{"apiVersion":"v1","kind":"Thing","metadata":{{"name":"{name}","namespace":"ns","uid":"u",
+            r#"{{"apiVersion":"v1","kind":"Thing","metadata":{{"name":"{name}","namespace":"ns","uid":"u","resourceVersion":"5",
             "managedFields":[{{"fieldsV1":{managed}}}]}},"spec":{spec}}}"#
         )
     }
@@ -119,7 +157,8 @@ mod tests {
                 let invalid = list.items[1].0.as_ref().unwrap_err();
                 assert!(invalid.error.starts_with("recursion limit exceeded"), "{invalid}");
                 assert_eq!(invalid.metadata.namespace.as_deref(), Some("ns"));
-                // Without kube's guard nothing is left of the list, nor with it.
+                assert_eq!(invalid.metadata.resource_version.as_deref(), Some("5"));
+                // The list fails without kube's guard, and also with it.
                 assert!(
                     serde_json::from_str::<ObjectList<DynamicObject>>(&items(hostile)).is_err()
                 );
@@ -142,5 +181,16 @@ mod tests {
             r#"{"metadata":{},"items":[{"metadata":{"name":"x","labels":7}},{"metadata":7},8]}"#;
         let list: ObjectList<Decoded<DynamicObject>> = serde_json::from_str(list).unwrap();
         assert_eq!(names(&list.items), [("x", false), ("", false), ("", false)]);
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf8_are_replaced_wherever_a_frame_begins() {
+        let bytes = b"\xff a\xc3\xa9\xe2\x82(\xf0\x9f\x92\x96\xed\xa0\x80";
+        let text = String::from_utf8_lossy(bytes);
+        for size in 1..=bytes.len() {
+            let mut cut = Vec::new();
+            let frames = bytes.chunks(size).map(|frame| valid(&mut cut, frame.to_vec()));
+            assert_eq!(String::from_utf8(frames.flatten().collect()).unwrap(), text, "{size}");
+        }
     }
 }

@@ -16,15 +16,15 @@ use crate::input::{self, AddOptions};
 use crate::key::Key;
 use crate::runner::Runner;
 
-/// Adds the keys of objects that need a run.
+/// Adds the keys of objects that need a run to the queue.
 #[derive(Debug)]
 pub(crate) struct Enqueuer {
     pub(crate) runner: Arc<Runner>,
     objects: Arc<Objects>,
     initial: Initial,
-    /// On standby while another process leads: nothing is added.
+    /// Another process may lead, and nothing is added.
     stands_by: Mutex<bool>,
-    /// The first list is there.
+    /// Set after the first list.
     pub(crate) is_listed: SetOnce<()>,
 }
 
@@ -40,7 +40,7 @@ impl Enqueuer {
         Self { runner, objects, initial, stands_by, is_listed }
     }
 
-    /// This process leads: adds the objects that exist.
+    /// Ends the standby, and adds the objects that exist: this process leads.
     pub(crate) fn lead(&self) {
         let mut stands_by = self.stands_by();
         *stands_by = false;
@@ -51,7 +51,7 @@ impl Enqueuer {
         }
     }
 
-    /// An object was seen. Only a change of it starts a run: a list after an outage shows every object
+    /// Handles an observation of an object. Only a change starts a run, because a list after an outage shows every object
     /// again.
     pub(crate) fn changed(&self, change: &Change) {
         if change.kind == ChangeKind::Unchanged {
@@ -85,12 +85,12 @@ impl Enqueuer {
             objects.is_wanted_anew(&key);
         }
         if objects.is_new(&key) {
-            runner.release(&key);
+            runner.end_backoff(&key);
         }
         self.add(&key, change.kind.priority());
     }
 
-    /// Something that concerns these objects has changed.
+    /// Adds these objects, because another object that concerns them has changed.
     pub(crate) fn concerned(&self, keys: impl IntoIterator<Item = ObjectKey>) {
         let stands_by = self.stands_by();
         if *stands_by {
@@ -98,23 +98,23 @@ impl Enqueuer {
         }
         for key in keys {
             let key = key.to_string().into_bytes();
-            // What has not been seen yet comes when it is.
+            // An object that has not been seen yet is added when it is seen.
             if self.objects.wish(&key).is_some() {
                 self.add(&key, 0);
             }
         }
     }
 
-    /// Something that concerns them all has changed.
+    /// Adds all objects, because another object that concerns them has changed.
     pub(crate) fn all_concerned(&self) {
         self.add_all(|_| true);
     }
 
-    /// Adds each object once in a period, after all that has changed.
+    /// Adds each object once per period, with a lower priority than changes.
     pub(crate) async fn resync(self: Arc<Self>, period: Duration) {
         let slice = (period / SLICES).max(Duration::from_millis(1));
         let mut ticks = tokio::time::interval(slice);
-        // None of them may be left out: others than theirs would not come.
+        // Each tick adds other objects, so that none may be skipped.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for slice in (0..SLICES).cycle() {
             ticks.tick().await;
@@ -122,7 +122,7 @@ impl Enqueuer {
         }
     }
 
-    /// In bulk: after what has changed itself.
+    /// Adds many objects, with a lower priority than changes.
     fn add_all(&self, wanted: impl Fn(&Key) -> bool) {
         let stands_by = self.stands_by();
         if *stands_by {
@@ -133,12 +133,12 @@ impl Enqueuer {
         }
     }
 
-    /// Whether objects that exist at the start get this run.
+    /// Returns true if objects that exist at the start get this run.
     fn is_initial(&self, wish: Wish) -> bool {
         self.initial == Initial::Run || wish == Wish::Run(On::Delete)
     }
 
-    /// Whether another leads, which does not change as long as this is held.
+    /// Locks the standby state, so that it does not change meanwhile.
     fn stands_by(&self) -> MutexGuard<'_, bool> {
         self.stands_by.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -149,7 +149,7 @@ impl Enqueuer {
     }
 }
 
-/// Into how many parts a period is cut, in each of which its share of the objects comes.
+/// The number of parts of a resync period. Each part adds its share of the objects.
 const SLICES: u32 = 100;
 
 fn slice_of(key: &Key) -> u32 {

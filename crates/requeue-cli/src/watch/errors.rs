@@ -13,13 +13,13 @@ use requeue_kube::ObjectKey;
 
 use crate::exit::{Exit, Refusal, chain};
 
-/// The API server, and who vouches for us there.
+/// The API server, and the source of our credentials.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Server {
     pub(crate) url: String,
     /// The context of the kubeconfig; `None` in a pod.
     pub(crate) context: Option<String>,
-    /// The program that the kubeconfig has for credentials.
+    /// The exec plugin of the kubeconfig that fetches credentials.
     pub(crate) plugin: Option<String>,
 }
 
@@ -38,13 +38,12 @@ impl fmt::Display for Server {
 }
 
 impl Server {
-    /// The answer to a request that may not be made, or for what the server has not got; or the
-    /// reason why there is no answer, and from where.
+    /// Returns the refusal for a failed request: the response of the server, or the reason why there is none.
     pub(crate) fn refusal(&self, verb: &str, what: &str, error: &kube::Error) -> Refusal {
         let exit = match error {
             kube::Error::Api(status) => match status.code {
                 401 | 403 | 404 => Exit::Denied,
-                // Such as a selector that it can't read.
+                // For example an invalid selector.
                 400 => Exit::Usage,
                 _ => Exit::Failure,
             },
@@ -60,7 +59,7 @@ impl Server {
         }
     }
 
-    /// The reason why a watch has come to nothing for now.
+    /// Returns the reason why a watch has failed.
     pub(crate) fn why_not_watched(&self, what: &str, error: &watcher::Error) -> String {
         match error {
             watcher::Error::InitialListFailed(error) => self.why("list", what, error),
@@ -81,7 +80,7 @@ pub(crate) fn failure(what: &str, error: &(dyn Error + 'static)) -> Refusal {
     Refusal::failure(format!("{what}: {}", explain(error)))
 }
 
-/// An error in words. Two of kube's print a whole struct: for these, what is in it.
+/// Formats an error. Two errors of kube print a whole struct; for these, only its content is shown.
 pub(crate) fn explain(error: &(dyn Error + 'static)) -> String {
     let mut source = Some(error);
     while let Some(error) = source {
@@ -97,8 +96,8 @@ pub(crate) fn explain(error: &(dyn Error + 'static)) -> String {
     chain(error)
 }
 
-/// Limits the reports of a request that is retried forever: one when the reason changes, and one a minute
-/// while it stays the same.
+/// Limits the reports of a request that is retried forever: one when the reason changes, and one per minute while it
+/// stays the same.
 #[derive(Debug, Default)]
 pub(crate) struct Reports(Option<(String, Time)>);
 
@@ -117,8 +116,8 @@ impl Reports {
     }
 }
 
-/// Limits the reports of objects that can't be decoded: one a minute for each object, and 20 a minute for
-/// all, as a user who can write one can write many.
+/// Limits the reports of objects that cannot be decoded: one per minute for each object, and 20 per minute for all,
+/// because a user who can write one can write many.
 #[derive(Debug, Default)]
 pub(crate) struct Unreadable(HashMap<ObjectKey, Time>);
 
@@ -148,7 +147,7 @@ mod tests {
     fn a_lasting_error_is_reported_once_a_minute_and_when_its_reason_changes() {
         let (mut reports, clock) = (Reports::default(), FakeClock::new());
         let mut count = |why: &str, seconds: u64| {
-            // Tried again every five seconds.
+            // Retried every five seconds.
             let tried = (0..seconds / 5).filter(|_| {
                 let is_due = reports.is_due(why, clock.now());
                 clock.advance(Duration::from_secs(5));
@@ -180,13 +179,13 @@ mod tests {
         Server { url: "https://[::1]:6443/".to_owned(), context, plugin }
     }
 
-    /// All kinds of errors that a watch can have.
+    /// Returns all kinds of errors of a watch.
     fn errors() -> Vec<watcher::Error> {
         let api = || kube::Error::Api(Box::new(Status::failure("no", "Forbidden").with_code(403)));
         let (status, stderr) = (ExitStatus::from_raw(0x100), b"token expired\n".to_vec());
         let out = Output { status, stdout: b"{".to_vec(), stderr };
         let plugin = AuthError::AuthExecRun { cmd: "aws".to_owned(), out: Box::new(out) };
-        // As when a token is renewed.
+        // As for a renewed token.
         let service = kube::Error::Service(Box::new(kube::Error::Auth(plugin)));
         let io = kube::Error::ReadEvents(std::io::Error::other("connection reset"));
         let gone = Status::failure("too old", "Expired").with_code(410);

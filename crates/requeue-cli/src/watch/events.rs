@@ -1,4 +1,4 @@
-//! The events of watches, and the changes that they show.
+//! The events of watches, and the changes that result from them.
 
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -34,8 +34,8 @@ pub(crate) struct Source<K> {
 }
 
 impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
-    /// Takes each step, without end. Errors are reported when their reason changes, and once a minute
-    /// while it stays the same; and each object that can't be decoded, once a minute.
+    /// Passes each step to `take`, without end. Reports errors at the rate of [`Reports`], and objects that cannot be
+    /// decoded at the rate of [`Unreadable`].
     pub(crate) async fn each(self, runner: &Runner, mut take: impl FnMut(Step<K>)) {
         let mut events = pin!(watcher(self.api, self.config).default_backoff());
         let (mut reports, mut unreadable) = (Reports::default(), Unreadable::default());
@@ -47,18 +47,18 @@ impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
                         let key = ObjectKey::of_meta(&invalid.metadata);
                         if unreadable.is_due(&key, runner.now()) {
                             let (what, key) = (&self.what, escaped(key.to_string().as_bytes()));
-                            let why = format!("{what}: {key} can't be decoded: {invalid}");
-                            runner.output().say(&format!("{why}; nothing is run for it")).await;
+                            let why = format!("{what}: {key} cannot be decoded: {invalid}");
+                            runner.output().say(&format!("{why}; nothing runs for it")).await;
                         }
                         take(Step::Kept(key));
                     }
                 },
-                // The watcher lists again: nothing to report.
+                // An expired resource version: the watcher lists again.
                 Err(Error::WatchError(status)) if status.code == 410 => {}
                 Err(error) => {
                     let why = self.server.why_not_watched(&self.what, &error);
                     if reports.is_due(&why, runner.now()) {
-                        runner.output().say(&format!("{why}; tried again")).await;
+                        runner.output().say(&format!("{why}; retrying")).await;
                     }
                 }
             }
@@ -71,14 +71,14 @@ impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
 /// A step of a watch.
 pub(crate) enum Step<K> {
     Event(Event<K>),
-    /// An object that can't be decoded is there: it stays as it was when it could be.
+    /// An object exists that cannot be decoded. Its last decoded state is kept.
     Kept(ObjectKey),
-    /// An object that can't be decoded is gone.
+    /// An object that cannot be decoded is gone.
     Gone(Box<ObjectMeta>),
 }
 
 impl<K> Step<K> {
-    /// The step that this event is, or the object that can't be decoded.
+    /// Converts an event. Returns the object as an error if it cannot be decoded.
     fn of(event: Event<Decoded<K>>) -> Result<Self, Box<InvalidObject>> {
         Ok(Self::Event(match event {
             Event::Init => Event::Init,
@@ -92,7 +92,7 @@ impl<K> Step<K> {
         }))
     }
 
-    /// The changes that it shows.
+    /// Returns the changes that the step shows.
     pub(crate) fn changes(
         self,
         watch: &mut Watch,
@@ -109,7 +109,7 @@ impl<K> Step<K> {
     }
 }
 
-/// Follows the objects that are run for.
+/// Follows the objects of the watched resource.
 pub(crate) async fn follow(source: Source<DynamicObject>, enqueuer: Arc<Enqueuer>, sights: Sights) {
     let mut watch = Watch::new();
     let changed = |step: Step<_>| {
@@ -118,18 +118,18 @@ pub(crate) async fn follow(source: Source<DynamicObject>, enqueuer: Arc<Enqueuer
             enqueuer.changed(&change);
         }
         if is_listed {
-            // Later lists change nothing about that.
+            // Only the first list counts.
             let _ = enqueuer.is_listed.set(());
         }
     };
     source.each(&enqueuer.runner, changed).await;
 }
 
-/// Makes a sight of each object: the properties that tell whether it changed.
+/// Observes objects: extracts the properties that show a change.
 pub(crate) struct Sights {
     pub(crate) objects: Arc<Objects>,
     pub(crate) types: TypeMeta,
-    /// JSON pointers to what counts; all of it if there are none.
+    /// JSON pointers to the values that count; none means all.
     pub(crate) pointers: Vec<String>,
     pub(crate) finalizer: Option<String>,
 }
@@ -141,7 +141,7 @@ impl Sights {
         let mut sight = Observation::of(&object.metadata);
         let key = ObjectKey::of(&object).to_string();
         let state = State::of(&object.metadata, self.finalizer.as_deref());
-        // It was read from JSON, and is written as such.
+        // Serializing a value that was parsed from JSON does not fail.
         let json = if self.pointers.is_empty() {
             serde_json::to_vec(&object).unwrap_or_default()
         } else {
@@ -161,13 +161,13 @@ pub(crate) fn complete(object: &mut DynamicObject, types: &TypeMeta) {
     object.types.get_or_insert_with(|| types.clone());
 }
 
-/// The type of the objects of this resource.
+/// Returns the type of the objects of a resource.
 pub(crate) fn types(resource: &Resource) -> TypeMeta {
     TypeMeta { api_version: resource.api.api_version.clone(), kind: resource.api.kind.clone() }
 }
 
-/// A hash that changes when a value at one of these pointers changes, appears or disappears, or the next
-/// step does.
+/// Returns a hash that changes when the state changes, or when a value at one of the pointers changes, appears or
+/// disappears.
 fn property(pointers: &[String], state: State, object: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
     state.hash(&mut hasher);
@@ -193,7 +193,7 @@ mod tests {
             json!({ "spec": { "a": 2 } }),
             json!({ "spec": { "a": "1" } }),
             json!({ "spec": {} }),
-            // What is null is there.
+            // A null value exists.
             json!({ "spec": { "a": 1 }, "data": null }),
         ] {
             assert_ne!(of(other.clone()), before, "{other}");

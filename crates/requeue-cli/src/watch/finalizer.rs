@@ -1,4 +1,4 @@
-//! `--finalizer`: keeps an object from being gone before a run for its end has succeeded.
+//! `--finalizer`: keeps a deleted object until a run for its deletion has succeeded.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,13 +13,14 @@ use serde_json::json;
 
 use super::access::Access;
 use super::resource::Resource;
+use crate::duration::exact;
 
-/// How long the server has to answer.
+/// The time limit of a request.
 const LIMIT: Duration = Duration::from_secs(30);
-/// So many lost races in a row are a failure after all.
+/// The number of lost races in a row that is a failure.
 const MOST_RACES: usize = 10;
 
-/// Puts a finalizer on objects of a resource, and takes it off.
+/// Adds a finalizer to objects of a resource, and removes it.
 #[derive(Debug)]
 pub(crate) struct Finalizer {
     name: String,
@@ -32,8 +33,8 @@ impl Finalizer {
         Self { name, access: Arc::clone(access), resource: resource.clone() }
     }
 
-    /// Does the next step for an object that was seen like this: puts the finalizer on, or takes
-    /// it off where it is being deleted and all has been done for that.
+    /// Takes the next step for an object in this state: adds the finalizer, or removes it if the object is being deleted
+    /// and its run has succeeded.
     pub(crate) async fn step(&self, object: &[u8]) -> Result<(), String> {
         let object: DynamicObject = serde_json::from_slice(object).map_err(|e| e.to_string())?;
         let metadata = object.metadata.clone();
@@ -46,7 +47,7 @@ impl Finalizer {
             match step.await {
                 Ok(_) => Ok(()),
                 Err(Error::AddFinalizer(error) | Error::RemoveFinalizer(error)) => Err(error),
-                // It has a name, and the other steps do nothing.
+                // Not reached: the object has a name, and the other steps do nothing.
                 Err(_) => Ok(()),
             }
         };
@@ -60,15 +61,15 @@ impl Finalizer {
         }
     }
 
-    /// Takes it off an object that is no longer seen, if there is such an object.
+    /// Removes the finalizer from an object that is no longer seen, if it still exists.
     pub(crate) async fn let_go(&self, key: &[u8]) -> Result<(), String> {
         let key = String::from_utf8_lossy(key);
         let (namespace, name) = key.split_once('/').unwrap_or(("", &key));
         self.write(namespace, name, false, None).await
     }
 
-    /// Has the finalizer on an object, or off, whatever others write meanwhile: a lost race is no
-    /// failure. An object with another `uid` is another object.
+    /// Adds or removes the finalizer, and retries if others write to the object meanwhile. An object with another `uid` is
+    /// another object, and stays unchanged.
     async fn write(
         &self,
         namespace: &str,
@@ -78,7 +79,7 @@ impl Finalizer {
     ) -> Result<(), String> {
         let api: Api<DynamicObject> = self.access.api_in(&self.resource, namespace);
         for _ in 0..MOST_RACES {
-            // The right to list is there in any case, that to get may not be.
+            // `watch` requires the right to list, but not the right to get.
             let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
             let list = self.answer("list", namespace, api.list_metadata(&by_name)).await?;
             let Answer::Done(list) = list else { continue };
@@ -96,7 +97,7 @@ impl Finalizer {
             if wanted {
                 finalizers.push(self.name.clone());
             }
-            // Refused if it has changed meanwhile.
+            // The resource version makes the server refuse the patch if the object has changed.
             let patch = json!({ "metadata": {
                 "resourceVersion": metadata.resource_version,
                 "finalizers": finalizers,
@@ -108,7 +109,7 @@ impl Finalizer {
             }
         }
         let what = self.resource.name_in(namespace);
-        Err(format!("patch {what}: others wrote to it {MOST_RACES} times in the meantime"))
+        Err(format!("patch {what}: lost {MOST_RACES} races in a row to other writers"))
     }
 
     async fn answer<T>(
@@ -125,7 +126,7 @@ impl Finalizer {
             Ok(Err(error)) => Err(self.access.server.refusal(verb, &what, &error).message),
             Err(_) => {
                 let server = &self.access.server;
-                Err(format!("{verb} {what} at {server}: no answer in {LIMIT:?}"))
+                Err(format!("{verb} {what} at {server}: no answer in {}", exact(LIMIT)))
             }
         }
     }
@@ -133,14 +134,14 @@ impl Finalizer {
 
 enum Answer<T> {
     Done(T),
-    /// There is no such object.
+    /// The object does not exist.
     Gone,
-    /// It has changed since it was seen.
+    /// The object has changed since it was seen.
     Raced,
 }
 
-/// Whether an object was not patched because it has changed. A test of a JSON patch that fails has
-/// no code of its own: only the message differs from that of an object which would be invalid.
+/// Returns true if a patch was refused because the object has changed. A failed test of a JSON patch has the same code
+/// as an invalid object, and differs only in its message.
 fn is_lost_race(status: &Status) -> bool {
     status.code == 409
         || status.code == 422

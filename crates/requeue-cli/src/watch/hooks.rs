@@ -10,20 +10,20 @@ use super::snapshots::Snapshots;
 use crate::process::run_input::RunInput;
 use crate::runner::hooks::{BoxFuture, Hooks};
 
-/// The objects that keys are the names of.
+/// The hooks for objects that are named by keys.
 #[derive(Debug)]
 pub(crate) struct ObjectHooks {
     pub(crate) objects: Arc<Objects>,
     pub(crate) finalizer: Option<Finalizer>,
     pub(crate) snapshots: Option<Arc<Snapshots>>,
-    /// Where only a leader runs anything.
+    /// With `--leader-election`, the state of the election.
     pub(crate) leading: Option<Status>,
 }
 
 impl ObjectHooks {
     async fn begin(&self, key: &[u8]) -> Result<Option<RunInput>, String> {
         if self.leading.as_ref().is_some_and(|status| !status.is_leading()) {
-            // It is no longer ours: that is about to end all there is.
+            // The term is over, and the program is about to terminate all runs.
             std::future::pending::<()>().await;
         }
         match (self.objects.begin(key), &self.finalizer) {
@@ -34,7 +34,7 @@ impl ObjectHooks {
                 }
                 Ok(Some(given))
             }
-            // The change that this is brings the object back.
+            // The patch is a change, which adds the object again.
             (Some(Begin::Keep(object)), Some(finalizer)) => {
                 finalizer.step(&object).await.map(|()| None)
             }
@@ -42,7 +42,7 @@ impl ObjectHooks {
         }
     }
 
-    async fn succeed(&self, key: &[u8]) -> Result<(), String> {
+    async fn on_success(&self, key: &[u8]) -> Result<(), String> {
         if let Some(finalizer) = &self.finalizer {
             match self.objects.ran(key) {
                 Some((State::Ending, object)) => finalizer.step(&object).await?,
@@ -60,11 +60,11 @@ impl Hooks for ObjectHooks {
         Box::pin(self.begin(key))
     }
 
-    fn succeed<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(self.succeed(key))
+    fn on_success<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(self.on_success(key))
     }
 
-    fn give_up(&self, key: &[u8]) {
+    fn on_give_up(&self, key: &[u8]) {
         self.objects.forget_gone(key);
     }
 

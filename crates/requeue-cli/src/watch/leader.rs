@@ -14,17 +14,17 @@ use crate::exit::Refusal;
 use crate::process::signals::Level;
 use crate::runner::Runner;
 
-/// A process on standby, which may lead.
+/// A process on standby.
 pub(crate) struct Candidate {
     elector: LeaderElector,
-    /// As it is named.
+    /// The namespace and name of the Lease.
     lease: String,
-    /// How long commands have to end once leading is lost.
+    /// The time from SIGTERM to SIGKILL for commands after the term is lost.
     grace: Duration,
 }
 
 impl Candidate {
-    /// `None` without `--leader-election`.
+    /// Prepares the election; `None` without `--leader-election`.
     pub(crate) async fn new(access: &Access, flags: LeaderFlags) -> Result<Option<Self>, Refusal> {
         let LeaderFlags { leader_election, lease_duration, renew_deadline, retry_period } = flags;
         let Some(lease) = leader_election else { return Ok(None) };
@@ -36,7 +36,7 @@ impl Candidate {
         let elector = LeaderElector::new(access.election_client(&config)?, config);
         let elector = elector.map_err(|e| Refusal::usage(format!("--leader-election: {e}")))?;
         access.try_lease(namespace, &lease.name).await?;
-        // Another may begin when the lease has run out.
+        // Another replica may start commands when the Lease has expired.
         let grace = (lease_duration - renew_deadline) / 2;
         Ok(Some(Self { elector, lease: format!("{namespace}/{}", lease.name), grace }))
     }
@@ -45,7 +45,7 @@ impl Candidate {
         self.elector.status()
     }
 
-    /// Stays on standby, and leads once it can, until the run is `over`.
+    /// Waits on standby, and then leads until the run is `over`.
     pub(crate) async fn run(
         self,
         runner: Arc<Runner>,
@@ -54,8 +54,8 @@ impl Candidate {
     ) {
         let Self { elector, lease, grace } = self;
         let standing = async {
-            runner.output().say(&format!("standing by to lead, by the Lease {lease}")).await;
-            // Who can't list is not to keep another from leading.
+            runner.output().say(&format!("on standby for the Lease {lease}")).await;
+            // A process that cannot list must not keep another from leading.
             enqueuer.is_listed.wait().await;
             elector.acquire().await
         };
@@ -65,9 +65,9 @@ impl Candidate {
             term = standing => term,
         };
         enqueuer.lead();
-        // Standard error may stand still: that holds up nothing else.
+        // A reader of standard error that pauses must not delay the rest.
         let telling = async {
-            runner.output().say(&format!("leading, by the Lease {lease}")).await;
+            runner.output().say(&format!("leading with the Lease {lease}")).await;
             std::future::pending::<Infallible>().await
         };
         tokio::select! {
@@ -76,7 +76,7 @@ impl Candidate {
                 runner.tally().fail();
                 runner.stop(Level::Terminating);
                 let why = format!("Lease {lease}: {lost}");
-                // What has not ended by then must not go on beside that of another.
+                // Commands must not run beside those of the next leader.
                 let kill = async {
                     tokio::select! {
                         () = tokio::time::sleep(grace) => runner.stop(Level::Killing),
@@ -91,10 +91,10 @@ impl Candidate {
     }
 }
 
-/// Nothing runs any more: another may lead at once.
+/// Releases the Lease after the last command, so that another process can lead at once.
 async fn release(term: Term, runner: &Runner, lease: &str) {
     if let Err(error) = term.release().await {
-        let why = format!("the Lease {lease} is not released, but runs out: {error}");
+        let why = format!("the Lease {lease} could not be released and will expire: {error}");
         runner.output().say(&why).await;
         runner.output().flush().await;
     }

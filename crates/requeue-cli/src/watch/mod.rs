@@ -53,13 +53,13 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         let resource = access.listable(&resource, &params).await?;
         if let Some(missing) = access.missing_namespace(&resource).await {
             complain(&format!(
-                "there is no namespace {missing} yet: nothing runs before it is created. -n NAME \
-                 selects another one, -A all of them"
+                "no such namespace: {missing}; nothing runs before it is created. -n NAME selects \
+                 another namespace, -A all of them"
             ));
         }
         let related = Related::find(&access, &owns, &all_on).await?;
         let snapshots = Snapshots::find(&access, snapshot).await?;
-        // Who runs nothing is not to keep another from leading.
+        // With --dry-run, a process must not keep another from leading.
         let candidate = Candidate::new(&access, leader).await?.filter(|_| !config.commands.dry_run);
 
         let objects = Arc::new(Objects::new(&on, !config.commands.dry_run));
@@ -91,20 +91,20 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
             let sights = Sights { objects, types: types(&resource), pointers: changed, finalizer };
             let snapshots = snapshots.clone();
             tokio::spawn(async move {
-                // What a run is given is there before the run.
+                // The files of a run must exist before the run.
                 if let Some(snapshots) = snapshots {
                     snapshots.listed().await;
                 }
                 events::follow(source, enqueuer, sights).await;
             });
-            // Nothing is left of an input, as there is none.
+            // There is no input, and so no rest of it.
             Ok(oneshot::channel().1)
         })
         .await;
         snapshots.iter().for_each(|snapshots| snapshots.clear());
         drop(is_over);
         if let Some(leading) = leading {
-            // It fails but with all the rest.
+            // A panic there has been reported.
             let _ = leading.await;
         }
         ended
@@ -114,7 +114,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
 fn check(flags: &Flags) -> Result<(), Refusal> {
     if let Some(wrong) = flags.changed.iter().find(|pointer| !pointer.starts_with('/')) {
         return Err(Refusal::usage(format!(
-            "--changed {}: a JSON pointer begins with a slash, as in /spec/replicas",
+            "--changed {}: not a JSON pointer; it begins with a slash, as in /spec/replicas",
             escaped(wrong.as_bytes())
         )));
     }
@@ -125,28 +125,27 @@ fn check(flags: &Flags) -> Result<(), Refusal> {
         ("--all-on", !flags.all_on.is_empty()),
     ];
     if let Some((flag, _)) = given.iter().find(|(_, is_given)| *is_given && !wants(On::Apply)) {
-        return Err(Refusal::usage(format!("{flag}: only with --on apply")));
+        return Err(Refusal::usage(format!("{flag} requires --on apply")));
     }
     let mut names: Vec<_> = flags.snapshot.iter().map(|snapshot| &snapshot.name).collect();
     names.sort_unstable();
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
         let name = twice[0];
-        return Err(Refusal::usage(format!("--snapshot {name}=...: there are two of this name")));
+        return Err(Refusal::usage(format!("--snapshot {name}=...: the name is used twice")));
     }
     if flags.finalizer.is_some() && !wants(On::Delete) {
-        // What has it could never be deleted.
-        return Err(Refusal::usage("--finalizer: only with --on delete"));
+        // Objects with the finalizer could never be deleted.
+        return Err(Refusal::usage("--finalizer requires --on delete"));
     }
     Ok(())
 }
 
-/// What a controller wants, where nothing else is asked for.
+/// Returns the configuration with the defaults of a controller.
 fn config(mut common: Common, mut alone: Alone) -> Result<Config, Refusal> {
     common.retries.get_or_insert(Retries(None));
-    common.early_add.get_or_insert(args::EarlyAdd::Hold);
     alone.min_interval.get_or_insert(Duration::from_secs(1));
     if alone.order == Some(args::Order::Fair) || alone.group_jobs.is_some() {
-        // The namespace. The cluster's own have none, and are one group.
+        // The namespace. Objects with cluster scope have none, and form one group.
         alone.group_by.get_or_insert_with(|| "^([^/]*)/".to_owned());
     }
     let own = Subcommand::without_input("watch", true, Stdin::None);

@@ -1,5 +1,5 @@
-//! The objects, as they were last seen. A deleted object stays until the run for its deletion has succeeded
-//! or is given up.
+//! The last seen state of each object. A deleted object is kept until the run for its deletion has succeeded or is
+//! given up.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,50 +10,49 @@ use crate::args::watch::On;
 use crate::key::Key;
 use crate::process::run_input::RunInput;
 
-/// The objects by key, as they were last seen. What is gone stays until a run for that has
-/// succeeded, or is given up.
+/// The last seen state of each object, by key.
 #[derive(Debug)]
 pub(crate) struct Objects {
     on: [bool; 2],
-    /// Whether they do get a finalizer that they are to have.
+    /// Missing finalizers are added; not so with `--dry-run`.
     keeps: bool,
     known: Mutex<HashMap<Key, Known>>,
 }
 
 #[derive(Debug)]
 struct Known {
-    /// As JSON: shorter than in parts, and what a command is given.
+    /// The object as JSON, which takes less memory than its parts. Commands get the same bytes.
     json: Arc<[u8]>,
     state: State,
-    /// What its last run began for; `There` also if it is no longer what it was then.
+    /// The state at the begin of its last run; `There` also if that was another object of this name.
     ran: State,
-    /// It was `Ending`, and its finalizer has been taken off since.
+    /// It was `Ending`, and its finalizer has been removed since.
     is_released: bool,
-    /// Something else is wanted of it since its last run began.
+    /// A newer request has come since its last run began.
     is_new: bool,
 }
 
 /// The state of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) enum State {
-    /// It is there.
+    /// It exists.
     There,
-    /// It is there, and has to get the finalizer before anything is run for it.
+    /// It exists, and must get the finalizer before its first run.
     Bare,
-    /// It is there, and has the finalizer.
+    /// It exists, and has the finalizer.
     Kept,
-    /// It is being deleted, and the finalizer keeps it.
+    /// It is being deleted, and our finalizer keeps it.
     Ending,
-    /// It is being deleted, and only others keep it.
+    /// It is being deleted, and only finalizers of others keep it.
     Leaving,
     /// It is gone.
     Gone,
-    /// It is gone, or only no longer selected, and may have the finalizer then.
+    /// It is gone, or no longer selected. In the second case it may still have the finalizer.
     Strayed,
 }
 
 impl State {
-    /// Of an object that is there, and is to have this finalizer, if any.
+    /// Returns the state of an object that exists and needs this finalizer, if any.
     pub(crate) fn of(object: &ObjectMeta, finalizer: Option<&str>) -> Self {
         let Some(finalizer) = finalizer else { return Self::There };
         let has_it = object.finalizers.iter().flatten().any(|it| it == finalizer);
@@ -65,7 +64,7 @@ impl State {
         }
     }
 
-    /// Whether it is not seen any more.
+    /// Returns true if the object is no longer seen.
     const fn is_gone(self) -> bool {
         matches!(self, Self::Gone | Self::Strayed)
     }
@@ -74,26 +73,26 @@ impl State {
 /// The next step for an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wish {
-    /// It has to get the finalizer.
+    /// Add the finalizer.
     Keep,
     Run(On),
 }
 
 /// The start of a run.
 pub(crate) enum Begin {
-    /// It is none yet: this object has to get the finalizer.
+    /// Not a run: this object must get the finalizer first.
     Keep(Arc<[u8]>),
     Run(RunInput),
 }
 
 impl Objects {
-    /// To be run for on these events.
+    /// Creates the table. `on` lists the events that cause runs; none means all.
     pub(crate) fn new(on: &[On], keeps: bool) -> Self {
         let wants = |event| on.is_empty() || on.contains(&event);
         Self { on: [On::Apply, On::Delete].map(wants), keeps, known: Mutex::default() }
     }
 
-    /// An object was seen.
+    /// Records an object that was seen.
     pub(crate) fn seen(&self, key: &[u8], json: Vec<u8>, state: State) {
         let mut known = self.lock();
         let mut now = Known {
@@ -113,11 +112,11 @@ impl Objects {
         known.insert(key.into(), now);
     }
 
-    /// An object is gone.
+    /// Records that an object is gone.
     pub(crate) fn gone(&self, key: &[u8]) {
         let mut known = self.lock();
         let Some(it) = known.get_mut(key) else { return };
-        // What has no finalizer of ours when it leaves was never run for, or all has been done.
+        // Without our finalizer at its deletion, there was no run for it, or the run for its deletion has succeeded.
         if !self.wants(On::Delete) || it.is_released || it.state == State::Leaving {
             known.remove(key);
             return;
@@ -131,36 +130,36 @@ impl Objects {
         }
     }
 
-    /// An object is gone, which is others' affair.
+    /// Forgets an object that is gone. The leader runs for its deletion.
     pub(crate) fn forget(&self, key: &[u8]) {
         self.lock().remove(key);
     }
 
-    /// The next step for an object, if there is one.
+    /// Returns the next step for an object.
     pub(crate) fn wish(&self, key: &[u8]) -> Option<Wish> {
         self.wish_for(self.lock().get(key)?)
     }
 
-    /// Something else is wanted of an object.
+    /// Records a newer request for an object.
     pub(crate) fn is_wanted_anew(&self, key: &[u8]) {
         if let Some(known) = self.lock().get_mut(key) {
             known.is_new = true;
         }
     }
 
-    /// It is another object, of the same name.
+    /// Records that a new object has the same name.
     pub(crate) fn is_another(&self, key: &[u8]) {
         if let Some(known) = self.lock().get_mut(key) {
             (known.ran, known.is_released) = (State::There, false);
         }
     }
 
-    /// Whether something else is wanted of an object since its last run began.
+    /// Returns true if a newer request has come since the last run of an object began.
     pub(crate) fn is_new(&self, key: &[u8]) -> bool {
         self.lock().get(key).is_some_and(|known| known.is_new)
     }
 
-    /// The keys of those that are there and `wanted`, in order.
+    /// Returns the sorted keys of objects that exist and are `wanted`.
     pub(crate) fn keys(&self, wanted: impl Fn(&Key) -> bool) -> Vec<Key> {
         let known = self.lock();
         let there = known.iter().filter(|(key, known)| !known.state.is_gone() && wanted(key));
@@ -169,7 +168,7 @@ impl Objects {
         keys
     }
 
-    /// A run begins, if there is a reason for one.
+    /// Begins a run, if one is needed.
     pub(crate) fn begin(&self, key: &[u8]) -> Option<Begin> {
         let mut known = self.lock();
         let known = known.get_mut(key)?;
@@ -181,7 +180,7 @@ impl Objects {
             Wish::Run(On::Delete) => "delete",
         };
         known.ran = known.state;
-        // It is the name of an object, which is text.
+        // Names of objects are UTF-8.
         let key = String::from_utf8_lossy(key);
         let (namespace, name) = key.split_once('/').unwrap_or(("", &key));
         Some(Begin::Run(RunInput {
@@ -195,13 +194,13 @@ impl Objects {
         }))
     }
 
-    /// What the last run began for, and the object as it was last seen.
+    /// Returns the state at the begin of the last run, and the last seen object.
     pub(crate) fn ran(&self, key: &[u8]) -> Option<(State, Arc<[u8]>)> {
         let known = self.lock();
         known.get(key).map(|known| (known.ran, Arc::clone(&known.json)))
     }
 
-    /// The last run has succeeded: a deleted object needs no further run.
+    /// Records that the last run has succeeded. A deleted object needs no further run.
     pub(crate) fn settle(&self, key: &[u8]) {
         self.forget_gone(key);
         if let Some(known) = self.lock().get_mut(key) {
@@ -209,7 +208,7 @@ impl Objects {
         }
     }
 
-    /// Forgets a deleted object whose run has ended.
+    /// Forgets a deleted object after its run.
     pub(crate) fn forget_gone(&self, key: &[u8]) {
         let mut known = self.lock();
         if known.get(key).is_some_and(|it| it.state.is_gone() && it.ran != State::There) {
@@ -228,7 +227,7 @@ impl Objects {
         self.wants(event).then_some(Wish::Run(event))
     }
 
-    /// Whether there is a run for this event.
+    /// Returns true if this event causes runs.
     const fn wants(&self, on: On) -> bool {
         self.on[on as usize]
     }
@@ -278,7 +277,7 @@ mod tests {
     fn an_object_that_is_let_go_is_not_run_for_again_before_that_is_seen() {
         let objects = objects(&[State::Kept, State::Ending]);
         assert!(objects.is_new(KEY) && runs(&objects));
-        // Its command has written to it.
+        // The command has changed the object.
         objects.seen(KEY, Vec::new(), State::Ending);
         assert!(matches!(objects.ran(KEY), Some((State::Ending, _))));
         objects.settle(KEY);

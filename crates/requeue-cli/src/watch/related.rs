@@ -17,10 +17,10 @@ use super::resource::Resource;
 use crate::args::names::Selected;
 use crate::exit::Refusal;
 
-/// Nothing else of them is looked at.
+/// Only the metadata of related objects is read.
 type Metadata = PartialObjectMeta<DynamicObject>;
 
-/// What is watched besides.
+/// The other resources that are watched.
 pub(crate) struct Related {
     owned: Vec<Resource>,
     for_all: Vec<(Resource, ListParams)>,
@@ -44,7 +44,7 @@ impl Related {
         Ok(Self { owned, for_all })
     }
 
-    /// Follows all of it, for objects of this resource.
+    /// Follows these resources, for objects of the resource `owners`.
     pub(crate) fn follow(self, access: &Access, enqueuer: &Arc<Enqueuer>, owners: &Resource) {
         for resource in self.owned {
             let source = access.source(&resource, &ListParams::default());
@@ -57,7 +57,7 @@ impl Related {
     }
 }
 
-/// Has the owners of objects run for when these change.
+/// Adds the owners of objects that change.
 async fn follow_owned(source: Source<Metadata>, enqueuer: Arc<Enqueuer>, owners: Resource) {
     let sight = |object: Metadata| {
         let namespace = object.metadata.namespace.as_deref();
@@ -68,15 +68,15 @@ async fn follow_owned(source: Source<Metadata>, enqueuer: Arc<Enqueuer>, owners:
     each_change(source, &enqueuer, sight, |owners| enqueuer.concerned(owners)).await;
 }
 
-/// Has all objects run for when these change.
+/// Adds all objects when one of these changes.
 async fn follow_for_all(source: Source<Metadata>, enqueuer: Arc<Enqueuer>) {
     let sight = |object: Metadata| Observation::of(&object.metadata);
     each_change(source, &enqueuer, sight, |_| enqueuer.all_concerned()).await;
 }
 
-/// Calls `changed` for each event that shows changes, with the keys that these concern, each once:
-/// commands may start while the keys of a long list are still being added. Objects of the first list,
-/// and those that a later one shows unchanged, have not changed.
+/// Calls `changed` for each event that shows changes, with the keys that the changes concern. Each key comes once per
+/// event, because commands may start while the keys of a long list are still being added. Objects of the first list,
+/// and unchanged ones of later lists, do not count.
 async fn each_change(
     source: Source<Metadata>,
     enqueuer: &Enqueuer,
@@ -95,7 +95,7 @@ async fn each_change(
     source.each(&enqueuer.runner, take).await;
 }
 
-/// The key of an owner of something in this namespace, if it is of that kind, in whatever version.
+/// Returns the key of the owner of an object in this namespace, if the owner has the kind `owners` in any version.
 fn owner(
     reference: &OwnerReference,
     namespace: Option<&str>,
@@ -103,7 +103,7 @@ fn owner(
 ) -> Option<ObjectKey> {
     let group = reference.api_version.split_once('/').map_or("", |(group, _)| group);
     let is_one = reference.kind == owners.api.kind && group == owners.api.group;
-    // What is owned from within a namespace may live in none.
+    // The owner of an object in a namespace may have cluster scope.
     let namespace = namespace.filter(|_| owners.scope == Scope::Namespaced);
     is_one.then(|| ObjectKey::new(namespace, &reference.name))
 }

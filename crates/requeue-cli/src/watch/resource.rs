@@ -1,4 +1,4 @@
-//! Finds the resource of a server by its name, as kubectl spells it.
+//! Finds a resource of the server by its name, as kubectl spells it.
 
 use kube::core::discovery::v2::{APIGroupDiscoveryList, APIResourceDiscovery};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -6,8 +6,8 @@ use kube::discovery::Scope;
 
 use crate::key::escaped;
 
-/// What a server has, in the order in which it prefers it: its own group first, and of each group
-/// the best version.
+/// The resources of a server in its order of preference: the core group first, and the best version of each group
+/// first.
 #[derive(Debug)]
 pub(crate) struct Resources(Vec<Resource>);
 
@@ -24,7 +24,7 @@ pub(crate) struct Resource {
 impl Resource {
     fn new(group: &str, version: &str, resource: APIResourceDiscovery) -> Option<Self> {
         let plural = resource.resource?;
-        // What it gives may be of another group: the scale of a Deployment is. Its path is not.
+        // The kind of the response may be of another group, as for the scale of a Deployment. The path is of this group.
         let kind = resource.response_kind?.kind?;
         let gvk = GroupVersionKind::gvk(group, version, &kind);
         let can = |verb: &str| resource.verbs.iter().any(|it| it == verb);
@@ -40,7 +40,7 @@ impl Resource {
         })
     }
 
-    /// One that can be listed and watched, in namespaces.
+    /// Returns a namespaced resource that can be listed and watched.
     #[cfg(test)]
     pub(crate) fn of(group: &str, version: &str, kind: &str, plural: &str) -> Self {
         let gvk = GroupVersionKind::gvk(group, version, kind);
@@ -53,13 +53,13 @@ impl Resource {
         }
     }
 
-    /// `deployments.apps`: as it is named in messages.
+    /// Returns the name for messages, as in `deployments.apps`.
     pub(crate) fn name(&self) -> String {
         let dot = if self.api.group.is_empty() { "" } else { "." };
         format!("{}{dot}{}", self.api.plural, self.api.group)
     }
 
-    /// The same with the namespace, if there is one.
+    /// Returns the name with the namespace, if that is not empty.
     pub(crate) fn name_in(&self, namespace: &str) -> String {
         match namespace {
             "" => self.name(),
@@ -79,7 +79,7 @@ impl Resource {
 }
 
 impl Resources {
-    /// Of what a server says at `/api` and at `/apis`.
+    /// Collects the resources that a server lists at `/api` and `/apis`.
     pub(crate) fn new(core: APIGroupDiscoveryList, groups: APIGroupDiscoveryList) -> Self {
         let mut all = Vec::new();
         for group in core.items.into_iter().chain(groups.items) {
@@ -93,8 +93,8 @@ impl Resources {
         Self(all)
     }
 
-    /// The resource that `text` means: a name in singular or plural, the kind or a short name, and
-    /// its group or version and group after a dot.
+    /// Finds the resource that `text` means: its singular or plural name, kind or short name, optionally with its group, or
+    /// its version and group, after a dot.
     pub(crate) fn find(&self, text: &str) -> Result<Resource, String> {
         let (name, rest) = text.split_once('.').unwrap_or((text, ""));
         let is_meant = |resource: &&Resource| {
@@ -110,7 +110,7 @@ impl Resources {
         match found {
             Some(resource) if resource.is_watchable => Ok(resource.clone()),
             Some(resource) => Err(format!(
-                "{}: the server has {}, but it can't be listed and watched",
+                "{}: the server has {}, but does not support list and watch for it",
                 escaped(text.as_bytes()),
                 resource.name()
             )),
@@ -131,7 +131,7 @@ impl Resources {
         }
     }
 
-    /// What has a similar name and can be watched, at most three.
+    /// Returns at most three watchable resources with similar names.
     fn nearest(&self, name: &str) -> Vec<String> {
         const SIMILAR: f64 = 0.8;
         let name = name.to_lowercase();
@@ -143,7 +143,7 @@ impl Resources {
         let watchable = self.0.iter().filter(|resource| resource.is_watchable);
         let mut all: Vec<_> = watchable.map(|it| (alike(it), it.name())).collect();
         all.retain(|(alike, _)| *alike >= SIMILAR);
-        // The sort is stable: of equals, what the server prefers.
+        // The sort is stable, so that equal names stay in the server's order of preference.
         all.sort_by(|a, b| b.0.total_cmp(&a.0));
         let mut names: Vec<_> = all.into_iter().map(|(_, name)| name).collect();
         names.dedup();
@@ -199,7 +199,7 @@ mod tests {
             group("apps", &[("v1", &deployments), ("v1beta1", &old)]),
             group("events.k8s.io", &[("v1", &[resource("events", "Event", &[], "Namespaced")])]),
             group("authentication.k8s.io", &[("v1", &[review])]),
-            // A short name of this one is a name of another.
+            // A short name of one resource is the name of another.
             group("example.com", &[("v1", &[resource("dses", "Dse", &["cm", "event"], "Cluster")])]),
         ] });
         let list = |value| serde_json::from_value(value).unwrap();
@@ -234,19 +234,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_found_is_told_with_what_is_nearest() {
+    fn unknown_resources_are_reported_with_the_nearest_names() {
         let resources = resources();
         for (text, said) in [
             ("depoly", r#""depoly": the server has no such resource, but deployments.apps"#),
             ("configmps", r#""configmps": the server has no such resource, but configmaps"#),
             ("xyz", r#""xyz": the server has no such resource"#),
-            // The name is right, and the group is not.
+            // The name exists, but not in this group.
             ("events.apps", r#""events.apps": the server has no such resource, but events, "#),
             ("cm.v2", r#""cm.v2": the server has no such resource, but "#),
             (
                 "tokenreviews",
-                "\"tokenreviews\": the server has tokenreviews.authentication.k8s.io, but it \
-                 can't be listed and watched",
+                "\"tokenreviews\": the server has tokenreviews.authentication.k8s.io, but does not \
+                 support list and watch for it",
             ),
         ] {
             let why = resources.find(text).unwrap_err();

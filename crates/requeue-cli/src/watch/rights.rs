@@ -1,7 +1,7 @@
-//! Rights at the API server, reviewed before anything is watched.
+//! Reviews rights at the API server before anything is watched.
 //!
-//! A watch that is not allowed is tried forever, and a finalizer that can't be set keeps every
-//! command from running. So both are refused at the start.
+//! A watch without the right to it is retried forever, and a finalizer that cannot be set keeps every command from
+//! running. Therefore both are refused at the start.
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::{
@@ -16,8 +16,8 @@ use super::resource::Resource;
 use crate::exit::{Exit, Refusal};
 
 impl Access {
-    /// Whether the objects of this resource that are asked for can be watched, or patched. A server
-    /// that does not answer that question decides when it is done.
+    /// Checks the right to watch or patch the selected objects of a resource. If the server does not answer the review, the
+    /// requests themselves show it.
     pub(crate) async fn review(
         &self,
         verb: &str,
@@ -27,7 +27,7 @@ impl Access {
         let namespace = self.namespace_of(resource);
         let attributes = ResourceAttributes {
             group: Some(resource.api.group.clone()),
-            // A list or watch of one name needs the right to that name alone.
+            // To list or watch one name, the right to that name is enough.
             name: params.field_selector.as_deref().and_then(name).map(str::to_owned),
             namespace: namespace.map(str::to_owned),
             resource: Some(resource.api.plural.clone()),
@@ -55,7 +55,7 @@ impl Access {
         }
     }
 
-    /// The next step if a verb is refused.
+    /// Returns the next step for the user if a verb is refused.
     pub(crate) fn next_step(&self, verb: &str, resource: &Resource) -> String {
         let namespace = self.namespace_of(resource);
         let (role, scope) = match namespace {
@@ -69,7 +69,7 @@ impl Access {
         )
     }
 
-    /// The user as the server knows it, or else as we do.
+    /// Returns the user as the server knows it, or as this process does.
     async fn user(&self) -> String {
         let reviews: Api<SelfSubjectReview> = Api::all(self.client.clone());
         let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await;
@@ -80,16 +80,16 @@ impl Access {
         }
     }
 
-    /// The namespace in which these objects are looked for, if there is no such namespace.
+    /// Returns the selected namespace of a resource if it does not exist.
     pub(crate) async fn missing_namespace(&self, resource: &Resource) -> Option<&str> {
         let namespace = self.namespace_of(resource)?;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        // Without the right to look it up there is no warning.
+        // Without the right to get namespaces there is no warning.
         matches!(namespaces.get_metadata_opt(namespace).await, Ok(None)).then_some(namespace)
     }
 }
 
-/// The only name that a field selector lets through, if it is about a name.
+/// Returns the name that a field selector requires, if any.
 fn name(selector: &str) -> Option<&str> {
     let value = selector.split(',').find_map(|part| part.strip_prefix("metadata.name="))?;
     Some(value.strip_prefix('=').unwrap_or(value))

@@ -1,4 +1,4 @@
-//! `--snapshot`: other objects as files. A run sees one state of them, which never changes.
+//! `--snapshot`: other objects as files. A run sees one state of them, which does not change.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -21,7 +21,7 @@ use crate::args::names::Named;
 use crate::exit::Refusal;
 use crate::runner::Runner;
 
-/// What is kept as files, in a directory for each state that a run was given.
+/// The snapshots: a directory for each state that a run was given.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     root: TempDir,
@@ -42,17 +42,17 @@ struct Store {
 
 #[derive(Debug, Default)]
 struct Contents {
-    /// Another one whenever something has changed.
+    /// Grows with each change.
     version: u64,
     objects: Arc<BTreeMap<ObjectKey, Arc<[u8]>>>,
-    /// Those in a list that has not ended.
+    /// The objects of a list that is not complete yet.
     list: BTreeMap<ObjectKey, Arc<[u8]>>,
 }
 
-/// A state in files, which never change.
+/// A state as files, which do not change.
 #[derive(Debug)]
 struct Snapshot {
-    /// Gone when no run has it any more.
+    /// Removed when no run uses it any more.
     dir: Arc<TempDir>,
     versions: Vec<u64>,
 }
@@ -63,7 +63,7 @@ impl Store {
         Self { name, resource, types, contents, is_listed: SetOnce::new() }
     }
 
-    /// Follows what becomes of the objects.
+    /// Follows the changes of the objects.
     async fn follow(self: Arc<Self>, source: Source<DynamicObject>, runner: Arc<Runner>) {
         source.each(&runner, |step| self.take(step)).await;
     }
@@ -88,7 +88,7 @@ impl Store {
             }
             Event::InitDone => {
                 let list = std::mem::take(list);
-                // A list after an outage often shows what is known. Its files are kept then.
+                // A list after an outage often shows no change, and then the files are kept.
                 if **objects == list && self.is_listed.get().is_some() {
                     return;
                 }
@@ -100,13 +100,13 @@ impl Store {
             }
         }
         *version += 1;
-        // The first list alone is waited for.
+        // Only the first list is waited for.
         let _ = self.is_listed.set(());
     }
 
     fn entry(&self, mut object: DynamicObject) -> (ObjectKey, Arc<[u8]>) {
         complete(&mut object, &self.types);
-        // It was read from JSON, and is written as such.
+        // Serializing a value that was parsed from JSON does not fail.
         let json = serde_json::to_vec(&object).unwrap_or_default();
         (ObjectKey::of(&object), json.into())
     }
@@ -121,7 +121,7 @@ fn owned((key, json): (&ObjectKey, &Arc<[u8]>)) -> (ObjectKey, Arc<[u8]>) {
 }
 
 impl Snapshots {
-    /// None if none are asked for.
+    /// Finds the resources; `None` without `--snapshot`.
     pub(crate) async fn find(
         access: &Access,
         all: Vec<Named>,
@@ -139,7 +139,7 @@ impl Snapshots {
         Ok(Some(Arc::new(snapshots)))
     }
 
-    /// In a directory that only this user can look into.
+    /// Creates the directory, which only this user can read.
     fn new(stores: Vec<Arc<Store>>) -> io::Result<Self> {
         let root = tempfile::Builder::new().prefix("requeue-").tempdir()?;
         Ok(Self { root, stores, last: tokio::sync::Mutex::default() })
@@ -152,14 +152,14 @@ impl Snapshots {
         }
     }
 
-    /// Waits until all have had their first list.
+    /// Waits until all resources have been listed.
     pub(crate) async fn listed(&self) {
         for store in &self.stores {
             store.is_listed.wait().await;
         }
     }
 
-    /// A directory with the current state. Its path is returned once it is complete, and it never changes.
+    /// Returns a directory with the current state. The directory is complete and does not change.
     pub(crate) async fn now(&self) -> io::Result<Arc<TempDir>> {
         let mut last = self.last.lock().await;
         let now: Vec<_> = self
@@ -181,7 +181,7 @@ impl Snapshots {
                 let path = dir.path().join(&file);
                 let same = last.as_ref().filter(|last| last.versions[i] == *version);
                 let linked = same.map(|last| fs::hard_link(last.dir.path().join(&file), &path));
-                // Not every file system has links.
+                // Not every file system supports links.
                 if !matches!(linked, Some(Ok(()))) {
                     write(&path, objects.values())?;
                 }
@@ -193,14 +193,14 @@ impl Snapshots {
         Ok(dir)
     }
 
-    /// Removes all of it.
+    /// Removes all files.
     pub(crate) fn clear(&self) {
-        // What is left is in a directory for what is left.
+        // A failure leaves files in the system's temporary directory.
         let _ = fs::remove_dir_all(self.root.path());
     }
 }
 
-/// A JSON list, an object a line.
+/// Writes a JSON list with one object per line.
 fn write<'a>(path: &Path, objects: impl Iterator<Item = &'a Arc<[u8]>>) -> io::Result<()> {
     let mut file = BufWriter::new(File::create_new(path)?);
     let mut before: &[u8] = b"[\n";
@@ -211,7 +211,7 @@ fn write<'a>(path: &Path, objects: impl Iterator<Item = &'a Arc<[u8]>>) -> io::R
     }
     file.write_all(if before == b"[\n" { b"[]\n" } else { b"\n]\n" })?;
     let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-    // Other runs have it, too.
+    // Other runs use the same file.
     file.set_permissions(Permissions::from_mode(0o444))
 }
 
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(read(&first, "a.json")[0], x);
         assert_eq!(read(&empty, "a.json"), json!([]));
 
-        // A list that starts again has changed nothing.
+        // The start of a new list changes nothing.
         let begun = [Event::Init, Event::InitApply(object("z", 1)), Event::Init];
         begun.into_iter().for_each(|event| stores[0].take(Step::Event(event)));
         assert_eq!(snapshots.now().await.unwrap().path(), second.path());

@@ -1,4 +1,4 @@
-//! An API server that is made up: it answers what a test wants it to.
+//! A fake API server with responses that the test chooses.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -33,13 +33,15 @@ impl Request {
 
 pub(crate) enum Answer {
     Json(u16, Value),
-    /// These events, and no end.
-    Watch(Vec<Value>),
-    /// As a server does where all is well, and there are no objects.
+    /// A list in these bytes.
+    List(Vec<u8>),
+    /// Events in these bytes. The stream stays open.
+    Watch(Vec<u8>),
+    /// The default response: success, and no objects.
     Default,
 }
 
-/// The server. Its threads end with the test.
+/// The server. Its threads stop with the test.
 pub(crate) struct Api {
     pub(crate) address: SocketAddr,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -66,12 +68,12 @@ impl Api {
         Self { address, requests }
     }
 
-    /// Those that were made so far.
+    /// Returns the requests so far.
     pub(crate) fn requests(&self) -> Vec<Request> {
         self.requests.lock().expect("no thread panics").clone()
     }
 
-    /// `requeue watch` with these arguments, in this directory, at this server.
+    /// Returns `requeue watch` with these arguments, in this directory, with this server.
     pub(crate) fn watch(&self, dir: &Path, args: &[&str]) -> Command {
         let config = format!(
             "{{apiVersion: v1, kind: Config, current-context: made-up, users: [], \
@@ -87,7 +89,7 @@ impl Api {
     }
 }
 
-/// A ConfigMap in the namespace "ns".
+/// Returns a ConfigMap in the namespace "ns".
 pub(crate) fn map(name: &str, version: u32) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
@@ -135,27 +137,24 @@ fn read(stream: &TcpStream) -> Option<Request> {
     Some(Request { method, path, body: serde_json::from_slice(&body).unwrap_or_default() })
 }
 
-/// A client may be gone: that is its affair.
+/// Ignores errors: the client may have closed the connection.
 fn write(mut stream: TcpStream, request: &Request, answer: Answer) {
     let answer = match answer {
         Answer::Default => by_default(request),
         answer => answer,
     };
-    let head = |code| {
-        format!("HTTP/1.1 {code} -\r\nContent-Type: application/json\r\nConnection: close\r\n")
+    let (code, body, is_open) = match answer {
+        Answer::Json(code, body) => (code, body.to_string().into_bytes(), false),
+        Answer::List(body) => (200, body, false),
+        Answer::Watch(body) => (200, body, true),
+        Answer::Default => return,
     };
-    match answer {
-        Answer::Json(code, body) => {
-            let body = body.to_string();
-            let _ = write!(stream, "{}Content-Length: {}\r\n\r\n{body}", head(code), body.len());
-        }
-        Answer::Watch(events) => {
-            let events: String = events.iter().map(|event| format!("{event}\n")).collect();
-            let _ = write!(stream, "{}\r\n{events}", head(200));
-            // Until the client has enough.
-            let _ = stream.read(&mut [0]);
-        }
-        Answer::Default => {}
+    let head =
+        format!("HTTP/1.1 {code} -\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n");
+    let _ = stream.write_all(&[head.as_bytes(), &body].concat());
+    if is_open {
+        // Until the client closes the connection.
+        let _ = stream.read(&mut [0]);
     }
 }
 

@@ -1,11 +1,11 @@
-//! A key reaches the command as it is.
+//! A key reaches the command unchanged.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use crate::support::{Gate, command, directory, end, run, run_in};
 
-/// What a shell, an option parser or a template would stumble over.
+/// Keys with special characters of shells, option parsers and templates.
 const ODD: [&[u8]; 16] = [
     b"$(touch x)",
     b"`touch x`",
@@ -114,7 +114,7 @@ fn a_command_has_nothing_to_read() {
 fn a_command_can_read_its_key() {
     let mut keys: Vec<&[u8]> = ODD.to_vec();
     keys.extend([&b"two\nlines"[..], b"\n"]);
-    // Words are of no use here: `sh` would take the key as an argument that nobody reads.
+    // Separate words would not work: `sh` would pass the key as an unused argument.
     let args = ["-0", "-j1", "--output", "inherit", "--stdin", "key", "-c", "cat; printf '|'"];
     let ended = run(&args, joined(&keys, b"", b"\0"));
     assert_eq!((ended.code(), ended.stdout), (Some(0), joined(&keys, b"", b"|")));
@@ -126,11 +126,11 @@ fn a_command_can_read_its_key() {
 fn a_command_need_not_read_its_key() {
     let dir = directory("unread");
     let mut gate = Gate::new(&dir);
-    // More than a pipe holds.
+    // More than the capacity of a pipe.
     let long = vec![b'x'; 131_071];
     let ended = run(&["--stdin", "key", "-c", "wc -c | tr -d ' '"], &long);
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "131071\n"));
-    // The one that stays has the pipe, too.
+    // The process in the background holds the pipe too.
     for script in ["exit 0", "exec 3<&0; (read _ <gate) & exit 0", "exec <&-; exit 0"] {
         let ended = run_in(&dir, &["--retries", "0", "--stdin", "key", "-c", script], &long);
         assert_eq!(ended.code(), Some(0), "{script}: {}", ended.stderr);
@@ -143,7 +143,7 @@ fn a_command_is_told_of_its_run() {
     let show = "echo $REQUEUE_ATTEMPT $REQUEUE_ADDS $REQUEUE_SLOT $REQUEUE_SEQ \
                 ${REQUEUE_LAST_EXIT-none}";
     let mut command = command(&["-j1", "-c", show]);
-    // Another run of the program further up.
+    // The variables of an outer run of the program.
     command.env("REQUEUE_LAST_EXIT", "9").env("REQUEUE_ATTEMPT", "9");
     assert_eq!(end(&mut command, "a\nb\n").text(), "1 1 1 1 none\n1 1 1 2 none\n");
 }

@@ -1,4 +1,4 @@
-//! Merged before they start, never twice at once, never lost.
+//! Keys are coalesced before they start, never run twice at once, and are never lost.
 
 use std::fs;
 use std::process::Command;
@@ -10,12 +10,12 @@ fn keys_that_come_before_their_command_starts_are_run_once() {
     let dir = directory("run_once");
     let mut gate = Gate::new(&dir);
     let script = "echo $1 $REQUEUE_ADDS; read _ <gate";
-    // The limit says when all before the last key have been read.
+    // The message about the limit shows that all keys before the last one have been read.
     let mut live = Live::start(&dir, &["-j1", "--max-keys", "3", "-c", script]);
     live.send("first\n");
     live.wait_for("first 1");
     live.send("a\nb\na\na\nb\na\na\nlast\n");
-    live.wait_for_message("3 keys are held");
+    live.wait_for_message("3 keys held");
     gate.open(4);
     let ended = live.end();
     assert_eq!(ended.text(), "first 1\na 5\nb 2\nlast 1\n");
@@ -105,7 +105,7 @@ fn where_no_more_can_be_started_the_rest_waits_and_has_not_failed() {
     shell.args(["-c", script, "_", env!("CARGO_BIN_EXE_requeue")]).current_dir(&dir);
     let mut live = Live::spawn(&mut shell);
     live.send(&keys);
-    live.wait_for_message("no further command can be started for now");
+    live.wait_for_message("no command can be started, retrying");
     gate.open(40);
     let ended = live.end();
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);

@@ -1,4 +1,4 @@
-//! Exit codes, and what is refused before anything is read.
+//! Exit codes, and command lines that are refused before any input is read.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,7 @@ fn what_makes_no_sense_is_refused() {
         &["--retries", "many", "echo"],
         &["--base-delay", "soon", "echo"],
         &["--max-delay", "-1s", "echo"],
-        &["--early-add", "no", "echo"],
+        &["--re-add", "no", "echo"],
         &["--timeout", "-1s", "echo"],
         &["--timeout", "soon", "echo"],
         &["--kill-after", "soon", "echo"],
@@ -58,7 +58,7 @@ fn several_keys_to_a_command_are_refused_with_the_reason() {
     ] {
         let ended = run(args, "k\n");
         assert_eq!(ended.code(), Some(2), "{args:?}");
-        let reason = "one key per command: it is the unit of retry and exclusion";
+        let reason = "each command gets one key, so that it can be retried alone";
         assert!(ended.stderr.contains(reason), "{}", ended.stderr);
     }
 }
@@ -76,9 +76,9 @@ fn who_names_no_command_is_shown_the_help_of_that_subcommand() {
     ] {
         let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));
         let ended = end(requeue.args(args), "");
-        let message = format!("requeue: there is no COMMAND; `requeue {said} --help` shows how\n");
+        let message = format!("requeue: no COMMAND; `requeue {said} -h` shows the usage\n");
         assert_eq!((ended.code(), ended.stderr), (Some(2), message));
-        // And none is shown the safe form of another.
+        // The error does not show the safe form for another subcommand.
         let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));
         let ended = end(requeue.args(args).args(["-c", "echo {}"]), "");
         assert_eq!(ended.code(), Some(2));
@@ -116,7 +116,7 @@ fn a_key_inside_a_script_is_refused_and_the_safe_form_shown() {
     assert!(run(&["sh", "-c", "{}"], "").stderr.contains("sh -c 'cmd \"$1\"' _ {}"));
     assert!(!dir.join("x").exists());
 
-    // The script's own braces.
+    // Braces of the script itself.
     let ended = run(&["-I", "@", "-c", "echo '{}' \"$1\""], "k\n");
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "{} k\n"));
 }
@@ -141,9 +141,9 @@ fn a_command_that_is_not_there_is_found_before_anything_is_read() {
     for (program, code, why) in [
         ("no-such-command", 127, "not found"),
         ("./no-such-command", 127, "not found"),
-        ("./plain", 126, "can't be executed"),
-        ("plain", 126, "can't be executed"),
-        ("./", 126, "can't be executed"),
+        ("./plain", 126, "cannot be executed"),
+        ("plain", 126, "cannot be executed"),
+        ("./", 126, "cannot be executed"),
     ] {
         let script = "exec <keys; \"$1\" run -- \"$2\" {}; code=$?; cat; exit $code";
         let mut command = Command::new("sh");

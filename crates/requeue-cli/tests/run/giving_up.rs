@@ -1,4 +1,4 @@
-//! What is given up, where it is written, and when all of it is.
+//! Keys that are given up, the files for them, and `--halt`.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -44,10 +44,10 @@ fn what_is_given_up_is_in_the_dead_letter_file_at_once_and_can_be_fed_back() {
     let mut live = Live::start(&dir, &args);
     live.send("bad 1\nok\nbad 2\nend\n");
     live.wait_for("end");
-    // It is there while the run goes on; the last may be about to be written.
+    // The file is written during the run. The last record may still be missing.
     assert!(fs::read_to_string(dir.join("dead")).unwrap().starts_with("bad 1\nbad 2\n"));
     assert_eq!(live.end().code(), Some(1));
-    // Appended to.
+    // The next run appends to it.
     let ended = run_in(&dir, &args, "bad 3\n");
     assert_eq!(ended.code(), Some(1));
     let dead = fs::read_to_string(dir.join("dead")).unwrap();
@@ -88,12 +88,12 @@ fn a_file_that_cannot_be_written_is_known_before_anything_runs() {
         assert!(ended.stderr.contains(&message), "{}", ended.stderr);
     }
     assert!(!dir.join("ran").exists());
-    // What fails would be read for ever.
+    // Failed keys would be read again and again.
     fs::write(dir.join("keys"), "k\n").unwrap();
     for args in [["-a", "keys"], ["--arg-file", "../no_dead_letter/keys"]] {
         let ended = run_in(&dir, &[&args[..], &["--dead-letter", "keys", "false"]].concat(), "");
         assert_eq!(ended.code(), Some(2));
-        assert!(ended.stderr.contains("--dead-letter: that file is the input"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("--dead-letter: the file is the input"), "{}", ended.stderr);
     }
     let ended = run_in(&dir, &["--dead-letter", "x", "--unfinished", "x", "false"], "k\n");
     assert_eq!(ended.code(), Some(2));
@@ -162,7 +162,7 @@ fn a_halt_lets_commands_finish_or_ends_them() {
         live.send("other\n");
         live.wait_for("started");
         live.send("bad\nlater\n");
-        live.wait_for_message("halted: 0 keys done, 1 given up");
+        live.wait_for_message("halted: 0 keys succeeded, 1 given up");
         if !lines.is_empty() {
             gate.open(1);
         }
@@ -199,12 +199,12 @@ fn what_had_not_run_or_was_cut_off_is_written_and_can_be_fed_back() {
     let args = ["-j2", "--unfinished", "left", "-c", script];
     let mut live = Live::start(&dir, &args);
     live.send("cut\nfinishes\n");
-    // Both run, in either order.
+    // Both run, in any order.
     live.wait_for("");
     live.wait_for("");
     live.send("cut\na\nb\na\nc\n");
     gate.open(1);
-    // One of the two finishes; and one of the others runs.
+    // One of the two completes, and then one of the others runs.
     live.wait_for("");
     live.signal(Signal::TERM);
     live.wait_for_message("no new commands are started");
@@ -214,7 +214,7 @@ fn what_had_not_run_or_was_cut_off_is_written_and_can_be_fed_back() {
     let left = fs::read_to_string(dir.join("left")).unwrap();
     assert_eq!(ended.count("unfinished"), left.lines().count() as u64, "{left}");
     assert_eq!(left.lines().filter(|&line| line == "c").count(), 1, "{left}");
-    // It is replaced by what is left of it: nothing.
+    // The file is replaced by the rest of the input, which is empty.
     let mut again = Command::new(env!("CARGO_BIN_EXE_requeue"));
     again.args(["run", "-a", "left", "--unfinished", "left", "-c", "echo $1 >>ran"]);
     let again = end(again.current_dir(&dir), "");
@@ -238,23 +238,23 @@ fn the_rest_of_a_file_and_what_a_pipe_holds_are_unfinished_too() {
         let mut live = if from_file {
             Live::start(&dir, &[&["-a", "keys"], &args[..]].concat())
         } else {
-            // All of it is in the pipe when its writer has gone.
+            // When the writer exits, all of the input is in the pipe.
             let mut live = Live::start(&dir, &args);
             live.send(&keys[..60_005]);
             live
         };
         live.wait_for("started");
-        live.wait_for_message("10 keys are held");
+        live.wait_for_message("10 keys held");
         live.signal(Signal::TERM);
         live.wait_for_message("no new commands are started");
         live.signal(Signal::INT);
-        // Before its input ends, in the middle of a record.
+        // The signal comes before the end of the input, in the middle of a record.
         live.wait_for_message(" unfinished in ");
         let ended = live.end();
         let left = fs::read_to_string(dir.join("left")).unwrap();
         let mut lines: Vec<_> = left.lines().collect();
         lines.sort_unstable();
-        // Of the pipe without the last, whose end had not come.
+        // The rest of the pipe without the last record, which is incomplete.
         let whole =
             if from_file { &keys[..] } else { &keys[..=keys[..60_005].rfind('\n').unwrap()] };
         let mut expected: Vec<_> = whole.lines().collect();
@@ -318,7 +318,7 @@ fn unfinished_objects_keep_when_and_how_urgently_they_run() {
         "{\"key\":\"low\",\"priority\":-2}\n{\"key\":\"later\",\"after\":\"1h\",\"priority\":7}\n",
     );
     live.send("{\"key\":\"ready\"}\n{\"key\":\"not read\",\"x\":1}\n");
-    live.wait_for_message("4 keys are held");
+    live.wait_for_message("4 keys held");
     live.signal(Signal::TERM);
     live.wait_for_message("no new commands are started");
     gate.open(1);
@@ -352,7 +352,7 @@ fn the_end_of_the_input_can_end_it_all() {
     live.wait_for("fails");
     live.send("ready\n");
     live.close();
-    live.wait_for_message("the input has ended: no new commands are started");
+    live.wait_for_message("no new commands are started");
     gate.open(1);
     let ended = live.end();
     assert_eq!((ended.code(), ended.count("unfinished")), (Some(0), 2), "{}", ended.stderr);

@@ -1,62 +1,83 @@
-//! What `--help` says.
+//! The help of each subcommand: `-h` fits on a small terminal, `--help` is complete.
 
 use std::process::Command;
 
-use crate::support::{end, run};
+use crate::support::end;
 
-#[test]
-fn help_is_one_screen_that_says_it_all() {
-    let help = run(&["--help"], "");
-    assert_eq!((help.code(), help.stderr.as_str()), (Some(0), ""));
-    assert_eq!(run(&["-h"], "").text(), help.text());
-    let text = help.text();
-    assert!(text.lines().count() <= 52, "{text}");
-    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    assert!(text.starts_with("Run a command per key, from a stream of keys.\n"), "{text}");
-    for group in ["Input:", "Command:", "Pace:", "Failure:", "Output:", "Ending:"] {
-        assert!(text.lines().any(|line| line == group), "{group}: {text}");
-    }
-    // That every flag is in it is tested where the flags are.
-    assert!(text.contains("-a, --arg-file FILE"), "{text}");
-    for code in [
-        "0 all done",
-        "1 a key was given up",
-        "2 usage",
-        "3 bad input",
-        "4 halted",
-        "125 requeue itself failed",
-        "126 COMMAND can't be executed",
-        "127 not found",
-    ] {
-        assert!(text.contains(code), "{code}: {text}");
-    }
-    for name in ["REQUEUE_KEY", "_ATTEMPT", "_ADDS", "_SLOT", "_SEQ", "_LAST_EXIT"] {
-        assert!(text.contains(name), "{name}: {text}");
-    }
-    // What other programs have is not shown as if it were here.
-    assert!(!text.contains("max-args") && !text.contains("no-run-if-empty"), "{text}");
+/// The help of a subcommand, such as `store init`.
+fn help(subcommand: &str, flag: &str) -> String {
+    let mut requeue = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    let ended = end(requeue.args(subcommand.split_whitespace()).arg(flag), "");
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(0), ""), "{subcommand} {flag}");
+    ended.text()
+}
+
+/// The subcommands that the help of the program or of a subcommand lists, with their own.
+fn subcommands(of: &str) -> Vec<String> {
+    let text = help(of, "-h");
+    let listed = text.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = listed.take_while(|line| !line.is_empty());
+    let names =
+        names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
+    let names = names.map(|name| format!("{of} {name}").trim().to_owned());
+    names.flat_map(|name| [vec![name.clone()], subcommands(&name)].concat()).collect()
 }
 
 #[test]
-fn so_is_that_of_watch() {
-    let help = end(Command::new(env!("CARGO_BIN_EXE_requeue")).args(["watch", "--help"]), "");
-    assert_eq!((help.code(), help.stderr.as_str()), (Some(0), ""));
-    let text = help.text();
-    assert!(text.lines().count() <= 52, "{text}");
-    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    for part in ["Objects: ", "Events:", "REQUEUE_EVENT", "and 5: "] {
+fn short_help_fits_on_24_lines_of_80_columns() {
+    let mut all = subcommands("");
+    assert!(all.len() >= 14 && all.iter().any(|name| name == "store init"), "{all:?}");
+    all.push(String::new());
+    for subcommand in all {
+        let text = help(&subcommand, "-h");
+        assert!(text.lines().count() <= 24, "{subcommand}:\n{text}");
+        for line in text.lines() {
+            assert!(line.chars().count() <= 80, "{subcommand}: {line}");
+        }
+        // The long help has all that the short one has.
+        let long = help(&subcommand, "--help");
+        for flag in flags(&text) {
+            assert!(flags(&long).contains(&flag), "{subcommand}: {flag}");
+        }
+        for line in long.lines() {
+            assert!(line.trim_end().chars().count() <= 80, "{subcommand}: {line}");
+        }
+    }
+}
+
+/// The long flags at the beginnings of lines.
+fn flags(text: &str) -> Vec<&str> {
+    let words = text.lines().filter(|line| line.trim_start().starts_with('-'));
+    words.filter_map(|line| line.split_whitespace().find(|word| word.starts_with("--"))).collect()
+}
+
+#[test]
+fn long_help_has_the_flags_the_variables_and_the_exit_codes() {
+    let text = help("run", "--help");
+    assert!(text.starts_with("Runs a command for each key of the input."), "{text}");
+    for part in [
+        "-a, --arg-file <FILE>",
+        "--unfinished <FILE>",
+        "REQUEUE_KEY",
+        "REQUEUE_LAST_EXIT",
+        "SIGUSR1",
+        "requeue run -a ids",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-}
+    for code in ["0", "1", "2", "3", "4", "125", "126", "127"] {
+        assert!(text.contains(&format!("\n  {code}\n")), "{code}: {text}");
+    }
+    // Flags of other programs that are parsed only for their error message.
+    assert!(!text.contains("max-args") && !text.contains("no-run-if-empty"), "{text}");
 
-#[test]
-fn so_is_that_of_work() {
-    let help = end(Command::new(env!("CARGO_BIN_EXE_requeue")).args(["work", "--help"]), "");
-    assert_eq!((help.code(), help.stderr.as_str()), (Some(0), ""));
-    let text = help.text();
-    assert!(text.lines().count() <= 52, "{text}");
-    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    for part in ["Queue: ", "--until-empty", "REQUEUE_KEY", "_EPOCH", "--worker"] {
+    let text = help("watch", "--help");
+    for part in ["<RESOURCE>", "--changed", "REQUEUE_EVENT", "[default: inf]", "\n  5\n"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("\n  3\n"), "watch reads no input: {text}");
+    let text = help("work", "--help");
+    for part in ["--until-empty", "REQUEUE_KEY", "REQUEUE_EPOCH", "--worker"] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }

@@ -1,4 +1,4 @@
-//! Where keys come from, and what is none.
+//! The sources of keys, and records that are not keys.
 
 use std::fs;
 
@@ -28,7 +28,7 @@ fn keys_can_end_with_any_byte() {
             assert_eq!(ended.text(), "<a>\n<b\n>\n<c>\n", "{delimiter}");
         }
     }
-    // The last of the two counts, as in xargs.
+    // The last flag counts, as in xargs.
     assert_eq!(run(&["-0", "-d", ",", "-j1", "echo"], "a,b").text(), "a\nb\n");
     assert_eq!(run(&["-d", ",", "-0", "-j1", "echo"], "a,b").text(), "a,b\n");
     for wrong in ["", "ab", "\\q", "é"] {
@@ -42,12 +42,12 @@ fn keys_can_end_with_any_byte() {
 fn the_longest_record_can_be_chosen() {
     let ended = run(&["--max-record", "3", "-j1", "echo"], "abc\nabcd\ne\n");
     assert_eq!((ended.code(), ended.text().as_str()), (Some(3), "abc\ne\n"));
-    let message = "record 2: it has 4 bytes, more than --max-record allows (3)";
+    let message = "record 2: it has 4 bytes, and --max-record allows 3";
     assert!(ended.stderr.contains(message), "{}", ended.stderr);
-    // A key can't be longer than an argument, whatever is allowed.
+    // The limit of arguments applies even if --max-record is larger.
     let ended = run(&["--max-record", "1G", "echo"], vec![b'x'; 131_072]);
     assert_eq!(ended.code(), Some(3));
-    assert!(ended.stderr.contains("more than one can have (131071)"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("and the limit is 131071"), "{}", ended.stderr);
     assert_eq!(run(&["--max-record", "0", "echo"], "").code(), Some(2));
 }
 
@@ -80,7 +80,7 @@ fn a_file_that_cannot_be_read_is_a_failure() {
     assert!(ended.stderr.contains("\"missing\": No such file"), "{}", ended.stderr);
     let ended = run_in(&dir, &["-a", ".", "echo"], "");
     assert_eq!(ended.code(), Some(125));
-    assert!(ended.stderr.contains("the input can't be read"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the input cannot be read"), "{}", ended.stderr);
 }
 
 #[test]
@@ -92,9 +92,9 @@ fn what_is_no_key_is_named_and_the_rest_goes_on() {
     assert_eq!(ended.code(), Some(3), "{}", ended.stderr);
     assert_eq!(ended.text(), "a\nc\nd\n");
     for message in [
-        "requeue: record 3: no key: it has a NUL byte",
-        "requeue: record 4: no key: it has 131072 bytes",
-        "requeue: record 6: no key: it has 3145728 bytes",
+        "requeue: record 3: not a key: it has a NUL byte",
+        "requeue: record 4: not a key: it has 131072 bytes",
+        "requeue: record 6: not a key: it has 3145728 bytes",
     ] {
         assert!(ended.stderr.contains(message), "{}", ended.stderr);
     }
@@ -116,7 +116,7 @@ fn at_the_limit_keys_that_are_held_are_merged_and_a_new_one_waits() {
     live.send("a\n");
     live.wait_for("start a 1");
     live.send("b\na\nb\na\na\nb\nc\nd\n");
-    live.wait_for_message("2 keys are held");
+    live.wait_for_message("2 keys held");
     gate.open(5);
     let ended = live.end();
     assert_eq!(ended.code(), Some(0));
@@ -125,5 +125,5 @@ fn at_the_limit_keys_that_are_held_are_merged_and_a_new_one_waits() {
         ["start a 1", "start b 3", "start a 3", "start c 1", "start d 1"]
     );
     assert_eq!((ended.count("adds"), ended.count("coalesced")), (9, 4));
-    assert_eq!(ended.stderr.matches("keys are held").count(), 1);
+    assert_eq!(ended.stderr.matches("keys held").count(), 1);
 }

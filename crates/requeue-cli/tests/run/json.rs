@@ -1,4 +1,4 @@
-//! `--input json`: a key and what there is to say of it.
+//! `--input json`: keys with due times, priorities and other fields.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ fn at_the_end_of_the_input_what_is_to_come_later_is_waited_for() {
 
 #[test]
 fn two_times_of_a_key_become_one_as_asked() {
-    // What is left of one hour or two is some 3,500 or 7,100 seconds.
+    // One or two hours, minus the time of the run.
     let [one, two] = [("1h", "35"), ("2h", "71")];
     for (merge, first, second, left) in [
         ("earliest", one, two, one),
@@ -88,11 +88,11 @@ fn a_key_can_be_taken_back_until_it_runs() {
     for key in ["ready", "waits", "runs", "runs", "unknown"] {
         live.send(&format!("{{\"op\":\"cancel\",\"key\":\"{key}\"}}\n"));
     }
-    // Cancelled keys make room: only the fourth of these has to wait.
+    // Cancelled keys free space: only the fourth key waits.
     for key in ["a", "b", "c"] {
         live.send(&format!("{{\"key\":\"{key}\"}}\n"));
     }
-    live.wait_for_message("3 keys are held");
+    live.wait_for_message("3 keys held");
     gate.open(4);
     let ended = live.end();
     assert_eq!(ended.text(), "runs\na\nb\nc\n");
@@ -120,10 +120,10 @@ fn a_record_that_makes_no_sense_is_named_and_the_rest_goes_on() {
     let ended = run(&[&JSON[..], &["echo"]].concat(), input);
     assert_eq!((ended.code(), ended.text().as_str()), (Some(3), "a\nd\n"));
     for message in [
-        "requeue: record 2: no JSON object\n",
-        "requeue: record 3: after: \"soon\" is not a time like 1.5s",
-        "requeue: record 4: no key: it is empty\n",
-        "requeue: record 5: no key: it has a NUL byte",
+        "requeue: record 2: not a JSON object\n",
+        "requeue: record 3: after: \"soon\": expected a time like 1.5s",
+        "requeue: record 4: not a key: it is empty\n",
+        "requeue: record 5: not a key: it has a NUL byte",
         "requeue: record 6: it has neither `key` nor `key_base64`\n",
     ] {
         assert!(ended.stderr.contains(message), "{message}: {}", ended.stderr);
@@ -137,7 +137,7 @@ fn an_object_can_be_longer_than_a_key_but_not_than_a_record() {
     let input = [padded(200_000), padded(1 << 20)].concat();
     let ended = run(&[&JSON[..], &["echo"]].concat(), input);
     assert_eq!((ended.code(), ended.text().as_str()), (Some(3), "k200000\n"), "{}", ended.stderr);
-    assert!(ended.stderr.contains("record 2: it has 1048601 bytes, more than --max-record"));
+    assert!(ended.stderr.contains("record 2: it has 1048601 bytes, and --max-record"));
     let dir = directory("json_max_record");
     let args = [&JSON[..], &["--max-record", "2M", "echo"]].concat();
     assert_eq!(run_in(&dir, &args, padded(1 << 20)).text(), "k1048576\n");
@@ -145,7 +145,7 @@ fn an_object_can_be_longer_than_a_key_but_not_than_a_record() {
 
 #[test]
 fn a_delimiter_that_objects_have_in_them_is_refused() {
-    // What is written to a file of keys could not be read back.
+    // Keys with the delimiter in a file could not be read back.
     for (delimiter, code) in [(",", 2), ("k", 2), ("\\x20", 2), ("\\xff", 2), ("\\x1e", 0)] {
         let ended = run(&[&JSON[..], &["-d", delimiter, "echo"]].concat(), "");
         assert_eq!(ended.code(), Some(code), "{delimiter}: {}", ended.stderr);

@@ -1,4 +1,4 @@
-//! The program is killed while commands run: these end with it, and their children do.
+//! If the program is killed, its commands and their children are killed too.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -10,10 +10,10 @@ use crate::api::{Answer, Api, list, map};
 use crate::store::{add, requeue};
 use crate::support::{Live, directory, until};
 
-/// Holds the program's own standard output open for as long as any of its processes lives.
+/// Keeps standard output open until the last process of the program has exited.
 const FAMILY: &str = "sleep 1000 & echo \"up $1\"; wait";
 
-/// Kills the program. Its standard output ends when the last command has.
+/// Kills the program, and waits until the last command has exited.
 #[track_caller]
 fn kill(live: Live) {
     live.signal(Signal::KILL);
@@ -55,7 +55,7 @@ fn commands_of_watch_die_with_it() {
     kill(live);
 }
 
-/// It may be gone when it is looked for, or not have come to be what it will.
+/// Returns the process ID of the guardian of this process; `None` if it has exited or not called exec yet.
 fn guardian(of: u32) -> Option<Pid> {
     let ps =
         Command::new("ps").args(["-A", "-o", "pid=,stat=,args="]).output().expect("ps is there");
@@ -87,7 +87,7 @@ fn signals_to_all_of_a_service_do_not_end_the_guardian_before_the_commands() {
     let mut live = Live::start(&dir, &["-u", "-j1", "-c", FAMILY]);
     live.send("a\n");
     live.wait_for("up a");
-    // Its end is seen, and another one started, if it is not ready yet.
+    // The program notices the death, and starts another guardian.
     for _ in 0..3 {
         until(|| guardian(live.id()).is_some());
         let _ = kill_process(guardian(live.id()).unwrap_or(live.pid()), Signal::TERM);
@@ -95,7 +95,7 @@ fn signals_to_all_of_a_service_do_not_end_the_guardian_before_the_commands() {
     kill(live);
 }
 
-/// A background job has a group of its own with the program in it.
+/// A background job is a process group that contains the program.
 #[test]
 fn a_kill_of_the_whole_group_leaves_no_command() {
     let dir = directory("killed_group");
@@ -108,7 +108,7 @@ fn a_kill_of_the_whole_group_leaves_no_command() {
     assert_eq!(live.end().status.signal(), Some(Signal::KILL.as_raw()));
 }
 
-/// A part of the run that is over is no part of what is in flight.
+/// A part of a run that is over does not count as in flight.
 #[test]
 fn what_a_command_has_left_behind_goes_on() {
     let dir = directory("killed_left");

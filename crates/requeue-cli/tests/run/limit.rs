@@ -1,4 +1,4 @@
-//! Programs that hang, which make a test fail and not wait for ever.
+//! Makes a test fail when a program hangs, instead of waiting forever.
 
 use std::process::{Child, Command};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What nothing here takes as long as, unless it hangs.
+/// A time that no test takes unless a program hangs.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Kills a program and all that it has started when it takes too long, so that whatever waits for
-/// them goes on; or when this is dropped, as a test has failed meanwhile.
+/// Kills a program and all processes that it has started when they take too long, so that the test continues. A drop kills
+/// them too: the test has failed.
 pub(crate) struct Limit {
     over: Option<Sender<()>>,
-    /// Says whether it came to that.
+    /// Returns true if it killed the program.
     killer: Option<JoinHandle<bool>>,
 }
 
@@ -32,11 +32,11 @@ impl Limit {
         Self { over: Some(over), killer: Some(killer) }
     }
 
-    /// The program has been waited for. Says whether it hung.
+    /// Ends the limit after the program was waited for. Returns true if the program hung.
     #[must_use]
     pub(crate) fn was_reached(mut self) -> bool {
         let over = self.over.take().expect("it is there until now");
-        // The killer may have gone.
+        // The killer may have returned.
         let _ = over.send(());
         self.killer.take().is_some_and(|killer| killer.join().expect("it does not panic"))
     }
@@ -49,7 +49,7 @@ impl Drop for Limit {
     }
 }
 
-/// Waits for a program's end, and says whether it ended well.
+/// Waits for the exit of a program. Returns true if it succeeded.
 #[track_caller]
 pub(crate) fn ends_well(mut child: Child) -> bool {
     let limit = Limit::of(&child);
@@ -58,7 +58,7 @@ pub(crate) fn ends_well(mut child: Child) -> bool {
     status.success()
 }
 
-/// Kills a process and its descendants, whose groups are not its own.
+/// Kills a process and its descendants, which have other process groups.
 fn kill_all(program: Pid) {
     let ps = Command::new("ps").args(["-A", "-o", "pid=,ppid="]).output().expect("ps is there");
     let numbers = |line: &str| {
@@ -74,7 +74,7 @@ fn kill_all(program: Pid) {
         at += 1;
     }
     for process in family {
-        // It may have ended with its parent.
+        // It may have exited with its parent.
         let _ = kill_process(process, Signal::KILL);
     }
 }
@@ -90,7 +90,7 @@ fn what_hangs_is_killed_with_what_it_has_started() {
     let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
     std::io::BufRead::read_line(&mut stdout, &mut String::new()).unwrap();
     drop(Limit::of(&child));
-    // Both had it.
+    // Both processes were killed.
     assert_eq!(std::io::Read::read_to_end(&mut stdout, &mut Vec::new()).unwrap(), 0);
     assert!(!child.wait().unwrap().success());
 }

@@ -1,4 +1,4 @@
-//! `requeue run` as its users meet it: the built program, run.
+//! Tests of `requeue` as a built program.
 
 #[cfg(feature = "kube")]
 mod api;

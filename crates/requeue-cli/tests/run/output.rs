@@ -1,4 +1,4 @@
-//! What commands write, and the summary.
+//! The output of commands, and the summary.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -49,7 +49,7 @@ fn a_long_line_is_not_mixed_with_others() {
     let mut live = live;
     live.send("a\nb\nc\n");
     let ended = live.end();
-    // Pieces of a line that came between those of another are lines of their own.
+    // A piece of a line between pieces of another line becomes a line of its own.
     for key in ["a", "b", "c"] {
         let bytes = ended.text().matches(key).count();
         assert_eq!(bytes, 300_000);
@@ -61,7 +61,7 @@ fn a_long_line_is_not_mixed_with_others() {
 fn a_group_is_all_that_one_command_wrote() {
     let dir = directory("group");
     let mut gate = Gate::new(&dir);
-    // `a` has written before `b` does, and ends after it.
+    // `a` writes before `b`, and completes after it.
     let script = "[ $1 = a ] || until [ -e up ]; do sleep 0.01; done
                   echo $1 one; echo $1 err >&2
                   [ $1 = b ] || { touch up; read _ <gate; }
@@ -95,7 +95,7 @@ fn a_group_that_cannot_be_kept_is_a_failure() {
         command(&["--output", "group", "--retries", "0", "-c", "yes | head -n 1000000"]);
     let ended = end(command.env("TMPDIR", dir.join("none")), "k\n");
     assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
-    assert!(ended.stderr.contains("\"k\": its output is lost: No such file"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("\"k\": output lost: No such file"), "{}", ended.stderr);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn output_can_be_dropped() {
 fn what_a_command_leaves_behind_holds_nothing_up() {
     let dir = directory("left_behind");
     let mut gate = Gate::new(&dir);
-    // The one that stays has the pipes, too.
+    // The process in the background holds the pipes too.
     let script = "(read _ <gate) & echo done";
     let mut live = Live::start(&dir, &["-c", script]);
     live.send("k\n");
@@ -167,7 +167,7 @@ fn when_nobody_reads_any_more_it_stops_quietly() {
             .unwrap();
         let limit = Limit::of(&child);
         let mut stdin = child.stdin.take().unwrap();
-        // Keys for ever, until nobody takes them.
+        // Keys without end, until the pipe is closed.
         let feeding = thread::spawn(move || (0..u64::MAX).all(|n| writeln!(stdin, "{n}").is_ok()));
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -1,7 +1,7 @@
-//! How often, how far apart and in what order commands start.
+//! The rate, the spacing and the order of the starts of commands.
 //!
-//! Times are long where nothing may happen before they are over, and short where they have to pass.
-//! What happens at which second is tested with a clock of the tests' own, beside the code.
+//! Times are long if nothing may happen before they are over, and short if the test waits for them. Exact times are tested
+//! beside the code, with a fake clock.
 
 use std::io::Write;
 use std::thread;
@@ -22,8 +22,8 @@ fn what_comes_within_a_delay_or_a_debounce_waits_and_is_one_run() {
         let dir = directory("windows");
         let mut live = Live::start(&dir, &[times, &["--max-keys", "2", "echo"]].concat());
         live.send("a\nb\na\na\nc\n");
-        // All before `c` have been read.
-        live.wait_for_message("2 keys are held");
+        // All keys before `c` have been read.
+        live.wait_for_message("2 keys held");
         live.signal(Signal::TERM);
         let ended = live.end();
         let counts = ["adds", "runs", "coalesced", "unfinished"].map(|of| ended.count(of));
@@ -57,7 +57,7 @@ fn a_debounce_starts_anew_with_each_add() {
     live.send("a\na\n");
     let ended = live.end();
     assert_eq!((ended.text().as_str(), ended.count("coalesced")), ("a\n", 1));
-    // Where adds never pause, the limit ends it: ten times as long, unless it is said.
+    // If adds never pause, the limit ends the window: 10 times --debounce by default.
     for limit in [&[][..], &["--debounce-max", "300ms"]] {
         let dir = directory("debounce_max");
         let quiet = if limit.is_empty() { "40ms" } else { "200ms" };
@@ -79,8 +79,8 @@ fn a_debounce_starts_anew_with_each_add() {
 #[test]
 fn at_the_end_of_the_input_windows_end() {
     for times in [["--delay", "1h"], ["--debounce", "1h"]] {
-        for policy in ["replace", "hold", "keep"] {
-            let args = [&times[..], &["--early-add", policy, "-c", "echo $1 $REQUEUE_ADDS"]];
+        for policy in ["replace", "hold", "keep-both"] {
+            let args = [&times[..], &["--re-add", policy, "-c", "echo $1 $REQUEUE_ADDS"]];
             let ended = run(&args.concat(), "a\nb\na\na");
             assert_eq!((ended.code(), ended.sorted().join(" ").as_str()), (Some(0), "a 3 b 1"));
         }
@@ -99,7 +99,7 @@ fn a_key_starts_again_no_sooner_than_asked_and_others_do() {
     let ended = live.end();
     assert_eq!((ended.text().as_str(), ended.count("unfinished")), ("a\nb\n", 1));
 
-    // Also at the end of the input, where it is waited for; and for a retry.
+    // The interval also applies at the end of the input, and to a retry.
     let start = Instant::now();
     let script = "echo $REQUEUE_ATTEMPT; [ $REQUEUE_ATTEMPT = 2 ]";
     let args = ["--min-interval", "600ms", "--base-delay", "1ms", "-c", script];
@@ -115,8 +115,8 @@ fn starts_can_be_limited_and_a_burst_is_no_more_than_asked() {
         let mut live = Live::start(&dir, &args.concat());
         live.send(&(0..40).map(|n| format!("{n}\n")).collect::<String>());
         (0..at_once).for_each(|_| live.wait_for("started"));
-        // There are keys, and idle slots.
-        live.wait_for_message("10 keys are held");
+        // Keys wait, and slots are idle.
+        live.wait_for_message("10 keys held");
         live.signal(Signal::TERM);
         let ended = live.end();
         assert_eq!(ended.count("runs"), at_once, "{}", ended.stderr);
@@ -129,7 +129,7 @@ fn a_turn_that_no_key_is_left_for_is_not_waited_for() {
     let echo = ["--rate", "1/h", "-j4", "echo"];
     assert_eq!(run(&echo, "a\n").code(), Some(0));
 
-    // Nor by a program that waits for the end of its input.
+    // A program that waits for the end of its input does not spin either.
     let dir = directory("rate_ends");
     let mut live = Live::start(&dir, &echo);
     live.send("a\n");
@@ -174,7 +174,7 @@ fn priorities_come_first_unless_first_in_first_out_is_asked_for() {
         {
             live.send(&format!("{{\"key\":\"{key}\",\"priority\":{priority}}}\n"));
         }
-        live.wait_for_message("4 keys are held");
+        live.wait_for_message("4 keys held");
         gate.open(5);
         assert_eq!(live.end().text(), format!("{runs}more\n"));
     }
@@ -194,11 +194,11 @@ fn groups_can_take_turns() {
         let mut live = Live::start(&dir, &args);
         live.send(keys);
         live.send("busy/last\n");
-        live.wait_for_message("5 keys are held");
+        live.wait_for_message("5 keys held");
         gate.open(6);
         let ended = live.end().text();
         let ended = ended.strip_suffix("\nbusy/last\n").expect("the last").replace('\n', " ");
-        // The first may have started before the others came.
+        // The first key may start before the others are read.
         assert!(
             ended == runs || ended == runs.replace("busy/1 calm/4", "calm/4 busy/1"),
             "{ended}"
@@ -214,7 +214,7 @@ fn commands_of_a_group_can_be_limited() {
     let args = ["--group-jobs", "1", "--group-by", "^.", "-j4", "-c", script];
     let mut live = Live::start(&dir, &args);
     live.send("a1\na2\na3\nb1\nb2\n");
-    // Neither a second of `a` nor of `b` can start before the first ends.
+    // A second key of `a` or `b` cannot start before the first one completes.
     live.wait_for("1>");
     live.wait_for("1>");
     live.send("c1\n");
@@ -232,11 +232,11 @@ fn commands_of_a_group_can_be_limited() {
 #[test]
 fn a_pace_that_makes_no_sense_is_refused() {
     for (args, message) in [
-        (&["--burst", "2"][..], "--burst needs --rate"),
-        (&["--debounce-max", "2s"], "--debounce-max needs --debounce"),
-        (&["--debounce", "2s", "--debounce-max", "1s"], "--debounce is longer than"),
-        (&["--order", "fair"], "--order fair needs --group-by"),
-        (&["--group-jobs", "2"], "--group-jobs needs --group-by"),
+        (&["--burst", "2"][..], "--burst requires --rate"),
+        (&["--debounce-max", "2s"], "--debounce-max requires --debounce"),
+        (&["--debounce", "2s", "--debounce-max", "1s"], "--debounce-max is shorter than"),
+        (&["--order", "fair"], "--order fair requires --group-by"),
+        (&["--group-jobs", "2"], "--group-jobs requires --group-by"),
         (&["--group-by", "("], "--group-by: regex parse error"),
         (&["--rate", "0"], "a number above 0"),
         (&["--rate", "1", "--burst", "0"], "--burst"),

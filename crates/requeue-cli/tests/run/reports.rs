@@ -1,4 +1,4 @@
-//! What is said of the runs: command lines, the joblog, the progress.
+//! Reports of runs: command lines, the joblog, the progress.
 
 use std::fs;
 use std::process::Command;
@@ -45,12 +45,12 @@ fn a_dry_run_shows_the_commands_and_runs_none() {
     assert_eq!((ended.code(), ended.count("runs")), (Some(0), 0), "{}", ended.stderr);
     assert!(ended.text().starts_with("touch xa\ntouch 'xb c'\n"), "{ended:?}");
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
-    // What is shown counts as done.
+    // With --dry-run, a command that is printed counts as a success.
     let halt = ["--dry-run", "-j1", "--halt", "soon,done=2", "echo"];
     assert_eq!(run(&halt, "a\nb\nc\n").text(), "echo a\necho b\n");
 }
 
-/// The fields of each line but the first.
+/// Returns the fields of each line after the first.
 fn joblog(file: &std::path::Path) -> Vec<Vec<String>> {
     let text = fs::read_to_string(file).expect("the joblog");
     let (header, lines) = text.split_once('\n').expect("a header");
@@ -82,7 +82,7 @@ fn the_joblog_has_a_line_for_each_attempt() {
         .iter()
         .map(|fields| format!("{} {} {}", fields[6], fields[7], &fields[8][fields[8].len() - 1..]))
         .collect();
-    // One that is tried again may go ahead of one that was not yet tried.
+    // A retry may run before a first attempt.
     ends.sort();
     assert_eq!(ends, ["0 0 a", "0 0 b", "0 0 c", "0 9 c", "7 0 b"]);
 }
@@ -161,6 +161,6 @@ fn a_joblog_does_not_replace_the_input() {
     fs::write(dir.join("keys"), "a\nb\n").unwrap();
     let ended = run_in(&dir, &["-a", "keys", "--joblog", "./keys", "echo"], "");
     assert_eq!((ended.code(), ended.text().as_str()), (Some(2), ""), "{}", ended.stderr);
-    assert!(ended.stderr.contains("--joblog: that file is the input"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--joblog: the file is the input"), "{}", ended.stderr);
     assert_eq!(fs::read_to_string(dir.join("keys")).unwrap(), "a\nb\n");
 }

@@ -1,4 +1,4 @@
-//! `--serve`: what is seen of a run while it runs.
+//! `--serve`: the dashboard of a run.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 
 use crate::support::{Gate, Live, directory, run, run_in, until};
 
-/// What a request for `path` under this host name gets: a status and a body.
+/// Requests `path` with this host name. Returns the status and the body.
 #[track_caller]
 fn ask(server: SocketAddr, host: &str, path: &str) -> (u16, String) {
     let stream = TcpStream::connect(server).expect("it listens");
-    // What nothing here takes as long as, unless it hangs.
+    // A time that no test takes unless a program hangs.
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("it can be set");
     answer(stream, host, path)
 }
 
-/// The same at a Unix socket.
+/// Requests `path` at a Unix socket.
 #[track_caller]
 fn ask_socket(socket: &Path, host: &str, path: &str) -> (u16, String) {
     let stream = UnixStream::connect(socket).expect("it listens");
@@ -47,7 +47,7 @@ fn get(server: SocketAddr, path: &str) -> Value {
     serde_json::from_str(&body).expect("JSON")
 }
 
-/// Where a run that was started with `--serve` says it is.
+/// Waits for the address that a run with `--serve` prints.
 #[track_caller]
 fn address(run: &mut Live) -> SocketAddr {
     let line = run.wait_for_message("http://");
@@ -120,7 +120,7 @@ fn every_address_is_served_where_that_is_asked_for_but_no_foreign_name() {
     run.end();
 }
 
-/// A process may have 64 open files here, of which each command takes some.
+/// The limit of 64 open files applies to connections and commands together.
 #[test]
 fn silent_connections_leave_descriptors_for_commands_and_room_for_others() {
     let dir = directory("silent_connections");
@@ -160,11 +160,11 @@ fn an_address_that_is_none_or_is_taken_is_named_before_anything_runs() {
 fn a_run_is_seen_at_a_socket_that_its_owner_alone_can_reach() {
     let dir = directory("serve_unix");
     let socket = dir.join("s");
-    // What a process that was killed has left.
+    // The socket of a killed process.
     drop(UnixListener::bind(&socket).expect("it is bound"));
     for _ in 0..2 {
         let mut run = Live::start(&dir, &["--serve", "unix:s", "--", "echo"]);
-        run.wait_for_message("unix:s shows how it goes");
+        run.wait_for_message("dashboard: unix:s");
         let found = socket.symlink_metadata().expect("it is there");
         assert!(found.file_type().is_socket());
         assert_eq!(found.permissions().mode() & 0o777, 0o600);
@@ -173,11 +173,15 @@ fn a_run_is_seen_at_a_socket_that_its_owner_alone_can_reach() {
         until(|| ask_socket(&socket, "localhost", "/api/v1/summary").1.contains("\"runs\":1"));
         assert_eq!(ask_socket(&socket, "example.org", "/").0, 403);
 
-        // A second run does not take the place of one that lives.
+        // A second run does not replace the socket of a live one.
         let args = ["--serve", "unix:s", "echo"];
         let ended = run_in(&dir, &args, "b\n");
         assert_eq!((ended.code(), ended.text()), (Some(125), String::new()));
-        assert!(ended.stderr.contains("\"s\": another process listens there"), "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains("\"s\": another process uses this socket"),
+            "{}",
+            ended.stderr
+        );
         assert_eq!(ask_socket(&socket, "localhost", "/healthz").0, 200);
 
         run.end();
@@ -194,7 +198,7 @@ fn what_is_no_socket_is_never_replaced_by_one() {
     for path in ["victim", "link", "dangling", "."] {
         let ended = run_in(&dir, &["--serve", &format!("unix:{path}"), "echo"], "a\n");
         assert_eq!((ended.code(), ended.text()), (Some(125), String::new()), "{path}");
-        assert!(ended.stderr.contains("exists, and is no socket"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("exists and is not a socket"), "{}", ended.stderr);
     }
     assert_eq!(std::fs::read(dir.join("victim")).expect("it is there"), b"precious");
     assert!(!dir.join("nothing").exists());
@@ -218,7 +222,7 @@ fn a_worker_shows_the_queue_of_its_store() {
     let row = get(server, "/api/v1/key?key=a");
     assert_eq!((&row["state"], &row["attempt"]), (&json!("running"), &json!(1)));
     assert_eq!(row["detail"]["slot"], json!("1"));
-    // A number as text. It is small enough for whoever makes a number of it in JavaScript.
+    // The token is text, and small enough for a number in JavaScript.
     let epoch = row["detail"]["epoch"].as_str().and_then(|epoch| epoch.parse::<u64>().ok());
     assert!(epoch.is_some_and(|epoch| epoch < 1 << 53), "{row}");
     let now = |name: &str| get(server, "/api/v1/summary")["now"][name].clone();

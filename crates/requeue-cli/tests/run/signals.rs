@@ -1,11 +1,11 @@
-//! How a run is ended from outside.
+//! Signals that stop a run.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::support::{Gate, Live, directory, end};
+use crate::support::{Gate, Live, command, did_not_run, directory, end};
 
 const ALL: [Signal; 3] = [Signal::TERM, Signal::INT, Signal::HUP];
 
@@ -36,12 +36,12 @@ fn what_had_not_run_is_counted() {
     live.send("a\n");
     live.wait_for("up");
     live.send("a\nb\nc\nd\n");
-    live.wait_for_message("3 keys are held");
+    live.wait_for_message("3 keys held");
     live.signal(Signal::TERM);
     live.wait_for_message("no new commands are started");
     gate.open(1);
     let ended = live.end();
-    // `a` once more, `b` and `c`; `d` was not taken.
+    // `a` once more, `b` and `c`. `d` was not read.
     assert_eq!((ended.count("adds"), ended.count("unfinished")), (4, 3), "{}", ended.stderr);
 }
 
@@ -52,7 +52,7 @@ fn where_nothing_runs_the_first_signal_ends_it() {
     live.send("a\n");
     live.wait_for("a");
     live.signal(Signal::TERM);
-    // Its standard input is still open.
+    // Standard input is still open.
     live.wait_for_message("1 add, 1 run");
     assert_eq!(live.end().status.signal(), Some(Signal::TERM.as_raw()));
 }
@@ -61,7 +61,7 @@ fn where_nothing_runs_the_first_signal_ends_it() {
 fn the_second_signal_ends_the_process_groups() {
     let dir = directory("second_signal");
     let _gate = Gate::new(&dir);
-    // The child of the shell has to end, too, for the shell not to wait for ever.
+    // The child of the shell must exit too, because the shell waits for it.
     let script = "trap 'echo ending' TERM; sh -c 'echo up; exec cat gate' & wait; wait; exit 1";
     let mut live = Live::start(&dir, &["-c", script]);
     live.send("a\n");
@@ -88,7 +88,7 @@ fn the_third_signal_kills_them() {
     live.signal(Signal::HUP);
     let ended = live.end();
     assert_eq!(ended.status.signal(), Some(Signal::TERM.as_raw()), "{}", ended.stderr);
-    // The summary has a second to be written in.
+    // One second is left to write the summary.
     if ended.stderr.lines().last().is_some_and(|line| line.contains(" adds, ")) {
         assert_eq!((ended.count("failures"), ended.count("unfinished")), (0, 1));
     }
@@ -139,7 +139,7 @@ fn a_signal_that_was_ignored_at_the_start_stays_ignored() {
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "up\ndone\n"));
 }
 
-/// `nohup`, and a script that starts the tests in the background, leave signals ignored.
+/// `nohup` and scripts that start jobs in the background make signals ignored.
 #[test]
 #[cfg(target_os = "linux")]
 fn tests_that_were_started_with_signals_ignored_can_send_them_all_the_same() {
@@ -164,11 +164,28 @@ fn tests_that_were_started_with_signals_ignored_can_send_them_all_the_same() {
 fn a_command_does_not_get_what_the_program_gets() {
     let dir = directory("own_group");
     let mut gate = Gate::new(&dir);
-    // Its group is its own.
+    // It leads a process group.
     let script = "[ \"$(ps -o pgid= -p $$ | tr -d ' ')\" = $$ ] && echo leads; read _ <gate";
     let mut live = Live::start(&dir, &["-c", script]);
     live.send("a\n");
     live.wait_for("leads");
     gate.open(1);
     assert_eq!(live.end().code(), Some(0));
+}
+
+/// The kernel discards a signal that the first process of a PID namespace sends itself, as in a container.
+#[test]
+fn the_first_process_of_a_container_exits_with_the_code_of_the_signal() {
+    let first = |program: &Command| {
+        let mut first = Command::new("unshare");
+        first.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]);
+        first.arg(program.get_program()).args(program.get_args());
+        first
+    };
+    if !first(&Command::new("true")).status().is_ok_and(|status| status.success()) {
+        return did_not_run("signals of the first process", "there is no unshare --user --pid");
+    }
+    let run = command(&["-c", "kill -TERM $REQUEUE_PID; sleep 0.1"]);
+    let ended = end(&mut first(&run), "a\n");
+    assert_eq!(ended.status.code(), Some(128 + Signal::TERM.as_raw()), "{}", ended.stderr);
 }

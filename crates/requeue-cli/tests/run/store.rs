@@ -1,4 +1,4 @@
-//! Queues in a store: adding to them, working on them, and looking at them.
+//! Queues in a store: adding keys, working on them, and reading them.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::support::{Ended, Gate, Live, directory, end, until};
 
 const STORE: [&str; 2] = ["--store", "sqlite:jobs.db"];
 
-/// `requeue` with this subcommand and its arguments, on the store of the directory.
+/// Returns `requeue` with this subcommand and arguments, for the store in the directory.
 pub(crate) fn requeue(dir: &Path, subcommand: &str, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
     command.arg(subcommand).args(STORE).args(args).env("LC_ALL", "C").current_dir(dir);
@@ -26,12 +26,12 @@ pub(crate) fn add(dir: &Path, args: &[&str]) -> Ended {
     ended
 }
 
-/// Works until nothing is left.
+/// Works until no key is left.
 pub(crate) fn work(dir: &Path, args: &[&str]) -> Ended {
     call(dir, "work", &[&["--until-empty", "--base-delay", "10ms"], args].concat())
 }
 
-/// What the store has: ready, waiting, processing and parked.
+/// Returns the numbers of keys: ready, waiting, processing and parked.
 pub(crate) fn status(dir: &Path) -> [u64; 4] {
     let ended = call(dir, "status", &["--json"]);
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
@@ -46,7 +46,10 @@ fn what_is_added_is_worked_on() {
     assert!(ended.stderr.contains("3 adds: 2 new, 1 coalesced in "), "{}", ended.stderr);
     assert_eq!(status(&dir), [2, 0, 0, 0]);
     let text = call(&dir, "status", &[]).text();
-    assert!(text.starts_with("ready       2, for ") && text.ends_with("parked      0\n"), "{text}");
+    assert!(
+        text.starts_with("ready       2, the oldest for ") && text.ends_with("parked      0\n"),
+        "{text}"
+    );
     let script = "echo $1 $REQUEUE_KEY $REQUEUE_ATTEMPT $REQUEUE_ADDS";
     let ended = work(&dir, &["-j1", "-c", script]);
     assert_eq!((ended.code(), ended.sorted()), (Some(0), vec!["a a 1 2".into(), "b b 1 1".into()]));
@@ -106,7 +109,7 @@ fn what_is_said_of_all_keys_holds_for_those_that_say_nothing() {
     add(&dir, &["--priority", "high", "first"]);
     add(&dir, &["--after", "1h", "late"]);
     assert_eq!(status(&dir), [3, 1, 0, 0]);
-    // It waits for what waits, and is told when that is gone.
+    // It waits for the waiting key, and is notified when that is cancelled.
     let mut live = Live::spawn(&mut requeue(&dir, "work", &["--until-empty", "-j1", "echo"]));
     live.wait_for("last");
     until(|| status(&dir) == [0, 1, 0, 0]);
@@ -133,17 +136,17 @@ fn a_key_may_have_any_bytes_but_nul_and_not_too_many() {
     input.extend([&b"\0"[..], &[b'x'; 2049], b"\0last"].concat());
     let ended = end(&mut requeue(&dir, "add", &["-0"]), &input);
     assert_eq!(ended.code(), Some(3));
-    let said = "record 9: no key: it has 2049 bytes, more than one can have (2048)";
+    let said = "record 9: not a key: it has 2049 bytes, and the limit is 2048";
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
     assert!(ended.stderr.contains("9 adds: 9 new, 1 bad record in "), "{}", ended.stderr);
     let named = call(&dir, "add", &["ok", &"y".repeat(2049), ""]);
     assert_eq!(named.code(), Some(3));
-    assert!(named.stderr.contains("\"...: no key: it has 2049 bytes"), "{}", named.stderr);
-    assert!(named.stderr.contains("\"\": no key: it is empty"), "{}", named.stderr);
+    assert!(named.stderr.contains("\"...: not a key: it has 2049 bytes"), "{}", named.stderr);
+    assert!(named.stderr.contains("\"\": not a key: it is empty"), "{}", named.stderr);
 
     let ended = work(&dir, &["-j1", "-c", "printf '%s\\0\\n' \"$1\""]);
     let mut ran: Vec<_> = ended.stdout.split_inclusive(|&byte| byte == b'\0').collect();
-    // Behind each comes a newline, which is not its own.
+    // Each key is printed with a newline.
     assert_eq!(ran.pop(), Some(&b"\n"[..]));
     ran = ran.iter().enumerate().map(|(n, key)| &key[usize::from(n > 0)..key.len() - 1]).collect();
     ran.sort_unstable();
@@ -176,7 +179,7 @@ fn what_fails_is_tried_again_and_parked_in_the_end() {
     let wanted = [("bad\\tkey", "3", "exit status: 3"), ("fatal", "1", "exit status: 9")];
     assert_eq!(told, wanted, "{parked}");
 
-    // An add brings it back.
+    // An add revives it.
     let json = call(&dir, "parked", &["--json"]);
     let ended = add(&dir, &["fatal", "new", "new"]);
     assert!(ended.stderr.contains("3 adds: 1 new, 1 coalesced, 1 revived in "), "{}", ended.stderr);
@@ -216,7 +219,35 @@ fn a_queue_may_keep_parked_keys() {
     assert_eq!(status(&dir), [0, 0, 0, 1]);
 }
 
-/// A key that was added while its last attempt ran is not parked, and nobody says so.
+#[test]
+fn json_input_says_whether_an_add_revives() {
+    let dir = directory("store_json_revive");
+    let keys = ["plain", "revived", "left"];
+    add(&dir, &[&["--parked-add", "keep"][..], &keys].concat());
+    assert_eq!(work(&dir, &["--retries", "0", "false"]).code(), Some(1));
+    assert_eq!(status(&dir), [0, 0, 0, 3]);
+    let records = r#"{"key":"plain"}
+{"key":"revived","revive":true}
+{"key":"left","revive":false}
+"#;
+    let read = |subcommand: &str, args: &[&str]| {
+        let ended = end(&mut requeue(&dir, subcommand, args), records);
+        (ended.code(), ended.stderr)
+    };
+    let (code, said) = read("add", &["--input", "json"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("3 adds: 1 revived, 2 left parked"), "{said}");
+    assert_eq!(status(&dir), [1, 0, 0, 2]);
+    // The record says it for its key, and the flag for the others.
+    let (code, said) = read("add", &["--input", "json", "--revive"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("3 adds: 1 coalesced, 1 revived, 1 left parked"), "{said}");
+    assert_eq!(status(&dir), [2, 0, 0, 1]);
+    let (code, said) = read("run", &["--input", "json", "true"]);
+    assert_eq!((code, status(&dir)), (Some(0), [0, 0, 0, 1]), "{said}");
+}
+
+/// A key that was re-added during its last attempt is not parked, and not reported as parked.
 #[test]
 fn only_what_is_parked_is_reported_as_parked() {
     let dir = directory("store_added_meanwhile");
@@ -281,7 +312,7 @@ fn what_another_process_adds_is_worked_on_at_once() {
     let mut live = Live::spawn(&mut requeue(&dir, "work", &["--create", "-j1", "-c", script]));
     add(&dir, &["k"]);
     live.wait_for("up k");
-    // Once more, however often it comes.
+    // One more run, for any number of adds.
     add(&dir, &["k"]);
     let ended = add(&dir, &["k"]);
     assert!(ended.stderr.contains("1 add: 1 coalesced in "), "{}", ended.stderr);
@@ -306,11 +337,11 @@ fn queues_in_a_store_are_apart() {
     assert_eq!(list(&[]), "one\tkeys\ntwo\tkeys\n");
     assert_eq!((text("two"), text("one")), ("b\n".into(), "a\n".into()));
     assert_eq!(list(&[]), "one\tempty\ntwo\tempty\n");
-    add(&dir, &["--queue", "four", "--early-add", "hold", "--parked-add", "keep", "k"]);
+    add(&dir, &["--queue", "four", "--re-add", "hold", "--parked-add", "keep", "k"]);
     let text = list(&["--json"]);
     let first: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     let four = serde_json::json!({
-        "queue": "four", "is_empty": false, "early_add": "hold", "parked_add": "keep",
+        "queue": "four", "is_empty": false, "re_add": "hold", "parked_add": "keep",
     });
     assert_eq!(first, four);
 }
@@ -347,13 +378,13 @@ fn what_makes_no_sense_is_refused() {
         ("nowhere", &["k"][..], 2, "is not the address of a store, such as sqlite:FILE"),
         ("floppy:jobs", &["k"], 2, "there is no kind of store \"floppy\""),
         ("sqlite:", &["k"], 2, "without the name of a file"),
-        ("sqlite::memory:", &["k"], 2, "it would be gone with this process"),
+        ("sqlite::memory:", &["k"], 2, "a store in memory would be lost at the end"),
         ("sqlite://jobs.db", &["k"], 2, "what follows sqlite: is a path"),
         ("sqlite:a?mode=x", &["k"], 2, "there is no option \"mode\"; there are synchronous"),
         ("sqlite:a?synchronous=banana", &["k"], 2, "synchronous=banana: it takes normal or full"),
         ("sqlite:jobs.db", &["--queue", "", "k"], 2, "a name has 1 to 200 bytes"),
         ("sqlite:jobs.db", &["--queue", &name, "k"], 2, "a name has 1 to 200 bytes"),
-        ("sqlite:jobs.db", &["--early-add", "keep", "k"], 2, "a store has replace and hold"),
+        ("sqlite:jobs.db", &["--re-add", "keep-both", "k"], 2, "use replace or hold"),
         ("sqlite:text", &["k"], 125, "file is not a database"),
         ("sqlite:no/such/dir", &["k"], 125, "no/such/dir"),
     ] {
@@ -363,11 +394,11 @@ fn what_makes_no_sense_is_refused() {
     }
     let work = with("sqlite:text", "work", &["echo"]);
     assert_eq!(work.0, 125, "{}", work.1);
-    // What only looks makes nothing.
+    // Subcommands that only read do not create a file.
     for subcommand in ["status", "parked", "queues"] {
         let (code, said) = with("sqlite:absent.db", subcommand, &[]);
         assert_eq!(code, 125);
-        assert!(said.contains("there is no such file"), "{said}");
+        assert!(said.contains("no such file"), "{said}");
         let (code, said) = with("sqlite:absent.db?synchronous=banana", subcommand, &[]);
         assert_eq!(code, 2);
         assert!(said.contains("synchronous=banana: it takes normal or full"), "{said}");
@@ -382,14 +413,14 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(code, 125);
         assert_eq!(said, "requeue: no such queue: \"typo\"\n");
     }
-    let hold = ["--queue", "typo", "--early-add", "hold", "k"];
+    let hold = ["--queue", "typo", "--re-add", "hold", "k"];
     assert_eq!(with("sqlite:jobs.db", "add", &hold).0, 0);
-    // The queue's early adds are those of whoever was first.
-    let replace = ["--queue", "typo", "--early-add", "replace", "true"];
+    // The first process fixes the queue's setting.
+    let replace = ["--queue", "typo", "--re-add", "replace", "true"];
     let (code, said) = with("sqlite:jobs.db", "work", &replace);
     assert_eq!(code, 2);
-    assert!(said.contains("its early adds are Hold"), "{said}");
-    // A queue in a store has no groups, and so on; there is something else for each.
+    assert!(said.contains("its re-add policy is Hold"), "{said}");
+    // Flags that a queue in a store does not have. The error names an alternative.
     for (args, instead) in [
         (&["--delay", "1s"][..], "requeue add --after"),
         (&["--debounce", "1s"], "\"merge\": \"latest\""),
@@ -404,7 +435,7 @@ fn what_makes_no_sense_is_refused() {
         for subcommand in ["run", "work", "add"] {
             let (code, said) = with("sqlite:jobs.db", subcommand, &[args, &["echo"]].concat());
             assert_eq!(code, 2, "{said}");
-            let refused = "a queue in a store does not have it; ";
+            let refused = "not available for a queue in a store; ";
             assert!(
                 said.contains(refused) && said.contains(instead),
                 "{subcommand} {args:?}: {said}"
@@ -420,17 +451,17 @@ fn work_creates_a_queue_only_if_it_is_asked_to() {
     let file = dir.join("jobs.db");
     let (missing, typo) = (&["--until-empty", "true"][..], &["--queue", "mial", "true"][..]);
     let ended = call(&dir, "work", missing);
-    let said = "requeue: sqlite:jobs.db: there is no such file; `requeue add --queue default` creates \
-                it, and so does --create\n";
+    let said = "requeue: sqlite:jobs.db: no such file; `requeue add --queue default` or --create creates \
+                it\n";
     assert_eq!((ended.code(), ended.stderr.as_str(), file.exists()), (Some(125), said, false));
     add(&dir, &["--queue", "mail", "k"]);
     let ended = call(&dir, "work", typo);
     let said = "requeue: no such queue: \"mial\" (did you mean \"mail\"?); `requeue add --queue mial` \
-                creates it, and so does --create\n";
+                or --create creates it\n";
     assert_eq!((ended.code(), ended.stderr.as_str()), (Some(125), said));
     assert_eq!(call(&dir, "status", &["--queue", "mial"]).code(), Some(125), "it was not created");
 
-    // A worker that is there before whoever adds.
+    // A worker that starts before the first add.
     let args = ["--queue", "new", "--create", "--until-empty", "true"];
     assert_eq!(call(&dir, "work", &args).code(), Some(0));
     assert_eq!(call(&dir, "status", &["--queue", "new"]).code(), Some(0));
@@ -470,7 +501,7 @@ fn a_queue_is_dropped_only_without_keys_or_by_force() {
     add(&dir, &["--queue", "mail", "--after", "1h", "b"]);
     let ended = call(&dir, "drop", &["mail"]);
     let said = "queue \"mail\" was not dropped: it has keys (1 ready, 1 waiting, 0 in flight, \
-                0 parked); --force drops it with its keys";
+                0 parked); --force drops the queue with its keys";
     assert_eq!((ended.code(), ended.text().as_str()), (Some(1), ""));
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
     let ended = call(&dir, "drop", &["mial"]);
@@ -483,8 +514,8 @@ fn a_queue_is_dropped_only_without_keys_or_by_force() {
     assert!(ended.stderr.contains("\"mail\" dropped, with 2 keys\n"), "{}", ended.stderr);
     assert_eq!(call(&dir, "queues", &[]).text(), "");
     assert_eq!(call(&dir, "drop", &["mail", "--force"]).code(), Some(125));
-    call(&dir, "add", &["--queue", "mail", "--early-add", "hold", "a"]);
-    assert!(call(&dir, "queues", &["--json"]).text().contains("\"early_add\":\"hold\""));
+    call(&dir, "add", &["--queue", "mail", "--re-add", "hold", "a"]);
+    assert!(call(&dir, "queues", &["--json"]).text().contains("\"re_add\":\"hold\""));
     assert_eq!(call(&dir, "cancel", &["--queue", "mail", "a"]).code(), Some(0));
     let ended = call(&dir, "drop", &["mail"]);
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);

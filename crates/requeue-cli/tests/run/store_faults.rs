@@ -1,4 +1,4 @@
-//! Queues in a store when processes end, die, stand still and meet.
+//! Queues in a store with processes that stop, die, freeze or compete.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,8 +9,8 @@ use rustix::process::Signal;
 use crate::store::{add, call, requeue, status, work};
 use crate::support::{Gate, Live, directory, end, until};
 
-/// A lease for a process that is to lose it. A slow machine has to renew it in time until then, so
-/// it is not shorter; and whoever takes the key over has the default lease.
+/// A lease for a process that must lose it. A shorter one could expire on a slow machine. The worker that takes over has
+/// the default lease.
 const SOON: [&str; 2] = ["--lease", "5s"];
 
 #[test]
@@ -18,29 +18,29 @@ fn a_run_that_is_killed_goes_on_where_it_was() {
     let dir = directory("store_killed");
     let _gate = Gate::new(&dir);
     let keys: Vec<String> = (0..40).map(|n| format!("k{n}")).collect();
-    // The fifth command waits, and so all that come after it.
+    // The fifth command waits, and so do all later ones.
     let script = "[ $REQUEUE_SEQ -le 4 ] || { echo up; read _ <gate; }; echo $1 >>done";
     let args = [&SOON[..], &["-j1", "-c", script]].concat();
     let mut live = Live::spawn(&mut requeue(&dir, "run", &args));
     live.send(&(keys.join("\n") + "\n"));
     live.wait_for("up");
     until(|| status(&dir) == [35, 0, 1, 0]);
-    // Its standard input is open yet.
+    // Standard input is still open.
     live.signal(Signal::KILL);
-    // Its commands end with it.
+    // Its commands are killed with it.
     assert_eq!(live.end().status.signal(), Some(Signal::KILL.as_raw()));
 
     let script = "echo $REQUEUE_ATTEMPT $1; echo $1 >>done";
     let args = ["--base-delay", "10ms", "-c", script];
     let ended = end(&mut requeue(&dir, "run", &args), "new\n");
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
-    // The one that was under way has failed by that.
+    // The interrupted run counts as a failure.
     assert_eq!(ended.text().lines().filter(|line| line.starts_with("2 ")).count(), 1);
     let mut runs = BTreeMap::<String, u32>::new();
     for key in fs::read_to_string(dir.join("done")).unwrap().lines() {
         *runs.entry(key.to_owned()).or_default() += 1;
     }
-    // Each has run to its end once.
+    // Each key has completed once.
     assert_eq!((runs.len(), runs.values().sum::<u32>()), (keys.len() + 1, 41), "{runs:?}");
     assert_eq!((ended.count("runs"), status(&dir)), (37, [0; 4]), "{}", ended.stderr);
 }
@@ -56,7 +56,7 @@ fn a_run_through_a_store_ends_and_fails_as_any_other() {
     assert_eq!(ended.sorted(), ["a 1", "b 1", "bad 1", "bad 2"]);
     assert_eq!((ended.count("adds"), ended.count("given up")), (3, 1), "{}", ended.stderr);
     assert_eq!(status(&dir), [0, 0, 0, 1]);
-    // It comes again, and begins anew.
+    // The key is added again, and starts without failures.
     let ended = run("bad\n");
     assert_eq!((ended.code(), ended.sorted()), (Some(1), vec!["bad 1".into(), "bad 2".into()]));
     assert_eq!(end(&mut requeue(&dir, "run", &["true"]), "a\0b\nc\n").code(), Some(3));
@@ -76,7 +76,7 @@ fn two_who_work_never_run_a_key_at_once() {
     let args = ["--create", "-j1", "-c", script];
     let mut both = [(); 2].map(|()| Live::spawn(&mut requeue(&dir, "work", &args)));
     add(&dir, &["first-1", "first-2"]);
-    // Each has one.
+    // Each worker has one key.
     both.iter_mut().for_each(|live| live.wait_for("up"));
     gate.open(2);
     for _ in 0..20 {
@@ -98,13 +98,13 @@ fn a_command_whose_key_is_lost_is_ended_and_not_believed() {
     let dir = directory("store_lost");
     let _gate = Gate::new(&dir);
     add(&dir, &["k"]);
-    // It ends with 0 when it is told to end.
+    // The command exits with 0 on SIGTERM.
     let script = "trap 'echo ending; exit 0' TERM; echo up; cat gate & wait; wait";
     let json = ["--summary", "json", "--joblog", "joblog", "-j1", "-c", script];
     let mut frozen = Live::spawn(&mut requeue(&dir, "work", &[&SOON[..], &json].concat()));
     frozen.wait_for("up");
     frozen.stop();
-    // Another takes the key once the lease is over.
+    // Another worker takes the key when the lease expires.
     let ended = work(&dir, &["-c", "echo $REQUEUE_ATTEMPT"]);
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "2\n"), "{}", ended.stderr);
     frozen.signal(Signal::CONT);
@@ -121,11 +121,39 @@ fn a_command_whose_key_is_lost_is_ended_and_not_believed() {
     assert_eq!(status(&dir), [0; 4]);
 }
 
+/// Its last run has no end that anybody could report: the process that finds the lease expired does.
+#[test]
+fn a_key_that_is_parked_because_its_worker_died_is_reported() {
+    let dir = directory("store_parked");
+    let _gate = Gate::new(&dir);
+    add(&dir, &["k", "good"]);
+    let script = "[ $1 = good ] || { echo up; read _ <gate; }";
+    let args = [&SOON[..], &["-j2", "--retries", "0", "-c", script]].concat();
+    let mut dying = Live::spawn(&mut requeue(&dir, "work", &args));
+    dying.wait_for("up");
+    until(|| status(&dir) == [0, 0, 1, 0]);
+    dying.signal(Signal::KILL);
+    assert_eq!(dying.end().status.signal(), Some(Signal::KILL.as_raw()));
+
+    let args = ["--retries", "0", "--dead-letter", "dead", "--summary", "json", "echo"];
+    let ended = work(&dir, &args);
+    assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
+    let said = "\"k\": parked after 1 attempt: the lease ran out (`requeue revive` runs it again)";
+    assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);
+    assert_eq!(fs::read_to_string(dir.join("dead")).unwrap(), "k\n");
+    let summary = ended.stderr.lines().last().unwrap();
+    let summary: serde_json::Value = serde_json::from_str(summary).unwrap();
+    let count = |what: &str| summary[what].as_u64().unwrap();
+    assert_eq!((count("runs"), count("given_up"), status(&dir)), (0, 1, [0, 0, 0, 1]));
+    // Once.
+    assert_eq!(work(&dir, &args).code(), Some(0));
+}
+
 #[test]
 fn the_first_signal_drains_and_the_second_puts_back() {
     let dir = directory("store_signals");
     let mut gate = Gate::new(&dir);
-    // What is added together has no order.
+    // Keys that are added together have no order.
     for key in ["a", "b", "c"] {
         add(&dir, &[key]);
     }
@@ -149,7 +177,7 @@ fn the_first_signal_drains_and_the_second_puts_back() {
     assert_eq!(ended.status.signal(), Some(Signal::TERM.as_raw()), "{}", ended.stderr);
     assert_eq!((ended.count("failures"), ended.count("unfinished")), (0, 1), "{}", ended.stderr);
     assert_eq!(status(&dir), [2, 0, 0, 0]);
-    // Nobody has failed, so that it is the first attempt still.
+    // No run has failed, so that this is still attempt 1.
     let ended = work(&dir, &["-c", "echo $1 $REQUEUE_ATTEMPT"]);
     assert_eq!(ended.sorted(), ["b 1", "c 1"]);
 }
@@ -170,13 +198,13 @@ fn input_that_was_read_is_in_the_store_when_a_run_is_ended() {
     let ended = live.end();
     assert_eq!(ended.status.signal(), Some(Signal::TERM.as_raw()), "{}", ended.stderr);
     assert_eq!(status(&dir), [2, 0, 0, 0]);
-    // The store has them, and they are not to be read again.
+    // The keys are in the store, and must not be read again.
     assert_eq!(fs::read_to_string(dir.join("rest")).unwrap(), "");
 }
 
 #[test]
 fn who_ends_early_leaves_no_key_to_wait_for_its_lease() {
-    // What is on its way when a program ends differs from run to run.
+    // The adds in progress at the end of a program differ from run to run.
     for _ in 0..12 {
         let dir = directory("store_left");
         let abandon = ["--at-eof", "abandon", "-j1", "true"];
@@ -259,7 +287,7 @@ fn a_file_is_complete_without_its_log_when_the_program_has_ended() {
     copy_has([1, 0, 0, 0]);
     assert_eq!(end(&mut requeue(&dir, "run", &["true"]), "c\n").code(), Some(0));
     copy_has([0; 4]);
-    // One that a signal ends.
+    // A run that is stopped by a signal.
     let mut live = Live::spawn(&mut requeue(&dir, "work", &["echo"]));
     add(&dir, &["d"]);
     live.wait_for("d");

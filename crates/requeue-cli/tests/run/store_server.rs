@@ -1,6 +1,7 @@
-//! Queues on a server, which as many machines share as one likes.
+//! Queues on a server, which many machines can share.
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::Command;
 
 use requeue_servers::{Postgres, Redis, RedisCluster};
@@ -23,30 +24,77 @@ fn add(url: &str, keys: &[&str]) {
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
 }
 
-/// What requeue reads to reach its store is not for the commands that it runs.
+/// The variables with the password of each kind of store, by its schemes.
+const PASSWORDS: [(&str, &str); 4] = [
+    ("postgres", "PGPASSWORD"),
+    ("postgresql", "PGPASSWORD"),
+    ("redis", "REDISCLI_AUTH"),
+    ("rediss", "REDISCLI_AUTH"),
+];
+
+/// Commands do not see the password of the store.
 #[test]
 fn commands_do_not_see_the_password_of_the_store() {
-    let Some(server) = Postgres::start() else { return };
-    let url = server.database();
+    let Some((postgres, redis)) = Postgres::start().zip(Redis::start()) else { return };
+    redis.cli(&["config", "set", "requirepass", "redis's"]);
     let dir = directory("passwords");
-    init(&url);
-    let script = "echo \"${PGPASSWORD-none} ${REDISCLI_AUTH-none}\"";
-    for (flags, expected) in [
-        (&["work", "--until-empty", "--create"][..], "none theirs\n"),
-        (&["work", "--until-empty", "--pass-passwords"], "ours theirs\n"),
-        (&["run"], "none theirs\n"),
-        (&["run", "--pass-passwords"], "ours theirs\n"),
-    ] {
-        let mut command = requeue(&flags[..1], &url, &flags[1..]);
-        command.current_dir(&dir).args(["-c", script]);
-        command.env("PGPASSWORD", "ours").env("REDISCLI_AUTH", "theirs");
-        add(&url, &["key"]);
-        let ended = end(&mut command, "");
-        assert_eq!((ended.code(), ended.text().as_str()), (Some(0), expected), "{}", ended.stderr);
+    let envs = [("PGPASSWORD", "postgres's"), ("REDISCLI_AUTH", "redis's")];
+    let script = r#"echo "${PGPASSWORD-none} ${REDISCLI_AUTH-none}""#;
+    let certificate = redis.certificate();
+    let with_tls = format!("{}?ca={}", redis.tls_url("localhost"), certificate.display());
+    let plain = redis.url("");
+    let database = postgres.database();
+    let long = database.replacen("postgres:", "postgresql:", 1);
+    for (url, (scheme, variable)) in
+        [&database, &long, &plain, &with_tls].into_iter().zip(PASSWORDS)
+    {
+        assert!(url.starts_with(&format!("{scheme}:")), "{url}");
+        let requeue = |args: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+            command.args(args).args(["--store", url]).current_dir(&dir).envs(envs);
+            command
+        };
+        let all = envs.map(|(_, value)| value).join(" ") + "\n";
+        let others = envs.map(|(name, value)| if name == variable { "none" } else { value });
+        let others = others.join(" ") + "\n";
+        assert_eq!(end(&mut requeue(&["store", "init"]), "").code(), Some(0), "{url}");
+        for (args, expected) in [
+            (&["work", "--until-empty"][..], &others),
+            (&["work", "--until-empty", "--pass-passwords"], &all),
+            (&["run"], &others),
+            (&["run", "--pass-passwords"], &all),
+        ] {
+            assert_eq!(end(&mut requeue(&["add", "key"]), "").code(), Some(0), "{url}");
+            let ended = end(requeue(args).args(["-c", script]), "");
+            let is = (ended.code(), ended.text());
+            assert_eq!(is, (Some(0), expected.clone()), "{url} {args:?}: {}", ended.stderr);
+        }
     }
 }
 
-/// How many keys are ready, waiting, with workers and parked.
+/// A variable that the program reads is hidden from commands, or known to hold no password.
+#[test]
+fn no_other_variable_that_is_read_is_a_password() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the directory of crates");
+    let mut grep = Command::new("grep");
+    grep.args(["-rhoE", "--exclude-dir=tests", r#"env::var(_os)?\("[^"]*""#]).current_dir(crates);
+    let found = end(
+        grep.args(["requeue", "requeue-cli/src", "requeue-http", "requeue-kube", "requeue-store"]),
+        "",
+    );
+    let mut read: Vec<_> = found
+        .sorted()
+        .iter()
+        .map(|line| line.split('"').nth(1).expect("a name").to_owned())
+        .collect();
+    read.sort();
+    read.dedup();
+    read.retain(|name| !PASSWORDS.iter().any(|(_, password)| name == password));
+    // PGPASSFILE names a file that only its owner can read.
+    assert_eq!(read, ["COMPUTERNAME", "PATH", "PGPASSFILE", "USER"]);
+}
+
+/// Returns the numbers of keys: ready, waiting, processing and parked.
 fn status(url: &str) -> [u64; 4] {
     let ended = call("status", url, &["--json"]);
     let status: serde_json::Value =
@@ -54,7 +102,7 @@ fn status(url: &str) -> [u64; 4] {
     ["ready", "waiting", "processing", "parked"].map(|state| status[state].as_u64().expect(state))
 }
 
-/// A store is made by nobody but who is asked to.
+/// Creates a store. Other subcommands do not create it.
 fn init(url: &str) {
     let ended = call("add", url, &["k"]);
     assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
@@ -64,7 +112,7 @@ fn init(url: &str) {
     }
 }
 
-/// Keys go in and out, and what fails is parked.
+/// Keys are added and processed, and failed keys are parked.
 fn does_all(url: &str) {
     add(url, &["good", "bad", "worse", "good"]);
     assert_eq!(status(url), [3, 0, 0, 0]);
@@ -88,17 +136,17 @@ fn does_all(url: &str) {
     assert_eq!(status(url), [0; 4]);
 }
 
-/// Where one who works is killed, another takes its key when the lease is over.
+/// If a worker is killed, another one takes its key when the lease expires.
 fn survives_a_worker(test: &str, url: &str) {
     let dir = directory(test);
     let mut gate = Gate::new(&dir);
     add(url, &["k"]);
-    // Only the first may lose its lease, even where the machine is slow.
+    // Only the first worker may lose its lease, even on a slow machine.
     let args = ["--lease", "5s", "-c", "echo up; read _ <gate"];
     let mut first = Live::spawn(requeue(&["work"], url, &args).current_dir(&dir));
     first.wait_for("up");
     first.signal(Signal::KILL);
-    // What it had started goes on alone.
+    // The command of the killed worker keeps running.
     gate.open(1);
     assert_eq!(first.end().status.signal(), Some(Signal::KILL.as_raw()));
     let args = ["--base-delay", "10ms", "-c", "echo $1 $REQUEUE_ATTEMPT"];
@@ -106,8 +154,7 @@ fn survives_a_worker(test: &str, url: &str) {
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "k 2\n"), "{}", ended.stderr);
 }
 
-/// Two work on a queue while their server goes, of which they may have something to say, and is
-/// there again.
+/// Two workers share a queue while their server stops and starts again. They may report the outage.
 fn may_go_and_come_back(
     test: &str,
     url: &str,
@@ -117,8 +164,8 @@ fn may_go_and_come_back(
 ) {
     let dir = directory(test);
     let script = "mkdir \"at-$1\" || echo overlap; rmdir \"at-$1\"; echo $1";
-    // The server forgets the ends of runs when it is killed just then: they run once more, after a
-    // lease that no slow machine lets run out before.
+    // A server that is killed may forget completions. Those keys run once more after their lease, which is long enough for
+    // slow machines.
     let work = || requeue(&["work"], url, &["--lease", "10s", "-j2", "-c", script]);
     let mut both = [(); 2].map(|()| Live::spawn(work().current_dir(&dir)));
     for _ in 0..10 {
@@ -150,18 +197,22 @@ fn may_go_and_come_back(
 
 const GONE: Option<&str> = Some("store unreachable: ");
 
-/// A server that is away is an error at once, or with `--wait` waited for.
+/// An unreachable server is an error at once; with `--wait`, the program retries.
 fn is_waited_for(test: &str, url: &str, goes: impl FnOnce(), is_there_again: impl FnOnce()) {
     let dir = directory(test);
     goes();
     for subcommand in ["add", "status"] {
         let ended = call(subcommand, url, if subcommand == "add" { &["k"] } else { &[] });
         assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
-        assert!(ended.stderr.trim_end().ends_with("; --wait keeps trying"), "{}", ended.stderr);
+        assert!(
+            ended.stderr.trim_end().ends_with("; --wait retries until the store can be reached"),
+            "{}",
+            ended.stderr
+        );
     }
     let ended = call("add", url, &["--wait=0s", "k"]);
     assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
-    assert!(ended.stderr.contains("; not reachable for "), "{}", ended.stderr);
+    assert!(ended.stderr.contains("; gave up after "), "{}", ended.stderr);
 
     let mut adding = Live::spawn(&mut requeue(&["add"], url, &["--wait=1d", "waited"]));
     let work = ["--wait", "-c", "echo $1"];
@@ -180,7 +231,7 @@ fn is_waited_for(test: &str, url: &str, goes: impl FnOnce(), is_there_again: imp
     assert_eq!(lines.count(), 1, "{}", ended.stderr);
 }
 
-/// An error that waiting does not change ends the program at once.
+/// A permanent error ends the program at once, even with `--wait`.
 fn is_not_waited_for(url: &str, expected: &str) {
     let ended = call("add", url, &["--wait", "k"]);
     assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
@@ -211,6 +262,52 @@ fn a_redis_server_that_starts_is_waited_for() {
     add(&url, &["first"]);
     is_not_waited_for(&server.url("default:wr0ng@").replace("default", "nobody"), "uthentication");
     is_waited_for("store_redis_wait", &url, || server.kill(), || server.restart());
+}
+
+/// A role that may only add is enough for `requeue add`, and for nothing else.
+#[test]
+fn a_producer_adds_with_the_program() {
+    let Some(server) = Postgres::start() else { return };
+    let url = server.database();
+    let (_, database) = url.rsplit_once('/').expect("it has one");
+    init(&url);
+    add(&url, &["--parked-add", "keep", "bad"]);
+    assert_eq!(call("work", &url, &["--until-empty", "--retries", "0", "false"]).code(), Some(1));
+    server.psql(database, include_str!("../../../requeue-store/src/engine/postgres/roles.sql"));
+    let producer = server.url("producer", database);
+    let added = |args: &[&str], input: &str, said: &str| {
+        let ended = end(&mut requeue(&["add"], &producer, args), input);
+        assert_eq!(ended.code(), Some(0), "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(said), "{args:?}: {}", ended.stderr);
+    };
+    added(&["a", "b", "a"], "", "3 adds: 2 new, 1 coalesced in ");
+    added(&["--after", "1h", "--priority", "high", "later"], "", "1 add: 1 new in ");
+    added(&["bad"], "", "1 add: 1 left parked");
+    added(&["--revive", "bad"], "", "1 add: 1 revived in ");
+    added(&["--parked-add", "keep", "--wait=1s", "a"], "", "1 add: 1 coalesced in ");
+    let many: String = (0..600).map(|n| format!("k{n}\n")).collect();
+    added(&[], &many, "600 adds: 600 new in ");
+    let records = "{\"key\":\"a\",\"merge\":\"exactly\"}\n{\"key\":\"c\",\"priority\":1}\n";
+    added(&["--input", "json", "--summary", "json"], records, "\"new\":");
+    assert_eq!(status(&url), [604, 1, 0, 0]);
+
+    // The other settings are refused, and so are other queues and subcommands.
+    for (subcommand, args, said) in [
+        ("add", &["--parked-add", "revive", "a"][..], "its parked adds are Keep, not Revive"),
+        ("add", &["--queue", "other", "a"], "this role is not granted to make one"),
+        ("status", &[], "permission denied"),
+        ("cancel", &["a"], "permission denied"),
+        ("revive", &["a"], "permission denied"),
+    ] {
+        let ended = call(subcommand, &producer, args);
+        assert!(ended.code() != Some(0), "{subcommand}");
+        assert!(ended.stderr.contains(said), "{subcommand}: {}", ended.stderr);
+    }
+    let records = "{\"key\":\"a\",\"op\":\"cancel\"}\n";
+    let ended = end(&mut requeue(&["add"], &producer, &["--input", "json"]), records);
+    assert_eq!(ended.code(), Some(125), "{}", ended.stderr);
+    assert!(ended.stderr.contains("permission denied"), "{}", ended.stderr);
+    assert_eq!(status(&url), [604, 1, 0, 0]);
 }
 
 #[test]
@@ -265,7 +362,7 @@ fn a_redis_server_that_may_lose_keys_is_refused_or_warned_of() {
     let ended = call("add", &url, &["a", "b"]);
     assert!(!ended.stderr.contains("appendonly"), "{}", ended.stderr);
 
-    // One key has lost its row, and the other its place.
+    // One key has lost its row, and the other its entry in the index.
     server.cli(&["hdel", "requeue:{default/0.0}:rows", "a"]);
     server.cli(&["zrem", "requeue:{default/0.0}:normal", "b"]);
     server.cli(&["zadd", "requeue:{default/0.0}:low", "1", "c"]);

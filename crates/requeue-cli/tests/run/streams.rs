@@ -1,4 +1,4 @@
-//! Real streams: many lines over few keys, files that change, a million keys.
+//! Realistic streams: many lines of few keys, files that change, a million keys.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -23,12 +23,12 @@ fn many_lines_over_few_keys_are_few_runs_and_none_is_lost() {
     let lines = (0..19_950_u32).map(|line| line.wrapping_mul(2_654_435_761) % 50);
     live.send(&lines.map(|key| format!("{key}\n")).collect::<String>());
     for key in 0..50 {
-        // What a run sees that starts after the last line.
+        // The content that a run sees if it starts after the last line.
         write(key, "last\n");
         live.send(&format!("{key}\n"));
     }
     let ended = live.end();
-    // A key that ran twice at once would have found its own directory, and failed.
+    // If two runs of a key overlapped, the second would find the directory of the first and fail.
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     let (runs, coalesced) = (ended.count("runs"), ended.count("coalesced"));
     assert_eq!((ended.count("adds"), runs + coalesced), (20_000, 20_000));
@@ -50,7 +50,7 @@ fn files_that_change_are_seen_in_their_last_state() {
     fs::create_dir_all(dir.join("files/deep")).unwrap();
     fs::create_dir(dir.join("seen")).unwrap();
     let mut watch = Command::new("inotifywait");
-    // As in the README.
+    // This is an example of the README.
     watch.args(["-mr", "-e", "close_write", "--format", "%w%f%0", "--no-newline", "files"]);
     watch.current_dir(&dir).stdout(Stdio::piped()).stderr(Stdio::piped());
     let Ok(mut watch) = watch.spawn() else {
@@ -89,7 +89,7 @@ fn files_that_change_are_seen_in_their_last_state() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_million_keys_take_no_more_than_160_mib_and_176_with_windows() {
-    // Besides the key, a window is remembered, and a time in the queue.
+    // Besides the key, memory holds a window, and a due time in the queue.
     for (args, most) in [(&[][..], 160), (&["--delay", "1h"], 176), (&["--debounce", "1h"], 176)] {
         let dir = directory("million_keys");
         let _gate = crate::support::Gate::new(&dir);
@@ -104,14 +104,13 @@ fn a_million_keys_take_no_more_than_160_mib_and_176_with_windows() {
             let size = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
             size.trim().strip_suffix(" kB").unwrap().parse().unwrap()
         };
-        // Without the program itself, which is as large with one key. Of that, less may be in
-        // memory in the end.
+        // Without the memory of a run with one key. Less of that may be resident at the end.
         let file = std::cell::Cell::new(0);
         crate::support::until(|| {
             file.set(file.get().max(size("RssFile:")));
             size("VmRSS:") > 64 << 10
         });
-        live.wait_for_message("1000000 keys are held");
+        live.wait_for_message("1000000 keys held");
         let kib = size("VmHWM:") - size("RssFile:").max(file.get());
         if args.is_empty() {
             live.wait_for("");

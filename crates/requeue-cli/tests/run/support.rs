@@ -1,4 +1,4 @@
-//! Running the program, and waiting for what it does.
+//! Runs the program, and waits for its output.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SI
 
 use crate::limit::{DEADLINE, Limit};
 
-/// What the program said and how it ended.
+/// The output and the exit status of the program.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
@@ -33,53 +33,53 @@ impl Ended {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// The lines of standard output, in order of the alphabet.
+    /// Returns the sorted lines of standard output.
     pub(crate) fn sorted(&self) -> Vec<String> {
         let mut lines: Vec<_> = self.text().lines().map(str::to_owned).collect();
         lines.sort();
         lines
     }
 
-    /// A number of the summary, as in "3 runs".
+    /// Returns a count of the summary, as in "3 runs".
     pub(crate) fn count(&self, what: &str) -> u64 {
         let summary = self.stderr.lines().last().unwrap_or_default();
-        // Of one it has no s.
+        // The singular has no s.
         let found = summary.split_once(&format!(" {}", what.trim_end_matches('s')));
         let (before, _) = found.unwrap_or_default();
         before.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
     }
 }
 
-/// `requeue run` with these arguments.
+/// Returns `requeue run` with these arguments.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
     command.arg("run").args(args).env("LC_ALL", "C");
     command
 }
 
-/// Runs it with this input, to its end.
+/// Runs `requeue run` with this input, and waits for its exit.
 pub(crate) fn run(args: &[&str], input: impl AsRef<[u8]>) -> Ended {
     end(&mut command(args), input)
 }
 
-/// As `run`, in a directory.
+/// Runs `requeue run` in a directory.
 pub(crate) fn run_in(dir: &Path, args: &[&str], input: impl AsRef<[u8]>) -> Ended {
     end(command(args).current_dir(dir), input)
 }
 
-/// Runs a command with this input, to its end.
+/// Runs a command with this input, and waits for its exit.
 pub(crate) fn end(command: &mut Command, input: impl AsRef<[u8]>) -> Ended {
     let mut live = Live::spawn(command);
     let mut stdin = live.stdin.take().expect("it is piped");
     let input = input.as_ref().to_vec();
-    // It may end without having read all of it.
+    // The program may exit before it has read all input.
     let feeding = thread::spawn(move || drop(stdin.write_all(&input)));
     let ended = live.end();
     feeding.join().expect("feeding does not panic");
     ended
 }
 
-/// The program while it runs.
+/// The running program.
 pub(crate) struct Live {
     child: Child,
     pub(crate) stdin: Option<ChildStdin>,
@@ -103,13 +103,13 @@ impl Live {
         Self { stdin: child.stdin.take(), child, stdout, stderr, limit }
     }
 
-    /// Writes to its standard input.
+    /// Writes to standard input.
     pub(crate) fn send(&mut self, input: &str) {
         let stdin = self.stdin.as_mut().expect("standard input is open");
         stdin.write_all(input.as_bytes()).expect("it reads");
     }
 
-    /// Ends its standard input.
+    /// Closes standard input.
     pub(crate) fn close(&mut self) {
         self.stdin = None;
     }
@@ -120,7 +120,7 @@ impl Live {
         self.stdout.wait_for(line);
     }
 
-    /// Waits for a line on standard error that has this in it.
+    /// Waits for a line on standard error that contains this text.
     #[track_caller]
     pub(crate) fn wait_for_message(&mut self, part: &str) -> String {
         self.stderr.wait_for(part)
@@ -138,15 +138,15 @@ impl Live {
         kill_process(self.pid(), signal).expect("it runs");
     }
 
-    /// Stops all its threads: when this returns, none of them sees anything until it goes on.
+    /// Stops all threads of the program before it returns.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
-        // The signal alone is on its way. Its parent is told when the last thread has stopped.
+        // The signal is asynchronous. The parent is notified when the last thread has stopped.
         let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(self.pid()), stopped).expect("it is a child of ours");
     }
 
-    /// Waits for its end.
+    /// Waits for the exit of the program.
     #[track_caller]
     pub(crate) fn end(mut self) -> Ended {
         self.close();
@@ -160,7 +160,7 @@ impl Live {
     }
 }
 
-/// Where a test fails, what it said is shown.
+/// Shows the output of the program if the test fails.
 impl Drop for Live {
     fn drop(&mut self) {
         drop(self.limit.take());
@@ -171,12 +171,12 @@ impl Drop for Live {
     }
 }
 
-/// A terminal, and what runs on it.
+/// A terminal, and the program that runs on it.
 pub(crate) struct Terminal {
     child: Child,
     keyboard: File,
     screen: Lines,
-    /// How much of that has been waited for.
+    /// The number of bytes that tests have waited for.
     shown: usize,
     limit: Option<Limit>,
 }
@@ -202,12 +202,12 @@ impl Terminal {
         Self { child, keyboard: keyboard.into(), screen: Lines::pieces(pty), shown: 0, limit }
     }
 
-    /// Types.
+    /// Types text.
     pub(crate) fn send(&mut self, text: &str) {
         self.keyboard.write_all(text.as_bytes()).expect("the terminal is open");
     }
 
-    /// Waits for this to be shown, in however many pieces.
+    /// Waits until the terminal shows this text, in any number of pieces.
     #[track_caller]
     pub(crate) fn wait_for(&mut self, part: &str) {
         while !String::from_utf8_lossy(&self.screen.seen[self.shown..]).contains(part) {
@@ -216,7 +216,7 @@ impl Terminal {
         self.shown = self.screen.seen.len();
     }
 
-    /// All that was shown, and how the program ended.
+    /// Waits for the exit. Returns all that the terminal showed, and the exit status.
     #[track_caller]
     pub(crate) fn end(mut self) -> (String, ExitStatus) {
         self.screen.read_on();
@@ -236,7 +236,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn until(is_so: impl Fn() -> bool) {
     let start = Instant::now();
@@ -246,7 +246,7 @@ pub(crate) fn until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// What comes out of a pipe.
+/// The lines of a pipe.
 struct Lines {
     seen: Vec<u8>,
     lines: Receiver<Vec<u8>>,
@@ -258,7 +258,7 @@ impl Lines {
         Self::of(BufReader::new(from), |from, line| from.read_until(b'\n', line))
     }
 
-    /// As it comes, in pieces that need be no lines.
+    /// Reads the pieces as they come. They need not be whole lines.
     fn pieces(from: impl Read + Send + 'static) -> Self {
         Self::of(from, |from, piece| {
             piece.resize(4096, 0);
@@ -308,7 +308,7 @@ impl Lines {
         panic!("{part:?} did not come");
     }
 
-    /// Reads to the end.
+    /// Reads until the end of the stream.
     #[track_caller]
     fn read_on(&mut self) {
         while self.next().is_some() {}
@@ -320,7 +320,7 @@ impl Lines {
     }
 }
 
-/// An empty directory for the test of this name.
+/// Creates an empty directory for the test of this name.
 pub(crate) fn directory(test: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
     let _ = fs::remove_dir_all(&dir);
@@ -328,7 +328,7 @@ pub(crate) fn directory(test: &str) -> PathBuf {
     dir
 }
 
-/// Where commands wait: `read _ <gate` goes on when the gate lets it.
+/// A gate for commands: `read _ <gate` returns when the gate opens.
 pub(crate) struct Gate(File);
 
 impl Gate {
@@ -336,17 +336,17 @@ impl Gate {
         let path = dir.join("gate");
         let made = Command::new("mkfifo").arg(&path).status().expect("mkfifo is there");
         assert!(made.success());
-        // Open for both, so that no command waits in `open`, and none finds its end.
+        // Opened for reading and writing, so that no command waits in `open` or reads the end of the file.
         Self(OpenOptions::new().read(true).write(true).open(path).expect("the fifo is there"))
     }
 
-    /// Lets so many go on.
+    /// Lets this number of commands continue.
     pub(crate) fn open(&mut self, commands: usize) {
         self.0.write_all(&vec![b'\n'; commands]).expect("the fifo is open");
     }
 }
 
-/// Says that a test could not run here, and why.
+/// Records that a test was skipped, and why.
 pub(crate) fn did_not_run(test: &str, why: &str) {
     if let Some(list) = std::env::var_os("REQUEUE_NOT_RUN") {
         let mut list = OpenOptions::new().append(true).create(true).open(list).expect("the list");
@@ -354,9 +354,8 @@ pub(crate) fn did_not_run(test: &str, why: &str) {
     }
 }
 
-/// Lets each program that is started from here act on signals, even where the tests were started
-/// with some of them ignored, as under `nohup` or by a script in the background. A program inherits
-/// what its parent ignores, but not what its parent handles.
+/// Makes child processes act on signals, even if the tests were started with ignored signals, as under `nohup` or by a
+/// script in the background. A child inherits ignored signals, but not handled ones.
 pub(crate) fn unignore_signals() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -365,7 +364,7 @@ pub(crate) fn unignore_signals() {
         let mask = u64::from_str_radix(mask.trim(), 16).expect("a mask");
         for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1] {
             if mask & (1 << (signal - 1)) != 0 {
-                // The tests themselves go on ignoring it: nobody reads the flag.
+                // The tests still ignore the signal: no one reads the flag.
                 signal_hook::flag::register(signal, Arc::default()).expect("it can be handled");
             }
         }

@@ -9,14 +9,14 @@ use rustix::process::{Pid, Signal};
 
 use crate::support::{Gate, Live, Terminal, command, directory, until};
 
-/// What `ps` says a process is doing: `T` if it is stopped.
+/// Returns the state of a process as `ps` shows it: `T` if it is stopped.
 fn state(pid: Pid) -> Option<char> {
     let pid = pid.as_raw_nonzero().to_string();
     let ps = std::process::Command::new("ps").args(["-o", "stat=", "-p", &pid]).output();
     String::from_utf8(ps.expect("ps is there").stdout).expect("letters").trim().chars().next()
 }
 
-/// Or it has ended.
+/// Waits until a process is stopped or has exited.
 fn until_stopped(pid: Pid) {
     until(|| matches!(state(pid), Some('T' | 'Z') | None));
 }
@@ -25,7 +25,7 @@ fn until_it_goes_on(pid: Pid) {
     until(|| state(pid) != Some('T'));
 }
 
-/// The number that is in this file, as soon as it is.
+/// Waits for a number in this file.
 fn number_in(file: &Path) -> Pid {
     let read = || fs::read_to_string(file).ok().filter(|text| text.ends_with('\n'));
     until(|| read().is_some());
@@ -44,7 +44,7 @@ fn a_command_that_wants_the_terminal_is_killed_and_told_so() {
         command.args(["-c", script]).current_dir(&dir);
         let (said, status) = Terminal::spawn(command).end();
         assert_eq!(status.code(), Some(1), "{said}");
-        let why = format!("stopped as it wants the terminal ({name}), which no command gets");
+        let why = format!("stopped by {name}: it wants the terminal, which no command gets");
         assert_eq!(said.matches(&format!("\"k\": {why}; killed")).count(), 2, "{said}");
         assert!(said.contains(&format!("\"k\": given up after 2 attempts: {why}")), "{said}");
     }
@@ -67,7 +67,7 @@ fn stopping_and_continuing_reach_the_commands() {
     let dir = directory("stop");
     let mut gate = Gate::new(&dir);
     let script = "sleep 1000 & echo $! >child; echo $$ >pid; read _ <gate; kill $!; echo done";
-    // A job of its own, as a shell has it.
+    // A process group of its own, as a shell starts it.
     let mut live = Live::spawn(command(&["-j2", "-c", script]).current_dir(&dir).process_group(0));
     live.send("k\n");
     let all = [live.pid(), number_in(&dir.join("pid")), number_in(&dir.join("child"))];
@@ -89,11 +89,11 @@ fn where_no_shell_would_continue_it_it_does_not_stop() {
     fs::write(dir.join("keys"), "k\n").unwrap();
     let mut command = command(&["-a", "keys", "-c", "echo up; read _ <gate; echo done"]);
     command.current_dir(&dir);
-    // It leads the session, as under `ssh -t host requeue ...`.
+    // The program leads the session, as with `ssh -t host requeue ...`.
     let mut terminal = Terminal::spawn(command);
     terminal.wait_for("up");
     terminal.send("\x1a");
-    // The terminal shows what was typed when it has sent the signal.
+    // The terminal shows the typed character after it has sent the signal.
     terminal.wait_for("^Z");
     gate.open(1);
     let (said, status) = terminal.end();
@@ -102,7 +102,7 @@ fn where_no_shell_would_continue_it_it_does_not_stop() {
 
 #[test]
 fn a_shell_can_stop_and_continue_it_and_time_outs_stand_still() {
-    // Enough for what is done here while it runs, unless the machine is held up.
+    // Long enough for this test, unless the machine is overloaded.
     let (mut said, mut status) = stopped_for(5);
     if said.contains("timed out") {
         (said, status) = stopped_for(30);
@@ -111,7 +111,7 @@ fn a_shell_can_stop_and_continue_it_and_time_outs_stand_still() {
     assert!(said.contains("1 add, 1 run, 0 coalesced, 0 failures, 0 given up in"), "{said}");
 }
 
-/// A shell stops the program and its command for longer than so many seconds, their time-out.
+/// Runs a command with a time limit of `seconds`, while a shell stops it and the program for longer than that.
 #[track_caller]
 fn stopped_for(seconds: u64) -> (String, ExitStatus) {
     let dir = directory("job_control");
@@ -123,7 +123,7 @@ fn stopped_for(seconds: u64) -> (String, ExitStatus) {
     shell.arg("-i").current_dir(&dir).env_remove("ENV").env("PS1", "");
     let mut terminal = Terminal::spawn(shell);
     let requeue = env!("CARGO_BIN_EXE_requeue");
-    // One that has timed out before is followed by another, which does the same.
+    // After an early timeout, the next attempt does the same.
     let args = format!("-a keys --retries 1 --timeout {seconds}s -- sh work");
     terminal.send(&format!("sh -c 'echo $$ >program; exec {requeue} run {args}'\n"));
     let (program, command) = (number_in(&dir.join("program")), number_in(&dir.join("pid")));
@@ -153,7 +153,7 @@ fn on_a_terminal_progress_is_a_line_below_the_others() {
         terminal.wait_for("1 running, 0 done, 0 failed, 0.0/s, \"k\" for ");
         gate.open(1);
         let (said, _) = terminal.end();
-        // It is wiped away before anything else comes.
+        // The line is erased before other output.
         let (before, after) = said.split_once("a line\r\n").unwrap();
         assert!(before.ends_with("\r\x1b[2K"), "{said:?}");
         assert!(after.ends_with("s\r\n"), "the summary is the last: {said:?}");

@@ -1,4 +1,4 @@
-//! A command that takes too long is ended, and nothing of it is left.
+//! A command that exceeds its time limit is ended, with all its children.
 
 use std::fs;
 use std::path::Path;
@@ -13,11 +13,11 @@ use crate::support::{Ended, Gate, Live, directory, run, run_in, until};
 
 const ONCE: [&str; 2] = ["--retries", "0"];
 const TIMEOUT: [&str; 2] = ["--timeout", "1s"];
-/// To be tried one after the other, until it was enough for a command to start in.
+/// Time limits to try in this order, until one is long enough for the start of a command.
 const TIMEOUTS: [&str; 3] = ["1s", "5s", "20s"];
 
-/// Runs a script that is ended by its time-out, of which it is given more until it has come to say
-/// that it is ready: to have set its traps, say.
+/// Runs a script that exceeds its time limit. Raises the limit until the script has reported that it is ready, for
+/// example that it has set its traps.
 #[track_caller]
 fn time_out(dir: &Path, args: &[&str], script: &str, input: &str) -> Ended {
     for timeout in TIMEOUTS {
@@ -30,8 +30,7 @@ fn time_out(dir: &Path, args: &[&str], script: &str, input: &str) -> Ended {
     panic!("it never was ready");
 }
 
-/// Asserts that nothing is left of the groups whose leaders' numbers came out, but for the dead,
-/// once those that were killed have got to die.
+/// Asserts that the process groups whose IDs were printed have only zombies left, after killed processes had time to die.
 #[track_caller]
 fn assert_gone(ended: &Ended) {
     let text = ended.text();
@@ -87,7 +86,7 @@ fn a_command_that_ends_well_when_told_to_has_failed_all_the_same() {
 
 #[test]
 fn one_that_has_ended_in_time_has_not_failed_however_late_that_is_seen() {
-    // Enough for it to start and be held up, unless the machine was.
+    // Long enough for the start and the stop, unless the machine is overloaded.
     let mut ended = held_up_for(5);
     if ended.count("timed out") > 0 {
         ended = held_up_for(30);
@@ -95,13 +94,13 @@ fn one_that_has_ended_in_time_has_not_failed_however_late_that_is_seen() {
     assert_eq!((ended.code(), ended.count("timed out")), (Some(0), 0), "{}", ended.stderr);
 }
 
-/// The command ends while the program is held up for longer than so many seconds, its time-out.
+/// Runs a command with a time limit of `seconds` that completes while the program is stopped for longer than that.
 #[track_caller]
 fn held_up_for(seconds: u64) -> Ended {
     let dir = directory("ended_in_time");
     let mut gate = Gate::new(&dir);
     let script = "echo $$ >pid; echo started; read _ <gate";
-    // One that has timed out before is followed by another, which does the same.
+    // After an early timeout, the next attempt does the same.
     let args = ["--timeout", &format!("{seconds}s"), "--retries", "1", "-c", script];
     let mut live = Live::start(&dir, &args);
     live.send("k\n");
@@ -132,7 +131,7 @@ fn a_group_that_ignores_sigterm_is_killed() {
 #[test]
 fn children_that_ignore_sigterm_are_killed_after_their_leader_has_died() {
     let dir = directory("leader_died");
-    // What the child has is no pipe of ours: nothing but the group tells that it is there.
+    // The child holds no pipe, so that only the process group shows that it exists.
     let script = "echo leader $$; (trap '' TERM; echo ready; exec sleep 1000 >err 2>&1) & wait";
     let ended = time_out(&dir, &["--kill-after", "100ms"], script, "k\n");
     assert_eq!((ended.code(), ended.count("timed out")), (Some(1), 1), "{}", ended.stderr);
@@ -141,8 +140,8 @@ fn children_that_ignore_sigterm_are_killed_after_their_leader_has_died() {
 
 #[test]
 fn children_have_their_time_to_end_after_their_leader_has_died() {
-    // The leader dies at once. If the child was not waited for, it would not be heard; if it was
-    // not found to be gone, this would take an hour.
+    // The leader dies at once. Without waiting for the child, its output would be lost. If its exit were not detected,
+    // this would take an hour.
     let dir = directory("time_to_end");
     let script = "echo leader $$; (trap 'sleep 0.5; echo cleaned up; exit' TERM
                   (echo ready; exec sleep 1000) & wait) & wait";

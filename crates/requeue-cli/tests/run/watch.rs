@@ -1,4 +1,4 @@
-//! `requeue watch` and an API server that refuses, fails and is raced for.
+//! `requeue watch` with an API server that refuses or fails, or with competing writers.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +14,7 @@ fn is_list(request: &Request) -> bool {
     request.method == "GET" && request.path.starts_with(MAPS) && !request.is_watch()
 }
 
-/// Has the program end once such requests were made.
+/// Stops the program after these requests.
 fn end_when(live: &Live, api: &Api, is_so: impl Fn(&[Request]) -> bool) {
     until(|| is_so(&api.requests()));
     live.signal(Signal::TERM);
@@ -49,7 +49,7 @@ fn a_right_that_is_missing_is_named_at_the_start() {
             )
         );
     }
-    // Everywhere, as somebody else, and for what is watched besides.
+    // In all namespaces, as another user, and for related resources.
     let api = without(&["watch"]);
     let ended = end(&mut api.watch(&dir, &["cm", "-A", "--as", "joe", "--", "true"]), "");
     let part = "`kubectl auth can-i watch configmaps -A --as joe`";
@@ -97,11 +97,11 @@ fn a_namespace_that_is_not_there_is_warned_of() {
         let live = Live::spawn(&mut api.watch(&dir, &["cm", "-n", "nowhere", "--", "true"]));
         end_when(&live, &api, |requests| requests.iter().any(Request::is_watch));
         let said = live.end().stderr;
-        assert_eq!(said.contains("there is no namespace nowhere yet"), is_said, "{said}");
+        assert_eq!(said.contains("no such namespace: nowhere"), is_said, "{said}");
     }
 }
 
-/// Until the reason changes it is not said again, in a minute.
+/// The same reason is reported once per minute.
 #[test]
 fn each_reason_why_nothing_is_watched_is_said() {
     let dir = directory("watch_reasons");
@@ -123,11 +123,11 @@ fn each_reason_why_nothing_is_watched_is_said() {
         said.push(live.wait_for_message(why));
     }
     let lines = ["403: not yours", "500: out of order", "403: not yours"]
-        .map(|why| format!("requeue: watch configmaps in namespace ns: {why}; tried again\n"));
+        .map(|why| format!("requeue: watch configmaps in namespace ns: {why}; retrying\n"));
     assert_eq!(said, lines);
     live.signal(Signal::TERM);
     let said = live.end().stderr;
-    // The second was not.
+    // The second error was not reported.
     assert_eq!(said.matches("not yours").count(), 2, "{said}");
 }
 
@@ -136,7 +136,7 @@ fn where_a_connection_failed_is_named() {
     let dir = directory("watch_where");
     let api = Api::new(|_| Answer::Default);
     let mut command = api.watch(&dir, &["cm", "--", "true"]);
-    // Nobody listens there, and nobody can.
+    // No process can listen at this port.
     let config = std::fs::read_to_string(dir.join("kubeconfig")).unwrap();
     let config = config.replace(&api.address.to_string(), "127.0.0.1:0");
     std::fs::write(dir.join("kubeconfig"), &config).unwrap();
@@ -145,7 +145,7 @@ fn where_a_connection_failed_is_named() {
     let start = "requeue: get /api at http://127.0.0.1:0/ (context made-up): ";
     assert!(ended.stderr.starts_with(start), "{}", ended.stderr);
 
-    // Nor is there such a plugin.
+    // This plugin does not exist either.
     let exec = "{apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, \
                 command: ./no-such-plugin}";
     let user = format!("users: [{{name: u, user: {{exec: {exec}}}}}]");
@@ -160,8 +160,7 @@ fn where_a_connection_failed_is_named() {
     );
 }
 
-/// A server whose object others write to between being seen and being patched: `races` times a patch
-/// comes too late, of which there are two ways.
+/// A server whose object is changed by others before it is patched. `races` patches come too late, in one of two ways.
 fn raced(races: usize, deleted: bool, code: u16, message: &'static str) -> Api {
     let object = move |finalizers: &[Value], version: u32| {
         let mut object = map("a", version);
@@ -210,7 +209,7 @@ fn a_lost_race_for_a_finalizer_is_no_failure() {
             end_when(&live, &api, patches);
             let ended = live.end();
             assert!(ended.stderr.contains(" 0 failures"), "{code} {deleted}: {}", ended.stderr);
-            // None before the finalizer is on, and one before it is off.
+            // No run before the finalizer is added, and one before it is removed.
             assert_eq!(ended.count("runs"), u64::from(deleted), "{}", ended.stderr);
         }
     }
@@ -225,4 +224,81 @@ fn an_object_that_is_gone_before_its_finalizer_is_off_is_no_failure() {
     end_when(&live, &api, |requests| requests.iter().any(|request| request.method == "PATCH"));
     let ended = live.end();
     assert!(ended.stderr.contains(" 0 failures"), "{}", ended.stderr);
+}
+
+/// A ConfigMap whose name and data are these bytes of JSON.
+fn raw(name: &str, version: u32, data: &[u8]) -> Vec<u8> {
+    let named = if name.is_empty() { String::new() } else { format!(r#""name":"{name}","#) };
+    let head = format!(
+        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{{named}"namespace":"ns","uid":"{name}","resourceVersion":"{version}"}},"data":"#
+    );
+    [head.as_bytes(), data, b"}"].concat()
+}
+
+/// A tenant who can write objects stops no run for another object, and starts no list of all objects.
+#[test]
+fn hostile_objects_are_named_and_keep_no_other_from_its_run() {
+    let dir = directory("watch_hostile");
+    let deep =
+        |levels: usize| [br#"{"a":"#.repeat(levels), b"1".into(), b"}".repeat(levels)].concat();
+    let hostile = move |suffix: &str, version: u32| {
+        let big = format!(r#"{{"a":"{}"}}"#, "x".repeat(500_000)).into_bytes();
+        let objects = [
+            ("deep", deep(130)),
+            ("deeper", deep(9_000)),
+            ("big", big),
+            ("", b"{}".into()),
+            ("bytes", b"{\"a\":\"\xff\xc3\x28\xf0\x9f\"}".into()),
+            ("good", b"{}".into()),
+        ];
+        let name =
+            |name: &str| if name.is_empty() { String::new() } else { format!("{name}-{suffix}") };
+        let raw =
+            |(at, (text, data)): (u32, &(&str, Vec<u8>))| raw(&name(text), version + at, data);
+        (0..).zip(&objects).map(raw).collect::<Vec<_>>()
+    };
+    let event = |kind: &str, object: &[u8]| {
+        [format!(r#"{{"type":"{kind}","object":"#).as_bytes(), object, b"}\n"].concat()
+    };
+    let mut watches = 0;
+    let api = Api::new(move |request| {
+        if is_list(request) {
+            let head = br#"{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":["#;
+            let items = hostile("list", 1).join(&b',');
+            return Answer::List([&head[..], &items, b"]}"].concat());
+        }
+        if !request.is_watch() {
+            return Answer::Default;
+        }
+        watches += 1;
+        let seen = hostile("watch", 10).into_iter().map(|object| event("ADDED", &object));
+        let gone = hostile("watch", 20).into_iter().map(|object| event("DELETED", &object));
+        let last = [event("ADDED", &raw("last", 30, b"{}"))];
+        let events = seen.chain(gone).chain(last).flatten().collect();
+        Answer::Watch(if watches == 1 { events } else { Vec::new() })
+    });
+    let show = r#"echo "$REQUEUE_EVENT $1""#;
+    let mut live = Live::spawn(&mut api.watch(&dir, &["cm", "-j1", "-c", show]));
+    live.wait_for("apply ns/last");
+    live.signal(Signal::TERM);
+    let ended = live.end();
+    for name in ["good", "big", "bytes"] {
+        for suffix in ["list", "watch"] {
+            assert!(ended.text().contains(&format!(" ns/{name}-{suffix}\n")), "{}", ended.text());
+        }
+    }
+    assert!(!ended.text().contains("deep"), "{}", ended.text());
+    assert!(!ended.text().contains("ns/\n"), "{}", ended.text());
+    for named in ["deep-list", "deep-watch", "deeper-list", "deeper-watch", ""] {
+        let why = if named.is_empty() { "it has no name" } else { "recursion limit exceeded" };
+        let message = format!("configmaps in namespace ns: \"ns/{named}\" can't be decoded: {why}");
+        assert!(ended.stderr.contains(&message), "{message}: {}", ended.stderr);
+    }
+    // One to see whether that is allowed, and one of the watcher.
+    assert_eq!(
+        api.requests().iter().filter(|request| is_list(request)).count(),
+        2,
+        "{}",
+        ended.stderr
+    );
 }

@@ -1,13 +1,10 @@
 //! The limiter that doubles: client-go's `TypedItemExponentialFailureRateLimiter`.
 
-use core::hash::{BuildHasher, Hash};
 use core::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use super::RateLimiter;
-use super::failures::Failures;
-use crate::types::time::Time;
+use super::per_key::{Delays, PerKey};
 use crate::wait::saturating_nanos;
 
 /// The n-th failure of a key (n from 0) waits base · 2ⁿ, but no longer than a maximum.
@@ -16,8 +13,8 @@ use crate::wait::saturating_nanos;
 /// comes while the key should still be waiting: where triggers can run a key early, take
 /// [`BackoffLimiter`](super::BackoffLimiter).
 ///
-/// **Unbounded**: it remembers each key that failed until it is forgotten, [trimmed](Self::trim) or
-/// not [retained](Self::retain).
+/// **Unbounded**: it remembers each key that failed until it is forgotten, [trimmed](PerKey::trim) or
+/// not [retained](PerKey::retain).
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -32,14 +29,16 @@ use crate::wait::saturating_nanos;
 /// limiter.forget(&"default/web");
 /// assert_eq!(limiter.delay(&"default/web", Time::ZERO), base);
 /// ```
+pub type ExponentialFailure<K, S = RandomState> = PerKey<K, Doubling, S>;
+
+/// The delays of [`ExponentialFailure`].
 #[derive(Clone, Debug)]
-pub struct ExponentialFailure<K, S = RandomState> {
-    failures: Failures<K, S>,
+pub struct Doubling {
     base: Duration,
     max: Duration,
 }
 
-impl<K> ExponentialFailure<K> {
+impl<K> PerKey<K, Doubling> {
     /// Starts at `base` and doubles up to `max`. A `base` of zero never waits; one above `max`
     /// always waits `max`.
     ///
@@ -58,7 +57,7 @@ impl<K> ExponentialFailure<K> {
     }
 }
 
-impl<K, S> ExponentialFailure<K, S> {
+impl<K, S> PerKey<K, Doubling, S> {
     /// The same with a hasher of your choice.
     ///
     /// ```
@@ -73,95 +72,17 @@ impl<K, S> ExponentialFailure<K, S> {
     /// ```
     #[must_use]
     pub const fn with_hasher(base: Duration, max: Duration, hasher: S) -> Self {
-        Self { failures: Failures::with_hasher(hasher), base, max }
-    }
-
-    /// How many keys it remembers.
-    ///
-    /// ```
-    /// # use requeue_core as requeue;
-    /// use core::time::Duration;
-    /// use requeue::{RateLimiter, Time, limiter};
-    ///
-    /// let mut limiter = limiter::default_item_based();
-    /// limiter.delay(&"a", Time::ZERO);
-    /// assert_eq!(limiter.len(), 1);
-    /// ```
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.failures.len()
-    }
-
-    /// Whether it remembers no key.
-    ///
-    /// ```
-    /// # use requeue_core as requeue;
-    /// assert!(requeue::limiter::default_item_based::<u64>().is_empty());
-    /// ```
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Forgets all but the `max` keys that failed last, in a time linear in the keys; says how
-    /// many it forgot.
-    ///
-    /// ```
-    /// # use requeue_core as requeue;
-    /// use requeue::{RateLimiter, Time, limiter};
-    ///
-    /// let mut limiter = limiter::default_item_based();
-    /// for key in ["a", "b", "a"] {
-    ///     limiter.delay(&key, Time::ZERO);
-    /// }
-    /// assert_eq!(limiter.trim(1), 1);
-    /// assert_eq!((limiter.num_requeues(&"a"), limiter.num_requeues(&"b")), (2, 0));
-    /// ```
-    pub fn trim(&mut self, max: usize) -> usize {
-        self.failures.trim(max)
-    }
-
-    /// Forgets the keys for which `keep`, given the key and its failures, is false; says how many.
-    ///
-    /// ```
-    /// # use requeue_core as requeue;
-    /// use requeue::{RateLimiter, Time, limiter};
-    ///
-    /// let mut limiter = limiter::default_item_based();
-    /// for key in ["a", "b", "a"] {
-    ///     limiter.delay(&key, Time::ZERO);
-    /// }
-    /// assert_eq!(limiter.retain(|_, failures| failures > 1), 1);
-    /// assert_eq!(limiter.num_requeues(&"a"), 2);
-    /// ```
-    pub fn retain(&mut self, keep: impl Fn(&K, u32) -> bool) -> usize {
-        self.failures.retain(keep)
+        Self::with(hasher, Doubling { base, max })
     }
 }
 
-impl<K, S> RateLimiter<K> for ExponentialFailure<K, S>
-where
-    K: Hash + Eq + Clone + Send,
-    S: BuildHasher + Send,
-{
-    fn delay(&mut self, key: &K, _now: Time) -> Duration {
-        doubled(self.base, self.failures.count(key), self.max)
-    }
-
-    fn forget(&mut self, key: &K) {
-        self.failures.forget(key);
-    }
-
-    fn num_requeues(&self, key: &K) -> u32 {
-        self.failures.of(key)
-    }
-
-    fn is_idle(&self) -> bool {
-        self.is_empty()
+impl Delays for Doubling {
+    fn after(&self, before: u32) -> Duration {
+        doubled(self.base, before, self.max)
     }
 
     fn longest(&self) -> Duration {
-        doubled(self.base, u32::MAX, self.max)
+        self.after(u32::MAX)
     }
 }
 
@@ -197,8 +118,13 @@ pub(super) fn doubled(base: Duration, n: u32, max: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use core::hash::Hash;
+
     use proptest::prelude::*;
+
+    use super::*;
+    use crate::limiter::RateLimiter;
+    use crate::types::time::Time;
 
     const MILLI: Duration = Duration::from_millis(1);
     const SECOND: Duration = Duration::from_secs(1);
@@ -250,22 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn forget_forgets_one_key_and_not_everything() {
-        let mut limiter = ExponentialFailure::new(MILLI, SECOND);
-        for key in [1, 2, 2, 3] {
-            delay(&mut limiter, key);
-        }
-        limiter.forget(&1);
-        limiter.forget(&4);
-        assert_eq!([1, 2, 3].map(|key| limiter.num_requeues(&key)), [0, 2, 1]);
-        assert_eq!(delay(&mut limiter, 2), 4 * MILLI);
-        assert_eq!(limiter.len(), 2);
-    }
-
-    #[test]
     fn absurd_parameters_are_defined() {
         let mut zero = ExponentialFailure::new(Duration::ZERO, SECOND);
-        zero.failures.set(&1, 5_000);
+        zero.set(&1, 5_000);
         assert_eq!((delay(&mut zero, 1), zero.longest()), (Duration::ZERO, Duration::ZERO));
 
         let mut never = ExponentialFailure::new(SECOND, Duration::ZERO);
@@ -275,16 +188,9 @@ mod tests {
         assert_eq!((delay(&mut above, 1), delay(&mut above, 1)), (SECOND, SECOND));
 
         let mut endless = ExponentialFailure::new(SECOND, Duration::MAX);
-        endless.failures.set(&1, u32::MAX);
+        endless.set(&1, u32::MAX);
         assert_eq!((delay(&mut endless, 1), endless.longest()), (Duration::MAX, Duration::MAX));
         assert_eq!(endless.num_requeues(&1), u32::MAX);
-    }
-
-    #[test]
-    fn the_clock_is_no_matter() {
-        let mut limiter = ExponentialFailure::new(MILLI, SECOND);
-        let delays = [Time::NEVER, Time::ZERO, Time::NEVER].map(|now| limiter.delay(&1, now));
-        assert_eq!(delays, [MILLI, 2 * MILLI, 4 * MILLI]);
     }
 
     #[test]

@@ -1,20 +1,17 @@
 //! The limiter with two speeds: client-go's `TypedItemFastSlowRateLimiter`.
 
-use core::hash::{BuildHasher, Hash};
 use core::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use super::RateLimiter;
-use super::failures::Failures;
-use crate::types::time::Time;
+use super::per_key::{Delays, PerKey};
 
 /// The first failures of a key wait a fast delay, all later ones a slow one.
 ///
 /// client-go's `NewTypedItemFastSlowRateLimiter`.
 ///
-/// **Unbounded**: it remembers each key that failed until it is forgotten, [trimmed](Self::trim) or
-/// not [retained](Self::retain).
+/// **Unbounded**: it remembers each key that failed until it is forgotten, [trimmed](PerKey::trim) or
+/// not [retained](PerKey::retain).
 ///
 /// ```
 /// # use requeue_core as requeue;
@@ -27,15 +24,17 @@ use crate::types::time::Time;
 /// let delays = [(); 4].map(|()| limiter.delay(&"default/web", Time::ZERO));
 /// assert_eq!(delays, [fast, fast, slow, slow]);
 /// ```
+pub type FastSlow<K, S = RandomState> = PerKey<K, FastThenSlow, S>;
+
+/// The delays of [`FastSlow`].
 #[derive(Clone, Debug)]
-pub struct FastSlow<K, S = RandomState> {
-    failures: Failures<K, S>,
+pub struct FastThenSlow {
     fast: Duration,
     slow: Duration,
     attempts: u32,
 }
 
-impl<K> FastSlow<K> {
+impl<K> PerKey<K, FastThenSlow> {
     /// `fast` for the first `attempts` failures of a key, then `slow`, which may be the shorter.
     /// With [`u32::MAX`] attempts it stays fast.
     ///
@@ -54,7 +53,7 @@ impl<K> FastSlow<K> {
     }
 }
 
-impl<K, S> FastSlow<K, S> {
+impl<K, S> PerKey<K, FastThenSlow, S> {
     /// The same with a hasher of your choice.
     ///
     /// ```
@@ -69,98 +68,14 @@ impl<K, S> FastSlow<K, S> {
     /// ```
     #[must_use]
     pub const fn with_hasher(fast: Duration, slow: Duration, attempts: u32, hasher: S) -> Self {
-        Self { failures: Failures::with_hasher(hasher), fast, slow, attempts }
-    }
-
-    /// How many keys it remembers.
-    ///
-    /// ```
-    /// # use requeue_core as requeue;
-    /// use core::time::Duration;
-    /// use requeue::limiter::FastSlow;
-    /// use requeue::{RateLimiter, Time};
-    ///
-    /// let mut limiter = FastSlow::new(Duration::ZERO, Duration::from_secs(1), 3);
-    /// limiter.delay(&"a", Time::ZERO);
-    /// assert_eq!(limiter.len(), 1);
-    /// ```
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.failures.len()
-    }
-
-    /// Whether it remembers no key.
-    ///
-    /// ```
-    /// # use requeue_core as requeue;
-    /// use core::time::Duration;
-    /// use requeue::limiter::FastSlow;
-    ///
-    /// assert!(FastSlow::<u64>::new(Duration::ZERO, Duration::from_secs(1), 3).is_empty());
-    /// ```
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Forgets all but the `max` keys that failed last, in a time linear in the keys; says how
-    /// many it forgot.
-    ///
-    /// ```
-    /// # use requeue_core as requeue;
-    /// use core::time::Duration;
-    /// use requeue::limiter::FastSlow;
-    /// use requeue::{RateLimiter, Time};
-    ///
-    /// let mut limiter = FastSlow::new(Duration::ZERO, Duration::from_secs(1), 3);
-    /// for key in ["a", "b", "a"] {
-    ///     limiter.delay(&key, Time::ZERO);
-    /// }
-    /// assert_eq!(limiter.trim(1), 1);
-    /// assert_eq!((limiter.num_requeues(&"a"), limiter.num_requeues(&"b")), (2, 0));
-    /// ```
-    pub fn trim(&mut self, max: usize) -> usize {
-        self.failures.trim(max)
-    }
-
-    /// Forgets the keys for which `keep`, given the key and its failures, is false; says how many.
-    ///
-    /// ```
-    /// # use requeue_core as requeue;
-    /// use core::time::Duration;
-    /// use requeue::limiter::FastSlow;
-    /// use requeue::{RateLimiter, Time};
-    ///
-    /// let mut limiter = FastSlow::new(Duration::ZERO, Duration::from_secs(1), 3);
-    /// limiter.delay(&"deleted", Time::ZERO);
-    /// assert_eq!(limiter.retain(|key, _| *key != "deleted"), 1);
-    /// ```
-    pub fn retain(&mut self, keep: impl Fn(&K, u32) -> bool) -> usize {
-        self.failures.retain(keep)
+        Self::with(hasher, FastThenSlow { fast, slow, attempts })
     }
 }
 
-impl<K, S> RateLimiter<K> for FastSlow<K, S>
-where
-    K: Hash + Eq + Clone + Send,
-    S: BuildHasher + Send,
-{
-    fn delay(&mut self, key: &K, _now: Time) -> Duration {
-        let before = self.failures.count(key);
+impl Delays for FastThenSlow {
+    fn after(&self, before: u32) -> Duration {
         // The count stays at u32::MAX, where so many attempts are still fast ones.
         if before < self.attempts || self.attempts == u32::MAX { self.fast } else { self.slow }
-    }
-
-    fn forget(&mut self, key: &K) {
-        self.failures.forget(key);
-    }
-
-    fn num_requeues(&self, key: &K) -> u32 {
-        self.failures.of(key)
-    }
-
-    fn is_idle(&self) -> bool {
-        self.is_empty()
     }
 
     fn longest(&self) -> Duration {
@@ -174,8 +89,11 @@ where
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
+    use crate::limiter::RateLimiter;
+    use crate::types::time::Time;
 
     const FAST: Duration = Duration::from_millis(5);
     const SLOW: Duration = Duration::from_secs(10);
@@ -199,24 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn forget_forgets_one_key_and_not_everything() {
-        let mut limiter = FastSlow::new(FAST, SLOW, 1);
-        for key in [1, 2, 3] {
-            limiter.delay(&key, Time::ZERO);
-        }
-        limiter.forget(&1);
-        assert_eq!([1, 2, 3].map(|key| limiter.num_requeues(&key)), [0, 1, 1]);
-        assert_eq!([1, 2].map(|key| limiter.delay(&key, Time::ZERO)), [FAST, SLOW]);
-    }
-
-    #[test]
     fn absurd_parameters_are_defined() {
         let mut slow = FastSlow::new(Duration::MAX, Duration::ZERO, 0);
         assert_eq!(slow.delay(&1, Time::ZERO), Duration::ZERO);
         assert_eq!(RateLimiter::<i32>::longest(&slow), Duration::ZERO);
 
         let mut fast = FastSlow::new(FAST, SLOW, u32::MAX);
-        fast.failures.set(&1, u32::MAX - 1);
+        fast.set(&1, u32::MAX - 1);
         assert_eq!([(); 3].map(|()| fast.delay(&1, Time::NEVER)), [FAST; 3]);
         assert_eq!((fast.num_requeues(&1), fast.longest()), (u32::MAX, FAST));
     }
@@ -225,7 +132,7 @@ mod tests {
         #[test]
         fn the_nth_failure_is_fast_while_n_is_below_the_attempts(attempts in 0..20_u32, n in 0..30_u32) {
             let mut limiter = FastSlow::new(FAST, SLOW, attempts);
-            limiter.failures.set(&1, n);
+            limiter.set(&1, n);
             let expected = if n < attempts { FAST } else { SLOW };
             prop_assert_eq!(limiter.delay(&1, Time::ZERO), expected);
             prop_assert!(expected <= limiter.longest());

@@ -15,16 +15,16 @@
 //! Nothing here panics or overflows, whatever the parameters: sums and products saturate, and a
 //! clock that goes back counts as one that stood still, except where a limiter says what it does.
 //! [`ExponentialFailure`] and [`FastSlow`] remember every key that failed until it is forgotten or
-//! [trimmed](ExponentialFailure::trim); [`BackoffLimiter`] forgets by itself; the others remember
+//! [trimmed](PerKey::trim); [`BackoffLimiter`] forgets by itself; the others remember
 //! no key. None keeps memory for many more keys than it remembers.
 
 mod backoff;
 mod bucket;
 mod combined;
 mod exponential;
-mod failures;
 mod fast_slow;
 mod max_wait;
+mod per_key;
 mod table;
 
 use alloc::boxed::Box;
@@ -38,6 +38,7 @@ pub use self::combined::{MaxOf, default_controller};
 pub use self::exponential::{ExponentialFailure, default_item_based};
 pub use self::fast_slow::FastSlow;
 pub use self::max_wait::WithMaxWait;
+pub use self::per_key::PerKey;
 
 /// Decides how long a key waits before it is tried again.
 ///

@@ -6,7 +6,7 @@ use super::Queue;
 use super::transitions::record::Record;
 use crate::memory::index::{Position, fold};
 use crate::order::{Group, Ready};
-use crate::types::add::{Add, Added, Cancelled, EarlyAdd, Merge};
+use crate::types::add::{Add, Added, Cancelled, Merge, ReAdd};
 use crate::types::delivery::Asked;
 use crate::types::lifecycle::{Ending, Phase};
 use crate::types::slot::Slot;
@@ -56,10 +56,7 @@ impl<K: Eq + Clone> Queue<K> {
             _ => None,
         };
         let tail = self.ready.tail();
-        let mut record = Self::new_record(tail, key, hash, &add, due, Position::OVERFLOWED);
-        if let (Some(due), true, EarlyAdd::Hold) = (due, add.failed, self.early_add) {
-            record.set_not_before(due);
-        }
+        let record = Record::new(key, hash, &add, due.is_some(), tail, Position::OVERFLOWED);
         let slot = self.records.insert(record);
         self.index.insert(&mut self.records, hash, slot);
         self.arrive(slot, &add, due, group, now);
@@ -95,7 +92,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
         self.promote_due(now);
         let slot = self.find(key, hash)?;
-        if self.is_simple(add)
+        if self.is_simple()
             && let Some(added) = self.add_again_fast(slot, add, now)
         {
             return Some(added);
@@ -119,7 +116,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Whether the add makes the key ready that was not.
     fn makes_ready(&self, record: &Record<K>, add: &Add, now: Time) -> bool {
         let is_cancelled = add.merge == Merge::Exactly;
-        let is_gated = self.early_add == EarlyAdd::Hold && !is_cancelled;
+        let is_gated = self.re_add == ReAdd::Hold && !is_cancelled;
         add.due(now).is_none()
             && match record.phase() {
                 Phase::Idle => !is_gated || record.not_before() <= now,
@@ -137,9 +134,9 @@ impl<K: Eq + Clone> Queue<K> {
         order_key: Option<K>,
     ) -> Added {
         self.counters.count_retry(add.is_retry());
-        let (due, is_held) = match self.early_add {
-            EarlyAdd::Keep | EarlyAdd::Replace => (add.due(now), false),
-            EarlyAdd::Hold => self.pass_gate(slot, add, now),
+        let (due, is_held) = match self.re_add {
+            ReAdd::KeepBoth | ReAdd::Replace => (add.due(now), false),
+            ReAdd::Hold => self.pass_gate(slot, add, now),
         };
         if add.failed {
             self.add_failure(slot);
@@ -151,7 +148,7 @@ impl<K: Eq + Clone> Queue<K> {
                 added => added,
             },
             None => {
-                if self.early_add != EarlyAdd::Keep {
+                if self.re_add != ReAdd::KeepBoth {
                     self.stop_waiting(slot);
                 }
                 self.demand(slot, now, order_key)

@@ -1,4 +1,4 @@
-//! The backoff gate of [`EarlyAdd::Hold`](crate::EarlyAdd::Hold): no run starts before the backoff of
+//! The backoff gate of [`ReAdd::Hold`](crate::ReAdd::Hold): no run starts before the backoff of
 //! the last failure is over.
 
 use super::Queue;

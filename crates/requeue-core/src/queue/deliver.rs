@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::Queue;
 use super::transitions::record::Record;
 use crate::order::Ready;
-use crate::types::add::{Add, EarlyAdd, Merge};
+use crate::types::add::{Add, Merge, ReAdd};
 use crate::types::delivery::{Delivery, Finish, Finished, Popped, Ticket};
 use crate::types::lifecycle::{Ending, Phase};
 use crate::types::slot::Slot;
@@ -180,17 +180,17 @@ impl<K: Eq + Clone> Queue<K> {
         self.backing_off.remove(&epoch);
         match how {
             Finish::Done => {}
-            Finish::Succeed | Finish::Later { .. } => self.set_failures(slot, 0),
-            Finish::Fail { asked, .. } => {
+            Finish::Succeed | Finish::RequeueAfter { .. } => self.set_failures(slot, 0),
+            Finish::RetryAfter { asked, .. } => {
                 self.counters.count_failure();
                 self.note(slot, asked);
                 self.add_failure(slot);
             }
-            Finish::PutBack { asked } => self.note(slot, asked),
+            Finish::Release { asked } => self.note(slot, asked),
         }
-        if let (Finish::Fail { .. }, false) = (how, has_ended) {
+        if let (Finish::RetryAfter { .. }, false) = (how, has_ended) {
             self.counters.count_retry(true);
-            if was_dirty && (self.early_add != EarlyAdd::Keep || due.is_none()) {
+            if was_dirty && (self.re_add != ReAdd::KeepBoth || due.is_none()) {
                 self.counters.count_coalesced();
             }
         }
@@ -198,13 +198,13 @@ impl<K: Eq + Clone> Queue<K> {
             self.withdraw(slot);
         }
         let later = match how {
-            Finish::Later { after, asked } if !has_ended => {
-                Some(Add::after(after).priority(asked.priority))
+            Finish::RequeueAfter { delay, asked } if !has_ended => {
+                Some(Add::after(delay).priority(asked.priority))
             }
             _ => None,
         };
         let replaces_wait = ready && (was_dirty || later.is_none());
-        if replaces_wait && self.early_add != EarlyAdd::Keep {
+        if replaces_wait && self.re_add != ReAdd::KeepBoth {
             self.stop_waiting(slot);
         }
         self.free_group(slot, freed);
@@ -223,11 +223,13 @@ impl<K: Eq + Clone> Queue<K> {
                 let _ = self.demand(slot, now, order_key);
             }
             if let Some(due) = due {
-                if self.early_add == EarlyAdd::Hold {
+                let mut merge = Merge::Earliest;
+                if self.re_add == ReAdd::Hold {
                     // One run stands for the failure and for all adds meanwhile.
-                    self.back_off_until(slot, due);
+                    self.records.get_mut(slot).set_not_before(due);
+                    merge = Merge::Exactly;
                 }
-                let _ = self.demand_later(slot, due, Merge::Earliest, now);
+                let _ = self.demand_later(slot, due, merge, now);
             }
         }
         if lost {
@@ -253,15 +255,15 @@ impl<K: Eq + Clone> Queue<K> {
         let due = match how {
             Finish::Done | Finish::Succeed => return (was_dirty, None),
             _ if self.ending == Ending::ShutDown => return (was_dirty, None),
-            Finish::Later { after, .. } => now + after,
-            Finish::Fail { delay, .. } => not_before.max(now + delay),
-            Finish::PutBack { .. } => not_before,
+            Finish::RequeueAfter { delay, .. } => now + delay,
+            Finish::RetryAfter { delay, .. } => not_before.max(now + delay),
+            Finish::Release { .. } => not_before,
         };
-        match self.early_add {
+        match self.re_add {
             _ if due <= now => (true, None),
-            EarlyAdd::Keep => (was_dirty, Some(due)),
-            EarlyAdd::Hold if !matches!(how, Finish::Later { .. }) => (false, Some(due)),
-            EarlyAdd::Replace | EarlyAdd::Hold => (was_dirty, (!was_dirty).then_some(due)),
+            ReAdd::KeepBoth => (was_dirty, Some(due)),
+            ReAdd::Hold if !matches!(how, Finish::RequeueAfter { .. }) => (false, Some(due)),
+            ReAdd::Replace | ReAdd::Hold => (was_dirty, (!was_dirty).then_some(due)),
         }
     }
 

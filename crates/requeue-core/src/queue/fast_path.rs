@@ -7,19 +7,17 @@ use super::Queue;
 use super::transitions::record::Record;
 use crate::memory::index::{Found, fold};
 use crate::order::Group;
-use crate::types::add::{Add, Added, EarlyAdd, Merge};
+use crate::types::add::{Add, Added, Merge, ReAdd};
 use crate::types::delivery::{Asked, Finish, Ticket};
 use crate::types::lifecycle::{Ending, Phase};
 use crate::types::slot::Slot;
 use crate::types::time::Time;
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Whether the queue is open and its order not the user's, and the add starts no backoff that
-    /// gates later adds.
+    /// Whether the queue is open and its order not the user's.
     #[inline(always)]
-    pub(super) fn is_simple(&self, add: &Add) -> bool {
-        let backs_off = add.failed && self.early_add == EarlyAdd::Hold;
-        self.ending == Ending::Open && !self.has_order() && !backs_off
+    pub(super) fn is_simple(&self) -> bool {
+        self.ending == Ending::Open && !self.has_order()
     }
 
     /// Adds a key if one bucket of the index shows whether it is new, and no other key is due.
@@ -32,7 +30,7 @@ impl<K: Eq + Clone> Queue<K> {
         group: Group,
         now: Time,
     ) -> Result<(Added, Option<K>), K> {
-        if !self.is_simple(add) || self.timers.is_due(now) {
+        if !self.is_simple() || self.timers.is_due(now) {
             return Err(key);
         }
         let hash = fold(hash);
@@ -51,14 +49,14 @@ impl<K: Eq + Clone> Queue<K> {
         let tail = self.ready.tail();
         let slot = self
             .records
-            .insert_with(|| Self::new_record(tail, key, hash, add, due, free.position()));
+            .insert_with(|| Record::new(key, hash, add, due.is_some(), tail, free.position()));
         free.put(hash, slot);
         self.arrive(slot, add, due, group, now);
         Ok((Added::New, None))
     }
 
     /// Adds the key in `slot` again if the add joins the pending run, or asks for another run of a key
-    /// in flight, and the policy for early adds does not matter.
+    /// in flight, and the re-add policy makes no difference.
     #[inline]
     pub(super) fn add_again_fast(&mut self, slot: Slot, add: &Add, now: Time) -> Option<Added> {
         if add.merge == Merge::Exactly || add.failed {
@@ -69,14 +67,13 @@ impl<K: Eq + Clone> Queue<K> {
         let due = add.due(now);
         // The policy decides where two runs are pending, and where a backoff is not over.
         let applies = match due {
-            None => match self.early_add {
-                EarlyAdd::Keep => phase != Phase::Idle,
-                EarlyAdd::Replace => phase != Phase::Idle && !is_waiting,
-                EarlyAdd::Hold => false,
-            },
-            Some(_) => phase == Phase::Idle && is_waiting && self.early_add != EarlyAdd::Hold,
+            None => phase != Phase::Idle && (self.re_add == ReAdd::KeepBoth || !is_waiting),
+            Some(due) => {
+                let is_gated = || self.re_add == ReAdd::Hold && record.not_before() > due;
+                phase == Phase::Idle && is_waiting && !is_gated()
+            }
         };
-        if !applies || (phase == Phase::Processing && !self.backing_off.is_empty()) {
+        if !applies || (phase.is_processing() && !self.backing_off.is_empty()) {
             return None;
         }
         let before = record.priority;
@@ -129,7 +126,8 @@ mod tests {
         let order = || Order::Priority { oldest_every: 4 };
         let configs = [
             plain(),
-            Config { early_add: EarlyAdd::Replace, track: true, ..plain() },
+            Config { re_add: ReAdd::Replace, track: true, ..plain() },
+            Config { re_add: ReAdd::KeepBoth, ..plain() },
             Config { order: order(), ..plain() },
             Config { order: order(), fair: true, group_limit: Some(3), ..plain() },
             Config { group_limit: Some(3), ..plain() },
@@ -162,18 +160,35 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_goes_the_long_way_where_adds_are_held_to_backoffs() {
+    fn a_new_key_that_has_failed_is_added_the_short_way_and_backs_off() {
         let cases = [
-            (EarlyAdd::Keep, true, true),
-            (EarlyAdd::Hold, false, true),
-            (EarlyAdd::Hold, true, false),
+            (ReAdd::Hold, Added::Held),
+            (ReAdd::Replace, Added::New),
+            (ReAdd::KeepBoth, Added::New),
         ];
-        for (early_add, failed, is_short) in cases {
-            let mut queue = Queue::new(Config { early_add, ..Config::default() });
+        for (re_add, again) in cases {
+            let mut queue = Queue::new(Config { re_add, ..Config::default() });
             let _ = queue.add(0, 0, Add::now(), Group::default(), NOW);
-            let add = if failed { Add::after(SECOND).failed() } else { Add::now() };
-            let added = queue.add_fast(1, 1, &add, Group::default(), NOW);
-            assert_eq!(added.is_ok(), is_short);
+            let failed = Add::after(SECOND).failed();
+            let added = queue.add_fast(1, 1, &failed, Group::default(), NOW);
+            assert_eq!(added, Ok((Added::New, None)));
+            assert_eq!(queue.add(1, 1, Add::now(), Group::default(), NOW).0, again);
+        }
+    }
+
+    #[test]
+    fn a_delayed_add_of_a_waiting_key_takes_the_short_way_unless_it_is_held() {
+        for (failed, is_short) in [(false, true), (true, false)] {
+            let mut queue = Queue::new(Config::default());
+            let first = Add::after(2 * SECOND);
+            let first = if failed { first.failed() } else { first };
+            let _ = queue.add(1, 1, first, Group::default(), NOW);
+            let mut again = |after| {
+                let slot = queue.find(&1, 1).expect("it waits");
+                queue.add_again_fast(slot, &Add::after(after), NOW)
+            };
+            assert_eq!(again(SECOND), is_short.then_some(Added::Coalesced));
+            assert_eq!(again(3 * SECOND), Some(Added::Coalesced));
         }
     }
 

@@ -3,7 +3,7 @@
 //! A key's journey: `add` adds it, `deliver` delivers it and finishes its delivery, and both call
 //! `transitions`, which holds the state table of `docs/SEMANTICS.md` and is the only module that
 //! changes phases and counters. `fast_path` is the first arm of adds and finishes. `backoff_gate` holds
-//! adds back under [`EarlyAdd::Hold`]. `lifecycle` closes and shuts down. `storage` keeps the records;
+//! adds back under [`ReAdd::Hold`]. `lifecycle` closes and shuts down. `storage` keeps the records;
 //! `snapshot`, `stats` and `depths` show them.
 
 mod add;
@@ -31,14 +31,14 @@ use crate::memory::index::{Index, fold};
 use crate::memory::slab::Slab;
 use crate::memory::timer_heap::TimerHeap;
 use crate::order::{Order, Ready};
-use crate::types::add::EarlyAdd;
+use crate::types::add::ReAdd;
 use crate::types::lifecycle::Ending;
 use crate::types::time::Time;
 
 /// The settings of a [`Queue`].
 pub struct Config<K> {
-    /// The effect of an add of a key that is waiting or has failed.
-    pub early_add: EarlyAdd,
+    /// The re-add policy.
+    pub re_add: ReAdd,
     /// The order of ready keys.
     pub order: Order<K>,
     /// Whether groups take turns within a priority.
@@ -53,7 +53,7 @@ pub struct Config<K> {
 impl<K> Default for Config<K> {
     fn default() -> Self {
         Self {
-            early_add: EarlyAdd::Keep,
+            re_add: ReAdd::default(),
             order: Order::Fifo,
             fair: false,
             group_limit: None,
@@ -95,10 +95,10 @@ pub struct Queue<K> {
     /// Allocated with the first key: it is large, few queues track times, and most are idle.
     tracker: Option<Box<Tracker>>,
     counters: Counters,
-    /// Under [`EarlyAdd::Hold`], the ends of the backoffs of keys that failed and are still in flight
+    /// Under [`ReAdd::Hold`], the ends of the backoffs of keys that failed and are still in flight
     /// (client-go's `AddRateLimited` before `Done`), by epoch.
     backing_off: BTreeMap<u64, Time>,
-    early_add: EarlyAdd,
+    re_add: ReAdd,
     ending: Ending,
     paused: bool,
     /// The number of the last delivery. No number is used twice.
@@ -119,7 +119,7 @@ impl<K: Eq + Clone> Queue<K> {
             tracker: None,
             counters: Counters::default(),
             backing_off: BTreeMap::new(),
-            early_add: config.early_add,
+            re_add: config.re_add,
             ending: Ending::Open,
             paused: false,
             epoch: 0,

@@ -32,7 +32,9 @@ impl Operation<'_> {
         match self {
             Self::Get | Self::Promote => false,
             Self::Add(add) => add.is_delayed(),
-            Self::Finish(_, how) => matches!(how, Finish::Later { .. } | Finish::Fail { .. }),
+            Self::Finish(_, how) => {
+                matches!(how, Finish::RequeueAfter { .. } | Finish::RetryAfter { .. })
+            }
         }
     }
 }

@@ -202,7 +202,7 @@ impl<K> Entry<K> {
         let ago = self.since.map(|since| now.since(since));
         let due = self.due;
         let (held_back, paused, ending) = (self.held_back, self.paused, self.ending);
-        fmt::from_fn(move |f| {
+        Explanation(move |f: &mut fmt::Formatter<'_>| {
             match phase {
                 Phase::Idle if due.is_some() && failures > 0 => f.write_str("backing off")?,
                 Phase::Idle if due.is_some() => f.write_str("waiting for its time")?,
@@ -239,5 +239,14 @@ impl<K> Entry<K> {
                 Ending::ShutDown => f.write_str("; the queue is shut down"),
             }
         })
+    }
+}
+
+/// `core::fmt::FromFn`, which needs Rust 1.93.
+struct Explanation<F>(F);
+
+impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Explanation<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (self.0)(f)
     }
 }

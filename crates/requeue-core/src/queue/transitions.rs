@@ -11,9 +11,8 @@ use core::time::Duration;
 use self::record::Record;
 use super::Queue;
 use super::stats::{Counts, Tracker};
-use crate::memory::index::Position;
 use crate::order::{Group, Ready};
-use crate::types::add::{Add, Added, EarlyAdd, Merge};
+use crate::types::add::{Add, Added, Merge, ReAdd};
 use crate::types::delivery::{Asked, Delivery, Ticket};
 use crate::types::lifecycle::Phase;
 use crate::types::slot::Slot;
@@ -138,20 +137,6 @@ impl Counters {
 impl<K: Eq + Clone> Queue<K> {
     // --- New keys -------------------------------------------------------------------------------
 
-    /// The record of a new key, for a run that is due at `due`, or now for `None`. The caller inserts
-    /// it and calls [`arrive`](Self::arrive).
-    #[inline(always)]
-    pub(super) fn new_record(
-        tail: Option<Slot>,
-        key: K,
-        hash: u32,
-        add: &Add,
-        due: Option<Time>,
-        position: Position,
-    ) -> Record<K> {
-        Record::new(key, hash, add, due.is_some(), tail, position)
-    }
-
     /// The row `add` for a new key: its record was inserted in `slot`.
     #[inline(always)]
     pub(super) fn arrive(
@@ -174,6 +159,9 @@ impl<K: Eq + Clone> Queue<K> {
             Some(due) => {
                 self.timers.insert(slot, due);
                 self.counters.failing += usize::from(add.failed);
+                if add.failed && self.re_add == ReAdd::Hold {
+                    self.records.get_mut(slot).set_not_before(due);
+                }
             }
         }
         self.counters.count_retry(add.is_retry());
@@ -237,7 +225,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// The row `add_after`: a run of the key in `slot` is asked for at `due`.
     pub(super) fn demand_later(&mut self, slot: Slot, due: Time, merge: Merge, now: Time) -> Added {
-        let keeps = self.early_add == EarlyAdd::Keep;
+        let keeps = self.re_add == ReAdd::KeepBoth;
         self.touch(slot, !keeps);
         if !keeps && self.records.get(slot).phase.is_dirty() {
             // The pending run, which waits for no time, stands for this one.
@@ -261,6 +249,8 @@ impl<K: Eq + Clone> Queue<K> {
         match merge {
             Merge::Earliest => self.timers.merge(slot, due, true),
             Merge::Latest => self.timers.merge(slot, due, false),
+            // A deadline that stays the same keeps its place among equal ones.
+            Merge::Exactly if self.timers.due(slot) == Some(due) => {}
             Merge::Exactly => self.timers.set(slot, due),
         }
         Added::Coalesced
@@ -499,7 +489,7 @@ mod tests {
 
     #[test]
     fn the_table_is_that_of_the_page() {
-        let page = include_str!("../../../../docs/SEMANTICS.md");
+        let page = include_str!("../../docs/SEMANTICS.md");
         let phases = [Phase::Idle, Phase::Ready, Phase::Processing, Phase::ProcessingDirty];
         let rows = [
             (Row::Add, "| `add` |"),

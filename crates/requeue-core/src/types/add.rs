@@ -4,31 +4,33 @@ use core::time::Duration;
 
 use super::time::Time;
 
-/// What an add does to a key that is waiting or has failed.
+/// The re-add policy: the effect of an add on a key that already waits, or that backs off after a
+/// failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
-pub enum EarlyAdd {
-    /// client-go to the letter: an add runs the key now and leaves its delayed add alone, so that
-    /// both happen; a failure on a key that is dirty runs it again at once.
+pub enum ReAdd {
+    /// At most one run is pending. An add takes the place of a delayed one, but no run starts before
+    /// the backoff of a failure is over.
     #[default]
-    Keep,
-    /// At most one run is pending: an add takes the place of a delayed one.
-    Replace,
-    /// As [`Replace`](Self::Replace), but nothing runs before the backoff of a failure has passed.
     Hold,
+    /// At most one run is pending. An add takes the place of a delayed one and of a retry, so it ends
+    /// the backoff.
+    Replace,
+    /// client-go's behaviour. An add runs the key now and leaves its delayed add alone, so that both
+    /// runs happen. A key that fails while it is dirty runs at once, and again after its backoff.
+    KeepBoth,
 }
 
-/// How a delayed add and the delay that a key already has become one. It acts on the delay alone:
-/// no merge takes a key back that is ready, but for [`Exactly`](Self::Exactly).
+/// How a delayed add combines with the due time that the key already has. It changes the due time and
+/// nothing else: only [`Exactly`](Self::Exactly) makes a ready key wait instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
-#[non_exhaustive]
 pub enum Merge {
     /// The earlier of the two, as client-go's `AddAfter`.
     #[default]
     Earliest,
     /// The later of the two.
     Latest,
-    /// This one: `cancel` and the add, in one step.
+    /// The time of this add: `cancel` and the add, in one step.
     Exactly,
 }
 
@@ -135,14 +137,14 @@ impl Add {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Added {
-    /// The key has become ready (under [`EarlyAdd::Replace`] perhaps sooner than it was to), or has
-    /// begun to wait for its time.
+    /// The key has become ready (perhaps sooner than it was to, see [`ReAdd`]), or has begun to
+    /// wait for its time.
     New,
     /// A run was pending already; the add has become part of it.
     Coalesced,
     /// The key is with a worker; it is handed out once more afterwards.
     Dirty,
-    /// The key has failed and is backing off ([`EarlyAdd::Hold`]): it runs when that has passed.
+    /// The key has failed and is backing off ([`ReAdd::Hold`]): it runs when that has passed.
     Held,
     /// The queue has been closed or shut down.
     Refused,

@@ -71,21 +71,21 @@ pub enum Finish {
     /// The run succeeded, and the failures are forgotten.
     Succeed,
     /// As `Succeed`, and the key is added again after a delay.
-    Later {
+    RequeueAfter {
         /// The delay from now.
-        after: Duration,
+        delay: Duration,
         /// What the adds of the run asked for; its priority is kept.
         asked: Asked,
     },
     /// The run failed and is retried after a delay.
-    Fail {
+    RetryAfter {
         /// The delay from now, as a limiter computed it.
         delay: Duration,
         /// What the adds of the run asked for; all of it goes to the retry.
         asked: Asked,
     },
     /// The delivery is undone: no failure counts, and the key is ready at once, at the tail.
-    PutBack {
+    Release {
         /// What the adds of the run asked for.
         asked: Asked,
     },

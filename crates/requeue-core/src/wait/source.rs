@@ -117,7 +117,12 @@ pub(super) fn scaled(duration: Duration, factor: f64) -> Duration {
 
 /// So many nanoseconds, or [`Duration::MAX`] when that is longer than a duration can be.
 pub(crate) const fn saturating_nanos(nanos: u128) -> Duration {
-    if nanos > Duration::MAX.as_nanos() { Duration::MAX } else { Duration::from_nanos_u128(nanos) }
+    // `Duration::from_nanos_u128` needs Rust 1.93.
+    const SECOND: u128 = 1_000_000_000;
+    match nanos > Duration::MAX.as_nanos() {
+        true => Duration::MAX,
+        false => Duration::new((nanos / SECOND) as u64, (nanos % SECOND) as u32),
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The least that can ask a server for something, and say which host it takes it for.
+//! A minimal HTTP client that can send any `Host` header.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -32,7 +32,7 @@ impl Answer {
 #[track_caller]
 fn connect(server: SocketAddr, head: &str) -> BufReader<TcpStream> {
     let mut stream = TcpStream::connect(server).expect("it listens");
-    // What nothing here takes as long as, unless it hangs.
+    // A time that no test takes unless the server hangs.
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("it can be set");
     stream.write_all(format!("{head}\r\n\r\n").as_bytes()).expect("it reads");
     BufReader::new(stream)
@@ -49,7 +49,7 @@ fn read_head(stream: &mut impl BufRead) -> (u16, Vec<(String, String)>) {
     (status.expect("a status"), headers.collect())
 }
 
-/// What a request with this head gets, to its end.
+/// Sends a request with this head. Returns the whole response.
 #[track_caller]
 pub(crate) fn ask(server: SocketAddr, head: &str) -> Answer {
     let mut stream = connect(server, &format!("{head}\r\nConnection: close"));
@@ -64,7 +64,7 @@ pub(crate) fn get(server: SocketAddr, path: &str) -> Answer {
     ask(server, &format!("GET {path} HTTP/1.1\r\nHost: {server}"))
 }
 
-/// Server-sent events, as they come.
+/// A stream of server-sent events.
 pub(crate) struct Events(BufReader<TcpStream>);
 
 impl Events {
@@ -78,7 +78,7 @@ impl Events {
         Self(stream)
     }
 
-    /// The next event's name and data; `None` at the end.
+    /// Returns the name and the data of the next event; `None` at the end.
     #[track_caller]
     pub(crate) fn next(&mut self) -> Option<(String, Value)> {
         let mut name = String::new();
@@ -87,7 +87,7 @@ impl Events {
             if self.0.read_line(&mut line).expect("it goes on or ends") == 0 {
                 return None;
             }
-            // Between them are the sizes of chunks.
+            // Lines between the events have the sizes of chunks.
             if let Some(event) = line.strip_prefix("event: ") {
                 event.trim_end().clone_into(&mut name);
             } else if let Some(data) = line.strip_prefix("data: ") {

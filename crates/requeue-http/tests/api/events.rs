@@ -1,4 +1,4 @@
-//! `/api/v1/events`, and how a server ends.
+//! `/api/v1/events`, and the end of a server.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn events_are_what_was_then_each_second_then_the_end() {
     let (name, tick) = events.next().unwrap();
     assert_eq!((&*name, &tick["now"]["ready"]), ("tick", &json!(1)));
     assert_eq!(tick["started"], history["started"]);
-    // No key of a queue in memory is ever parked.
+    // A queue in memory has no parked keys.
     assert_eq!(tick["now"]["parked"], json!(null));
     for column in samples.keys().filter(|&column| column != "parked") {
         assert!(tick["now"][column].is_number(), "{column}");
@@ -35,7 +35,7 @@ fn events_are_what_was_then_each_second_then_the_end() {
 
     queue.add(b"c".to_vec());
     served.site.end();
-    // There may be ticks on their way.
+    // More ticks may come first.
     let mut rest = std::iter::from_fn(|| events.next());
     let (_, last) = rest.find(|(name, _)| name == "ended").expect("it is said");
     assert_eq!((&last["status"], &last["now"]["ready"]), (&json!("ended"), &json!(3)));
@@ -51,7 +51,7 @@ fn a_page_that_is_opened_later_has_what_was_before() {
     queue.add(b"a".to_vec());
     while events.next().unwrap().1["now"]["adds"] != json!(1) {}
     drop(events);
-    // The sample of that second, or of the next.
+    // The sample of this second or of the next one.
     let adds = loop {
         let (_, history) = Events::of(served.address).next().unwrap();
         assert_eq!(history["started"], started);
@@ -69,7 +69,7 @@ fn the_end_is_not_held_up_by_those_who_stay() {
     let served = Served::new(Site::builder(queue().0));
     let mut events = Events::of(served.address);
     events.next().unwrap();
-    // Neither asks for anything nor goes.
+    // This client neither sends a request nor closes the connection.
     let _idle = TcpStream::connect(served.address).unwrap();
     assert_eq!(get(served.address, "/healthz").status, 200);
     served.site.end();

@@ -16,7 +16,7 @@ fn names(answer: &Value) -> Vec<&str> {
     keys.iter().map(|row| row["key"].as_str().expect("text")).collect()
 }
 
-/// All keys of a walk, and how many requests it took.
+/// Returns all keys of a walk, and the number of its requests.
 fn walk(served: &Served, query: &str) -> (Vec<String>, usize) {
     let (mut found, mut cursor) = (Vec::new(), String::new());
     for requests in 1..1000 {
@@ -65,7 +65,7 @@ fn keys_are_listed_by_state() {
         found.sort_unstable();
         assert_eq!((found, &answer["next"]), (expected, &Value::Null), "{query}");
     }
-    // In order.
+    // The longest first.
     let answer = get(served.address, "/api/v1/keys?state=running").json();
     assert_eq!(names(&answer), ["again", "running"]);
     let row = &answer["keys"][0];
@@ -116,13 +116,13 @@ fn a_walk_meets_each_key_once_a_page_at_a_time() {
     drop(items);
 }
 
-/// A cursor of the queue itself is 32 bits of a key's hash.
+/// A cursor of a queue in memory is 32 bits of the hash of a key.
 #[test]
 fn a_cursor_is_a_secret_of_its_process_and_of_no_use_to_another() {
     let (queue, _) = queue();
     queue.add_all((0..1000_u32).map(|n| n.to_le_bytes().to_vec()));
     let items = queue.try_get_many(100);
-    // As after a restart: each with a secret of its own, and all else equal.
+    // Two sites that differ only in their secrets, as before and after a restart.
     let [one, other] = [0; 2].map(|_| Served::new(Site::builder(queue.clone())));
     for state in ["", "ready", "running"] {
         let page = |served: &Served, cursor: &str| {
@@ -172,7 +172,7 @@ fn keys_that_are_no_text_are_escaped_and_found() {
         let row = get(served.address, &format!("/api/v1/key?{query}")).json();
         assert_eq!((&row["key"], &row["key_base64"]), (&json!(key), &json!(base64)), "{query}");
     }
-    // A search is for what is shown.
+    // A search matches the text that is shown.
     let found = get(served.address, "/api/v1/keys?q=%5CxFF%5Cn").json();
     assert_eq!(names(&found), [r"\xff\n"]);
 }

@@ -1,4 +1,4 @@
-//! The API as its users meet it: over loopback.
+//! Tests of the API over loopback.
 
 mod client;
 mod events;
@@ -15,7 +15,7 @@ use client::{ask, get};
 use prometheus_client::registry::Registry;
 use requeue::clock::FakeClock;
 use requeue::metrics::Metrics;
-use requeue::{EarlyAdd, Queue};
+use requeue::{Queue, ReAdd};
 use requeue_http::{Builder, Site};
 use requeue_servers::check_metrics;
 use serde_json::json;
@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 
 type Keys = Queue<Vec<u8>>;
 
-/// A site on a port of its own.
+/// A site on its own port.
 struct Served {
     site: Site,
     address: SocketAddr,
@@ -49,10 +49,10 @@ impl Served {
     }
 }
 
-/// A queue with a clock that stands, and times.
+/// A queue that keeps times, with a fake clock.
 fn queue() -> (Keys, FakeClock) {
     let clock = FakeClock::new();
-    let queue = Queue::builder().clock(clock.clone()).early_add(EarlyAdd::Hold).track_times();
+    let queue = Queue::builder().clock(clock.clone()).re_add(ReAdd::Hold).track_times();
     (queue.build().expect("it makes sense"), clock)
 }
 
@@ -151,8 +151,7 @@ fn readiness_and_health_are_the_programs_to_refuse() {
     assert_eq!(statuses(), [200, 200]);
 }
 
-/// Checks each family in both formats, and returns the response to a client without an `Accept`
-/// header.
+/// Checks each family in both formats. Returns the response to a client without an `Accept` header.
 #[track_caller]
 fn check_both_formats(server: SocketAddr) -> String {
     let classic = get(server, "/metrics");
@@ -181,7 +180,7 @@ fn metrics_are_those_of_the_registry_or_none() {
     let served = Served::new(Site::builder(queue).registry(Arc::new(registry)));
     let shown = check_both_formats(served.address);
     assert!(shown.contains("\nworkqueue_depth{name=\"letters\"} 1\n"), "{shown}");
-    // The queue's name is the title where there is no other.
+    // The title is the name of the queue by default.
     let summary = get(served.address, "/api/v1/summary").json();
     assert_eq!((&summary["title"], &summary["queue"]), (&json!("letters"), &json!("letters")));
 

@@ -1,4 +1,4 @@
-//! What is refused, and what every answer says to a browser.
+//! Requests that are refused, and the security headers.
 
 use requeue_http::Site;
 use serde_json::json;
@@ -54,7 +54,10 @@ fn errors_name_the_parameter_that_is_wrong() {
         assert!(problem["error"].as_str().unwrap().starts_with(&format!("{parameter}: ")));
     }
     let answer = get(served.address, "/api/v1/nothing");
-    assert_eq!((answer.status, answer.json()), (404, json!({ "error": "there is nothing here" })));
+    assert_eq!(
+        (answer.status, answer.json()),
+        (404, json!({ "error": "no such path; the dashboard is at /" }))
+    );
 }
 
 #[test]
@@ -67,7 +70,7 @@ fn foreign_hosts_are_refused_whatever_they_ask_for() {
             assert_eq!(answer.status, 403, "{path} {host}");
             assert!(answer.json()["error"].as_str().unwrap().contains(host));
         }
-        // Named in the request itself.
+        // The host is named in the request line.
         let head = format!("GET http://example.org{path} HTTP/1.1\r\nHost: localhost");
         assert_eq!(ask(server, &head).status, 403, "{path}");
     }
@@ -78,7 +81,7 @@ fn foreign_hosts_are_refused_whatever_they_ask_for() {
     }
 }
 
-/// A page of another site can't read an answer, but it can time it: a search that finds a key is answered sooner.
+/// A page of another site cannot read a response, but could measure its time: a search that finds a key is faster.
 #[test]
 fn other_sites_are_refused_before_any_key_is_looked_for() {
     let queue = Keys::new();
@@ -92,7 +95,8 @@ fn other_sites_are_refused_before_any_key_is_looked_for() {
         format!("Sec-Fetch-Site: {site}\r\nSec-Fetch-Mode: {mode}\r\nSec-Fetch-Dest: {dest}")
     };
     for path in PATHS.into_iter().chain(["/api/v1/keys?q=secret", "/api/v1/events"]) {
-        for site in ["cross-site", "same-site"] {
+        let several = "same-origin\r\nSec-Fetch-Site: cross-site";
+        for site in ["cross-site", "same-site", "Cross-Site", "", several] {
             for (mode, dest) in [
                 ("no-cors", "empty"),
                 ("cors", "empty"),
@@ -102,12 +106,12 @@ fn other_sites_are_refused_before_any_key_is_looked_for() {
                 let answer = asked(path, &foreign(site, mode, dest));
                 assert_eq!(answer.status, 403, "{path} {site} {mode} {dest}");
             }
-            // A link that a user follows.
+            // A link that a user follows to the dashboard.
             let status = asked(path, &foreign(site, "navigate", "document")).status;
             assert_eq!(status == 403, path.starts_with("/api/"), "{path} {site}");
         }
     }
-    // Its own page, an address that was typed in, and a client that is no browser.
+    // The dashboard itself, a typed address, and a client that is not a browser.
     for headers in [&foreign("same-origin", "cors", "empty"), "Sec-Fetch-Site: none", "X: y"] {
         assert_eq!(asked("/api/v1/keys?q=secret", headers).status, 200, "{headers}");
     }

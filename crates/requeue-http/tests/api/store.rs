@@ -1,4 +1,4 @@
-//! The page of a queue in a store.
+//! The site of a queue in a store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ async fn queue(dir: &TempDir) -> (Queue, requeue_store::Item) {
     let mut items = queue.get_many(3).await;
     items.sort_by_key(|item| item.to_string());
     let [failing, parked, running] = items.try_into().expect("all three");
-    parked.park("no such address").await.expect("it is ours");
+    parked.give_up("no such address").await.expect("it is ours");
     failing.retry("busy").await.expect("it is ours");
     queue.add_all(["ready", "ready 2", "running"]).await.expect("added");
     queue.add_after("waiting", hour).await.expect("added");
@@ -40,7 +40,7 @@ fn served() -> (Served, Queue, requeue_store::Item, TempDir) {
     let dir = tempfile::tempdir().expect("a directory");
     let runtime = Runtime::new().expect("a runtime");
     let (queue, running) = runtime.block_on(queue(&dir));
-    // What the page shows at once is what was counted before it was made.
+    // The first counts are read before the site is built.
     runtime.block_on(queue.recent_counts()).expect("counted");
     let served = Served::within(runtime, Site::of_store(queue.clone()));
     (served, queue, running, dir)
@@ -96,7 +96,7 @@ fn keys_of_all_processes_are_shown_by_state_and_by_page() {
 fn the_summary_has_the_numbers_of_the_store_and_of_this_process() {
     let (served, queue, running, _dir) = served();
     let summary = loop {
-        // The task that looks at the store may not have run yet.
+        // The task that reads the store may not have run yet.
         let summary = get(served.address, "/api/v1/summary").json();
         if summary["now"]["keys"] == json!(6) && summary["longest"] != json!([]) {
             break summary;

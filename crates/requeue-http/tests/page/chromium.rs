@@ -1,4 +1,4 @@
-//! Chromium, driven through a pair of pipes: its own protocol, a NUL after each message.
+//! Chromium, driven by its own protocol over a pair of pipes, with a NUL after each message.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-/// What nothing here takes as long as, unless it hangs.
+/// A time that no test takes unless the browser hangs.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// A browser with one page.
@@ -29,7 +29,7 @@ struct Wire {
     to: ChildStdin,
     from: Receiver<Value>,
     last: u64,
-    /// What it told without being asked.
+    /// The events that it sent.
     events: Vec<Value>,
 }
 
@@ -59,7 +59,7 @@ impl Wire {
     }
 }
 
-/// Where chromium is, if it is. What did not run for want of it is said in the list of that.
+/// Returns the path of Chromium, if it is installed. Otherwise records that the test was skipped.
 pub(crate) fn find(test: &str) -> Option<OsString> {
     let found = std::env::var_os("CHROMIUM").or_else(|| {
         let names = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
@@ -87,14 +87,14 @@ impl Chromium {
         let profile = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("profile-{test}"));
         let _ = fs::remove_dir_all(&profile);
         let mut process = Command::new("sh")
-            // The protocol is on 3 and 4.
+            // The protocol uses the descriptors 3 and 4.
             .args(["-c", r#"exec "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1"#, "sh"])
             .arg(program)
             .arg(format!("--user-data-dir={}", profile.display()))
             .args([
                 "--headless",
                 "--remote-debugging-pipe",
-                // Its sandbox does not work for root, nor in most containers. It sees our page alone.
+                // The sandbox does not work for root and in most containers. The browser only opens our page.
                 "--no-sandbox",
                 "--disable-dev-shm-usage",
                 "--disable-gpu",
@@ -141,7 +141,7 @@ impl Chromium {
         self.wire.borrow_mut().call(Some(&self.session), method, params)
     }
 
-    /// The value of an expression, or of the promise that it is.
+    /// Evaluates an expression, and awaits a promise.
     #[track_caller]
     pub(crate) fn eval(&self, expression: &str) -> Value {
         let params = json!({
@@ -212,7 +212,7 @@ impl Chromium {
         }
     }
 
-    /// How large the window is, and which scheme its user likes.
+    /// Sets the size of the window, and the preferred colour scheme.
     #[track_caller]
     pub(crate) fn look(&self, width: u32, height: u32, scheme: &str) {
         self.call(
@@ -226,7 +226,7 @@ impl Chromium {
         );
     }
 
-    /// A picture of the window, for people to look at.
+    /// Saves a screenshot of the window.
     #[track_caller]
     pub(crate) fn screenshot(&self, name: &str) {
         let shot = self.call("Page.captureScreenshot", json!({ "format": "png" }));
@@ -235,22 +235,22 @@ impl Chromium {
         fs::write(file, png).expect("it can be written");
     }
 
-    /// What it has told of, under this name.
+    /// Returns the events with this name.
     pub(crate) fn told(&self, method: &str) -> Vec<Value> {
         let wire = self.wire.borrow();
         let events = wire.events.iter().filter(|event| event["method"] == json!(method));
         events.map(|event| event["params"].clone()).collect()
     }
 
-    /// What is in the console that should not be.
+    /// Returns the errors and warnings in the console.
     pub(crate) fn complaints(&self) -> Vec<String> {
-        // Whatever was on its way is here after an answer.
+        // Earlier events have arrived after the next response.
         self.eval("1");
         let kinds = ["Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled"];
         kinds.iter().flat_map(|kind| self.told(kind)).map(|event| event.to_string()).collect()
     }
 
-    /// The addresses it has asked for anything.
+    /// Returns the URLs of all requests.
     pub(crate) fn requests(&self) -> Vec<String> {
         let sent = self.told("Network.requestWillBeSent");
         let url = |event: &Value| event["request"]["url"].as_str().unwrap_or_default().to_owned();
@@ -262,7 +262,7 @@ impl Drop for Chromium {
     fn drop(&mut self) {
         let mut wire = self.wire.borrow_mut();
         let _ = wire.to.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
-        // It ends, or hangs and is ended.
+        // The browser exits, or is killed if it hangs.
         while wire.from.recv_timeout(Duration::from_secs(10)).is_ok() {}
         let _ = self.process.kill();
         let _ = self.process.wait();

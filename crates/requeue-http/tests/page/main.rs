@@ -1,4 +1,4 @@
-//! The page as people meet it, in a browser.
+//! Tests of the dashboard in a browser.
 
 mod chromium;
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::Router;
 use chromium::Chromium;
 use requeue::clock::FakeClock;
-use requeue::{EarlyAdd, Queue};
+use requeue::{Queue, ReAdd};
 use requeue_http::{Detail, Site};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -18,15 +18,15 @@ use tokio::runtime::Runtime;
 
 type Keys = Queue<Vec<u8>>;
 
-/// A queue with its page, on a port of its own.
+/// A queue with its dashboard, on its own port.
 struct Served {
     queue: Keys,
     clock: FakeClock,
     site: Site,
     address: SocketAddr,
-    /// How many keys it was asked for details of.
+    /// The number of calls of the detail function.
     shown: Arc<AtomicUsize>,
-    /// What serves it.
+    /// The runtime of the server.
     runtime: Runtime,
 }
 
@@ -39,7 +39,7 @@ impl Served {
         let runtime = Runtime::new().expect("a runtime");
         let _inside = runtime.enter();
         let clock = FakeClock::new();
-        let queue = Queue::builder().clock(clock.clone()).early_add(EarlyAdd::Hold).track_times();
+        let queue = Queue::builder().clock(clock.clone()).re_add(ReAdd::Hold).track_times();
         let queue: Keys = queue.build().expect("it makes sense");
         let shown = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&shown);
@@ -65,7 +65,7 @@ impl Served {
     }
 }
 
-/// A browser for the test of this name, at this page; `None` where there is none.
+/// Returns a browser for this test at this page; `None` if no browser is installed.
 #[track_caller]
 fn browser(test: &str, url: &str) -> Option<Chromium> {
     let page = Chromium::start(&chromium::find(test)?, test);
@@ -75,7 +75,7 @@ fn browser(test: &str, url: &str) -> Option<Chromium> {
     Some(page)
 }
 
-/// Nothing went wrong in the page, and it asked nobody else.
+/// Checks that the page had no errors, and sent no request to other hosts.
 #[track_caller]
 fn is_clean(page: &Chromium, served: &Served) {
     assert_eq!(page.complaints(), [""; 0]);
@@ -89,7 +89,7 @@ fn count(name: &str) -> String {
     format!("document.querySelector('[data-count={name}]').textContent")
 }
 
-/// The texts of the first cells of the table.
+/// The keys that the table shows.
 const SHOWN: &str =
     "[...document.querySelectorAll('tbody tr')].map((row) => row.cells[0].textContent)";
 
@@ -133,7 +133,7 @@ fn a_stuck_key_is_found_by_search_among_many() {
 
     let test = "a_stuck_key_is_found_by_search_among_many";
     let Some(page) = browser(test, &served.url("/")) else { return };
-    // What runs longest is on top.
+    // The key that has run the longest is on top.
     page.wait_for(&format!("{SHOWN}.length === 100"));
     page.wait_for(&format!("{SHOWN}.slice(0, 2).join() === 'src/Stuck <b>.rs,docs/other'"));
     page.eval("document.querySelector('#search').focus()");
@@ -144,7 +144,7 @@ fn a_stuck_key_is_found_by_search_among_many() {
     assert_eq!(row, json!(["src/Stuck <b>.rs", "running", "1 h 00 min", "7", "", why]));
     assert_eq!(page.eval("document.querySelector('mark').textContent"), json!("Stuck <b>"));
 
-    // One that waits, found by walking through all that does not match.
+    // A waiting key, which is found after all keys that do not match.
     page.eval("document.querySelector('#search').select()");
     page.type_text("waits/");
     page.wait_for(&format!("{SHOWN}.join() === 'waits/1'"));
@@ -175,7 +175,7 @@ fn it_works_by_keyboard() {
     page.press("Tab");
     page.wait_for(&focused("#search"));
 
-    // The states are one group, and what is chosen shows at once.
+    // The states are one group of radio buttons, and a choice has an effect at once.
     page.eval("document.querySelector('[name=state]:checked').focus()");
     page.press("ArrowLeft");
     page.wait_for(&focused("[value=ready]"));
@@ -200,7 +200,7 @@ fn a_screen_reader_finds_a_table_labels_and_a_quiet_status() {
     served.queue.add_all([b"a".to_vec(), b"b\n\xff".to_vec()]);
     let test = "a_screen_reader_finds_a_table_labels_and_a_quiet_status";
     let Some(page) = browser(test, &served.url("/")) else { return };
-    // Narrow too, where the table does not look like one.
+    // Also in a narrow window, where rows are paragraphs.
     for width in [1280, 360] {
         page.look(width, 900, "light");
         page.wait_for(&format!("{SHOWN}.length === 2"));
@@ -219,19 +219,19 @@ fn a_screen_reader_finds_a_table_labels_and_a_quiet_status() {
             nodes.iter().filter(|node| node.0 == role).map(|node| &*node.1).collect()
         };
         assert_eq!(named("table"), ["Keys"], "{width}");
-        let columns = ["Key", "State", "For", "Attempt", "Next in", "Why"];
+        let columns = ["Key", "State", "Age", "Attempt", "Due in", "Why"];
         assert_eq!(named("columnheader"), columns, "{width}");
         assert_eq!(named("row").len(), 3, "{width}");
         let mut rows = named("rowheader");
         rows.sort_unstable();
         assert_eq!(rows, ["a", r"b\n\xff"], "{width}");
         assert_eq!(named("searchbox"), ["Search"], "{width}");
-        let states = ["0 running", "0 failing", "0 waiting", "2 ready", "2 in all"];
+        let states = ["0 running", "0 failing", "0 waiting", "2 ready", "2 all"];
         assert_eq!(named("radio"), states, "{width}");
         assert_eq!(named("heading").len(), 4, "{width}");
         assert!(named("image").iter().any(|name| name.contains("runs 0.0")), "{nodes:?}");
     }
-    // All that speaks up by itself says how the connection is, and what a search has found.
+    // The live regions announce only the connection and the result of a search.
     let loud = "[...document.querySelectorAll('[role=status], [role=alert], [aria-live]')]
         .map((element) => element.id).join()";
     assert_eq!(page.eval(loud), json!("link,found"));
@@ -267,28 +267,28 @@ fn it_says_when_the_program_ends_and_comes_back_with_it() {
     let address = served.address;
     served.site.end();
     page.wait_for(&format!("{said}.startsWith('Ended at ')"));
-    // What was is still there to be read.
+    // The last values are still shown.
     assert_eq!(page.eval(&count("ready")), json!("5"));
     assert_eq!(page.eval(&format!("{SHOWN}.length")), json!(5));
     drop(served);
     let served = Served::at(address);
     served.queue.add(b"afresh".to_vec());
-    page.wait_for(&format!("{said}.startsWith('Live again; it was started anew at ')"));
+    page.wait_for(&format!("{said}.startsWith('Live; restarted at ')"));
     page.wait_for(&format!("{SHOWN}.join() === 'afresh'"));
     page.wait_for(&format!("{} === '1'", count("ready")));
 
-    // Gone without a word.
+    // The server disappears without `ended`.
     drop(served);
-    page.wait_for(&format!("{said} === 'The connection is lost; tries again'"));
+    page.wait_for(&format!("{said} === 'Connection lost; retrying'"));
 }
 
-/// A page of another site can't read an answer, but it can measure how long the answer takes.
+/// A page of another site cannot read a response, but could measure its time.
 #[test]
 fn a_page_of_another_site_has_no_key_looked_for() {
     let served = Served::start();
     served.queue.add(b"src/secret".to_vec());
     let listener = served.runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
-    // For a browser, "localhost" is another site than the address.
+    // For a browser, `localhost` and the address are different sites.
     let port = listener.local_addr().expect("an address").port();
     let html = || async { axum::response::Html("<!doctype html><title>evil</title><body>") };
     let app = Router::new().route("/", axum::routing::get(html));
@@ -322,13 +322,13 @@ fn a_page_of_another_site_has_no_key_looked_for() {
     page.eval(&format!("Boolean(window.open('{search}'))"));
     assert_eq!(served.shown.load(Ordering::Relaxed), 0);
 
-    // The page itself finds it.
+    // The dashboard itself finds the key.
     page.open(&served.url("/"));
     page.wait_for(&format!("document.body.dataset.link === 'live' && {SHOWN}.length === 1"));
     assert!(served.shown.load(Ordering::Relaxed) > 0);
 }
 
-/// The lowest contrast between a text that is seen and what is behind it.
+/// The lowest contrast between a visible text and its background.
 const CONTRAST: &str = "(() => {
     const light = (color) => {
         const [r, g, b] = color.match(/[0-9.]+/g).slice(0, 3).map((part) => part / 255)
@@ -355,7 +355,7 @@ fn it_can_be_read_light_and_dark_wide_and_narrow() {
     let running = served.queue.try_get();
     served.queue.try_get().expect("it is ready").retry();
     served.queue.add_after(b"later".to_vec(), Duration::from_secs(600));
-    // Under another path, and one without a slash at its end.
+    // Under another path, without a slash at its end.
     let test = "it_can_be_read_light_and_dark_wide_and_narrow";
     let Some(page) = browser(test, &served.url("/queue")) else { return };
     page.wait_for(&format!("{SHOWN}.length === 6"));

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use requeue::Completion;
+
 /// The next step for an object, which a reconciler returns on success, and an error policy after a
 /// failure.
 ///
@@ -28,27 +30,20 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "an action does nothing unless a reconciler or an error policy returns it"]
 pub struct Action {
-    pub(super) then: Then,
+    /// The completion that a constructor with a name of kube-rs stands for.
+    pub(super) completion: Completion,
     pub(super) priority: Option<i32>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
-    After(Duration),
-    Change,
-    Backoff,
-    Terminal,
 }
 
 impl Action {
     /// Runs the object again after `delay`, even if nothing changes.
     pub const fn requeue(delay: Duration) -> Self {
-        Self::new(Then::After(delay))
+        Self::new(Completion::RequeueAfter(delay))
     }
 
     /// Does not run the object again until something changes.
     pub const fn await_change() -> Self {
-        Self::new(Then::Change)
+        Self::new(Completion::Succeed)
     }
 
     /// Runs the object again after the delay that the [rate
@@ -56,7 +51,7 @@ impl Action {
     ///
     /// The delay grows with each failure in a row, and starts again after a success.
     pub const fn backoff() -> Self {
-        Self::new(Then::Backoff)
+        Self::new(Completion::Retry)
     }
 
     /// Gives the object up: another run would fail, too.
@@ -66,7 +61,7 @@ impl Action {
     /// The failure counts. A change runs the object after the delay of [`backoff`](Self::backoff)
     /// at the earliest.
     pub const fn terminal() -> Self {
-        Self::new(Then::Terminal)
+        Self::new(Completion::GiveUp)
     }
 
     /// Sets the priority of the object's next run.
@@ -78,7 +73,7 @@ impl Action {
         Self { priority: Some(priority), ..self }
     }
 
-    const fn new(then: Then) -> Self {
-        Self { then, priority: None }
+    const fn new(completion: Completion) -> Self {
+        Self { completion, priority: None }
     }
 }

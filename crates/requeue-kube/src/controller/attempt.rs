@@ -13,13 +13,13 @@ use futures_util::{FutureExt, TryFuture, TryFutureExt};
 use kube::Resource;
 use kube::runtime::reflector::{Lookup, ObjectRef, Store};
 use kube::runtime::watcher;
-use requeue::Add;
 use requeue::workers::{self, Context};
+use requeue::{Add, Completion};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
-use super::action::{Action, Then};
+use super::action::Action;
 use super::config::Config;
 use super::enqueuer::Enqueuer;
 use super::error::Error;
@@ -81,12 +81,14 @@ impl<E> Ended<E> {
     const fn outcome(&self) -> Outcome {
         match self {
             // As in controller-runtime, where a delay of zero is no delay.
-            Self::Ok(Action { then: Then::After(delay), .. }) if !delay.is_zero() => {
+            Self::Ok(Action { completion: Completion::RequeueAfter(delay), .. })
+                if !delay.is_zero() =>
+            {
                 Outcome::RequeueAfter
             }
-            Self::Ok(Action { then: Then::Backoff, .. }) => Outcome::Requeue,
+            Self::Ok(Action { completion: Completion::Retry, .. }) => Outcome::Requeue,
             Self::Ok(_) => Outcome::Success,
-            Self::Failed(_, Action { then: Then::Terminal, .. }) => Outcome::Terminal,
+            Self::Failed(_, Action { completion: Completion::GiveUp, .. }) => Outcome::Terminal,
             Self::Failed(..) => Outcome::Error,
             Self::Panicked(_) => Outcome::Panic,
             Self::TimedOut(_) => Outcome::Timeout,
@@ -121,7 +123,7 @@ where
             let add = Add::now().priority(run.priority()).reason(run.reasons());
             self.enqueuer.details.rename(&key, &normal);
             self.enqueuer.queue.add_with(normal, add);
-            return Ok(workers::Action::done());
+            return Ok(workers::Action::succeed());
         }
         let attempt = match self.enqueuer.failures.begin(&key, run.adds(), run.attempt() > 1) {
             Begin::Attempt(attempt) => attempt,
@@ -129,7 +131,7 @@ where
                 if self.enqueuer.version(&key).is_none() {
                     self.enqueuer.failures.forget(&key);
                 }
-                return Ok(workers::Action::done());
+                return Ok(workers::Action::succeed());
             }
         };
         let reason = self.enqueuer.details.take(&key, run.reasons(), attempt);
@@ -141,7 +143,7 @@ where
         let Some(target) = (self.target)(&object, found) else {
             self.enqueuer.failures.forget(&key);
             self.report(Err(Error::ObjectNotFound(Box::new(object.erase()))));
-            return Ok(workers::Action::done());
+            return Ok(workers::Action::succeed());
         };
         let span = tracing::info_span!(
             parent: &self.parent,
@@ -202,14 +204,14 @@ where
         };
         let next = if self.is_over(&tried.object) {
             self.enqueuer.failures.forget(&tried.key);
-            Ok(workers::Action::done())
-        } else if failed || action.then == Then::Backoff {
-            Err(workers::Error::retry_after(self.wait(action.then, tried), "has failed"))
+            Ok(workers::Action::succeed())
+        } else if failed || action.completion == Completion::Retry {
+            Err(workers::Error::retry_after(self.wait(action.completion, tried), "has failed"))
         } else {
             self.enqueuer.failures.forget(&tried.key);
-            Ok(match action.then {
-                Then::After(delay) => self.after(delay),
-                Then::Change | Then::Terminal | Then::Backoff => workers::Action::done(),
+            Ok(match action.completion {
+                Completion::RequeueAfter(delay) => self.after(delay),
+                _ => workers::Action::succeed(),
             })
         };
         match (next, action.priority) {
@@ -220,17 +222,18 @@ where
     }
 
     /// Records a failure, and returns the delay before the next run.
-    fn wait(&self, then: Then, tried: &Tried<K>) -> Duration {
+    fn wait(&self, completion: Completion, tried: &Tried<K>) -> Duration {
         let Tried { key, version, attempt, adds, .. } = tried;
         let (failures, version) = (&self.enqueuer.failures, *version);
         let now = self.enqueuer.queue.now();
-        let said = match then {
-            Then::After(delay) => Some(delay),
-            Then::Backoff => None,
-            Then::Change | Then::Terminal => return failures.give_up(key, version, *adds, now),
+        let said = match completion {
+            Completion::RequeueAfter(delay) => Some(delay),
+            Completion::Retry => None,
+            // The object waits for a change.
+            _ => return failures.record_give_up(key, version, *adds, now),
         };
         if self.config.max_retries.is_some_and(|most| *attempt > most) {
-            return failures.give_up(key, version, *adds, now);
+            return failures.record_give_up(key, version, *adds, now);
         }
         let delay = failures.fail(key, version, said, now);
         self.meters.comes_back(delay);
@@ -239,7 +242,7 @@ where
 
     fn after(&self, delay: Duration) -> workers::Action {
         self.meters.comes_back(delay);
-        workers::Action::after(delay)
+        workers::Action::requeue_after(delay)
     }
 
     /// Returns true if the object is gone and needs no further run.

@@ -5,8 +5,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
+use requeue::clock::TokioClock;
 use requeue::limiter::BackoffLimiter;
-use requeue::{Builder, EarlyAdd, Group, Order, Queue, RateLimiter};
+use requeue::{Builder, Group, Order, Queue, RateLimiter};
 
 use crate::ObjectKey;
 
@@ -252,11 +253,16 @@ impl Config {
         }
     }
 
-    /// Returns a builder for the queue that this configuration describes.
+    /// Returns a builder for the queue that this configuration describes. Its clock is that of the
+    /// runtime, so that tests can pause the time of a controller.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
     pub(super) fn queue(&self) -> Builder<ObjectKey, RandomState> {
         let mut queue = Queue::builder()
             .hasher(RandomState::new())
-            .early_add(EarlyAdd::Hold)
+            .clock(TokioClock::current())
             .order(Order::Priority { oldest_every: self.oldest_every });
         if self.fair_namespaces || self.namespace_limit.is_some() {
             // A namespace's name can't be chosen so that it takes the turns of another.
@@ -292,8 +298,8 @@ mod tests {
     use super::*;
 
     /// Whoever may create objects chooses keys, and with foldhash could choose some that collide.
-    #[test]
-    fn a_controller_hashes_keys_with_siphash() {
+    #[tokio::test]
+    async fn a_controller_hashes_keys_with_siphash() {
         let queue = Config::default().fair_namespaces().queue().build().unwrap();
         let name = type_name_of_val(&queue);
         assert!(name.contains("std::hash::random::RandomState"), "{name}");

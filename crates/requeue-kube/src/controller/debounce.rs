@@ -7,7 +7,8 @@ use std::hash::RandomState;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use requeue::{Add, EarlyAdd, Item, Merge, Queue, Time};
+use requeue::clock::TokioClock;
+use requeue::{Add, Item, Merge, Queue, ReAdd, Time};
 
 use super::RunnerError;
 use crate::{ObjectKey, ObjectQueue};
@@ -24,7 +25,7 @@ pub(super) struct Debounce {
 
 impl Debounce {
     pub(super) fn new(wait: Duration, most: Duration) -> Result<Self, RunnerError> {
-        let waiting = Queue::builder().early_add(EarlyAdd::Replace);
+        let waiting = Queue::builder().clock(TokioClock::current()).re_add(ReAdd::Replace);
         let waiting = waiting.hasher(RandomState::new()).build()?;
         Ok(Self { waiting, since: Mutex::default(), wait, most: most.max(wait) })
     }

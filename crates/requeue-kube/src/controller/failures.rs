@@ -140,7 +140,7 @@ impl Failures {
 
     /// Records that a run of `version`, with this number of adds, failed and is not retried. The
     /// limiter counts the failure. The key can come back after the returned delay, if it is added.
-    pub(super) fn give_up(
+    pub(super) fn record_give_up(
         &self,
         key: &ObjectKey,
         version: Option<Version>,

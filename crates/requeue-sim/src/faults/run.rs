@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use requeue::{Cursor, Filter};
-use requeue_core::{EarlyAdd, Merge, Time, When};
+use requeue_core::{Merge, ReAdd, Time, When};
 
 use super::tasks::Task;
 use super::world::World;
@@ -29,7 +29,7 @@ pub struct Report {
 pub fn run(seed: u64) -> Result<Report, String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let rules = Rules {
-        early_add: [EarlyAdd::Keep, EarlyAdd::Replace, EarlyAdd::Hold][rng.usize(..3)],
+        re_add: [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold][rng.usize(..3)],
         ranking: match rng.bool() {
             true => Ranking::Fifo,
             false => Ranking::Priority { oldest_every: rng.u32(1..5) },

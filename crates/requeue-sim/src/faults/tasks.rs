@@ -130,7 +130,7 @@ impl Held {
         if let Some(item) = self.item.take() {
             let key = *item;
             let how = how(item, &self.world);
-            if matches!(how, How::Succeed | How::Later(_)) {
+            if matches!(how, How::Succeed | How::RequeueAfter(_)) {
                 self.world.forgotten(key);
             }
             self.world.finished(self.epoch, how, self.asked);
@@ -167,7 +167,7 @@ impl Held {
 
     fn into_parts(mut self) -> Option<(u32, Ticket)> {
         let parts = self.item.take()?.into_parts();
-        self.world.model.borrow_mut().give_up(self.epoch);
+        self.world.model.borrow_mut().detach(self.epoch);
         Some(parts)
     }
 }
@@ -178,7 +178,7 @@ impl Drop for Held {
             let key = *item;
             drop(item);
             self.world.failed(key);
-            self.world.finished(self.epoch, How::Fail(self.world.said()), self.asked);
+            self.world.finished(self.epoch, How::RetryAfter(self.world.said()), self.asked);
         }
     }
 }
@@ -254,27 +254,27 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
         6 => {
             return held.finish(|item, world| {
                 let key = *item;
-                let delay = item.retry();
+                item.retry();
                 world.failed(key);
-                How::Fail(delay)
+                How::RetryAfter(world.said())
             });
         }
         7 => {
             return held.finish(|item, _| {
                 item.retry_after(delay);
-                How::Fail(delay)
+                How::RetryAfter(delay)
             });
         }
         8 => {
             return held.finish(|item, _| {
                 item.requeue_after(delay);
-                How::Later(delay)
+                How::RequeueAfter(delay)
             });
         }
         9 => {
             return held.finish(|item, _| {
-                item.put_back();
-                How::PutBack
+                item.release();
+                How::Release
             });
         }
         10 => {
@@ -318,7 +318,7 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
 /// Shuts the queue down and waits until it is drained, for so long.
 async fn drain(world: Rc<World>, timeout: Option<Duration>) {
     let drain = match timeout {
-        Some(timeout) => world.queue.drain(timeout),
+        Some(timeout) => world.queue.shut_down_with_drain().timeout(timeout),
         None => world.queue.shut_down_with_drain(),
     };
     world.shut_down_model();

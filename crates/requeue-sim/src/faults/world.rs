@@ -57,7 +57,7 @@ impl World {
         let said = Said::new(rng.fork());
         let builder = Queue::builder()
             .clock(clock.clone())
-            .early_add(rules.early_add)
+            .re_add(rules.re_add)
             .limiter(Extreme(Arc::clone(&said)))
             .group_by(move |key| group(*key, teams));
         let builder = if track { builder.track_times() } else { builder };

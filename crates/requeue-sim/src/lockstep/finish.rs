@@ -107,8 +107,8 @@ fn finish(how: How, asked: requeue_core::Asked) -> Finish {
     match how {
         How::Done => Finish::Done,
         How::Succeed => Finish::Succeed,
-        How::Later(after) => Finish::Later { after, asked },
-        How::Fail(delay) => Finish::Fail { delay, asked },
-        How::PutBack => Finish::PutBack { asked },
+        How::RequeueAfter(delay) => Finish::RequeueAfter { delay, asked },
+        How::RetryAfter(delay) => Finish::RetryAfter { delay, asked },
+        How::Release => Finish::Release { asked },
     }
 }

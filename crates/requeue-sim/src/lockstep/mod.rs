@@ -52,7 +52,7 @@ impl Lockstep {
             Ranking::Stack { lossy } => Order::Custom(Box::new(TestOrder::new(Stack::new(lossy)))),
         };
         let config = Config {
-            early_add: setup.rules.early_add,
+            re_add: setup.rules.re_add,
             order,
             fair: setup.rules.fair,
             group_limit: setup.rules.limit,
@@ -135,11 +135,11 @@ impl Lockstep {
             Op::Get => return self.get(),
             Op::Finish(which, how) => self.finish(which, how),
             Op::FinishStale(which, how) => self.finish_stale(which, how),
-            Op::GiveUp(which) => {
+            Op::Detach(which) => {
                 if let Some((out, _)) = pick(&self.live, which) {
                     let ticket = out.ticket;
                     assert!(self.queue.detach(&ticket));
-                    assert!(self.model.give_up(ticket.epoch()));
+                    assert!(self.model.detach(ticket.epoch()));
                 }
             }
             Op::Done(key) => self.done(key % self.setup.keys),

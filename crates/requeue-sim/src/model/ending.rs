@@ -1,6 +1,6 @@
 //! How hand-outs end, and how the queue ends.
 
-use requeue_core::{Asked, EarlyAdd, Ending, Time, When};
+use requeue_core::{Asked, Ending, ReAdd, Time, When};
 use std::time::Duration;
 
 use super::{Ask, Ended, Model};
@@ -46,29 +46,29 @@ impl<K: Ord + Clone> Model<K> {
         self.tally.worked += worked.as_nanos();
         match how {
             How::Done => {}
-            How::Succeed | How::Later(_) => {
+            How::Succeed | How::RequeueAfter(_) => {
                 self.failures.remove(key);
                 self.not_before.remove(key);
             }
-            How::Fail(_) => {
+            How::RetryAfter(_) => {
                 self.tally.failures += 1;
                 self.fail(key);
                 self.note(key, asked);
             }
-            How::PutBack => self.note(key, asked),
+            How::Release => self.note(key, asked),
         }
         let lost = if self.ending == Ending::ShutDown {
             self.end_run_shut_down(key, how)
         } else {
-            match (self.early_add, how) {
+            match (self.re_add, how) {
                 (_, How::Done | How::Succeed) => {
                     self.done_now(key);
                 }
-                (_, How::Later(after)) => {
+                (_, How::RequeueAfter(after)) => {
                     self.done_now(key);
                     self.add_later(key, after, asked, now);
                 }
-                (EarlyAdd::Keep, _) => self.end_keep(key, how, now),
+                (ReAdd::KeepBoth, _) => self.end_keep(key, how, now),
                 (_, _) => self.end_single(key, how, now),
             }
             false
@@ -80,14 +80,14 @@ impl<K: Ord + Clone> Model<K> {
         Ended { key: self.let_go(key), lost, ready, was_dirty, worked }
     }
 
-    /// `Later`, after the success: an add with the priority of the run.
+    /// `RequeueAfter`, after the success: an add with the priority of the run.
     pub(super) fn add_later(&mut self, key: &K, after: Duration, asked: Asked, now: Time) {
         let ask = Ask { when: When::After(after), priority: asked.priority, ..Ask::default() };
         self.tally.retries += 1;
         self.note(key, Asked { adds: 1, reasons: 0, priority: asked.priority });
-        let _ = match (self.early_add, ask.due(now)) {
-            (EarlyAdd::Keep, None) => self.add_now(key),
-            (EarlyAdd::Keep, Some(due)) => self.wait(key, due, ask.merge),
+        let _ = match (self.re_add, ask.due(now)) {
+            (ReAdd::KeepBoth, None) => self.add_now(key),
+            (ReAdd::KeepBoth, Some(due)) => self.wait(key, due, ask.merge),
             (_, due) => self.add_single(key, due, &ask, now),
         };
     }

@@ -1,4 +1,4 @@
-//! `EarlyAdd::Keep`: client-go to the letter.
+//! `ReAdd::KeepBoth`: client-go to the letter.
 
 use requeue_core::{Merge, Time};
 
@@ -10,7 +10,7 @@ impl<K: Ord + Clone> Model<K> {
     pub(super) fn end_keep(&mut self, key: &K, how: How, now: Time) {
         match how {
             // `AddRateLimited` is `AddAfter`, and comes before `Done`.
-            How::Fail(delay) => {
+            How::RetryAfter(delay) => {
                 self.tally.retries += 1;
                 if later(now, delay) <= now {
                     self.add_now(key);
@@ -18,14 +18,14 @@ impl<K: Ord + Clone> Model<K> {
                     self.wait(key, later(now, delay), Merge::Earliest);
                 }
             }
-            How::PutBack => self.put_back(key),
-            How::Done | How::Succeed | How::Later(_) => {}
+            How::Release => self.release(key),
+            How::Done | How::Succeed | How::RequeueAfter(_) => {}
         }
         self.done_now(key);
     }
 
     /// As if the key had not been handed out: no add, but ready.
-    pub(super) fn put_back(&mut self, key: &K) {
+    pub(super) fn release(&mut self, key: &K) {
         if !self.dirty.contains(key) {
             self.add_now(key);
         }

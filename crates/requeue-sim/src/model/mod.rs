@@ -1,7 +1,7 @@
 //! What a queue of keys does, as plainly as it can be said.
 //!
 //! The state is client-go's: the ready keys in order, a set of *dirty* keys, a set of keys in
-//! *processing*, and a map of *waiting* keys. [`EarlyAdd::Keep`] works on it as client-go's
+//! *processing*, and a map of *waiting* keys. [`ReAdd::KeepBoth`] works on it as client-go's
 //! `queue.go` and `delaying_queue.go` do, line by line (in `keep`); the two other policies, which
 //! have at most one run of a key pending, are written down in `single`. What is the same for all
 //! is here.
@@ -20,7 +20,7 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use requeue_core::{Added, Asked, Cancelled, EarlyAdd, Ending, Merge, Time, When};
+use requeue_core::{Added, Asked, Cancelled, Ending, Merge, ReAdd, Time, When};
 
 pub use self::order::{Ranking, ReadyKeys, Stack, Team};
 pub use self::view::{Seen, Tally};
@@ -39,7 +39,7 @@ const PROMOTE: usize = 256;
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// What an add does to a key that waits or has failed.
-    pub early_add: EarlyAdd,
+    pub re_add: ReAdd,
     /// The order.
     pub ranking: Ranking,
     /// Whether teams take turns.
@@ -82,7 +82,7 @@ struct Run {
     /// The number of the hand-out.
     epoch: u64,
     since: Time,
-    given_up: bool,
+    detached: bool,
 }
 
 /// A key that waits for its time.
@@ -125,7 +125,7 @@ pub struct Ended<K> {
 /// The model.
 #[derive(Clone, Debug)]
 pub struct Model<K> {
-    early_add: EarlyAdd,
+    re_add: ReAdd,
     queue: ReadyKeys<K>,
     dirty: BTreeSet<K>,
     processing: BTreeMap<K, Run>,
@@ -154,7 +154,7 @@ impl<K: Ord + Clone> Model<K> {
     #[must_use]
     pub fn new(rules: &Rules) -> Self {
         Self {
-            early_add: rules.early_add,
+            re_add: rules.re_add,
             queue: ReadyKeys::new(rules.ranking, rules.fair, rules.limit),
             dirty: BTreeSet::new(),
             processing: BTreeMap::new(),
@@ -197,9 +197,9 @@ impl<K: Ord + Clone> Model<K> {
             self.fail(key);
         }
         self.note(key, Asked { adds: 1, reasons: ask.reasons, priority: ask.priority });
-        let added = match (self.early_add, ask.due(now)) {
-            (EarlyAdd::Keep, None) => self.add_now(key),
-            (EarlyAdd::Keep, Some(due)) => self.wait(key, due, ask.merge),
+        let added = match (self.re_add, ask.due(now)) {
+            (ReAdd::KeepBoth, None) => self.add_now(key),
+            (ReAdd::KeepBoth, Some(due)) => self.wait(key, due, ask.merge),
             (_, due) => self.add_single(key, due, ask, now),
         };
         self.let_go(key);
@@ -229,7 +229,7 @@ impl<K: Ord + Clone> Model<K> {
         self.epoch += 1;
         self.tally.hand_outs += 1;
         self.dirty.remove(&key);
-        let run = Run { epoch: self.epoch, since: now, given_up: false };
+        let run = Run { epoch: self.epoch, since: now, detached: false };
         self.processing.insert(key.clone(), run);
         let next = self.asked.get_mut(&key)?;
         let asked = Asked { adds: next.adds.max(1), ..*next };
@@ -274,14 +274,14 @@ impl<K: Ord + Clone> Model<K> {
     /// Ends the hand-out of `key` if its guard was given up.
     pub fn done(&mut self, key: &K, now: Time) -> Option<Ended<K>> {
         self.promote(now, PROMOTE);
-        self.processing.get(key).filter(|run| run.given_up)?;
+        self.processing.get(key).filter(|run| run.detached)?;
         Some(self.end_run(key, How::Done, Asked::default(), now))
     }
 
-    /// A hand-out's guard is given up.
-    pub fn give_up(&mut self, epoch: u64) -> bool {
+    /// Detaches a delivery from its ticket.
+    pub fn detach(&mut self, epoch: u64) -> bool {
         let run = self.processing.values_mut().find(|run| run.epoch == epoch);
-        run.map(|run| run.given_up = true).is_some()
+        run.map(|run| run.detached = true).is_some()
     }
 
     /// Takes a key out of ready, waiting and dirty. `None` if it is not known.

@@ -1,7 +1,7 @@
-//! `EarlyAdd::Replace`: at most one run of a key is pending. `EarlyAdd::Hold`: and no run comes
+//! `ReAdd::Replace`: at most one run of a key is pending. `ReAdd::Hold`: and no run comes
 //! before the backoff of a failure has passed, unless the failure is forgotten.
 
-use requeue_core::{Added, EarlyAdd, Merge, Time};
+use requeue_core::{Added, Merge, ReAdd, Time};
 
 use super::{Ask, Model, later};
 use crate::How;
@@ -42,7 +42,7 @@ impl<K: Ord + Clone> Model<K> {
 
     /// `Hold`: the key has failed and backs off until `at`, or longer if it did.
     fn back_off(&mut self, key: &K, at: Time) {
-        if self.early_add == EarlyAdd::Hold {
+        if self.re_add == ReAdd::Hold {
             let not_before = self.not_before(key).max(at);
             self.not_before.insert(key.clone(), not_before);
         }
@@ -67,23 +67,23 @@ impl<K: Ord + Clone> Model<K> {
     /// A worker finishes without success.
     pub(super) fn end_single(&mut self, key: &K, how: How, now: Time) {
         match how {
-            How::Fail(delay) => {
+            How::RetryAfter(delay) => {
                 self.tally.retries += 1;
                 self.back_off(key, later(now, delay));
                 self.hold(key, now);
                 let at = (later(now, delay)).max(self.not_before(key));
                 let _ = self.demand(key, at, Merge::Earliest, now);
             }
-            How::PutBack if self.not_before(key) > now => {
+            How::Release if self.not_before(key) > now => {
                 let at = self.not_before(key);
                 let _ = self.demand(key, at, Merge::Earliest, now);
             }
-            How::PutBack => {
+            How::Release => {
                 self.stop_waiting(key);
                 self.not_before.remove(key);
-                self.put_back(key);
+                self.release(key);
             }
-            How::Done | How::Succeed | How::Later(_) => {}
+            How::Done | How::Succeed | How::RequeueAfter(_) => {}
         }
         self.done_now(key);
     }

@@ -268,7 +268,7 @@ impl<K: Ord + Clone> Model<K> {
                 (
                     key.clone(),
                     self.dirty.contains(key),
-                    self.processing.get(key).map(|run| run.given_up),
+                    self.processing.get(key).map(|run| run.detached),
                     wait,
                     self.not_before.get(key).map(|&at| ahead(at)).filter(|&at| at > 0),
                     self.failures(key).min(1),

@@ -218,7 +218,7 @@ impl Controller {
         if self.rng.bool() {
             queue.close();
         } else {
-            let mut drain = Box::pin(queue.drain(Duration::from_secs(60)));
+            let mut drain = Box::pin(queue.shut_down_with_drain().timeout(Duration::from_secs(60)));
             let _ = drain.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             // It gives up at some time.
             if self.rng.bool() {
@@ -270,7 +270,7 @@ impl Controller {
             }
             36 => {
                 let reader = queue.try_get_many(3);
-                reader.into_iter().for_each(Item::put_back);
+                reader.into_iter().for_each(Item::release);
             }
             _ => self.give_up_waiting(),
         }
@@ -369,10 +369,10 @@ impl Controller {
         }
         match self.rng.u32(..20) {
             0..11 => item.succeed(),
-            11..14 => drop(item.retry()),
+            11..14 => item.retry(),
             14 => item.retry_after(self.millis(10_000)),
             15 => item.requeue_after(self.millis(10_000)),
-            16 => item.put_back(),
+            16 => item.release(),
             17 => item.give_up(),
             18 => {
                 self.queue.forget(item.key());

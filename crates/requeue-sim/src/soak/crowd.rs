@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use requeue::clock::{Clock, SystemClock, sleep_until};
 use requeue::limiter::ExponentialFailure;
 use requeue::workers::{Action, Context, Error, Workers};
-use requeue::{Builder, Cursor, EarlyAdd, Filter, Item, Queue};
+use requeue::{Builder, Cursor, Filter, Item, Queue, ReAdd};
 use tokio::runtime;
 
 use super::{Memory, ensure};
@@ -90,9 +90,9 @@ fn settled(warm: Memory) -> Memory {
 }
 
 fn build(rng: &mut fastrand::Rng) -> Builder<String> {
-    let early_add = [EarlyAdd::Keep, EarlyAdd::Replace, EarlyAdd::Hold][rng.usize(..3)];
+    let re_add = [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold][rng.usize(..3)];
     let (base, max) = (Duration::from_micros(5), Duration::from_millis(1));
-    Queue::builder().early_add(early_add).limiter(ExponentialFailure::new(base, max))
+    Queue::builder().re_add(re_add).limiter(ExponentialFailure::new(base, max))
 }
 
 /// What producers do, one thing after the other.
@@ -121,9 +121,9 @@ fn work(queue: &Queue<String>, item: Item<'_, String>, rng: &mut fastrand::Rng) 
         match rng.u32(..12) {
             0..4 => next = queue.succeed_and_try_get(item),
             4..8 => item.succeed(),
-            8 => drop(item.retry()),
+            8 => item.retry(),
             9 => item.requeue_after(Duration::from_micros(rng.u64(..500))),
-            10 => item.put_back(),
+            10 => item.release(),
             _ => drop(item),
         }
     }
@@ -170,7 +170,9 @@ fn with_threads(rng: &mut fastrand::Rng) -> Result<u64, String> {
         match end {
             End::Close => queue.close(),
             End::ShutDown => drop(queue.shut_down()),
-            End::Drain => drop(queue.drain_blocking(Duration::from_millis(1))),
+            End::Drain => {
+                drop(queue.shut_down_with_drain().timeout(Duration::from_millis(1)).wait_blocking())
+            }
         }
         workers.into_iter().try_for_each(thread::ScopedJoinHandle::join)
     })
@@ -298,8 +300,8 @@ async fn handle(key: String, context: Context) -> Result<Action, Error> {
             context.cancelled().await;
             Err("too late".into())
         }
-        2 => Ok(Action::after(Duration::from_micros(50))),
-        _ => Ok(Action::done()),
+        2 => Ok(Action::requeue_after(Duration::from_micros(50))),
+        _ => Ok(Action::succeed()),
     }
 }
 

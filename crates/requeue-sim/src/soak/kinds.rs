@@ -6,7 +6,7 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use requeue::clock::FakeClock;
 use requeue::limiter::{BackoffLimiter, Bucket, ExponentialFailure, MaxOf};
-use requeue::{BuildError, Builder, CustomOrder, EarlyAdd, Group, Order, Queue};
+use requeue::{BuildError, Builder, CustomOrder, Group, Order, Queue, ReAdd};
 
 /// A namespace and a name. All are of one length, so that the bytes of a number of keys do not
 /// depend on which they are.
@@ -42,9 +42,9 @@ impl Kind {
                 .seed(seed);
         match self {
             Self::Plain => builder.limiter(client_go()),
-            Self::Held => builder.early_add(EarlyAdd::Hold).limiter(backoff).track_times(),
+            Self::Held => builder.re_add(ReAdd::Hold).limiter(backoff).track_times(),
             Self::Fair => builder
-                .early_add(EarlyAdd::Replace)
+                .re_add(ReAdd::Replace)
                 .limiter(backoff)
                 .order(Order::Priority { oldest_every: 10 })
                 .group_by(|name: &Name| Group::of(namespace(name)))

@@ -67,9 +67,9 @@ fn hows() -> impl Strategy<Value = How> {
     prop_oneof![
         2 => Just(How::Done),
         3 => Just(How::Succeed),
-        2 => durations().prop_map(How::Later),
-        4 => durations().prop_map(How::Fail),
-        1 => Just(How::PutBack),
+        2 => durations().prop_map(How::RequeueAfter),
+        4 => durations().prop_map(How::RetryAfter),
+        1 => Just(How::Release),
     ]
 }
 
@@ -81,7 +81,7 @@ fn op() -> impl Strategy<Value = Op> {
         16 => Just(Op::Get),
         14 => (which.clone(), hows()).prop_map(|(which, how)| Op::Finish(which, how)),
         1 => (which.clone(), hows()).prop_map(|(which, how)| Op::FinishStale(which, how)),
-        2 => which.prop_map(Op::GiveUp),
+        2 => which.prop_map(Op::Detach),
         3 => key.clone().prop_map(Op::Done),
         3 => key.clone().prop_map(Op::Cancel),
         2 => key.prop_map(Op::Forget),

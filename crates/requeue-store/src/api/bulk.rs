@@ -79,7 +79,7 @@ impl Queue {
     /// # store.migrate().await?;
     /// let queue = store.queue("mail").open().await?;
     /// queue.add("alice").await?;
-    /// queue.get().await.expect("the queue is open").park("no such address").await?;
+    /// queue.get().await.expect("the queue is open").give_up("no such address").await?;
     /// assert_eq!(queue.revive_keys(["alice", "bob"]).await?, [true, false]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
@@ -121,7 +121,7 @@ impl Queue {
     /// # store.migrate().await?;
     /// let queue = store.queue("mail").open().await?;
     /// queue.add("alice").await?;
-    /// queue.get().await.expect("the queue is open").park("no such address").await?;
+    /// queue.get().await.expect("the queue is open").give_up("no such address").await?;
     /// assert_eq!(queue.revive_all().await?, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;

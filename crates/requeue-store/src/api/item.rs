@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use requeue::Completion;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -12,47 +13,36 @@ use tokio_util::sync::CancellationToken;
 use crate::api::queue::Shared;
 use crate::client::finishing::{Finishing, Reply};
 use crate::client::leases::Ending;
-use crate::engine::{Delay, End, HandOut, How};
+use crate::engine::{End, Failure, Finish, HandOut};
 use crate::types::add::Priority;
 use crate::types::error::FinishError;
 use crate::types::key::Key;
+use crate::types::text::prefix;
 
 /// How much of an error is kept, in bytes.
 const LONGEST_ERROR: usize = 4096;
 
-/// The kind of a failure.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
-#[non_exhaustive]
-pub enum Failure {
-    /// The key is tried again with backoff, as by [`Item::retry`].
-    #[default]
-    Backoff,
-    /// The key is tried again after this delay, as by [`Item::retry_after`].
-    After(Duration),
-    /// The key is parked now, as by [`Item::park`].
-    Final,
-}
-
-/// The effect of a failure on its key.
+/// The effect of a completion on its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
-pub enum Failed {
-    /// The key runs again: it had fewer failures than the limit, or was added during the run.
-    Retried,
-    /// The key is parked.
-    Parked,
+pub struct Completed {
+    /// Whether the completion parked the key: it gave the key up, or was the last failure within the
+    /// limit, and the key was not added during the run.
+    pub parked: bool,
 }
 
-/// A key with a worker: nobody else has it, on any machine, until this ends or its lease does.
+/// A key in flight: no other worker on any machine has it until its completion, or until its lease
+/// expires.
 ///
-/// The lease is renewed as long as the item is there. If it can't be, or was lost,
-/// [`lost`](Self::lost) says so, and nothing that this item does has any effect: what the worker
-/// writes elsewhere is to be fenced by [`epoch`](Self::epoch).
+/// The lease is renewed as long as the item exists. If it cannot be renewed, or was lost,
+/// [`lost`](Self::lost) becomes ready and no completion of this item has an effect. Other systems can
+/// reject late writes of such a worker by its [`epoch`](Self::epoch).
 ///
-/// It ends by one of [`succeed`](Self::succeed), [`retry`](Self::retry),
-/// [`retry_after`](Self::retry_after), [`requeue_after`](Self::requeue_after),
-/// [`put_back`](Self::put_back) and [`park`](Self::park). **An item that is dropped unfinished has
-/// failed** and is retried with backoff.
+/// A worker completes the delivery with [`complete`](Self::complete), or with a shorthand for one
+/// [`Completion`]: [`succeed`](Self::succeed), [`requeue_after`](Self::requeue_after),
+/// [`retry`](Self::retry), [`retry_after`](Self::retry_after), [`give_up`](Self::give_up) and
+/// [`release`](Self::release). **An item that is dropped before its completion has failed** and is
+/// retried with backoff.
 #[must_use = "an item that is dropped unfinished counts as failed"]
 pub struct Item {
     /// `None` once it has ended.
@@ -62,8 +52,8 @@ pub struct Item {
     place: Duration,
     lost: CancellationToken,
     since: Instant,
-    /// Of a handler, to be passed on.
-    pub(crate) error: Option<String>,
+    /// The reason, if the run fails.
+    error: Option<String>,
 }
 
 impl Item {
@@ -87,11 +77,11 @@ impl Item {
         self.since
     }
 
-    /// No worker gets it: it goes back to its place, unless it is lost.
-    pub(crate) fn release(mut self) {
+    /// Returns the key, which no worker has got, to its place in the store, unless the lease is lost.
+    pub(crate) fn unclaim(mut self) {
         let Some(shared) = self.shared.take() else { return };
         if let Some(lease) = shared.leases.release(self.out.epoch) {
-            let how = How::Release(self.out.asked, self.place);
+            let how = Finish::Unclaim(self.out.asked, self.place);
             self.submit(&shared, how, lease, None);
         }
     }
@@ -126,7 +116,8 @@ impl Item {
         self.out.asked.priority
     }
 
-    /// The priority with which the key comes back, if this hand-out brings it back.
+    /// Sets the priority of the key's next run, if the completion of this delivery causes one. The
+    /// default is the priority of this run.
     pub const fn set_priority(&mut self, priority: Priority) {
         self.out.asked.priority = priority;
     }
@@ -168,37 +159,27 @@ impl Item {
         &self.lost
     }
 
-    /// Done, and its failures forgotten.
-    ///
-    /// As the other ways to end: it is sent off at once when first polled, and dropped after that
-    /// it still travels.
-    ///
-    /// # Errors
-    ///
-    /// If the lease was lost, or ended before the store could be reached.
-    pub async fn succeed(self) -> Result<(), FinishError> {
-        self.end(How::Succeed).await.map(drop)
+    /// Sets the reason of a failure, of which the first 4 KiB are kept. A completion that is no failure
+    /// ignores it.
+    pub fn set_error(&mut self, error: impl fmt::Display) {
+        let mut error = error.to_string();
+        error.truncate(prefix(&error, LONGEST_ERROR).len());
+        self.error = Some(error);
     }
 
-    /// Failed for this reason, of which the first 4 KiB are kept, and tried again with backoff; or
-    /// parked, if the queue has a limit and this was the last failure of it.
+    /// Completes the delivery, and returns whether that parked the key.
+    ///
+    /// A completion that parks the key is also reported as an event of [`tracing`] with the target
+    /// `requeue_store::parked` and the level `WARN`.
     ///
     /// # Errors
     ///
-    /// As of [`succeed`](Self::succeed).
-    pub async fn retry(self, error: impl fmt::Display) -> Result<(), FinishError> {
-        self.fail(Failure::Backoff, error).await.map(drop)
-    }
-
-    /// Failed for this reason, of which the first 4 KiB are kept. Answers whether that parked the key.
+    /// If the lease was lost, or expired before the store could be reached.
     ///
-    /// [`retry`](Self::retry), [`retry_after`](Self::retry_after) and [`park`](Self::park) do the same
-    /// and do not answer. In each case a parked key is reported as an event of [`tracing`] with the
-    /// target `requeue_store::parked` and the level `WARN`.
+    /// # Cancel safety
     ///
-    /// # Errors
-    ///
-    /// As of [`succeed`](Self::succeed).
+    /// The completion is sent when the future is first polled. If the future is dropped after that, the
+    /// completion takes place all the same. If it is dropped before, the run has failed.
     ///
     /// ```
     /// # use requeue_store::Store;
@@ -207,73 +188,94 @@ impl Item {
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// # let store = Store::connect(&url).await?;
     /// # store.migrate().await?;
-    /// use requeue_store::{Failed, Failure};
+    /// use requeue_store::Completion;
     ///
     /// let queue = store.queue("mail").max_failures(1).open().await?;
     /// queue.add("alice").await?;
-    /// let item = queue.get().await.expect("the queue is open");
-    /// assert_eq!(item.fail(Failure::Backoff, "no answer").await?, Failed::Parked);
+    /// let mut item = queue.get().await.expect("the queue is open");
+    /// item.set_error("no answer");
+    /// assert!(item.complete(Completion::Retry).await?.parked);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn fail(
-        self,
-        failure: Failure,
-        error: impl fmt::Display,
-    ) -> Result<Failed, FinishError> {
-        let options = &self.shared().options;
-        let delay = match failure {
-            Failure::Backoff => Delay::Backoff(options.failing()),
-            Failure::After(delay) => Delay::Exactly(delay, options.max_failures),
-            Failure::Final => Delay::Park,
-        };
-        let how = self.failure(delay, &error);
-        Ok(if self.end(how).await? { Failed::Parked } else { Failed::Retried })
+    pub async fn complete(mut self, completion: Completion) -> Result<Completed, FinishError> {
+        let how = self.resolve(completion, "it failed");
+        let (reply, answered) = oneshot::channel();
+        if let Some(shared) = self.shared.take() {
+            self.send(&shared, how, Some(reply));
+        }
+        let parked = answered.await.unwrap_or_else(|_| {
+            Err(FinishError::Unreachable("the runtime of the queue has ended".into()))
+        })?;
+        Ok(Completed { parked })
     }
 
-    /// Failed for this reason, and tried again after `delay`: counted as an attempt, but the backoff
-    /// grows no longer.
+    /// Completes the delivery with [`Completion::Succeed`]: the run succeeded, and the key's failures are
+    /// forgotten.
     ///
     /// # Errors
     ///
-    /// As of [`succeed`](Self::succeed).
+    /// As [`complete`](Self::complete), whose cancel safety it has, too.
+    pub async fn succeed(self) -> Result<(), FinishError> {
+        self.complete(Completion::Succeed).await.map(drop)
+    }
+
+    /// Completes the delivery with [`Completion::RequeueAfter`]: the run succeeded, and the key is added
+    /// again after `delay`.
+    ///
+    /// # Errors
+    ///
+    /// As [`complete`](Self::complete), whose cancel safety it has, too.
+    pub async fn requeue_after(self, delay: Duration) -> Result<(), FinishError> {
+        self.complete(Completion::RequeueAfter(delay)).await.map(drop)
+    }
+
+    /// Completes the delivery with [`Completion::Retry`]: the run failed for this reason, and is retried
+    /// after the backoff. The key is parked instead if it has reached the limit of failures.
+    ///
+    /// # Errors
+    ///
+    /// As [`complete`](Self::complete), whose cancel safety it has, too.
+    pub async fn retry(mut self, error: impl fmt::Display) -> Result<(), FinishError> {
+        self.set_error(error);
+        self.complete(Completion::Retry).await.map(drop)
+    }
+
+    /// Completes the delivery with [`Completion::RetryAfter`]: the run failed for this reason, and is
+    /// retried after `delay`. The key is parked instead if it has reached the limit of failures.
+    ///
+    /// # Errors
+    ///
+    /// As [`complete`](Self::complete), whose cancel safety it has, too.
     pub async fn retry_after(
-        self,
+        mut self,
         delay: Duration,
         error: impl fmt::Display,
     ) -> Result<(), FinishError> {
-        self.fail(Failure::After(delay), error).await.map(drop)
+        self.set_error(error);
+        self.complete(Completion::RetryAfter(delay)).await.map(drop)
     }
 
-    /// Failed permanently: parked with this reason until it is revived. If it was added meanwhile, it
-    /// runs again instead, with its failures reset.
+    /// Completes the delivery with [`Completion::GiveUp`]: the run failed for this reason, and the key is
+    /// parked until it is revived. If it was added during the run, it runs again instead, with its
+    /// failures reset.
     ///
     /// # Errors
     ///
-    /// As of [`succeed`](Self::succeed).
-    pub async fn park(self, error: impl fmt::Display) -> Result<(), FinishError> {
-        self.fail(Failure::Final, error).await.map(drop)
+    /// As [`complete`](Self::complete), whose cancel safety it has, too.
+    pub async fn give_up(mut self, error: impl fmt::Display) -> Result<(), FinishError> {
+        self.set_error(error);
+        self.complete(Completion::GiveUp).await.map(drop)
     }
 
-    /// Succeeded, and again after `delay`.
+    /// Completes the delivery with [`Completion::Release`]: the delivery is undone.
     ///
     /// # Errors
     ///
-    /// As of [`succeed`](Self::succeed).
-    pub async fn requeue_after(self, delay: Duration) -> Result<(), FinishError> {
-        let how = How::Later(delay, self.out.asked.priority);
-        self.end(how).await.map(drop)
-    }
-
-    /// As if it had not been handed out: no failure, ready at once, behind those that are ready.
-    ///
-    /// # Errors
-    ///
-    /// As of [`succeed`](Self::succeed).
-    pub async fn put_back(self) -> Result<(), FinishError> {
-        let how = How::PutBack(self.out.asked);
-        self.end(how).await.map(drop)
+    /// As [`complete`](Self::complete), whose cancel safety it has, too.
+    pub async fn release(self) -> Result<(), FinishError> {
+        self.complete(Completion::Release).await.map(drop)
     }
 
     fn shared(&self) -> &Arc<Shared> {
@@ -284,24 +286,30 @@ impl Item {
         }
     }
 
-    fn failure(&self, delay: Delay, error: &impl fmt::Display) -> How {
-        let mut error = error.to_string();
-        error.truncate(error.floor_char_boundary(LONGEST_ERROR));
-        How::Fail { delay, asked: self.out.asked, error }
-    }
-
-    /// Whether the key is parked by it.
-    async fn end(mut self, how: How) -> Result<bool, FinishError> {
-        let (reply, answered) = oneshot::channel();
-        if let Some(shared) = self.shared.take() {
-            self.send(&shared, how, Some(reply));
+    /// The request to the engine that `completion` stands for. `error` is the reason of a failure without
+    /// one.
+    fn resolve(&mut self, completion: Completion, error: &str) -> Finish {
+        let asked = self.out.asked;
+        match completion {
+            Completion::Succeed => Finish::Succeed,
+            Completion::RequeueAfter(delay) => Finish::RequeueAfter(delay, asked.priority),
+            Completion::RetryAfter(delay) => {
+                let most = self.shared().options.max_failures;
+                Finish::RetryAfter(delay, most, self.failure(error))
+            }
+            Completion::GiveUp => Finish::GiveUp(self.failure(error)),
+            Completion::Release => Finish::Release(asked),
+            // `Retry`, and completions that this crate does not know yet.
+            _ => Finish::Retry(self.shared().options.failing(), self.failure(error)),
         }
-        answered.await.unwrap_or_else(|_| {
-            Err(FinishError::Unreachable("the runtime of the queue has ended".into()))
-        })
     }
 
-    fn send(&self, shared: &Shared, how: How, reply: Option<Reply>) {
+    fn failure(&mut self, error: &str) -> Failure {
+        let error = self.error.take().unwrap_or_else(|| error.to_owned());
+        Failure { asked: self.out.asked, error }
+    }
+
+    fn send(&self, shared: &Shared, how: Finish, reply: Option<Reply>) {
         let (out, meters, worked) = (&self.out, &shared.place.meters, self.since.elapsed());
         let Some(lease) = shared.leases.release(out.epoch) else {
             meters.ended(worked, None);
@@ -315,7 +323,7 @@ impl Item {
         self.submit(shared, how, lease, reply);
     }
 
-    fn submit(&self, shared: &Shared, how: How, lease: Ending, reply: Option<Reply>) {
+    fn submit(&self, shared: &Shared, how: Finish, lease: Ending, reply: Option<Reply>) {
         let out = &self.out;
         let end = End { key: out.key.clone(), epoch: out.epoch, how };
         let shard = shared.engine.shard(&shared.place, &out.key);
@@ -326,10 +334,11 @@ impl Item {
 
 impl Drop for Item {
     fn drop(&mut self) {
-        if let Some(shared) = self.shared.take() {
-            let delay = Delay::Backoff(shared.options.failing());
-            let how = self.failure(delay, &"the worker ended without a word");
-            self.send(&shared, how, None);
+        if self.shared.is_some() {
+            let how = self.resolve(Completion::Retry, "the worker ended without a word");
+            if let Some(shared) = self.shared.take() {
+                self.send(&shared, how, None);
+            }
         }
     }
 }

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use crate::client::batcher::MOST;
+use crate::engine::parked::OnParked;
 use crate::engine::{Backoff, Failing};
-use crate::types::add::{EarlyAdd, ParkedAdd};
+use crate::types::add::{ParkedAdd, ReAdd};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// Whether no queue is made.
     pub(crate) existing: bool,
-    pub(crate) early_add: Option<EarlyAdd>,
+    pub(crate) re_add: Option<ReAdd>,
     pub(crate) parked_add: Option<ParkedAdd>,
     pub(crate) lease: Duration,
     pub(crate) backoff: (Duration, Duration),
@@ -20,6 +21,7 @@ pub(crate) struct Options {
     pub(crate) claim_ahead: usize,
     pub(crate) add_timeout: Duration,
     pub(crate) worker: Option<String>,
+    pub(crate) on_parked: OnParked,
     #[cfg(feature = "prometheus")]
     pub(crate) metrics: Option<requeue::metrics::Metrics>,
 }
@@ -28,7 +30,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             existing: false,
-            early_add: None,
+            re_add: None,
             parked_add: None,
             lease: Duration::from_secs(30),
             backoff: (Duration::from_millis(5), Duration::from_secs(300)),
@@ -38,6 +40,7 @@ impl Default for Options {
             claim_ahead: MOST,
             add_timeout: Duration::from_secs(30),
             worker: None,
+            on_parked: OnParked::default(),
             #[cfg(feature = "prometheus")]
             metrics: None,
         }

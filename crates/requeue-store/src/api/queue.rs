@@ -17,7 +17,7 @@ use crate::client::claim_loop::{self, Waiter};
 use crate::client::finishing::Finishing;
 use crate::client::leases::Leases;
 use crate::engine::{Ask, Engine, Place};
-use crate::types::add::{Add, AddCounts, Added, Cancelled, EarlyAdd, ParkedAdd};
+use crate::types::add::{Add, AddCounts, Added, Cancelled, ParkedAdd, ReAdd};
 use crate::types::error::{AddError, EngineError, UpdateError};
 use crate::types::inspect::{Counts, Entry};
 use crate::types::key::Key;
@@ -90,10 +90,10 @@ impl Queue {
         &self.shared.place.name
     }
 
-    /// What adds do to a key that waits or has failed.
+    /// The re-add policy.
     #[must_use]
-    pub fn early_add(&self) -> EarlyAdd {
-        self.shared.place.early_add
+    pub fn re_add(&self) -> ReAdd {
+        self.shared.place.re_add
     }
 
     /// The effect of adds on a parked key.

@@ -7,12 +7,13 @@ use std::time::Duration;
 use crate::api::options::Options;
 use crate::api::queue::Queue;
 use crate::engine::address::Address;
+use crate::engine::parked::OnParked;
 use crate::engine::{Dropped, Engine, Settings};
-use crate::types::add::{EarlyAdd, ParkedAdd};
+use crate::types::add::{ParkedAdd, ReAdd};
 use crate::types::error::{
     ConnectError, DropError, EngineError, MigrateError, OpenError, ReadError,
 };
-use crate::types::inspect::{Counts, QueueInfo};
+use crate::types::inspect::{Counts, ParkedKey, QueueInfo};
 use crate::types::worker::{invalid_worker, this_process};
 
 /// What is longer is as good as for ever, and no clock runs over by it.
@@ -261,7 +262,7 @@ impl Store {
 }
 
 /// How a queue is opened. What is said here is this process's alone, but for
-/// [`early_add`](Self::early_add) and [`parked_add`](Self::parked_add): give all workers of a queue the same
+/// [`re_add`](Self::re_add) and [`parked_add`](Self::parked_add): give all workers of a queue the same
 /// [`max_failures`](Self::max_failures) and [`backoff`](Self::backoff).
 #[must_use = "a queue is opened by `open`"]
 pub struct OpenOptions {
@@ -271,10 +272,14 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// What adds do to a key that waits or has failed; [`EarlyAdd::Replace`] unless said. It is the
-    /// queue's, for all processes: whoever opens it first decides, for good.
-    pub fn early_add(mut self, early_add: EarlyAdd) -> Self {
-        self.options.early_add = Some(early_add);
+    /// Sets the re-add policy: the effect of an add on a key that waits or backs off. The default is
+    /// [`ReAdd::Hold`]. It is a setting of the queue, the same for all processes: its first opener chooses
+    /// it permanently.
+    ///
+    /// [`ReAdd::Replace`] is the other choice. [`open`](Self::open) refuses [`ReAdd::KeepBoth`]: a key in a
+    /// store has at most one pending run.
+    pub fn re_add(mut self, re_add: ReAdd) -> Self {
+        self.options.re_add = Some(re_add);
         self
     }
 
@@ -400,6 +405,36 @@ impl OpenOptions {
         self
     }
 
+    /// Calls `report` for each key that this process parks.
+    ///
+    /// There are two cases. A run of this process was the last failure of its key. Or a claim of this
+    /// process finds that the lease of a key has expired, because its worker died, and that was the last
+    /// failure; then [`ParkedKey::lease_expired`] is true. The same keys are events of [`tracing`] with the
+    /// target `requeue_store::parked`. If the answer to a claim is lost, so are its reports.
+    ///
+    /// `report` is called on a task of the runtime and must not block. A panic of it is caught and logged.
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let report = |parked: &requeue_store::ParkedKey| eprintln!("{}: {}", parked.key, parked.error);
+    /// let queue = store.queue("mail").max_failures(5).on_parked(report).open().await?;
+    /// # drop(queue);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// [`ParkedKey::lease_expired`]: crate::ParkedKey::lease_expired
+    pub fn on_parked(mut self, report: impl Fn(&ParkedKey) + Send + Sync + 'static) -> Self {
+        self.options.on_parked = OnParked::new(report);
+        self
+    }
+
     /// Shows the queue under its name: how many keys it has, by all processes, counted every ten
     /// seconds, or less often where that takes long; and what this process does, from now on. While the
     /// store can't be reached, the numbers of keys stay as they were.
@@ -445,7 +480,8 @@ impl OpenOptions {
     ///
     /// If there is no such queue and none is to be made, which is [told apart](OpenError::is_missing);
     /// if there is no schema of this version, the name is empty, longer than 200 bytes or has a NUL
-    /// in it, the [`worker`](Self::worker)'s name is not valid, the queue has another [`early_add`](Self::early_add) or [`parked_add`](Self::parked_add)
+    /// in it, the [`worker`](Self::worker)'s name is not valid, no store has the [`re_add`](Self::re_add) policy, the
+    /// queue has another [`re_add`](Self::re_add) or [`parked_add`](Self::parked_add)
     /// than was asked for, its name is shown by the metrics
     /// already, or the store can't be reached.
     ///
@@ -458,15 +494,19 @@ impl OpenOptions {
         if name.is_empty() || name.len() > 200 || name.contains('\0') {
             return Err(bad("a name has 1 to 200 bytes, and no NUL"));
         }
+        if let Some(re_add) = options.re_add.filter(|re_add| !is_supported(*re_add)) {
+            let why = format!("a store has the re-add policies Hold and Replace, not {re_add:?}");
+            return Err(bad(&why));
+        }
         if let Some(why) = options.worker.as_deref().and_then(invalid_worker) {
             return Err(bad(&why));
         }
         let opened = match options.existing {
             true => store.engine.find(&name).await,
             false => {
-                let early_add = options.early_add.unwrap_or_default();
+                let re_add = options.re_add.unwrap_or_default();
                 let parked_add = options.parked_add.unwrap_or_default();
-                store.engine.open(&name, Settings { early_add, parked_add }).await.map(Some)
+                store.engine.open(&name, Settings { re_add, parked_add }).await.map(Some)
             }
         };
         let opened = opened.map_err(|fault| {
@@ -476,8 +516,8 @@ impl OpenOptions {
         let Some(mut place) = opened else {
             return Err(OpenError::missing(&name, store.similar(&name).await));
         };
-        if let Some(wanted) = options.early_add.filter(|&wanted| wanted != place.early_add) {
-            let why = format!("its early adds are {:?}, not {wanted:?}", place.early_add);
+        if let Some(wanted) = options.re_add.filter(|&wanted| wanted != place.re_add) {
+            let why = format!("its re-add policy is {:?}, not {wanted:?}", place.re_add);
             return Err(bad(&why));
         }
         if let Some(wanted) = options.parked_add.filter(|&wanted| wanted != place.parked_add) {
@@ -485,6 +525,7 @@ impl OpenOptions {
             return Err(bad(&why));
         }
         place.worker = options.worker.clone().unwrap_or_else(this_process).into();
+        place.on_parked = options.on_parked.clone();
         #[cfg(feature = "prometheus")]
         let metrics = options.metrics.clone();
         let queue = Queue::new(store.engine, place, options);
@@ -495,6 +536,11 @@ impl OpenOptions {
         }
         Ok(queue)
     }
+}
+
+/// Whether a queue in a store can have this re-add policy.
+const fn is_supported(re_add: ReAdd) -> bool {
+    matches!(re_add, ReAdd::Hold | ReAdd::Replace)
 }
 
 /// Of these names up to three that somebody may have meant who typed this one.

@@ -3,9 +3,9 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-use requeue::Drained;
 use requeue::clock::{Clock, TokioClock};
-use requeue::workers::{Error, Outcome, WorkItem, WorkQueue};
+use requeue::workers::{Error, WorkItem, WorkQueue};
+use requeue::{Completion, Drained};
 
 use crate::api::item::Item;
 use crate::api::queue::Queue;
@@ -24,7 +24,7 @@ use crate::types::key::Key;
 /// async fn send(key: Key, context: Context) -> Result<Action, Error> {
 ///     // What is written elsewhere carries `context.epoch()`.
 ///     # let _ = (key, context);
-///     Ok(Action::done())
+///     Ok(Action::succeed())
 /// }
 ///
 /// # let dir = tempfile::tempdir()?;
@@ -112,21 +112,12 @@ impl WorkItem for Item {
     }
 
     fn note_error(&mut self, error: &Error) {
-        self.error = Some(chain(error.source()));
+        self.set_error(chain(error.source()));
     }
 
-    async fn finish(mut self, outcome: Outcome) {
-        let error = self.error.take().unwrap_or_else(|| "it failed".to_owned());
+    async fn complete(self, completion: Completion) {
         let key = self.key().clone();
-        let finished = match outcome {
-            Outcome::Succeeded => self.succeed().await,
-            Outcome::Later(delay) => self.requeue_after(delay).await,
-            Outcome::PutBack => self.put_back().await,
-            Outcome::Failed => self.retry(error).await,
-            Outcome::FailedFor(delay) => self.retry_after(delay, error).await,
-            Outcome::GivenUp => self.park(error).await,
-        };
-        if let Err(error) = finished {
+        if let Err(error) = Self::complete(self, completion).await {
             tell(&key, &error);
         }
     }

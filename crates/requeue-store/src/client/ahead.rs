@@ -36,7 +36,7 @@ impl Unstarted {
             if item.begin() {
                 begun.push(item);
             } else {
-                item.release();
+                item.unclaim();
             }
         }
         begun
@@ -45,7 +45,7 @@ impl Unstarted {
 
 impl Drop for Unstarted {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(Item::release);
+        self.0.drain(..).for_each(Item::unclaim);
     }
 }
 
@@ -141,12 +141,12 @@ impl Ahead {
         self.items.0.front().map(|item| item.since() + OVERDUE * self.horizon())
     }
 
-    /// Releases the keys that no worker has taken in time.
-    pub(crate) fn release(&mut self, now: Instant) {
+    /// Returns the keys to the store that no worker has taken in time.
+    pub(crate) fn unclaim_late(&mut self, now: Instant) {
         while self.overdue_at().is_some_and(|overdue| overdue <= now)
             && let Some(item) = self.items.0.pop_front()
         {
-            item.release();
+            item.unclaim();
             self.paused_until = now + PAUSE;
         }
     }

@@ -47,7 +47,7 @@ pub(crate) async fn serve(shared: Weak<Shared>, mut come: mpsc::UnboundedReceive
             pause = None;
         }
         desk.deliver();
-        desk.ahead.release(Instant::now());
+        desk.ahead.unclaim_late(Instant::now());
         let before = std::mem::replace(&mut now, *ending.borrow_and_update());
         if now.is_final() {
             break;
@@ -252,6 +252,8 @@ async fn claim(
     })?;
     place.note_answer(|| Part::all(engine, place));
     claimed.damaged.iter().for_each(|damaged| damaged.report_set_aside(&place.name));
+    place.meters.parked(claimed.parked.len() as u64);
+    claimed.parked.iter().for_each(|parked| place.report_parked(parked));
     let items = claimed.items.into_iter();
     let items = items.map(|out| Item::new(Arc::clone(shared), out, since)).collect();
     Ok((items, claimed.next))

@@ -9,9 +9,9 @@ use crate::client::batcher::{Tried, Wish};
 use crate::client::leases::Ending;
 use crate::engine::outage::Part;
 use crate::engine::retry_delay::RetryDelay;
-use crate::engine::{End, Engine, How, Place};
+use crate::engine::{End, Engine, Failure, Place};
 use crate::types::error::{EngineError, FinishError, Kind, chain};
-use crate::types::inspect::State;
+use crate::types::inspect::{ParkedKey, State};
 use crate::types::key::Key;
 
 /// Answered whether the key is parked.
@@ -48,9 +48,10 @@ impl Finishing {
             },
             None => true,
         };
-        if is_parked && let How::Fail { error, .. } = &self.end.how {
-            let (queue, failures) = (&place.name, self.failures);
-            tracing::warn!(target: "requeue_store::parked", queue, %key, failures, error, "parked");
+        if is_parked && let Some(Failure { error, .. }) = self.end.how.failure() {
+            let (key, error) = (key.clone(), error.clone());
+            let parked = ParkedKey { key, failures: self.failures, error, lease_expired: false };
+            place.report_parked(&parked);
         }
         self.answer(&place, Ok(is_parked));
     }
@@ -73,8 +74,8 @@ impl Finishing {
         }
     }
 
-    /// It will not be tried again.
-    fn give_up(self, place: &Place, fault: Option<&EngineError>) {
+    /// Answers for a completion that is not sent again.
+    fn fail(self, place: &Place, fault: Option<&EngineError>) {
         let error = match fault {
             Some(fault) if fault.kind == Kind::Dropped => FinishError::Dropped,
             _ if self.unsure => FinishError::Unsure,
@@ -104,7 +105,7 @@ impl Wish for Finishing {
         let part = || Part::Shard(first.as_ref().map_or(0, |key| engine.shard(&place, key)));
         loop {
             for lost in batch.extract_if(.., |finishing| finishing.lease.deadline().is_none()) {
-                lost.give_up(&place, fault.as_ref());
+                lost.fail(&place, fault.as_ref());
             }
             let deadlines = batch.iter().filter_map(|finishing| finishing.lease.deadline());
             let Some(deadline) = deadlines.max() else { return batch };
@@ -142,7 +143,7 @@ impl Wish for Finishing {
                 is_refused || finishing.lease.deadline().is_none_or(|deadline| deadline <= again)
             };
             for finishing in batch.extract_if(.., over) {
-                finishing.give_up(&place, Some(&why));
+                finishing.fail(&place, Some(&why));
             }
             fault = Some(why);
             if !batch.is_empty() {
@@ -168,7 +169,7 @@ fn answer(
                 tokio::spawn(finishing.answer_parked(Arc::clone(engine), Arc::clone(place)));
             }
             Some(true) => finishing.answer(place, Ok(false)),
-            Some(false) => finishing.give_up(place, None),
+            Some(false) => finishing.fail(place, None),
         }
     }
     left

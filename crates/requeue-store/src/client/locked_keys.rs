@@ -77,7 +77,7 @@ impl<T: Wish> LockedKeys<T> {
                 let batch = self.take(keys);
                 let (engine, place) = (Arc::clone(&self.engine), Arc::clone(&self.place));
                 let left = T::submit(engine, place, batch, Tried::InVain).await;
-                freed |= self.put_back(keys, left);
+                freed |= self.return_keys(keys, left);
             }
             let mut all = self.lock();
             if all.by_key.is_empty() {
@@ -99,7 +99,7 @@ impl<T: Wish> LockedKeys<T> {
     }
 
     /// Whether some key is not locked any more.
-    fn put_back(&self, keys: &[Key], left: Vec<T>) -> bool {
+    fn return_keys(&self, keys: &[Key], left: Vec<T>) -> bool {
         let all = &mut self.lock().by_key;
         let come: Vec<T> = keys.iter().filter_map(|key| all.remove(key)).flatten().collect();
         let others = all.len();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use requeue::metrics::Sample;
 
-use crate::engine::{Ask, HandOut, How};
+use crate::engine::{Ask, Finish, HandOut};
 use crate::types::add::Added;
 use crate::types::inspect::Counts;
 
@@ -52,12 +52,12 @@ impl Counters {
 
     /// A hand-out ends after the worker has had it for `worked`. Of one that was lost, others say how
     /// it has ended.
-    pub(crate) fn ended(&self, worked: Duration, how: Option<(&How, &HandOut)>) {
+    pub(crate) fn ended(&self, worked: Duration, how: Option<(&Finish, &HandOut)>) {
         let done = &mut self.lock();
         done.times.worked.observe(worked);
         match how {
-            Some((How::Later(..), _)) => done.counts.retries += 1,
-            Some((how @ How::Fail { .. }, out)) => {
+            Some((Finish::RequeueAfter(..), _)) => done.counts.retries += 1,
+            Some((how, out)) if how.failure().is_some() => {
                 done.counts.failures += 1;
                 if how.parks(out.failures.saturating_add(1)) {
                     done.given_up += 1;
@@ -65,8 +65,13 @@ impl Counters {
                     done.counts.retries += 1;
                 }
             }
-            Some((How::Succeed | How::PutBack(_) | How::Release(..), _)) | None => {}
+            Some(_) | None => {}
         }
+    }
+
+    /// Claims have parked keys whose leases have expired.
+    pub(crate) fn parked(&self, keys: u64) {
+        self.lock().given_up += keys;
     }
 
     pub(crate) fn panicked(&self) {

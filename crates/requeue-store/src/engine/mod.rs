@@ -4,6 +4,7 @@ pub(crate) mod address;
 pub(crate) mod counters;
 pub(crate) mod damage;
 pub(crate) mod outage;
+pub(crate) mod parked;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) mod peer;
 #[cfg(feature = "postgres")]
@@ -26,9 +27,10 @@ use tokio::sync::watch;
 use crate::engine::counters::Counters;
 use crate::engine::damage::Damaged;
 use crate::engine::outage::Outage;
-use crate::types::add::{Add, Added, Cancelled, EarlyAdd, ParkedAdd, Priority};
+use crate::engine::parked::OnParked;
+use crate::types::add::{Add, Added, Cancelled, ParkedAdd, Priority, ReAdd};
 use crate::types::error::EngineError;
-use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 use crate::types::key::Key;
 
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -39,7 +41,7 @@ pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, EngineError>>;
 pub(crate) struct Place {
     pub(crate) id: i64,
     pub(crate) name: String,
-    pub(crate) early_add: EarlyAdd,
+    pub(crate) re_add: ReAdd,
     pub(crate) parked_add: ParkedAdd,
     /// Of this process: stored with each key that it claims.
     pub(crate) worker: Arc<str>,
@@ -49,15 +51,17 @@ pub(crate) struct Place {
     pub(crate) meters: Arc<Counters>,
     /// Of this process's connections.
     pub(crate) outage: Arc<Outage>,
+    /// Of this process.
+    pub(crate) on_parked: OnParked,
 }
 
 impl Place {
     pub(crate) fn new(id: i64, name: impl Into<String>, settings: impl Into<Settings>) -> Self {
-        let Settings { early_add, parked_add } = settings.into();
-        let (meters, outage) = Default::default();
+        let Settings { re_add, parked_add } = settings.into();
+        let (meters, outage, on_parked) = Default::default();
         let (worker, generation) = (Arc::from(""), 0);
         let name = name.into();
-        Self { id, name, early_add, parked_add, worker, generation, meters, outage }
+        Self { id, name, re_add, parked_add, worker, generation, meters, outage, on_parked }
     }
 
     /// Whether the add revives a parked key.
@@ -69,13 +73,13 @@ impl Place {
 /// The settings that a queue has in the store, for all processes. Its first opener chooses them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Settings {
-    pub(crate) early_add: EarlyAdd,
+    pub(crate) re_add: ReAdd,
     pub(crate) parked_add: ParkedAdd,
 }
 
-impl From<EarlyAdd> for Settings {
-    fn from(early_add: EarlyAdd) -> Self {
-        Self { early_add, ..Self::default() }
+impl From<ReAdd> for Settings {
+    fn from(re_add: ReAdd) -> Self {
+        Self { re_add, ..Self::default() }
     }
 }
 
@@ -161,6 +165,8 @@ pub(crate) struct Claimed {
     pub(crate) next: Option<Duration>,
     /// Keys that this claim has set aside, because their rows are damaged.
     pub(crate) damaged: Vec<Damaged>,
+    /// Keys that this claim has parked: their lease expired, and that was their last failure.
+    pub(crate) parked: Vec<ParkedKey>,
 }
 
 /// The end of a hand-out.
@@ -168,46 +174,58 @@ pub(crate) struct Claimed {
 pub(crate) struct End {
     pub(crate) key: Key,
     pub(crate) epoch: i64,
-    pub(crate) how: How,
+    pub(crate) how: Finish,
 }
 
+/// The way a delivery ends: a [`Completion`](requeue::Completion) with the settings of its queue, or a key
+/// that no worker got.
 #[derive(Clone, Debug)]
-pub(crate) enum How {
-    /// Failures are forgotten.
+pub(crate) enum Finish {
+    /// The failures are forgotten.
     Succeed,
-    /// As `Succeed`, and again after this long, with this priority.
-    Later(Duration, Priority),
-    /// A failure: again after a delay, or parked.
-    Fail { delay: Delay, asked: Asked, error: String },
-    /// As if the key had not been delivered, but behind those that are ready.
-    PutBack(Asked),
-    /// No run of it was started: it gets back the place that it had when it was claimed, after it
-    /// had been ready for this long.
-    Release(Asked, Duration),
+    /// As `Succeed`, and the key is added again after this delay, with this priority.
+    RequeueAfter(Duration, Priority),
+    /// A failure: the key runs again after the backoff, or is parked at the limit.
+    Retry(Failing, Failure),
+    /// A failure: the key runs again after this delay, or is parked after this many failures.
+    RetryAfter(Duration, Option<u32>, Failure),
+    /// A failure: the key is parked.
+    GiveUp(Failure),
+    /// The delivery is undone, and the key goes behind those that are ready.
+    Release(Asked),
+    /// No run was started: the key gets back the place that it had when it was claimed, after it had been
+    /// ready for this long.
+    Unclaim(Asked, Duration),
 }
 
-impl How {
+/// A run that failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Failure {
+    pub(crate) asked: Asked,
+    pub(crate) error: String,
+}
+
+impl Finish {
+    pub(crate) const fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Retry(_, failure) | Self::RetryAfter(_, _, failure) | Self::GiveUp(failure) => {
+                Some(failure)
+            }
+            Self::Succeed | Self::RequeueAfter(..) | Self::Release(_) | Self::Unclaim(..) => None,
+        }
+    }
+
     /// Whether this is the failure that parks the key, the `failures`-th in a row, unless the key was
     /// added during the run.
     pub(crate) fn parks(&self, failures: u32) -> bool {
-        let Self::Fail { delay, .. } = self else { return false };
-        let most = match delay {
-            Delay::Backoff(failing) => failing.max_failures,
-            Delay::Exactly(_, most) => *most,
-            Delay::Park => Some(0),
-        };
-        most.is_some_and(|most| failures >= most)
+        match self {
+            Self::Retry(Failing { max_failures: most, .. }, _) | Self::RetryAfter(_, most, _) => {
+                most.is_some_and(|most| failures >= most)
+            }
+            Self::GiveUp(_) => true,
+            Self::Succeed | Self::RequeueAfter(..) | Self::Release(_) | Self::Unclaim(..) => false,
+        }
     }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Delay {
-    /// By the backoff; parked after too many.
-    Backoff(Failing),
-    /// This long, and the backoff grows no longer; parked after too many.
-    Exactly(Duration, Option<u32>),
-    /// Parked at once.
-    Park,
 }
 
 /// What became of a lease that was to be renewed.

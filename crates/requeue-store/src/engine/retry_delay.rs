@@ -2,25 +2,43 @@
 
 use std::time::Duration;
 
+use requeue::wait::{Backoff, JitterSource, jitter_source};
+
 /// Delays that double from 10 ms, each drawn from half of it to all of it.
 #[derive(Debug)]
 pub(crate) struct RetryDelay {
-    next: Duration,
-    most: Duration,
+    backoff: Backoff,
+    source: JitterSource,
 }
 
 impl RetryDelay {
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::up_to(Duration::from_secs(5))
     }
 
-    pub(crate) const fn up_to(most: Duration) -> Self {
-        Self { next: Duration::from_millis(10), most }
+    pub(crate) fn up_to(most: Duration) -> Self {
+        // The jitter is up to as much as the duration, which so is half of the longest delay.
+        let duration = Duration::from_millis(5);
+        let backoff =
+            Backoff { duration, factor: 2.0, jitter: 1.0, steps: i32::MAX, cap: most / 2 };
+        Self { backoff, source: jitter_source() }
     }
 
     pub(crate) fn wait(&mut self) -> Duration {
-        let wait = self.next.mul_f64(0.5 + fastrand::f64() / 2.0);
-        self.next = (self.next * 2).min(self.most);
-        wait
+        self.backoff.step(&mut self.source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_double_up_to_the_longest() {
+        let mut delay = RetryDelay::up_to(Duration::from_millis(50));
+        for longest in [10, 20, 40, 50, 50].map(Duration::from_millis) {
+            let wait = delay.wait();
+            assert!((longest / 2..=longest).contains(&wait), "{wait:?} of {longest:?}");
+        }
     }
 }

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::time::{Micros, after, micros, until};
-use crate::engine::{Ask, Asked, Backoff, Delay, Failing, HandOut, How, Place};
-use crate::types::add::{Added, Cancelled, EarlyAdd, Merge};
+use crate::engine::{Ask, Asked, Backoff, Failing, Failure, Finish, HandOut, Place};
+use crate::types::add::{Added, Cancelled, Merge, ReAdd};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
+
+/// The error of a key whose lease expired. `claim.lua` and `verbs.sql` have it, too.
+pub(crate) const LEASE_EXPIRED: &str = "the lease ran out";
 
 /// All that is known of a key. Of one without a state there is none.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -25,7 +28,7 @@ pub(crate) struct Row {
     /// How many of them the backoff has counted, and until when the last one waits.
     pub(crate) steps: u32,
     pub(crate) until: Micros,
-    /// [`EarlyAdd::Hold`]: nothing runs before.
+    /// [`ReAdd::Hold`]: nothing runs before.
     pub(crate) not_before: Micros,
     /// What the pending run is asked with; the priority stays when there is none.
     pub(crate) asked: Asked,
@@ -116,7 +119,7 @@ impl Row {
         let asked = Asked { adds: ask.adds, reasons: add.reasons, priority: add.priority };
         row.note(asked);
         let wanted = after(now, add.after);
-        let held = queue.early_add == EarlyAdd::Hold && !row.is_ready(now);
+        let held = queue.re_add == ReAdd::Hold && !row.is_ready(now);
         let at = if held { wanted.max(row.not_before) } else { wanted };
         let added = row.demand(at, add.merge, now);
         let answer = match added {
@@ -152,27 +155,36 @@ impl Row {
     }
 
     /// Ends the hand-out. What is left of the key, if anything.
-    pub(crate) fn finish(mut self, how: How, early_add: EarlyAdd, now: Micros) -> Option<Self> {
+    pub(crate) fn finish(mut self, how: Finish, re_add: ReAdd, now: Micros) -> Option<Self> {
         let mut place = None;
         let later = match how {
-            How::Succeed => {
+            Finish::Succeed => {
                 self.forget();
                 None
             }
-            How::Later(delay, priority) => {
+            Finish::RequeueAfter(delay, priority) => {
                 self.forget();
                 Some((delay, priority))
             }
-            How::Fail { delay, asked, error } => {
-                self.fail(delay, asked, error, early_add, now);
+            Finish::Retry(failing, failure) => {
+                let delay = self.back_off(failing.backoff, now);
+                self.fail(failure, Some(delay), failing.max_failures, re_add, now);
                 None
             }
-            How::PutBack(asked) => {
+            Finish::RetryAfter(delay, most, failure) => {
+                self.fail(failure, Some(delay), most, re_add, now);
+                None
+            }
+            Finish::GiveUp(failure) => {
+                self.fail(failure, None, None, re_add, now);
+                None
+            }
+            Finish::Release(asked) => {
                 self.note(asked);
                 self.demand(self.not_before.max(now), Merge::Earliest, now);
                 None
             }
-            How::Release(asked, queued) => {
+            Finish::Unclaim(asked, queued) => {
                 self.note(asked);
                 let claimed_at = self.run.map_or(now, |run| run.since);
                 place = Some(claimed_at.saturating_sub(micros(queued)).max(0));
@@ -195,31 +207,24 @@ impl Row {
     }
 
     /// The lease of the hand-out has run out.
-    pub(crate) fn expire(self, failing: Failing, early_add: EarlyAdd, now: Micros) -> Option<Self> {
+    pub(crate) fn expire(self, failing: Failing, re_add: ReAdd, now: Micros) -> Option<Self> {
         let asked = self.run.map(|run| run.asked).unwrap_or_default();
-        let error = "the lease ran out".to_owned();
-        let delay = Delay::Backoff(failing);
-        self.finish(How::Fail { delay, asked, error }, early_add, now)
+        let error = LEASE_EXPIRED.to_owned();
+        self.finish(Finish::Retry(failing, Failure { asked, error }), re_add, now)
     }
 
+    /// Counts a failure. The key is parked if there is no delay, or after `most` failures in a row.
     fn fail(
         &mut self,
-        delay: Delay,
-        asked: Asked,
-        error: String,
-        early_add: EarlyAdd,
+        failure: Failure,
+        delay: Option<Duration>,
+        most: Option<u32>,
+        re_add: ReAdd,
         now: Micros,
     ) {
         self.failures = self.failures.saturating_add(1);
-        self.error = Some(error);
-        self.note(asked);
-        let (delay, most) = match delay {
-            Delay::Backoff(failing) => {
-                (Some(self.back_off(failing.backoff, now)), failing.max_failures)
-            }
-            Delay::Exactly(delay, most) => (Some(delay), most),
-            Delay::Park => (None, None),
-        };
+        self.error = Some(failure.error);
+        self.note(failure.asked);
         let Some(delay) = delay.filter(|_| most.is_none_or(|most| self.failures < most)) else {
             if self.at.is_some() {
                 // Something else is wanted of it by now: it begins anew.
@@ -230,7 +235,7 @@ impl Row {
             return;
         };
         let mut at = after(now, delay);
-        if early_add == EarlyAdd::Hold {
+        if re_add == ReAdd::Hold {
             self.not_before = self.not_before.max(at);
             at = self.not_before;
             if at > now

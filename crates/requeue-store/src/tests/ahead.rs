@@ -5,7 +5,7 @@ use crate::types::inspect::State;
 
 /// Another process, with the same engine.
 fn another(engine: &Arc<Memory>) -> Queue {
-    let place = Place::new(1, "q", EarlyAdd::Replace);
+    let place = Place::new(1, "q", ReAdd::Replace);
     Queue::new(Arc::clone(engine) as Arc<dyn Engine>, place, Options::default())
 }
 

@@ -13,10 +13,10 @@ use requeue_sim::model::{self, Model, Ranking, Rules, Team};
 use crate::api::store::Store;
 use crate::engine::time::Micros;
 use crate::engine::{
-    Ask, Asked, Backoff, BoxFuture, Claim, Delay, Dropped, End, Engine, Failing, HandOut, How,
+    Ask, Asked, Backoff, BoxFuture, Claim, Dropped, End, Engine, Failing, Failure, Finish, HandOut,
     Place, Renewed, Settings, by_shard,
 };
-use crate::types::add::{Add, Added, Cancelled, EarlyAdd, Merge, ParkedAdd, Priority};
+use crate::types::add::{Add, Added, Cancelled, Merge, ParkedAdd, Priority, ReAdd};
 use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::{Counts, State};
 use crate::types::key::Key;
@@ -86,13 +86,13 @@ pub(crate) enum Step {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ending {
     Succeed,
-    Later(Duration),
-    Fail(Duration),
-    BackOff,
-    PutBack,
-    /// A key that was added during the run is put back instead.
-    Park,
+    RequeueAfter(Duration),
+    RetryAfter(Duration),
+    Retry,
     Release,
+    /// A key that was added during the run is released instead.
+    GiveUp,
+    Unclaim,
 }
 
 fn states() -> impl Strategy<Value = Option<State>> {
@@ -124,12 +124,12 @@ fn adds() -> impl Strategy<Value = Add> {
 fn endings() -> impl Strategy<Value = Ending> {
     prop_oneof![
         3 => Just(Ending::Succeed),
-        2 => delays().prop_map(Ending::Later),
-        2 => delays().prop_map(Ending::Fail),
-        3 => Just(Ending::BackOff),
-        1 => Just(Ending::PutBack),
-        3 => Just(Ending::Park),
-        2 => Just(Ending::Release),
+        2 => delays().prop_map(Ending::RequeueAfter),
+        2 => delays().prop_map(Ending::RetryAfter),
+        3 => Just(Ending::Retry),
+        1 => Just(Ending::Release),
+        3 => Just(Ending::GiveUp),
+        2 => Just(Ending::Unclaim),
     ]
 }
 
@@ -218,20 +218,14 @@ fn priority(number: u32) -> Priority {
 }
 
 /// All of `steps` on both sides, in a queue of its own.
-pub(crate) async fn check(rig: &dyn Rig, name: &str, early_add: EarlyAdd, steps: &[Step]) {
+pub(crate) async fn check(rig: &dyn Rig, name: &str, re_add: ReAdd, steps: &[Step]) {
     let engine = rig.engine();
-    let parked_add = match early_add {
-        EarlyAdd::Replace => ParkedAdd::Revive,
-        EarlyAdd::Hold => ParkedAdd::Keep,
-    };
-    let settings = Settings { early_add, parked_add };
+    let parked_add = if re_add == ReAdd::Hold { ParkedAdd::Keep } else { ParkedAdd::Revive };
+    let settings = Settings { re_add, parked_add };
     let place = engine.open(name, settings).await.expect("the queue opens");
-    assert_eq!((place.early_add, place.parked_add), (early_add, parked_add));
+    assert_eq!((place.re_add, place.parked_add), (re_add, parked_add));
     let rules = Rules {
-        early_add: match early_add {
-            EarlyAdd::Replace => core::EarlyAdd::Replace,
-            EarlyAdd::Hold => core::EarlyAdd::Hold,
-        },
+        re_add,
         ranking: Ranking::Priority { oldest_every: u32::MAX },
         fair: false,
         limit: None,
@@ -310,7 +304,7 @@ pub(crate) async fn check_bulk(store: &Store, name: &str) {
     let mut left = MANY;
     while left > 0 {
         for item in queue.get_many(256).await {
-            item.park("no").await.expect("it is ours");
+            item.give_up("no").await.expect("it is ours");
             left -= 1;
         }
     }
@@ -353,26 +347,26 @@ pub(crate) async fn check_queues(store: &Store, name: &str) {
     let [full, empty, parked, absent] =
         ["full", "empty {x} ü", "parked", "absent"].map(|which| format!("{name}-{which}"));
     store.queue(&full).open().await.expect("it opens").add("a").await.expect("added");
-    let opening = store.queue(&empty).early_add(EarlyAdd::Hold).parked_add(ParkedAdd::Keep);
+    let opening = store.queue(&empty).re_add(ReAdd::Replace).parked_add(ParkedAdd::Keep);
     let queue = opening.open().await.expect("it opens");
     queue.add("a").await.expect("added");
     queue.get().await.expect("it is open").succeed().await.expect("it is ours");
     let queue = store.queue(&parked).open().await.expect("it opens");
     queue.add("a").await.expect("added");
-    queue.get().await.expect("it is open").park("no").await.expect("it is ours");
+    queue.get().await.expect("it is open").give_up("no").await.expect("it is ours");
     store.queue(&absent).existing().open().await.expect_err("it is not there");
 
     let queues = store.queues().await.expect("listed");
     assert!(queues.is_sorted_by_key(|queue| queue.name.clone()), "by name");
     let found = |name: &str| {
         let mut of_name = queues.iter().filter(|queue| queue.name == name);
-        let found = of_name.next().map(|found| (found.early_add, found.parked_add, found.is_empty));
+        let found = of_name.next().map(|found| (found.re_add, found.parked_add, found.is_empty));
         assert!(of_name.next().is_none(), "once");
         found
     };
-    assert_eq!(found(&full), Some((EarlyAdd::Replace, ParkedAdd::Revive, false)));
-    assert_eq!(found(&empty), Some((EarlyAdd::Hold, ParkedAdd::Keep, true)));
-    assert_eq!(found(&parked), Some((EarlyAdd::Replace, ParkedAdd::Revive, false)));
+    assert_eq!(found(&full), Some((ReAdd::Hold, ParkedAdd::Revive, false)));
+    assert_eq!(found(&empty), Some((ReAdd::Replace, ParkedAdd::Keep, true)));
+    assert_eq!(found(&parked), Some((ReAdd::Hold, ParkedAdd::Revive, false)));
     assert_eq!(found(&absent), None);
 }
 
@@ -388,7 +382,7 @@ impl Pair {
             Step::Finish(which) => self.finish(which).await,
             Step::FinishStale(which) => {
                 let Some(out) = pick(&self.stale, *which).cloned() else { return };
-                let ends = vec![End { key: out.key, epoch: out.epoch, how: How::Succeed }];
+                let ends = vec![End { key: out.key, epoch: out.epoch, how: Finish::Succeed }];
                 assert_eq!(self.engine.finish(&self.place, ends).await.expect("stale"), [false]);
             }
             Step::Renew => {
@@ -449,8 +443,8 @@ impl Pair {
         let again = self.engine.drop_queue(&name, keys_too).await.expect("an answer");
         assert_eq!(again, Dropped::Missing);
         assert_dropped(&*self.engine, &self.place, &self.held).await;
-        let Place { early_add, parked_add, .. } = self.place;
-        let settings = Settings { early_add, parked_add };
+        let Place { re_add, parked_add, .. } = self.place;
+        let settings = Settings { re_add, parked_add };
         let place = self.engine.open(&name, settings).await.expect("it is created again");
         let old = std::mem::replace(&mut self.place, place);
         assert_dropped(&*self.engine, &old, &self.held).await;
@@ -499,7 +493,7 @@ impl Pair {
                 for _ in 0..asked.adds {
                     let ask = model::Ask {
                         when: core::When::After(Duration::ZERO),
-                        merge: core::Merge::Earliest,
+                        merge: Merge::Earliest,
                         priority: asked.priority.number().into(),
                         reasons: asked.reasons,
                         failed: false,
@@ -552,12 +546,8 @@ impl Pair {
         assert_eq!(answers.len(), adds.len());
         for (which, answer) in answers {
             let add = adds.iter().find(|add| add.0 == which).expect("it was asked for").1;
-            let merge = match add.merge {
-                Merge::Earliest => core::Merge::Earliest,
-                Merge::Latest => core::Merge::Latest,
-                Merge::Exactly => core::Merge::Exactly,
-            };
-            if merge == core::Merge::Exactly {
+            let merge = add.merge;
+            if merge == Merge::Exactly {
                 self.until.remove(&which);
                 self.ready_at.remove(&which);
                 self.released.remove(&which);
@@ -601,7 +591,7 @@ impl Pair {
         let expired: Vec<Held> = self.held.extract_if(.., |held| held.lease_until <= now).collect();
         for held in expired {
             let delay = self.back_off(number(&held.out.key));
-            self.end_of_model(held.of_model, core_how(Ending::Fail(delay)), held.out.asked);
+            self.end_of_model(held.of_model, core_how(Ending::RetryAfter(delay)), held.out.asked);
             self.stale.push(held.out);
         }
         for out in &claimed.items {
@@ -657,7 +647,7 @@ impl Pair {
                 let seen = self.model.see(&number(&held.out.key));
                 let is_pending = seen.is_some_and(|seen| seen.phase == 3 || seen.due.is_some());
                 let ending = match ending {
-                    Ending::Park if is_pending || !self.parks => Ending::PutBack,
+                    Ending::GiveUp if is_pending || !self.parks => Ending::Release,
                     ending => ending,
                 };
                 endings.push((held, ending));
@@ -671,15 +661,15 @@ impl Pair {
     async fn finish_of_shard(&mut self, endings: Vec<(Held, Ending)>) {
         let ends = endings.iter().map(|(held, ending)| {
             let asked = held.out.asked;
-            let fail = |delay| How::Fail { delay, asked, error: "no".to_owned() };
+            let failure = Failure { asked, error: "no".to_owned() };
             let how = match *ending {
-                Ending::Succeed => How::Succeed,
-                Ending::Later(delay) => How::Later(delay, asked.priority),
-                Ending::Fail(delay) => fail(Delay::Exactly(delay, None)),
-                Ending::BackOff => fail(Delay::Backoff(failing())),
-                Ending::Release if self.keeps_places => How::Release(asked, held.out.queued),
-                Ending::PutBack | Ending::Release => How::PutBack(asked),
-                Ending::Park => fail(Delay::Park),
+                Ending::Succeed => Finish::Succeed,
+                Ending::RequeueAfter(delay) => Finish::RequeueAfter(delay, asked.priority),
+                Ending::RetryAfter(delay) => Finish::RetryAfter(delay, None, failure),
+                Ending::Retry => Finish::Retry(failing(), failure),
+                Ending::Unclaim if self.keeps_places => Finish::Unclaim(asked, held.out.queued),
+                Ending::Release | Ending::Unclaim => Finish::Release(asked),
+                Ending::GiveUp => Finish::GiveUp(failure),
             };
             End { key: held.out.key.clone(), epoch: held.out.epoch, how }
         });
@@ -693,20 +683,20 @@ impl Pair {
             }
             let which = number(&held.out.key);
             let how = match ending {
-                Ending::BackOff => core_how(Ending::Fail(self.back_off(which))),
+                Ending::Retry => core_how(Ending::RetryAfter(self.back_off(which))),
                 other => core_how(other),
             };
-            if matches!(ending, Ending::Succeed | Ending::Later(_) | Ending::Park) {
+            if matches!(ending, Ending::Succeed | Ending::RequeueAfter(_) | Ending::GiveUp) {
                 self.until.remove(&which);
             }
-            if matches!(ending, Ending::Park) {
+            if matches!(ending, Ending::GiveUp) {
                 let asked = held.out.asked;
                 // An add with `Merge::Exactly` and a `cancel` forget those before.
                 let failures = self.model.failures(&which) + 1;
                 self.parked.insert(which, Parked { since: self.now, failures, asked });
             }
             self.end_of_model(held.of_model, how, held.out.asked);
-            if matches!(ending, Ending::Release) && self.keeps_places {
+            if matches!(ending, Ending::Unclaim) && self.keeps_places {
                 self.ready_at.insert(which, held.place);
                 self.released.insert(which, held.place);
             }
@@ -814,7 +804,7 @@ async fn assert_dropped(engine: &dyn Engine, queue: &Place, held: &[Held]) {
     let claim = Claim { max: 3, oldest: 1, lease: LEASE, expired: failing(), poll: LEASE };
     said("claim", queue, engine.claim(queue, claim).await);
     let (of, epoch) = out.map_or((one.clone(), 1), |out| (out.key, out.epoch));
-    let end = End { key: of.clone(), epoch, how: How::Succeed };
+    let end = End { key: of.clone(), epoch, how: Finish::Succeed };
     said("finish", queue, engine.finish(queue, vec![end.clone()]).await);
     said("finish_free", queue, engine.finish_free(queue, vec![end]).await);
     said("renew", queue, engine.renew(queue, vec![(of, epoch)], LEASE).await);
@@ -847,11 +837,11 @@ fn core_asked(asked: Asked) -> core::Asked {
 fn core_how(ending: Ending) -> requeue_sim::How {
     match ending {
         // A parked key is none of the model's.
-        Ending::Succeed | Ending::Park => requeue_sim::How::Succeed,
-        Ending::Later(delay) => requeue_sim::How::Later(delay),
-        Ending::Fail(delay) => requeue_sim::How::Fail(delay),
-        Ending::PutBack | Ending::Release => requeue_sim::How::PutBack,
-        Ending::BackOff => unreachable!("it is a failure with a delay by now"),
+        Ending::Succeed | Ending::GiveUp => requeue_sim::How::Succeed,
+        Ending::RequeueAfter(delay) => requeue_sim::How::RequeueAfter(delay),
+        Ending::RetryAfter(delay) => requeue_sim::How::RetryAfter(delay),
+        Ending::Release | Ending::Unclaim => requeue_sim::How::Release,
+        Ending::Retry => unreachable!("it is a failure with a delay by now"),
     }
 }
 

@@ -9,7 +9,8 @@ use fastrand::Rng;
 
 use crate::engine::damage::Damaged;
 use crate::engine::{
-    Ask, Asked, Backoff, Claim, Delay, Dropped, End, Engine, Failing, How, Place, Renewed, Settings,
+    Ask, Asked, Backoff, Claim, Dropped, End, Engine, Failing, Failure, Finish, Place, Renewed,
+    Settings,
 };
 use crate::types::add::{Add, Added, Cancelled};
 use crate::types::error;
@@ -99,9 +100,9 @@ const LEASE: Duration = Duration::from_secs(3600);
 impl Scene {
     pub(crate) async fn new(engine: Arc<dyn Engine>, place: Place, kind: Kind) -> Self {
         let mut scene = Self { engine, place, held: Vec::new(), bad_epoch: 1 };
-        let park = How::Fail { delay: Delay::Park, asked: Asked::default(), error: "no".into() };
-        let exactly = Delay::Exactly(Duration::ZERO, None);
-        let again = How::Fail { delay: exactly, asked: Asked::default(), error: "no".into() };
+        let failure = Failure { asked: Asked::default(), error: "no".into() };
+        let park = Finish::GiveUp(failure.clone());
+        let again = Finish::RetryAfter(Duration::ZERO, None, failure);
 
         for key in ["parked", "running", "dirty"] {
             let epoch = scene.started(key, LEASE).await;
@@ -147,7 +148,7 @@ impl Scene {
         claimed.items[0].epoch
     }
 
-    async fn end(&self, key: &str, epoch: i64, how: How) {
+    async fn end(&self, key: &str, epoch: i64, how: Finish) {
         let ends = vec![End { key: key.into(), epoch, how }];
         assert_eq!(self.engine.finish(&self.place, ends).await.expect("ended"), [true]);
     }
@@ -235,9 +236,9 @@ impl Scene {
         let delivered = delivered.into_iter().filter(|(key, _)| *key != BAD.into());
         let all: Vec<_> = [bad].into_iter().chain(self.held.clone()).chain(delivered).collect();
         for (n, how_to_end) in [
-            How::PutBack(Asked::default()),
-            How::Later(LEASE, crate::Priority::Normal),
-            How::Succeed,
+            Finish::Release(Asked::default()),
+            Finish::RequeueAfter(LEASE, crate::Priority::Normal),
+            Finish::Succeed,
         ]
         .into_iter()
         .enumerate()
@@ -279,7 +280,8 @@ impl Scene {
             let claimed = engine.claim(place, claim(9, LEASE)).await;
             let claimed = claimed.unwrap_or_else(|error| panic!("{how}: {}", error.source));
             for out in claimed.items {
-                let ends = vec![End { key: out.key.clone(), epoch: out.epoch, how: How::Succeed }];
+                let ends =
+                    vec![End { key: out.key.clone(), epoch: out.epoch, how: Finish::Succeed }];
                 let ended = engine.finish(place, ends).await;
                 assert_eq!(ended.expect("ended"), [true], "{how}: {}", out.key);
                 assert!(delivered.insert(out.key.to_string()), "{how}: {} twice", out.key);
@@ -309,7 +311,7 @@ impl Scene {
         }
         let error = engine.add(place, vec![ask(BAD, Add::now())]).await.expect_err("it is gone");
         assert_eq!(error.kind, error::Kind::Dropped, "{how}");
-        let settings = Settings { early_add: place.early_add, parked_add: place.parked_add };
+        let settings = Settings { re_add: place.re_add, parked_add: place.parked_add };
         let later = engine.open(&place.name, settings).await.expect("it is created");
         assert!(engine.look_up(&later, &BAD.into()).await.expect("looked up").is_none(), "{how}");
         assert_eq!(engine.counts(&later).await.expect("counted"), Counts::default(), "{how}");

@@ -52,7 +52,7 @@ async fn check_refusals(one: &Store, other: &Store, name: &str) {
     assert_eq!(refused().await, [1, 0, 0, 0]);
     let item = queue.get().await.expect("it is there");
     assert_eq!(refused().await, [0, 0, 1, 0]);
-    item.park("no").await.expect("it is ours");
+    item.give_up("no").await.expect("it is ours");
     assert_eq!(refused().await, [0, 0, 0, 1]);
     queue.add("a").await.expect("it is as it was");
     queue.get().await.expect("it is there").succeed().await.expect("it is ours");
@@ -62,7 +62,7 @@ async fn check_refusals(one: &Store, other: &Store, name: &str) {
 }
 
 async fn run(_: Key, _: Context) -> Result<Action, Error> {
-    Ok(Action::done())
+    Ok(Action::succeed())
 }
 
 /// All that another process does with the queue ends.
@@ -74,7 +74,7 @@ async fn check_forced(one: &Store, other: &Store, name: &str) {
     while items.len() < 2 {
         items.extend(queue.get_many(1).await);
     }
-    items.pop().expect("one of them").park("no").await.expect("it is ours");
+    items.pop().expect("one of them").give_up("no").await.expect("it is ours");
     let item = items.pop().expect("the other");
     queue.add(item.key().clone()).await.expect("added");
     let counts = one.force_drop_queue(name).await.expect("dropped");
@@ -142,7 +142,7 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
     let item = old.get().await.expect("it is there");
     let epoch = item.epoch();
     one.force_drop_queue(name).await.expect("dropped");
-    let settings = one.queue(name).early_add(EarlyAdd::Hold).parked_add(ParkedAdd::Keep);
+    let settings = one.queue(name).re_add(ReAdd::Hold).parked_add(ParkedAdd::Keep);
     let new = settings.open().await.expect("with other settings");
     assert_eq!(new.counts().await.expect("counted"), Counts::default());
     new.add("a").await.expect("added");
@@ -157,11 +157,11 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
     assert_eq!(numbers(&new.counts().await.expect("counted")), [1, 1, 0, 0]);
     let item = new.get().await.expect("it is there");
     assert!(item.epoch() > epoch, "{} after {epoch}", item.epoch());
-    item.park("no").await.expect("it is ours");
+    item.give_up("no").await.expect("it is ours");
 
     // The other process opens it, too, as it does any.
     let again = other.queue(name).open().await.expect("it opens");
-    assert_eq!(again.early_add(), EarlyAdd::Hold);
+    assert_eq!(again.re_add(), ReAdd::Hold);
     assert!(again.cancel("a").await.expect("cancelled").parked);
     let found: BTreeSet<String> = again
         .snapshot(Some(State::Waiting), None, 9)

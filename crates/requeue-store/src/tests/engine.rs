@@ -13,7 +13,7 @@ use crate::engine::time::{Micros, after, until};
 use crate::engine::{Answer, Ask, Claim, Claimed, Dropped, End, Engine, Place, Renewed, Settings};
 use crate::types::add::{Added, Cancelled, Priority};
 use crate::types::error::{EngineError, Kind};
-use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 use crate::types::key::Key;
 
 /// What happens to a call.
@@ -240,9 +240,13 @@ impl Engine for Memory {
                 .filter(|(_, row)| row.run.is_some_and(|run| run.lease_until <= now))
                 .map(|(key, _)| key.clone())
                 .collect();
+            let mut parked = Vec::new();
             for (n, key) in (1..).zip(expired) {
                 let (row, how) = (rows.remove(&key), claim.expired.nth(n));
-                let row = row.and_then(|row| row.expire(how, queue.early_add, now));
+                let row = row.and_then(|row| row.expire(how, queue.re_add, now));
+                if let Some(row) = row.as_ref().filter(|row| row.parked) {
+                    parked.push(ParkedKey::expired(key.clone(), row.failures));
+                }
                 put(rows, key, row);
             }
             let mut items = Vec::new();
@@ -263,7 +267,7 @@ impl Engine for Memory {
             let leases = rows.values().filter_map(|row| Some(row.run?.lease_until));
             let leases = leases.filter(|_| self.knows_leases);
             let next = waiting.chain(leases).min().map(|at| until(now, at));
-            Claimed { items, next, damaged: Vec::new() }
+            Claimed { items, next, damaged: Vec::new(), parked }
         })
     }
 
@@ -276,7 +280,7 @@ impl Engine for Memory {
                 let held = rows.get(&end.key).is_some_and(|row| row.is_held(end.epoch, now));
                 if held {
                     let row = rows.remove(&end.key);
-                    let row = row.and_then(|row| row.finish(end.how, queue.early_add, now));
+                    let row = row.and_then(|row| row.finish(end.how, queue.re_add, now));
                     put(rows, end.key, row);
                 }
                 held

@@ -14,11 +14,11 @@ use tokio::sync::watch;
 
 use crate::engine::time::Micros;
 use crate::engine::{
-    Answer, Ask, Asked, BoxFuture, Claim, Claimed, Delay, Dropped, End, Engine, HandOut, How,
-    Place, Renewed, Settings,
+    Answer, Ask, Asked, BoxFuture, Claim, Claimed, Dropped, End, Engine, Finish, HandOut, Place,
+    Renewed, Settings,
 };
 use crate::tests::conformance::{BACKOFF, Rig, check, steps};
-use crate::types::add::{Added, Cancelled, EarlyAdd, Merge, Priority};
+use crate::types::add::{Added, Cancelled, Priority, ReAdd};
 use crate::types::inspect::{Counts, Entry, QueueInfo, State};
 use crate::types::key::Key;
 
@@ -104,11 +104,7 @@ impl InMemory {
         let add = requeue::Add::after(ask.add.after)
             .priority(ask.add.priority.number().into())
             .reason(ask.add.reasons)
-            .merge(match ask.add.merge {
-                Merge::Earliest => requeue::Merge::Earliest,
-                Merge::Latest => requeue::Merge::Latest,
-                Merge::Exactly => requeue::Merge::Exactly,
-            });
+            .merge(ask.add.merge);
         match self.queue().add_with(ask.key, add) {
             requeue::Added::New => Added::New,
             requeue::Added::Coalesced => Added::Coalesced,
@@ -155,16 +151,16 @@ impl InMemory {
         }
         let Some(Held { mut item, .. }) = held.remove(&end.epoch) else { return false };
         match end.how {
-            How::Succeed => item.succeed(),
-            How::Later(delay, priority) => {
+            Finish::Succeed => item.succeed(),
+            Finish::RequeueAfter(delay, priority) => {
                 item.set_priority(priority.number().into());
                 item.requeue_after(delay);
             }
-            How::Fail { delay: Delay::Backoff(_), .. } => _ = item.retry(),
-            How::Fail { delay: Delay::Exactly(delay, _), .. } => item.retry_after(delay),
-            How::Fail { delay: Delay::Park, .. } => unreachable!("nothing is parked in memory"),
+            Finish::Retry(..) => item.retry(),
+            Finish::RetryAfter(delay, ..) => item.retry_after(delay),
+            Finish::GiveUp(_) => unreachable!("nothing is parked in memory"),
             // It keeps no places; the steps that it is given have no such end.
-            How::PutBack(_) | How::Release(..) => item.put_back(),
+            Finish::Release(_) | Finish::Unclaim(..) => item.release(),
         }
         true
     }
@@ -244,10 +240,7 @@ impl Engine for InMemory {
         let queue = requeue::Queue::builder()
             .name(name)
             .clock(self.clock.clone())
-            .early_add(match settings.early_add {
-                EarlyAdd::Replace => requeue::EarlyAdd::Replace,
-                EarlyAdd::Hold => requeue::EarlyAdd::Hold,
-            })
+            .re_add(settings.re_add)
             .order(Order::Priority { oldest_every: u32::MAX })
             .limiter(Steady::default())
             .metrics_provider(Arc::new(OfLast(Arc::clone(&self.last))))
@@ -384,21 +377,21 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(early_add: EarlyAdd) {
+fn conforms(re_add: ReAdd) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) };
     proptest!(config, |(steps in steps(80))| {
         let rig = Fixture(Arc::new(InMemory::new()));
-        runtime.block_on(check(&rig, "q", early_add, &steps));
+        runtime.block_on(check(&rig, "q", re_add, &steps));
     });
 }
 
 #[test]
 fn the_queue_in_memory_replaces_as_the_model_does() {
-    conforms(EarlyAdd::Replace);
+    conforms(ReAdd::Replace);
 }
 
 #[test]
 fn the_queue_in_memory_holds_as_the_model_does() {
-    conforms(EarlyAdd::Hold);
+    conforms(ReAdd::Hold);
 }

@@ -23,7 +23,7 @@ async fn what_this_process_does_is_counted_here_and_keys_by_the_engine() {
 
     a.succeed().await.expect("it is ours");
     b.retry("no").await.expect("it is ours");
-    c.park("never").await.expect("it is ours");
+    c.give_up("never").await.expect("it is ours");
     let again = get(&queue).await;
     assert_eq!((again.as_str(), again.attempt()), (Some("b"), 2));
     again.retry_after(SECOND, "no").await.expect("it is ours");

@@ -34,14 +34,14 @@ use crate::api::item::Item;
 use crate::api::options::Options;
 use crate::api::queue::Queue;
 use crate::engine::{Engine, Place};
-use crate::types::add::{Add, Added, EarlyAdd, Priority};
+use crate::types::add::{Add, Added, Priority, ReAdd};
 use crate::types::error::{FinishError, chain};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn queue_with(engine: Memory, options: Options) -> (Arc<Memory>, Queue) {
     let engine = Arc::new(engine);
-    let place = Place::new(1, "q", EarlyAdd::Replace);
+    let place = Place::new(1, "q", ReAdd::Replace);
     let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, options);
     (engine, queue)
 }
@@ -94,9 +94,9 @@ async fn after_so_many_failures_a_key_is_parked_until_it_is_revived() {
     assert_eq!((item.attempt(), queue.revive("a").await.expect("an answer")), (1, false));
     // Something else is wanted of it by now: it begins anew.
     queue.add("a").await.expect("added");
-    item.park("never").await.expect("it is ours");
+    item.give_up("never").await.expect("it is ours");
     let item = get(&queue).await;
-    item.park("never").await.expect("it is ours");
+    item.give_up("never").await.expect("it is ours");
     assert_eq!(queue.add("a").await.expect("an answer"), Added::Revived);
     assert_eq!(get(&queue).await.attempt(), 1);
 }
@@ -130,9 +130,9 @@ fn no_backoff_is_too_long() {
     };
     let ask = crate::engine::Ask { key: "a".into(), add: Add::now(), adds: u32::MAX };
     let (mut row, _) =
-        crate::engine::row::Row::add(None, &ask, &Place::new(1, "q", EarlyAdd::Hold), 5);
+        crate::engine::row::Row::add(None, &ask, &Place::new(1, "q", ReAdd::Hold), 5);
     let _ = row.claim(&ask.key, 1, &Arc::from("w"), SECOND, 5);
-    let row = row.expire(failing, EarlyAdd::Hold, 6).expect("it comes back");
+    let row = row.expire(failing, ReAdd::Hold, 6).expect("it comes back");
     assert_eq!(row.at, Some(crate::engine::time::NEVER));
 }
 
@@ -151,7 +151,7 @@ async fn it_says_where_a_key_stands() {
     let dirty = "a: with a worker for 0ns, its lease for 30s more, and runs once more afterwards";
     assert_eq!(explained("a").await, dirty);
     item.succeed().await.expect("it is ours");
-    get(&queue).await.park("no such thing").await.expect("it is ours");
+    get(&queue).await.give_up("no such thing").await.expect("it is ours");
     assert_eq!(explained("a").await, "a: parked since 0ns, after a failure: no such thing");
 }
 

@@ -138,7 +138,7 @@ async fn what_a_store_refuses_is_reported_as_that() {
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_one_shard_ends_with_that_shard_or_when_nobody_tries_it_any_more() {
     keep_lines();
-    let place = Place::new(1, "q", EarlyAdd::Replace);
+    let place = Place::new(1, "q", ReAdd::Replace);
     let gone = || EngineError::absent("gone");
     for shard in [0, 1] {
         place.note_failure(Part::Shard(shard), &gone());

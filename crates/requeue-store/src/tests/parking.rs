@@ -1,17 +1,22 @@
 //! Parked keys: what an add does to them, who is told of them, and many of them at once.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::{Mutex, PoisonError};
 
+use requeue::Completion;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::*;
-use crate::api::item::{Failed, Failure};
-use crate::engine::Settings;
+use crate::engine::parked::OnParked;
+use crate::engine::time::{Micros, micros};
+use crate::engine::{Ask, Backoff, Claim, Failing, Settings, by_shard};
+use crate::tests::conformance::Rig;
 use crate::types::add::{AddCounts, ParkedAdd};
-use crate::types::inspect::State;
+use crate::types::inspect::{ParkedKey, State};
+use crate::types::key::Key;
 
 /// A queue that keeps parked keys.
 fn keeping() -> (Arc<Memory>, Queue) {
@@ -26,7 +31,7 @@ async fn park(queue: &Queue, keys: impl IntoIterator<Item = &str>) {
     let mut left = queue.add_all(keys).await.expect("added").new;
     while left > 0 {
         for item in queue.get_many(left).await {
-            item.park("no").await.expect("it is ours");
+            item.give_up("no").await.expect("it is ours");
             left -= 1;
         }
     }
@@ -114,6 +119,11 @@ impl Subscriber for Events {
     fn exit(&self, _: &Id) {}
 }
 
+async fn parks(mut item: Item, completion: Completion, error: &str) -> bool {
+    item.set_error(error);
+    item.complete(completion).await.expect("it is ours").parked
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_parked_key_is_reported_and_no_other() {
     let events = Events::default();
@@ -121,10 +131,9 @@ async fn a_parked_key_is_reported_and_no_other() {
     let options = Options { max_failures: Some(2), ..Options::default() };
     let (engine, queue) = queue_with(Memory::new(), options);
     queue.add("a").await.expect("added");
-    let failed = get(&queue).await.fail(Failure::Backoff, "no 1").await;
-    assert_eq!((failed.expect("it is ours"), events.take().len()), (Failed::Retried, 0));
-    let failed = get(&queue).await.fail(Failure::After(SECOND), "no 2").await;
-    assert_eq!(failed.expect("it is ours"), Failed::Parked);
+    assert!(!parks(get(&queue).await, Completion::Retry, "no 1").await);
+    assert_eq!(events.take().len(), 0);
+    assert!(parks(get(&queue).await, Completion::RetryAfter(SECOND), "no 2").await);
     let reported = events.take();
     let expected = " message=parked queue=\"q\" key=a failures=2 error=\"no 2\"";
     assert_eq!(reported, [expected]);
@@ -133,8 +142,8 @@ async fn a_parked_key_is_reported_and_no_other() {
     queue.add("b").await.expect("added");
     let item = get(&queue).await;
     queue.add("b").await.expect("added");
-    let failed = item.fail(Failure::Final, "never").await;
-    assert_eq!((failed.expect("it is ours"), events.take().len()), (Failed::Retried, 0));
+    assert!(!parks(item, Completion::GiveUp, "never").await);
+    assert_eq!(events.take().len(), 0);
 
     // Nobody waits for the end of one that is dropped.
     drop(get(&queue).await);
@@ -147,8 +156,99 @@ async fn a_parked_key_is_reported_and_no_other() {
     queue.add("c").await.expect("added");
     let item = get(&queue).await;
     engine.fail([Mishap::Lost]);
-    item.park("never").await.expect("it is ours");
+    item.give_up("never").await.expect("it is ours");
     assert_eq!(events.take().len(), 1);
+}
+
+/// The worker dies during the last run that its key may fail.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_a_claim_parks_is_reported_and_counted() {
+    let events = Events::default();
+    let _guard = tracing::subscriber::set_default(events.clone());
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let on_parked = OnParked::new({
+        let told = Arc::clone(&told);
+        move |parked: &ParkedKey| {
+            told.lock().expect("no panic").push(parked.clone());
+            panic!("the queue outlives this");
+        }
+    });
+    let engine = Arc::new(Memory::new());
+    let settings = Settings::default();
+    let expired = Failing { backoff: Options::default().failing().backoff, max_failures: Some(1) };
+    let dead = Place::new(1, "q", settings);
+    let asks = ["a", "b"].map(|key| Ask { key: key.into(), add: Add::now(), adds: 1 });
+    engine.add(&dead, asks.to_vec()).await.expect("added");
+    let claim = Claim { max: 2, oldest: 0, lease: SECOND, expired, poll: SECOND };
+    assert_eq!(engine.claim(&dead, claim).await.expect("claimed").items.len(), 2);
+    let again = Ask { key: "b".into(), add: Add::now(), adds: 1 };
+    engine.add(&dead, vec![again]).await.expect("added");
+
+    let place = Place { on_parked, ..Place::new(1, "q", settings) };
+    let options = Options { max_failures: Some(1), ..Options::default() };
+    let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, options);
+    // It was added during its last run, and runs again.
+    let item = get(&queue).await;
+    assert_eq!((item.as_str(), item.attempt()), (Some("b"), 1));
+    let expected = " message=parked queue=\"q\" key=a failures=1 error=\"the lease ran out\"";
+    assert_eq!(events.take(), [expected]);
+    let entry = queue.look_up("a").await.expect("looked up").expect("it is there");
+    assert_eq!((entry.state, entry.error.as_deref()), (State::Parked, Some("the lease ran out")));
+    queue.recent_counts().await.expect("counted");
+    assert_eq!(queue.sample().expect("counted").given_up, 1);
+    item.give_up("never").await.expect("it is ours");
+    assert_eq!(queue.sample().expect("counted").given_up, 2);
+    let told: Vec<_> = told.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
+    let told: Vec<_> = told.iter().map(|it| (it.key.as_str(), it.lease_expired)).collect();
+    assert_eq!(told, [(Some("a"), true), (Some("b"), false)]);
+}
+
+/// Claims say which keys they have parked.
+pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
+    const KEYS: usize = 12;
+    const LEASE: Duration = Duration::from_secs(30);
+    const BEGIN: Micros = 1_000_000_000_000_000;
+    let engine = rig.engine();
+    let place = engine.open(name, Settings::default()).await.expect("the queue opens");
+    let ask = |n: usize| Ask { key: n.to_string().into(), add: Add::now(), adds: 1 };
+    let add = async |asks: Vec<Ask>| {
+        for part in by_shard(&*engine, &place, asks, |ask| &ask.key) {
+            engine.add(&place, part).await.expect("added");
+        }
+    };
+    let backoff = Backoff { base: SECOND, cap: SECOND, share: 1.0 };
+    let expired = Failing { backoff, max_failures: Some(2) };
+    let claim = Claim { max: 2 * KEYS, oldest: 0, lease: LEASE, expired, poll: Duration::ZERO };
+    rig.set_time(BEGIN).await;
+    add((0..KEYS).map(ask).collect()).await;
+    for round in 0..2 {
+        let claimed = engine.claim(&place, claim).await.expect("claimed");
+        assert_eq!((claimed.items.len(), claimed.parked.len()), (KEYS, 0));
+        let now = BEGIN + (2 * round + 1) * micros(2 * LEASE);
+        rig.set_time(now).await;
+        if round == 0 {
+            // The first failure of each is not its last.
+            let claimed = engine.claim(&place, claim).await.expect("claimed");
+            assert_eq!((claimed.items.len(), claimed.parked.len()), (0, 0));
+            rig.set_time(now + micros(2 * SECOND)).await;
+        }
+    }
+    // The others were added during their last run.
+    add((0..KEYS / 2).map(ask).collect()).await;
+    let claimed = engine.claim(&place, claim).await.expect("claimed");
+    assert_eq!(claimed.items.len(), KEYS / 2);
+    let parked: BTreeSet<Key> = claimed.parked.iter().map(|parked| parked.key.clone()).collect();
+    assert_eq!(parked, (KEYS / 2..KEYS).map(|n| n.to_string().into()).collect());
+    for parked in &claimed.parked {
+        let entry = engine.look_up(&place, &parked.key).await.expect("looked up");
+        let entry = entry.expect("it is there");
+        let said = (State::Parked, parked.failures, Some(parked.error.clone()));
+        assert_eq!((entry.state, entry.failures, entry.error), said);
+        assert_eq!((parked.failures, parked.lease_expired), (2, true));
+    }
+    // Each is reported once.
+    rig.set_time(BEGIN + micros(10 * LEASE)).await;
+    assert_eq!(engine.claim(&place, claim).await.expect("claimed").parked, []);
 }
 
 #[tokio::test(start_paused = true)]

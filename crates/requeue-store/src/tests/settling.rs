@@ -62,7 +62,7 @@ async fn with_a_store_that_is_gone_it_is_settled_when_the_leases_are_over() {
 #[tokio::test(start_paused = true)]
 async fn workers_end_when_what_they_did_not_take_is_back() {
     async fn succeed(_: Key, _: Context) -> Result<Action, Error> {
-        Ok(Action::done())
+        Ok(Action::succeed())
     }
     let (engine, queue) = queue();
     queue.add("a").await.expect("added");

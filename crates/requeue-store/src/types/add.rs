@@ -3,17 +3,7 @@
 use std::ops::AddAssign;
 use std::time::Duration;
 
-/// What an add does to a key that waits for its time, or backs off after a failure. It is the
-/// queue's, the same for everybody who adds: whoever opens the queue first says which.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
-#[non_exhaustive]
-pub enum EarlyAdd {
-    /// At most one run is pending: an add takes the place of a delayed one.
-    #[default]
-    Replace,
-    /// As [`Replace`](Self::Replace), but nothing runs before the backoff of a failure has passed.
-    Hold,
-}
+pub use requeue::{Merge, ReAdd};
 
 /// The effect of an add on a parked key. It is a setting of the queue, the same for all processes: the
 /// first opener chooses it.
@@ -30,7 +20,7 @@ pub enum EarlyAdd {
 /// let queue = store.queue("mail").parked_add(ParkedAdd::Keep).open().await?;
 /// queue.add("alice").await?;
 /// let item = queue.get().await.expect("the queue is open");
-/// item.park("there is no such address").await?;
+/// item.give_up("there is no such address").await?;
 ///
 /// assert_eq!(queue.add("alice").await?, Added::Parked);
 /// assert_eq!(queue.add_with("alice", Add::now().revive()).await?, Added::Revived);
@@ -46,20 +36,6 @@ pub enum ParkedAdd {
     Revive,
     /// The key stays parked, and the add is answered [`Added::Parked`]. [`Add::revive`] revives it.
     Keep,
-}
-
-/// How a delayed add and the delay that a key already has become one. It acts on the delay alone:
-/// no merge takes a key back that is ready, but for [`Exactly`](Self::Exactly).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
-#[non_exhaustive]
-pub enum Merge {
-    /// The earlier of the two, as client-go's `AddAfter`.
-    #[default]
-    Earliest,
-    /// The later of the two.
-    Latest,
-    /// This one: `cancel` and the add, in one step.
-    Exactly,
 }
 
 /// Which keys go first. Within one priority, those that have been ready longest.
@@ -163,14 +139,14 @@ impl Add {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Added {
-    /// The key has become ready (under [`EarlyAdd::Replace`] perhaps sooner than it was to), or has
-    /// begun to wait for its time.
+    /// The key has become ready (perhaps sooner than it was to, see [`ReAdd`]), or
+    /// has begun to wait for its time.
     New,
     /// A run was pending already; the add has become part of it.
     Coalesced,
     /// The key is with a worker; it is handed out once more afterwards.
     Dirty,
-    /// The key has failed and is backing off ([`EarlyAdd::Hold`]): it runs when that has passed.
+    /// The key has failed and is backing off ([`ReAdd::Hold`]): it runs when that has passed.
     Held,
     /// The key was parked. It is ready again, or waits for its delay, and its failures are reset.
     Revived,

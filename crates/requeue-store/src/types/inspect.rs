@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::types::add::{EarlyAdd, ParkedAdd, Priority};
+use crate::types::add::{ParkedAdd, Priority, ReAdd};
 use crate::types::key::Key;
 
 /// What a key is in the middle of.
@@ -56,14 +56,28 @@ pub struct Entry {
     pub error: Option<String>,
 }
 
+/// A key that this process has parked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ParkedKey {
+    /// The key.
+    pub key: Key,
+    /// The number of failures in a row.
+    pub failures: u32,
+    /// The error of the last failure.
+    pub error: String,
+    /// True if the last failure is a lease that expired: the worker died, or was cut off from the store.
+    pub lease_expired: bool,
+}
+
 /// A queue that a store has.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct QueueInfo {
     /// Its name.
     pub name: String,
-    /// The effect of an add on a key that waits or backs off.
-    pub early_add: EarlyAdd,
+    /// The re-add policy.
+    pub re_add: ReAdd,
     /// The effect of an add on a parked key.
     pub parked_add: ParkedAdd,
     /// Whether it has no key in any state.

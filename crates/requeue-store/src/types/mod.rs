@@ -4,4 +4,5 @@ pub(crate) mod add;
 pub(crate) mod error;
 pub(crate) mod inspect;
 pub(crate) mod key;
+pub(crate) mod text;
 pub(crate) mod worker;

@@ -1,5 +1,7 @@
 //! The label of a worker, which is stored with each key that it has in flight.
 
+use super::text::prefix;
+
 /// The length of the longest label in bytes.
 const LONGEST_WORKER: usize = 100;
 
@@ -17,7 +19,7 @@ pub(crate) fn invalid_worker(label: &str) -> Option<String> {
 pub(crate) fn this_process() -> String {
     let host = host();
     let host: String = host.chars().filter(|char| !char.is_control()).collect();
-    let host = &host[..host.floor_char_boundary(LONGEST_WORKER - 20)];
+    let host = prefix(&host, LONGEST_WORKER - 20);
     format!("{}:{}", if host.is_empty() { "localhost" } else { host }, std::process::id())
 }
 

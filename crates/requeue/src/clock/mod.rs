@@ -6,7 +6,7 @@
 //!
 //! | clock | `now` | who wakes |
 //! |---|---|---|
-//! | [`SystemClock`] | the machine's monotonic clock | one thread for the whole process, started by the first alarm |
+//! | [`SystemClock`], the default | the machine's monotonic clock | one thread for the whole process, started by the first alarm |
 #![cfg_attr(
     feature = "tokio",
     doc = "| [`TokioClock`] | the runtime's clock, which a test can pause | the runtime's timer driver |"

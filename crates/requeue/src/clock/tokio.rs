@@ -16,9 +16,10 @@ use tokio::time::Instant;
 use super::{Alarm, Clock, SystemClock};
 use crate::Time;
 
-/// The clock of a tokio runtime.
+/// The clock of a tokio runtime, for tests that pause or advance its time.
 ///
-/// It obeys a runtime whose time is paused or advanced, and it holds its runtime's handle, so
+/// A queue uses it only if [`Builder::clock`](crate::Builder::clock) sets it, also when the queue is built
+/// in a runtime. It obeys a runtime whose time is paused or advanced, and it holds its runtime's handle, so
 /// that any thread can use it, one of another runtime too. Its times count from the moment it was
 /// made, which is the time 1; clones agree, clocks made apart do not.
 ///
@@ -43,6 +44,11 @@ use crate::Time;
 /// let start = clock.now();
 /// sleep_until(&clock, start + Duration::from_secs(3600)).await;
 /// assert!(clock.now().since(start) >= Duration::from_secs(3600));
+///
+/// // A queue whose time the test pauses:
+/// let queue = requeue::Queue::builder().clock(clock).build().expect("the settings are valid");
+/// queue.add_after("a", Duration::from_secs(3600));
+/// assert_eq!(queue.get().await.as_deref(), Some(&"a"));
 /// # }
 /// ```
 #[derive(Clone)]

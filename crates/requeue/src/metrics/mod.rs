@@ -92,7 +92,7 @@ pub trait QueueMetrics<K>: Send + Sync {
 
     /// An add will not lead to a delivery of its own (the depth is one less): the key was cancelled or
     /// dropped by a shutdown, or it has failed while dirty under
-    /// [`EarlyAdd::Hold`](crate::EarlyAdd::Hold), where one later run replaces both.
+    /// [`ReAdd::Hold`](crate::ReAdd::Hold), where one later run replaces both.
     fn withdraw(&self) {}
 }
 

@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use requeue_core::limiter::BackoffLimiter;
-use requeue_core::{Config, CustomOrder, EarlyAdd, Group, Order, RateLimiter};
+use requeue_core::limiter::{BackoffLimiter, default_controller};
+use requeue_core::{Config, CustomOrder, Group, Order, RateLimiter, ReAdd};
 
 use super::Queue;
 use super::limits::Limits;
@@ -19,18 +19,18 @@ use crate::sync::{Arc, drop_quietly, quietly};
 
 pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> Group + Send + Sync>;
 
-/// Makes a [`Queue`]. Where nothing is said: first in first out, [`EarlyAdd::Keep`], a
-/// [`backoff`](Self::backoff) from 5 ms to 5 min, the clock of the tokio runtime it is built in or else the
-/// system's, and no metrics.
+/// Builds a [`Queue`]. The defaults are: first in first out, [`ReAdd::Hold`], a
+/// [`backoff`](Self::backoff) from 5 ms to 5 min, [`SystemClock`], and no metrics. No Cargo feature
+/// changes a default.
 ///
 /// ```
 /// use requeue::limiter::ExponentialFailure;
-/// use requeue::{EarlyAdd, Order, Queue};
+/// use requeue::{Order, Queue, ReAdd};
 /// use std::time::Duration;
 ///
 /// let queue: Queue<String> = Queue::builder()
 ///     .name("pods")
-///     .early_add(EarlyAdd::Hold)
+///     .re_add(ReAdd::Replace)
 ///     .order(Order::Priority { oldest_every: 10 })
 ///     .limiter(ExponentialFailure::new(Duration::from_millis(5), Duration::from_secs(1000)))
 ///     .build()?;
@@ -104,6 +104,26 @@ impl<K: Key> Builder<K> {
             key: PhantomData,
         }
     }
+
+    /// Builds a queue that treats re-adds and failures as client-go does: with [`ReAdd::KeepBoth`] and
+    /// the limiter [`default_controller`]. Everything else is as in [`Queue::builder`].
+    ///
+    /// The page "From client-go" lists the remaining differences.
+    ///
+    /// ```
+    /// use requeue::Builder;
+    /// use std::time::Duration;
+    ///
+    /// let queue = Builder::client_go().name("pods").build()?;
+    /// queue.add_after("a", Duration::from_secs(10));
+    /// queue.add("a");
+    /// queue.try_get().expect("the add runs now").succeed();
+    /// assert_eq!(queue.waiting(), 1); // and the delayed add runs later
+    /// # Ok::<(), requeue::BuildError>(())
+    /// ```
+    pub fn client_go() -> Self {
+        Self::new().re_add(ReAdd::KeepBoth).limiter(default_controller())
+    }
 }
 
 impl<K: Key, S: BuildHasher> Builder<K, S> {
@@ -113,9 +133,10 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// What an add does to a key that is waiting or has failed.
-    pub fn early_add(mut self, policy: EarlyAdd) -> Self {
-        self.config.early_add = policy;
+    /// Sets the re-add policy: the effect of an add on a key that already waits, or that backs off after
+    /// a failure. The default is [`ReAdd::Hold`].
+    pub fn re_add(mut self, policy: ReAdd) -> Self {
+        self.config.re_add = policy;
         self
     }
 
@@ -176,8 +197,9 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// let queue: Queue<String> =
     ///     Queue::builder().backoff(Duration::from_secs(1), Duration::from_secs(60)).build()?;
     /// queue.add("flaky".to_owned());
-    /// let delay = queue.try_get().unwrap().retry();
-    /// assert!(Duration::from_millis(500) <= delay && delay <= Duration::from_secs(1));
+    /// queue.try_get().unwrap().retry();
+    /// let due = queue.look_up("flaky").and_then(|entry| entry.due).expect("it backs off");
+    /// assert!(due.since(queue.now()) <= Duration::from_secs(1));
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     pub fn backoff(mut self, base: Duration, max: Duration) -> Self {
@@ -191,7 +213,10 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Where the queue gets its time.
+    /// Sets the clock. The default is [`SystemClock`], with and without a tokio runtime.
+    ///
+    /// Choose [`FakeClock`](crate::clock::FakeClock) in a test that moves the time, and `TokioClock` in a
+    /// test that pauses or advances the time of a tokio runtime.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Some(Arc::new(clock));
         self
@@ -288,7 +313,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         let limiter = self.limiter.unwrap_or_else(|| (self.default_limiter)(base, max));
         let shared = Shared::new(Parts {
             config,
-            clock: self.clock.unwrap_or_else(default_clock),
+            clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock)),
             limits: Limits::new(limiter),
             hooks,
             name: self.name,
@@ -306,18 +331,10 @@ impl<K: Key, S> fmt::Debug for Builder<K, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("name", &self.name)
-            .field("early_add", &self.config.early_add)
+            .field("re_add", &self.config.re_add)
             .field("order", &self.config.order)
             .finish_non_exhaustive()
     }
-}
-
-fn default_clock() -> Arc<dyn Clock> {
-    #[cfg(feature = "tokio")]
-    if let Ok(clock) = crate::clock::TokioClock::try_current() {
-        return Arc::new(clock);
-    }
-    Arc::new(SystemClock)
 }
 
 /// A custom order that has panicked is asked no more: what it held is served by age.

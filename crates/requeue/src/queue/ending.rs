@@ -143,37 +143,17 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
     }
 
-    /// [`shut_down`](Self::shut_down), and waits until nothing is ready and nothing with a worker;
-    /// a later `shut_down` ends the wait. Returns the keys that were dropped.
+    /// Shuts the queue down as [`shut_down`](Self::shut_down) does, and returns a [`Drain`] that waits
+    /// until no key is ready or in flight. A later `shut_down` ends the wait.
     ///
-    /// client-go's `ShutDownWithDrain` waits for keys in flight only, as this does with
-    /// [`in_flight_only`](Drain::in_flight_only).
+    /// Await it in a task, or call [`wait_blocking`](Drain::wait_blocking) on a thread. By default it waits
+    /// without a limit; [`timeout`](Drain::timeout) sets one. client-go's `ShutDownWithDrain` waits for
+    /// keys in flight only, as this does with [`in_flight_only`](Drain::in_flight_only).
     ///
     /// # Cancel safety
     ///
     /// The queue is shut down at the call. A future that is dropped stops waiting, and leaves its
     /// report to [`take_dropped`](Self::take_dropped).
-    pub fn shut_down_with_drain(&self) -> Drain<'_, K, S> {
-        Drain::new(self, None)
-    }
-
-    /// As [`shut_down_with_drain`](Self::shut_down_with_drain), on this thread.
-    ///
-    /// # Panics
-    ///
-    /// Inside a tokio runtime.
-    #[track_caller]
-    pub fn shut_down_with_drain_blocking(&self) -> Drained<K> {
-        super::get::forbid_in_runtime();
-        self.shut_down_with_drain().block()
-    }
-
-    /// As [`shut_down_with_drain`](Self::shut_down_with_drain), for at most `timeout` by the
-    /// queue's clock; the report says what was left.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`shut_down_with_drain`](Self::shut_down_with_drain).
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -183,25 +163,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// let queue = Queue::new();
     /// queue.add("stuck");
     /// let item = queue.get().await;
-    /// let drained = queue.drain(Duration::from_millis(1)).await;
+    /// let drained = queue.shut_down_with_drain().timeout(Duration::from_millis(1)).await;
     /// assert!(!drained.finished);
     /// assert_eq!(drained.processing, 1);
     /// # drop(item);
     /// # });
     /// ```
-    pub fn drain(&self, timeout: Duration) -> Drain<'_, K, S> {
-        Drain::new(self, Some(timeout))
-    }
-
-    /// As [`drain`](Self::drain), on this thread.
-    ///
-    /// # Panics
-    ///
-    /// Inside a tokio runtime.
-    #[track_caller]
-    pub fn drain_blocking(&self, timeout: Duration) -> Drained<K> {
-        super::get::forbid_in_runtime();
-        self.drain(timeout).block()
+    pub fn shut_down_with_drain(&self) -> Drain<'_, K, S> {
+        Drain::new(self)
     }
 
     /// Whether the queue was shut down: client-go's `ShuttingDown`.
@@ -295,19 +264,25 @@ fn is_drained<K: Eq + Clone>(core: &requeue_core::Queue<K>, in_flight_only: bool
 }
 
 impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
-    fn new(queue: &'q Queue<K, S>, timeout: Option<Duration>) -> Self {
-        let deadline = timeout.map(|timeout| queue.now() + timeout);
+    fn new(queue: &'q Queue<K, S>) -> Self {
         let shut_downs = queue.shared.lock().map_or(0, |state| state.shut_downs);
         let dropped = queue.end(false);
         Self {
             queue,
             dropped,
-            deadline,
+            deadline: None,
             alarm: None,
             shut_downs,
             number: None,
             in_flight_only: false,
         }
+    }
+
+    /// Waits for at most `timeout` from now, by the queue's clock. The report says which keys were left.
+    #[must_use = "a future does nothing unless it is polled, but the queue is shut down already"]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.deadline = Some(self.queue.now() + timeout);
+        self
     }
 
     /// Waits for the keys in flight only, as client-go's `ShutDownWithDrain` does. Ready keys are
@@ -332,14 +307,15 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     }
 
     /// Waits on this thread.
-    ///
-    /// # Panics
-    ///
-    /// Inside a tokio runtime.
-    #[track_caller]
-    pub fn wait_blocking(self) -> Drained<K> {
-        super::get::forbid_in_runtime();
-        self.block()
+    pub fn wait_blocking(mut self) -> Drained<K> {
+        super::get::THREAD.with(|waker| {
+            loop {
+                match self.look(waker) {
+                    Some(drained) => return drained,
+                    None => self.queue.shared.park(self.deadline.unwrap_or(Time::NEVER)),
+                }
+            }
+        })
     }
 
     fn look(&mut self, waker: &Waker) -> Option<Drained<K>> {
@@ -389,17 +365,6 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         dropped.extend(lost.into_keys());
         let [ready, processing] = left;
         Drained { finished, ready, processing, dropped }
-    }
-
-    fn block(mut self) -> Drained<K> {
-        super::get::THREAD.with(|waker| {
-            loop {
-                match self.look(waker) {
-                    Some(drained) => return drained,
-                    None => self.queue.shared.park(self.deadline.unwrap_or(Time::NEVER)),
-                }
-            }
-        })
     }
 }
 

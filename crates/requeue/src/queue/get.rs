@@ -109,12 +109,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     /// As [`get_to_the_end`](Self::get_to_the_end), on this thread.
-    ///
-    /// # Panics
-    ///
-    /// Inside a tokio runtime.
     #[must_use = "an item that is dropped unfinished counts as failed"]
-    #[track_caller]
     pub fn get_to_the_end_blocking(&self) -> Option<Item<'static, K>> {
         let out = self.block(None, true)?;
         Some(Item::owned(Arc::clone(&self.shared), out))
@@ -145,9 +140,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Waits for a key on this thread. `None` when the queue has ended and has none left. Needs no
     /// runtime.
     ///
-    /// # Panics
-    ///
-    /// Inside a tokio runtime, whose thread it would block: use [`get`](Self::get) there.
+    /// This call, and every other one whose name ends with `_blocking`, blocks the thread while it waits.
+    /// In async code use [`get`](Self::get), or call it in `tokio::task::spawn_blocking`: on a runtime with
+    /// one thread, nothing else runs meanwhile, not even the task that would add a key. To find such calls
+    /// in tests, wrap them in `tokio::task::block_in_place`, which panics on a runtime with one thread.
     ///
     /// ```
     /// use requeue::Queue;
@@ -165,10 +161,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert_eq!(queue.len(), 0);
     /// ```
     #[must_use = "an item that is dropped unfinished counts as failed"]
-    #[track_caller]
     #[inline(always)]
     pub fn get_blocking(&self) -> Option<Item<'_, K>> {
-        forbid_in_runtime();
         if let Some(Some(taken)) = self.shared.take_plain() {
             return Some(Item::lent(&self.shared, taken));
         }
@@ -176,42 +170,26 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     #[inline(never)]
-    #[track_caller]
     fn get_after_waiting(&self) -> Option<Item<'_, K>> {
         Some(Item::lent(&self.shared, self.block(None, false)?))
     }
 
     /// As [`get_blocking`](Self::get_blocking), with an item that can be sent to another thread.
-    ///
-    /// # Panics
-    ///
-    /// Inside a tokio runtime.
     #[must_use = "an item that is dropped unfinished counts as failed"]
-    #[track_caller]
     pub fn get_owned_blocking(&self) -> Option<Item<'static, K>> {
         let out = self.block(None, false)?;
         Some(Item::owned(Arc::clone(&self.shared), out))
     }
 
     /// As [`get_blocking`](Self::get_blocking), for at most `timeout`, by the queue's clock.
-    ///
-    /// # Panics
-    ///
-    /// Inside a tokio runtime.
     #[must_use = "an item that is dropped unfinished counts as failed"]
-    #[track_caller]
     pub fn get_timeout_blocking(&self, timeout: Duration) -> Option<Item<'_, K>> {
         let out = self.block(Some(self.now() + timeout), false)?;
         Some(Item::lent(&self.shared, out))
     }
 
     /// As [`get_many`](Self::get_many), on this thread.
-    ///
-    /// # Panics
-    ///
-    /// Inside a tokio runtime.
     #[must_use = "an item that is dropped unfinished counts as failed"]
-    #[track_caller]
     pub fn get_many_blocking(&self, max: usize) -> Vec<Item<'_, K>> {
         let Some(first) = (max > 0).then(|| self.block(None, false)).flatten() else {
             return Vec::new();
@@ -253,9 +231,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         std::mem::take(&mut taken.items)
     }
 
-    #[track_caller]
     fn block(&self, deadline: Option<Time>, patient: bool) -> Option<Delivery<K>> {
-        forbid_in_runtime();
         let mut waiting = Waiting::new(self, Kind::Thread, patient);
         waiting.deadline = deadline;
         THREAD.with(|waker| {
@@ -283,22 +259,10 @@ impl<K: Key> Drop for Slice<'_, K> {
     fn drop(&mut self) {
         let outs = self.outs.drain(..).map(|out| Item::lent(self.shared, out));
         for item in self.items.drain(..).chain(outs) {
-            quietly(|| item.put_back());
+            quietly(|| item.release());
         }
     }
 }
-
-/// Panics where a thread of a runtime must not be blocked, in the runtime's own words.
-#[cfg(feature = "tokio")]
-#[track_caller]
-pub(super) fn forbid_in_runtime() {
-    if tokio::runtime::Handle::try_current().is_ok() {
-        drop(tokio::sync::Mutex::const_new(()).blocking_lock());
-    }
-}
-
-#[cfg(not(feature = "tokio"))]
-pub(super) const fn forbid_in_runtime() {}
 
 thread_local! {
     /// Unparks this thread.

@@ -9,9 +9,9 @@ use requeue_core::{self as core, Asked, Delivery, Finish, Finished, Operation, T
 
 use super::Shared;
 use super::shared::{SLICE, State};
-use crate::Key;
 use crate::ranked_mutex::RankedGuard;
 use crate::sync::{Arc, Ordering, drop_quietly, quietly};
+use crate::{Completion, Key};
 
 enum Owner<'q, K: Key> {
     Lent(&'q Shared<K>),
@@ -29,13 +29,13 @@ impl<K: Key> Deref for Owner<'_, K> {
     }
 }
 
-/// A key with a worker: nobody else has it until this ends.
+/// A key in flight: no other worker has it until its completion.
 ///
-/// It ends by one of [`succeed`](Self::succeed), [`retry`](Self::retry),
-/// [`retry_after`](Self::retry_after), [`requeue_after`](Self::requeue_after),
-/// [`put_back`](Self::put_back) and [`done`](Self::done). **An item that is dropped unfinished has
-/// failed** and is retried with backoff: a worker that panics, is cancelled or returns early loses
-/// nothing.
+/// A worker completes the delivery with [`complete`](Self::complete), or with a shorthand for one
+/// [`Completion`]: [`succeed`](Self::succeed), [`requeue_after`](Self::requeue_after),
+/// [`retry`](Self::retry), [`retry_after`](Self::retry_after), [`give_up`](Self::give_up) and
+/// [`release`](Self::release). **An item that is dropped before its completion has failed** and is
+/// retried with backoff: no key is lost when a worker panics, is cancelled or returns early.
 ///
 /// ```
 /// use requeue::{Queue, clock::FakeClock};
@@ -118,8 +118,8 @@ impl<'q, K: Key> Item<'q, K> {
         self.asked.priority
     }
 
-    /// The priority with which the key comes back, if this hand-out brings it back: retried,
-    /// requeued, put back or dropped. Unless said, it is the one it has.
+    /// Sets the priority of the key's next run, if the completion of this delivery causes one. The
+    /// default is the priority of this run.
     ///
     /// ```
     /// use requeue::{Add, Order, Queue};
@@ -128,7 +128,7 @@ impl<'q, K: Key> Item<'q, K> {
     /// queue.add_with("a", Add::now().priority(5));
     /// let mut item = queue.try_get().unwrap();
     /// item.set_priority(-5);
-    /// item.put_back();
+    /// item.release();
     /// assert_eq!(queue.try_get().unwrap().priority(), -5);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
@@ -150,16 +150,81 @@ impl<'q, K: Key> Item<'q, K> {
         })
     }
 
-    /// Done, and its failures forgotten (client-go's `Forget`, then `Done`).
+    /// Completes the delivery.
+    ///
+    /// ```
+    /// use requeue::{Completion, Queue};
+    ///
+    /// let queue = Queue::new();
+    /// queue.add("a");
+    /// let item = queue.try_get().unwrap();
+    /// let result: Result<(), &str> = Err("not yet");
+    /// item.complete(match result {
+    ///     Ok(()) => Completion::Succeed,
+    ///     Err(_) => Completion::Retry,
+    /// });
+    /// assert_eq!(queue.failures("a"), 1);
+    /// ```
     #[inline]
-    pub fn succeed(mut self) {
-        self.end(|shared, key, _| {
-            shared.limits.forget(key);
-            Finish::Succeed
-        });
+    pub fn complete(mut self, completion: Completion) {
+        self.end(completion);
     }
 
-    /// Ends all of them as [`succeed`](Self::succeed) does, under few holds of the lock.
+    /// Completes the delivery with [`Completion::Succeed`]: the run succeeded, and the key's failures are
+    /// forgotten.
+    #[inline]
+    pub fn succeed(mut self) {
+        self.end(Completion::Succeed);
+    }
+
+    /// Completes the delivery with [`Completion::RequeueAfter`]: the run succeeded, and the key is added
+    /// again after `delay`.
+    pub fn requeue_after(mut self, delay: Duration) {
+        self.end(Completion::RequeueAfter(delay));
+    }
+
+    /// Completes the delivery with [`Completion::Retry`]: the run failed, and is retried after the backoff
+    /// that the limiter computes. [`Queue::look_up`](super::Queue::look_up) shows when the key is due.
+    pub fn retry(mut self) {
+        self.end(Completion::Retry);
+    }
+
+    /// Completes the delivery with [`Completion::RetryAfter`]: the run failed, and is retried after
+    /// `delay`.
+    pub fn retry_after(mut self, delay: Duration) {
+        self.end(Completion::RetryAfter(delay));
+    }
+
+    /// Completes the delivery with [`Completion::GiveUp`]: the run failed, and is not retried.
+    ///
+    /// ```
+    /// use requeue::Queue;
+    ///
+    /// let queue = Queue::new();
+    /// queue.add_rate_limited("broken");
+    /// # queue.add("broken");
+    /// let item = queue.try_get().unwrap();
+    /// assert_eq!(item.attempt(), 2);
+    /// item.give_up();
+    /// assert_eq!((queue.failures("broken"), queue.given_up()), (0, 1));
+    /// ```
+    pub fn give_up(mut self) {
+        self.end(Completion::GiveUp);
+    }
+
+    /// Completes the delivery with [`Completion::Release`]: the delivery is undone.
+    pub fn release(mut self) {
+        self.end(Completion::Release);
+    }
+
+    /// Completes the delivery as client-go's `Done` does: the key's failures stay as they are.
+    ///
+    /// Code that was ported from client-go calls this. Other code calls [`succeed`](Self::succeed).
+    pub fn done(mut self) {
+        self.finish(Finish::Done);
+    }
+
+    /// Completes each of `items` as [`succeed`](Self::succeed) does, and takes the lock once for many of them.
     ///
     /// ```
     /// use requeue::{Item, Queue};
@@ -184,66 +249,6 @@ impl<'q, K: Key> Item<'q, K> {
         }
     }
 
-    /// Failed: counted, and tried again after the limiter's delay, which is returned (client-go's
-    /// `AddRateLimited`, then `Done`).
-    pub fn retry(mut self) -> Duration {
-        let Some((owner, key)) = &self.live else { return Duration::ZERO };
-        // One time for both, so that what the limiter holds back is what the queue holds back.
-        let now = owner.clock.now();
-        let delay = owner.limits.delay(key, now);
-        self.end_at(Some(now), |_, _, asked| Finish::Fail { delay, asked });
-        delay
-    }
-
-    /// Failed, and tried again after `delay`: counted as an attempt, but the limiter is not asked
-    /// and its delays grow no longer.
-    pub fn retry_after(mut self, delay: Duration) {
-        self.end(|_, _, asked| Finish::Fail { delay, asked });
-    }
-
-    /// Done, its failures forgotten, and added again after `delay`, with the priority it had.
-    pub fn requeue_after(mut self, delay: Duration) {
-        self.end(|shared, key, asked| {
-            shared.limits.forget(key);
-            Finish::Later { after: delay, asked }
-        });
-    }
-
-    /// As if it had not been handed out: ready at once, at the tail, with no failure counted. For
-    /// a worker that may not go on: it is paused, or has lost its leadership.
-    pub fn put_back(mut self) {
-        self.end(|_, _, asked| Finish::PutBack { asked });
-    }
-
-    /// Not tried again: its failures are forgotten, and it is counted as given up
-    /// (`workqueue_given_up_total`). If it was added again meanwhile, it starts afresh at once.
-    ///
-    /// client-go's `Forget`, then `Done`, as its tutorials do after the last retry.
-    ///
-    /// ```
-    /// use requeue::Queue;
-    ///
-    /// let queue = Queue::new();
-    /// queue.add_rate_limited("hopeless");
-    /// # queue.add("hopeless");
-    /// let item = queue.try_get().unwrap();
-    /// assert_eq!(item.attempt(), 2);
-    /// item.give_up();
-    /// assert_eq!((queue.failures("hopeless"), queue.given_up()), (0, 1));
-    /// ```
-    pub fn give_up(mut self) {
-        self.end(|shared, key, _| {
-            shared.given_up.fetch_add(1, Ordering::Relaxed);
-            shared.limits.forget(key);
-            Finish::Succeed
-        });
-    }
-
-    /// client-go's `Done`, which clears no failures: [`succeed`](Self::succeed) does.
-    pub fn done(mut self) {
-        self.end(|_, _, _| Finish::Done);
-    }
-
     /// The same item, to be sent anywhere: it keeps the queue alive.
     ///
     /// ```
@@ -265,8 +270,8 @@ impl<'q, K: Key> Item<'q, K> {
         Item { live, ticket: self.ticket, asked: self.asked, failures: self.failures }
     }
 
-    /// Gives up the guard, for those who carry keys across tasks or languages: the hand-out lasts
-    /// until [`Queue::done`](super::Queue::done) with the key, or
+    /// Detaches the delivery from this guard, for code that carries keys across tasks or languages. The
+    /// delivery lasts until [`Queue::done`](super::Queue::done) with the key, or
     /// [`Queue::done_ticket`](super::Queue::done_ticket) with the ticket.
     pub fn into_parts(mut self) -> (K, Ticket) {
         match self.live.take() {
@@ -293,17 +298,20 @@ impl<'q, K: Key> Item<'q, K> {
         &self.ticket
     }
 
-    #[inline]
-    fn end(&mut self, how: impl FnOnce(&Shared<K>, &K, Asked) -> Finish) {
-        self.end_at(None, how);
-    }
-
-    #[inline]
-    fn end_at(&mut self, now: Option<Time>, how: impl FnOnce(&Shared<K>, &K, Asked) -> Finish) {
+    // Inlined, so that a shorthand has no more instructions than its own completion needs.
+    #[inline(always)]
+    fn end(&mut self, completion: Completion) {
         let Some((owner, key)) = &self.live else { return };
-        let how = how(owner, key, self.asked);
+        let (how, now) = owner.resolve(completion, key, self.asked, None);
         // If a key's `clone` panics in here, nothing has happened, and the item's drop ends it.
         owner.finish(&self.ticket, how, now, key);
+        self.free();
+    }
+
+    fn finish(&mut self, how: Finish) {
+        let Some((owner, key)) = &self.live else { return };
+        // As in `end`.
+        owner.finish(&self.ticket, how, None, key);
         self.free();
     }
 
@@ -332,8 +340,7 @@ impl<K: Key> Item<'_, K> {
         // May run while unwinding: nothing of the user's may unwind out of it.
         let Some((owner, key)) = &self.live else { return };
         let now = quietly(|| owner.clock.now()).unwrap_or_default();
-        let delay = owner.limits.delay(key, now);
-        let how = Finish::Fail { delay, asked: self.asked };
+        let (how, _) = owner.resolve(Completion::Retry, key, self.asked, Some(now));
         if quietly(|| owner.finish(&self.ticket, how, Some(now), key)).is_none() {
             quietly(|| owner.finish_without_copies(&self.ticket, how, now, key));
         }
@@ -363,8 +370,8 @@ impl<K: Key + fmt::Debug> fmt::Debug for Item<'_, K> {
     }
 }
 
-/// Names a hand-out whose guard was given up. It does nothing by itself when it is dropped: the
-/// key stays with its worker until somebody says that it is done.
+/// Identifies a delivery that was detached from its item. Dropping it has no effect: the key stays in
+/// flight until `done` is called for it.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 #[must_use = "a key whose ticket is lost is done only by `Queue::done`"]
 pub struct Ticket {
@@ -432,6 +439,38 @@ impl<K: Key> State<K> {
 }
 
 impl<K: Key> Shared<K> {
+    /// The change in the state machine that `completion` asks for, and its time, if this is known. The
+    /// limiter and the counter are asked and updated here.
+    #[inline(always)]
+    fn resolve(
+        &self,
+        completion: Completion,
+        key: &K,
+        asked: Asked,
+        now: Option<Time>,
+    ) -> (Finish, Option<Time>) {
+        let how = match completion {
+            Completion::Succeed => Finish::Succeed,
+            Completion::RequeueAfter(delay) => Finish::RequeueAfter { delay, asked },
+            Completion::Retry => {
+                // One time for the limiter and for the queue, so that both compute the same deadline.
+                let now = now.unwrap_or_else(|| self.clock.now());
+                let delay = self.limits.delay(key, now);
+                return (Finish::RetryAfter { delay, asked }, Some(now));
+            }
+            Completion::RetryAfter(delay) => Finish::RetryAfter { delay, asked },
+            Completion::GiveUp => {
+                self.given_up.fetch_add(1, Ordering::Relaxed);
+                Finish::Succeed
+            }
+            Completion::Release => Finish::Release { asked },
+        };
+        if let Finish::Succeed | Finish::RequeueAfter { .. } = how {
+            self.limits.forget(key);
+        }
+        (how, now)
+    }
+
     /// Ends the items that were lent by this queue.
     fn succeed_all(&self, items: &mut [Item<'_, K>]) {
         let is_ours = |item: &Item<'_, K>| matches!(&item.live, Some((Owner::Lent(of), _)) if std::ptr::eq(*of, self));
@@ -464,7 +503,7 @@ impl<K: Key> Shared<K> {
         }
         // The others call the user's code under the lock, or need the time.
         for item in items.iter_mut().filter(|item| is_ours(item)) {
-            item.end(|_, _, _| Finish::Succeed);
+            item.finish(Finish::Succeed);
         }
     }
 
@@ -506,7 +545,7 @@ impl<K: Key> Shared<K> {
         self.finished(state, finished, Some(key))
     }
 
-    /// Ends a delivery whose guard was given up, as client-go's `Done`. `false`, and no effect, if it has
+    /// Completes a detached delivery as client-go's `Done` does. `false`, and no effect, if it has
     /// ended already.
     pub(super) fn finish_detached(&self, ticket: &core::Ticket) -> bool {
         let how = Finish::Done;

@@ -103,6 +103,15 @@ impl<K: Key> Queue<K> {
         }
     }
 
+    /// Returns a queue that treats re-adds and failures as client-go does: see [`Builder::client_go`].
+    #[must_use]
+    pub fn client_go() -> Self {
+        match Builder::client_go().build() {
+            Ok(queue) => queue,
+            Err(error) => unreachable!("the defaults make sense: {error}"),
+        }
+    }
+
     /// A queue of one's own making.
     pub fn builder() -> Builder<K> {
         Builder::new()
@@ -234,8 +243,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Adds `key` after the delay that the limiter says, and counts a failure of it.
     ///
     /// client-go's `AddRateLimited`, for keys whose [`Item`] is not at hand: [`Item::retry`] does
-    /// this and ends the hand-out. Under [`EarlyAdd::Hold`](crate::EarlyAdd::Hold) whatever is
-    /// pending then waits for as long, also while the key is still with its worker.
+    /// this and completes the delivery. Under [`ReAdd::Hold`](crate::ReAdd::Hold), the default, every
+    /// pending run of the key then waits for as long, also while the key is still in flight.
     pub fn add_rate_limited(&self, key: K) -> Added {
         // A limiter that has counted would remember a key that the queue never had.
         let hash = self.hash(&key);
@@ -385,10 +394,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.limits.num_requeues(key)
     }
 
-    /// Ends the hand-out of `key` if its guard was given up by [`Item::into_parts`]; otherwise
-    /// `false`, and no effect: a key that is not with a worker, or whose item lives, is not done.
-    ///
-    /// client-go's `Done`.
+    /// Completes the delivery of `key` as client-go's `Done` does, if [`Item::into_parts`] detached it. Returns
+    /// `false`, and has no effect, if the key is not in flight or its item still exists.
     ///
     /// ```
     /// use requeue::Queue;
@@ -418,8 +425,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         false
     }
 
-    /// Ends the hand-out that `ticket` names, as client-go's `Done`; `false`, and no effect, if it
-    /// has ended already, or was another queue's.
+    /// Completes the delivery of `ticket` as client-go's `Done` does. Returns `false`, and has no effect, if it
+    /// was completed before, or is a delivery of another queue.
     pub fn done_ticket(&self, ticket: Ticket) -> bool {
         ticket.finish(&self.shared)
     }

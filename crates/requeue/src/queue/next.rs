@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 
 use requeue_core::{Delivery, Finish, Operation};
 
-use super::get::forbid_in_runtime;
 use super::item::Ended;
 use super::{Get, Item, Queue, Shared};
 use crate::Key;
@@ -67,10 +66,6 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// [`Item::succeed`], then [`get_blocking`](Self::get_blocking), mostly under one hold of the
     /// lock and with one look at the clock.
     ///
-    /// # Panics
-    ///
-    /// Inside a tokio runtime, whose thread it would block; the item has failed then.
-    ///
     /// ```
     /// use requeue::Queue;
     ///
@@ -88,10 +83,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert_eq!(queue.len(), 0);
     /// ```
     #[must_use = "an item that is dropped unfinished counts as failed"]
-    #[track_caller]
     #[inline]
     pub fn succeed_and_get_blocking(&self, item: Item<'_, K>) -> Option<Item<'_, K>> {
-        forbid_in_runtime();
         match self.shared.succeed_and_take(item) {
             Some(taken) => Some(Item::lent(&self.shared, taken)),
             None => self.get_blocking(),

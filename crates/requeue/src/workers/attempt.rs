@@ -1,17 +1,20 @@
 //! One worker, and one attempt of it.
 
+use std::fmt;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{self, Poll};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::net::{self, Shown, caught};
-use super::outcome::{Next, Then};
-use super::source::{Outcome, WorkItem, WorkQueue};
-use super::{Action, Context, Error, Options};
+use super::net::caught;
+use super::options::{Options, pause};
+use super::outcome::{Action, Error};
+use super::source::{WorkItem, WorkQueue};
+use super::{Context, SpanOf};
 use crate::clock::{Clock, sleep_until};
 use crate::sync::{drop_quietly, quietly};
 
@@ -20,6 +23,8 @@ pub(super) struct Worker<Q: WorkQueue, H> {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) handler: Arc<H>,
     pub(super) options: Options<Q::Key>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) span: Option<SpanOf<Q::Key>>,
     pub(super) stop: CancellationToken,
 }
 
@@ -34,7 +39,7 @@ where
         let mut panics = 0u32;
         loop {
             let mut round = pin!(Some(self.round()));
-            match poll_fn(|cx| net::poll(round.as_mut(), cx)).await {
+            match poll_fn(|cx| poll(round.as_mut(), cx)).await {
                 Ok(true) => panics = 0,
                 Ok(false) => return,
                 Err(error) => {
@@ -44,14 +49,14 @@ where
                     // key can't be taken, and is tried again: not all the time, though.
                     tokio::task::yield_now().await;
                     let mut pause = pin!(Some(self.pause(panics)));
-                    _ = poll_fn(|cx| net::poll(pause.as_mut(), cx)).await;
+                    _ = poll_fn(|cx| poll(pause.as_mut(), cx)).await;
                     panics = panics.saturating_add(1);
                 }
             }
         }
     }
 
-    /// Takes a key, makes an attempt, and ends the hand-out. Whether there may be another.
+    /// Takes a key, makes an attempt, and completes the delivery. Returns whether there may be another key.
     ///
     /// What panics in here fails the attempt: the item is dropped.
     async fn round(&self) -> bool {
@@ -62,42 +67,33 @@ where
             item = self.queue.next() => item,
         };
         let Some(mut item) = item else { return false };
-        let context = Context {
-            attempt: item.attempt(),
-            is_last: self.options.is_last(item.attempt()),
-            adds: item.adds(),
-            reasons: item.reasons(),
-            priority: item.priority(),
-            epoch: item.epoch(),
-            token: self.stop.child_token(),
-        };
+        let context = self.options.context(&item, self.stop.child_token());
         let key = item.key().clone();
         let on_finish = self.options.on_finish.as_ref().map(|f| (f, key.clone()));
-        let span = match &self.options.span {
+        let span = match &self.span {
             Some(span) => span(&key, &context),
             None => tracing::info_span!("attempt", key = ?Shown(&key), attempt = context.attempt),
         };
-        match self.attempt(item.lost(), key, context).instrument(span.clone()).await {
-            Ended::Ok(action) => {
-                item.set_priority(action.priority.unwrap_or(item.priority()));
-                let outcome = match action.then {
-                    Then::Done => Outcome::Succeeded,
-                    Then::After(delay) => Outcome::Later(delay),
-                    Then::PutBack => Outcome::PutBack,
-                };
-                item.finish(outcome).await;
-            }
+        let result = match self.attempt(item.lost(), key, context).instrument(span.clone()).await {
+            Ended::Ok(action) => Some(Ok(action)),
             Ended::Failed(error) => {
                 span.in_scope(|| tracing::debug!(error = %Shown(&error), "attempt failed"));
-                self.fail(item, error).await;
+                Some(Err(error))
             }
             Ended::Panicked(error) => {
                 self.queue.note_panic();
                 span.in_scope(|| tracing::error!(%error, "attempt panicked"));
-                self.fail(item, error).await;
+                Some(Err(error))
             }
-            // Dropped unfinished: failed, whatever its count.
-            Ended::Stopped => drop(item),
+            Ended::Stopped => None,
+        };
+        match result {
+            Some(result) => {
+                let completion = self.options.completion(&mut item, result);
+                item.complete(completion).await;
+            }
+            // Dropped before its completion: failed, whatever its count.
+            None => drop(item),
         }
         if let Some((on_finish, key)) = on_finish {
             quietly(|| on_finish(key));
@@ -111,7 +107,7 @@ where
         key: Q::Key,
         context: Context,
     ) -> Ended {
-        let (clock, options) = (&self.clock, &self.options);
+        let (clock, timeout) = (&self.clock, self.timeout);
         let token = context.token.clone();
         // The call itself may panic, before there is a future.
         let future = match caught(|| (self.handler)(key, context)) {
@@ -121,21 +117,21 @@ where
         let mut future = pin!(Some(future));
         let timed_out = tokio::select! {
             biased;
-            ended = poll_fn(|cx| net::poll(future.as_mut(), cx)) => return Ended::from(ended),
+            ended = poll_fn(|cx| poll(future.as_mut(), cx)) => return Ended::from(ended),
             () = self.stop.cancelled() => None,
             () = lost => None,
-            timeout = after(clock, options.timeout) => Some(timeout),
+            timeout = after(clock, timeout) => Some(timeout),
         };
         token.cancel();
         let ended = tokio::select! {
             biased;
-            ended = poll_fn(|cx| net::poll(future.as_mut(), cx)) => Some(Ended::from(ended)),
-            _ = after(clock, Some(options.grace)) => None,
+            ended = poll_fn(|cx| poll(future.as_mut(), cx)) => Some(Ended::from(ended)),
+            _ = after(clock, Some(self.options.grace)) => None,
         };
         match (ended, timed_out) {
             (Some(Ended::Failed(error)), Some(timeout)) => Ended::Failed(error.late(timeout)),
             (Some(ended), _) => ended,
-            (None, timed_out) => match (net::end(future), timed_out) {
+            (None, timed_out) => match (end(future), timed_out) {
                 (Err(panic), _) => Ended::Panicked(panic),
                 (Ok(()), Some(timeout)) => Ended::Failed(Error::timed_out(timeout)),
                 (Ok(()), None) => Ended::Stopped,
@@ -143,28 +139,9 @@ where
         }
     }
 
-    async fn fail(&self, mut item: Q::Item, error: Error) {
-        item.set_priority(error.priority.unwrap_or(item.priority()));
-        item.note_error(&error);
-        let is_last = self.options.is_last(item.attempt());
-        let outcome = match error.next {
-            Next::Backoff if !is_last => Outcome::Failed,
-            Next::After(delay) if !is_last => Outcome::FailedFor(delay),
-            _ => Outcome::GivenUp,
-        };
-        match &self.options.on_give_up {
-            Some(on_give_up) if outcome == Outcome::GivenUp => {
-                let key = item.key().clone();
-                quietly(|| on_give_up(key, error));
-            }
-            _ => drop_quietly(error),
-        }
-        item.finish(outcome).await;
-    }
-
     /// Waits after the worker has panicked, the longer the more often it has in a row.
     async fn pause(&self, panics: u32) {
-        let delay = Duration::from_millis(5 << panics.min(8));
+        let delay = pause(panics);
         tokio::select! {
             () = self.stop.cancelled() => {}
             _ = after(&self.clock, Some(delay)) => {}
@@ -198,6 +175,56 @@ async fn after(clock: &Arc<dyn Clock>, delay: Option<Duration>) -> Duration {
         Some(delay) => {
             sleep_until(clock, clock.now() + delay).await;
             delay
+        }
+    }
+}
+
+/// Polls a future of the user's; once it has ended, it is dropped. A panic in either is its end.
+fn poll<F: Future>(
+    mut future: Pin<&mut Option<F>>,
+    cx: &mut task::Context<'_>,
+) -> Poll<Result<F::Output, Error>> {
+    let polled = caught(|| match future.as_mut().as_pin_mut() {
+        Some(future) => future.poll(cx),
+        None => Poll::Pending,
+    });
+    let ended = match polled {
+        Ok(Poll::Pending) => return Poll::Pending,
+        Ok(Poll::Ready(output)) => Ok(output),
+        Err(panic) => Err(panic),
+    };
+    Poll::Ready(match (ended, end(future)) {
+        (Ok(output), Err(panic)) => {
+            drop_quietly(output);
+            Err(panic)
+        }
+        (ended, _) => ended,
+    })
+}
+
+/// Drops a future of the user's, ended or not.
+fn end<F>(mut future: Pin<&mut Option<F>>) -> Result<(), Error> {
+    caught(|| future.set(None))
+}
+
+/// Shows what is the user's. It is caught here, and not around the event: a subscriber that is
+/// unwound through may have poisoned its locks.
+struct Shown<'a, T: ?Sized>(&'a T);
+
+impl<T: fmt::Debug + ?Sized> fmt::Debug for Shown<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match quietly(|| self.0.fmt(f)) {
+            Some(result) => result,
+            None => f.write_str("(its Debug panicked)"),
+        }
+    }
+}
+
+impl<T: fmt::Display + ?Sized> fmt::Display for Shown<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match quietly(|| self.0.fmt(f)) {
+            Some(result) => result,
+            None => f.write_str("(its Display panicked)"),
         }
     }
 }

@@ -1,43 +1,37 @@
-//! What a handler says of its attempt.
+//! The results of a handler.
 
 use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
-/// A success, and what comes next; or, by [`put_back`](Self::put_back), no attempt at all.
+use crate::Completion;
+
+/// The result of a run that did not fail: success, or a [release](Self::release).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "an action does nothing unless a handler returns it"]
 pub struct Action {
-    pub(super) then: Then,
+    pub(super) completion: Completion,
     pub(super) priority: Option<i32>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Then {
-    Done,
-    After(Duration),
-    PutBack,
-}
-
 impl Action {
-    /// Nothing, until the key is added again.
-    pub const fn done() -> Self {
-        Self::new(Then::Done)
+    /// The key waits for its next add: [`Completion::Succeed`].
+    pub const fn succeed() -> Self {
+        Self::new(Completion::Succeed)
     }
 
-    /// The key is added again after `delay`.
-    pub const fn after(delay: Duration) -> Self {
-        Self::new(Then::After(delay))
+    /// The key is added again after `delay`: [`Completion::RequeueAfter`].
+    pub const fn requeue_after(delay: Duration) -> Self {
+        Self::new(Completion::RequeueAfter(delay))
     }
 
-    /// The key is added again at once, behind what is ready.
-    pub const fn again() -> Self {
-        Self::after(Duration::ZERO)
+    /// The key is added again at once, behind the keys that are ready.
+    pub const fn requeue() -> Self {
+        Self::requeue_after(Duration::ZERO)
     }
 
-    /// As if the key had not been handed out: it is ready at once, behind what is ready, with no
-    /// failure counted and none forgotten. For a handler that may not go on: it is paused, or has
-    /// lost its leadership. See [`Item::put_back`](crate::Item::put_back).
+    /// The delivery is undone: [`Completion::Release`]. This is for a handler that may not go on: it is
+    /// paused, or has lost its leadership.
     ///
     /// The next free worker gets the key again, so stop them first: [`pause`](crate::Queue::pause)
     /// the queue, or end the workers. After a shutdown the key is dropped, and reported.
@@ -54,7 +48,7 @@ impl Action {
     ///     move |_key, _context: Context| {
     ///         // Not the leader any more.
     ///         queue.pause();
-    ///         async { Ok::<_, Error>(Action::put_back()) }
+    ///         async { Ok::<_, Error>(Action::release()) }
     ///     }
     /// };
     /// tokio::select! {
@@ -69,24 +63,24 @@ impl Action {
     /// assert_eq!(queue.try_get().unwrap().attempt(), 1);
     /// # });
     /// ```
-    pub const fn put_back() -> Self {
-        Self::new(Then::PutBack)
+    pub const fn release() -> Self {
+        Self::new(Completion::Release)
     }
 
-    /// The priority with which the key comes back; the one it was handed out with unless said.
+    /// Sets the priority of the key's next run. The default is the priority of this run.
     pub const fn priority(self, priority: i32) -> Self {
         Self { priority: Some(priority), ..self }
     }
 
-    const fn new(then: Then) -> Self {
-        Self { then, priority: None }
+    const fn new(completion: Completion) -> Self {
+        Self { completion, priority: None }
     }
 }
 
-/// A failure, and what comes next: a retry with the queue's backoff, unless said otherwise.
+/// The result of a run that failed. The default completion is [`Completion::Retry`].
 ///
-/// Made from any error by `?` or `into`, from a string, too. It does not implement
-/// [`std::error::Error`] itself, for that; [`source`](Self::source) is what was given.
+/// It is made from any error with `?` or `into`, also from a string. For this conversion it does not
+/// implement [`std::error::Error`]; [`source`](Self::source) returns the error it was made from.
 ///
 /// ```
 /// use requeue::workers::{Action, Error};
@@ -97,7 +91,7 @@ impl Action {
 ///     match n {
 ///         0 => Err(Error::terminal("zero will be no better next time")),
 ///         1 => Err(Error::retry_after(Duration::from_secs(5), "busy")),
-///         _ => Ok(Action::done()),
+///         _ => Ok(Action::succeed()),
 ///     }
 /// }
 /// assert!(parse("x").unwrap_err().to_string().contains("invalid digit"));
@@ -105,59 +99,53 @@ impl Action {
 /// ```
 pub struct Error {
     source: Box<dyn StdError + Send + Sync>,
-    pub(super) next: Next,
+    pub(super) completion: Completion,
     pub(super) priority: Option<i32>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Next {
-    Backoff,
-    After(Duration),
-    GiveUp,
-}
-
 impl Error {
-    /// Tried again after `delay`: counted as a failure, but the delays of the backoff grow no
-    /// longer for it.
+    /// The run is retried after `delay`: [`Completion::RetryAfter`].
     pub fn retry_after(delay: Duration, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self { next: Next::After(delay), ..Self::from(error) }
+        Self { completion: Completion::RetryAfter(delay), ..Self::from(error) }
     }
 
-    /// Not tried again: the key is given up until it is added anew.
+    /// The run is not retried: [`Completion::GiveUp`].
     pub fn terminal(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self { next: Next::GiveUp, ..Self::from(error) }
+        Self { completion: Completion::GiveUp, ..Self::from(error) }
     }
 
     /// The attempt has taken too long, and has been dropped.
+    #[cfg(feature = "tokio")]
     pub(super) fn timed_out(after: Duration) -> Self {
         TimedOut { after, error: None }.into()
     }
 
     /// The attempt has failed by itself after it had taken too long.
+    #[cfg(feature = "tokio")]
     pub(super) fn late(self, after: Duration) -> Self {
         let error = TimedOut { after, error: Some(self.source) };
         Self { source: Box::new(error), ..self }
     }
 
-    /// The priority with which the key comes back; the one it was handed out with unless said.
+    /// Sets the priority of the key's next run. The default is the priority of this run.
     #[must_use]
     pub fn priority(self, priority: i32) -> Self {
         Self { priority: Some(priority), ..self }
     }
 
-    /// Whether it is not tried again.
+    /// Whether the run is not retried.
     #[must_use]
     pub const fn is_terminal(&self) -> bool {
-        matches!(self.next, Next::GiveUp)
+        matches!(self.completion, Completion::GiveUp)
     }
 
-    /// What was given.
+    /// The error that it was made from.
     #[must_use]
     pub fn source(&self) -> &(dyn StdError + Send + Sync + 'static) {
         &*self.source
     }
 
-    /// What was given, itself.
+    /// Returns the error that it was made from.
     #[must_use]
     pub fn into_source(self) -> Box<dyn StdError + Send + Sync> {
         self.source
@@ -166,7 +154,7 @@ impl Error {
 
 impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Error {
     fn from(error: E) -> Self {
-        Self { source: error.into(), next: Next::Backoff, priority: None }
+        Self { source: error.into(), completion: Completion::Retry, priority: None }
     }
 }
 
@@ -178,10 +166,14 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Error").field("source", &self.source).field("next", &self.next).finish()
+        f.debug_struct("Error")
+            .field("source", &self.source)
+            .field("completion", &self.completion)
+            .finish()
     }
 }
 
+#[cfg(feature = "tokio")]
 #[derive(Debug)]
 struct TimedOut {
     after: Duration,
@@ -189,12 +181,14 @@ struct TimedOut {
     error: Option<Box<dyn StdError + Send + Sync>>,
 }
 
+#[cfg(feature = "tokio")]
 impl fmt::Display for TimedOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "timed out after {:?}", self.after)
     }
 }
 
+#[cfg(feature = "tokio")]
 impl StdError for TimedOut {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.error.as_deref().map(|error| error as _)

@@ -5,12 +5,11 @@ use std::future::{Future, pending, ready};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use super::Error;
 use crate::clock::Clock;
 use crate::sync::drop_quietly;
-use crate::{Drained, Item, Key, Queue};
+use crate::{Completion, Drained, Item, Key, Queue};
 
 /// A queue that [`Workers`](super::Workers) can work on: that of this crate, or one that keeps its
 /// keys elsewhere.
@@ -73,30 +72,14 @@ pub trait WorkItem: Send + Sized + 'static {
         pending()
     }
 
-    /// The run has failed with this; how it ends follows. What keeps reasons notes it.
+    /// Notes the error of a run that failed, before its completion. A queue that keeps errors overrides
+    /// this.
     fn note_error(&mut self, error: &Error) {
         let _ = error;
     }
 
-    /// Ends the run.
-    fn finish(self, outcome: Outcome) -> impl Future<Output = ()> + Send;
-}
-
-/// How a run has ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// A success: failures are forgotten.
-    Succeeded,
-    /// A success, and again after this long.
-    Later(Duration),
-    /// As if the key had not been handed out.
-    PutBack,
-    /// A failure, to be retried with backoff.
-    Failed,
-    /// A failure, to be retried after this long.
-    FailedFor(Duration),
-    /// A failure after which it is not tried again.
-    GivenUp,
+    /// Completes the delivery.
+    fn complete(self, completion: Completion) -> impl Future<Output = ()> + Send;
 }
 
 impl<K: Key + fmt::Debug, S: BuildHasher + Send + Sync + 'static> WorkQueue for Queue<K, S> {
@@ -157,15 +140,8 @@ impl<K: Key> WorkItem for Item<'static, K> {
         Self::epoch(self)
     }
 
-    fn finish(self, outcome: Outcome) -> impl Future<Output = ()> + Send {
-        match outcome {
-            Outcome::Succeeded => self.succeed(),
-            Outcome::Later(delay) => self.requeue_after(delay),
-            Outcome::PutBack => self.put_back(),
-            Outcome::Failed => _ = self.retry(),
-            Outcome::FailedFor(delay) => self.retry_after(delay),
-            Outcome::GivenUp => self.give_up(),
-        }
+    fn complete(self, completion: Completion) -> impl Future<Output = ()> + Send {
+        Self::complete(self, completion);
         ready(())
     }
 }

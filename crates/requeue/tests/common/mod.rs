@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each file uses a part")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
-use requeue::{Builder, Item, Key, Queue};
+use requeue::{Builder, CustomOrder, Item, Key, Queue};
 
 pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -24,16 +25,68 @@ pub(crate) const fn secs(n: u64) -> Duration {
 
 /// A queue whose time stands still, and whose failures wait 1, 2, 4, … ms.
 pub(crate) fn fake<K: Key>() -> (Queue<K>, FakeClock) {
+    faked(Queue::builder())
+}
+
+/// The same with client-go's re-adds.
+pub(crate) fn fake_client_go<K: Key>() -> (Queue<K>, FakeClock) {
+    faked(Builder::client_go())
+}
+
+fn faked<K: Key>(builder: Builder<K>) -> (Queue<K>, FakeClock) {
     let clock = FakeClock::new();
     let limiter = ExponentialFailure::new(ms(1), secs(1000));
-    let queue = Queue::builder().clock(clock.clone()).limiter(limiter).build().unwrap();
-    (queue, clock)
+    (builder.clock(clock.clone()).limiter(limiter).build().unwrap(), clock)
 }
 
 /// A builder of queues whose time stands still, for a test that never moves it. By the default
 /// clock, a failed key would come back while a slow machine runs the test.
 pub(crate) fn timeless<K: Key>() -> Builder<K> {
     Queue::builder().clock(FakeClock::new())
+}
+
+/// Fails `item`, and returns how long its key waits then.
+pub(crate) fn retry<K: Key>(queue: &Queue<K>, item: Item<'_, K>) -> Duration {
+    let key = item.key().clone();
+    item.retry();
+    let due = queue.look_up(&key).and_then(|entry| entry.due);
+    due.map_or(Duration::ZERO, |due| due.since(queue.now()))
+}
+
+/// First in, first out, as a custom order.
+pub(crate) struct Fifo<K>(VecDeque<K>);
+
+impl<K> Default for Fifo<K> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<K: Send> CustomOrder<K> for Fifo<K> {
+    fn push(&mut self, key: K) {
+        self.0.push_back(key);
+    }
+
+    fn touch(&mut self, _: &K) {}
+
+    fn pop(&mut self) -> Option<K> {
+        self.0.pop_front()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// A queue on the clock of the runtime, whose time tests pause and advance.
+#[cfg(feature = "tokio")]
+pub(crate) fn on_tokio<K: Key>() -> Queue<K> {
+    on_tokio_builder().build().unwrap()
+}
+
+#[cfg(feature = "tokio")]
+pub(crate) fn on_tokio_builder<K: Key>() -> Builder<K> {
+    Queue::builder().clock(requeue::clock::TokioClock::current())
 }
 
 /// How often a waker was woken.

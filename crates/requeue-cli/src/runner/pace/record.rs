@@ -1,4 +1,4 @@
-//! The state of the pace per key, packed: there can be a million keys.
+//! The state of the pace per key, in little memory: a run may hold a million keys.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use requeue::Time;
 pub(super) struct Window {
     pub(super) first: Time,
     pub(super) until: Time,
-    /// The time that adds themselves have named, as one.
+    /// The due time that the adds themselves ask for, merged.
     pub(super) named: Time,
 }
 
@@ -17,28 +17,29 @@ pub(super) struct Window {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Paced {
     pub(super) window: Option<Window>,
-    /// The next start, by the last.
+    /// The least time of the next start, by `--min-interval`.
     pub(super) not_before: Time,
-    /// The adds of its next run that were made here or got lost: to be added to what the queue
-    /// counts.
+    /// The difference between the adds of the next run and the count of the queue.
     pub(super) correction: i64,
 }
 
 impl Paced {
-    /// Whether there is nothing to know.
+    /// Returns true if the state has no effect any more.
     pub(super) fn is_over(&self, now: Time) -> bool {
         self.window.is_none() && self.not_before <= now && self.correction == 0
     }
 }
 
-/// By hash: two keys with the same one, which don't occur by chance, would wait for each other.
+/// The state of the keys, by hash. Two keys with the same hash would wait for each other; that does not occur by
+/// chance.
 ///
-/// In trees, as a hash table doubles: it would hold twice the room, and three times while it grows.
+/// These are trees, because a hash table doubles: it would take up to twice the memory, and three times while it
+/// grows.
 #[derive(Debug, Default)]
 pub(super) struct Records {
-    /// From the first add, until.
+    /// The first add, and the end of the window.
     windows: BTreeMap<u64, (Time, Time)>,
-    /// What few keys have: `named`, `not_before`, `correction`.
+    /// The state that few keys have: `named`, `not_before`, `correction`.
     rest: BTreeMap<u64, (Time, Time, i64)>,
 }
 
@@ -50,7 +51,7 @@ impl Records {
         Paced { window, not_before, correction }
     }
 
-    /// Keeps what there is to know, if anything.
+    /// Stores the state of a key. A default state takes no memory.
     pub(super) fn put(&mut self, hash: u64, paced: Paced) {
         let Paced { window, not_before, correction } = paced;
         match window {

@@ -6,10 +6,10 @@ use requeue::clock::FakeClock;
 use super::*;
 use crate::args::pacing::Debounce;
 
-const POLICIES: [EarlyAdd; 3] = [EarlyAdd::Keep, EarlyAdd::Replace, EarlyAdd::Hold];
+const POLICIES: [ReAdd; 3] = [ReAdd::KeepBoth, ReAdd::Replace, ReAdd::Hold];
 const K: &[u8] = b"k";
 
-/// Runs of a key, at times.
+/// A queue with a fake clock, and the runs of a key.
 struct Fixture {
     clock: FakeClock,
     origin: Time,
@@ -17,11 +17,11 @@ struct Fixture {
 }
 
 impl Fixture {
-    fn new(times: Times, early_add: EarlyAdd) -> Self {
+    fn new(times: Times, re_add: ReAdd) -> Self {
         let clock = FakeClock::new();
-        let queue = Queue::builder().clock(clock.clone()).early_add(early_add);
+        let queue = Queue::builder().clock(clock.clone()).re_add(re_add);
         let queue = queue.hasher(std::hash::RandomState::new()).build().unwrap();
-        Self { origin: queue.now(), clock, pace: Pace::new(times, early_add, queue) }
+        Self { origin: queue.now(), clock, pace: Pace::new(times, re_add, queue) }
     }
 
     fn elapsed(&self) -> Duration {
@@ -32,7 +32,7 @@ impl Fixture {
         self.elapsed().as_secs()
     }
 
-    /// Waits until so many seconds have passed since the start.
+    /// Moves the clock to this number of seconds after the start.
     fn at(&self, seconds: u64) {
         let wanted = Duration::from_secs(seconds);
         self.clock.advance(wanted.checked_sub(self.elapsed()).expect("a time to come"));
@@ -44,7 +44,7 @@ impl Fixture {
 
     fn add_after(&self, seconds: u64, merge: Merge) {
         let after = Some(Duration::from_secs(seconds));
-        self.pace.add(K, AddOptions { after, merge, priority: 0 });
+        self.pace.add(K, AddOptions { after, merge, ..AddOptions::default() });
     }
 
     /// Starts a run, if one may start now.
@@ -54,13 +54,13 @@ impl Fixture {
         Some(item)
     }
 
-    /// The same, before it is known whether there is a need for it.
+    /// Takes a key that may start now, without recording the start of its command.
     fn turn(&self) -> Option<Item<'static, Key>> {
         std::iter::from_fn(|| self.pace.queue.try_get_owned())
             .find_map(|item| self.pace.start(item))
     }
 
-    /// The second at which the next run may start, and the adds it stands for; it succeeds.
+    /// Waits for the next run, which succeeds. Returns its second and the number of its adds.
     fn next(&self) -> (u64, u32) {
         let item = self.wait();
         let (second, adds) = (self.second(), self.pace.adds(&item));
@@ -82,7 +82,7 @@ impl Fixture {
         self.pace.retry(item, self.pace.queue.now() + Duration::from_secs(seconds));
     }
 
-    /// Nothing is held any more, once all times have passed.
+    /// Checks that no state is left after all times have passed.
     fn is_clean(&self) -> bool {
         self.clock.advance(Duration::from_secs(10_000));
         let mut state = self.pace.lock();
@@ -235,7 +235,7 @@ fn a_retry_waits_for_its_backoff_and_for_what_paces_the_key() {
 
 #[test]
 fn an_add_to_a_key_that_backs_off_has_its_window_too() {
-    for (policy, early) in [(EarlyAdd::Keep, 13), (EarlyAdd::Replace, 13), (EarlyAdd::Hold, 23)] {
+    for (policy, early) in [(ReAdd::KeepBoth, 13), (ReAdd::Replace, 13), (ReAdd::Hold, 23)] {
         for (second, expected) in [(10, early), (22, 25)] {
             let it = Fixture::new(debounce(3, 30), policy);
             it.add();
@@ -293,7 +293,7 @@ fn times_that_adds_name_are_waited_for_besides() {
 #[test]
 fn an_add_in_the_moment_of_the_start_is_paced_like_any_other() {
     for policy in POLICIES {
-        // Between being handed out and being noted.
+        // Between the delivery and the record of the start.
         let it = Fixture::new(min_interval(5), policy);
         it.at(5);
         it.add();
@@ -306,7 +306,7 @@ fn an_add_in_the_moment_of_the_start_is_paced_like_any_other() {
         assert_eq!(it.next(), (10, 3));
         assert!(it.is_clean());
 
-        // It has not started: its window goes on.
+        // The command has not started, so that the window goes on.
         let it = Fixture::new(debounce(5, 50), policy);
         it.add();
         it.at(5);
@@ -336,7 +336,7 @@ fn a_turn_without_a_need_for_a_run_spaces_nothing() {
 
 #[test]
 fn a_key_that_is_taken_back_leaves_nothing() {
-    let it = Fixture::new(debounce(5, 50), EarlyAdd::Replace);
+    let it = Fixture::new(debounce(5, 50), ReAdd::Replace);
     it.at(0);
     it.add();
     assert!(it.pace.cancel(K) && !it.pace.cancel(K));
@@ -349,7 +349,7 @@ fn a_key_that_is_taken_back_leaves_nothing() {
 #[test]
 fn at_the_end_of_the_input_windows_end_and_nothing_else_does() {
     for policy in POLICIES {
-        // A window alone.
+        // Only a window.
         let it = Fixture::new(debounce(50, 500), policy);
         it.at(0);
         (0..3).for_each(|_| _ = it.add());
@@ -357,7 +357,7 @@ fn at_the_end_of_the_input_windows_end_and_nothing_else_does() {
         assert_eq!(it.next(), (0, 3));
         assert!(it.is_clean());
 
-        // A time that an add has named.
+        // The due time of an add.
         let it = Fixture::new(debounce(50, 500), policy);
         it.at(0);
         it.add_after(20, Merge::Earliest);
@@ -389,8 +389,8 @@ fn at_the_end_of_the_input_windows_end_and_nothing_else_does() {
 }
 
 #[test]
-fn at_the_end_of_the_input_an_add_and_a_backoff_are_as_early_adds_say() {
-    for (policy, wait) in [(EarlyAdd::Keep, 0), (EarlyAdd::Replace, 0), (EarlyAdd::Hold, 5)] {
+fn at_the_end_of_the_input_an_add_and_a_backoff_are_as_re_adds_say() {
+    for (policy, wait) in [(ReAdd::KeepBoth, 0), (ReAdd::Replace, 0), (ReAdd::Hold, 5)] {
         for ends_first in [true, false] {
             let it = Fixture::new(delay(50), policy);
             it.add();

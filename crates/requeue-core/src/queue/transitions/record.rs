@@ -27,15 +27,16 @@ pub(in crate::queue) struct Record<K> {
     pub(super) phase: Phase,
     /// Whether the key has a deadline in the timer heap.
     pub(super) waiting: bool,
-    /// Whether the guard of the delivery was given up, so that its key finishes it.
+    /// Whether the delivery was detached from its ticket, so that its key finishes it.
     pub(in crate::queue) detached: bool,
     pub(in crate::queue) position: Position,
 }
 
 impl<K> Record<K> {
-    /// The record of a new key: Ready behind `tail`, or waiting if the add is `delayed`.
+    /// The record of a new key: Ready behind `tail`, or waiting if the add is `delayed`. The caller
+    /// inserts it and calls `Queue::arrive`.
     #[inline(always)]
-    pub(super) const fn new(
+    pub(in crate::queue) const fn new(
         key: K,
         hash: u32,
         add: &Add,

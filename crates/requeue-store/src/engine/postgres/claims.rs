@@ -90,7 +90,8 @@ impl Claims {
             let (again, snapshot) = self.claim_once(queue, claim).await?;
             let next = claimed.next.into_iter().chain(again.next).min();
             let damaged = [claimed.damaged, again.damaged].concat();
-            claimed = Claimed { next, damaged, ..again };
+            let parked = [claimed.parked, again.parked].concat();
+            claimed = Claimed { next, damaged, parked, ..again };
             self.0.with(queue.id, |known| known.watermark.announced(&snapshot, Instant::now()));
         }
         if claimed.items.is_empty() {

@@ -56,7 +56,7 @@
 //! The queue has to be there: whoever opened it first, or `requeue.open`, made it.
 //!
 //! ```sql
-//! select requeue.open('mail');                       -- hold => true: EarlyAdd::Hold
+//! select requeue.open('mail');                       -- hold => false: ReAdd::Replace
 //!                                                    -- revive => false: ParkedAdd::Keep
 //! select requeue.add('mail', 'alice');      -- new, coalesced, dirty, held, revived or parked
 //! select requeue.add('mail', 'bob', '10 min', merge => 'latest', priority => 'high',
@@ -129,7 +129,7 @@ use self::guard::Connector;
 use self::listening::Listener;
 use self::sessions::Sessions;
 use crate::engine::{
-    Answer, Ask, Claim, Claimed, Dropped, End, Engine, How, Place, Renewed, Settings,
+    Answer, Ask, Claim, Claimed, Dropped, End, Engine, Finish, Place, Renewed, Settings,
 };
 use crate::types::add::{Added, Cancelled};
 use crate::types::error::{ConnectError, EngineError, Kind};
@@ -185,7 +185,7 @@ impl Postgres {
 
     /// Released keys have their places back, which may be below where the next claim begins.
     fn note_released(&self, queue: &Place, ends: &[End]) {
-        if ends.iter().any(|end| matches!(end.how, How::Release(..))) {
+        if ends.iter().any(|end| matches!(end.how, Finish::Unclaim(..))) {
             self.claims.scan_soon(queue);
         }
     }

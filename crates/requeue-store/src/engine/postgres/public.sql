@@ -10,7 +10,7 @@ end;
 
 -- The same, of a queue that is made if there is none.
 create function requeue.open(
-    name text, hold boolean default false, revive boolean default true,
+    name text, hold boolean default true, revive boolean default true,
     out id integer, out holds boolean, out revives boolean
 )
 language plpgsql security definer

@@ -45,9 +45,9 @@ begin
     return k;
 end $$;
 
--- The key after the end of its hand-out. `how`: 0 it succeeded, 1 and again later, 2 to 4 it failed,
--- with backoff, with a delay, for good; 5 it was put back; 6 it was released before its run, and gets
--- back the place that it had when it was claimed, after it had been ready for `delay`.
+-- The key after the completion of its delivery. `how`: 0 succeed, 1 requeue_after, 2 retry, 3 retry_after,
+-- 4 give_up, 5 release, 6 unclaim. A key that was unclaimed, before its run, gets back the place that it
+-- had when it was claimed, after it had been ready for `delay`.
 create function requeue.ended(
     k requeue.keys, t bigint, hold boolean, how smallint, delay bigint, in_priority smallint,
     in_adds integer, in_reasons integer, in_error text, base bigint, cap bigint,

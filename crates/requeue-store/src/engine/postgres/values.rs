@@ -7,8 +7,8 @@ use tokio_postgres::types::FromSql;
 
 use crate::engine::damage::{Damage, Damaged, Raw};
 use crate::engine::time::micros;
-use crate::engine::{Asked, Backoff, Delay, Failing, How, Place, Settings};
-use crate::types::add::{Add, EarlyAdd, Merge, ParkedAdd, Priority};
+use crate::engine::{Asked, Backoff, Failing, Finish, Place, Settings};
+use crate::types::add::{Add, Merge, ParkedAdd, Priority, ReAdd};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
@@ -34,35 +34,33 @@ pub(super) struct Rest<'a> {
 }
 
 impl<'a> Rest<'a> {
-    pub(super) fn push(&mut self, how: &'a How) {
+    pub(super) fn push(&mut self, how: &'a Finish) {
         let none = (None, None, None, None);
-        let (delay, asked, error, (base, cap, share, most)) = match how {
-            How::Succeed => (None, Asked::default(), None, none),
-            How::Later(delay, priority) => {
-                let asked = Asked { priority: *priority, ..Asked::default() };
-                (Some(micros(*delay)), asked, None, none)
+        let (delay, (base, cap, share, most)) = match how {
+            Finish::Succeed | Finish::GiveUp(_) | Finish::Release(_) => (None, none),
+            Finish::RequeueAfter(delay, _) | Finish::Unclaim(_, delay) => (Some(*delay), none),
+            Finish::Retry(how, _) => {
+                let (base, cap, share, most) = failing(how);
+                (None, (Some(base), Some(cap), Some(share), most))
             }
-            How::PutBack(asked) => (None, *asked, None, none),
-            How::Release(asked, queued) => (Some(micros(*queued)), *asked, None, none),
-            How::Fail { delay, asked, error } => {
-                let (delay, failing) = match delay {
-                    Delay::Backoff(how) => {
-                        let (base, cap, share, most) = failing(how);
-                        (None, (Some(base), Some(cap), Some(share), most))
-                    }
-                    Delay::Exactly(delay, most) => {
-                        (Some(micros(*delay)), (None, None, None, most.map(count)))
-                    }
-                    Delay::Park => (None, none),
-                };
-                (delay, *asked, Some(error), failing)
+            Finish::RetryAfter(delay, most, _) => {
+                (Some(*delay), (None, None, None, most.map(count)))
             }
         };
-        self.delays.push(delay);
+        let asked = match how {
+            Finish::Succeed => Asked::default(),
+            Finish::RequeueAfter(_, priority) => Asked { priority: *priority, ..Asked::default() },
+            Finish::Release(asked) | Finish::Unclaim(asked, _) => *asked,
+            Finish::Retry(_, failure)
+            | Finish::RetryAfter(_, _, failure)
+            | Finish::GiveUp(failure) => failure.asked,
+        };
+        let error = how.failure().map(|failure| text(&failure.error));
+        self.delays.push(delay.map(micros));
         self.priorities.push(asked.priority.number().into());
         self.adds.push(count(asked.adds));
         self.reasons.push(asked.reasons.cast_signed());
-        self.errors.push(error.map(|error| text(error)));
+        self.errors.push(error);
         self.bases.push(base);
         self.caps.push(cap);
         self.shares.push(share);
@@ -72,9 +70,9 @@ impl<'a> Rest<'a> {
 
 /// A queue's number, whether its adds are held back, and whether they revive parked keys.
 pub(super) fn place(name: &str, row: &SqlRow) -> Place {
-    let early_add = if row.get(1) { EarlyAdd::Hold } else { EarlyAdd::Replace };
+    let re_add = if row.get(1) { ReAdd::Hold } else { ReAdd::Replace };
     let parked_add = if row.get(2) { ParkedAdd::Revive } else { ParkedAdd::Keep };
-    Place::new(row.get::<_, i32>(0).into(), name, Settings { early_add, parked_add })
+    Place::new(row.get::<_, i32>(0).into(), name, Settings { re_add, parked_add })
 }
 
 /// As `requeue.cancel` has states.
@@ -88,8 +86,8 @@ pub(super) const fn number_of(state: State) -> i32 {
     }
 }
 
-pub(super) const fn is_hold(early_add: EarlyAdd) -> bool {
-    matches!(early_add, EarlyAdd::Hold)
+pub(super) const fn is_hold(re_add: ReAdd) -> bool {
+    matches!(re_add, ReAdd::Hold)
 }
 
 pub(super) fn number(queue: &Place) -> i32 {
@@ -106,15 +104,15 @@ pub(super) fn how_to_add(add: Add) -> i16 {
     if add.revives { merge + 4 } else { merge }
 }
 
-pub(super) const fn how_to_end(how: &How) -> i16 {
+pub(super) const fn how_to_end(how: &Finish) -> i16 {
     match how {
-        How::Succeed => 0,
-        How::Later(..) => 1,
-        How::Fail { delay: Delay::Backoff(_), .. } => 2,
-        How::Fail { delay: Delay::Exactly(..), .. } => 3,
-        How::Fail { delay: Delay::Park, .. } => 4,
-        How::PutBack(_) => 5,
-        How::Release(..) => 6,
+        Finish::Succeed => 0,
+        Finish::RequeueAfter(..) => 1,
+        Finish::Retry(..) => 2,
+        Finish::RetryAfter(..) => 3,
+        Finish::GiveUp(_) => 4,
+        Finish::Release(_) => 5,
+        Finish::Unclaim(..) => 6,
     }
 }
 

@@ -18,7 +18,7 @@ use crate::engine::time::{Micros, micros, until};
 use crate::engine::{Ask, Claim, Claimed, Dropped, End, HandOut, Place, Renewed, Settings};
 use crate::types::add::{Added, Cancelled, ParkedAdd};
 use crate::types::error::{EngineError, Kind};
-use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 use crate::types::key::Key;
 
 /// All that is said of ends, for SQL.
@@ -43,7 +43,7 @@ impl Sessions {
         }
         let sql = "select id, holds, revives from requeue.open($1, $2, $3)";
         let revives = settings.parked_add == ParkedAdd::Revive;
-        let row = self.row(sql, &[&name, &is_hold(settings.early_add), &revives]).await?;
+        let row = self.row(sql, &[&name, &is_hold(settings.re_add), &revives]).await?;
         Ok(place(name, &row))
     }
 
@@ -57,8 +57,8 @@ impl Sessions {
                    not exists (select from requeue.keys k where k.queue = q.id) \
                    from requeue.queues q";
         let info = |row: &SqlRow| {
-            let Place { name, early_add, parked_add, .. } = place(row.get(3), row);
-            QueueInfo { name, early_add, parked_add, is_empty: row.get(4) }
+            let Place { name, re_add, parked_add, .. } = place(row.get(3), row);
+            QueueInfo { name, re_add, parked_add, is_empty: row.get(4) }
         };
         Ok(self.rows(sql, &[]).await?.iter().map(info).collect())
     }
@@ -143,7 +143,7 @@ impl Sessions {
         let max = i32::try_from(claim.max).unwrap_or(i32::MAX);
         let oldest = i32::try_from(claim.oldest).unwrap_or(i32::MAX).min(max);
         let (base, cap, share, most) = failing(&claim.expired);
-        let (id, hold, lease) = (number(queue), is_hold(queue.early_add), micros(claim.lease));
+        let (id, hold, lease) = (number(queue), is_hold(queue.re_add), micros(claim.lease));
         let lows = &lows[..];
         let worker = &*queue.worker;
         let params: [&dyn Param; 12] = [
@@ -167,8 +167,13 @@ impl Sessions {
         let next: Option<i64> = last.get(6);
         let found: Vec<i64> = last.get(7);
         let snapshot = Snapshot::parse(last.get(8)).unwrap_or_default();
-        let (rows, aside): (Vec<SqlRow>, Vec<SqlRow>) =
+        let (rows, others): (Vec<SqlRow>, Vec<SqlRow>) =
             rows.into_iter().partition(|row| row.get::<_, Option<i64>>(1).is_some());
+        let (parked, aside): (Vec<SqlRow>, Vec<SqlRow>) =
+            others.into_iter().partition(|row| row.get::<_, Option<i32>>(5).is_some());
+        let parked = parked
+            .iter()
+            .map(|row| ParkedKey::expired(row.get::<_, &[u8]>(0).into(), unsigned(row.get(5))));
         let damaged = aside.iter().map(|row| Damaged {
             key: row.get::<_, &[u8]>(0).into(),
             damage: Damage::new(row.get::<_, Option<String>>(9).unwrap_or_default()),
@@ -181,7 +186,8 @@ impl Sessions {
             queued: until(0, row.get(6)),
         });
         let next = next.map(|next| until(0, next));
-        let claimed = Claimed { items: items.collect(), next, damaged: damaged.collect() };
+        let (items, damaged) = (items.collect(), damaged.collect());
+        let claimed = Claimed { items, next, damaged, parked: parked.collect() };
         Ok((claimed, found.try_into().unwrap_or(LOWEST), snapshot))
     }
 
@@ -246,7 +252,7 @@ impl Sessions {
         if hows.iter().any(|&how| how != 0) {
             ends.iter().for_each(|end| rest.push(&end.how));
         }
-        let (id, hold) = (number(queue), is_hold(queue.early_add));
+        let (id, hold) = (number(queue), is_hold(queue.re_add));
         let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts } = &rest;
         let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
         let of_others: [&dyn Param; 9] =

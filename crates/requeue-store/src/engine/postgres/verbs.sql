@@ -88,7 +88,8 @@ end $$;
 -- names the transactions that were in progress: see `watermark.rs`. With `in_newest`, those are all.
 --
 -- Of the keys that it finds, those with damaged rows are set aside. They are returned without an epoch, and
--- with what is wrong.
+-- with what is wrong. Keys that are parked, because their lease has expired once too often, are returned
+-- without an epoch, and with their failures.
 create function requeue.claim(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
@@ -147,9 +148,14 @@ begin
             continue;
         end if;
         step := (1 - in_share) * expired;
-        perform requeue.keep(requeue.ended(k, t, in_hold, 2::smallint, null, k.run_priority,
+        k := requeue.ended(k, t, in_hold, 2::smallint, null, k.run_priority,
             k.run_adds, k.run_reasons, 'the lease ran out', in_base, in_cap,
-            1 - (step - floor(step)), in_most));
+            1 - (step - floor(step)), in_most);
+        perform requeue.keep(k);
+        if k.state = 2 then
+            return query select k.key, null::bigint, null::smallint, null::integer, null::integer,
+                k.failures, null::bigint, null::bigint[], null::text, null::text;
+        end if;
     end loop;
     if expired < most_expired then
         lows[4] := t - slack;

@@ -15,6 +15,7 @@ use crate::engine::outage::Part;
 use crate::engine::time::micros;
 use crate::engine::{Claim, Claimed, HandOut, Place};
 use crate::types::error::{EngineError, Kind};
+use crate::types::inspect::ParkedKey;
 
 /// How long a claim may take. What is answered later is lost until its lease ends.
 const CLAIMING: Duration = Duration::from_secs(3);
@@ -134,6 +135,7 @@ struct Gathered {
     items: Vec<HandOut>,
     next: Option<Duration>,
     damaged: Vec<Damaged>,
+    parked: Vec<ParkedKey>,
     answered: bool,
     fault: Option<EngineError>,
 }
@@ -141,9 +143,10 @@ struct Gathered {
 impl Gathered {
     fn take(&mut self, claimed: Result<Claimed, EngineError>) {
         match claimed {
-            Ok(Claimed { items, next, damaged }) => {
+            Ok(Claimed { items, next, damaged, parked }) => {
                 self.items.extend(items);
                 self.damaged.extend(damaged);
+                self.parked.extend(parked);
                 self.next = self.next.into_iter().chain(next).min();
                 self.answered = true;
             }
@@ -156,7 +159,7 @@ impl Gathered {
 
     /// One that does not answer holds up nobody else.
     fn end(self) -> Result<Claimed, EngineError> {
-        let Self { items, next, damaged, answered, fault } = self;
+        let Self { items, next, damaged, parked, answered, fault } = self;
         match fault {
             Some(fault) if !answered || fault.kind == Kind::Dropped && items.is_empty() => {
                 return Err(fault);
@@ -164,7 +167,7 @@ impl Gathered {
             // It was reported, and is left out.
             Some(_) | None => {}
         }
-        Ok(Claimed { items, next, damaged })
+        Ok(Claimed { items, next, damaged, parked })
     }
 }
 

@@ -15,6 +15,10 @@
 //! One that is interrupted before step 3 leaves sealed shards, and another drop takes them over after
 //! [a while](Drop::limit). After step 3, whoever opens or drops the queue does the rest.
 //!
+//! An opener that finds a shard without a mark first writes a tentative one, with which no script works. Then it
+//! reads the record again, and completes the mark only where it still is there. So an opener that read the
+//! record before a drop can not mark the shards after it.
+//!
 //! A mark may be missing because the server has evicted it. Then the record decides; and if that is gone, too,
 //! the floor: it has risen since the queue was opened if a queue was dropped.
 
@@ -27,10 +31,11 @@ use tokio::time::Instant;
 use super::faults::garbled;
 use super::names::{self, Identity, Shard};
 use super::nodes::Nodes;
+use super::opening::Record;
 use super::scripts::Scripts;
 use super::values::{self, Values};
 use super::walking::sum;
-use super::{Record, Redis, epoch_of};
+use super::{Redis, epoch_of};
 use crate::engine::Dropped;
 use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::Counts;
@@ -97,11 +102,23 @@ impl Redis {
         check.arg(0);
         self.nodes.run(shard.slot, &check, Some(&self.scripts.check)).await?;
         if self.was_dropped(of).await? {
-            // Meanwhile.
-            step(&self.nodes, &self.scripts, shard, "remove", 0).await?;
+            // Meanwhile. A tentative mark that stays does no harm.
+            let _ = self.complete_mark(shard, "forget").await;
             return Err(EngineError::dropped(&of.name));
         }
-        Ok(())
+        // If it is not completed, the caller's script finds no mark, and this is tried again.
+        self.complete_mark(shard, "confirm").await.map(drop)
+    }
+
+    /// Completes a tentative mark, or takes it back. Returns whether the shard has the mark of its queue.
+    pub(super) async fn complete_mark(
+        &self,
+        shard: &Shard,
+        what: &str,
+    ) -> Result<bool, EngineError> {
+        let command = self.scripts.mark.on(shard).arg(what).to_owned();
+        let marked = self.nodes.run(shard.slot, &command, Some(&self.scripts.mark)).await?;
+        Ok(values::number(marked)? == 1)
     }
 
     async fn was_dropped(&self, of: &Identity) -> Result<bool, EngineError> {
@@ -251,11 +268,24 @@ pub(super) async fn list(
     nodes.run(names::slot(names::QUEUES), &list, Some(&scripts.list)).await.map(drop)
 }
 
-/// The generation that a mark names, and whether it is sealed.
-pub(super) fn owner(mark: &str) -> Result<(u64, bool), EngineError> {
-    let sealed = mark.strip_prefix('-').and_then(|mark| mark.split(' ').next());
-    let generation = sealed.unwrap_or(mark).parse().map_err(|_| garbled())?;
-    Ok((generation, sealed.is_some()))
+/// The state of a mark.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mark {
+    /// An opener has not completed it yet.
+    Tentative,
+    Complete,
+    /// A drop is in progress, or was interrupted.
+    Sealed,
+}
+
+/// The generation that a mark names.
+pub(super) fn owner(mark: &str) -> Result<(u64, Mark), EngineError> {
+    let (generation, kind) = match (mark.strip_prefix('-'), mark.strip_prefix('?')) {
+        (Some(sealed), _) => (sealed.split(' ').next().unwrap_or(sealed), Mark::Sealed),
+        (_, Some(tentative)) => (tentative, Mark::Tentative),
+        _ => (mark, Mark::Complete),
+    };
+    Ok((generation.parse().map_err(|_| garbled())?, kind))
 }
 
 /// With the name of the queue, which the server does not say.

@@ -57,7 +57,7 @@ impl Options {
         };
         let seeds = hosts.split(',').map(seed).collect::<Result<_, _>>()?;
         let mut options = Self { seeds, wait: 0, shards: None, accepts_eviction: false };
-        if let Ok(password) = env::var("REDISCLI_AUTH") {
+        if let Some(password) = env::var("REDISCLI_AUTH").ok().filter(|given| !given.is_empty()) {
             options.seeds = options.seeds.into_iter().map(|seed| with(seed, &password)).collect();
         }
         for (name, value) in pairs(query) {

@@ -46,6 +46,7 @@ pub(super) struct Scripts {
     pub(super) floor: Script,
     pub(super) drop: Script,
     pub(super) check: Script,
+    pub(super) mark: Script,
     pub(super) add: Script,
     pub(super) claim: Script,
     pub(super) peek: Script,
@@ -95,6 +96,7 @@ impl Scripts {
             floor: Script::new(&[EVEN_IF_FULL, include_str!("lua/floor.lua")]),
             drop: touch(include_str!("lua/drop.lua")),
             check: touch(include_str!("lua/check.lua")),
+            mark: touch(include_str!("lua/mark.lua")),
             add: Script::new(&[
                 UNLESS_FULL,
                 alive,

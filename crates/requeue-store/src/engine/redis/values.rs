@@ -8,10 +8,10 @@ use super::faults::garbled;
 use crate::engine::damage::{Damage, Damaged, bad, bad_worker, priority, worker};
 use crate::engine::row::{Row, Run};
 use crate::engine::time::{Micros, micros, until};
-use crate::engine::{Ask, Asked, Claimed, Delay, End, Failing, HandOut, How, Place};
+use crate::engine::{Ask, Asked, Claimed, End, Failing, Finish, HandOut, Place};
 use crate::types::add::{Add, Added, Cancelled, Merge};
 use crate::types::error::EngineError;
-use crate::types::inspect::{Counts, Entry, State};
+use crate::types::inspect::{Counts, Entry, ParkedKey, State};
 use crate::types::key::Key;
 
 /// Of `most`, when nothing parks a key by itself.
@@ -32,18 +32,24 @@ pub(super) fn ask(to: &mut Cmd, ask: &Ask, queue: &Place) {
 
 /// `epoch` is the shard's.
 pub(super) fn end(to: &mut Cmd, end: &End, epoch: i64) {
-    let (said, error) = match &end.how {
-        How::Succeed => ("succeed".to_owned(), ""),
-        How::Later(delay, priority) => {
+    let said = match &end.how {
+        Finish::Succeed => "succeed".to_owned(),
+        Finish::RequeueAfter(delay, priority) => {
             let (delay, priority) = (micros(*delay), priority.number());
-            (format!("later 1 0 {priority} 0 {delay}"), "")
+            format!("requeue_after 1 0 {priority} 0 {delay}")
         }
-        How::PutBack(asked) => (format!("put_back {}", self::asked(asked)), ""),
-        How::Release(asked, queued) => {
-            (format!("release {} 0 {}", self::asked(asked), micros(*queued)), "")
+        Finish::Retry(failing, failure) => retry(failing, &asked(&failure.asked)),
+        Finish::RetryAfter(delay, most, failure) => {
+            let most = most.map_or(NEVER_PARKED, u64::from);
+            format!("retry_after {} {most} {}", asked(&failure.asked), micros(*delay))
         }
-        How::Fail { delay, asked, error } => (failure(delay, asked), &**error),
+        Finish::GiveUp(failure) => format!("give_up {}", asked(&failure.asked)),
+        Finish::Release(given) => format!("release {}", asked(given)),
+        Finish::Unclaim(given, queued) => {
+            format!("unclaim {} 0 {}", asked(given), micros(*queued))
+        }
     };
+    let error = end.how.failure().map_or("", |failure| &*failure.error);
     to.arg(&*end.key).arg(epoch).arg(said).arg(error);
 }
 
@@ -51,27 +57,15 @@ fn asked(Asked { adds, reasons, priority }: &Asked) -> String {
     format!("{adds} {reasons} {}", priority.number())
 }
 
-fn failure(delay: &Delay, asked: &Asked) -> String {
-    let asked = self::asked(asked);
-    match delay {
-        Delay::Backoff(failing) => backoff(failing, &asked),
-        Delay::Exactly(delay, most) => {
-            let most = most.map_or(NEVER_PARKED, u64::from);
-            format!("exactly {asked} {most} {}", micros(*delay))
-        }
-        Delay::Park => format!("park {asked}"),
-    }
-}
-
-fn backoff(Failing { backoff, max_failures }: &Failing, asked: &str) -> String {
+fn retry(Failing { backoff, max_failures }: &Failing, asked: &str) -> String {
     let most = max_failures.map_or(NEVER_PARKED, u64::from);
     let (base, cap) = (micros(backoff.base), micros(backoff.cap));
-    format!("backoff {asked} {most} {base} {cap} {}", backoff.share.clamp(0.0, 1.0))
+    format!("retry {asked} {most} {base} {cap} {}", backoff.share.clamp(0.0, 1.0))
 }
 
 /// How keys fail whose leases have run out; what they were asked with, the script knows.
 pub(super) fn expired(failing: &Failing) -> String {
-    backoff(failing, "0 0 0")
+    retry(failing, "0 0 0")
 }
 
 /// An array, from its front.
@@ -183,6 +177,7 @@ pub(super) fn claimed(value: Value) -> Result<(Claimed, Health), EngineError> {
     let mut values = Values::of(value)?;
     let (next, health) = values.next_or_damage()?;
     let damaged = set_aside(values.value()?)?;
+    let parked = parked(values.value()?)?;
     let mut items = Vec::with_capacity(values.0.len() / 2);
     while !values.is_empty() {
         let (key, said) = (values.bytes()?.into(), values.bytes()?);
@@ -195,7 +190,7 @@ pub(super) fn claimed(value: Value) -> Result<(Claimed, Health), EngineError> {
         let queued = until(0, queued);
         items.push(HandOut { key, epoch, asked, failures, queued });
     }
-    Ok((Claimed { items, next, damaged }, health))
+    Ok((Claimed { items, next, damaged, parked }, health))
 }
 
 /// Keys that were set aside, each with the reason.
@@ -208,6 +203,16 @@ pub(super) fn set_aside(value: Value) -> Result<Vec<Damaged>, EngineError> {
         aside.push(Damaged { key, damage: Damage::new(said) });
     }
     Ok(aside)
+}
+
+/// Keys that a claim has parked, each with its failures.
+fn parked(value: Value) -> Result<Vec<ParkedKey>, EngineError> {
+    let mut values = Values::of(value)?;
+    let mut parked = Vec::new();
+    while !values.is_empty() {
+        parked.push(ParkedKey::expired(values.bytes()?.into(), values.number()?));
+    }
+    Ok(parked)
 }
 
 /// Whether a shard has all of its keys, as far as its own counts say.

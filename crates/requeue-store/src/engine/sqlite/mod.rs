@@ -224,7 +224,16 @@ impl Engine for Sqlite {
     }
 
     fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed> {
-        Box::pin(self.change(queue, move |at, queue| at.claim(&queue, &claim)))
+        let place = queue.clone();
+        let work =
+            move |at: &Work<'_>| unless_dropped(at, place, |at, queue| at.claim(&queue, &claim));
+        Box::pin(async move {
+            let claimed = match claim.poll.is_zero() {
+                true => self.thread.call_patiently(work).await?,
+                false => self.thread.call(work).await?,
+            };
+            claimed.ok_or_else(|| gone(queue))
+        })
     }
 
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>> {

@@ -1,5 +1,6 @@
 //! Rows of the table, as values and back.
 
+use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
@@ -8,12 +9,20 @@ use crate::engine::row::Row;
 use crate::engine::time::Micros;
 use crate::types::inspect::Entry;
 use crate::types::key::Key;
+use crate::types::text::prefix;
 
 pub(super) const COLUMNS: &str = "state, at, epoch, lease_until, run_since, run_priority, run_adds, \
      run_reasons, priority, adds, reasons, failures, steps, until, not_before, since, error, worker, key";
 
-/// An SQL expression: true if the row can be read.
-pub(super) const READABLE: &str = include_str!("readable.sql");
+/// An SQL expression: true if the row can be read. [`define_readable`] defines the function. No error makes a
+/// row unreadable.
+pub(super) const READABLE: &str = "readable(state, at, epoch, lease_until, run_since, run_priority, \
+     run_adds, run_reasons, priority, adds, reasons, failures, steps, until, not_before, since, null, \
+     worker, key)";
+
+/// The rules as far as SQL has them, for a check that other programs keep to, too. It accepts each row that can
+/// be read, and refuses all others but those with a wrong worker.
+pub(super) const CHECK: &str = include_str!("check.sql");
 
 /// How much of a damaged row is kept as text.
 const LONGEST_TEXT: usize = 2_000;
@@ -47,14 +56,32 @@ pub(super) fn read(row: &SqlRow<'_>) -> rusqlite::Result<Found> {
         ValueRef::Real(number) => (Key::from(shown(stored)), Some(Value::Real(number))),
         ValueRef::Null => (Key::from(shown(stored)), Some(Value::Null)),
     };
-    let is_blob = odd_key.is_none();
-    let read = raw(row)?
-        .and_then(Raw::read)
-        .and_then(|row| if is_blob { Ok(row) } else { Err(Damage::new("the key is not a blob")) });
-    Ok(Found { key, odd_key, row: read })
+    Ok(Found { key, odd_key, row: decoded(|column| row.get_ref(column))? })
 }
 
-fn raw(row: &SqlRow<'_>) -> rusqlite::Result<Result<Raw, Damage>> {
+/// Has the function in [`READABLE`] decode rows as verbs do.
+pub(super) fn define_readable(connection: &Connection) -> rusqlite::Result<()> {
+    let flags = FunctionFlags::SQLITE_UTF8
+        | FunctionFlags::SQLITE_DETERMINISTIC
+        | FunctionFlags::SQLITE_DIRECTONLY;
+    connection.create_scalar_function("readable", 19, flags, |row| {
+        Ok(decoded(|column| Ok(row.get_raw(column)))?.is_ok())
+    })
+}
+
+/// The row with these columns, if it can be read.
+fn decoded<'a>(
+    column: impl Fn(usize) -> rusqlite::Result<ValueRef<'a>>,
+) -> rusqlite::Result<Result<Row, Damage>> {
+    let is_blob = matches!(column(18)?, ValueRef::Blob(_));
+    Ok(raw(column)?
+        .and_then(Raw::read)
+        .and_then(|row| if is_blob { Ok(row) } else { Err(Damage::new("the key is not a blob")) }))
+}
+
+fn raw<'a>(
+    value: impl Fn(usize) -> rusqlite::Result<ValueRef<'a>>,
+) -> rusqlite::Result<Result<Raw, Damage>> {
     let mut raw = Raw::default();
     let fields = [
         &mut raw.state,
@@ -75,7 +102,7 @@ fn raw(row: &SqlRow<'_>) -> rusqlite::Result<Result<Raw, Damage>> {
         &mut raw.since,
     ];
     for (column, field) in fields.into_iter().enumerate() {
-        *field = match row.get_ref(column)? {
+        *field = match value(column)? {
             ValueRef::Null => None,
             ValueRef::Integer(number) => Some(number),
             other => {
@@ -84,17 +111,17 @@ fn raw(row: &SqlRow<'_>) -> rusqlite::Result<Result<Raw, Damage>> {
             }
         };
     }
-    raw.error = match row.get_ref(16)? {
+    raw.error = match value(16)? {
         ValueRef::Null => None,
         ValueRef::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
         other => Some(shown(other)),
     };
-    raw.worker = match row.get_ref(17)? {
-        ValueRef::Null => None,
-        ValueRef::Text(text) if let Ok(text) = std::str::from_utf8(text) => Some(text.to_owned()),
+    let worker = value(17)?;
+    raw.worker = match worker.as_str_or_null() {
+        Ok(text) => text.map(str::to_owned),
         // Without a run, it says nothing.
-        _ if raw.state != Some(1) => None,
-        other => return Ok(Err(Damage::new(format!("worker is {}", shown(other))))),
+        Err(_) if raw.state != Some(1) => None,
+        Err(_) => return Ok(Err(Damage::new(format!("worker is {}", shown(worker))))),
     };
     Ok(Ok(raw))
 }
@@ -164,8 +191,7 @@ fn text(row: &SqlRow<'_>) -> rusqlite::Result<String> {
         let value = shown(row.get_ref(column)?);
         text += &format!("{}{name}={value}", if column == 0 { "" } else { " " });
     }
-    text.truncate(text.floor_char_boundary(LONGEST_TEXT));
-    Ok(text)
+    Ok(prefix(&text, LONGEST_TEXT).to_owned())
 }
 
 /// Keeps what is known of a key; nothing of one of which there is none.

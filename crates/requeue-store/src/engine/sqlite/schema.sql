@@ -4,7 +4,7 @@ create table queues (
     id integer primary key autoincrement,
     name text not null unique,
     -- 0: an add takes the place of a delayed one; 1: and nothing runs before a backoff has passed.
-    early_add integer not null check (early_add in (0, 1)),
+    re_add integer not null check (re_add in (0, 1)),
     -- What an add does to a parked key: 0 revives it, 1 keeps it parked.
     parked_add integer not null check (parked_add in (0, 1))
 ) strict;

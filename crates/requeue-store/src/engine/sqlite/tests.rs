@@ -15,8 +15,9 @@ use super::*;
 use crate::engine::BoxFuture;
 use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
 use crate::tests::dropping::check_drops;
+use crate::tests::parking::check_expired;
 use crate::tests::polled;
-use crate::types::add::{EarlyAdd, ParkedAdd};
+use crate::types::add::{ParkedAdd, ReAdd};
 use crate::types::error::{ConnectErrorKind, chain};
 
 struct Fixture {
@@ -52,26 +53,65 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(early_add: EarlyAdd) {
+fn conforms(re_add: ReAdd) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
     proptest!(config, |(steps in steps(80))| {
         runtime.block_on(async {
             let rig = Fixture::new().await;
-            check(&rig, "q", early_add, &steps).await;
+            check(&rig, "q", re_add, &steps).await;
         });
     });
 }
 
 #[test]
 fn replaces_as_the_model_does() {
-    conforms(EarlyAdd::Replace);
+    conforms(ReAdd::Replace);
 }
 
 #[test]
 fn holds_as_the_model_does() {
-    conforms(EarlyAdd::Hold);
+    conforms(ReAdd::Hold);
+}
+
+/// With one worker, each claim ahead would otherwise add a sync to those of the completions.
+#[tokio::test]
+async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
+    use crate::engine::{Backoff, Failing, Finish};
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let commits = Arc::new(AtomicI64::new(0));
+    let counted = Arc::clone(&commits);
+    // Each transaction of the writer reads the clock once.
+    let clock: Clock = Arc::new(move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Reading { start: "the first".into(), running: 1, clock: 1 }
+    });
+    let engine = Sqlite::open_with(&at(&dir), Synchronous::Full, clock).expect("it opens");
+    engine.migrate().await.expect("the schema is made");
+    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let asks = ["a", "b"].map(|key| Ask { key: key.into(), add: crate::Add::now(), adds: 1 });
+    engine.add(&queue, asks.to_vec()).await.expect("added");
+    let backoff = Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
+    let expired = Failing { backoff, max_failures: None };
+    let lease = Duration::from_secs(30);
+    let claim = Claim { max: 1, oldest: 0, lease, expired, poll: lease };
+    let out = engine.claim(&queue, claim).await.expect("claimed").items.remove(0);
+    let ahead = Claim { poll: Duration::ZERO, ..claim };
+    let before = commits.load(Ordering::SeqCst);
+    let end = End { key: out.key, epoch: out.epoch, how: Finish::Succeed };
+    let (next, held) = tokio::join!(engine.claim(&queue, ahead), engine.finish(&queue, vec![end]));
+    assert_eq!(next.expect("claimed").items.len(), 1);
+    assert_eq!(held.expect("finished"), [true]);
+    assert_eq!(commits.load(Ordering::SeqCst) - before, 1);
+    // Alone, it is answered all the same.
+    assert_eq!(engine.claim(&queue, ahead).await.expect("claimed").items, []);
+}
+
+#[tokio::test]
+async fn claims_name_the_keys_that_they_park() {
+    check_expired(&Fixture::new().await, "q").await;
 }
 
 #[tokio::test]
@@ -141,7 +181,7 @@ async fn what_was_acknowledged_is_there_the_next_time() {
         let queue = store(&at(&dir)).await.queue("q").open().await.expect("it opens");
         queue.add_all(["a", "b"]).await.expect("added");
         queue.add_with("c", crate::Add::now().reason(5)).await.expect("added");
-        queue.get().await.expect("a").park("no").await.expect("it is ours");
+        queue.get().await.expect("a").give_up("no").await.expect("it is ours");
     }
     let queue = store(&at(&dir)).await.queue("q").open().await.expect("it opens");
     let parked = queue.parked(None, 10).await.expect("a page");
@@ -260,11 +300,17 @@ async fn a_queue_says_why_it_does_not_open() {
     let error = chain(&bare.queue("q").open().await.expect_err("there is none"));
     assert!(error.contains("q: there is no queue in it yet; `requeue store init`"), "{error}");
     let store = store(&at(&dir)).await;
-    store.queue("q").early_add(EarlyAdd::Hold).open().await.expect("it opens");
+    store.queue("q").re_add(ReAdd::Hold).open().await.expect("it opens");
     let opened = store.queue("q").open().await.expect("whatever it is");
-    assert_eq!(opened.early_add(), EarlyAdd::Hold);
-    let error = store.queue("q").early_add(EarlyAdd::Replace).open().await.expect_err("it holds");
-    assert_eq!(error.to_string(), "the queue \"q\": its early adds are Hold, not Replace");
+    assert_eq!(opened.re_add(), ReAdd::Hold);
+    let error = store.queue("q").re_add(ReAdd::Replace).open().await.expect_err("it holds");
+    assert_eq!(error.to_string(), "the queue \"q\": its re-add policy is Hold, not Replace");
+    let error = store.queue("two runs").re_add(ReAdd::KeepBoth).open().await.expect_err("no store");
+    assert!(error.is_invalid());
+    assert_eq!(
+        error.to_string(),
+        "the queue \"two runs\": a store has the re-add policies Hold and Replace, not KeepBoth"
+    );
     assert_eq!(opened.parked_add(), ParkedAdd::Revive);
     let keeping = store.queue("q").parked_add(ParkedAdd::Keep).open().await;
     let error = keeping.expect_err("it revives them").to_string();
@@ -289,7 +335,7 @@ async fn a_queue_says_why_it_does_not_open() {
         assert_eq!(error.to_string(), format!("no such queue: {typed:?}{said}"));
     }
     let opened = store.queue("q").existing().open().await.expect("it is there");
-    assert_eq!(opened.early_add(), EarlyAdd::Hold);
+    assert_eq!(opened.re_add(), ReAdd::Hold);
     for name in ["", "a\0b", &"x".repeat(201)] {
         let error = chain(&store.queue(name).open().await.expect_err("no name"));
         assert!(error.ends_with("a name has 1 to 200 bytes, and no NUL"), "{error}");
@@ -443,7 +489,7 @@ async fn epochs(process: &(Sqlite, Place)) -> Vec<i64> {
     }
     let claimed = claimed(process).await;
     let end = |(key, epoch): &(String, i64)| {
-        let how = crate::engine::How::Succeed;
+        let how = crate::engine::Finish::Succeed;
         End { key: key.as_str().into(), epoch: *epoch, how }
     };
     let ended = engine.finish(place, claimed.iter().map(end).collect()).await;

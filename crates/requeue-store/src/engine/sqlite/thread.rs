@@ -13,9 +13,9 @@ use tokio::sync::oneshot;
 use super::Synchronous;
 use super::clock::{Clock, Time};
 use super::reserve::Reserve;
-use super::rows::READABLE;
+use super::rows::{CHECK, define_readable};
 use crate::engine::time::Micros;
-use crate::types::error::{ConnectErrorKind, EngineError, Kind, Reason};
+use crate::types::error::{self, ConnectErrorKind, EngineError, Reason};
 
 /// What a file of ours has as its `application_id`: "rque".
 const OURS: i32 = 0x7271_7565;
@@ -47,8 +47,16 @@ type Run = Box<dyn FnOnce(Option<&Work<'_>>) -> (Result<(), Option<ffi::Error>>,
 
 struct Verb {
     run: Run,
-    /// Whether it puts more into the file. What does not must go on while the disk is full.
-    grows: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Plain,
+    /// It puts more into the file. All other verbs must go on while the disk is full.
+    Grows,
+    /// No caller waits for it yet, so it shares the sync of another verb that comes soon.
+    Patient,
 }
 
 enum Job {
@@ -81,7 +89,8 @@ impl Thread {
         synchronous: Synchronous,
         clock: Clock,
     ) -> Result<(Self, Option<Self>), EngineError> {
-        let writer = Server::open(path, TransactionBehavior::Immediate, Arc::clone(&clock))?;
+        let mut writer = Server::open(path, TransactionBehavior::Immediate, Arc::clone(&clock))?;
+        writer.syncs = synchronous == Synchronous::Full;
         let has_log = writer.begin(synchronous)?;
         let reader = match has_log {
             true => {
@@ -100,7 +109,7 @@ impl Thread {
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, EngineError> {
-        self.verb(false, work).await
+        self.verb(Kind::Plain, work).await
     }
 
     /// The same for `work` that puts more into the file, which has to wait while the disk is full.
@@ -108,12 +117,21 @@ impl Thread {
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, EngineError> {
-        self.verb(true, work).await
+        self.verb(Kind::Grows, work).await
+    }
+
+    /// The same for `work` whose result is not needed yet. Where each commit waits for the disk, this waits a
+    /// moment for another verb, and shares its commit.
+    pub(super) async fn call_patiently<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        self.verb(Kind::Patient, work).await
     }
 
     async fn verb<T: Send + 'static>(
         &self,
-        grows: bool,
+        kind: Kind,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, EngineError> {
         let (answer, answered) = oneshot::channel();
@@ -135,7 +153,7 @@ impl Thread {
             });
             (went_well, told)
         });
-        self.ask(Job::Verb(Verb { run, grows }), answered).await
+        self.ask(Job::Verb(Verb { run, kind }), answered).await
     }
 
     pub(super) async fn migrate(&self) -> Result<(), EngineError> {
@@ -177,6 +195,10 @@ struct Server {
     clock: Clock,
     /// When the log was last too long, and could not be begun anew.
     held_up: Option<Instant>,
+    /// Each commit waits for the disk.
+    syncs: bool,
+    /// How long the last commit took.
+    took: Duration,
     reserve: Option<Reserve>,
 }
 
@@ -187,16 +209,27 @@ impl Server {
         clock: Clock,
     ) -> Result<Self, EngineError> {
         #[cfg(unix)]
-        create_private(path);
+        prepare(path)
+            .map_err(|error| EngineError::refused(format!("{}: {error}", path.display())))?;
         let open = || {
             let connection = Connection::open(path)?;
+            define_readable(&connection)?;
             connection.busy_timeout(PATIENCE)?;
             connection.set_prepared_statement_cache_capacity(64);
             Ok(connection)
         };
         let connection = open().map_err(|error| fault(path, &error))?;
         let (reserve, path) = (Reserve::of(path), path.to_owned());
-        Ok(Self { connection, path, behaviour, clock, held_up: None, reserve })
+        Ok(Self {
+            connection,
+            path,
+            behaviour,
+            clock,
+            held_up: None,
+            syncs: false,
+            took: Duration::ZERO,
+            reserve,
+        })
     }
 
     fn spawn(self) -> Result<Thread, EngineError> {
@@ -263,8 +296,13 @@ impl Server {
             match job {
                 Job::Verb(verb) => {
                     let mut verbs = vec![verb];
+                    let until = Instant::now() + self.patience();
                     while verbs.len() < MOST {
-                        match come.try_recv() {
+                        let waits =
+                            self.syncs && verbs.iter().all(|verb| verb.kind == Kind::Patient);
+                        let wait = until.saturating_duration_since(Instant::now());
+                        let wait = if waits { wait } else { Duration::ZERO };
+                        match come.recv_timeout(wait) {
                             Ok(Job::Verb(verb)) => verbs.push(verb),
                             Ok(other) => {
                                 next = Some(other);
@@ -289,16 +327,22 @@ impl Server {
         }
     }
 
+    /// The longest time that a patient verb waits for another one, such as the completion of the key in flight. A
+    /// worker may begin to wait for the verb meanwhile, so this is shorter than the commit that it saves.
+    fn patience(&self) -> Duration {
+        if cfg!(test) { Duration::from_secs(2) } else { self.took / 2 }
+    }
+
     /// While the disk is full, adds get a transaction of their own, and no more pages than there are.
     fn commit_apart(&mut self, mut verbs: Vec<Verb>) {
-        let grows = verbs.iter().any(|verb| verb.grows);
+        let grows = verbs.iter().any(|verb| verb.kind == Kind::Grows);
         let Some(reserve) = self.reserve.as_mut().filter(|_| grows) else {
             return self.commit(verbs);
         };
         if reserve.allows_growth() {
             return self.commit(verbs);
         }
-        let adds = verbs.extract_if(.., |verb| verb.grows).collect();
+        let adds = verbs.extract_if(.., |verb| verb.kind == Kind::Grows).collect();
         if !verbs.is_empty() {
             self.commit(verbs);
         }
@@ -312,9 +356,10 @@ impl Server {
     fn commit(&mut self, verbs: Vec<Verb>) {
         let (clock, behaviour) = (&self.clock, self.behaviour);
         let is_writer = !matches!(behaviour, TransactionBehavior::Deferred);
-        let grows = verbs.iter().any(|verb| verb.grows);
+        let grows = verbs.iter().any(|verb| verb.kind == Kind::Grows);
         let mut told = Vec::with_capacity(verbs.len());
         let mut verbs = verbs.into_iter();
+        let began = Instant::now();
         let committed = transact(&mut self.connection, behaviour, |transaction| {
             // What time it is when the file is ours: another may have had it for long.
             let (time, reading) = (Time::of(transaction)?, clock());
@@ -340,6 +385,7 @@ impl Server {
             }
             Ok(())
         });
+        self.took = began.elapsed();
         // Those that it did not come to are told, too.
         told.extend(verbs.map(|verb| (verb.run)(None).1));
         if is_writer && committed.as_ref().is_err_and(is_short_of_space) {
@@ -347,7 +393,8 @@ impl Server {
         }
         for tell in told {
             // What does not commit has not happened.
-            let absent = |error| EngineError { kind: Kind::Absent, ..fault(&self.path, error) };
+            let absent =
+                |error| EngineError { kind: error::Kind::Absent, ..fault(&self.path, error) };
             tell(committed.as_ref().copied().map_err(absent));
         }
         if is_writer {
@@ -412,7 +459,7 @@ impl Server {
         let migrated = transact(&mut self.connection, self.behaviour, |transaction| {
             // In the transaction: somebody else may have been quicker.
             if found(transaction)? == Found::Nothing {
-                let schema = include_str!("schema.sql").replace("{readable}", READABLE);
+                let schema = include_str!("schema.sql").replace("{readable}", CHECK);
                 transaction.execute_batch(&schema)?;
                 transaction.pragma_update(None, "application_id", OURS)?;
                 transaction.pragma_update(None, "user_version", VERSION)?;
@@ -424,19 +471,34 @@ impl Server {
     }
 }
 
-/// Creates the file so that its owner alone can read it; SQLite creates its log and its shared memory
-/// with the same mode. A file that exists is not even opened: closing it would release the locks that
-/// this process has on it.
+/// Refuses a path that leads over a symbolic link of another user, and creates the file so that its owner
+/// alone can read it. SQLite creates its log and its shared memory with the same mode, and follows no link to
+/// them. A file that exists is not even opened: closing it would release the locks that this process has on it.
 #[cfg(unix)]
-fn create_private(path: &Path) {
-    use std::os::unix::fs::OpenOptionsExt;
+fn prepare(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
+    const MOST_LINKS: usize = 40;
     let bytes = path.as_os_str().as_encoded_bytes();
     // These are no paths for SQLite.
-    if !bytes.starts_with(b":") && !bytes.starts_with(b"file:") {
-        // If it fails for another reason than that the file exists, SQLite reports that.
-        let _ = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    if bytes.starts_with(b":") || bytes.starts_with(b"file:") {
+        return Ok(());
     }
+    let mut at = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        // If there is another error than that the file does not exist, SQLite reports that.
+        let Some(link) = at.symlink_metadata().ok().filter(std::fs::Metadata::is_symlink) else {
+            break;
+        };
+        if ![0, rustix::process::geteuid().as_raw()].contains(&link.uid()) {
+            let why =
+                format!("a symbolic link of another user (uid {}) is not followed", link.uid());
+            return Err(std::io::Error::other(why));
+        }
+        at = at.parent().unwrap_or(Path::new("")).join(at.read_link()?);
+    }
+    let _ = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(at);
+    Ok(())
 }
 
 /// Whose a file is.

@@ -11,8 +11,8 @@ use crate::engine::damage::Damaged;
 use crate::engine::row::Row;
 use crate::engine::time::{Micros, after, until};
 use crate::engine::{Ask, Claim, Claimed, Dropped, End, HandOut, Place, Renewed, Settings};
-use crate::types::add::{Added, Cancelled, EarlyAdd, ParkedAdd, Priority};
-use crate::types::inspect::{Counts, Entry, QueueInfo, State};
+use crate::types::add::{Added, Cancelled, ParkedAdd, Priority, ReAdd};
+use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 use crate::types::key::Key;
 
 /// How many leases that have run out one claim looks after.
@@ -20,32 +20,32 @@ const EXPIRED: usize = 256;
 
 impl Work<'_> {
     pub(super) fn open(&self, name: &str, settings: Settings) -> Result<Place> {
-        let holds = settings.early_add == EarlyAdd::Hold;
+        let holds = settings.re_add == ReAdd::Hold;
         let keeps = settings.parked_add == ParkedAdd::Keep;
-        let sql = "insert into queues (name, early_add, parked_add) values (?1, ?2, ?3) \
+        let sql = "insert into queues (name, re_add, parked_add) values (?1, ?2, ?3) \
                    on conflict do nothing";
         self.connection.execute(sql, params![name, holds, keeps])?;
         self.find(name)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
     }
 
     pub(super) fn find(&self, name: &str) -> Result<Option<Place>> {
-        let sql = "select id, early_add, parked_add from queues where name = ?1";
+        let sql = "select id, re_add, parked_add from queues where name = ?1";
         let place = |row: &rusqlite::Row<'_>| {
-            let early_add = if row.get(1)? { EarlyAdd::Hold } else { EarlyAdd::Replace };
+            let re_add = if row.get(1)? { ReAdd::Hold } else { ReAdd::Replace };
             let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
-            Ok(Place::new(row.get(0)?, name, Settings { early_add, parked_add }))
+            Ok(Place::new(row.get(0)?, name, Settings { re_add, parked_add }))
         };
         self.connection.query_row(sql, [name], place).optional()
     }
 
     pub(super) fn queues(&self) -> Result<Vec<QueueInfo>> {
-        let sql = "select name, early_add, parked_add, \
+        let sql = "select name, re_add, parked_add, \
                    not exists (select 1 from keys where keys.queue = queues.id) from queues";
         let mut statement = self.connection.prepare_cached(sql)?;
         let queues = statement.query_map([], |row| {
-            let early_add = if row.get(1)? { EarlyAdd::Hold } else { EarlyAdd::Replace };
+            let re_add = if row.get(1)? { ReAdd::Hold } else { ReAdd::Replace };
             let parked_add = if row.get(2)? { ParkedAdd::Keep } else { ParkedAdd::Revive };
-            Ok(QueueInfo { name: row.get(0)?, early_add, parked_add, is_empty: row.get(3)? })
+            Ok(QueueInfo { name: row.get(0)?, re_add, parked_add, is_empty: row.get(3)? })
         })?;
         queues.collect()
     }
@@ -114,7 +114,7 @@ impl Work<'_> {
 
     pub(super) fn claim(&self, queue: &Place, claim: &Claim) -> Result<Claimed> {
         let mut damaged = Vec::new();
-        self.expire(queue, claim, &mut damaged)?;
+        let parked = self.expire(queue, claim, &mut damaged)?;
         let mut items = Vec::new();
         let oldest = claim.oldest.min(claim.max);
         for (key, row) in self.oldest(queue, oldest, &mut damaged)? {
@@ -126,7 +126,7 @@ impl Work<'_> {
             }
         }
         let next = if items.len() < claim.max { self.next(queue)? } else { None };
-        Ok(Claimed { items, next, damaged })
+        Ok(Claimed { items, next, damaged, parked })
     }
 
     /// Those that can be read. The others are set aside.
@@ -205,8 +205,13 @@ impl Work<'_> {
         Ok(found)
     }
 
-    /// Keys whose holders have let their lease run out have failed.
-    fn expire(&self, queue: &Place, claim: &Claim, damaged: &mut Vec<Damaged>) -> Result<()> {
+    /// Keys whose holders have let their lease run out have failed. Returns those that this parks.
+    fn expire(
+        &self,
+        queue: &Place,
+        claim: &Claim,
+        damaged: &mut Vec<Damaged>,
+    ) -> Result<Vec<ParkedKey>> {
         let sql = format!(
             "select {COLUMNS} from keys where queue = ?1 and state = 1 and lease_until <= ?2 \
              order by lease_until limit {EXPIRED}"
@@ -214,11 +219,15 @@ impl Work<'_> {
         let mut statement = self.connection.prepare_cached(&sql)?;
         let found: Vec<_> =
             statement.query_map(params![queue.id, self.now], read)?.collect::<Result<_>>()?;
+        let mut parked = Vec::new();
         for (n, (key, row)) in (1..).zip(self.readable(queue, found, damaged)?) {
-            let row = row.expire(claim.expired.nth(n), queue.early_add, self.now);
+            let row = row.expire(claim.expired.nth(n), queue.re_add, self.now);
             keep(self.connection, queue.id, &key, row.as_ref())?;
+            if let Some(row) = row.filter(|row| row.parked) {
+                parked.push(ParkedKey::expired(key, row.failures));
+            }
         }
-        Ok(())
+        Ok(parked)
     }
 
     /// How long until a key is due, or a lease runs out.
@@ -242,7 +251,7 @@ impl Work<'_> {
             let Some(row) = row.filter(|row| row.is_held(epoch, self.now)) else {
                 return Ok(false);
             };
-            let row = row.finish(how, queue.early_add, self.now);
+            let row = row.finish(how, queue.re_add, self.now);
             keep(self.connection, queue.id, &key, row.as_ref())?;
             Ok(true)
         };
@@ -377,13 +386,14 @@ impl Work<'_> {
 pub(super) fn page(state: Option<State>, is_next: bool) -> String {
     // There are few keys with workers, and of parked ones an index that is all of what is asked for;
     // of the others, what goes through the keys in their order meets some soon.
+    let damaged = format!("and not {READABLE}");
     let (index, which) = match state {
         None => ("", ""),
         Some(State::Ready) => ("not indexed", "and state = 0 and at <= ?3"),
         Some(State::Waiting) => ("not indexed", "and state = 0 and at > ?3"),
         Some(State::Processing) => ("indexed by keys_leases", "and state = 1"),
         Some(State::Parked) => ("indexed by keys_parked", "and state = 2"),
-        Some(State::Damaged) => ("not indexed", concat!("and not ", include_str!("readable.sql"))),
+        Some(State::Damaged) => ("not indexed", &*damaged),
     };
     let after = if is_next { "and key > ?4" } else { "and ?4 is null" };
     format!(

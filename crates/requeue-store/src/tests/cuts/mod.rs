@@ -13,7 +13,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 
 pub(crate) use self::verbs::Verb;
 use self::verbs::{CALLS, Said, Stand, call, ended};
-use crate::{Add, Added, Item, Queue, State, Store};
+use crate::{Add, Added, Item, Queue, ReAdd, State, Store};
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// A lease or a limit that has to run out, but not while a slow machine makes one step.
@@ -31,6 +31,24 @@ pub(crate) struct Server {
     /// What is in each request of a verb, and in no other.
     pub(crate) asked: fn(Verb) -> Vec<u8>,
 }
+
+/// The tests of an engine, of which `$server` is an optional [`Server`].
+macro_rules! tests {
+    ($server:expr) => {
+        #[tokio::test]
+        async fn a_cut_anywhere_loses_nothing_and_is_told() {
+            let Some(server) = $server else { return };
+            cuts::everywhere(Box::leak(Box::new(server))).await;
+        }
+
+        #[tokio::test]
+        async fn what_arrives_late_changes_nothing() {
+            let Some(server) = $server else { return };
+            cuts::late(Box::leak(Box::new(server))).await;
+        }
+    };
+}
+pub(crate) use tests;
 
 /// A queue behind a proxy, and a way past that.
 struct Rig {
@@ -50,7 +68,9 @@ impl Rig {
             format!("cut-{names}")
         };
         let poll = Duration::from_millis(100);
-        let direct = store.queue(&name).poll(poll).open().await.expect("it opens");
+        // An add ends a backoff, so that the next step has the key.
+        let opening = store.queue(&name).re_add(ReAdd::Replace);
+        let direct = opening.poll(poll).open().await.expect("it opens");
         let proxy = Proxy::start(server.language, server.port);
         let behind = Store::connect(&(server.by)(&server.url, proxy.port())).await;
         let opening = behind.expect("it is there").queue(&name).lease(lease).poll(poll);
@@ -69,7 +89,7 @@ impl Rig {
             Some((State::Processing, _)) => self.item = self.queue.get().await,
             Some((State::Parked, _)) => {
                 let item = self.direct.get().await.expect("it is there");
-                item.park("no").await.expect("it is ours");
+                item.give_up("no").await.expect("it is ours");
             }
             _ => {}
         }
@@ -92,7 +112,7 @@ impl Rig {
     async fn drain(mut self) {
         if let Some(item) = self.item.take() {
             // It may have been lost.
-            let _ = item.put_back().await;
+            let _ = item.release().await;
         }
         self.direct.add_with("a", Add::now().revive()).await.expect("added");
         let held = Arc::new(Mutex::new(BTreeSet::new()));

@@ -13,8 +13,8 @@ pub(crate) enum Verb {
     Retry,
     RetryAfter,
     RequeueAfter,
-    PutBack,
-    Park,
+    Release,
+    GiveUp,
     Cancel,
     Revive,
     Counts,
@@ -34,8 +34,8 @@ pub(super) const CALLS: [Verb; 14] = [
     Verb::Retry,
     Verb::RetryAfter,
     Verb::RequeueAfter,
-    Verb::PutBack,
-    Verb::Park,
+    Verb::Release,
+    Verb::GiveUp,
     Verb::Cancel,
     Verb::Revive,
     Verb::Counts,
@@ -77,12 +77,12 @@ impl Verb {
     pub(super) const fn after(self) -> Stand {
         match self {
             Self::Succeed | Self::Cancel => None,
-            Self::Add | Self::AddAll | Self::PutBack | Self::Revive => Some((State::Ready, 0)),
+            Self::Add | Self::AddAll | Self::Release | Self::Revive => Some((State::Ready, 0)),
             Self::Counts | Self::Page | Self::LookUp => Some((State::Ready, 0)),
             Self::Get | Self::Renew | Self::Listen => Some((State::Processing, 0)),
             Self::Retry | Self::RetryAfter => Some((State::Waiting, 1)),
             Self::RequeueAfter => Some((State::Waiting, 0)),
-            Self::Park => Some((State::Parked, 1)),
+            Self::GiveUp => Some((State::Parked, 1)),
         }
     }
 
@@ -130,8 +130,8 @@ pub(super) async fn call(verb: Verb, queue: Queue, item: Option<Item>) -> (Said,
         Verb::Retry => ended(its().retry("no")).await,
         Verb::RetryAfter => ended(its().retry_after(HOUR, "no")).await,
         Verb::RequeueAfter => ended(its().requeue_after(HOUR)).await,
-        Verb::PutBack => ended(its().put_back()).await,
-        Verb::Park => ended(its().park("no")).await,
+        Verb::Release => ended(its().release()).await,
+        Verb::GiveUp => ended(its().give_up("no")).await,
         Verb::Cancel => queue.cancel("a").await.map_or(Said::Failed, |c| Said::Cancelled(c.any())),
         Verb::Revive => queue.revive("a").await.map_or(Said::Failed, Said::Revived),
         Verb::Counts => match queue.counts().await {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio_postgres::Client;
 
 use super::*;
-use crate::engine::{Asked, Backoff, Delay, Failing, HandOut, How};
+use crate::engine::{Asked, Backoff, Failing, Failure, Finish, HandOut};
 use crate::types::add::Add;
 use crate::types::error::{EngineError, Kind};
 
@@ -26,7 +26,7 @@ pub(super) fn asks<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<Ask> {
     keys.into_iter().map(|key| Ask { key: key.into(), add: Add::now(), adds: 1 }).collect()
 }
 
-pub(super) fn end(out: &HandOut, how: How) -> Vec<End> {
+pub(super) fn end(out: &HandOut, how: Finish) -> Vec<End> {
     vec![End { key: out.key.clone(), epoch: out.epoch, how }]
 }
 
@@ -113,13 +113,12 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
                     assert!(last.insert(out.key.clone(), out.epoch) < Some(out.epoch));
                     taken[n].fetch_max(after, Ordering::SeqCst);
                     let how = match random.u8(0..4) {
-                        0 => How::PutBack(Asked::default()),
-                        1 => How::Fail {
-                            delay: Delay::Backoff(failing()),
-                            asked: out.asked,
-                            error: "no".to_owned(),
-                        },
-                        _ => How::Succeed,
+                        0 => Finish::Release(Asked::default()),
+                        1 => Finish::Retry(
+                            failing(),
+                            Failure { asked: out.asked, error: "no".to_owned() },
+                        ),
+                        _ => Finish::Succeed,
                     };
                     ends.push(End { key: out.key, epoch: out.epoch, how });
                 }
@@ -146,7 +145,7 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
         let claimed = engine.claim(&queue, claim(100, MINUTE)).await.expect("claimed");
         for out in &claimed.items {
             taken[number(&out.key).expect("a key")].store(next(&order), Ordering::SeqCst);
-            let ended = engine.finish(&queue, end(out, How::Succeed)).await;
+            let ended = engine.finish(&queue, end(out, Finish::Succeed)).await;
             assert_eq!(ended.expect("finished"), [true]);
         }
     }
@@ -161,11 +160,12 @@ async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
     let (engine, url) = engine(server, WHOLE).await;
     let queue = engine.open("q", Settings::default()).await.expect("it opens");
     let (adder, onlooker) = (other(&url).await, other(&url).await);
-    for how in [How::Succeed, How::Later(MINUTE, crate::types::add::Priority::Normal)] {
+    for how in [Finish::Succeed, Finish::RequeueAfter(MINUTE, crate::types::add::Priority::Normal)]
+    {
         engine.add(&queue, asks(["a", "b"])).await.expect("added");
         let (a, b) = (one(&engine, &queue).await, one(&engine, &queue).await);
         adder.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
-        let ends = [end(&a, how), end(&b, How::Succeed)].concat();
+        let ends = [end(&a, how), end(&b, Finish::Succeed)].concat();
         let finishing = patient(|| engine.finish(&queue, ends.clone()));
         let committing = async {
             wait_for(1, &onlooker, "select requeue.finish").await;
@@ -176,7 +176,7 @@ async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
         let again = one(&engine, &queue).await;
         assert_eq!((&again.key, again.asked.adds > 0), (&a.key, true));
         assert!(again.epoch > b.epoch);
-        assert_eq!(engine.finish(&queue, end(&again, How::Succeed)).await.expect("ok"), [true]);
+        assert_eq!(engine.finish(&queue, end(&again, Finish::Succeed)).await.expect("ok"), [true]);
         assert_eq!(engine.counts(&queue).await.expect("counted"), Counts::default());
     }
 }
@@ -198,7 +198,7 @@ async fn an_add_that_is_rolled_back_leaves_nothing() {
     let seen = engine.look_up(&queue, &a.key).await.expect("looked up").expect("it is there");
     assert!(!seen.dirty);
     adder.batch_execute("rollback").await.expect("rolled back");
-    assert_eq!(engine.finish(&queue, end(&a, How::Succeed)).await.expect("finished"), [true]);
+    assert_eq!(engine.finish(&queue, end(&a, Finish::Succeed)).await.expect("finished"), [true]);
     assert_eq!(engine.counts(&queue).await.expect("counted"), Counts::default());
 }
 

@@ -10,6 +10,7 @@ use super::*;
 use crate::engine::BoxFuture;
 use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
 use crate::tests::dropping::check_drops;
+use crate::tests::parking::check_expired;
 
 struct Fixture {
     engine: Arc<Postgres>,
@@ -39,12 +40,12 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(early_add: EarlyAdd) {
+fn conforms(re_add: ReAdd) {
     let Some(server) = Server::shared() else { return };
-    conforms_at(&server.database(), early_add);
+    conforms_at(&server.database(), re_add);
 }
 
-fn conforms_at(url: &str, early_add: EarlyAdd) {
+fn conforms_at(url: &str, re_add: ReAdd) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let rig = runtime.block_on(Fixture::at(url));
@@ -53,28 +54,34 @@ fn conforms_at(url: &str, early_add: EarlyAdd) {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
     proptest!(config, |(steps in steps(60))| {
         let name = format!("q{}", queues.fetch_add(1, Ordering::Relaxed));
-        runtime.block_on(check(&rig, &name, early_add, &steps));
+        runtime.block_on(check(&rig, &name, re_add, &steps));
     });
 }
 
 #[test]
 fn replaces_as_the_model_does() {
-    conforms(EarlyAdd::Replace);
+    conforms(ReAdd::Replace);
 }
 
 #[test]
 fn holds_as_the_model_does() {
-    conforms(EarlyAdd::Hold);
+    conforms(ReAdd::Hold);
 }
 
 #[test]
 fn does_so_through_a_pooler() {
     let Some(server) = Server::shared() else { return };
-    for early_add in [EarlyAdd::Replace, EarlyAdd::Hold] {
+    for re_add in [ReAdd::Replace, ReAdd::Hold] {
         let Some(pooler) = PgBouncer::start(server, 2) else { return };
         let url = format!("{}?pooler=transaction", pooler.url(name(&server.database())));
-        conforms_at(&url, early_add);
+        conforms_at(&url, re_add);
     }
+}
+
+#[tokio::test]
+async fn claims_name_the_keys_that_they_park() {
+    let Some(server) = Server::shared() else { return };
+    check_expired(&Fixture::new(server).await, "q").await;
 }
 
 #[tokio::test]

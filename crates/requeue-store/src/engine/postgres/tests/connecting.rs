@@ -21,9 +21,9 @@ async fn a_store_is_found_at_its_address() {
     // Several at once make one schema.
     let (one, other) = tokio::join!(store.migrate(), store.migrate());
     one.and(other).expect("the schema is made");
-    let queue = store.queue("o'ther {x}").early_add(EarlyAdd::Hold).open().await.expect("it opens");
-    let error = store.queue("o'ther {x}").early_add(EarlyAdd::Replace).open().await;
-    assert!(error.expect_err("it holds").to_string().contains("are Hold, not Replace"));
+    let queue = store.queue("o'ther {x}").re_add(ReAdd::Hold).open().await.expect("it opens");
+    let error = store.queue("o'ther {x}").re_add(ReAdd::Replace).open().await;
+    assert!(error.expect_err("it holds").to_string().contains("is Hold, not Replace"));
     assert_eq!(queue.add("a").await.expect("added"), Added::New);
     let item = queue.get().await.expect("it is open");
     item.retry("with a \0 in it").await.expect("it is ours");

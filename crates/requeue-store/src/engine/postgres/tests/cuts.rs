@@ -13,8 +13,8 @@ fn asked(verb: Verb) -> Vec<u8> {
         | Verb::Retry
         | Verb::RetryAfter
         | Verb::RequeueAfter
-        | Verb::PutBack
-        | Verb::Park => "select requeue.finish_soon(",
+        | Verb::Release
+        | Verb::GiveUp => "select requeue.finish_soon(",
         Verb::Renew => " from requeue.renew(",
         Verb::Cancel => " from requeue.cancel(",
         Verb::Revive => " from requeue.revive(",
@@ -26,22 +26,11 @@ fn asked(verb: Verb) -> Vec<u8> {
     sql.into()
 }
 
-fn server() -> Option<&'static cuts::Server> {
+fn server() -> Option<cuts::Server> {
     let server = Server::shared()?;
     let (url, port) = (server.database(), server.port());
     let by = |url: &str, port| server.proxied(url, port);
-    let server = cuts::Server { language: Language::Postgres, port, url, by: Box::new(by), asked };
-    Some(Box::leak(Box::new(server)))
+    Some(cuts::Server { language: Language::Postgres, port, url, by: Box::new(by), asked })
 }
 
-#[tokio::test]
-async fn a_cut_anywhere_loses_nothing_and_is_told() {
-    let Some(server) = server() else { return };
-    cuts::everywhere(server).await;
-}
-
-#[tokio::test]
-async fn what_arrives_late_changes_nothing() {
-    let Some(server) = server() else { return };
-    cuts::late(server).await;
-}
+cuts::tests!(server());

@@ -92,3 +92,223 @@ async fn an_add_in_a_snapshot_from_before_the_drop_fails() {
         assert_eq!(store.force_drop_queue("q").await.expect("dropped").ready, 1);
     }
 }
+
+/// The statement of each verb, on a queue with a key in each state. `add` makes a row, and the others change
+/// or remove one.
+fn verbs(queue: i32, epoch: i64) -> Vec<(&'static str, String)> {
+    let held = format!("array['held'::bytea], array[{epoch}::bigint]");
+    let ends = "array[0::smallint], null, null, null, null, null, null, null, null, null";
+    vec![
+        ("add", "select requeue.add('q', 'new')".into()),
+        ("add again", "select requeue.add('q', 'ready')".into()),
+        ("add dirty", "select requeue.add_many('q', array['held', 'other'])".into()),
+        (
+            "claim",
+            format!(
+                "select requeue.claim({queue}, false, 9, 1, 60000000, 1, 1, 1, null, '{{0,0,0,0}}')"
+            ),
+        ),
+        (
+            "finish",
+            format!("select requeue.finish({queue}, false, row({held}, {ends})::requeue.ends)"),
+        ),
+        ("renew", format!("select requeue.renew({queue}, {held}, 60000000)")),
+        ("cancel", format!("select requeue.cancel({queue}, array['ready'::bytea], null)")),
+        ("revive", format!("select requeue.revive({queue}, array['parked'::bytea])")),
+    ]
+}
+
+/// Two sessions and one that watches, on a database of which all else is at rest.
+struct Overlap {
+    store: crate::Store,
+    first: tokio_postgres::Client,
+    second: std::sync::Arc<tokio_postgres::Client>,
+    watching: tokio_postgres::Client,
+}
+
+impl Overlap {
+    async fn new(server: &Server) -> Self {
+        let url = server.database();
+        let store = store(&url).await;
+        let (first, second) = (client(&url).await, std::sync::Arc::new(client(&url).await));
+        Self { store, first, second, watching: client(&url).await }
+    }
+
+    /// Makes the queue, with a key in each state, and returns the statements.
+    async fn verbs(&self) -> Vec<(&'static str, String)> {
+        let id = self.first.query_one("select id from requeue.open('q')", &[]).await;
+        let id: i32 = id.expect("it opens").get(0);
+        let claim = format!(
+            "select key, epoch from requeue.claim({id}, false, 2, 0, 3600000000, 1, 1, 1, null, '{{0,0,0,0}}')"
+        );
+        self.first
+            .batch_execute("select requeue.add_many('q', array['held', 'parked'])")
+            .await
+            .expect("added");
+        let claimed = self.first.query(&claim, &[]).await.expect("claimed");
+        let epoch = |key: &[u8]| {
+            let row = claimed.iter().find(|row| row.get::<_, Option<&[u8]>>(0) == Some(key));
+            row.expect("it is claimed").get::<_, i64>(1)
+        };
+        let park = format!(
+            "select requeue.finish({id}, false, row(array['parked'::bytea], array[{}::bigint], \
+             array[4::smallint], array[0::bigint], array[0::smallint], array[1], array[0], \
+             array['no'], array[0::bigint], array[0::bigint], array[0::float8], array[null::integer]\
+             )::requeue.ends)",
+            epoch(b"parked")
+        );
+        self.first.batch_execute(&park).await.expect("parked");
+        self.first.batch_execute("select requeue.add('q', 'ready')").await.expect("added");
+        verbs(id, epoch(b"held"))
+    }
+
+    /// Runs a statement beside the transaction of the first session.
+    fn beside(
+        &self,
+        sql: &str,
+    ) -> tokio::task::JoinHandle<
+        Result<Vec<tokio_postgres::SimpleQueryMessage>, tokio_postgres::Error>,
+    > {
+        let (second, sql) = (std::sync::Arc::clone(&self.second), sql.to_owned());
+        tokio::spawn(async move { second.simple_query(&sql).await })
+    }
+
+    /// Until that statement waits for a lock, or is over. Returns whether it waits.
+    async fn waits<T>(&self, beside: &tokio::task::JoinHandle<T>) -> bool {
+        let sql = "select count(*) from pg_stat_activity \
+                   where wait_event_type = 'Lock' and datname = current_database()";
+        while self.watching.query_one(sql, &[]).await.expect("asked").get::<_, i64>(0) == 0 {
+            if beside.is_finished() {
+                return false;
+            }
+            tokio::task::yield_now().await;
+        }
+        true
+    }
+
+    /// The number of keys, and of queues.
+    async fn left(&self) -> (i64, i64) {
+        let sql =
+            "select (select count(*) from requeue.keys), (select count(*) from requeue.queues)";
+        let left = self.watching.query_one(sql, &[]).await.expect("counted");
+        (left.get(0), left.get(1))
+    }
+}
+
+/// A transaction has done something with the queue and is still open.
+#[tokio::test]
+async fn a_drop_beside_the_open_transaction_of_any_verb_leaves_all_or_nothing() {
+    let Some(server) = Server::shared() else { return };
+    let overlap = Overlap::new(server).await;
+    for n in 0..overlap.verbs().await.len() {
+        for (ending, forces) in
+            [("commit", true), ("rollback", true), ("commit", false), ("rollback", false)]
+        {
+            // A fresh queue each time.
+            overlap.store.force_drop_queue("q").await.expect("dropped");
+            let (verb, sql) = overlap.verbs().await.swap_remove(n);
+            let how = format!("{verb}, {ending}, {forces}");
+            overlap.first.batch_execute(&format!("begin; {sql}")).await.expect(&how);
+            let drop = format!("select dropped from requeue.drop_queue('q', {forces})");
+            let dropping = overlap.beside(&drop);
+            // One that may not drop keys sees some at once, and holds up nobody.
+            assert_eq!(overlap.waits(&dropping).await, forces, "{how}");
+            overlap.first.batch_execute(ending).await.expect(&how);
+            let dropped = dropping.await.expect("no panic").expect(&how);
+            let dropped = dropped.iter().find_map(|message| match message {
+                tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+                _ => None,
+            });
+            assert_eq!(dropped.as_deref(), Some(if forces { "t" } else { "f" }), "{how}");
+            let (keys, queues) = overlap.left().await;
+            assert_eq!((keys > 0, queues), (!forces, i64::from(!forces)), "{how}");
+            if forces {
+                overlap.first.query("select id from requeue.open('q')", &[]).await.expect(&how);
+            }
+        }
+    }
+}
+
+/// The drop is in a transaction that is still open.
+#[tokio::test]
+async fn a_verb_beside_the_open_transaction_of_a_drop_waits_or_changes_nothing() {
+    let Some(server) = Server::shared() else { return };
+    let overlap = Overlap::new(server).await;
+    for n in 0..overlap.verbs().await.len() {
+        for ending in ["commit", "rollback"] {
+            overlap.store.force_drop_queue("q").await.expect("dropped");
+            let (verb, sql) = overlap.verbs().await.swap_remove(n);
+            let how = format!("{verb}, {ending}");
+            let keys = overlap.left().await.0;
+            let drop = "begin; select requeue.drop_queue('q', true)";
+            overlap.first.batch_execute(drop).await.expect(&how);
+            let beside = overlap.beside(&sql);
+            // Claims and renewals wait for nobody: they pass over keys that others have locked.
+            let waits = !matches!(verb, "claim" | "renew");
+            assert_eq!(overlap.waits(&beside).await, waits, "{how}");
+            overlap.first.batch_execute(ending).await.expect(&how);
+            let done = beside.await.expect("no panic");
+            if ending == "rollback" || !waits {
+                done.expect(&how);
+            } else {
+                let error = done.expect_err(&how);
+                let code = error.code().map(|code| code.code().to_owned());
+                // By its name there is no queue, and by its number none any more.
+                let expected =
+                    if verb.starts_with("add") { ["RQ001", "42704"] } else { ["RQ001"; 2] };
+                assert!(expected.contains(&code.as_deref().unwrap_or("")), "{how}: {error:?}");
+            }
+            let (left, queues) = overlap.left().await;
+            if ending == "commit" {
+                assert_eq!((left, queues), (0, 0), "{how}");
+                let again = overlap.second.batch_execute(&sql).await.expect_err(&how);
+                let code = again.code().map(|code| code.code());
+                let expected = if verb.starts_with("add") { "42704" } else { "RQ001" };
+                assert_eq!(code, Some(expected), "{how}: {again:?}");
+                overlap.first.query("select id from requeue.open('q')", &[]).await.expect(&how);
+            } else {
+                let change = match verb {
+                    "add" | "add dirty" => 1,
+                    "finish" | "cancel" => -1,
+                    _ => 0,
+                };
+                assert_eq!((left, queues), (keys + change, 1), "{how}");
+            }
+        }
+    }
+}
+
+/// The one adds twice in its transaction, and the other drops in between.
+#[tokio::test]
+async fn a_drop_between_two_adds_of_a_transaction_is_no_deadlock() {
+    let Some(server) = Server::shared() else { return };
+    let overlap = Overlap::new(server).await;
+    overlap.verbs().await;
+    overlap.first.batch_execute("begin; select requeue.add('q', 'z')").await.expect("added");
+    let dropping = overlap.beside("select dropped from requeue.drop_queue('q', true)");
+    assert!(overlap.waits(&dropping).await);
+    overlap.first.batch_execute("select requeue.add('q', 'a'); commit").await.expect("added");
+    dropping.await.expect("no panic").expect("dropped");
+    assert_eq!(overlap.left().await, (0, 0));
+}
+
+#[tokio::test]
+async fn of_two_drops_at_once_one_finds_no_queue() {
+    let Some(server) = Server::shared() else { return };
+    let overlap = Overlap::new(server).await;
+    for ending in ["commit", "rollback"] {
+        overlap.verbs().await;
+        let drop = "select dropped is null from requeue.drop_queue('q', true)";
+        overlap.first.batch_execute(&format!("begin; {drop}")).await.expect("dropped");
+        let beside = overlap.beside(drop);
+        assert!(overlap.waits(&beside).await);
+        overlap.first.batch_execute(ending).await.expect("ended");
+        let messages = beside.await.expect("no panic").expect("answered");
+        let is_missing = messages.iter().find_map(|message| match message {
+            tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(|value| value == "t"),
+            _ => None,
+        });
+        assert_eq!(is_missing, Some(ending == "commit"));
+        assert_eq!(overlap.left().await, (0, 0));
+    }
+}

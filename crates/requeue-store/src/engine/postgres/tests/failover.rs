@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::changing::{MINUTE, asks, claim, end};
 use super::*;
-use crate::engine::{HandOut, How};
+use crate::engine::{Finish, HandOut};
 
 /// Delivers the keys `a` and `b`, and completes `b`.
 async fn deliver(engine: &Postgres, queue: &Place) -> Vec<HandOut> {
@@ -18,7 +18,7 @@ async fn deliver(engine: &Postgres, queue: &Place) -> Vec<HandOut> {
     };
     let b = claimed.iter().find(|out| out.key == "b".into()).expect("both are ready");
     // The lease may have run out.
-    engine.finish(queue, end(b, How::Succeed)).await.expect("answered");
+    engine.finish(queue, end(b, Finish::Succeed)).await.expect("answered");
     claimed
 }
 
@@ -34,7 +34,7 @@ fn rise(before: &[HandOut], after: &[HandOut]) {
 async fn epochs_rise_when_a_replica_that_lags_is_promoted_and_when_a_backup_is_restored() {
     let Some(server) = Server::start() else { return };
     let (engine, _) = engine(&server, Duration::ZERO).await;
-    let queue = engine.open("q", EarlyAdd::Replace.into()).await.expect("it opens");
+    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
     let mut all = vec![deliver(&engine, &queue).await];
     for is_replica in [true, false] {
         tokio::task::block_in_place(|| match is_replica {
@@ -60,7 +60,7 @@ async fn epochs_rise_when_a_replica_that_lags_is_promoted_and_when_a_backup_is_r
 async fn epochs_rise_when_the_sequence_is_reset_and_while_the_clock_is_set_back() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, Duration::ZERO).await;
-    let queue = engine.open("q", EarlyAdd::Replace.into()).await.expect("it opens");
+    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
     stop_time(&engine).await;
     let name = url.rsplit_once('/').expect("it is an address").1;
     let mut all = Vec::new();
@@ -80,7 +80,10 @@ async fn epochs_rise_when_the_sequence_is_reset_and_while_the_clock_is_set_back(
         let claimed = engine.claim(&queue, claim(2, MINUTE)).await.expect("claimed").items;
         assert_eq!(claimed.len(), 2);
         for out in &claimed {
-            assert_eq!(engine.finish(&queue, end(out, How::Succeed)).await.expect("ended"), [true]);
+            assert_eq!(
+                engine.finish(&queue, end(out, Finish::Succeed)).await.expect("ended"),
+                [true]
+            );
         }
         all.push(claimed);
     }
@@ -94,7 +97,7 @@ async fn no_two_deliveries_have_one_epoch_when_claims_raise_the_sequence_at_once
     const KEYS: usize = 400;
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::ZERO).await;
-    let queue = engine.open("q", EarlyAdd::Replace.into()).await.expect("it opens");
+    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
     stop_time(&engine).await;
     let keys: Vec<String> = (0..KEYS).map(|n| n.to_string()).collect();
     engine.add(&queue, asks(keys.iter().map(String::as_str))).await.expect("added");

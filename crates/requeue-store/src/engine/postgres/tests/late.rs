@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 
 use super::changing::{asks, claim, end, other};
 use super::*;
-use crate::engine::How;
+use crate::engine::Finish;
 use crate::engine::time::Micros;
 
 /// Neither polls nor scans find anything.
@@ -25,7 +25,7 @@ struct Rig {
 impl Rig {
     async fn new(server: &Server) -> Self {
         let (engine, url) = engine(server, HOUR).await;
-        let queue = engine.open("q", EarlyAdd::Replace.into()).await.expect("it opens");
+        let queue = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
         Self { engine, queue, url, left: BTreeSet::new(), busy: 0 }
     }
 
@@ -72,7 +72,7 @@ impl Rig {
         assert!(!claimed.items.is_empty());
         for out in claimed.items {
             self.left.remove(&out.key.to_string());
-            let ended = self.engine.finish(&self.queue, end(&out, How::Succeed)).await;
+            let ended = self.engine.finish(&self.queue, end(&out, Finish::Succeed)).await;
             assert_eq!(ended.expect("finished"), [true]);
         }
     }
@@ -93,7 +93,7 @@ impl Rig {
             let claimed = self.engine.claim(&self.queue, claim).await.expect("claimed");
             for out in &claimed.items {
                 self.left.remove(&out.key.to_string());
-                let ended = self.engine.finish(&self.queue, end(out, How::Succeed)).await;
+                let ended = self.engine.finish(&self.queue, end(out, Finish::Succeed)).await;
                 assert_eq!(ended.expect("finished"), [true]);
             }
             if claimed.items.is_empty() {

@@ -2,7 +2,7 @@
 
 use super::changing::{MINUTE, asks, claim, end, one, other};
 use super::*;
-use crate::engine::{HandOut, How};
+use crate::engine::{Finish, HandOut};
 
 const SECOND: i64 = 1_000_000;
 
@@ -11,7 +11,7 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, Duration::ZERO).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
     let adder = other(&url).await;
     let run = async |sql: &str| adder.batch_execute(sql).await.expect(sql);
     let claimed = async || {
@@ -41,7 +41,7 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
     assert_eq!(renewed().await, [Renewed::Yes, Renewed::Yes]);
     run("commit").await;
     set_time(&engine, 300 * SECOND).await;
-    assert_eq!(engine.finish(&queue, end(&a, How::Succeed)).await.expect("finished"), [true]);
+    assert_eq!(engine.finish(&queue, end(&a, Finish::Succeed)).await.expect("finished"), [true]);
 
     // Who does not renew has lost it.
     set_time(&engine, 330 * SECOND).await;
@@ -49,7 +49,7 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
     taken.sort();
     assert_eq!(taken, ["a", "b"]);
     assert_eq!(renewed().await, [Renewed::Lost, Renewed::Lost]);
-    let ends = [end(&a, How::Succeed), end(&b, How::Succeed)].concat();
+    let ends = [end(&a, Finish::Succeed), end(&b, Finish::Succeed)].concat();
     assert_eq!(engine.finish(&queue, ends).await.expect("finished"), [false, false]);
     let left = "select count(*) from requeue.renewals";
     assert_eq!(engine.sessions.row(left, &[]).await.expect("counted").get::<_, i64>(0), 0);
@@ -74,8 +74,8 @@ async fn what_is_locked_is_told_apart_from_what_is_not() {
         let free = (![3, 4, 17].contains(&n)).then_some(Added::Dirty);
         assert_eq!(*added, free, "{n}");
     }
-    let ends: Vec<End> = held.iter().flat_map(|out| end(out, How::Succeed)).collect();
-    let stale = [end(&HandOut { epoch: 0, ..held[0].clone() }, How::Succeed), ends].concat();
+    let ends: Vec<End> = held.iter().flat_map(|out| end(out, Finish::Succeed)).collect();
+    let stale = [end(&HandOut { epoch: 0, ..held[0].clone() }, Finish::Succeed), ends].concat();
     let finished = engine.finish_free(&queue, stale).await.expect("finished");
     assert_eq!(finished[0], Some(false));
     for (out, finished) in held.iter().zip(&finished[1..]) {
@@ -157,7 +157,7 @@ async fn who_takes_a_lease_away_and_who_renews_it_do_not_both() {
     assert_eq!(claimed().await, []);
     run("commit").await;
     assert_eq!(claimed().await, []);
-    assert_eq!(engine.finish(&queue, end(&a, How::Succeed)).await.expect("finished"), [true]);
+    assert_eq!(engine.finish(&queue, end(&a, Finish::Succeed)).await.expect("finished"), [true]);
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ mod waking;
 use requeue_servers::Postgres as Server;
 
 use super::*;
-use crate::types::add::{EarlyAdd, ParkedAdd};
+use crate::types::add::{ParkedAdd, ReAdd};
 
 /// An engine in a new database, with its schema.
 async fn engine(server: &Server, whole: Duration) -> (Postgres, String) {

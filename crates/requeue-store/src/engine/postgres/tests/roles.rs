@@ -63,7 +63,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
     let url = server.database();
     let queue = store(&url).await.queue("q").open().await.expect("it opens");
     queue.add("parked").await.expect("added");
-    queue.get().await.expect("it is open").park("no").await.expect("it is ours");
+    queue.get().await.expect("it is open").give_up("no").await.expect("it is ours");
     with_roles(server, &url, async || {
         let producer = connect(server, "producer", &url).await;
         let adds = producer.queue("q").open().await.expect("it is there");
@@ -80,7 +80,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
         let locking = "begin; select requeue.add('q', 'locked')";
         adder.batch_execute(locking).await.expect("added");
         let engine = at(&server.url("producer", name(&url)), WHOLE);
-        let place = engine.open("q", EarlyAdd::Replace.into()).await.expect("it is there");
+        let place = engine.open("q", ReAdd::Replace.into()).await.expect("it is there");
         let asks = super::changing::asks(["free", "locked"]);
         let added = engine.add_free(&place, asks).await.expect("added");
         assert_eq!(added, [Some(Added::New), None]);

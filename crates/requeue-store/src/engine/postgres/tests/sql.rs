@@ -22,14 +22,14 @@ async fn anybody_adds_by_sql() {
     let url = server.database();
     let store = store(&url).await;
     let sql = |sql: &str| server.psql(name(&url), sql);
-    assert_eq!(sql("select holds from requeue.open('q', true)"), "t");
+    assert_eq!(sql("select holds from requeue.open('q')"), "t");
     let error = store.queue("r").existing().open().await.expect_err("there is none");
     assert!(error.is_missing(), "{error}");
     store.queue("mail").open().await.expect("it opens");
     let error = store.queue("mial").existing().open().await.expect_err("it is called mail");
     assert_eq!(error.to_string(), "no such queue: \"mial\" (did you mean \"mail\"?)");
     let queue = store.queue("q").existing().open().await.expect("it is there");
-    assert_eq!(queue.early_add(), EarlyAdd::Hold);
+    assert_eq!(queue.re_add(), ReAdd::Hold);
     assert_eq!(sql("select requeue.add('q', 'a'), requeue.add('q', 'a')"), "new|coalesced");
     assert_eq!(sql("select requeue.add('q', '\\xff00'::bytea)"), "new");
     assert_eq!(sql("select requeue.add('q', 'later', '1 hour')"), "new");
@@ -44,20 +44,23 @@ async fn anybody_adds_by_sql() {
 
     let item = queue.get().await.expect("it is open");
     assert_eq!(sql("select requeue.add('q', 'a')"), "dirty");
-    item.park("no").await.expect("it is ours");
+    item.give_up("no").await.expect("it is ours");
     let item = queue.get_many(9).await.into_iter().find(|item| item.as_str() == Some("a"));
-    item.expect("it was added meanwhile").park("no").await.expect("it is ours");
+    item.expect("it was added meanwhile").give_up("no").await.expect("it is ours");
     assert_eq!(sql("select requeue.add('q', 'a'), requeue.add('q', 'a')"), "revived|coalesced");
     let entry = queue.look_up("a").await.expect("looked up").expect("it is there");
     assert_eq!((entry.state, entry.failures), (State::Ready, 0));
     let item = queue.get_many(9).await.into_iter().find(|item| item.as_str() == Some("a"));
-    item.expect("it is ready").park("no").await.expect("it is ours");
+    item.expect("it is ready").give_up("no").await.expect("it is ours");
     assert_eq!(sql("select requeue.add('q', 'a', '1 hour')"), "revived");
     let entry = queue.look_up("a").await.expect("looked up").expect("it is there");
     assert_eq!(entry.state, State::Waiting);
 
     // A queue may keep parked keys.
-    assert_eq!(sql("select holds, revives from requeue.open('keeps', revive => false)"), "f|f");
+    assert_eq!(
+        sql("select holds, revives from requeue.open('keeps', false, revive => false)"),
+        "f|f"
+    );
     assert_eq!(sql("select holds, revives from requeue.open('keeps')"), "f|f");
     let queue = store.queue("keeps").open().await.expect("it opens");
     assert_eq!(queue.parked_add(), ParkedAdd::Keep);
@@ -65,7 +68,7 @@ async fn anybody_adds_by_sql() {
     let error = error.expect_err("it keeps them").to_string();
     assert_eq!(error, "the queue \"keeps\": its parked adds are Keep, not Revive");
     queue.add("a").await.expect("added");
-    queue.get().await.expect("it is open").park("no").await.expect("it is ours");
+    queue.get().await.expect("it is open").give_up("no").await.expect("it is ours");
     assert_eq!(sql("select requeue.add('keeps', 'a')"), "parked");
     assert_eq!(sql("select requeue.add('keeps', 'a', revive => true)"), "revived");
 }
@@ -135,7 +138,7 @@ async fn many_are_added_with_all_that_one_is_and_each_answer_is_counted() {
     let Some(server) = Server::shared() else { return };
     let url = server.database();
     let store = store(&url).await;
-    let queue = store.queue("q").early_add(EarlyAdd::Hold).parked_add(ParkedAdd::Keep);
+    let queue = store.queue("q").re_add(ReAdd::Hold).parked_add(ParkedAdd::Keep);
     let queue = queue.open().await.expect("it opens");
     let many = |args: &str| {
         server.psql(name(&url), &format!("select * from requeue.add_many('q', {args})"))
@@ -166,7 +169,7 @@ async fn many_are_added_with_all_that_one_is_and_each_answer_is_counted() {
             Some("held") => {
                 item.retry_after(Duration::from_secs(3600), "no").await.expect("it is ours")
             }
-            Some("parked") => item.park("no").await.expect("it is ours"),
+            Some("parked") => item.give_up("no").await.expect("it is ours"),
             _ => dirty = Some(item),
         }
     }

@@ -6,7 +6,7 @@ use super::changing::{MINUTE, asks, claim, end, failing, one, other};
 use super::*;
 use crate::engine::postgres::watermark::{LOWEST, Lows};
 use crate::engine::time::Micros;
-use crate::engine::{Delay, How};
+use crate::engine::{Failure, Finish};
 
 /// What is not a matter of time is there long before.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -66,8 +66,8 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     assert_eq!(heard(&wakes).await, before);
     // Dirty, so that its end makes it ready; and its failure soon.
     for how in [
-        How::Succeed,
-        How::Fail { delay: Delay::Backoff(failing()), asked: a.asked, error: "no".to_owned() },
+        Finish::Succeed,
+        Finish::Retry(failing(), Failure { asked: a.asked, error: "no".to_owned() }),
     ] {
         let a = engine.look_up(&queue, &a.key).await.expect("looked up").expect("it is there");
         let a = if a.state == State::Ready {
@@ -106,7 +106,7 @@ async fn who_seldom_asks_is_told_as_well() {
         adder.batch_execute(&add).await.expect("added");
         told(&mut wakes).await;
         let out = one(&engine, &queue).await;
-        let ended = engine.finish(&queue, end(&out, How::Succeed)).await;
+        let ended = engine.finish(&queue, end(&out, Finish::Succeed)).await;
         assert_eq!(ended.expect("finished"), [true]);
     }
     // Of a lease that runs out they know by themselves, and of what will be due before they ask again
@@ -348,7 +348,7 @@ async fn a_key_that_is_released_is_found_though_claims_begin_behind_it() {
     }
     let a = claimed.swap_remove(0);
     let mut wakes = engine.wakes(&queue);
-    let released = end(&a, How::Release(a.asked, a.queued));
+    let released = end(&a, Finish::Unclaim(a.asked, a.queued));
     assert_eq!(engine.finish(&queue, released).await.expect("ended"), [true]);
     // The next claim has a scan look for it, which wakes the claimer.
     let again = loop {

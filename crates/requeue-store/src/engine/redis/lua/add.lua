@@ -1,4 +1,4 @@
--- ARGV: whether early adds are held; then of each a key and what is asked of it. A digit each: what
+-- ARGV: whether re-adds are held; then of each a key and what is asked of it. A digit each: what
 -- became of it; 7 for a key that is new and has replaced a row that could not be read and was not set aside.
 local ASKS = { 'delay', 'merge', 'adds', 'reasons', 'priority', 'revives' }
 local at, hold = now(), ARGV[1] == '1'

@@ -1,7 +1,7 @@
 -- Whether what is there is ours, and whether we may do what the other scripts do: none of them is to
--- fail in the middle. Marks the shard as that of this queue, if it has no mark. ARGV: the generation of the
--- queue, and the least epoch. Answers whether the shard was there already, whether it is damaged, and its mark;
--- a shard with the mark of another generation is left as it is.
+-- fail in the middle. If the shard has no mark, begins one of this queue, which mark.lua completes. ARGV: the
+-- generation of the queue, and the least epoch. Answers whether the shard was there already, whether it is
+-- damaged, and its mark; a shard with the mark of another generation is left as it is.
 local generation, least = ARGV[1], tonumber(ARGV[2])
 local was_there = redis.call('GET', EPOCH) and 1 or 0
 for i, key in ipairs(KEYS) do
@@ -12,7 +12,7 @@ for i, key in ipairs(KEYS) do
   end
 end
 local mark = redis.call('GET', KEYS[10])
-if mark and mark ~= generation then
+if mark and mark ~= generation and string.sub(mark, 1, 1) ~= '?' then
   return { was_there, 0, mark }
 end
 -- No key is as long as this.
@@ -36,8 +36,11 @@ redis.call('ZREM', AGAIN, none)
 redis.call('HSET', ROWS, none, none)
 redis.call('HDEL', ROWS, none)
 redis.call('SET', EPOCH, math.max(last_epoch(), least))
-redis.call('SET', KEYS[10], generation)
+if mark ~= generation then
+  mark = '?' .. generation
+end
+redis.call('SET', KEYS[10], mark)
 redis.call('LLEN', WAKE)
 redis.call('LPUSH', WAKE, 1)
 redis.call('LTRIM', WAKE, 0, 0)
-return { was_there, is_damaged() and 1 or 0, generation }
+return { was_there, is_damaged() and 1 or 0, mark }

@@ -1,8 +1,8 @@
--- ARGV: how many at most, how many of them oldest first, the lease, whether early adds are held, how
+-- ARGV: how many at most, how many of them oldest first, the lease, whether re-adds are held, how
 -- those fail whose leases have run out, how many shards the queue has, and the name of the worker.
 -- Answers how long until the next may be ready, -1 if that is not known or never, -2 or less if the shard
 -- is damaged: -2 less the places that were dropped; a list of the keys that were set aside, each with the
--- reason. And of each key itself, and in one string, which values.rs reads: epoch, adds, reasons, priority,
+-- reason; and a list of the keys that were parked, each with its failures. And of each key itself, and in one string, which values.rs reads: epoch, adds, reasons, priority,
 -- failures, how long it was ready.
 local HAND_OUT = '>dI4I4bI4d'
 local at, max, oldest = now(), tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -27,6 +27,8 @@ local function put_aside(key, why)
   end
 end
 
+-- Keys whose expired lease was their last failure, and how many they had.
+local parked = {}
 local expired = redis.call('ZRANGEBYSCORE', LEASES, '-inf', at, 'LIMIT', 0, 256)
 if #expired > 0 then
   local failing, failed = parsed(ARGV[5], ENDS), {}
@@ -44,6 +46,10 @@ if #expired > 0 then
       }, { __index = failing })
       finish(row, how, 'the lease ran out', hold, at)
       failed[n] = key
+      if row.parked == 1 then
+        parked[#parked + 1] = key
+        parked[#parked + 1] = row.failures
+      end
     else
       remove(key, LEASES)
       redis.call('ZREM', AGAIN, key)
@@ -85,7 +91,7 @@ if #some > 1 then
   end
 end
 
-local answer = { -1, aside }
+local answer = { -1, aside, parked }
 if #keys > 0 then
   -- They rise by themselves, and by the clock where the last one was lost. The queue's epoch is the
   -- shard's times the number of shards. So the shard counts in steps of that many microseconds: the time
@@ -102,7 +108,7 @@ if #keys > 0 then
       is_odd = true
     elseif not text then
       remove(key, BANDS[1], BANDS[2], BANDS[3])
-    elseif #text == PENDING_SIZE then
+    elseif #text == PENDING_SIZE and not is_aside(key) then
       -- It was pending and nothing else, as most are.
       local due
       due, since, adds, reasons, priority = unpacked_pending(text)
@@ -162,7 +168,7 @@ if #keys > 0 then
   end
 end
 local due = next_due()
-if #answer == 2 + 2 * max then
+if #answer == 3 + 2 * max then
   if due <= at then
     -- For another one.
     wake()
@@ -173,7 +179,7 @@ else
     answer[1] = math.max(next - at, 0)
   end
 end
-if is_odd or #answer == 2 and is_damaged() then
+if is_odd or #answer == 3 and is_damaged() then
   answer[1] = -2 - removed
 end
 return answer

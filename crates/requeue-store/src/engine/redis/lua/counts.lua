@@ -1,10 +1,7 @@
--- How many are ready, waiting, with workers, dirty, parked, set aside, and how long the one that is next in
--- line has been ready.
+-- How many keys are in each state, and how long the one that is next in line has been ready.
 local at = now()
-local ready, all, since = 0, 0, NEVER
+local since = NEVER
 for _, set in ipairs(BANDS) do
-  ready = ready + redis.call('ZCOUNT', set, '-inf', at)
-  all = all + redis.call('ZCARD', set)
   local head = redis.call('ZRANGEBYSCORE', set, '-inf', at, 'WITHSCORES', 'LIMIT', 0, 1)
   if head[1] then
     -- The row may have been deleted by others.
@@ -15,7 +12,6 @@ for _, set in ipairs(BANDS) do
     end
   end
 end
-return {
-  ready, all - ready, redis.call('ZCARD', LEASES), redis.call('ZCOUNT', AGAIN, '-inf', at),
-  redis.call('ZCARD', PARKED), redis.call('ZCARD', ASIDE), math.max(at - since, 0),
-}
+local counts = { count(at) }
+counts[#counts + 1] = math.max(at - since, 0)
+return counts

@@ -7,25 +7,17 @@ local at = now()
 
 if what == 'seal' then
   -- Nothing works on the shard from here on. Answers 0 if another drop has sealed it not long ago; or else 1,
-  -- the last epoch, and how many keys are ready, waiting, in flight, dirty, parked and set aside.
+  -- the last epoch, and how many keys are in each state.
   if of == generation and by ~= name and at - tonumber(since) < 10000000 then
     return { 0 }
   end
   redis.call('SET', KEYS[10], string.format('-%s %s %.0f', generation, name, at))
-  local ready, all = 0, 0
-  for _, set in ipairs(BANDS) do
-    ready = ready + redis.call('ZCOUNT', set, '-inf', at)
-    all = all + redis.call('ZCARD', set)
-  end
-  return {
-    1, last_epoch(), ready, all - ready, redis.call('ZCARD', LEASES),
-    redis.call('ZCOUNT', AGAIN, '-inf', at), redis.call('ZCARD', PARKED), redis.call('ZCARD', ASIDE),
-  }
+  return { 1, last_epoch(), count(at) }
 elseif what == 'unseal' then
   if of == generation and by == name then
     redis.call('SET', KEYS[10], generation)
   end
-elseif mark == '' or mark == generation or of == generation then
+elseif mark == '' or mark == generation or mark == '?' .. generation or of == generation then
   redis.call('UNLINK', unpack(KEYS))
 end
 return { 1 }

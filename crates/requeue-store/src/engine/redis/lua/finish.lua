@@ -1,4 +1,4 @@
--- ARGV: whether early adds are held; then of each end key, epoch, how, and error. A digit each: whether
+-- ARGV: whether re-adds are held; then of each end key, epoch, how, and error. A digit each: whether
 -- it was its holder's still.
 local at, hold = now(), ARGV[1] == '1'
 local keys, changed, over, answers = keys_given(4), {}, {}, {}
@@ -6,7 +6,7 @@ for i, text in ipairs(find(keys)) do
   local key, epoch, how = keys[i], tonumber(ARGV[4 * i - 1]), ARGV[4 * i]
   answers[i] = 0
   if how == 'succeed' and text and #text == RUNNING_SIZE + (string.byte(text, RUNNING_SIZE) or 0)
-    and not rows[key] then
+    and not rows[key] and not is_aside(key) then
     -- It never failed. If nothing else is wanted of it, nothing is left of it.
     local again, _, _, _, _, held, lease_until = struct.unpack(RUNNING, text)
     if again == 0 then

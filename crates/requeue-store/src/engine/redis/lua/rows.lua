@@ -372,9 +372,9 @@ local function fail(row, how, error, hold, now)
   row.error = error
   note(row, how)
   local delay
-  if how.what == 'backoff' then
+  if how.what == 'retry' then
     delay = back_off(row, how, now)
-  elseif how.what == 'exactly' then
+  elseif how.what == 'retry_after' then
     delay = how.delay
   end
   if not delay or row.failures >= how.most then
@@ -402,12 +402,12 @@ end
 -- Ends the hand-out.
 local function finish(row, how, error, hold, now)
   local place
-  if how.what == 'succeed' or how.what == 'later' then
+  if how.what == 'succeed' or how.what == 'requeue_after' then
     forget(row)
-  elseif how.what == 'put_back' then
+  elseif how.what == 'release' then
     note(row, how)
     demand(row, math.max(row.not_before, now), 'earliest', now)
-  elseif how.what == 'release' then
+  elseif how.what == 'unclaim' then
     note(row, how)
     place = math.max(row.run_since - how.delay, 1)
   else
@@ -422,7 +422,7 @@ local function finish(row, how, error, hold, now)
     -- It goes to the end, and was added when it was.
     row.at = now
   end
-  if how.what == 'later' then
+  if how.what == 'requeue_after' then
     note(row, how)
     demand(row, after(now, how.delay), 'earliest', now)
   end

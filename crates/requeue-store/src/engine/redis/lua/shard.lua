@@ -28,15 +28,32 @@ local function next_due()
   return math.min(first(BANDS[1]), first(BANDS[2]), first(BANDS[3]))
 end
 
--- Whether parts of the shard have been deleted by others, as by an eviction. Each row has a place in
--- exactly one of these sets, and they have no other members. See repair.lua.
-local function is_damaged()
+-- How many more rows than places there are. It is not 0 if parts of the shard have been deleted by others,
+-- as by an eviction: each row has a place in exactly one of these sets, and they have no other members. See
+-- repair.lua.
+local function unplaced()
   local placed = redis.call('ZCARD', LEASES) + redis.call('ZCARD', PARKED)
     + redis.call('ZCARD', ASIDE)
   for _, set in ipairs(BANDS) do
     placed = placed + redis.call('ZCARD', set)
   end
-  return redis.call('HLEN', ROWS) ~= placed
+  return redis.call('HLEN', ROWS) - placed
+end
+
+local function is_damaged()
+  return unplaced() ~= 0
+end
+
+-- How many keys are ready, waiting, in flight, dirty, parked and damaged. The last are those that were set
+-- aside, and rows whose places were deleted by others: their states are known after the repair.
+local function count(at)
+  local ready, all = 0, 0
+  for _, set in ipairs(BANDS) do
+    ready = ready + redis.call('ZCOUNT', set, '-inf', at)
+    all = all + redis.call('ZCARD', set)
+  end
+  return ready, all - ready, redis.call('ZCARD', LEASES), redis.call('ZCOUNT', AGAIN, '-inf', at),
+    redis.call('ZCARD', PARKED), redis.call('ZCARD', ASIDE) + math.max(unplaced(), 0)
 end
 
 -- Wakes one who waits. One token is enough: whoever takes it and leaves keys behind puts another.

@@ -37,7 +37,7 @@ async fn work(url: &str, name: &str, tasks: usize, rounds: usize) {
                     lock(&held).remove(&key);
                     match round % 7 {
                         0 => item.retry("once more").await.expect("it is ours"),
-                        1 => item.put_back().await.expect("it is ours"),
+                        1 => item.release().await.expect("it is ours"),
                         _ => item.succeed().await.expect("it is ours"),
                     }
                 }
@@ -100,7 +100,7 @@ async fn wakes(url: &str) {
     adding.add_after("c", Duration::from_millis(30)).await.expect("added");
     let item = fifth.await.expect("woken");
     assert_eq!(item.as_str(), Some("c"));
-    item.park("no more").await.expect("it is ours");
+    item.give_up("no more").await.expect("it is ours");
     let sixth = get(&other);
     assert!(adding.revive("c").await.expect("asked"));
     sixth.await.expect("woken").succeed().await.expect("it is ours");
@@ -225,7 +225,7 @@ async fn many_keys_are_walked_page_by_page() {
     let keys: Vec<String> = (0..2000).map(|n| format!("{n:04}")).collect();
     queue.add_all(keys.clone()).await.expect("added");
     let mut items = queue.get_many(20).await;
-    items.pop().expect("there is one").park("bad").await.expect("it is ours");
+    items.pop().expect("there is one").give_up("bad").await.expect("it is ours");
     let (mut found, mut after) = (Vec::new(), None);
     loop {
         let page = queue.snapshot(None, after.as_ref(), 300).await.expect("a page");
@@ -255,7 +255,7 @@ async fn a_page_of_parked_keys_takes_no_walk() {
     while left > 0 {
         for item in queue.get_many(256).await {
             left -= 1;
-            item.park("bad").await.expect("it is ours");
+            item.give_up("bad").await.expect("it is ours");
         }
     }
     server.cli(&["config", "resetstat"]);
@@ -370,9 +370,9 @@ async fn who_only_looks_makes_no_queue() {
         let error = store.queue(&name).existing().open().await.expect_err("there is none");
         assert!(error.is_missing(), "{error}");
     }
-    store.queue(&name).early_add(EarlyAdd::Hold).open().await.expect("it is made");
+    store.queue(&name).re_add(ReAdd::Hold).open().await.expect("it is made");
     let opened = store.queue(&name).existing().open().await.expect("it is there");
-    assert_eq!(opened.early_add(), EarlyAdd::Hold);
+    assert_eq!(opened.re_add(), ReAdd::Hold);
 }
 
 #[tokio::test]
@@ -392,12 +392,13 @@ async fn what_is_in_one_batch_twice_happens_twice() {
 
     // A hand-out ends once, and that which is stale does not.
     let [a, c] = &claimed[..] else { panic!("there are two") };
-    let end = |key: &Key, epoch| End { key: key.clone(), epoch, how: crate::engine::How::Succeed };
+    let end =
+        |key: &Key, epoch| End { key: key.clone(), epoch, how: crate::engine::Finish::Succeed };
     let ends = vec![
         end(&a.key, a.epoch - 1),
         end(&c.key, c.epoch),
         end(&a.key, a.epoch),
-        End { how: crate::engine::How::PutBack(a.asked), ..end(&a.key, a.epoch) },
+        End { how: crate::engine::Finish::Release(a.asked), ..end(&a.key, a.epoch) },
         end(&c.key, c.epoch),
     ];
     let ended = engine.finish(&place, ends).await.expect("answered");

@@ -6,6 +6,7 @@ use super::*;
 use crate::engine::BoxFuture;
 use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queues, steps};
 use crate::tests::dropping::check_drops;
+use crate::tests::parking::check_expired;
 
 /// Time stands in a key beside each shard's.
 const CLOCK: &str =
@@ -35,7 +36,7 @@ impl Rig for Fixture {
         Box::pin(async move {
             let queues: Vec<_> = lock(&self.engine.queues).values().map(Arc::clone).collect();
             for shard in queues.iter().flat_map(|shards| &**shards) {
-                let mut set = cmd("SET");
+                let mut set = redis::cmd("SET");
                 set.arg(format!("{}:now", shard.keys[0])).arg(now);
                 self.engine.nodes.run(shard.slot, &set, None).await.expect("the time is set");
             }
@@ -47,7 +48,7 @@ impl Rig for Fixture {
     }
 }
 
-fn conforms(url: &str, shards: u16, early_add: EarlyAdd) {
+fn conforms(url: &str, shards: u16, re_add: ReAdd) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
@@ -55,7 +56,7 @@ fn conforms(url: &str, shards: u16, early_add: EarlyAdd) {
     proptest!(config, |(steps in steps(60))| {
         runtime.block_on(async {
             let rig = Fixture::new(url, shards).await;
-            check(&rig, &name("conforming"), early_add, &steps).await;
+            check(&rig, &name("conforming"), re_add, &steps).await;
         });
     });
 }
@@ -63,32 +64,41 @@ fn conforms(url: &str, shards: u16, early_add: EarlyAdd) {
 #[test]
 fn replaces_as_the_model_does() {
     let Some(server) = Server::shared() else { return };
-    conforms(&server.url(""), 1, EarlyAdd::Replace);
+    conforms(&server.url(""), 1, ReAdd::Replace);
 }
 
 #[test]
 fn holds_as_the_model_does() {
     let Some(server) = Server::shared() else { return };
-    conforms(&server.url(""), 1, EarlyAdd::Hold);
+    conforms(&server.url(""), 1, ReAdd::Hold);
 }
 
 #[test]
 fn several_shards_are_one_queue() {
     let Some(server) = Server::shared() else { return };
-    conforms(&server.url(""), 3, EarlyAdd::Hold);
+    conforms(&server.url(""), 3, ReAdd::Hold);
 }
 
 #[test]
 fn a_cluster_replaces_as_the_model_does() {
     let Some(cluster) = Cluster::shared() else { return };
-    conforms(&cluster.url(), 1, EarlyAdd::Replace);
-    conforms(&cluster.url(), 4, EarlyAdd::Replace);
+    conforms(&cluster.url(), 1, ReAdd::Replace);
+    conforms(&cluster.url(), 4, ReAdd::Replace);
 }
 
 #[test]
 fn a_cluster_holds_as_the_model_does() {
     let Some(cluster) = Cluster::shared() else { return };
-    conforms(&cluster.url(), 1, EarlyAdd::Hold);
+    conforms(&cluster.url(), 1, ReAdd::Hold);
+}
+
+#[tokio::test]
+async fn claims_name_the_keys_that_they_park() {
+    let Some(server) = Server::shared() else { return };
+    for shards in [1, 3] {
+        let rig = Fixture::new(&server.url(""), shards).await;
+        check_expired(&rig, &name("expired")).await;
+    }
 }
 
 #[tokio::test]

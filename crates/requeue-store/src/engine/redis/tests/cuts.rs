@@ -14,8 +14,8 @@ fn asked(verb: Verb) -> Vec<u8> {
         | Verb::Retry
         | Verb::RetryAfter
         | Verb::RequeueAfter
-        | Verb::PutBack
-        | Verb::Park => &scripts.finish,
+        | Verb::Release
+        | Verb::GiveUp => &scripts.finish,
         Verb::Renew => &scripts.renew,
         Verb::Cancel => &scripts.cancel,
         Verb::Revive => &scripts.revive,
@@ -24,28 +24,22 @@ fn asked(verb: Verb) -> Vec<u8> {
         Verb::LookUp => &scripts.look_up,
         Verb::Listen => return b"BLPOP".to_vec(),
     };
+    hash_of(script)
+}
+
+/// It is in each request that runs the script.
+pub(super) fn hash_of(script: &super::scripts::Script) -> Vec<u8> {
     match script.with(&[]).args_iter().nth(1) {
         Some(redis::Arg::Simple(hash)) => hash.to_vec(),
         _ => unreachable!("it is run by its hash"),
     }
 }
 
-fn server() -> Option<&'static cuts::Server> {
+fn server() -> Option<cuts::Server> {
     let server = Server::shared()?;
     let (url, port) = (server.url(""), server.port());
     let by = |_: &str, port| format!("redis://127.0.0.1:{port}");
-    let server = cuts::Server { language: Language::Redis, port, url, by: Box::new(by), asked };
-    Some(Box::leak(Box::new(server)))
+    Some(cuts::Server { language: Language::Redis, port, url, by: Box::new(by), asked })
 }
 
-#[tokio::test]
-async fn a_cut_anywhere_loses_nothing_and_is_told() {
-    let Some(server) = server() else { return };
-    cuts::everywhere(server).await;
-}
-
-#[tokio::test]
-async fn what_arrives_late_changes_nothing() {
-    let Some(server) = server() else { return };
-    cuts::late(server).await;
-}
+cuts::tests!(server());

@@ -3,6 +3,7 @@
 use fastrand::Rng;
 
 use super::*;
+use crate::engine::Finish;
 use crate::tests::damage::{BAD, Kind, Scene};
 use crate::types::inspect::State;
 
@@ -168,6 +169,32 @@ fn named(rng: &mut Rng) -> Vec<u8> {
         row.extend(b"no".repeat(rng.usize(..3)));
     }
     if rng.u8(..4) == 0 { malformed(rng, &row) } else { row }
+}
+
+/// An operator mends a row by hand and gives the key a place, but leaves it among those that were set aside.
+#[tokio::test]
+async fn a_mended_row_leaves_no_trace_when_its_run_ends() {
+    let Some(server) = Server::shared() else { return };
+    for is_claimed in [false, true] {
+        let (engine, place) = engine(&server.url(""), &name("mended")).await;
+        let shards = engine.shards_of(&place).expect("it is open");
+        let aside = shards[0].keys[10].as_bytes();
+        engine.add(&place, asking("a")).await.expect("added");
+        if !is_claimed {
+            run(&engine, &shards[0], &[b"ZADD", aside, b"0", b"a"]).await;
+        }
+        let out = engine.claim(&place, ONE).await.expect("claimed").items.remove(0);
+        if is_claimed {
+            run(&engine, &shards[0], &[b"ZADD", aside, b"0", b"a"]).await;
+        } else {
+            let counts = engine.counts(&place).await.expect("counted");
+            assert_eq!(counts, Counts { processing: 1, ..Counts::default() });
+        }
+        let end = End { key: out.key, epoch: out.epoch, how: Finish::Succeed };
+        assert_eq!(engine.finish(&place, vec![end]).await.expect("finished"), [true]);
+        let counts = engine.counts(&place).await.expect("counted");
+        assert_eq!(counts, Counts::default(), "{is_claimed}");
+    }
 }
 
 /// A row that claims never meet is found by the walk over all rows.

@@ -1,7 +1,10 @@
 //! Drops that are interrupted, and marks that are lost.
 
+use requeue_servers::{Language, Point, Proxy};
+
+use super::cuts::hash_of;
 use super::*;
-use crate::engine::{Dropped, How};
+use crate::engine::{Dropped, Finish};
 use crate::types::error::Kind;
 
 fn kind<T: std::fmt::Debug>(answer: Result<T, EngineError>) -> Kind {
@@ -79,9 +82,9 @@ async fn whoever_opens_a_queue_completes_its_drop_first() {
         let listed = engine.queues().await.expect("listed");
         assert!(listed.iter().all(|queue| queue.name != name), "{listed:?}");
         if creates {
-            let settings = Settings { early_add: EarlyAdd::Hold, ..Settings::default() };
+            let settings = Settings { re_add: ReAdd::Hold, ..Settings::default() };
             let new = engine.open(&name, settings).await.expect("it is created");
-            assert_eq!(new.early_add, EarlyAdd::Hold);
+            assert_eq!(new.re_add, ReAdd::Hold);
             assert_ne!(new.generation, place.generation);
             assert_eq!(engine.counts(&new).await.expect("counted"), Counts::default());
             engine.add(&new, asking("a")).await.expect("added");
@@ -109,7 +112,7 @@ async fn a_mark_that_the_server_has_lost_is_no_drop() {
         }
         engine.add(&place, asking("a")).await.expect("added");
         let out = engine.claim(&place, ONE).await.expect("claimed").items.remove(0);
-        let end = End { key: out.key, epoch: out.epoch, how: How::Succeed };
+        let end = End { key: out.key, epoch: out.epoch, how: Finish::Succeed };
         assert_eq!(engine.finish(&place, vec![end]).await.expect("finished"), [true]);
         // It is the same queue for whoever opens it after that.
         let again = engine.open("q", Settings::default()).await.expect("it opens");
@@ -142,6 +145,63 @@ async fn what_a_failover_brings_back_of_a_dropped_queue_is_not_in_a_later_one() 
     assert_eq!(engine.counts(&new).await.expect("counted"), Counts::default());
     engine.add(&new, asking("b")).await.expect("added");
     assert_eq!(kind(engine.add(&place, asking("b")).await), Kind::Dropped);
+}
+
+/// An opener has read the record of a queue, and the queue is dropped before it marks the shards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_that_is_opened_while_it_is_dropped_is_another_one_or_none() {
+    let Some(server) = Server::start() else { return };
+    let scripts = Scripts::new(CLOCK);
+    for shards in [1, 3] {
+        let direct_url = format!("{}?shards={shards}", server.url(""));
+        for (what, script) in
+            [("open", &scripts.open), ("check", &scripts.check), ("mark", &scripts.mark)]
+        {
+            for creates in [true, false] {
+                let name = name("reopened");
+                let (direct, old) = engine(&direct_url, &name).await;
+                direct.add(&old, asking("a")).await.expect("added");
+                if what == "mark" {
+                    // Marks are confirmed where they were missing.
+                    server.cli(&["del", &mark(&name)]);
+                }
+                let proxy = Proxy::start(Language::Redis, server.port());
+                let url = format!("redis://127.0.0.1:{}?shards={shards}", proxy.port());
+                let late = Redis::connect(options(&url)).await.expect("it is there");
+                let point = if what == "open" { Point::Answer } else { Point::Request };
+                let held = proxy.hold(&hash_of(script), point);
+                let opening = tokio::spawn({
+                    let name = name.clone();
+                    async move {
+                        match creates {
+                            true => late.open(&name, Settings::default()).await.map(Some),
+                            false => Engine::find(&late, &name).await,
+                        }
+                        .map(|place| (late, place))
+                    }
+                });
+                held.happened();
+                direct.drop_queue(&name, true).await.expect("dropped");
+                held.release();
+                let (late, place) = opening.await.expect("no panic").expect("it opens, or not");
+                let how = format!("{what}, {creates}, {shards} shards");
+                assert_eq!(place.is_some(), creates, "{how}");
+                assert_eq!(kind(direct.add(&old, asking("b")).await), Kind::Dropped, "{how}");
+                assert_eq!(kind(direct.claim(&old, ONE).await), Kind::Dropped, "{how}");
+                match place {
+                    Some(place) => {
+                        assert_ne!(place.generation, old.generation, "{how}");
+                        late.add(&place, asking("c")).await.expect("added");
+                        let again = direct.open(&name, Settings::default()).await;
+                        let again = again.expect("it opens");
+                        assert_eq!(again.generation, place.generation, "{how}");
+                        assert_eq!(direct.counts(&again).await.expect("counted").ready, 1, "{how}");
+                    }
+                    None => assert_eq!(server.cli(&["keys", &format!("*{name}*")]), "", "{how}"),
+                }
+            }
+        }
+    }
 }
 
 /// As after the clock of the server was set back.

@@ -1,7 +1,7 @@
 //! What is said, and what is lost, when servers fail or refuse.
 
 use super::*;
-use crate::engine::{Asked, Delay, HandOut, How};
+use crate::engine::{Asked, Failure, Finish, HandOut};
 use crate::{Queue, Store};
 
 async fn open(url: &str, name: &str) -> Queue {
@@ -122,7 +122,7 @@ async fn the_rights_that_are_documented_are_enough_and_needed() {
     let queue = open(&user("worker", RIGHTS), "q").await;
     queue.add_all(["a", "b"]).await.expect("added");
     let mut items = queue.get_many(2).await;
-    items.remove(0).park("no").await.expect("it is ours");
+    items.remove(0).give_up("no").await.expect("it is ours");
     items.remove(0).retry("no").await.expect("it is ours");
     assert!(queue.revive("a").await.expect("asked"));
     assert_eq!(queue.snapshot(None, None, 9).await.expect("a page").len(), 2);
@@ -173,9 +173,9 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
     let held = claimed.iter().map(|out| (out.key.clone(), out.epoch)).collect();
     let renewed = engine.renew(&place, held, ONE.lease).await.expect("renewed");
     assert_eq!(renewed, [Renewed::Yes; 3]);
-    let fail = How::Fail { delay: Delay::Park, asked: Asked::default(), error: "no".to_owned() };
-    let later = How::Later(Duration::from_secs(3600), crate::Priority::default());
-    let ends = [How::Succeed, fail, later];
+    let fail = Finish::GiveUp(Failure { asked: Asked::default(), error: "no".to_owned() });
+    let later = Finish::RequeueAfter(Duration::from_secs(3600), crate::Priority::default());
+    let ends = [Finish::Succeed, fail, later];
     let end = |(out, how): (HandOut, _)| End { key: out.key, epoch: out.epoch, how };
     let ends = claimed.into_iter().zip(ends).map(end).collect();
     assert_eq!(engine.finish(&place, ends).await.expect("ended"), [true; 3]);

@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::faults::RIGHTS;
 use super::*;
-use crate::engine::{Delay, How};
+use crate::engine::{Dropped, Failure, Finish};
 use crate::types::error::chain;
 use crate::{Add, Priority, Queue, Store};
 
@@ -80,7 +80,7 @@ async fn a_sentinel_names_the_server_to_use() {
 async fn a_schema_or_a_record_that_was_removed_is_named_and_made_again() {
     let Some(server) = Server::start() else { return };
     let store = store(&server.url("")).await;
-    let queue = store.queue("q").early_add(EarlyAdd::Hold).open().await.expect("it opens");
+    let queue = store.queue("q").re_add(ReAdd::Hold).open().await.expect("it opens");
     queue.add("a").await.expect("added");
     server.cli(&["del", "requeue:schema"]);
     let error = chain(&store.queue("q").open().await.expect_err("it is gone"));
@@ -88,7 +88,7 @@ async fn a_schema_or_a_record_that_was_removed_is_named_and_made_again() {
     assert!(error.contains("`requeue store init`"), "{error}");
     store.migrate().await.expect("it is made again");
     server.cli(&["del", "requeue:{q}:queue"]);
-    let queue = store.queue("q").early_add(EarlyAdd::Hold).open().await.expect("it opens");
+    let queue = store.queue("q").re_add(ReAdd::Hold).open().await.expect("it opens");
     assert_eq!(queue.counts().await.expect("counted").ready, 1);
 }
 
@@ -100,8 +100,7 @@ async fn a_queue_whose_record_is_made_again_by_halves_keeps_its_keys() {
     let queue = store.queue("q").open().await.expect("it opens");
     queue.add_all((0..100).map(|n| n.to_string())).await.expect("added");
     let record = "requeue:{q}:queue";
-    let halves =
-        ["early_add", "0", "shards", "4", "parked_add", "0", "generation", "77", "new", "1"];
+    let halves = ["re_add", "0", "shards", "4", "parked_add", "0", "generation", "77", "new", "1"];
     for marks in [&[][..], &["--all"]] {
         server.cli(&["del", record]);
         if !marks.is_empty() {
@@ -146,15 +145,12 @@ async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
         let claimed = engine.claim(&place, Claim { max: 1, ..ONE }).await.expect("claimed");
         for out in claimed.items {
             let how = match &*out.key {
-                b"parked" => {
-                    let (delay, asked) = (Delay::Park, out.asked);
-                    How::Fail { delay, asked, error: "no".to_owned() }
-                }
-                b"running" | b"dirty" => How::Succeed,
-                _ => How::PutBack(out.asked),
+                b"parked" => Finish::GiveUp(Failure { asked: out.asked, error: "no".to_owned() }),
+                b"running" | b"dirty" => Finish::Succeed,
+                _ => Finish::Release(out.asked),
             };
             let end = End { key: out.key, epoch: out.epoch, how };
-            if matches!(end.how, How::PutBack(_)) {
+            if matches!(end.how, Finish::Release(_)) {
                 engine.finish(&place, vec![end]).await.expect("it is ours");
                 continue;
             }
@@ -179,7 +175,7 @@ async fn all_verbs_work(engine: &Redis, place: &Place) {
     }
     let held = vec![("running".into(), 1), ("nobody's".into(), 1)];
     engine.renew(place, held, ONE.lease).await.expect("answered");
-    let end = End { key: "nobody's".into(), epoch: 1, how: How::Succeed };
+    let end = End { key: "nobody's".into(), epoch: 1, how: Finish::Succeed };
     assert_eq!(engine.finish(place, vec![end]).await.expect("answered"), [false]);
     engine.cancel(place, vec!["nobody's".into()], None).await.expect("answered");
     engine.revive(place, vec!["nobody's".into()]).await.expect("answered");
@@ -203,7 +199,7 @@ async fn drain(engine: &Redis, place: &Place, ends: Vec<End>) -> Vec<String> {
             assert_eq!(keys.len(), claimed.items.len(), "a key has two runs: {claimed:?}");
             for out in claimed.items {
                 found.push(out.key.to_string());
-                let end = End { key: out.key, epoch: out.epoch, how: How::Succeed };
+                let end = End { key: out.key, epoch: out.epoch, how: Finish::Succeed };
                 assert_eq!(engine.finish(place, vec![end]).await.expect("answered"), [true]);
             }
         }
@@ -267,6 +263,30 @@ async fn a_row_that_was_removed_fails_no_script() {
     }
 }
 
+/// Their states are not known before the repair, and the keys are not lost.
+#[tokio::test]
+async fn rows_that_have_lost_their_places_are_counted_as_damaged_and_keep_their_queue() {
+    let Some(server) = Server::shared() else { return };
+    let name = name("placeless");
+    let (engine, place) = engine(&server.url(""), &name).await;
+    for key in ["a", "b", "c"] {
+        engine.add(&place, asking(key)).await.expect("added");
+    }
+    let part = |part: &str| format!("requeue:{{{name}/0.0}}:{part}");
+    server.cli(&["hset", &part("rows"), "c", "not a row"]);
+    let first = engine.claim(&place, Claim { max: 3, ..ONE }).await.expect("claimed");
+    assert_eq!((first.items.len(), first.damaged.len()), (2, 1));
+    for (removed, processing, damaged) in [("none", 2, 1), ("aside", 2, 1), ("leases", 0, 3)] {
+        server.cli(&["del", &part(removed)]);
+        let expected = Counts { processing, damaged, ..Counts::default() };
+        assert_eq!(engine.counts(&place).await.expect("counted"), expected, "{removed}");
+        let kept = engine.drop_queue(&name, false).await.expect("answered");
+        assert_eq!(kept, Dropped::HasKeys(expected), "{removed}");
+    }
+    let dropped = engine.drop_queue(&name, true).await.expect("dropped");
+    assert_eq!(dropped, Dropped::Yes(Counts { damaged: 3, ..Counts::default() }));
+}
+
 /// What is left of a key whose row was removed makes no second run of it when it is added anew.
 #[tokio::test]
 async fn what_is_left_of_a_removed_row_does_nothing_to_its_key() {
@@ -290,7 +310,7 @@ async fn what_is_left_of_a_removed_row_does_nothing_to_its_key() {
         let ends = claimed.into_iter().map(|out| End {
             key: out.key,
             epoch: out.epoch,
-            how: How::Succeed,
+            how: Finish::Succeed,
         });
         assert_eq!(drain(&engine, &place, ends.collect()).await, Vec::<String>::new());
         let counts = engine.counts(&place).await.expect("counted");

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering as Atomic};
 
 use requeue_servers::{Redis as Server, RedisCluster as Cluster};
 
+use super::names::Identity;
 use super::*;
 use crate::engine::{Backoff, Failing};
 use crate::types::error::chain;

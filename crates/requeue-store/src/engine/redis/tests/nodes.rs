@@ -5,7 +5,7 @@ use tokio::time::timeout;
 
 use super::faults::RIGHTS;
 use super::*;
-use crate::engine::How;
+use crate::engine::Finish;
 
 /// Who gives up on a hung server, again and again, sees to it that its replica is found.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -89,7 +89,7 @@ async fn renewals_and_ends_are_not_held_up_by_adds_that_wait_for_replicas() {
     waiting(&server, 4).await;
     let (keys, lease) = (vec![(held.key.clone(), held.epoch)], Duration::from_secs(30));
     assert_eq!(engine.renew(&place, keys, lease).await.expect("answered"), [Renewed::Yes]);
-    let end = End { key: held.key, epoch: held.epoch, how: How::Succeed };
+    let end = End { key: held.key, epoch: held.epoch, how: Finish::Succeed };
     assert_eq!(engine.finish(&place, vec![end]).await.expect("answered"), [true]);
     // A claim that replicas don't have is one all the same.
     let claimed = engine.claim(&place, ONE).await.expect("answered");

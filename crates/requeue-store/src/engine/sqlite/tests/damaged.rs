@@ -100,7 +100,7 @@ async fn a_malformed_row_harms_no_other_key() {
         let engine = Sqlite::open(&at(&dir), Synchronous::Normal).expect("it opens");
         engine.migrate().await.expect("the schema is made");
         let engine: Arc<dyn Engine> = Arc::new(engine);
-        let place = engine.open("q", EarlyAdd::Replace.into()).await.expect("it opens");
+        let place = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
         let scene = Scene::new(engine, place, kind).await;
         write(&at(&dir), writer, &change);
         let is_early = rng.u8(..3) == 0;
@@ -112,6 +112,75 @@ async fn a_malformed_row_harms_no_other_key() {
         scene.check_end(&mut rng, &how).await;
     }
     assert!(damaged > 100 && named > 30, "{damaged} were damaged, {named} reported");
+}
+
+/// Counts, and whether a queue is idle, go by SQL; verbs by the decoder. The check in the schema, which
+/// other programs keep to as well, is the third.
+#[test]
+fn queries_and_the_check_accept_the_rows_that_can_be_read() {
+    use super::super::rows::{CHECK, COLUMNS as ALL, READABLE, define_readable, read};
+
+    let raw = rusqlite::Connection::open_in_memory().expect("it opens");
+    define_readable(&raw).expect("it is defined");
+    let names: Vec<&str> = ALL.split(", ").collect();
+    raw.execute_batch(&format!("create table keys ({})", names.join(", "))).expect("it is made");
+    let (mut rng, mut accepted, mut damaged) = (Rng::with_seed(5), 0, 0);
+    let good = |state: u8, column: &str| match (state, column) {
+        (1, "epoch" | "lease_until" | "run_since" | "run_adds") => "7",
+        (1, "run_priority" | "run_reasons") => "1",
+        (2, "at") | (_, "epoch" | "lease_until" | "run_since" | "run_adds") => "null",
+        (_, "run_priority" | "run_reasons" | "error" | "worker") => "null",
+        (_, "key") => "x'61'",
+        (_, _) => "1",
+    };
+    for n in 0..20_000 {
+        let state = rng.u8(..3);
+        let mut values: Vec<String> =
+            names.iter().map(|column| good(state, column).to_owned()).collect();
+        values[0] = state.to_string();
+        // Most rows have a value or two that may be wrong.
+        let mut has_odd_worker = false;
+        for _ in 0..rng.usize(..3) {
+            let column = rng.usize(..names.len());
+            let odd_worker = ["cast(x'ff41' as text)", "char(155)", "char(10)", "'a' || char(0)"];
+            values[column] = match (names[column], rng.u8(..12)) {
+                (_, 0) => "null".to_owned(),
+                (_, 1) => "'text'".to_owned(),
+                (_, 2) => "'1'".to_owned(),
+                (_, 3) => "x'00ff'".to_owned(),
+                (_, 4) => "0.5".to_owned(),
+                (_, 5) => "1.0".to_owned(),
+                (_, 6) => "9e99".to_owned(),
+                ("worker", kind @ 7..=9) => {
+                    has_odd_worker |= kind == 7;
+                    if kind == 7 { odd_worker[rng.usize(..4)].to_owned() } else { "'web-1'".into() }
+                }
+                ("worker", 10) => format!("printf('%.*c', {}, 'a')", rng.usize(99..103)),
+                (_, kind) if kind % 2 == 0 => rng.i64(-2..3).to_string(),
+                _ => number(&mut rng).to_string().replace("-9223372036854775808", "(-1)"),
+            };
+        }
+        let values = values.join(", ");
+        raw.execute("delete from keys", []).expect("it is empty");
+        raw.execute(&format!("insert into keys values ({values})"), []).expect(&values);
+        let sql = format!("select {ALL}, {READABLE}, ({CHECK}) from keys");
+        let (read, queried, checked) = raw
+            .query_row(&sql, [], |row| {
+                Ok((read(row)?.row, row.get::<_, bool>(19)?, row.get::<_, bool>(20)?))
+            })
+            .expect(&values);
+        assert_eq!(read.is_ok(), queried, "{n}: {values}: {read:?}");
+        if !has_odd_worker {
+            assert_eq!(read.is_ok(), checked, "{n}: {values}: {read:?}");
+        }
+        if read.is_ok() {
+            assert!(checked, "{n}: {values}");
+            accepted += 1;
+        } else {
+            damaged += 1;
+        }
+    }
+    assert!(accepted > 5_000 && damaged > 5_000, "{accepted} accepted, {damaged} not");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::*;
-use crate::engine::How;
+use crate::engine::Finish;
 use crate::types::error::{Kind, chain};
 
 #[tokio::test]
@@ -52,7 +52,7 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
 
     lock("begin immediate");
     let since = Instant::now();
-    let fault = engine.open("q", EarlyAdd::Replace.into()).await.expect_err("it is locked");
+    let fault = engine.open("q", ReAdd::Replace.into()).await.expect_err("it is locked");
     assert!(since.elapsed() >= Duration::from_secs(30));
     let said = fault.source.to_string();
     assert!(said.ends_with("q: another process holds the lock on the file"), "{said}");
@@ -63,7 +63,7 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
         sleep(Duration::from_secs(29)).await;
         lock("rollback");
     };
-    let (opened, ()) = tokio::join!(engine.open("q", EarlyAdd::Replace.into()), unlocked);
+    let (opened, ()) = tokio::join!(engine.open("q", ReAdd::Replace.into()), unlocked);
     opened.expect("it was locked for less than 30 s");
 }
 
@@ -71,7 +71,7 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
 async fn without_a_reserve_adds_use_only_what_is_free_in_the_file() {
     let fixture = Fixture::new().await;
     let (engine, reserve) = (&fixture.engine, fixture._dir.path().join("q-reserve"));
-    let place = engine.open("q", EarlyAdd::Replace.into()).await.expect("it opens");
+    let place = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
     assert_eq!(fs::metadata(&reserve).expect("it is there").len(), 256 << 10);
     for n in 0..20 {
         engine.add(&place, long(n)).await.expect("added");
@@ -129,7 +129,7 @@ async fn work(engine: &Sqlite, place: &Place) -> u64 {
                 continue;
             }
         };
-        let end = |out| End { key: out, epoch: 0, how: How::Succeed };
+        let end = |out| End { key: out, epoch: 0, how: Finish::Succeed };
         let ends: Vec<_> =
             items.into_iter().map(|out| End { epoch: out.epoch, ..end(out.key) }).collect();
         loop {
@@ -179,7 +179,7 @@ async fn fill_and_drain(disk: &Path) {
     let open = || async {
         let engine = Sqlite::open(&file, Synchronous::Normal).expect("it opens");
         engine.migrate().await.expect("the schema is there");
-        let place = engine.open("q", EarlyAdd::Replace.into()).await.expect("it opens");
+        let place = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
         (engine, place)
     };
     let mut filler = File::create(disk.join("filler")).expect("it is made");
@@ -236,13 +236,58 @@ async fn new_files_are_readable_by_their_owner_alone_and_old_ones_keep_their_mod
 /// Another user may have put the link there, in a directory that is open to both.
 #[cfg(unix)]
 #[tokio::test]
-async fn a_link_in_the_place_of_the_reserve_leads_nowhere() {
+async fn a_link_in_the_place_of_a_file_beside_the_queue_leads_nowhere() {
+    use std::os::unix::fs::symlink;
+
+    for suffix in ["-reserve", "-wal", "-shm", "-journal"] {
+        for exists in [true, false] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let victim = dir.path().join("victim");
+            if exists {
+                fs::write(&victim, "precious").expect("it is written");
+            }
+            symlink(&victim, dir.path().join(format!("q{suffix}"))).expect("it is made");
+            if suffix == "-reserve" {
+                let store = store(&at(&dir)).await;
+                drop(store.queue("q").open().await);
+            } else {
+                // SQLite's own: the store would retry for 30 s.
+                let mode = if suffix == "-journal" { "delete" } else { "wal" };
+                let sql = format!(
+                    "pragma journal_mode = {mode}; create table t (a); insert into t values (1)"
+                );
+                let connection = rusqlite::Connection::open(at(&dir)).expect("it opens");
+                let _ = connection.execute_batch(&sql);
+            }
+            let found = fs::read(&victim).ok();
+            assert_eq!(found.as_deref(), exists.then_some(&b"precious"[..]), "{suffix}");
+        }
+    }
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_link_of_another_user_to_the_queue_is_not_followed() {
+    use std::os::unix::fs::{lchown, symlink};
+
     let dir = tempfile::tempdir().expect("a directory");
-    let victim = dir.path().join("victim");
-    fs::write(&victim, "precious").expect("it is written");
-    std::os::unix::fs::symlink(&victim, dir.path().join("q-reserve")).expect("it is made");
-    let store = store(&at(&dir)).await;
-    let queue = store.queue("q").open().await;
-    assert!(fs::read(&victim).expect("it is there") == b"precious", "it was written to");
-    drop(queue);
+    let [victim, none] = ["victim", "none"].map(|name| dir.path().join(name));
+    // SQLite would take an empty file for a new one.
+    fs::write(&victim, "").expect("it is written");
+    for to in [&victim, &none] {
+        let [link, ours] = ["link", "ours"].map(|name| dir.path().join(name));
+        let _ = (fs::remove_file(&link), fs::remove_file(&ours));
+        symlink(to, &link).expect("it is made");
+        symlink("link", &ours).expect("it is made");
+        // Only root can give a link away.
+        if lchown(&link, Some(65534), None).is_err() {
+            return;
+        }
+        for path in [link, ours] {
+            let error = crate::Store::connect(&format!("sqlite:{}", path.display())).await;
+            let error = chain(&error.expect_err("it is refused"));
+            assert!(error.contains("a symbolic link of another user (uid 65534)"), "{error}");
+        }
+        assert!(fs::read(&victim).expect("it is there").is_empty() && !none.exists());
+    }
 }

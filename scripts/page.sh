@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Runs the README's blocks that are marked ```sh run, in their order and one directory, with the built program
-# as `requeue`: scripts/readme.sh PROGRAM
+# Runs the blocks of a page that are marked ```sh run, in their order and one directory, with the built program
+# as `requeue`: scripts/page.sh PROGRAM PAGE
 set -euo pipefail
 program=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+page=$2
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 dir=$(mktemp -d)
@@ -14,8 +15,9 @@ awk -v dir="$dir" '
     /^```sh run$/ { n++; inside = 1; next }
     /^```/ { inside = 0 }
     inside { print > (dir "/" n ".sh") }
-' README.md
+' "$page"
 
+printf -- '-- %s\n' "$page"
 cd "$dir/work"
 for ((n = 1; ; n++)); do
     [ -e "$dir/$n.sh" ] || break

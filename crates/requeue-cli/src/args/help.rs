@@ -1,0 +1,251 @@
+//! The long texts of `--help` and of the manual pages, and their width.
+
+use clap::Command;
+
+/// The description of `requeue run`.
+pub(crate) const RUN: &str = "\
+Runs a command for each key of the input. A key is the name of something that needs work: a file that \
+changed, a customer's ID, the name of an object. By default, each line of standard input is a key.
+
+A key that comes again before its command starts is run once. A key that comes while its command runs \
+is run once more afterwards: two commands of one key never overlap.
+
+A command that fails is run again after a backoff. After its last retry the key is given up. A command \
+fails if it exits with a code other than 0, is killed by a signal, or exceeds its time limit.
+
+The key is passed as one argument, whatever bytes it has. A command in which a shell would run the key \
+as code is refused: sh -c 'cmd {}', su -c, env -S. A warning is printed for a command in which an \
+interpreter or another host might do so: python3 -c, awk, ssh. Pass the key to such a script as an \
+argument, as in sh -c 'cmd \"$1\"' _ {}, or let the script read REQUEUE_KEY. Commands are not sandboxed.";
+
+/// The description of `requeue watch`.
+#[cfg(feature = "kube")]
+pub(crate) const WATCH: &str = "\
+Watches the objects of a Kubernetes resource. Runs a command for each object that exists at the start, \
+changes or is deleted: a controller as a shell script.
+
+The key of an object is NAMESPACE/NAME, or NAME if the object has no namespace. The key is put into the \
+command as `requeue run` does it, with the same rules. The command can read the object as JSON on its \
+standard input, without managedFields. The JSON is the state at the start of the command. If the object \
+is gone, it is the last state that was seen.
+
+A command that fails is run again after a backoff. Changes of the object do not shorten the backoff, \
+except a new generation: then the command runs at once. Changes run before the objects that existed at \
+the start, and before resyncs. A deletion while nothing watches is missed, unless a finalizer keeps the \
+object.
+
+There are no schedules except --resync, no start-up hooks and no webhooks.";
+
+/// The description of `requeue work`.
+#[cfg(feature = "store")]
+pub(crate) const WORK: &str = "\
+Takes keys from a queue in a store, and runs a command for each. Any number of workers can share a \
+queue: on one machine with a file, on many machines with a server. No two workers run one key at the \
+same time. `requeue add` adds keys.
+
+Keys are coalesced and retried as by `requeue run`, but a key that is given up is parked. `requeue \
+parked` shows parked keys with their last errors, and `requeue revive` makes them ready again.
+
+A worker holds a lease on its key, and renews it while the command runs. If the worker dies or loses \
+its connection, the lease expires. That counts as a failure of the key, and another worker takes the \
+key. A worker that finds that its lease is lost terminates the command. Let the destination reject \
+writes that the command makes before that: compare REQUEUE_EPOCH.";
+
+type Item = (&'static str, &'static str);
+
+const ENVIRONMENT: [Item; 7] = [
+    ("REQUEUE_KEY", "the key; not set if it is too long for a variable"),
+    ("REQUEUE_ATTEMPT", "1 plus the number of failures since the last success"),
+    ("REQUEUE_ADDS", "the number of adds that the run serves"),
+    ("REQUEUE_SLOT", "1 to the number of jobs; no two commands in flight have the same slot"),
+    ("REQUEUE_SEQ", "the sequence number of the run"),
+    ("REQUEUE_PID", "the process ID of requeue"),
+    ("REQUEUE_LAST_EXIT", "the exit code of the last failure; 124 after a timeout"),
+];
+
+#[cfg(feature = "store")]
+const ENVIRONMENT_STORE: [Item; 1] = [(
+    "REQUEUE_EPOCH",
+    "with a store: the fencing token of the run; each later run of the key has a greater one",
+)];
+
+#[cfg(not(feature = "store"))]
+const ENVIRONMENT_STORE: [Item; 0] = [];
+
+#[cfg(feature = "kube")]
+const ENVIRONMENT_WATCH: [Item; 4] = [
+    ("REQUEUE_EVENT", "apply if the object exists when the command starts, else delete"),
+    ("REQUEUE_NAMESPACE", "the namespace of the object; empty if it has none"),
+    ("REQUEUE_NAME", "the name of the object"),
+    (
+        "REQUEUE_SNAPSHOTS",
+        "with --snapshot: a directory with the files NAME.json; do not write there",
+    ),
+];
+
+const EXITS: [Item; 8] = [
+    ("0", "all keys succeeded"),
+    ("1", "a key was given up"),
+    ("2", "the command line is wrong"),
+    ("3", "a record of the input is not a key"),
+    ("4", "stopped by --halt or --fail-fast"),
+    ("125", "requeue failed"),
+    ("126", "the command cannot be executed"),
+    ("127", "the command was not found"),
+];
+
+#[cfg(feature = "kube")]
+const EXIT_DENIED: Item = (
+    "5",
+    "the API server has no such resource, or does not allow us to list, watch or (with --finalizer) patch \
+     it (HTTP status 401, 403, 404)",
+);
+
+const SIGNALS: [Item; 5] = [
+    (
+        "SIGINT, SIGTERM, SIGHUP",
+        "First signal: reading stops, no new commands start, and commands in flight complete. Second: \
+         SIGTERM to the process groups of the commands, and SIGKILL after --kill-after. Third: SIGKILL. \
+         Then requeue dies of the first signal. A signal that was ignored at the start stays ignored.",
+    ),
+    ("SIGTSTP, SIGCONT", "Are passed on to the commands. Time limits pause in between."),
+    ("SIGUSR1", "Prints the progress to standard error."),
+    ("SIGTTIN, SIGTTOU", "A command that these stop wants the terminal. It is killed."),
+    (
+        "SIGKILL",
+        "Cannot be caught. A second process, kills-commands-left-by PID, then sends SIGKILL to the \
+         process groups of the commands. It does not reach processes that left these groups or run as \
+         another user. If both processes are killed at once, commands keep running.",
+    ),
+];
+
+const EXAMPLES_RUN: [&str; 3] = [
+    "inotifywait -mr -e close_write --format '%w%f%0' --no-newline DIR |\n    requeue run -0 -- CMD",
+    "requeue run -a ids -j8 --timeout 1m --joblog log -- ./sync --id {}",
+    "requeue run -c 'curl -fsS \"$1\" | ./import' <urls",
+];
+
+#[cfg(feature = "kube")]
+const EXAMPLES_WATCH: [&str; 2] = [
+    "requeue watch configmaps -n default -- ./apply {}",
+    "requeue watch namespaces --on apply -c 'kubectl label namespace \"$1\" seen=1'",
+];
+
+#[cfg(feature = "store")]
+const EXAMPLES_WORK: [&str; 2] = [
+    "requeue work --store sqlite:jobs.db --queue mail -j8 --timeout 1m -- ./send {}",
+    "requeue add --store sqlite:jobs.db --queue mail --after 1h alice bob",
+];
+
+/// The part of a subcommand's reference that is not about its flags.
+pub(crate) struct Sections {
+    environment: Vec<Item>,
+    exits: Vec<Item>,
+    pub(crate) examples: &'static [&'static str],
+}
+
+impl Sections {
+    pub(crate) fn run() -> Self {
+        let environment = [&ENVIRONMENT[..], &ENVIRONMENT_STORE].concat();
+        Self { environment, exits: EXITS.to_vec(), examples: &EXAMPLES_RUN }
+    }
+
+    #[cfg(feature = "store")]
+    pub(crate) fn work() -> Self {
+        let Self { mut environment, .. } = Self::run();
+        // The last failure may have been on another machine, and a store does not keep its exit code.
+        environment.retain(|(name, _)| *name != "REQUEUE_LAST_EXIT");
+        Self { environment, exits: without_input(), examples: &EXAMPLES_WORK }
+    }
+
+    #[cfg(feature = "kube")]
+    pub(crate) fn watch() -> Self {
+        let environment = [&ENVIRONMENT_WATCH[..], &ENVIRONMENT].concat();
+        let mut exits = without_input();
+        exits.push(EXIT_DENIED);
+        exits.sort_by_key(|(code, _)| code.parse::<u8>().ok());
+        Self { environment, exits, examples: &EXAMPLES_WATCH }
+    }
+
+    /// The title of each list, and its items.
+    pub(crate) fn lists(&self) -> [(&'static str, &[Item]); 3] {
+        [("Environment", &self.environment), ("Exit status", &self.exits), ("Signals", &SIGNALS)]
+    }
+
+    /// The text for the end of `--help`.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        for (title, items) in self.lists() {
+            text += &format!("{title}:\n");
+            for (name, meaning) in items {
+                let indented = format!("\n{:INDENT$}", "");
+                let meaning = fill(meaning, WIDTH - INDENT).replace('\n', &indented);
+                text += &format!("  {name}{indented}{meaning}\n");
+            }
+            text += "\n";
+        }
+        text + "Examples:\n  " + &self.examples.join("\n  ")
+    }
+}
+
+/// The exit codes of a subcommand that reads no input.
+#[cfg(any(feature = "kube", feature = "store"))]
+fn without_input() -> Vec<Item> {
+    EXITS.into_iter().filter(|(code, _)| *code != "3").collect()
+}
+
+/// The width of help texts in columns. The width of the terminal would need one more dependency.
+const WIDTH: usize = 80;
+/// The columns by which clap indents the text of an option in `--help`.
+const INDENT: usize = 10;
+
+/// Breaks the lines of the long help of `command` and its subcommands.
+pub(crate) fn wrapped(command: Command) -> Command {
+    let command = command.mut_subcommands(wrapped).mut_args(|arg| {
+        let help =
+            arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
+        let filled = fill(&help, WIDTH - INDENT);
+        // An equal long help would move the default value to a paragraph of its own.
+        if filled == help { arg } else { arg.long_help(filled) }
+    });
+    match command.get_long_about().map(|about| fill(&about.to_string(), WIDTH)) {
+        Some(about) => command.long_about(about),
+        None => command,
+    }
+}
+
+/// Breaks lines between words, so that none has more than `width` characters if its words allow it.
+fn fill(text: &str, width: usize) -> String {
+    let mut filled = String::new();
+    let mut column = 0;
+    for (at, line) in text.lines().enumerate() {
+        if at > 0 {
+            filled.push('\n');
+            column = 0;
+        }
+        for word in line.split(' ') {
+            let length = word.chars().count();
+            if column > 0 && column + 1 + length > width {
+                filled.push('\n');
+                column = 0;
+            } else if column > 0 {
+                filled.push(' ');
+                column += 1;
+            }
+            filled += word;
+            column += length;
+        }
+    }
+    filled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_break_between_words() {
+        assert_eq!(fill("a bc def\n\nghij k longer", 6), "a bc\ndef\n\nghij k\nlonger");
+        assert_eq!(fill("", 6), "");
+    }
+}

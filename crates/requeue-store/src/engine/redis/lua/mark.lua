@@ -1,0 +1,13 @@
+-- Completes the mark that check.lua has begun, or takes it back. ARGV: the generation of the queue, and what to
+-- do. Answers whether the shard has the mark of this queue. See dropping.rs.
+local generation, what = ARGV[1], ARGV[2]
+local mark = redis.call('GET', KEYS[10])
+if mark == '?' .. generation then
+  if what == 'confirm' then
+    redis.call('SET', KEYS[10], generation)
+    mark = generation
+  elseif redis.call('HLEN', ROWS) == 0 then
+    redis.call('UNLINK', EPOCH, WAKE, KEYS[10])
+  end
+end
+return mark == generation and 1 or 0

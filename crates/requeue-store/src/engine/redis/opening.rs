@@ -1,0 +1,324 @@
+//! Opens queues, creates them and lists them.
+//!
+//! The record of a queue and its shards are on several nodes of a cluster, so no script sees both. An opener
+//! reads the record, marks the shards, and reads the record again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use redis::{Value, cmd};
+
+use super::dropping::Mark;
+use super::faults::garbled;
+use super::names::{Identity, Shard};
+use super::values::{self, Values};
+use super::{Redis, dropping, lock, names, repairing};
+use crate::engine::{Place, Settings};
+use crate::types::add::{ParkedAdd, ReAdd};
+use crate::types::error::EngineError;
+use crate::types::inspect::QueueInfo;
+
+/// The version of the data.
+const VERSION: &str = "1";
+/// How often a queue that others drop and create meanwhile is tried to be opened.
+const ATTEMPTS: u32 = 10;
+
+/// The data of a queue beside its keys.
+pub(super) struct Record {
+    pub(super) settings: Settings,
+    pub(super) shards: u16,
+    /// It was made now.
+    pub(super) is_new: bool,
+    /// This call made the record.
+    pub(super) is_made: bool,
+    pub(super) generation: u64,
+    /// It is gone, but for what its drop has yet to remove.
+    pub(super) is_dropping: bool,
+}
+
+impl Redis {
+    async fn version(&self) -> Result<Option<String>, EngineError> {
+        let mut get = cmd("GET");
+        get.arg(names::SCHEMA);
+        match self.nodes.run(names::slot(names::SCHEMA), &get, None).await? {
+            Value::Nil => Ok(None),
+            Value::BulkString(version) => Ok(Some(String::from_utf8_lossy(&version).into_owned())),
+            _ => Err(garbled()),
+        }
+    }
+
+    /// Fails unless the server has a schema of this version.
+    pub(super) async fn check(&self, queue: Option<&str>) -> Result<(), EngineError> {
+        let refuse = |why: &str| Err(EngineError::refused(format!("{}: {why}", self.address)));
+        match self.version().await?.as_deref() {
+            Some(VERSION) => Ok(()),
+            None if self.has_record_of(queue).await? => refuse(&format!(
+                "it has the queue, but not the key {:?}: the server has evicted or lost it, or \
+                 it was deleted; `requeue store init` or `Store::migrate` makes it again",
+                names::SCHEMA
+            )),
+            None => refuse(crate::types::error::UNPREPARED),
+            Some(other) => {
+                refuse(&format!("its version is {other:?}, and this program's {VERSION}"))
+            }
+        }
+    }
+
+    async fn has_record_of(&self, queue: Option<&str>) -> Result<bool, EngineError> {
+        let Some((key, slot)) = queue.map(names::queue) else { return Ok(false) };
+        let mut exists = cmd("EXISTS");
+        let found = self.nodes.run(slot, exists.arg(key), None).await?;
+        Ok(values::number(found)? > 0)
+    }
+
+    pub(super) async fn migrated(&self) -> Result<(), EngineError> {
+        // A server that is full sets nothing, but has it.
+        if self.version().await?.is_none() {
+            let mut set = cmd("SET");
+            set.arg(names::SCHEMA).arg(VERSION).arg("NX");
+            self.nodes.run(names::slot(names::SCHEMA), &set, None).await?;
+        }
+        self.check(None).await
+    }
+
+    /// The record of the queue, which is made with `settings`, if any are given.
+    pub(super) async fn settings(
+        &self,
+        name: &str,
+        settings: Option<Settings>,
+    ) -> Result<Option<Record>, EngineError> {
+        let (key, slot) = names::queue(name);
+        let mut open = self.scripts.open.with(&[key]);
+        if let Some(Settings { re_add, parked_add }) = settings {
+            open.arg(u8::from(re_add == ReAdd::Hold)).arg(self.shards);
+            open.arg(u8::from(parked_add == ParkedAdd::Keep));
+            // Of as many bits as a number of Redis has, and not 0.
+            open.arg(fastrand::u64(1..=i64::MAX.unsigned_abs()));
+        }
+        let answer = self.nodes.run(slot, &open, Some(&self.scripts.open)).await?;
+        if matches!(&answer, Value::Array(said) if said.first() == Some(&Value::Nil)) {
+            return Ok(None);
+        }
+        let mut said = Values::of(answer)?;
+        let (held, count) = (said.number::<u8>()?, said.number::<u16>()?);
+        let new = said.number::<u8>()?;
+        let re_add = if held == 1 { ReAdd::Hold } else { ReAdd::Replace };
+        let keeps = said.number::<u8>()? == 1;
+        let parked_add = if keeps { ParkedAdd::Keep } else { ParkedAdd::Revive };
+        if !(1..=names::MOST).contains(&count) {
+            return Err(EngineError::refused(format!(
+                "{}: {count} shards are too many",
+                self.address
+            )));
+        }
+        let settings = Settings { re_add, parked_add };
+        let (generation, is_dropping) = (said.number()?, said.number::<u8>()? == 1);
+        let (is_new, is_made) = (new > 0, new == 2);
+        Ok(Some(Record { settings, shards: count, is_new, is_made, generation, is_dropping }))
+    }
+
+    /// The generation of another queue that a shard has as its mark.
+    async fn other_mark(&self, shards: &[Shard]) -> Result<Option<u64>, EngineError> {
+        for shard in shards {
+            let get = cmd("GET").arg(shard.generation()).to_owned();
+            if let Value::BulkString(mark) = self.nodes.run(shard.slot, &get, None).await? {
+                let (mark, kind) = dropping::owner(&String::from_utf8_lossy(&mark))?;
+                if mark != shard.queue.generation && kind != Mark::Tentative {
+                    return Ok(Some(mark));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The queue, which is made with these settings, if any are given.
+    pub(super) async fn opened(
+        &self,
+        name: &str,
+        settings: Option<Settings>,
+    ) -> Result<Option<Place>, EngineError> {
+        self.check(Some(name)).await?;
+        if settings.is_some() {
+            // First, so that every queue that is there is listed.
+            dropping::list(&self.nodes, &self.scripts, name).await?;
+        }
+        let (mut is_lost, mut was_made) = (false, false);
+        let mut attempts = 0..ATTEMPTS;
+        let (settings, shards) = loop {
+            if attempts.next().is_none() {
+                return Err(EngineError::absent("others drop and create the queue all the time"));
+            }
+            let Some(record) = self.settings(name, settings).await? else {
+                return Ok(None);
+            };
+            let Record { settings, shards: count, generation, is_new, is_made, is_dropping } =
+                record;
+            was_made |= is_made;
+            let floor = self.floor().await?;
+            let of = Arc::new(Identity { name: name.to_owned(), generation, floor });
+            let shards = Arc::new(names::shards(&of, count));
+            if is_dropping {
+                // Somebody is at it, or was killed.
+                dropping::remove(&self.nodes, &self.scripts, &shards).await?;
+                continue;
+            }
+            if is_new {
+                // Again: a drop of the queue before may have removed the name meanwhile.
+                dropping::list(&self.nodes, &self.scripts, name).await?;
+                if let Some(mark) = self.other_mark(&shards).await? {
+                    // The record is lost, and the queue is not. Before any shard gets a mark, so that all
+                    // get the same one.
+                    is_lost = true;
+                    let adopted = ["adopt".to_owned(), mark.to_string()];
+                    dropping::record(&self.nodes, &self.scripts, &of, &adopted).await?;
+                    continue;
+                }
+            }
+            let (mut others, mut damaged) = (None, Vec::new());
+            for shard in &*shards {
+                match self.checked(shard, count).await? {
+                    Checked::Ours { was_there, is_damaged } => {
+                        is_lost |= was_there && was_made;
+                        damaged.extend(is_damaged.then_some(shard));
+                    }
+                    Checked::Others(mark) => others = others.or(Some(mark)),
+                }
+            }
+            match others {
+                None => {
+                    // A drop meanwhile has removed the record, or the marks.
+                    let now = self.settings(name, None).await?;
+                    let is_there =
+                        now.is_some_and(|now| now.generation == generation && !now.is_dropping);
+                    if !is_there {
+                        for shard in &*shards {
+                            // A tentative mark that stays does no harm.
+                            let _ = self.complete_mark(shard, "forget").await;
+                        }
+                        continue;
+                    }
+                    let mut is_marked = true;
+                    for shard in &*shards {
+                        is_marked &= self.complete_mark(shard, "confirm").await?;
+                    }
+                    if !is_marked {
+                        continue;
+                    }
+                    if is_new {
+                        let confirm = ["confirm".to_owned()];
+                        dropping::record(&self.nodes, &self.scripts, &of, &confirm).await?;
+                    }
+                    for shard in damaged {
+                        repairing::repair(&self.nodes, &self.scripts, name, shard).await?;
+                    }
+                    break (settings, shards);
+                }
+                // Another process has marked a shard meanwhile: look again.
+                Some(_) if is_new => {}
+                Some(other) => {
+                    let now = self.settings(name, None).await?;
+                    if now.is_some_and(|now| now.generation == generation && !now.is_new) {
+                        // A failover has brought it back.
+                        let left = Identity { generation: other, ..(*of).clone() };
+                        let left = names::shards(&Arc::new(left), count);
+                        dropping::remove_shards(&self.nodes, &self.scripts, &left).await?;
+                    }
+                }
+            }
+        };
+        let count = shards.len();
+        if is_lost {
+            tracing::warn!(
+                queue = name,
+                shards = count,
+                ?settings,
+                "the server has lost the record of the queue; it was made again, with these settings"
+            );
+        }
+        let generation = shards[0].queue.generation;
+        lock(&self.queues).entry(generation).or_insert(shards);
+        let id = self.places.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(Place { generation, ..Place::new(id, name, settings) }))
+    }
+
+    /// Checks a shard, and begins its mark if it has none.
+    async fn checked(&self, shard: &Shard, count: u16) -> Result<Checked, EngineError> {
+        let mut check = self.scripts.check.on(shard);
+        check.arg(shard.queue.floor / i64::from(count) + 1);
+        let checked = self.nodes.run(shard.slot, &check, Some(&self.scripts.check)).await?;
+        let mut checked = Values::of(checked)?;
+        let was_there = checked.number::<u8>()? == 1;
+        let is_damaged = checked.number::<u8>()? == 1;
+        let mark = String::from_utf8(checked.bytes()?).map_err(|_| garbled())?;
+        match dropping::owner(&mark)? {
+            (generation, kind) if generation == shard.queue.generation => {
+                if kind == Mark::Sealed {
+                    return Err(EngineError::absent(format!(
+                        "a drop of the queue {:?} is in progress, or was interrupted: \
+                         drop it again to complete it",
+                        shard.queue.name
+                    )));
+                }
+            }
+            (other, _) => return Ok(Checked::Others(other)),
+        }
+        if self.wait > 0 {
+            // Whether it may be asked for at all.
+            self.nodes.run(shard.slot, cmd("WAIT").arg(0).arg(1), None).await?;
+        }
+        Ok(Checked::Ours { was_there, is_damaged })
+    }
+
+    pub(super) async fn listed(&self) -> Result<Vec<QueueInfo>, EngineError> {
+        self.check(None).await?;
+        let (mut queues, mut cursor) = (BTreeMap::new(), b"0".to_vec());
+        loop {
+            let mut scan = cmd("HSCAN");
+            scan.arg(names::QUEUES).arg(&cursor);
+            let found = self.nodes.run(names::slot(names::QUEUES), &scan, None).await?;
+            let mut found = Values::of(found)?;
+            cursor = found.bytes()?;
+            let mut names = Values::of(found.value()?)?;
+            while !names.is_empty() {
+                let name = String::from_utf8(names.bytes()?).map_err(|_| garbled())?;
+                names.value()?;
+                // An opener may have ended between listing the queue and making it.
+                if let Some(info) = self.info(&name).await? {
+                    queues.insert(name, info);
+                }
+            }
+            if cursor == b"0" {
+                return Ok(queues.into_values().collect());
+            }
+        }
+    }
+
+    async fn info(&self, name: &str) -> Result<Option<QueueInfo>, EngineError> {
+        let record = self.settings(name, None).await?.filter(|record| !record.is_dropping);
+        let Some(record) = record else { return Ok(None) };
+        let Record { settings, shards: count, generation, .. } = record;
+        let Settings { re_add, parked_add } = settings;
+        let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0 });
+        let mut is_empty = true;
+        for shard in names::shards(&of, count) {
+            // A hash is there if it has something.
+            let exists = cmd("EXISTS").arg(shard.rows()).to_owned();
+            is_empty &= values::number(self.nodes.run(shard.slot, &exists, None).await?)? == 0;
+            if !is_empty {
+                break;
+            }
+        }
+        Ok(Some(QueueInfo { name: name.to_owned(), re_add, parked_add, is_empty }))
+    }
+}
+
+/// Whose a shard is.
+enum Checked {
+    Ours {
+        was_there: bool,
+        is_damaged: bool,
+    },
+    /// The shard has the mark of another generation.
+    Others(u64),
+}

@@ -1,0 +1,20 @@
+//! Text of bounded length.
+
+/// Returns the longest prefix of `text` with at most `bytes` bytes.
+pub(crate) fn prefix(text: &str, bytes: usize) -> &str {
+    // `str::floor_char_boundary` needs Rust 1.91.
+    let end = (0..=bytes.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+    &text[..end.unwrap_or(0)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_character_is_cut() {
+        let cut = [0, 1, 2, 3, 4, 5].map(|bytes| prefix("aé€", bytes));
+        assert_eq!(cut, ["", "a", "a", "aé", "aé", "aé"]);
+        assert_eq!([6, 7, usize::MAX].map(|bytes| prefix("aé€", bytes)), ["aé€"; 3]);
+    }
+}

@@ -1,0 +1,41 @@
+//! The ways to complete a delivery, for items, workers, stores and controllers alike.
+
+use std::time::Duration;
+
+/// The completion of a delivery: the result of the run, and what follows for the key.
+///
+/// An item that is dropped before its completion counts as [`Retry`](Self::Retry).
+///
+/// | completion | failures in a row | next run | client-go | controller-runtime | kube-rs |
+/// |---|---|---|---|---|---|
+/// | [`Succeed`](Self::Succeed) | reset | when the key is added | `Forget`, `Done` | `Result{}` | `Action::await_change()` |
+/// | [`RequeueAfter`](Self::RequeueAfter) | reset | after the delay | `Forget`, `AddAfter`, `Done` | `Result{RequeueAfter: d}` | `Action::requeue(d)` |
+/// | [`Retry`](Self::Retry) | one more | after the limiter's backoff | `AddRateLimited`, `Done` | an error | `Err`, with a backoff in `error_policy` |
+/// | [`RetryAfter`](Self::RetryAfter) | one more, not for the limiter | after the delay | `AddAfter`, `Done` | none | `Err`, with `Action::requeue(d)` in `error_policy` |
+/// | [`GiveUp`](Self::GiveUp) | reset | when the key is added | `Forget`, `Done` | `reconcile.TerminalError` | `Err`, with `Action::await_change()` in `error_policy` |
+/// | [`Release`](Self::Release) | unchanged | now, at the tail | `Add`, `Done` | none | none |
+///
+/// A key that was added again during the run has another run after it in each case.
+/// The state table in `docs/SEMANTICS.md` has the exact rules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum Completion {
+    /// The run succeeded. The key's failures are forgotten.
+    Succeed,
+    /// The run succeeded, and the key is added again after this delay, with the priority of the run. Its
+    /// failures are forgotten.
+    RequeueAfter(Duration),
+    /// The run failed. The failure is counted, and the run is retried after the backoff that the limiter
+    /// computes. A key in a store is parked if it has reached the limit of failures.
+    Retry,
+    /// The run failed and is retried after this delay. The failure counts as an attempt, but the limiter
+    /// is not asked, and its delays do not grow.
+    RetryAfter(Duration),
+    /// The run failed and is not retried. A queue in memory forgets the key's failures, and counts the key
+    /// in `workqueue_given_up_total`. A store parks the key. A key that was added again during the run
+    /// runs again instead, with its failures reset.
+    GiveUp,
+    /// The delivery is undone. No failure is counted and none is forgotten; the key is ready at once, at
+    /// the tail. This is for a worker that may not go on: it is paused, or has lost its leadership.
+    Release,
+}

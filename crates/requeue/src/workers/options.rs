@@ -1,0 +1,86 @@
+//! The settings that workers of both kinds share, and the one place that maps the result of a handler to a
+//! completion.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Context;
+use super::outcome::{Action, Error};
+use super::source::WorkItem;
+use super::token::Token;
+use crate::Completion;
+use crate::sync::{drop_quietly, quietly};
+
+type GiveUp<K> = Arc<dyn Fn(K, Error) + Send + Sync>;
+type Finished<K> = Arc<dyn Fn(K) + Send + Sync>;
+
+pub(super) struct Options<K> {
+    pub(super) max_retries: Option<u32>,
+    /// How long a cancelled attempt may take.
+    pub(super) grace: Duration,
+    pub(super) on_give_up: Option<GiveUp<K>>,
+    pub(super) on_finish: Option<Finished<K>>,
+}
+
+impl<K> Clone for Options<K> {
+    fn clone(&self) -> Self {
+        let (on_give_up, on_finish) = (self.on_give_up.clone(), self.on_finish.clone());
+        Self { on_give_up, on_finish, ..*self }
+    }
+}
+
+impl<K: Clone> Options<K> {
+    pub(super) fn new() -> Self {
+        let grace = Duration::from_secs(10);
+        Self { max_retries: None, grace, on_give_up: None, on_finish: None }
+    }
+
+    /// Returns true if a failure of this attempt gives the key up.
+    fn is_last(&self, attempt: u32) -> bool {
+        self.max_retries.is_some_and(|retries| attempt > retries)
+    }
+
+    pub(super) fn context(&self, item: &impl WorkItem<Key = K>, token: Token) -> Context {
+        Context {
+            attempt: item.attempt(),
+            is_last: self.is_last(item.attempt()),
+            adds: item.adds(),
+            reasons: item.reasons(),
+            priority: item.priority(),
+            epoch: item.epoch(),
+            token,
+        }
+    }
+
+    /// The completion of a run with this result. Sets the priority and the error of the item, and calls the
+    /// hook if the key is given up.
+    pub(super) fn completion(
+        &self,
+        item: &mut impl WorkItem<Key = K>,
+        result: Result<Action, Error>,
+    ) -> Completion {
+        let (completion, priority) = match &result {
+            Ok(action) => (action.completion, action.priority),
+            Err(error) if self.is_last(item.attempt()) => (Completion::GiveUp, error.priority),
+            Err(error) => (error.completion, error.priority),
+        };
+        item.set_priority(priority.unwrap_or(item.priority()));
+        if let Err(error) = result {
+            item.note_error(&error);
+            match &self.on_give_up {
+                Some(on_give_up) if completion == Completion::GiveUp => {
+                    let key = item.key().clone();
+                    quietly(|| on_give_up(key, error));
+                }
+                _ => drop_quietly(error),
+            }
+        }
+        completion
+    }
+}
+
+/// The pause of a worker that has panicked this often in a row.
+pub(super) const fn pause(panics: u32) -> Duration {
+    let exponent = if panics < 8 { panics } else { 8 };
+    Duration::from_millis(5 << exponent)
+}

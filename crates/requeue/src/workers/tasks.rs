@@ -1,0 +1,268 @@
+//! Workers that are tasks of a tokio runtime.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::attempt::Worker;
+use super::options::Options;
+use super::outcome::{Action, Error};
+use super::source::WorkQueue;
+use super::{Context, SpanOf};
+use crate::Drained;
+use crate::clock::sleep_until;
+
+/// Runs a handler for each key of a queue.
+///
+/// Each of `concurrency` tasks takes a key, runs the handler, and completes the delivery with its result. An
+/// [`Action`] is a success, an [`Error`] a failure that is retried with the queue's backoff. A panic of the
+/// handler is a failure, and its worker goes on. For code without a runtime there are
+/// [`ThreadWorkers`](super::ThreadWorkers).
+///
+/// ```
+/// use requeue::workers::{Action, Context, Error, Workers};
+/// use requeue::Queue;
+///
+/// async fn reconcile(key: &'static str, context: Context) -> Result<Action, Error> {
+///     if key == "flaky" && context.attempt() == 1 {
+///         return Err("the first time fails".into());
+///     }
+///     Ok(Action::succeed())
+/// }
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let queue = Queue::new();
+/// queue.add_all(["steady", "flaky"]);
+/// queue.close();
+/// Workers::new(queue.clone(), reconcile).concurrency(4).max_retries(5).run().await;
+/// assert_eq!((queue.counts().hand_outs, queue.counts().failures), (3, 1));
+/// # });
+/// ```
+#[must_use = "workers do nothing before `run`"]
+pub struct Workers<Q: WorkQueue, H> {
+    queue: Q,
+    handler: Arc<H>,
+    options: Options<Q::Key>,
+    timeout: Option<Duration>,
+    span: Option<SpanOf<Q::Key>>,
+    concurrency: usize,
+    drain_timeout: Option<Duration>,
+}
+
+impl<Q, H, F> Workers<Q, H>
+where
+    Q: WorkQueue,
+    H: Fn(Q::Key, Context) -> F + Send + Sync + 'static,
+    F: Future<Output = Result<Action, Error>> + Send + 'static,
+{
+    /// Creates one worker, without a limit of retries and without a time limit.
+    pub fn new(queue: Q, handler: H) -> Self {
+        Self {
+            queue,
+            handler: Arc::new(handler),
+            options: Options::new(),
+            timeout: None,
+            span: None,
+            concurrency: 1,
+            drain_timeout: None,
+        }
+    }
+
+    /// Sets the number of tasks, which is the number of keys in flight at once. The default is 1, and 0
+    /// counts as 1. To stop deliveries, [`pause`](crate::Queue::pause) the queue.
+    pub fn concurrency(mut self, workers: usize) -> Self {
+        self.concurrency = workers.max(1);
+        self
+    }
+
+    /// Gives up a key that fails `retries` times after its first run, and calls
+    /// [`on_give_up`](Self::on_give_up). A key that was added during its last run runs again at once, with
+    /// its failures reset. The default is no limit.
+    pub fn max_retries(mut self, retries: u32) -> Self {
+        self.options.max_retries = Some(retries);
+        self
+    }
+
+    /// Fails an attempt that takes longer than `timeout`, by the queue's clock. Its
+    /// [cancellation token](Context::cancelled) is cancelled first; when the
+    /// [grace period](Self::grace) has passed, too, its future is dropped.
+    ///
+    /// The result of an attempt that returns within the grace period counts. If it is an error, its text
+    /// becomes `timed out after 3s`, its `source` is the handler's error, and its completion stays as it
+    /// is.
+    ///
+    /// Code in `spawn_blocking` cannot be stopped. It goes on while another worker may have the key.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Sets how long a cancelled attempt may take to return. The default is 10 s.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.options.grace = grace;
+        self
+    }
+
+    /// Limits how long [`run_until`](Self::run_until) waits after the shutdown. When `timeout` has passed, no
+    /// run begins, and runs in flight are cancelled. The default is no limit.
+    ///
+    /// A cancelled run has the [grace period](Self::grace) to stop, so that **a shutdown takes up to both
+    /// together**. Keep the sum below the time after which the program is killed: Kubernetes'
+    /// `terminationGracePeriodSeconds` is 30 s by default, and the grace period is 10 s.
+    ///
+    /// Two things can take longer: code that blocks its thread, because nothing can stop it, and completions
+    /// that a store has not recorded yet, as long as their leases last.
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
+        self.drain_timeout = Some(timeout);
+        self
+    }
+
+    /// Calls `f` for each key that is given up: past [`max_retries`](Self::max_retries), or with an
+    /// error that is [terminal](Error::terminal).
+    ///
+    /// It is called on the worker's task, before the completion of the delivery. If it blocks, it keeps the
+    /// worker from its next key, and the runtime's thread from its other tasks. Send the key elsewhere for
+    /// long work. A panic in it is ignored.
+    pub fn on_give_up(mut self, f: impl Fn(Q::Key, Error) + Send + Sync + 'static) -> Self {
+        self.options.on_give_up = Some(Arc::new(f));
+        self
+    }
+
+    /// Calls `f` for the key of each run, after the completion of its delivery. A key that failed is backing
+    /// off by then. If the failed work is out of date, `f` can [`forget`](crate::Queue::forget) and
+    /// [`add`](crate::Queue::add) the key. An add before the completion becomes part of the retry.
+    ///
+    /// It is called on the worker's task, as [`on_give_up`](Self::on_give_up) is. By then the key
+    /// may be with another worker. A panic in it is ignored.
+    ///
+    /// ```
+    /// use requeue::limiter::ExponentialFailure;
+    /// use requeue::workers::{Action, Context, Error, Workers};
+    /// use requeue::{ReAdd, Queue};
+    /// use std::time::Duration;
+    ///
+    /// async fn reconcile(_key: &'static str, context: Context) -> Result<Action, Error> {
+    ///     // What is wanted is something else with each run.
+    ///     if context.adds() < 3 { Err("not that any more".into()) } else { Ok(Action::succeed()) }
+    /// }
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// let hour = Duration::from_secs(3600);
+    /// let queue = Queue::builder()
+    ///     .re_add(ReAdd::Hold)
+    ///     .limiter(ExponentialFailure::new(hour, hour))
+    ///     .build()
+    ///     .unwrap();
+    /// queue.add("a");
+    /// queue.close();
+    /// let released = queue.clone();
+    /// let workers = Workers::new(queue, reconcile).on_finish(move |key| {
+    ///     if released.failures(key) > 0 {
+    ///         released.forget(&key);
+    ///         released.add(key);
+    ///     }
+    /// });
+    /// // At once, and not after two hours.
+    /// workers.run().await;
+    /// # });
+    /// ```
+    pub fn on_finish(mut self, f: impl Fn(Q::Key) + Send + Sync + 'static) -> Self {
+        self.options.on_finish = Some(Arc::new(f));
+        self
+    }
+
+    /// Sets the span of an attempt. The default is called `attempt` and has the fields `key`, by its
+    /// `Debug`, and `attempt`. A panic in it fails the attempt.
+    pub fn span(
+        mut self,
+        f: impl Fn(&Q::Key, &Context) -> tracing::Span + Send + Sync + 'static,
+    ) -> Self {
+        self.span = Some(Arc::new(f));
+        self
+    }
+
+    /// Works until the queue is closed or shut down and delivers no more keys. Returns which keys are left.
+    ///
+    /// # Cancel safety
+    ///
+    /// A future that is dropped aborts its workers. The keys that they had come back with backoff;
+    /// [`take_dropped`](crate::Queue::take_dropped) returns the keys that the report would have had.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn run(self) -> Drained<Q::Key> {
+        self.run_until(std::future::pending()).await
+    }
+
+    /// Works until `shutdown` is ready, then shuts the queue down: waiting keys are dropped, ready keys are
+    /// still delivered and runs in flight complete, within the [drain timeout](Self::drain_timeout).
+    /// Returns which keys are left.
+    ///
+    /// With a queue in a store it also waits until the store has recorded the completions, as long as the
+    /// leases last.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Drained<Q::Key> {
+        let stop = CancellationToken::new();
+        let mut workers = JoinSet::new();
+        for _ in 0..self.concurrency {
+            let worker = Worker {
+                queue: self.queue.clone(),
+                clock: self.queue.clock(),
+                handler: Arc::clone(&self.handler),
+                options: self.options.clone(),
+                timeout: self.timeout,
+                span: self.span.clone(),
+                stop: stop.clone(),
+            };
+            workers.spawn(worker.work());
+        }
+        tokio::select! {
+            () = all(&mut workers) => {}
+            () = shutdown => {
+                self.queue.shut_down();
+                self.drain(&mut workers, &stop).await;
+            }
+        }
+        self.queue.settled().await;
+        self.queue.left()
+    }
+
+    /// Waits for the workers, and stops them at the end of the drain timeout.
+    async fn drain(&self, workers: &mut JoinSet<()>, stop: &CancellationToken) {
+        let Some(timeout) = self.drain_timeout else { return all(workers).await };
+        let clock = self.queue.clock();
+        tokio::select! {
+            () = all(workers) => return,
+            () = sleep_until(&clock, clock.now() + timeout) => stop.cancel(),
+        }
+        // Each ends within the grace period: a worker that waits for a key does at once, and the
+        // future of one that has a key is dropped then.
+        all(workers).await;
+    }
+}
+
+async fn all(workers: &mut JoinSet<()>) {
+    while workers.join_next().await.is_some() {}
+}
+
+impl<Q: WorkQueue + fmt::Debug, H> fmt::Debug for Workers<Q, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workers")
+            .field("queue", &self.queue)
+            .field("concurrency", &self.concurrency)
+            .field("max_retries", &self.options.max_retries)
+            .finish_non_exhaustive()
+    }
+}

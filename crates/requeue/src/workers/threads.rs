@@ -1,0 +1,315 @@
+//! Workers that are threads, for code without a runtime.
+
+use std::fmt;
+use std::hash::BuildHasher;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::task::{self, Poll, Wake, Waker};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
+
+use super::Context;
+use super::net::caught;
+use super::options::{Options, pause};
+use super::outcome::{Action, Error};
+use super::source::WorkQueue;
+use super::token::Token;
+use crate::clock::Clock;
+use crate::sync::{drop_quietly, quietly};
+use crate::{Drained, Item, Key, Queue};
+
+/// Runs a handler for each key of a queue, on threads.
+///
+/// Each thread takes a key, runs the handler for it, and completes the delivery with the handler's result:
+/// an [`Action`] is a success, an [`Error`] a failure that is retried with the queue's backoff. A panic of
+/// the handler is a failure, and its thread goes on. It needs no runtime. In a tokio runtime there are
+/// `Workers`.
+///
+/// ```
+/// use requeue::Queue;
+/// use requeue::workers::{Action, Context, Error, ThreadWorkers};
+///
+/// fn reconcile(key: &'static str, context: Context) -> Result<Action, Error> {
+///     if key == "flaky" && context.attempt() == 1 {
+///         return Err("the first time fails".into());
+///     }
+///     Ok(Action::succeed())
+/// }
+///
+/// let queue = Queue::new();
+/// queue.add_all(["steady", "flaky"]);
+/// queue.close();
+/// ThreadWorkers::new(queue.clone(), reconcile).threads(4).max_retries(5).run();
+/// assert_eq!((queue.counts().hand_outs, queue.counts().failures), (3, 1));
+/// ```
+#[must_use = "workers do nothing before `run`"]
+pub struct ThreadWorkers<K: Key, S, H> {
+    queue: Queue<K, S>,
+    handler: H,
+    options: Options<K>,
+    threads: usize,
+    drain_timeout: Option<Duration>,
+}
+
+impl<K, S, H> ThreadWorkers<K, S, H>
+where
+    K: Key + fmt::Debug,
+    S: BuildHasher + Send + Sync + 'static,
+    H: Fn(K, Context) -> Result<Action, Error> + Send + Sync + 'static,
+{
+    /// Creates workers with one thread, without a limit of retries.
+    pub fn new(queue: Queue<K, S>, handler: H) -> Self {
+        Self { queue, handler, options: Options::new(), threads: 1, drain_timeout: None }
+    }
+
+    /// Sets the number of threads, which is the number of keys in flight at once. The default is 1, and 0
+    /// counts as 1.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(1);
+        self
+    }
+
+    /// Gives up a key that fails `retries` times after its first run, and calls
+    /// [`on_give_up`](Self::on_give_up). The default is no limit.
+    pub fn max_retries(mut self, retries: u32) -> Self {
+        self.options.max_retries = Some(retries);
+        self
+    }
+
+    /// Limits how long [`run_until`](Self::run_until) waits after the shutdown, by the queue's clock. When
+    /// `timeout` has passed, no run begins, and runs in flight are
+    /// [cancelled](Context::is_cancelled) and have the [grace period](Self::grace) to stop. The default is
+    /// no limit.
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
+        self.drain_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets how long cancelled runs may take until [`run_until`](Self::run_until) returns without them. The
+    /// default is 10 s.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.options.grace = grace;
+        self
+    }
+
+    /// Calls `f` for each key that is given up, before the completion of its delivery. A panic in it is
+    /// ignored.
+    pub fn on_give_up(mut self, f: impl Fn(K, Error) + Send + Sync + 'static) -> Self {
+        self.options.on_give_up = Some(Arc::new(f));
+        self
+    }
+
+    /// Calls `f` for the key of each run, after the completion of its delivery. A panic in it is ignored.
+    pub fn on_finish(mut self, f: impl Fn(K) + Send + Sync + 'static) -> Self {
+        self.options.on_finish = Some(Arc::new(f));
+        self
+    }
+
+    /// Works until the queue is closed or shut down and delivers no more keys. Returns which keys are left.
+    ///
+    /// # Panics
+    ///
+    /// If the system cannot start a thread.
+    #[track_caller]
+    pub fn run(self) -> Drained<K> {
+        self.work(None::<fn()>)
+    }
+
+    /// Works until `shutdown` returns, then shuts the queue down: waiting keys are dropped, ready keys are
+    /// still delivered and runs in flight complete, within the [drain timeout](Self::drain_timeout).
+    /// Returns which keys are left.
+    ///
+    /// `shutdown` runs on a thread of its own and can block: for example, it receives from a channel. It
+    /// may never return if the queue ends first.
+    ///
+    /// A thread cannot be stopped from outside. A handler that ignores its cancellation for longer than
+    /// the grace period goes on after this has returned, and completes its delivery then.
+    ///
+    /// # Panics
+    ///
+    /// As [`run`](Self::run).
+    #[track_caller]
+    pub fn run_until(self, shutdown: impl FnOnce() + Send + 'static) -> Drained<K> {
+        self.work(Some(shutdown))
+    }
+
+    #[track_caller]
+    fn work(self, shutdown: Option<impl FnOnce() + Send + 'static>) -> Drained<K> {
+        let Self { queue, handler, options, threads, drain_timeout } = self;
+        let (grace, stop) = (options.grace, Token::new());
+        let worker = Worker { queue: queue.clone(), handler, options, stop: stop.clone() };
+        let worker = Arc::new(worker);
+        let (events, received) = mpsc::channel();
+        let started = (0..threads).map(|_| {
+            let (worker, events) = (Arc::clone(&worker), events.clone());
+            thread::spawn(move || {
+                worker.work();
+                // The receiver is gone if `run_until` has returned without this thread.
+                let _ = events.send(Event::Ended);
+            })
+        });
+        let started: Vec<JoinHandle<()>> = started.collect();
+        let mut waiting = Waiting { clock: queue.clock(), received, events, running: threads };
+        if let Some(shutdown) = shutdown {
+            let events = waiting.events.clone();
+            thread::spawn(move || {
+                quietly(shutdown);
+                let _ = events.send(Event::ShutDown);
+            });
+        }
+        waiting.until(None, true);
+        if waiting.running > 0 {
+            WorkQueue::shut_down(&queue);
+            waiting.until(drain_timeout, false);
+        }
+        if waiting.running > 0 {
+            stop.cancel();
+            started.iter().for_each(|thread| thread.thread().unpark());
+            waiting.until(Some(grace), false);
+        }
+        queue.left()
+    }
+}
+
+impl<K: Key + fmt::Debug, S, H> fmt::Debug for ThreadWorkers<K, S, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThreadWorkers")
+            .field("threads", &self.threads)
+            .field("max_retries", &self.options.max_retries)
+            .finish_non_exhaustive()
+    }
+}
+
+/// News for the thread that waits for the workers.
+enum Event {
+    /// A worker has ended.
+    Ended,
+    ShutDown,
+    /// An alarm of the clock.
+    Alarm,
+}
+
+/// The wait for the workers.
+struct Waiting<'q> {
+    clock: &'q dyn Clock,
+    received: Receiver<Event>,
+    events: Sender<Event>,
+    /// The number of workers that have not ended.
+    running: usize,
+}
+
+impl Waiting<'_> {
+    /// Waits until all workers have ended, for at most `timeout`, or until the shutdown if that matters.
+    fn until(&mut self, timeout: Option<Duration>, or_shut_down: bool) {
+        let deadline = timeout.map(|timeout| self.clock.now() + timeout);
+        let waker = Waker::from(Arc::new(Bell(self.events.clone())));
+        while self.running > 0 && deadline.is_none_or(|deadline| self.clock.now() < deadline) {
+            // Each time, because an alarm may go off early.
+            let alarm = deadline.map(|deadline| self.clock.arm(deadline, &waker));
+            match self.received.recv() {
+                Ok(Event::Ended) => self.running -= 1,
+                Ok(Event::ShutDown) if or_shut_down => return,
+                Ok(Event::ShutDown | Event::Alarm) => {}
+                // Not possible: this has a sender itself.
+                Err(_) => return,
+            }
+            drop(alarm);
+        }
+    }
+}
+
+/// The alarm of a wait.
+struct Bell(Sender<Event>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let _ = self.0.send(Event::Alarm);
+    }
+}
+
+/// The state that the threads share.
+struct Worker<K: Key, S, H> {
+    queue: Queue<K, S>,
+    handler: H,
+    options: Options<K>,
+    stop: Token,
+}
+
+impl<K, S, H> Worker<K, S, H>
+where
+    K: Key + fmt::Debug,
+    S: BuildHasher + Send + Sync + 'static,
+    H: Fn(K, Context) -> Result<Action, Error>,
+{
+    /// Takes keys until no more come, also after panics.
+    fn work(&self) {
+        let mut panics = 0u32;
+        loop {
+            match caught(|| self.round()) {
+                Ok(true) => panics = 0,
+                Ok(false) => return,
+                Err(error) => {
+                    self.queue.note_panic();
+                    drop_quietly(error);
+                    // If there was no item, no key can be taken: try again, but not all the time.
+                    thread::park_timeout(pause(panics));
+                    panics = panics.saturating_add(1);
+                }
+            }
+        }
+    }
+
+    /// Takes a key, runs the handler, and completes the delivery. Returns whether there may be another key.
+    ///
+    /// A panic in here fails the run, because the item is dropped.
+    fn round(&self) -> bool {
+        let Some(mut item) = self.next() else { return false };
+        let context = self.options.context(&item, self.stop.clone());
+        let key = item.key().clone();
+        let on_finish = self.options.on_finish.as_ref().map(|f| (f, key.clone()));
+        let result = caught(|| (self.handler)(key, context)).unwrap_or_else(|panic| {
+            self.queue.note_panic();
+            Err(panic)
+        });
+        let completion = self.options.completion(&mut item, result);
+        item.complete(completion);
+        if let Some((on_finish, key)) = on_finish {
+            quietly(|| on_finish(key));
+        }
+        true
+    }
+
+    /// Waits for the next key. `None` if no more come, or the workers are stopped.
+    fn next(&self) -> Option<Item<'static, K>> {
+        // A future, because a blocked getter could not be stopped while a dirty key is with somebody else.
+        let mut next = pin!(self.queue.next());
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut cx = task::Context::from_waker(&waker);
+        loop {
+            if self.stop.is_cancelled() {
+                return None;
+            }
+            match next.as_mut().poll(&mut cx) {
+                Poll::Ready(item) => return item,
+                Poll::Pending => thread::park(),
+            }
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}

@@ -1,0 +1,31 @@
+//! The pages of the documentation, whose Rust code blocks are compiled and run as doctests.
+//!
+//! A test in `tests/pages.rs` compares the list with the pages that have such blocks.
+
+macro_rules! pages {
+    ($($name:ident = $page:literal;)*) => {$(
+        #[doc = include_str!(concat!("../../../", $page))]
+        #[cfg(doctest)]
+        pub struct $name;
+    )*};
+}
+
+pages! {
+    Readme = "README.md";
+    ClientGo = "docs/CLIENT_GO.md";
+    Kube = "docs/KUBE.md";
+    GettingStarted = "docs/getting-started.md";
+    Stores = "docs/guides/stores.md";
+    Testing = "docs/guides/testing.md";
+    Shutdown = "docs/guides/shutdown.md";
+    Debouncing = "docs/guides/debouncing.md";
+    Priorities = "docs/guides/priorities.md";
+    Migrating = "docs/guides/migrating.md";
+    Deployment = "docs/operations/deployment.md";
+    Metrics = "docs/operations/metrics.md";
+    Troubleshooting = "docs/operations/troubleshooting.md";
+    Configuration = "docs/reference/configuration.md";
+    Http = "docs/reference/http.md";
+    Errors = "docs/reference/errors.md";
+    Sql = "docs/reference/sql.md";
+}

@@ -1,0 +1,179 @@
+//! The page about metrics has every family that the code exports, and the alerts and the dashboard use
+//! no other. promtool accepts the alerts, and the expressions of the dashboard.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use prometheus_client::encoding::text;
+use prometheus_client::registry::Registry;
+use regex::Regex;
+use requeue::metrics::{Metrics, Sample, Scrape};
+use requeue_servers::did_not_run;
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two levels up").to_owned()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The names of families, as the page has them: counters with `_total`.
+fn families() -> BTreeSet<String> {
+    struct Everything;
+    impl Scrape for Everything {
+        fn scrape(&self) -> Option<Sample> {
+            let mut sample = Sample::default();
+            sample.parked = Some(0);
+            Some(sample)
+        }
+    }
+    let mut registry = Registry::default();
+    let queue = Arc::new(Everything);
+    Metrics::register(&mut registry).add("mail", &queue).expect("the first of this name");
+    let mut exported = String::new();
+    text::encode(&mut exported, &registry).expect("a string takes anything");
+    let head = Regex::new(r"(?m)^# TYPE (\w+) (\w+)$").expect("a regular expression");
+    let mut names: BTreeSet<String> =
+        head.captures_iter(&exported)
+            .map(|found| {
+                if &found[2] == "counter" {
+                    format!("{}_total", &found[1])
+                } else {
+                    found[1].into()
+                }
+            })
+            .collect();
+    // A controller exports its families only while it runs against an API server, so they are read
+    // from the sources.
+    let source = read("crates/requeue-kube/src/metrics/families.rs");
+    let family =
+        Regex::new(r#"(?s)name: "(\w+)",.*?value: Value::(\w+)"#).expect("a regular expression");
+    for found in family.captures_iter(&source) {
+        let is_counter = ["Results", "Count", "QueueCount"].contains(&&found[2]);
+        names.insert(if is_counter { format!("{}_total", &found[1]) } else { found[1].into() });
+    }
+    let leader = Regex::new(r#"let name = "(\w+)""#).expect("a regular expression");
+    names.extend(leader.captures_iter(&source).map(|found| found[1].to_owned()));
+    names
+}
+
+/// The names of metrics in a text.
+fn named(text: &str) -> BTreeSet<String> {
+    let name = Regex::new(r"\b(?:workqueue|controller_runtime|leader_election)_[a-z_]+\b");
+    let name = name.expect("a regular expression");
+    name.find_iter(text).map(|found| found.as_str().to_owned()).collect()
+}
+
+/// The expressions of the dashboard.
+fn expressions() -> Vec<String> {
+    let dashboard: Value =
+        serde_json::from_str(&read("docs/operations/dashboard.json")).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    targets.map(|target| target["expr"].as_str().expect("an expression").to_owned()).collect()
+}
+
+#[test]
+fn the_page_has_every_family_and_every_alert() {
+    let page = read("docs/operations/metrics.md");
+    let row = Regex::new(r"(?m)^\| `(\w+)` \|").expect("a regular expression");
+    let rows = row.captures_iter(&page).map(|found| found[1].to_owned());
+    let (alerts, metrics): (BTreeSet<_>, BTreeSet<_>) =
+        rows.partition(|name| name.starts_with("Requeue"));
+    assert_eq!(metrics, families());
+    let rules = read("docs/operations/alerts.yml");
+    let alert = Regex::new(r"alert: (\w+)").expect("a regular expression");
+    let rules: BTreeSet<_> = alert.captures_iter(&rules).map(|found| found[1].to_owned()).collect();
+    assert_eq!(alerts, rules);
+}
+
+#[test]
+fn alerts_and_dashboard_use_families_that_exist() {
+    let families = families();
+    for file in ["alerts.yml", "alerts-test.yml", "dashboard.json"] {
+        let names = named(&read(&format!("docs/operations/{file}")));
+        assert!(names.len() > 5, "{file} has names");
+        for name in names {
+            let suffixes = ["_bucket", "_sum", "_count"];
+            let base = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
+            assert!(families.contains(base.unwrap_or(&name)), "{file}: no metric {name}");
+        }
+    }
+    let shown = named(&expressions().join("\n"));
+    for family in families {
+        assert!(shown.iter().any(|name| name.starts_with(&family)), "the dashboard lacks {family}");
+    }
+}
+
+#[test]
+fn the_dashboard_is_one_that_grafana_can_import() {
+    let dashboard: Value =
+        serde_json::from_str(&read("docs/operations/dashboard.json")).expect("JSON");
+    for field in ["title", "uid", "schemaVersion", "time", "templating", "panels"] {
+        assert!(!dashboard[field].is_null(), "no {field}");
+    }
+    assert!(dashboard["id"].is_null(), "an id is that of one installation");
+    let variables = dashboard["templating"]["list"].as_array().expect("variables");
+    let known: Vec<_> = variables.iter().filter_map(|variable| variable["name"].as_str()).collect();
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let (mut ids, mut cells) = (BTreeSet::new(), BTreeSet::new());
+    for panel in panels {
+        let title = panel["title"].as_str().expect("a title");
+        assert!(ids.insert(panel["id"].as_u64()), "{title}: the id is not unique");
+        let at = |field| panel["gridPos"][field].as_u64().expect("a position");
+        assert!(at("x") + at("w") <= 24, "{title} is too wide");
+        for x in at("x")..at("x") + at("w") {
+            for y in at("y")..at("y") + at("h") {
+                assert!(cells.insert((x, y)), "{title} overlaps another panel");
+            }
+        }
+        let targets = panel["targets"].as_array().map_or(&[][..], Vec::as_slice);
+        let refs: BTreeSet<_> = targets.iter().map(|target| target["refId"].as_str()).collect();
+        assert_eq!(refs.len(), targets.len(), "{title}: two targets have one refId");
+        assert_eq!(targets.is_empty(), panel["type"] == "row", "{title}");
+    }
+    let variable = Regex::new(r"\$\{?([a-z]\w*)").expect("a regular expression");
+    for found in variable.captures_iter(&read("docs/operations/dashboard.json")) {
+        assert!(known.contains(&&found[1]), "no variable {}", &found[1]);
+    }
+}
+
+/// Runs `promtool` in a directory; `false` if it is not installed.
+#[track_caller]
+fn promtool(dir: &Path, args: &[&str]) -> bool {
+    let Ok(output) = Command::new("promtool").args(args).current_dir(dir).output() else {
+        did_not_run("there is no promtool");
+        return false;
+    };
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "promtool {args:?}: {said}");
+    true
+}
+
+#[test]
+fn promtool_accepts_the_alerts_and_each_fires() {
+    let dir = root().join("docs/operations");
+    if promtool(&dir, &["check", "rules", "alerts.yml"]) {
+        promtool(&dir, &["test", "rules", "alerts-test.yml"]);
+    }
+}
+
+#[test]
+fn promtool_accepts_the_expressions_of_the_dashboard() {
+    // As recording rules, with values for Grafana's variables.
+    let mut rules = "groups:\n- name: dashboard\n  rules:\n".to_owned();
+    for (i, expression) in expressions().into_iter().enumerate() {
+        let expression = expression.replace("$__rate_interval", "5m").replace("$combine", "max");
+        let expression = expression.replace("$queue", ".*").replace("$controller", ".*");
+        assert!(!expression.contains('$'), "{expression}");
+        rules += &format!("  - record: r{i}\n    expr: {}\n", Value::String(expression));
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("rules.yml"), rules).expect("it can be written");
+    promtool(dir.path(), &["check", "rules", "rules.yml"]);
+}

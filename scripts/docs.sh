@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Builds the documentation site in target/docs/book, and checks its links. With `serve` it then serves the site at
+# PORT, or 3000, until Ctrl-C.
+#
+# mdBook reads one directory. The pages are therefore copied to target/docs/src, under their paths in the repository,
+# with the files that they link to. A link to a directory that has no page becomes plain text.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+out=$target/docs
+rm -rf "$out"
+mkdir -p "$out/src"
+cp book.toml "$out"
+
+# The targets of the links in a file, without their anchors.
+links() {
+    grep -oE '\]\([^)#: ]+[)#]' "$1" | sed 's|^..||; s|.$||' | sort -u || true
+}
+
+# Links in SUMMARY.md are relative to docs, and mdBook wants them relative to the root.
+sed -E 's|\]\(|](docs/|; s|\]\(docs/\.\./|](|' docs/SUMMARY.md >"$out/summary"
+links "$out/summary" >"$out/pages"
+find docs -name '*.md' ! -name SUMMARY.md | while read -r page; do
+    grep -qxF "$page" "$out/pages" || {
+        printf 'docs/SUMMARY.md does not list %s\n' "$page" >&2
+        exit 1
+    }
+done
+# mdBook calls the page of a directory index.html, but leaves links to README.md unchanged.
+readme='s|\]\(([^): ]*)README\.md|](\1index.md|g'
+sed -E "$readme" "$out/summary" >"$out/src/SUMMARY.md"
+while read -r page; do
+    mkdir -p "$out/src/$(dirname "$page")"
+    sed -E "$readme" "$page" >"$out/src/${page/%README.md/index.md}"
+done <"$out/pages"
+
+while read -r page; do
+    from=$(dirname "$page")
+    for link in $(links "$page"); do
+        to=$out/src/$from/$link
+        if [ -d "$from/$link" ]; then
+            [ -e "$to/index.md" ] || sed -i.bak "s|\[\([^]]*\)\]($link)|\1|g" "$out/src/${page/%README.md/index.md}"
+        elif [ "${link##*.}" != md ]; then
+            mkdir -p "$(dirname "$to")"
+            cp "$from/$link" "$to"
+        fi
+    done
+done <"$out/pages"
+find "$out/src" -name '*.bak' -delete
+
+mdbook build "$out"
+(
+    cd "$out/book"
+    find . -type f | sed 's|^\./||' >../files
+    grep '\.html$' ../files | grep -v '^404' | tr '\n' '\0' | xargs -0 awk -v files=../files -f "$OLDPWD/scripts/links.awk"
+)
+
+if [ "${1-}" = serve ]; then
+    exec mdbook serve --port "${PORT-3000}" "$out"
+fi
