@@ -291,7 +291,8 @@ fn hostile_objects_are_named_and_keep_no_other_from_its_run() {
     assert!(!ended.text().contains("ns/\n"), "{}", ended.text());
     for named in ["deep-list", "deep-watch", "deeper-list", "deeper-watch", ""] {
         let why = if named.is_empty() { "it has no name" } else { "recursion limit exceeded" };
-        let message = format!("configmaps in namespace ns: \"ns/{named}\" can't be decoded: {why}");
+        let message =
+            format!("configmaps in namespace ns: \"ns/{named}\" cannot be decoded: {why}");
         assert!(ended.stderr.contains(&message), "{message}: {}", ended.stderr);
     }
     // One to see whether that is allowed, and one of the watcher.
