@@ -19,6 +19,8 @@ use crate::sync::{Arc, AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonE
 /// come goes off at once. No alarm is missed, in any interleaving of arming it and moving the
 /// clock.
 ///
+/// # Examples
+///
 /// ```
 /// use std::time::Duration;
 /// use requeue::clock::{FakeClock, sleep_until};
@@ -116,6 +118,8 @@ impl FakeClock {
     ///
     /// With it, a test learns without sleeping that the threads or tasks it has started are
     /// waiting.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::task::Waker;

@@ -50,6 +50,8 @@ pub use self::tsc::TscClock;
 /// while it was going off. A clock never wakes too late on purpose, and never forgets an armed
 /// alarm.
 ///
+/// # Examples
+///
 /// ```
 /// use std::task::Waker;
 /// use std::time::Duration;
@@ -119,8 +121,11 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 pub struct Alarm(Option<Pin<Box<dyn Send + Sync>>>);
 
 impl Alarm {
-    /// Returns an alarm that is disarmed by dropping `guard`. It is for implementations of
-    /// [`Clock`].
+    /// Returns an alarm that is disarmed by dropping `guard`.
+    ///
+    /// It is for implementations of [`Clock`].
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::sync::Arc;

@@ -16,6 +16,8 @@ use crate::Time;
 ///
 /// A future that is dropped disarms its alarm. Nothing is lost.
 ///
+/// # Examples
+///
 /// ```
 /// use std::time::Duration;
 /// use requeue::clock::{FakeClock, sleep_until};

@@ -22,6 +22,8 @@ use crate::Time;
 /// refuses to start the thread, alarms go off at once: a waiting caller then polls the clock
 /// continuously, but is not forgotten.
 ///
+/// # Examples
+///
 /// ```
 /// use requeue::Time;
 /// use requeue::clock::{Clock, SystemClock};

@@ -35,6 +35,8 @@ use crate::Time;
 /// detect the shutdown without a panic. Otherwise the first alarm detects it by a panic in tokio,
 /// which is caught; only the message of the panic hook is visible.
 ///
+/// # Examples
+///
 /// ```
 /// use std::time::Duration;
 /// use requeue::clock::{Clock, TokioClock, sleep_until};
@@ -69,6 +71,8 @@ impl TokioClock {
 
     /// Returns the clock of the runtime that `handle` belongs to.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::clock::{Clock, TokioClock};
     ///
@@ -88,6 +92,8 @@ impl TokioClock {
     /// # Panics
     ///
     /// Panics outside a runtime, as [`Handle::current`] does.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::clock::TokioClock;
@@ -109,6 +115,8 @@ impl TokioClock {
     /// # Errors
     ///
     /// Returns an error outside a runtime.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::clock::TokioClock;

@@ -39,6 +39,8 @@ use crate::Time;
 ///
 /// Its alarms are [`SystemClock`]'s, at most an hour ahead, and that clock's thread wakes them.
 ///
+/// # Examples
+///
 /// ```
 /// use requeue::Queue;
 /// use requeue::clock::TscClock;

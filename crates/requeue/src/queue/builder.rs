@@ -24,6 +24,8 @@ pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> Group + Send + Sync>;
 /// The defaults are: first in, first out; [`ReAdd::Hold`]; a [`backoff`](Self::backoff) from 5 ms
 /// to 5 min; [`SystemClock`]; and no metrics. No Cargo feature changes a default.
 ///
+/// # Examples
+///
 /// ```
 /// use requeue::limiter::ExponentialFailure;
 /// use requeue::{Order, Queue, ReAdd};
@@ -112,6 +114,8 @@ impl<K: Key> Builder<K> {
     /// Everything else is as in [`Queue::builder`]. The page "From client-go" lists the remaining
     /// differences.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::Builder;
     /// use std::time::Duration;
@@ -135,8 +139,10 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Sets the re-add policy: the effect of an add on a key that already waits, or that backs off after
-    /// a failure. The default is [`ReAdd::Hold`].
+    /// Sets the re-add policy: the effect of an add on a key that already waits, or that backs off
+    /// after a failure.
+    ///
+    /// The default is [`ReAdd::Hold`].
     pub fn re_add(mut self, policy: ReAdd) -> Self {
         self.config.re_add = policy;
         self
@@ -158,6 +164,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// [`fair`](Self::fair) and [`group_limit`](Self::group_limit) use the group. The function is
     /// called at each add, outside the lock.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::{Group, Queue};
     ///
@@ -175,25 +183,30 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Delivers keys of all groups with ready keys in turn, within each priority. In each turn, a
-    /// group gets as many deliveries as its weight.
+    /// Delivers keys of all groups with ready keys in turn, within each priority.
+    ///
+    /// In each turn, a group gets as many deliveries as its weight.
     pub fn fair(mut self) -> Self {
         self.config.fair = true;
         self
     }
 
-    /// Limits the number of keys of one group that are in flight at the same time. The minimum is
-    /// 1, and the default is no limit.
+    /// Limits the number of keys of one group that are in flight at the same time.
+    ///
+    /// The minimum is 1, and the default is no limit.
     pub fn group_limit(mut self, limit: u32) -> Self {
         self.config.group_limit = Some(limit);
         self
     }
 
-    /// Sets the delays of the default limiter: `base` after the first failure of a key, doubled with
-    /// each further one up to `max`, with jitter. The default is 5 ms and 5 min. See
-    /// [`BackoffLimiter::new`] for the ranges.
+    /// Sets the delays of the default limiter: `base` after the first failure of a key, doubled
+    /// with each further one up to `max`, with jitter.
+    ///
+    /// The default is 5 ms and 5 min. See [`BackoffLimiter::new`] for the ranges.
     ///
     /// A call of [`limiter`](Self::limiter) takes precedence.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -249,19 +262,23 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Hashes keys with `hasher`. The default is foldhash, which is fast and has a random seed for
-    /// each queue, so an attacker cannot prepare colliding keys in advance.
+    /// Hashes keys with `hasher`.
+    ///
+    /// The default is foldhash, which is fast and has a random seed for each queue, so an attacker
+    /// cannot prepare colliding keys in advance.
     ///
     /// foldhash does not keep its seed secret from an attacker who chooses keys and learns
-    /// something about their hashes: from timing, or from the order of [snapshots](Queue::snapshot)
-    /// and their [cursors](crate::Cursor), which is the order of the hashes. The queue compares a
-    /// key with all others of the same hash: 32,000 such keys take seconds, and the time grows with
-    /// the square of their number.
+    /// something about their hashes. Timing reveals it, and so does the order of
+    /// [snapshots](Queue::snapshot) and their [cursors](crate::Cursor), which is the order of the
+    /// hashes. The queue compares a key with all others of the same hash: 32,000 such keys take
+    /// seconds, and the time grows with the square of their number.
     ///
     /// Choose [`std::hash::RandomState`], which is SipHash, if keys come from people or programs
     /// that you do not trust. The default limiter then uses SipHash, too. A custom
     /// [`limiter`](Self::limiter) hashes keys with its own hasher: see
     /// [`BackoffLimiter::with_hasher`].
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;

@@ -74,6 +74,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// Call it at the end of the input. It may be called several times, and from anywhere.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::{Added, Queue};
     ///
@@ -90,14 +92,17 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.release(state);
     }
 
-    /// Refuses all adds from now on, and drops the waiting keys. Returns the dropped keys, in no
-    /// particular order.
+    /// Refuses all adds from now on, and drops the waiting keys.
+    ///
+    /// Returns the dropped keys, in no particular order.
     ///
     /// Ready keys are still delivered; then `get` returns `None`. This is client-go's `ShutDown`.
     /// As in client-go, `None` is not final while a dirty key is in flight. If the queue is paused,
     /// ready keys are dropped, too.
     ///
     /// It may be called several times, and from anywhere. It ends the wait of every earlier drain.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -151,8 +156,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
     }
 
-    /// Shuts the queue down as [`shut_down`](Self::shut_down) does, and returns a [`Drain`] that waits
-    /// until no key is ready or in flight. A later `shut_down` ends the wait.
+    /// Shuts the queue down as [`shut_down`](Self::shut_down) does, and returns a [`Drain`] that
+    /// waits until no key is ready or in flight.
+    ///
+    /// A later `shut_down` ends the wait.
     ///
     /// Await it in a task, or call [`wait_blocking`](Drain::wait_blocking) on a thread. By default
     /// it waits without a limit; [`timeout`](Drain::timeout) sets one. client-go's
@@ -163,6 +170,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// The queue is shut down by the call. A future that is dropped stops waiting, and leaves its
     /// report to [`take_dropped`](Self::take_dropped).
+    ///
+    /// # Examples
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -196,8 +205,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     /// Returns the keys that were dropped since the queue was shut down: those that failed, and
-    /// those that were requeued. Each key is returned once. The report of a drain already contains
-    /// them.
+    /// those that were requeued.
+    ///
+    /// Each key is returned once. The report of a drain already contains them.
     #[must_use = "it will not say so again"]
     pub fn take_dropped(&self) -> Vec<K> {
         let lost = self.shared.lock().map(|mut state| std::mem::take(&mut state.lost));
@@ -207,6 +217,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Stops deliveries. Everything else goes on: keys are added, become ready, and are completed.
     ///
     /// It has no effect once the queue is shut down.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -290,16 +302,21 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         }
     }
 
-    /// Limits the wait to `timeout` from now, by the queue's clock. The report says which keys were
-    /// left.
+    /// Limits the wait to `timeout` from now, by the queue's clock.
+    ///
+    /// The report says which keys were left.
     #[must_use = "a future does nothing unless it is polled, but the queue is shut down already"]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.deadline = Some(self.queue.now() + timeout);
         self
     }
 
-    /// Waits only for the keys in flight, as client-go's `ShutDownWithDrain` does. Ready keys are
-    /// still delivered to getters that ask for them, but the drain does not wait for them.
+    /// Waits only for the keys in flight, as client-go's `ShutDownWithDrain` does.
+    ///
+    /// Ready keys are still delivered to getters that ask for them, but the drain does not wait for
+    /// them.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;

@@ -23,6 +23,8 @@ use crate::sync::{Arc, Thread, current, quietly, thread_local};
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Takes the next ready key, or returns `None` if no key is ready.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::Queue;
     ///
@@ -45,8 +47,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Some(Item::lent(&self.shared, self.take_now()?))
     }
 
-    /// Takes the next ready key as [`try_get`](Self::try_get) does. The item can be sent to other
-    /// threads and tasks.
+    /// Takes the next ready key as [`try_get`](Self::try_get) does.
+    ///
+    /// The item can be sent to other threads and tasks.
     #[must_use = "an item that is dropped unfinished counts as failed"]
     pub fn try_get_owned(&self) -> Option<Item<'static, K>> {
         Some(Item::owned(Arc::clone(&self.shared), self.take_now()?))
@@ -68,6 +71,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// A future that is dropped has taken no key, and passes on its wake. A future that is woken
     /// and not polled takes no key either. Every two such futures delay a task that waits behind
     /// them by 5 to 10 ms.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue::Queue;
@@ -117,8 +122,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Some(Item::owned(Arc::clone(&self.shared), out))
     }
 
-    /// Waits for a key for at most `timeout`, by the queue's clock. Returns `None` if the timeout
-    /// has passed, or if the queue was closed or shut down and has no more keys.
+    /// Waits for a key for at most `timeout`, by the queue's clock.
+    ///
+    /// Returns `None` if the timeout has passed, or if the queue was closed or shut down and has no
+    /// more keys.
     ///
     /// # Cancel safety
     ///
@@ -129,8 +136,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Some(Item::lent(&self.shared, waiting.await?))
     }
 
-    /// Waits for a key, then takes up to `max` ready keys in all. The result is empty if the queue
-    /// was closed or shut down and has no more keys, or if `max` is 0.
+    /// Waits for a key, then takes up to `max` ready keys in all.
+    ///
+    /// The result is empty if the queue was closed or shut down and has no more keys, or if `max`
+    /// is 0.
     ///
     /// # Cancel safety
     ///
@@ -139,14 +148,17 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         GetMany { inner: Waiting::new(self, Kind::Task, false), max }
     }
 
-    /// Blocks this thread until there is a key. Returns `None` when the queue was closed or shut
-    /// down and has no more keys.
+    /// Blocks this thread until there is a key.
+    ///
+    /// Returns `None` when the queue was closed or shut down and has no more keys.
     ///
     /// It needs no runtime. This call, like every other one whose name ends with `_blocking`,
     /// blocks the thread while it waits. In async code use [`get`](Self::get), or call it in
     /// `tokio::task::spawn_blocking`: on a runtime with one thread, nothing else runs meanwhile,
     /// not even the task that would add a key. To find such calls in tests, wrap them in
     /// `tokio::task::block_in_place`, which panics on a runtime with one thread.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;

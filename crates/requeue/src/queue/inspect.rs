@@ -80,6 +80,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns true if no key is ready, waiting or in flight.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::Queue;
     ///
@@ -116,6 +118,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// grows with the number of priorities, not with the number of keys. The result is empty unless
     /// [times are kept](super::Builder::track_times).
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::{Add, Queue};
     ///
@@ -148,6 +152,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Returns the number of keys with a delayed add that have failed, which [`Filter::Failing`]
     /// selects.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::{Queue, clock::FakeClock};
     /// use std::time::Duration;
@@ -175,6 +181,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// Returns `None` if no key waits, or if none of them will ever be due. A key that is already
     /// due is ready, and does not count.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Queue, clock::FakeClock};
@@ -238,6 +246,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// It is zero if no key is ready, or unless [times are kept](super::Builder::track_times).
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::{Queue, clock::FakeClock};
     /// use std::time::Duration;
@@ -263,6 +273,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// flight.
     ///
     /// They are empty unless [times are kept](super::Builder::track_times).
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Queue, clock::FakeClock};
@@ -316,6 +328,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// exactly one of its pages, even if the queue changes meanwhile. The order of the keys has no
     /// meaning.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::{Filter, Phase, Queue};
     ///
@@ -355,6 +369,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// It skips the first `skip` keys and returns at most `limit`, and at most 256 at once. Returns
     /// `None` unless [times are kept](super::Builder::track_times).
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::{Queue, clock::FakeClock};
     /// use std::time::Duration;
@@ -392,6 +408,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     /// Explains the state of `key` in one sentence.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Queue, clock::FakeClock};

@@ -40,6 +40,8 @@ impl<K: Key> Deref for Owner<'_, K> {
 /// [`release`](Self::release). **An item that is dropped before its completion has failed** and is
 /// retried with backoff: no key is lost when a worker panics, is cancelled or returns early.
 ///
+/// # Examples
+///
 /// ```
 /// use requeue::{Queue, clock::FakeClock};
 /// use std::time::Duration;
@@ -125,6 +127,8 @@ impl<'q, K: Key> Item<'q, K> {
     ///
     /// The default is the priority of this run.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::{Add, Order, Queue};
     ///
@@ -155,6 +159,8 @@ impl<'q, K: Key> Item<'q, K> {
     }
 
     /// Completes the delivery.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Completion, Queue};
@@ -187,8 +193,10 @@ impl<'q, K: Key> Item<'q, K> {
         self.end(Completion::RequeueAfter(delay));
     }
 
-    /// Completes the delivery with [`Completion::Retry`]: the run failed, and is retried after the backoff
-    /// that the limiter computes. [`Queue::look_up`](super::Queue::look_up) shows when the key is due.
+    /// Completes the delivery with [`Completion::Retry`]: the run failed, and is retried after the
+    /// backoff that the limiter computes.
+    ///
+    /// [`Queue::look_up`](super::Queue::look_up) shows when the key is due.
     pub fn retry(mut self) {
         self.end(Completion::Retry);
     }
@@ -200,6 +208,8 @@ impl<'q, K: Key> Item<'q, K> {
     }
 
     /// Completes the delivery with [`Completion::GiveUp`]: the run failed, and is not retried.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -230,6 +240,8 @@ impl<'q, K: Key> Item<'q, K> {
 
     /// Completes each of `items` as [`succeed`](Self::succeed) does, and takes the lock once for many of them.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::{Item, Queue};
     ///
@@ -253,8 +265,11 @@ impl<'q, K: Key> Item<'q, K> {
         }
     }
 
-    /// Converts the item into one that can be sent to other threads and tasks. It keeps the queue
-    /// alive.
+    /// Converts the item into one that can be sent to other threads and tasks.
+    ///
+    /// It keeps the queue alive.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;

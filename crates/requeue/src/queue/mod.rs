@@ -55,6 +55,8 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 
 /// A work queue of keys. Handles are cheap to clone, and share one queue.
 ///
+/// # Examples
+///
 /// ```
 /// use requeue::{Added, Queue};
 ///
@@ -167,6 +169,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// client-go's `Add`.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::{Added, Queue};
     ///
@@ -182,6 +186,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     /// Adds `key`, and makes an owned key of it only if the queue has no record of it.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Added, Queue};
@@ -202,6 +208,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// has no record of it.
     ///
     /// It is [`add_ref`](Self::add_ref) for keys without `ToOwned`, such as `Arc<str>`.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Add, Added, Queue};
@@ -232,6 +240,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// This is client-go's `AddAfter`, and never blocks. Delays saturate at about 584 years; a key
     /// with a delay of [`Duration::MAX`] is never due.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Queue, clock::FakeClock};
@@ -274,6 +284,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Adds `key` with all options of an [`Add`]: delay, merge rule, priority, reasons.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::{Add, Merge, Queue};
     /// use std::time::Duration;
@@ -310,6 +322,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// It takes the lock once per 256 keys.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::Queue;
     ///
@@ -339,8 +353,11 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     // --- Removing and completing
     // ------------------------------------------------------------------
 
-    /// Cancels the pending runs of `key`, clears its failures, and returns what was cancelled. A
-    /// run in flight goes on.
+    /// Cancels the pending runs of `key`, clears its failures, and returns what was cancelled.
+    ///
+    /// A run in flight goes on.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -396,6 +413,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Returns the number of failures of `key` that the limiter counts, as client-go's
     /// `NumRequeues`.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::Queue;
     ///
@@ -413,6 +432,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// it.
     ///
     /// Returns `false`, and has no effect, if the key is not in flight or its item still exists.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;

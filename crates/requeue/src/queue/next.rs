@@ -20,6 +20,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// An item of another queue succeeds in that queue.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::Queue;
     ///
@@ -51,6 +53,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// A future that is dropped has completed the delivery with success, and has taken no key.
     ///
+    /// # Examples
+    ///
     /// ```
     /// # use requeue::Queue;
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -71,6 +75,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Calls [`Item::succeed`] and then [`get_blocking`](Self::get_blocking), in most cases under
     /// one hold of the lock and with one reading of the clock.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
