@@ -39,7 +39,7 @@ pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> Group + Send + Sync>;
 ///     .build()?;
 /// # Ok::<(), requeue::BuildError>(())
 /// ```
-#[must_use = "a builder makes no queue before `build`"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct Builder<K: Key, S = RandomState> {
     name: Option<Arc<str>>,
     config: Config<K>,

@@ -208,7 +208,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// those that were requeued.
     ///
     /// Each key is returned once. The report of a drain already contains them.
-    #[must_use = "it will not say so again"]
+    #[must_use = "each dropped key is returned only once"]
     pub fn take_dropped(&self) -> Vec<K> {
         let lost = self.shared.lock().map(|mut state| std::mem::take(&mut state.lost));
         lost.map(|lost| lost.into_keys().collect()).unwrap_or_default()

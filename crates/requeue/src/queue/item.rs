@@ -95,7 +95,7 @@ impl<'q, K: Key> Item<'q, K> {
         match &self.live {
             Some((_, key)) => key,
             // Only the methods that take the item by value and its drop remove its contents.
-            None => unreachable!("an item that has ended is gone"),
+            None => unreachable!("a completed item is not accessible"),
         }
     }
 
@@ -304,7 +304,7 @@ impl<'q, K: Key> Item<'q, K> {
                 (key, ticket)
             }
             // See `key`.
-            None => unreachable!("an item that has ended is gone"),
+            None => unreachable!("a completed item is not accessible"),
         }
     }
 
@@ -397,7 +397,7 @@ impl<K: Key + fmt::Debug> fmt::Debug for Item<'_, K> {
 ///
 /// Dropping it has no effect: the key stays in flight until `done` is called for it.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
-#[must_use = "a key whose ticket is lost is done only by `Queue::done`"]
+#[must_use = "without its ticket, a delivery can only be completed by `Queue::done`"]
 pub struct Ticket {
     ticket: core::Ticket,
     /// The queue's number. Deliveries of other queues have the same epochs.

@@ -106,7 +106,7 @@ impl<K: Key> Queue<K> {
     pub fn new() -> Self {
         match Self::builder().build() {
             Ok(queue) => queue,
-            Err(error) => unreachable!("the defaults make sense: {error}"),
+            Err(error) => unreachable!("the defaults are valid: {error}"),
         }
     }
 
@@ -116,7 +116,7 @@ impl<K: Key> Queue<K> {
     pub fn client_go() -> Self {
         match Builder::client_go().build() {
             Ok(queue) => queue,
-            Err(error) => unreachable!("the defaults make sense: {error}"),
+            Err(error) => unreachable!("the defaults are valid: {error}"),
         }
     }
 

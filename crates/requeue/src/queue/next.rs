@@ -141,7 +141,7 @@ impl<K: Key> Shared<K> {
 }
 
 /// Completes a delivery and waits for the next key: see [`Queue::succeed_and_get`].
-#[must_use = "the item ends when this is polled or dropped"]
+#[must_use = "the delivery is completed when this is polled or dropped"]
 pub struct SucceedAndGet<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
     item: Option<Item<'q, K>>,
     get: Get<'q, K, S>,

@@ -22,7 +22,7 @@ use crate::clock::Clock;
 /// # let _ = polling;
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "this only says how to poll; `poll_until` does it"]
+#[must_use = "a `Polling` does nothing until it is passed to `poll_until`"]
 pub struct Polling<M = JitteredBackoffManager> {
     manager: M,
     immediate: bool,

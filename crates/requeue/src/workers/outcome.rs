@@ -49,7 +49,7 @@ impl Action {
     /// let handler = {
     ///     let queue = queue.clone();
     ///     move |_key, _context: Context| {
-    ///         // Not the leader any more.
+    ///         // This process has lost its leadership.
     ///         queue.pause();
     ///         async { Ok::<_, Error>(Action::release()) }
     ///     }

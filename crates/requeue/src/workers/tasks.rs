@@ -47,7 +47,7 @@ use crate::clock::sleep_until;
 /// assert_eq!((queue.counts().hand_outs, queue.counts().failures), (3, 1));
 /// # });
 /// ```
-#[must_use = "workers do nothing before `run`"]
+#[must_use = "workers do nothing until they are run"]
 pub struct Workers<Q: WorkQueue, H> {
     queue: Q,
     handler: Arc<H>,
@@ -163,7 +163,7 @@ where
     /// use std::time::Duration;
     ///
     /// async fn reconcile(_key: &'static str, context: Context) -> Result<Action, Error> {
-    ///     // What is wanted is something else with each run.
+    ///     // Each run finds that the desired state has changed.
     ///     if context.adds() < 3 { Err("not that any more".into()) } else { Ok(Action::succeed()) }
     /// }
     ///
@@ -183,7 +183,7 @@ where
     ///         released.add(key);
     ///     }
     /// });
-    /// // At once, and not after two hours.
+    /// // This takes no time, instead of two hours.
     /// workers.run().await;
     /// # });
     /// ```

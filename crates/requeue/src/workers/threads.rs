@@ -48,7 +48,7 @@ use crate::{Drained, Item, Key, Queue};
 /// ThreadWorkers::new(queue.clone(), reconcile).threads(4).max_retries(5).run();
 /// assert_eq!((queue.counts().hand_outs, queue.counts().failures), (3, 1));
 /// ```
-#[must_use = "workers do nothing before `run`"]
+#[must_use = "workers do nothing until they are run"]
 pub struct ThreadWorkers<K: Key, S, H> {
     queue: Queue<K, S>,
     handler: H,
