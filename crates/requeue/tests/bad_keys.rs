@@ -175,7 +175,7 @@ fn a_panic_in_clone_in_a_getter_that_waits_leaves_the_key_to_the_next() {
     assert_eq!(ready(queue.get()).map(|item| item.id), Some(1));
 }
 
-/// A delivery that could not be completed because the key panicked is not lost with its worker.
+/// A key is not lost if its own panic prevents the completion of its delivery.
 #[test]
 fn a_panic_in_clone_while_an_item_ends_leaves_no_key_with_nobody() {
     let setup = Setup::new(Order::Custom(Box::new(Fifo::default())));
