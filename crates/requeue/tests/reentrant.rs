@@ -2,7 +2,7 @@
 //!
 //! The queue runs user code of many kinds, some of it under a lock. Each test run stops two threads
 //! inside such code at the same time. Then both threads call every method of two queues. Both must
-//! return, whatever locks they hold.
+//! return, regardless of the locks that they hold.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;

@@ -212,15 +212,19 @@ impl<'q, K: Key> Item<'q, K> {
     /// # Examples
     ///
     /// ```
-    /// use requeue::Queue;
+    /// use requeue::{Queue, clock::FakeClock};
+    /// use std::time::Duration;
     ///
-    /// let queue = Queue::new();
-    /// queue.add_rate_limited("broken");
-    /// # queue.add("broken");
-    /// let item = queue.try_get().unwrap();
+    /// let clock = FakeClock::new();
+    /// let queue = Queue::builder().clock(clock.clone()).build()?;
+    /// queue.add("broken");
+    /// queue.try_get().expect("it is ready").retry();
+    /// clock.advance(Duration::from_secs(1));
+    /// let item = queue.try_get().expect("the backoff is over");
     /// assert_eq!(item.attempt(), 2);
     /// item.give_up();
     /// assert_eq!((queue.failures("broken"), queue.given_up()), (0, 1));
+    /// # Ok::<(), requeue::BuildError>(())
     /// ```
     pub fn give_up(mut self) {
         self.end(Completion::GiveUp);
