@@ -134,30 +134,25 @@ fn test_metrics() {
 
     clock.advance(Duration::from_micros(50));
 
-    // Start processing.
     let item = get(&queue);
     assert_eq!(metrics.seen().latency, (5e-05, 1));
 
-    // Add it back while processing; multiple adds of the same item are de-duped.
+    // Several adds of a key in flight count as one.
     for _ in 0..5 {
         queue.add(*item);
     }
     assert_eq!(metrics.seen().adds, 2);
     assert_eq!(queue.counts().adds, 2);
-    // One thing remains in the queue.
     assert_eq!(metrics.seen().depth, 1);
     assert_eq!(queue.depth(), 1);
 
     clock.advance(Duration::from_micros(25));
 
-    // Finish it up.
     item.done();
     assert_eq!(metrics.seen().duration, (2.5e-05, 1));
-    // One thing remains in the queue.
     assert_eq!(metrics.seen().depth, 1);
     assert_eq!(queue.depth(), 1);
 
-    // It should be back on the queue.
     let item = get(&queue);
     assert_eq!(metrics.seen().latency, (2.5e-05, 2));
 
@@ -165,7 +160,6 @@ fn test_metrics() {
     assert_eq!(queue.unfinished_work().as_secs_f64(), 0.001);
     assert_eq!(queue.longest_running().as_secs_f64(), 0.001);
 
-    // Finish that one up.
     item.done();
     assert_eq!(metrics.seen().duration, (0.001, 2));
 

@@ -158,7 +158,7 @@ impl<'q, K: Key> Item<'q, K> {
         })
     }
 
-    /// Completes the delivery.
+    /// Completes the delivery with `completion`.
     ///
     /// # Examples
     ///
@@ -180,15 +180,15 @@ impl<'q, K: Key> Item<'q, K> {
         self.end(completion);
     }
 
-    /// Completes the delivery with [`Completion::Succeed`]: the run succeeded, and the key's failures are
-    /// forgotten.
+    /// Completes the delivery with [`Completion::Succeed`]: the run succeeded, and the key's
+    /// failures are forgotten.
     #[inline]
     pub fn succeed(mut self) {
         self.end(Completion::Succeed);
     }
 
-    /// Completes the delivery with [`Completion::RequeueAfter`]: the run succeeded, and the key is added
-    /// again after `delay`.
+    /// Completes the delivery with [`Completion::RequeueAfter`]: the run succeeded, and the key is
+    /// added again after `delay`.
     pub fn requeue_after(mut self, delay: Duration) {
         self.end(Completion::RequeueAfter(delay));
     }
@@ -235,14 +235,15 @@ impl<'q, K: Key> Item<'q, K> {
         self.end(Completion::Release);
     }
 
-    /// Completes the delivery as client-go's `Done` does: the key's failures stay as they are.
+    /// Completes the delivery as client-go's `Done` does: the key's failures are unchanged.
     ///
     /// Code that was ported from client-go calls this. Other code calls [`succeed`](Self::succeed).
     pub fn done(mut self) {
         self.finish(Finish::Done);
     }
 
-    /// Completes each of `items` as [`succeed`](Self::succeed) does, and takes the lock once for many of them.
+    /// Completes each of `items` as [`succeed`](Self::succeed) does, and takes the lock once for
+    /// many of them.
     ///
     /// # Examples
     ///
@@ -481,7 +482,7 @@ impl<K: Key> Shared<K> {
             Completion::Succeed => Finish::Succeed,
             Completion::RequeueAfter(delay) => Finish::RequeueAfter { delay, asked },
             Completion::Retry => {
-                // One time for the limiter and for the queue, so that both compute the same deadline.
+                // One time for both, so that the limiter and the queue compute the same deadline.
                 let now = now.unwrap_or_else(|| self.clock.now());
                 let delay = self.limits.delay(key, now);
                 return (Finish::RetryAfter { delay, asked }, Some(now));

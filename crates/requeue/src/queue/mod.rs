@@ -167,7 +167,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Adds `key`, which is then delivered once, however often it was added before its delivery.
     ///
-    /// client-go's `Add`.
+    /// This is client-go's `Add`.
     ///
     /// # Examples
     ///

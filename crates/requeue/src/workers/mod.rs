@@ -114,6 +114,10 @@ impl Context {
     /// Waits until the attempt must stop, as [`is_cancelled`](Self::is_cancelled) says.
     ///
     /// The future of an attempt that does not stop within the grace period is dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
     #[cfg(feature = "tokio")]
     pub async fn cancelled(&self) {
         self.token.cancelled().await;

@@ -84,7 +84,7 @@ pub trait WorkItem: Send + Sized + 'static {
         let _ = error;
     }
 
-    /// Completes the delivery.
+    /// Completes the delivery with `completion`.
     fn complete(self, completion: Completion) -> impl Future<Output = ()> + Send;
 }
 

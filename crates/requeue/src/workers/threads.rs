@@ -286,7 +286,8 @@ where
         }
     }
 
-    /// Takes a key, runs the handler, and completes the delivery. Returns whether there may be another key.
+    /// Takes a key, runs the handler, and completes the delivery. Returns whether there may be
+    /// another key.
     ///
     /// A panic in here fails the run, because the item is dropped.
     fn round(&self) -> bool {
