@@ -1,6 +1,6 @@
 //! The controller of client-go's tutorials: `process_next_item`, `handle_err` and five retries.
 //!
-//! `requeue::workers::Workers` does all of this; here it is by hand.
+//! It is written by hand. `requeue::workers::Workers` does all of this.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ const MAX_RETRIES: u32 = 5;
 
 struct Controller {
     queue: Queue<String>,
-    /// How many replicas each deployment is to have.
+    /// The desired number of replicas of each deployment.
     store: Mutex<BTreeMap<String, u32>>,
 }
 
@@ -21,16 +21,17 @@ impl Controller {
     }
 
     async fn process_next_item(&self) -> bool {
-        // Until the item ends, nobody else gets this key. Another key, yes: run many workers.
+        // No other worker gets this key until its completion. Other keys can be in flight in
+        // parallel, so several workers run.
         let Some(item) = self.queue.get().await else { return false };
         let result = self.sync(&item).await;
         self.handle_err(item, result);
         true
     }
 
-    /// Brings one key into line. It is told the key alone, and looks up what is wanted *now*.
+    /// Reconciles one key. It receives only the key, and looks up the desired state *now*.
     async fn sync(&self, item: &Item<'_, String>) -> Result<String, &'static str> {
-        let wanted = self.store.lock().expect("nobody panics").get(item.key()).copied();
+        let wanted = self.store.lock().expect("no panic under the lock").get(item.key()).copied();
         match wanted {
             None => Ok("is gone: nothing to do".into()),
             Some(0) => Err("no image of that name"),
@@ -46,13 +47,14 @@ impl Controller {
                 println!("{key} {done}");
                 item.succeed();
             }
-            // client-go asks for `NumRequeues`, which is there, too, and 0 with some limiters.
+            // client-go calls `NumRequeues`. This crate has it, too, but it returns 0 with some
+            // limiters.
             Err(_) if item.attempt() <= MAX_RETRIES => {
                 item.retry();
             }
             Err(error) => {
                 println!("{key} is given up after {} attempts: {error}", item.attempt());
-                // `Forget` and `Done`: the next add of the key starts afresh.
+                // As `Forget` and `Done`: the next add of the key starts with attempt 1.
                 item.succeed();
             }
         }
@@ -65,13 +67,13 @@ async fn main() {
     let store = Mutex::new(wanted.map(|(key, replicas)| (key.to_owned(), replicas)).into());
     let controller = Arc::new(Controller { queue: Queue::new(), store });
 
-    // What an informer's handlers do on add, update and delete.
+    // The adds that an informer's handlers make on add, update and delete.
     for key in ["default/web", "default/db", "default/web", "default/broken", "default/deleted"] {
         controller.queue.add_ref(key);
     }
 
     let workers: Vec<_> = (0..2).map(|_| tokio::spawn(controller.clone().run_worker())).collect();
-    // An informer never ends; this input does.
+    // An informer's input has no end, but this one has.
     controller.queue.close();
     for worker in workers {
         worker.await.expect("a worker does not panic");

@@ -1,4 +1,4 @@
-//! Delays and backoff on a clock that is moved by hand: minutes pass in no time, always alike.
+//! Delays and backoff on a fake clock: minutes pass in no time, with the same output in each run.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn main() -> Result<(), requeue::BuildError> {
     say(&format!("deploy has failed: {}", queue.explain("deploy")));
     say(&format!("deploy is added: {:?}, until the backoff is over", queue.add("deploy")));
 
-    // From one due time to the next, until nothing waits. `deploy` fails twice more.
+    // The clock moves on until no key waits. `deploy` fails twice more.
     while queue.waiting() > 0 {
         clock.advance(SECOND);
         while let Some(item) = queue.try_get() {

@@ -1,12 +1,12 @@
-//! In which order keys leave: priorities that can't starve, fair shares, and a limit per group.
+//! The order of deliveries: priorities that starve no key, fair shares, and a limit per group.
 
 use requeue::{Add, BuildError, Group, Order, Queue};
 
-/// Namespace and name.
+/// A namespace and a name.
 type Key = (&'static str, u32);
 
 fn main() -> Result<(), BuildError> {
-    // A user waits for `urgent`; the others are a resync of everything.
+    // A user waits for the `urgent` keys. The others are a resync of all objects.
     let queue = Queue::builder().order(Order::Priority { oldest_every: 4 }).build()?;
     for n in 0..3 {
         queue.add_with(("resync", n), Add::now().priority(-100));

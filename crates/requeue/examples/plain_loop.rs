@@ -1,11 +1,11 @@
-//! A loop without threads or a runtime: a sheet of cells that is computed anew after a change.
+//! A loop without threads or a runtime: a sheet of cells that are computed again after a change.
 //!
-//! A cell that changes adds those that depend on it. One that is added twice before its turn is
-//! computed once. One that can't be computed yet is retried.
+//! A cell that changes adds the cells that depend on it. A cell that is added twice before its turn
+//! is computed once. A cell that cannot be computed yet is retried.
 
 use requeue::Queue;
 
-/// Each cell, and those that depend on it.
+/// Each cell, and the cells that depend on it.
 const SHEET: [(&str, &[&str]); 4] =
     [("price", &["tax", "total"]), ("rate", &["tax"]), ("tax", &["total"]), ("total", &[])];
 
@@ -13,8 +13,8 @@ fn main() {
     let queue = Queue::new();
     queue.add_all(["price", "rate"]);
 
-    // What is ready, what that makes ready, and what has to be retried. `close` would end this by
-    // itself, but it refuses new keys, and here the runs add them.
+    // Handles the ready keys, the keys that they add, and the retries. `close` would end such a
+    // loop, but it refuses new keys, and here the runs add them.
     while !queue.is_idle() {
         if queue.len() == 0 {
             println!("nothing is ready: {}", queue.explain("rate"));

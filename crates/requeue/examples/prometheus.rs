@@ -1,4 +1,4 @@
-//! A queue that a Prometheus server can see: some work, then what a scrape would get.
+//! A queue with Prometheus metrics: it does some work, and prints the result of a scrape.
 
 use std::thread;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .metrics(&metrics)
         .build()?;
 
-    // Every key twice: the second add becomes part of the first, or asks for one run more.
+    // Each key is added twice. The second add becomes part of the first, or causes one more run.
     let pods = || (0..20).map(|n| format!("default/web-{n}"));
     thread::scope(|scope| {
         for _ in 0..2 {
@@ -32,19 +32,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         queue.add_all(pods());
         queue.add_all(pods());
         queue.add_after("default/later".to_owned(), Duration::from_millis(50));
-        // Workers end when nothing is left.
+        // The workers return when no key is left.
         queue.close();
     });
 
-    // What `GET /metrics` answers. As a response it has the header
-    // `Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8`.
+    // The body of a response to `GET /metrics`. The response must have the header `Content-Type:
+    // application/openmetrics-text; version=1.0.0; charset=utf-8`.
     let mut body = String::new();
     text::encode(&mut body, &registry)?;
     print!("{body}");
     Ok(())
 }
 
-/// Fails the first time for a few.
+/// Fails the first attempt of some keys.
 fn reconcile(item: Item<'_, String>) {
     thread::sleep(Duration::from_millis(1));
     if item.ends_with('7') && item.attempt() == 1 {

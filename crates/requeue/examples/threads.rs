@@ -1,4 +1,5 @@
-//! Threads that work on keys, without a runtime: however often a key is added, no two have it.
+//! Workers on threads, without a runtime. No two of them have the same key, however often it is
+//! added.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,18 +31,18 @@ fn main() {
             thread::spawn(move || (0..ADDS).for_each(|n| _ = queue.add(n % KEYS)))
         })
         .collect();
-    // At the end of the input the workers finish the keys that are ready, and return.
+    // At the end of the input, the workers process the remaining keys, and return.
     let input = {
         let queue = queue.clone();
         thread::spawn(move || {
-            producers.into_iter().for_each(|producer| producer.join().expect("it does not panic"));
+            producers.into_iter().for_each(|producer| producer.join().expect("no panic"));
             queue.close();
         })
     };
     ThreadWorkers::new(queue.clone(), handler).threads(WORKERS).run();
-    input.join().expect("it does not panic");
+    input.join().expect("no panic");
 
-    assert_eq!(queue.panics(), 0, "no two workers have a key at once");
+    assert_eq!(queue.panics(), 0, "no key is in flight twice");
     assert_eq!(seen.load(Ordering::SeqCst), 2 * ADDS as u64, "every add is part of some run");
     let runs = queue.counts().hand_outs;
     println!("{} adds of {KEYS} keys, {runs} runs, none of a key twice at once", 2 * ADDS);

@@ -1,4 +1,4 @@
-//! The ways to complete a delivery, for items, workers, stores and controllers alike.
+//! The ways to complete a delivery. Items, workers, stores and controllers use the same ones.
 
 use std::time::Duration;
 
@@ -22,20 +22,21 @@ use std::time::Duration;
 pub enum Completion {
     /// The run succeeded. The key's failures are forgotten.
     Succeed,
-    /// The run succeeded, and the key is added again after this delay, with the priority of the run. Its
-    /// failures are forgotten.
+    /// The run succeeded, and the key is added again after this delay, with the priority of the
+    /// run. Its failures are forgotten.
     RequeueAfter(Duration),
-    /// The run failed. The failure is counted, and the run is retried after the backoff that the limiter
-    /// computes. A key in a store is parked if it has reached the limit of failures.
+    /// The run failed. The failure is counted, and the run is retried after the backoff that the
+    /// limiter computes. A key in a store is parked if it has reached the limit of failures.
     Retry,
-    /// The run failed and is retried after this delay. The failure counts as an attempt, but the limiter
-    /// is not asked, and its delays do not grow.
+    /// The run failed and is retried after this delay. The failure counts as an attempt, but the
+    /// limiter does not count it, and its delays do not grow.
     RetryAfter(Duration),
-    /// The run failed and is not retried. A queue in memory forgets the key's failures, and counts the key
-    /// in `workqueue_given_up_total`. A store parks the key. A key that was added again during the run
-    /// runs again instead, with its failures reset.
+    /// The run failed and is not retried. A queue in memory forgets the key's failures, and counts
+    /// the key in `workqueue_given_up_total`. A store parks the key. A key that was added again
+    /// during the run runs again instead, with its failures reset.
     GiveUp,
-    /// The delivery is undone. No failure is counted and none is forgotten; the key is ready at once, at
-    /// the tail. This is for a worker that may not go on: it is paused, or has lost its leadership.
+    /// The delivery is undone. No failure is counted and none is forgotten; the key is ready at
+    /// once, at the tail. This is for a worker that must not continue, because it is paused or has
+    /// lost its leadership.
     Release,
 }

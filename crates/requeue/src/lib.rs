@@ -1,13 +1,13 @@
-//! A work queue of keys, for programs that bring things into line again and again: Kubernetes'
-//! `client-go` workqueue for Rust.
+//! A work queue of keys for programs that reconcile state: Kubernetes' `client-go` workqueue for
+//! Rust.
 //!
-//! - **Coalesced**: a key added ten times before a worker takes it is handed out once.
-//! - **Exclusive**: a key is never with two workers at once.
-//! - **Never lost**: a key added while it is being worked on is handed out once more afterwards. A
-//!   worker that panics, is cancelled or returns early has failed, and its key comes back.
-//! - **Delayed and retried**: [`add_after`](Queue::add_after) hands a key out no earlier than its
-//!   time; failures back off, each key by itself, until one succeeds.
-//! - **Fair**: first in, first out; or [priorities](Order::Priority) that can't starve a key, or
+//! - **Deduplicated**: a key that is added ten times before a worker takes it is delivered once.
+//! - **Exclusive**: a key is never in flight with two workers at the same time.
+//! - **Never lost**: a key that is added while it is in flight is delivered once more afterwards. A
+//!   worker that panics, is cancelled or returns early has failed, and its key is retried.
+//! - **Delayed and retried**: [`add_after`](Queue::add_after) delivers a key no earlier than its
+//!   due time. Each failing key backs off by itself until a run succeeds.
+//! - **Fair**: first in, first out; or by [priorities](Order::Priority) that starve no key; or with
 //!   [fair shares](Builder::fair) between groups.
 //!
 //! ```
@@ -18,16 +18,16 @@
 //! queue.add("default/web");
 //! assert_eq!(queue.add("default/web"), Added::Coalesced);
 //!
-//! let item = queue.get().await.expect("the queue has not ended");
+//! let item = queue.get().await.expect("the queue is open");
 //! assert_eq!(*item, "default/web");
-//! // It changes while we work on it: once more afterwards.
+//! // The key is added again while it is in flight, so it runs once more afterwards.
 //! assert_eq!(queue.add("default/web"), Added::Dirty);
 //! item.succeed();
 //!
-//! // That run fails, and is retried after a backoff.
-//! queue.get().await.expect("the queue has not ended").retry();
+//! // This run fails, and is retried after a backoff.
+//! queue.get().await.expect("the queue is open").retry();
 //!
-//! // From here on no new key is taken. What is known still runs, and then there is no more.
+//! // Refuse new keys. Known keys still run, and then `get` returns `None`.
 //! queue.close();
 //! while let Some(item) = queue.get().await {
 //!     assert_eq!(item.attempt(), 2);
@@ -36,47 +36,164 @@
 //! # });
 //! ```
 //!
-//! # Where to find what
+//! # Modules and main types
 //!
-//! - [`Queue`] adds, hands out and ends; [`Builder`] says how it is to behave; an [`Item`] is a key
-//!   that was handed out, and ends its run.
-//! - [`limiter`] has what decides how long a key waits after a failure.
-//! - [`clock`] has where the queue gets its time: the system, a tokio runtime, the
-//!   processor, or a test.
-//! - [`workers`] runs a handler for each key, on tasks or on threads: the loop above, with retries, panics
-//!   and shutdown.
+//! - [`Queue`] adds and delivers keys. [`Builder`] configures a queue. An [`Item`] is a delivered
+//!   key, and completes its delivery.
+//! - [`workers`] runs a handler for each key, on tasks or on threads. It is the loop above, with
+//!   retries, panics and shutdown.
+//! - [`clock`] has the sources of time: the system, a tokio runtime, the processor, or a test.
+//! - [`limiter`] has the limiters, which compute how long a key waits after a failure.
+//! - [`metrics`] has hooks and collectors for metrics backends.
 //! - [`wait`] has loops that wait: until, poll, backoff. They need no queue.
-//! - [`metrics`] has hooks for what happens in a queue.
 //!
-//! # Which re-add policy
+//! # Workers
+//!
+//! [`workers`] runs a handler for each key. A handler that returns an error is retried with
+//! backoff, and a key that has failed too often is given up. A handler may run again after a
+//! failure or a panic, so it must be idempotent.
+//!
+//! ```
+//! # #[cfg(feature = "tokio")] {
+//! use requeue::Queue;
+//! use requeue::workers::{Action, Context, Error, Workers};
+//!
+//! async fn reconcile(key: String, context: Context) -> Result<Action, Error> {
+//!     println!("{key}, attempt {}", context.attempt());
+//!     Ok(Action::succeed())
+//! }
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! let queue: Queue<String> = Queue::new();
+//! queue.add_ref("default/web");
+//! queue.close(); // the end of the input
+//! Workers::new(queue, reconcile).concurrency(4).max_retries(5).run().await;
+//! # });
+//! # }
+//! ```
+//!
+//! # Threads
+//!
+//! No runtime is needed: [`ThreadWorkers`](workers::ThreadWorkers) runs the handler on threads, and
+//! [`get_blocking`](Queue::get_blocking) waits for a key on the calling thread.
+//!
+//! ```
+//! use requeue::Queue;
+//! use requeue::workers::{Action, ThreadWorkers};
+//!
+//! let queue = Queue::new();
+//! queue.add_all(["a", "b", "c"]);
+//! queue.close();
+//! ThreadWorkers::new(queue, |key, _context| {
+//!     println!("{key}");
+//!     Ok(Action::succeed())
+//! })
+//! .threads(4)
+//! .run();
+//! ```
+//!
+//! # Debouncing
+//!
+//! An add with a delay and [`Merge::Latest`] delivers a key once no add of it has arrived for the
+//! length of the delay. There is no upper bound: a key that is added more often than that is not
+//! delivered until the adds pause.
+//!
+//! ```
+//! use requeue::{Add, Merge, Queue, clock::FakeClock};
+//! use std::time::Duration;
+//!
+//! let clock = FakeClock::new();
+//! let queue = Queue::builder().clock(clock.clone()).build()?;
+//! let when_quiet = Add::after(Duration::from_millis(300)).merge(Merge::Latest);
+//! queue.add_with("draft", when_quiet);
+//! clock.advance(Duration::from_millis(200));
+//! queue.add_with("draft", when_quiet);
+//! clock.advance(Duration::from_millis(299));
+//! assert!(queue.try_get().is_none());
+//! clock.advance(Duration::from_millis(1));
+//! assert_eq!(queue.try_get().expect("300 ms without an add").adds(), 2);
+//! # Ok::<(), requeue::BuildError>(())
+//! ```
+//!
+//! # Testing with a fake clock
+//!
+//! A queue with a [`FakeClock`](clock::FakeClock) reads its time from the test. The clock stands
+//! still until the test moves it, so a test of an hour takes microseconds and gives the same result
+//! in each run.
+//!
+//! ```
+//! use requeue::{Queue, clock::FakeClock};
+//! use std::time::Duration;
+//!
+//! let clock = FakeClock::new();
+//! let queue = Queue::builder().clock(clock.clone()).build()?;
+//! queue.add_after("report", Duration::from_secs(3600));
+//! assert!(queue.try_get().is_none());
+//! clock.advance(Duration::from_secs(3600));
+//! assert_eq!(queue.try_get().as_deref(), Some(&"report"));
+//! # Ok::<(), requeue::BuildError>(())
+//! ```
+//!
+//! # Shutdown
+//!
+//! There are three ways to stop a queue. After each of them [`get`](Queue::get) returns `None` when
+//! it has no more keys, and workers that loop on it return.
+//!
+//! | call | new keys | waiting keys | ready keys | use |
+//! |---|---|---|---|---|
+//! | [`close`](Queue::close) | refused | delivered when due | delivered | the end of the input |
+//! | [`shut_down`](Queue::shut_down) | refused | dropped and returned | delivered | a signal |
+//! | [`shut_down_with_drain`](Queue::shut_down_with_drain) | refused | dropped and reported | delivered | the same; it also waits until no key is ready or in flight |
+//!
+//! [`Workers::run_until`](workers) shuts the queue down when a future is ready, and drains it:
+//!
+//! ```
+//! # #[cfg(feature = "tokio")] {
+//! use requeue::Queue;
+//! use requeue::workers::{Action, Context, Error, Workers};
+//! use std::time::Duration;
+//!
+//! async fn reconcile(_key: &'static str, _: Context) -> Result<Action, Error> {
+//!     Ok(Action::succeed())
+//! }
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! let queue = Queue::new();
+//! queue.add("ready");
+//! queue.add_after("later", Duration::from_secs(3600));
+//! let signal = async { /* for example, `tokio::signal::ctrl_c().await` */ };
+//! let workers = Workers::new(queue, reconcile).drain_timeout(Duration::from_secs(20));
+//! let drained = workers.run_until(signal).await;
+//! assert!(drained.finished);
+//! assert_eq!(drained.dropped, ["later"]);
+//! # });
+//! # }
+//! ```
+//!
+//! # Re-add policies
 //!
 //! [`ReAdd`] is the rule for an add of a key that already waits, or that backs off after a failure.
-//! The default is `Hold`: one run is pending, and no event makes a failing key run before its backoff
-//! is over. With `Replace`, an event ends the backoff. `KeepBoth` is client-go's rule, under which a
-//! key can have two pending runs; [`Queue::client_go`] has it, for code that comes from there.
+//! The default is `Hold`: one run is pending, and no event makes a failing key run before its
+//! backoff is over. With `Replace`, an event cuts the backoff short. `KeepBoth` is client-go's
+//! rule, under which a key can have two pending runs. [`Queue::client_go`] uses it, for code that
+//! comes from client-go.
 //!
-//! # Which limiter
+//! # Limiters
 //!
-//! [`BackoffLimiter`](limiter::BackoffLimiter) is the default, and right for most: it backs off
-//! per key, with jitter, and counts one failure for each wait.
-//! [`default_controller`](limiter::default_controller) is client-go's, which also holds all
-//! retries together to ten per second.
-//!
-//! # How to end
-//!
-//! At the end of an input, [`close`](Queue::close): whatever the queue knows still runs. On a
-//! signal, [`shut_down`](Queue::shut_down), which drops what waits, or
-//! [`shut_down_with_drain`](Queue::shut_down_with_drain), which also waits for keys in flight. Then
-//! [`get`](Queue::get) is `None`, and workers that loop on it end.
+//! [`BackoffLimiter`](limiter::BackoffLimiter) is the default, and suits most programs. It backs
+//! off per key, with jitter, and counts one failure for each wait.
+//! [`default_controller`](limiter::default_controller) is client-go's limiter, which also limits
+//! all retries together to ten per second.
 //!
 //! # Features
 //!
-//! Each feature adds items. No feature changes a default, or what a call returns.
+//! Each feature adds items. No feature changes a default, or the result of a call.
 //!
-//! - `tokio` (default): a clock for tests with paused time, and workers. The queue needs no runtime:
-//!   [`get`](Queue::get) works in any runtime, [`get_blocking`](Queue::get_blocking) in any thread. In
-//!   tasks of tokio, getters also yield to other tasks when the task's cooperative budget is used up,
-//!   and [`wait::handle_crash`] also emits an event of `tracing`.
+//! - `tokio` (default): [`workers`] on tasks, and a clock for tests that pause a runtime's time.
+//!   The queue itself needs no runtime: [`get`](Queue::get) works in any runtime, and
+//!   [`get_blocking`](Queue::get_blocking) on any thread. In tasks of tokio, getters also yield to
+//!   other tasks when the task's cooperative budget is used up, and [`wait::handle_crash`] also
+//!   emits a `tracing` event.
 //! - `prometheus`: a collector for `prometheus-client`.
 //! - `tsc`: a clock that reads the processor's counter, for queues with metrics.
 #![cfg_attr(docsrs, feature(doc_cfg))]

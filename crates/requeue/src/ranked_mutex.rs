@@ -1,10 +1,12 @@
-//! Mutexes that stay free of deadlocks although user code runs under them.
+//! Mutexes that cannot deadlock although user code runs under them.
 //!
-//! The queue calls a key's `eq` and `clone` and a custom order while it holds its lock, the limiter
-//! has a lock of its own, and so does a scrape. That user code may call any queue again. Two threads
-//! that take two such locks in opposite order would wait for each other forever. Therefore each
-//! mutex has a [`Rank`], and a thread that holds one may only lock a mutex of a higher rank. Any
-//! other attempt fails with [`Reentered`] at once, for a mutex of another queue, too.
+//! The queue calls a key's `eq` and `clone` and a custom order while it holds its lock. The limiter
+//! has its own lock, and so does a scrape. That user code may call any queue again. Two threads
+//! that took two such locks in opposite order would wait for each other forever.
+//!
+//! Therefore each mutex has a [`Rank`], and a thread that holds one may only lock a mutex of a
+//! higher rank. Any other attempt fails with [`Reentered`] at once, even for a mutex of another
+//! queue.
 
 use std::cell::Cell;
 
@@ -15,28 +17,28 @@ use crate::sync::{Mutex, MutexGuard, PoisonError, thread_local};
 pub(crate) enum Rank {
     /// The thread holds no ranked mutex.
     Nothing,
-    /// One scrape of a metrics registry, which asks its queues.
+    /// A scrape of a metrics registry, which calls its queues.
     #[cfg(feature = "prometheus")]
     Scrape,
-    /// A limiter, which may ask a queue.
+    /// A limiter, which may call a queue.
     Limiter,
     /// The state of a queue whose keys or order may run user code.
     Queue,
 }
 
-// The highest rank of a mutex that this thread holds.
+// The highest rank of the mutexes that this thread holds.
 #[cfg(not(requeue_loom))]
 thread_local!(static HELD: Cell<Rank> = const { Cell::new(Rank::Nothing) });
-// loom's macro has no form for constants.
+// loom's macro does not accept `const`.
 #[cfg(requeue_loom)]
 thread_local!(static HELD: Cell<Rank> = Cell::new(Rank::Nothing));
 
-/// A mutex with a place in the locking order. It ignores poison: its users change what it guards
-/// only after the user code has returned.
+/// A mutex with a rank. It ignores poison, because its users change the guarded value only after
+/// the user code has returned.
 pub(crate) struct RankedMutex<T> {
     value: Mutex<T>,
-    /// `None` if no user code runs under this mutex. It then needs no check, as its holder takes no
-    /// further lock.
+    /// `None` if no user code runs under this mutex. It then needs no check, because its holder
+    /// takes no further lock.
     rank: Option<Rank>,
 }
 
@@ -80,7 +82,7 @@ impl<T> RankedMutex<T> {
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The value, without a lock: nobody else has this mutex.
+    /// Returns the value without locking, because no other thread can have this mutex.
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.value.get_mut().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,5 @@
-//! The synchronization primitives of this crate, in one place, so that loom can replace them.
+//! The synchronization primitives of this crate. They are in one place, so that loom can replace
+//! them.
 
 pub(crate) use std::sync::atomic::Ordering;
 pub(crate) use std::sync::{Arc, OnceLock, PoisonError, Weak};
@@ -11,7 +12,7 @@ pub(crate) use self::under_loom::*;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What the queue runs on.
+/// The primitives of the standard library.
 #[cfg(not(requeue_loom))]
 mod real {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -21,17 +22,17 @@ mod real {
 
     pub(crate) use std::hint::spin_loop;
 
-    /// How often a thread spins before it parks: a few microseconds.
+    /// The number of iterations that a thread spins before it parks: a few microseconds.
     pub(crate) const SPINS: usize = 128;
 
-    /// Parks for a while where somebody else is to unpark this thread, and only might not.
+    /// Parks for at most `duration`, when an unpark by another thread is likely but not certain.
     pub(crate) fn park_warily(duration: std::time::Duration) {
         park_timeout(duration);
     }
 }
 
-/// What it runs on where loom tries every interleaving. Reference counts and cells that are written
-/// once stay the real ones: nothing waits for them.
+/// loom's primitives, with which it tries every interleaving. Reference counts and cells that are
+/// written once are the standard library's, because no thread waits for them.
 #[cfg(requeue_loom)]
 mod under_loom {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64};
@@ -44,8 +45,8 @@ mod under_loom {
 
     use std::sync::{Arc, PoisonError};
 
-    /// A thread that can be unparked. loom's own forgets an unpark when the thread waits for a
-    /// mutex before it parks.
+    /// A thread that can be unparked. loom's own thread forgets an unpark if it waits for a mutex
+    /// before it parks.
     #[derive(Clone)]
     pub(crate) struct Thread(Arc<(Mutex<bool>, Condvar)>);
 
@@ -73,30 +74,30 @@ mod under_loom {
         *unparked = false;
     }
 
-    /// The time may be up as soon as another thread has run.
+    /// The time may have passed as soon as another thread has run.
     pub(crate) fn park_timeout(_: std::time::Duration) {
         loom::thread::yield_now();
     }
 
-    /// As long as it takes: here the wake has to come.
+    /// Without a limit, because under loom the wake must arrive.
     pub(crate) fn park_warily(_: std::time::Duration) {
         park();
     }
 }
 
-/// Runs user code and discards any panic: dropping a key, waking a task.
+/// Runs user code, for example the drop of a key or the wake of a task, and discards any panic.
 pub(crate) fn quietly<R>(f: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(f)).map_err(drop_payload).ok()
 }
 
-/// Drops the payload of a panic, whose own drop may panic in turn.
+/// Drops the payload of a panic. Its drop may panic, too.
 fn drop_payload(payload: Box<dyn Any + Send>) {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(another);
     }
 }
 
-/// Drops a value of the user's and discards any panic. Called outside every lock.
+/// Drops a value of the user and discards any panic. No lock may be held.
 pub(crate) fn drop_quietly<T>(value: T) {
     if std::mem::needs_drop::<T>() {
         quietly(|| drop(value));

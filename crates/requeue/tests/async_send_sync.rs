@@ -1,4 +1,4 @@
-//! Which types can be sent to and shared with other threads, checked as this compiles.
+//! Checks at compile time which types can be sent to other threads and shared with them.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -20,7 +20,7 @@ const fn is_static<T: 'static>() {}
 
 fn send_value<T: Send>(_: &T) {}
 
-/// Send, but not Sync: the least a key must be.
+/// `Send` but not `Sync`: the minimum for a key.
 type Lone = CellKey;
 
 #[derive(Clone, PartialEq, Eq)]
@@ -36,7 +36,7 @@ macro_rules! all {
     ($check:ident: $($of:ty),* $(,)?) => { $($check::<$of>();)* };
 }
 
-/// Whether a type implements a trait, without saying that it does: `Sync` by `Probe::<T>::IS`.
+/// Detects whether a type implements a trait, without requiring it: `Probe::<T>::IS` for `Sync`.
 struct Probe<T>(std::marker::PhantomData<T>);
 
 trait Not {
@@ -51,11 +51,11 @@ impl<T: Sync> Probe<T> {
 }
 
 const _: () = {
-    // A queue is shared whatever its keys are.
+    // A queue can be shared for any type of key.
     all!(send: Queue<u32>, Queue<Lone>, Builder<u32>, Builder<Lone>);
     all!(sync: Queue<u32>, Queue<Lone>);
     all!(is_static: Queue<u32>, Item<'static, u32>);
-    // A guard goes where its key may go.
+    // A guard can be sent if its key can be.
     all!(send: Item<'static, u32>, Item<'static, Lone>, Ticket);
     all!(sync: Item<'static, u32>, Ticket);
     assert!(Probe::<Item<'static, u32>>::IS_SYNC);
@@ -90,7 +90,7 @@ const _: () = {
     all!(sync: requeue::clock::TscClock);
 };
 
-/// The futures without a name: those of `async fn`s.
+/// The unnamed futures of `async fn`s.
 #[test]
 fn every_future_of_a_queue_can_be_sent() {
     let queue: Queue<CellKey> = Queue::new();
@@ -107,7 +107,7 @@ fn every_future_of_a_queue_can_be_sent() {
     });
 }
 
-/// A local future may hold what cannot be sent; the queue's part in it does not mind.
+/// A local future may hold values that cannot be sent; the queue's part in it does not forbid that.
 #[test]
 fn a_local_future_may_use_a_queue() {
     let queue: Queue<u32> = Queue::new();

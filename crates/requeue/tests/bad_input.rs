@@ -1,4 +1,4 @@
-//! Arguments that make no sense.
+//! Arguments without a sensible meaning cause an error or a defined result, never a panic.
 
 mod common;
 
@@ -64,7 +64,7 @@ fn getting_any_number_of_keys_gets_those_there_are() {
     ] {
         queue.add_all(0..1000);
         assert_eq!(get(&queue), 1000);
-        // The items were dropped unfinished, and come back.
+        // The items were dropped before their completion, so their keys are retried.
         clock.advance(secs(600));
     }
 }
@@ -76,7 +76,7 @@ fn adding_nothing_does_nothing() {
     assert_eq!(queue.len(), 0);
 }
 
-/// The iterator is the user's, and may use the queue.
+/// The iterator is user code, so it may call the queue.
 #[test]
 fn an_iterator_of_keys_may_call_the_queue_and_may_panic() {
     let (queue, _clock) = fake();
@@ -95,10 +95,10 @@ fn an_iterator_of_keys_may_call_the_queue_and_may_panic() {
     });
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| queue.add_all(keys)));
     assert!(panicked.is_err());
-    assert_eq!(take_all(&queue), (0..256).collect::<Vec<_>>(), "whole slices, in order");
+    assert_eq!(take_all(&queue), (0..256).collect::<Vec<_>>(), "only whole slices are added");
 }
 
-/// The group function is the user's, and may use the queue.
+/// The group function is user code, so it may call the queue.
 #[test]
 fn a_group_function_may_call_the_queue_and_may_panic() {
     let handle = Arc::new(std::sync::OnceLock::<Queue<u32>>::new());
@@ -151,7 +151,8 @@ fn keys_that_are_not_there_have_no_state() {
     assert_eq!(queue.explain("a"), "not in the queue");
 }
 
-/// A future that has answered is over; polled again it waits for another key, as new.
+/// A future that has returned an item can be polled again; it then waits for another key, like a
+/// new one.
 #[test]
 fn a_getter_that_has_answered_may_be_polled_again() {
     let (queue, _clock) = fake();

@@ -1,4 +1,4 @@
-//! Keys whose code panics or calls the queue.
+//! Keys whose code panics or calls the queue. No such key may lose another one, or block the queue.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -14,13 +14,13 @@ use common::{Fifo, fake, poll, ready, secs};
 use requeue::clock::FakeClock;
 use requeue::{Added, Order, Queue};
 
-/// What a key does besides being a key.
+/// The side effects of a key's code.
 #[derive(Default)]
 struct Orders {
     panic_in_eq: AtomicBool,
     panic_in_clone: AtomicBool,
     panic_in_drop: AtomicBool,
-    /// Called by all three.
+    /// The queue that `eq`, `clone` and `drop` call.
     queue: OnceLock<Queue<Key>>,
     calls: AtomicBool,
 }
@@ -35,7 +35,8 @@ impl Key {
         if self.orders.calls.load(Ordering::Relaxed)
             && let Some(queue) = self.orders.queue.get()
         {
-            // Not for ever: what the queue drops in here does not call it again.
+            // Disabled before the call, because keys that the queue drops in here must not call it
+            // again.
             self.orders.calls.store(false, Ordering::Relaxed);
             let other = Self { id: 1000 + self.id, orders: Arc::clone(&self.orders) };
             queue.add(other);
@@ -152,11 +153,11 @@ fn a_panic_in_clone_reaches_the_caller_and_leaves_the_queue_as_it_was() {
         setup.orders.panic_in_clone.store(false, Ordering::Relaxed);
         assert_eq!(queue.processing(), 0);
         queue.add(setup.key(3));
-        // A worker that could not end its hand-out has failed.
+        // A worker that could not complete its delivery has failed.
         setup.clock.advance(secs(600));
         let mut keys = setup.take_all();
         keys.sort_unstable();
-        assert_eq!(keys, [1, 2, 3], "handing out panicked: {caught}");
+        assert_eq!(keys, [1, 2, 3], "the delivery panicked: {caught}");
     }
 }
 
@@ -174,7 +175,7 @@ fn a_panic_in_clone_in_a_getter_that_waits_leaves_the_key_to_the_next() {
     assert_eq!(ready(queue.get()).map(|item| item.id), Some(1));
 }
 
-/// A hand-out that could not be ended for the key's panic is not lost with its worker.
+/// A key is not lost if its own panic prevents the completion of its delivery.
 #[test]
 fn a_panic_in_clone_while_an_item_ends_leaves_no_key_with_nobody() {
     let setup = Setup::new(Order::Custom(Box::new(Fifo::default())));
@@ -194,7 +195,7 @@ fn a_panic_in_clone_while_an_item_ends_leaves_no_key_with_nobody() {
     }
 }
 
-/// What has ended has ended, and what comes next is for somebody else.
+/// The completed delivery stays completed, and the next key is left for another worker.
 #[test]
 fn a_panic_in_clone_while_the_next_key_is_taken_leaves_it_where_it_is() {
     for order in [Order::Fifo, Order::Priority { oldest_every: 10 }] {
@@ -234,13 +235,13 @@ fn a_panic_in_drop_ends_in_the_queue() {
         queue.cancel(&*query);
         queue.forget(&*query);
         assert_eq!(queue.len(), 2);
-        // What a report hands over is its receiver's.
+        // The keys of a report belong to its receiver.
         setup.orders.panic_in_drop.store(false, Ordering::Relaxed);
         queue.shut_down();
     }
 }
 
-/// Two that panic while a queue is dropped would abort the process.
+/// Two keys that panic while a collection is dropped would abort the process.
 #[test]
 fn a_queue_full_of_keys_that_panic_in_drop_is_dropped_quietly() {
     for order in orders() {
@@ -255,11 +256,11 @@ fn a_queue_full_of_keys_that_panic_in_drop_is_dropped_quietly() {
         drop(setup);
         orders.panic_in_drop.store(false, Ordering::Relaxed);
         drop(given_up);
-        assert_eq!(Arc::strong_count(&orders), 1, "each of them was dropped");
+        assert_eq!(Arc::strong_count(&orders), 1, "every key was dropped");
     }
 }
 
-/// What failed after the ending, and nobody asked for.
+/// Keys that failed after the shutdown, and that no caller has taken.
 #[test]
 fn reports_that_nobody_takes_are_dropped_quietly() {
     let setup = Setup::new(Order::Fifo);
@@ -299,12 +300,12 @@ fn keys_may_call_the_queue() {
     }
 }
 
-// --- Keys that hold nothing, and find the queue anyway ------------------------------------------
+// --- Keys without fields that find the queue in a static -----------------------------------------
 
 static QUEUE: Mutex<Option<Queue<Plain>>> = Mutex::new(None);
 static CALLED: AtomicBool = AtomicBool::new(false);
 
-/// Has no drop, and yet calls the queue, which it finds in a static.
+/// A key without a drop, which still calls the queue, through a static.
 #[derive(Clone, Copy, Eq)]
 struct Plain(u32);
 
@@ -337,9 +338,10 @@ fn keys_without_a_drop_may_call_the_queue() {
     assert_eq!(queue.len(), 1);
 }
 
-// --- Keys that are little ------------------------------------------------------------------------
+// --- Keys with the minimum of traits
+// --------------------------------------------------------------
 
-/// Neither `Sync` nor `Debug`.
+/// A key that is neither `Sync` nor `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 struct Secret(std::cell::Cell<u32>);
 

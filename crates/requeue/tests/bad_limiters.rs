@@ -1,4 +1,5 @@
-//! Limiters that return nonsense, panic, or call the queue.
+//! Limiters that return absurd delays, panic, or call the queue. The queue stays usable, and no key
+//! is lost.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -16,7 +17,7 @@ fn with(limiter: impl RateLimiter<&'static str> + 'static) -> (Queue<&'static st
     (Queue::builder().clock(clock.clone()).limiter(limiter).build().unwrap(), clock)
 }
 
-/// Answers whatever it was made with.
+/// Returns the delays with which it was created.
 struct Says(Vec<Duration>);
 
 impl RateLimiter<&'static str> for Says {
@@ -36,7 +37,7 @@ fn any_delay_is_honoured() {
     let (queue, clock) = with(Says(vec![Duration::MAX, Duration::from_nanos(1), Duration::ZERO]));
     queue.add("a");
     assert_eq!(retry(&queue, queue.try_get().unwrap()), Duration::ZERO);
-    assert_eq!(queue.len(), 1, "no delay is now");
+    assert_eq!(queue.len(), 1, "without a delay, the key is ready now");
     queue.try_get().unwrap().retry();
     assert_eq!(queue.len(), 0);
     clock.advance(Duration::from_nanos(1));
@@ -47,7 +48,7 @@ fn any_delay_is_honoured() {
     assert_eq!(queue.failures("a"), 3, "the record's count is not the limiter's");
 }
 
-/// Its payload panics when it is dropped.
+/// A payload that panics when it is dropped.
 struct Payload;
 
 impl Drop for Payload {
@@ -58,7 +59,7 @@ impl Drop for Payload {
     }
 }
 
-/// Panics wherever it is called, and when it is dropped.
+/// Panics in each call, and when it is dropped.
 struct Panics(Option<Duration>);
 
 impl RateLimiter<&'static str> for Panics {
@@ -103,7 +104,7 @@ fn a_limiter_that_panics_yields_its_longest_delay() {
     }
 }
 
-/// Does with the queue whatever it can, in each call.
+/// Makes every possible call of the queue in each of its own calls.
 struct Calls(Arc<OnceLock<Queue<&'static str>>>);
 
 impl Calls {
@@ -125,7 +126,7 @@ impl RateLimiter<&'static str> for Calls {
     }
 
     fn forget(&mut self, key: &&'static str) {
-        // Not from its own key's success, which would never end.
+        // Not for its own key's success, because that would recurse without end.
         if *key == "a" {
             self.call();
         }

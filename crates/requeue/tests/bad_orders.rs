@@ -1,4 +1,5 @@
-//! Orders of the user's own that panic, lie, lose keys, or call the queue.
+//! Custom orders that panic, return wrong keys, lose keys, or call the queue. The queue still
+//! delivers every key.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -9,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use common::{take_all, timeless};
 use requeue::{Added, CustomOrder, Group, Order, Queue};
 
-/// Wherever it is asked to, an order panics; with a payload that panics when it is dropped.
+/// The payload of a panic, which panics when it is dropped.
 struct Payload;
 
 impl Drop for Payload {
@@ -29,7 +30,7 @@ enum Call {
     Drop,
 }
 
-/// A stack that panics in one of its calls.
+/// A stack that panics in one of its methods.
 struct Panics {
     keys: Vec<u32>,
     in_call: Call,
@@ -92,7 +93,7 @@ fn an_order_that_panics_loses_no_key() {
     }
 }
 
-/// Pops what nobody pushed, then what was pushed, each twice.
+/// Pops keys that were never pushed, then each pushed key twice.
 struct Lies(Vec<u32>);
 
 impl CustomOrder<u32> for Lies {
@@ -124,7 +125,7 @@ fn an_order_that_lies_hands_out_each_key_once() {
     assert_eq!(keys, (0..500).collect::<Vec<_>>());
 }
 
-/// Keeps every third key.
+/// Loses every third key.
 struct Loses(Vec<u32>);
 
 impl CustomOrder<u32> for Loses {
@@ -157,7 +158,7 @@ fn what_an_order_loses_is_handed_out_by_age() {
     assert_eq!(take_all(&queue), (0..9).collect::<Vec<_>>());
 }
 
-/// Keeps its keys until it has a few of them, as an order by batches would.
+/// Holds its keys until it has several of them, as an order by batches would.
 #[test]
 fn an_order_that_holds_keys_back_loses_none() {
     struct Holds(Vec<u32>);
@@ -187,7 +188,7 @@ fn an_order_that_holds_keys_back_loses_none() {
     assert_eq!(keys, (0..10).collect::<Vec<_>>());
 }
 
-/// Calls the queue it is part of, which refuses.
+/// Calls the queue that it is part of, which refuses.
 struct Calls {
     keys: Vec<u32>,
     queue: Arc<OnceLock<Queue<u32>>>,
@@ -238,7 +239,7 @@ fn an_order_that_calls_the_queue_is_refused() {
     assert!(!queue.is_closed());
 }
 
-/// The net under a custom order works for keys that a group's limit holds back, too.
+/// Keys that the order loses are also found if a group's limit throttles them.
 #[test]
 fn an_order_that_loses_keys_may_have_a_group_limit() {
     let queue = timeless()

@@ -1,4 +1,4 @@
-//! Times that are far, clocks that go back, alarms that go off early.
+//! Times in the far future, clocks that go back, and alarms that go off early.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -109,7 +109,7 @@ fn a_clock_that_goes_back_delays_and_loses_nothing() {
     assert!(poll(&mut get, &waker).is_pending());
 
     clock.set(Time::ZERO);
-    assert_eq!(queue.unfinished_work(), Duration::ZERO, "ages are zero for a while");
+    assert_eq!(queue.unfinished_work(), Duration::ZERO, "ages are zero until the clock catches up");
     assert_eq!(queue.longest_running(), Duration::ZERO);
     ready_item.retry();
     held.succeed();
@@ -124,9 +124,9 @@ fn a_clock_that_goes_back_delays_and_loses_nothing() {
     assert_eq!(keys, ["failed", "ready", "waiting"]);
 }
 
-// --- Clocks of one's own -------------------------------------------------------------------------
+// --- Custom clocks -------------------------------------------------------------------------------
 
-/// A clock that arms a second ahead at most, as one may.
+/// A clock that arms at most one second ahead, which is allowed.
 struct Early(FakeClock);
 
 impl Clock for Early {
@@ -187,7 +187,7 @@ fn a_drain_keeps_its_deadline_by_alarms_that_go_off_early() {
     });
 }
 
-/// A clock that has nobody to wake for it: its alarms go off as they are armed.
+/// A clock without a waking thread: its alarms go off while they are armed.
 struct AtOnce(FakeClock);
 
 impl Clock for AtOnce {
@@ -201,7 +201,7 @@ impl Clock for AtOnce {
     }
 }
 
-/// Whoever waits looks all the time; whoever adds does not.
+/// A waiting getter polls the clock continuously; a thread that adds does not.
 #[test]
 fn an_add_returns_where_alarms_go_off_as_they_are_armed() {
     let clock = FakeClock::new();

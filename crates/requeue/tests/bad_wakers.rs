@@ -10,7 +10,7 @@ use std::task::{Poll, Wake, Waker};
 use common::{Wakes, fake, poll, ready, secs};
 use requeue::{Item, Queue};
 
-/// Panics when it is woken and when it is dropped; its payload panics, too.
+/// Panics when it is woken and when it is dropped. Its payload panics, too.
 struct Panics;
 
 struct Payload;
@@ -41,11 +41,11 @@ impl Drop for Panics {
     }
 }
 
-/// Polls with a waker that only the queue has when this returns.
+/// Polls with a waker whose only remaining owner is the queue.
 fn poll_with<W: Wake + Send + Sync + 'static, F: Future + Unpin>(future: &mut F, waker: W) -> bool {
     let waker = std::mem::ManuallyDrop::new(Waker::from(Arc::new(waker)));
     let pending = poll(future, &waker).is_pending();
-    // Not dropped here, where its panic would be ours; the queue's copy is the one that counts.
+    // Not dropped here, where the test would panic. The test is about the queue's copy.
     pending
 }
 
@@ -69,7 +69,7 @@ fn a_waker_that_panics_keeps_no_key_from_others() {
     assert!(poll_with(&mut panics, Panics));
     queue.add_after("c", secs(1));
     clock.advance(secs(1));
-    assert_eq!(queue.len(), 1, "woken by the clock, in its thread");
+    assert_eq!(queue.len(), 1, "the clock's thread must make the key ready");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_waker_that_panics_harms_no_ending() {
     assert_eq!(wakes.count(), 1);
 }
 
-/// Counts its drops, and panics in each.
+/// Counts its drops, and panics in each of them.
 struct Drops(Arc<AtomicUsize>);
 
 impl Wake for Drops {
@@ -118,7 +118,7 @@ impl Drop for Drops {
     }
 }
 
-/// A waker whose only copies are the queue's from now on.
+/// Polls with a waker of which only the queue has copies afterwards.
 fn poll_dropping<F: Future + Unpin>(future: &mut F, drops: &Arc<AtomicUsize>) {
     let waker = Waker::from(Arc::new(Drops(Arc::clone(drops))));
     assert!(poll(future, &waker).is_pending());
@@ -130,12 +130,12 @@ fn a_waker_whose_drop_panics_is_dropped_quietly() {
     let drops = Arc::default();
     let mut get = queue.get();
     for polls in 0..3 {
-        // The one before is replaced.
+        // The previous waker is replaced.
         poll_dropping(&mut get, &drops);
         assert_eq!(drops.load(Ordering::SeqCst), polls);
     }
     queue.add("a");
-    assert_eq!(drops.load(Ordering::SeqCst), 3, "woken, and dropped with that");
+    assert_eq!(drops.load(Ordering::SeqCst), 3, "a waker is dropped by its wake");
     ready(get).unwrap().succeed();
 
     let mut get = queue.get();
@@ -153,7 +153,7 @@ fn a_waker_whose_drop_panics_is_dropped_quietly() {
     item.succeed();
 }
 
-/// Does with the queue whatever it can, when woken and when dropped.
+/// Makes every possible call of the queue, when it is woken and when it is dropped.
 struct Calls(Queue<&'static str>);
 
 impl Calls {
@@ -195,7 +195,7 @@ fn a_waker_may_call_the_queue() {
     queue.add("a");
     ready(get).unwrap().release();
 
-    // Dropped by the queue, not woken.
+    // The queue drops the waker without waking it.
     let empty: Queue<&str> = fake().0;
     let mut get = empty.get();
     let waker = Waker::from(Arc::new(Calls(queue.clone())));

@@ -1,4 +1,5 @@
-//! Giving up: getters that are dropped, items that are dropped, and tickets that are out of date.
+//! Cancellation: getters that are dropped, items that are dropped, tickets that are out of date,
+//! and cancelled keys.
 
 mod common;
 
@@ -31,7 +32,7 @@ fn a_getter_that_is_dropped_after_it_was_woken_passes_the_wake_on() {
         assert!(poll(get, waker).is_pending());
     }
     queue.add("a");
-    // One by one they are woken, and dropped without having looked; the last one gets the key.
+    // Each is woken, and dropped without being polled. The last one gets the key.
     let mut last = gets.pop().unwrap();
     drop(gets);
     assert!(wakes.iter().all(|(wakes, _)| wakes.count() == 1));
@@ -48,15 +49,15 @@ fn a_getter_with_a_deadline_that_is_dropped_disarms() {
     assert_eq!(clock.armed(), 0);
 }
 
-/// Whatever a dropped getter does at the moment of a key's coming, the key is handed out once.
+/// A key is delivered once, however a dropped getter races with its add.
 #[test]
 fn getters_dropped_while_keys_come_lose_none() {
-    // A key that is dropped comes back by the machine's clock, however late.
+    // The key of a dropped item is retried by the machine's clock, at any later time.
     let queue: Queue<u32> = Queue::builder().clock(SystemClock).build().unwrap();
     thread::scope(|scope| {
         let dropper = scope.spawn(|| {
             while !queue.is_closed() {
-                // A key that is taken is dropped at once, and comes back one attempt later.
+                // The item is dropped at once, and its key is retried.
                 let _ = poll(&mut queue.get(), Waker::noop());
             }
         });
@@ -133,8 +134,8 @@ fn in_client_go_an_item_dropped_while_dirty_runs_at_once_and_again_after_its_bac
     let item = queue.try_get().unwrap();
     queue.add("a");
     drop(item);
-    assert_eq!(take_all(&queue), ["a"], "client-go: the add is honoured at once");
-    assert_eq!(queue.waiting(), 1, "and the failure's retry stays");
+    assert_eq!(take_all(&queue), ["a"], "as in client-go, the add runs at once");
+    assert_eq!(queue.waiting(), 1, "the retry of the failure stays pending");
     clock.advance(ms(1));
     assert_eq!(take_all(&queue), ["a"]);
 }
@@ -179,14 +180,14 @@ fn a_ticket_of_an_earlier_hand_out_does_nothing_to_a_later_one() {
     queue.add("a");
     let later = queue.try_get().unwrap();
     assert!(!queue.done_ticket(old));
-    assert!(!queue.done(&"a"), "the guard of the later one lives");
+    assert!(!queue.done(&"a"), "the item of the later delivery exists");
     assert_eq!(queue.processing(), 1);
-    assert!(queue.try_get().is_none(), "still with its worker alone");
+    assert!(queue.try_get().is_none(), "the key is still in flight");
     later.succeed();
     assert_eq!(queue.processing(), 0);
 }
 
-/// Not even where its number and that of the later hand-out have the lower 16 bits in common.
+/// Even if the numbers of the two deliveries have the same lower 16 bits.
 #[test]
 fn a_ticket_is_stale_however_many_hand_outs_came_after_it() {
     let (queue, _clock) = fake();
@@ -198,7 +199,7 @@ fn a_ticket_is_stale_however_many_hand_outs_came_after_it() {
         let item = queue.try_get().unwrap();
         assert_eq!(item.epoch(), old.epoch() + n);
         if n.is_power_of_two() {
-            assert!(!queue.done_ticket(old.clone()), "after {n} hand-outs");
+            assert!(!queue.done_ticket(old.clone()), "after {n} deliveries");
             assert_eq!(queue.processing(), 1);
         }
         item.succeed();
@@ -223,7 +224,7 @@ fn a_ticket_that_is_lost_leaves_done_by_key() {
     let (queue, _clock) = fake();
     queue.add("a");
     let (key, _ticket) = queue.try_get().unwrap().into_parts();
-    assert_eq!(queue.processing(), 1, "dropping a ticket ends nothing");
+    assert_eq!(queue.processing(), 1, "dropping a ticket completes nothing");
     thread::scope(|scope| assert!(scope.spawn(|| queue.done(&key)).join().unwrap()));
     assert_eq!(queue.processing(), 0);
 }
@@ -264,7 +265,7 @@ fn a_key_cancelled_during_its_run_is_not_run_again() {
     queue.add_after("a", secs(1));
     let cancelled = queue.cancel("a");
     assert!(cancelled.dirty && cancelled.waiting && !cancelled.ready);
-    assert_eq!(queue.processing(), 1, "never out of a run");
+    assert_eq!(queue.processing(), 1, "the run goes on");
     item.succeed();
     clock.advance(secs(1));
     assert_eq!(take_all(&queue), [""; 0]);
@@ -281,7 +282,8 @@ fn cancelling_clears_failures() {
     assert_eq!(queue.try_get().unwrap().attempt(), 1);
 }
 
-/// A getter that was woken for a key which is cancelled before it looks waits on.
+/// A getter that was woken for a key goes on waiting if the key is cancelled before the getter
+/// checks.
 #[test]
 fn a_getter_woken_for_a_cancelled_key_waits_on() {
     let (queue, _clock) = fake();

@@ -1,4 +1,4 @@
-//! Giving up in tasks of a tokio runtime.
+//! Cancellation in tasks of a tokio runtime.
 #![cfg(feature = "tokio")]
 
 mod common;
@@ -41,7 +41,7 @@ async fn aborting_a_task_that_waits_takes_nothing() {
     });
     tokio::task::yield_now().await;
     task.abort();
-    // It was woken for the key, and is gone before it looks.
+    // It is woken for the key, and aborted before it is polled.
     queue.add("a");
     assert!(task.await.unwrap_err().is_cancelled());
     let item = timeout(ms(1), queue.get()).await.expect("at once").unwrap();

@@ -1,4 +1,4 @@
-//! What client-go's `delaying_queue_test.go` promises, and what it leaves untested.
+//! The promises of client-go's `delaying_queue_test.go`, and those that it does not test.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn test_simple_queue() {
     assert_eq!(queue.len(), 1);
     let key = take(&queue);
     assert!(queue.done(&key));
-    // Past what would be the next heartbeat in client-go.
+    // Beyond the next heartbeat of client-go.
     clock.advance(secs(10));
     assert_eq!(queue.len(), 0);
 }
@@ -34,9 +34,9 @@ fn test_deduping() {
     let key = take(&queue);
     assert!(queue.done(&key));
     clock.advance(ms(20));
-    assert_eq!(queue.len(), 0, "the later add was part of the earlier");
+    assert_eq!(queue.len(), 0, "the later add became part of the earlier one");
 
-    // The earlier one wins when it comes second, too.
+    // The earlier due time also wins if it is added second.
     queue.add_after("foo", ms(50));
     queue.add_after("foo", ms(30));
     assert_eq!(queue.len(), 0);
@@ -82,7 +82,7 @@ fn test_copy_shifting() {
     assert_eq!([take(&queue), take(&queue), take(&queue)], ["baz", "bar", "foo"]);
 }
 
-// --- What client-go's suite does not notice -----------------------------------------------------
+// --- Not covered by client-go's tests ------------------------------------------------------------
 
 /// The policy `KeepBoth`, as in client-go: a pending `add_after` and an `add` are two runs.
 #[test]
@@ -106,7 +106,7 @@ fn add_after_is_refused_after_shutdown() {
     clock.advance(secs(1));
     assert_eq!((queue.len(), queue.waiting()), (0, 0));
     assert!(ready(queue.get()).is_none());
-    assert_eq!(queue.counts().retries, 0, "not counted, either");
+    assert_eq!(queue.counts().retries, 0, "refused adds must not be counted");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_getter_is_woken_when_a_delay_falls_due() {
     assert!(poll(&mut get, &waker).is_pending());
     queue.add_after("a", secs(1));
     clock.advance(ms(999));
-    assert_eq!(wakes.count(), 0, "never early");
+    assert_eq!(wakes.count(), 0, "never woken early");
     clock.advance(ms(1));
     assert_eq!(wakes.count(), 1);
     assert_eq!(ready(get).as_deref(), Some(&"a"));
@@ -150,7 +150,7 @@ fn a_getter_is_woken_for_an_earlier_delay_that_comes_later() {
     item.done();
 }
 
-/// As in client-go, every `add_after` is a retry, that of no delay included.
+/// As in client-go, every `add_after` is a retry, even one with a delay of zero.
 #[test]
 fn retries_are_counted() {
     let (queue, _clock) = fake_client_go();
@@ -169,7 +169,7 @@ fn a_delay_of_zero_adds_at_once() {
     assert_eq!((queue.len(), queue.waiting()), (1, 0));
 }
 
-/// Differs on purpose: in client-go they come in no defined order.
+/// Intended difference: in client-go, their order is undefined.
 #[test]
 fn equal_deadlines_come_in_the_order_of_the_adds() {
     let (queue, clock) = fake_client_go();
@@ -187,12 +187,12 @@ fn what_is_due_comes_before_what_is_added_later() {
     assert_eq!(take_all(&queue), ["due", "added"]);
 }
 
-/// Differs on purpose: client-go's goroutine outlives the queue's drain by up to ten seconds.
+/// Intended difference: client-go's goroutine outlives the queue's drain by up to ten seconds.
 #[test]
 fn nothing_is_armed_when_nobody_waits() {
     let (queue, clock) = fake_client_go();
     queue.add_after("a", secs(1));
-    assert_eq!(clock.armed(), 0, "nobody waits");
+    assert_eq!(clock.armed(), 0, "no getter waits");
     let mut get = queue.get();
     assert!(poll(&mut get, Waker::noop()).is_pending());
     assert_eq!(clock.armed(), 1);
@@ -202,7 +202,7 @@ fn nothing_is_armed_when_nobody_waits() {
     assert_eq!(clock.armed(), 0);
 }
 
-/// A delayed key that falls due while with a worker is handed out once more afterwards.
+/// A delayed key that becomes due while in flight is delivered once more afterwards.
 #[test]
 fn a_delay_that_falls_due_during_a_run_makes_the_key_dirty() {
     let (queue, clock) = fake_client_go();
@@ -210,13 +210,13 @@ fn a_delay_that_falls_due_during_a_run_makes_the_key_dirty() {
     let item = queue.try_get().unwrap();
     assert_eq!(queue.add_after("a", secs(1)), Added::New);
     clock.advance(secs(1));
-    assert!(queue.try_get().is_none(), "never with two workers");
+    assert!(queue.try_get().is_none(), "the key is in flight");
     assert_eq!(queue.depth(), 1);
     item.done();
     assert_eq!(take_all(&queue), ["a"]);
 }
 
-/// What has fallen due is ready, whether anybody looked or not.
+/// A due key is ready, even if no operation has noticed it.
 #[test]
 fn a_shut_down_hands_out_what_was_due_before() {
     let (queue, clock): (Queue<&str>, _) = fake_client_go();

@@ -1,8 +1,8 @@
-//! client-go's `util/workqueue/metrics_test.go`: a test here for each test there, of the same name,
-//! making the same promise with the same numbers.
+//! client-go's `util/workqueue/metrics_test.go`: for each test there is one here with the same
+//! name, promise and numbers.
 //!
-//! What differs: client-go's queue keeps two gauges up to date with a ticker; here the queue is
-//! asked for them when somebody wants to know.
+//! One thing differs. client-go's queue keeps two gauges up to date with a ticker; here a scrape
+//! reads them from the queue.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use requeue::clock::FakeClock;
 use requeue::metrics::{MetricsProvider, QueueMetrics};
 use requeue::{Builder, Item, Queue};
 
-/// `testMetricsProvider`, with all its metrics in one.
+/// `testMetricsProvider`, with all its metrics in one value.
 #[derive(Default)]
 struct TestMetrics(Mutex<Seen>);
 
@@ -21,7 +21,7 @@ struct TestMetrics(Mutex<Seen>);
 struct Seen {
     adds: u64,
     depth: i64,
-    /// Seconds, and how many were observed.
+    /// The sum in seconds, and the number of observations.
     latency: (f64, u64),
     duration: (f64, u64),
     retries: u64,
@@ -86,8 +86,9 @@ fn get<'q>(queue: &'q Queue<&'static str>) -> Item<'q, &'static str> {
     item
 }
 
-/// `TestMetricShutdown`: after shutdown, time that passes touches no metric. There is no ticker to
-/// stop: nothing is armed on the clock before either, and nothing is told that did not happen.
+/// `TestMetricShutdown`: after a shutdown, no metric changes as time passes. There is no ticker to
+/// stop: nothing is armed on the clock before the shutdown either, and no hook is called without an
+/// event.
 #[test]
 fn test_metric_shutdown() {
     let clock = FakeClock::new();
@@ -104,13 +105,13 @@ fn test_metric_shutdown() {
     assert_eq!(*metrics.seen(), before, "updated after the shutdown");
     assert_eq!(clock.armed(), 0);
 
-    // Adds of any kind are refused then, and counted nowhere.
+    // Adds of any kind are refused after a shutdown, and not counted.
     queue.add("foo");
     queue.add_after("foo", Duration::ZERO);
     queue.add_rate_limited("foo");
     assert_eq!(*metrics.seen(), before);
 
-    // Whoever asks is told the truth all the same.
+    // The queue's own values are still correct.
     assert_eq!(queue.unfinished_work(), Duration::from_millis(3_600_001));
     item.retry();
     let after = metrics.seen().clone();
@@ -133,30 +134,25 @@ fn test_metrics() {
 
     clock.advance(Duration::from_micros(50));
 
-    // Start processing.
     let item = get(&queue);
     assert_eq!(metrics.seen().latency, (5e-05, 1));
 
-    // Add it back while processing; multiple adds of the same item are de-duped.
+    // Several adds of a key in flight count as one.
     for _ in 0..5 {
         queue.add(*item);
     }
     assert_eq!(metrics.seen().adds, 2);
     assert_eq!(queue.counts().adds, 2);
-    // One thing remains in the queue.
     assert_eq!(metrics.seen().depth, 1);
     assert_eq!(queue.depth(), 1);
 
     clock.advance(Duration::from_micros(25));
 
-    // Finish it up.
     item.done();
     assert_eq!(metrics.seen().duration, (2.5e-05, 1));
-    // One thing remains in the queue.
     assert_eq!(metrics.seen().depth, 1);
     assert_eq!(queue.depth(), 1);
 
-    // It should be back on the queue.
     let item = get(&queue);
     assert_eq!(metrics.seen().latency, (2.5e-05, 2));
 
@@ -164,11 +160,10 @@ fn test_metrics() {
     assert_eq!(queue.unfinished_work().as_secs_f64(), 0.001);
     assert_eq!(queue.longest_running().as_secs_f64(), 0.001);
 
-    // Finish that one up.
     item.done();
     assert_eq!(metrics.seen().duration, (0.001, 2));
 
-    // The same, from the queue's own histograms.
+    // The same values, from the queue's own histograms.
     let times = queue.histograms();
     assert_eq!((times.queued.sum, times.queued.count()), (75_000, 2));
     assert_eq!((times.worked.sum, times.worked.count()), (1_025_000, 2));

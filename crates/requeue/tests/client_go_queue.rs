@@ -1,7 +1,7 @@
-//! What client-go's `queue_test.go` promises, and what it leaves untested.
+//! The promises of client-go's `queue_test.go`, and those that it does not test.
 //!
-//! Where client-go finishes by key, so does this: [`take`] gives up the guard and `done(&key)` ends
-//! the hand-out.
+//! Where client-go completes by key, this file does, too: [`take`] detaches the item, and
+//! `done(&key)` completes the delivery.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -14,13 +14,13 @@ use std::thread;
 use common::{fake_client_go, poll, ready, take, take_all, timeless};
 use requeue::{Added, CustomOrder, Item, Order, Queue};
 
-/// The two ways in which client-go's tests end a queue.
+/// The two ways in which client-go's tests shut a queue down.
 const ENDINGS: [fn(&Queue<u32>); 2] = [
     |queue| assert_eq!(queue.shut_down(), []),
     |queue| assert!(queue.shut_down_with_drain().wait_blocking().finished),
 ];
 
-/// First in, first out, and notes what it is touched with.
+/// First in, first out. It records the keys with which it is touched.
 struct Traced {
     queue: VecDeque<&'static str>,
     touched: Arc<Mutex<Vec<&'static str>>>,
@@ -87,7 +87,8 @@ fn test_basic() {
     }
 }
 
-/// client-go: `TestAddWhileProcessing`. Each worker adds each key once more while it has it.
+/// client-go: `TestAddWhileProcessing`. Each worker adds each key once more while the key is in
+/// flight.
 #[test]
 fn test_add_while_processing() {
     for end in ENDINGS {
@@ -167,13 +168,13 @@ fn test_collapse_while_processing() {
     assert_eq!(queue.add("foo"), Added::Coalesced);
 
     let mut other = queue.get();
-    assert!(poll(&mut other, Waker::noop()).is_pending(), "the key is with a worker");
+    assert!(poll(&mut other, Waker::noop()).is_pending(), "the key is in flight");
     assert!(queue.done(&"foo"));
-    let item = ready(other).expect("what was added meanwhile");
+    let item = ready(other).expect("the key was added while in flight");
     assert_eq!((*item, item.adds()), ("foo", 2));
     item.done();
     assert_eq!(queue.len(), 0);
-    assert!(touched.lock().unwrap().is_empty(), "not touched while with a worker");
+    assert!(touched.lock().unwrap().is_empty(), "not touched while in flight");
 }
 
 /// client-go: `TestQueueDrainageUsingShutDownWithDrain`.
@@ -214,8 +215,8 @@ fn test_force_queue_shutdown_using_shut_down() {
         let drain = scope.spawn(|| queue.shut_down_with_drain().wait_blocking());
         while queue.get_blocking().is_some() {}
         assert!(queue.shutting_down());
-        // Whether the drain has begun to wait cannot be seen; it is ended if it has, and this
-        // one ends it if it has not.
+        // The test cannot see whether the drain has begun to wait. This call ends it in either
+        // case.
         while !drain.is_finished() {
             queue.shut_down();
             thread::yield_now();
@@ -238,7 +239,7 @@ fn test_queue_drainage_using_shut_down_with_drain_with_dirty_item() {
     assert!(queue.get_blocking().is_none(), "as in client-go, not final while a key is dirty");
 
     item.done();
-    let again = queue.get_blocking().expect("the dirty key is handed out after the shutdown");
+    let again = queue.get_blocking().expect("the dirty key is delivered after the shutdown");
     assert!(poll(&mut drain, Waker::noop()).is_pending());
     again.done();
     assert!(queue.get_blocking().is_none());
@@ -259,9 +260,9 @@ fn test_garbage_collection() {
     drop(queue);
 }
 
-// --- What client-go's suite does not notice -----------------------------------------------------
+// --- Not covered by client-go's tests ------------------------------------------------------------
 
-/// Differs on purpose: client-go's `ShutDownWithDrain` waits for what is with a worker only.
+/// Intended difference: client-go's `ShutDownWithDrain` waits only for keys in flight.
 #[test]
 fn a_drain_does_not_return_at_once_while_keys_are_ready() {
     let (queue, _clock) = fake_client_go();
@@ -323,19 +324,19 @@ fn a_key_added_again_while_ready_keeps_its_place() {
     assert_eq!(take_all(&queue), ["a", "b", "c"]);
 }
 
-/// Differs on purpose: client-go then queues the key twice, and two workers hold it.
+/// Intended difference: in client-go, the key is then queued twice, and two workers get it.
 #[test]
 fn done_without_get_does_nothing() {
     let (queue, _clock) = fake_client_go();
     assert!(!queue.done(&"a"));
     queue.add("a");
-    assert!(!queue.done(&"a"), "ready, and with no worker");
+    assert!(!queue.done(&"a"), "the key is ready, not in flight");
     assert_eq!(queue.len(), 1);
     let _item = queue.try_get().unwrap();
     assert!(queue.try_get().is_none());
 }
 
-/// Differs on purpose: client-go's single `Signal` may wake one of two drains.
+/// Intended difference: client-go's single `Signal` may wake only one of two drains.
 #[test]
 fn two_drains_at_once_both_end() {
     let (queue, _clock) = fake_client_go();
@@ -352,7 +353,7 @@ fn two_drains_at_once_both_end() {
     assert!(ready(second).finished);
 }
 
-/// client-go's depth counts dirty keys that are with a worker, its `Len` does not.
+/// client-go's depth counts dirty keys in flight; its `Len` does not.
 #[test]
 fn depth_counts_dirty_keys_and_len_does_not() {
     let (queue, _clock) = fake_client_go();
@@ -364,7 +365,7 @@ fn depth_counts_dirty_keys_and_len_does_not() {
     assert_eq!((queue.len(), queue.depth()), (2, 2));
 }
 
-/// Nothing has ended, so nothing says so.
+/// Neither flag is set before a shutdown.
 #[test]
 fn an_open_queue_is_not_shutting_down() {
     let (queue, _clock) = fake_client_go::<u8>();

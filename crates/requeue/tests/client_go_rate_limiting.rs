@@ -1,4 +1,4 @@
-//! What client-go's `rate_limiting_queue_test.go` promises, and what it leaves untested.
+//! The promises of client-go's `rate_limiting_queue_test.go`, and those that it does not test.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn test_rate_limiting_queue() {
         let before = clock.now();
         assert_eq!(queue.add_rate_limited(key), Added::New);
         let due = queue.look_up(&key).and_then(|entry| entry.due).expect("the key waits");
-        // The Go test takes the key out of a channel; ours falls due, and is worked on.
+        // The Go test receives the key from a channel. Here it becomes due, and is processed.
         clock.set(due);
         assert_eq!(take(&queue), key);
         assert!(queue.done(&key));
@@ -32,7 +32,7 @@ fn test_rate_limiting_queue() {
     assert_eq!(delay_of("one"), ms(1));
 }
 
-// --- What client-go's suite does not notice -----------------------------------------------------
+// --- Not covered by client-go's tests ------------------------------------------------------------
 
 #[test]
 fn forget_forgets_one_key_and_no_other() {
@@ -70,7 +70,7 @@ fn retries_are_counted() {
     assert_eq!(queue.counts().retries, 3);
 }
 
-/// As in client-go, `done` is no success: the next failure waits longer.
+/// As in client-go, `done` is not a success: the next failure waits longer.
 #[test]
 fn done_does_not_forget() {
     let (queue, clock) = fake_client_go();
@@ -85,7 +85,7 @@ fn done_does_not_forget() {
     assert_eq!(retry(&queue, item), ms(2));
 }
 
-/// Ours: client-go's `Forget` and `Done` in one.
+/// Not in client-go: `Forget` and `Done` in one call.
 #[test]
 fn succeed_forgets() {
     let (queue, clock) = fake_client_go();
@@ -98,7 +98,7 @@ fn succeed_forgets() {
     assert_eq!(retry(&queue, queue.try_get().unwrap()), ms(1));
 }
 
-/// The idiom of every controller: `AddRateLimited` while the key is being worked on, then `Done`.
+/// The idiom of every controller: `AddRateLimited` while the key is in flight, then `Done`.
 #[test]
 fn a_rate_limited_add_during_a_run_waits_for_its_time_and_for_the_run() {
     let (queue, clock) = fake_client_go();
@@ -133,8 +133,8 @@ fn a_closed_queue_takes_a_rate_limited_add_of_a_key_it_has() {
     assert_eq!(take_all(&queue), ["known"]);
 }
 
-/// Whatever ends the work on a key with success, or takes the key back, starts its delays again from
-/// the first; all else leaves the limiter's count as it is, or adds one to it.
+/// A completion with success, and cancelling the key, reset the limiter's count. All other
+/// completions leave it unchanged, or add one to it.
 #[test]
 fn each_way_to_end_a_run_has_its_effect_on_the_limiters_count() {
     type End = fn(&Queue<&'static str>, Item<'_, &'static str>);
@@ -173,7 +173,8 @@ fn each_way_to_end_a_run_has_its_effect_on_the_limiters_count() {
     }
 }
 
-/// The limiter that is the default forgets a key twice its longest delay after the wait was over.
+/// The default limiter forgets a key when twice its longest delay has passed after the end of the
+/// wait.
 #[test]
 fn failures_add_up_until_two_of_the_longest_delays_have_passed() {
     for (late, count) in [(secs(20), 2), (secs(20) + ms(1), 1)] {

@@ -1,5 +1,5 @@
-//! What `FakeClock` promises to tests.
-// Tests say what they expect by unwrapping it, in their helpers too.
+//! The promises of `FakeClock` to tests.
+// Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 
 use std::panic::{self, AssertUnwindSafe};
@@ -21,7 +21,7 @@ fn the_clock_stands_still_until_it_is_moved() {
     clock.advance(SECOND);
     assert_eq!(clock.now().since(start), SECOND);
     clock.set(start);
-    assert_eq!(clock.now(), start, "and it can be moved back");
+    assert_eq!(clock.now(), start, "the clock can be moved back");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn wakers_go_by_deadline_and_equal_ones_by_order_of_arming() {
     assert_eq!(log.taken(), ["1", "2 first", "2 second"]);
 }
 
-/// Runs a closure when it is woken.
+/// A waker that runs a closure.
 struct OnWake<F: Fn() + Send + Sync>(F);
 
 impl<F: Fn() + Send + Sync> Wake for OnWake<F> {
@@ -166,7 +166,7 @@ fn wait_armed_returns_when_others_have_armed() {
     assert_eq!(clock.armed(), 0);
 }
 
-/// Whichever comes first, arming or moving: in apimachinery's fake clock this is a race.
+/// Either can come first, arming or moving. In apimachinery's fake clock this is a race.
 #[test]
 fn an_alarm_armed_while_the_clock_moves_is_not_missed() {
     for _ in 0..200 {
@@ -223,7 +223,7 @@ fn run_panics_rather_than_wait_for_ever() {
     FakeClock::new().run(std::future::pending::<()>());
 }
 
-/// Wakers that write down that they were woken.
+/// Wakers that record their wakes.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<&'static str>>>);
 

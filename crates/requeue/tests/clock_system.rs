@@ -1,6 +1,6 @@
-//! What `SystemClock` promises. Its thread belongs to the whole process, so this is one test in a
+//! The promises of `SystemClock`. Its thread is global to the process, so this is one test in a
 //! binary of its own.
-// Tests say what they expect by unwrapping it, in their helpers too.
+// Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 
 use std::panic::catch_unwind;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use requeue::Time;
 use requeue::clock::{Alarm, Clock, SystemClock};
 
-/// Says which thread woke it, and when.
+/// Reports the thread that woke it, and the time.
 struct Tell {
     to: Sender<(Option<String>, Time)>,
     then_panic: bool,
@@ -27,7 +27,7 @@ impl Wake for Tell {
     }
 }
 
-/// How many of the timer's threads there are.
+/// Returns the number of the timer's threads.
 #[cfg(target_os = "linux")]
 fn timer_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
@@ -48,7 +48,7 @@ fn one_thread_from_the_first_alarm_on_wakes_in_time_and_survives_wakers_that_pan
     let waker = |then_panic| Waker::from(Arc::new(Tell { to: to.clone(), then_panic }));
     let soon = || SystemClock.now() + Duration::from_millis(1);
 
-    // Nothing that needs no waiting starts the thread.
+    // Calls that need no waiting do not start the thread.
     let start = SystemClock.now();
     assert!(start > Time::ZERO);
     assert!(SystemClock.is_real_time());
@@ -59,7 +59,7 @@ fn one_thread_from_the_first_alarm_on_wakes_in_time_and_survives_wakers_that_pan
     #[cfg(target_os = "linux")]
     assert_eq!(timer_threads(), 0);
 
-    // The first alarm does, and it is woken by that thread, and not early.
+    // The first alarm starts the thread, which wakes it, and not early.
     let mut wait = Duration::from_millis(1);
     let (at, (woken_by, when)) = loop {
         let at = SystemClock.now() + wait;
@@ -74,15 +74,15 @@ fn one_thread_from_the_first_alarm_on_wakes_in_time_and_survives_wakers_that_pan
     assert_eq!(woken_by.as_deref(), Some("requeue-timer"));
     assert!(when >= at, "woken at {when:?}, asked for {at:?}");
 
-    // A far alarm does not hold up a near one that is armed after it.
+    // A far alarm does not delay a near one that is armed after it.
     let far = SystemClock.arm(Time::from_nanos(u64::MAX - 1), &waker(false));
     let near = SystemClock.arm(soon(), &waker(false));
     from.recv().unwrap();
     drop((far, near));
 
-    // A waker that panics takes nothing down; alarms due together are all woken.
+    // A waker that panics does not stop the thread, and all alarms that are due together are woken.
     let at = soon();
-    // What is due by then is woken, and panics, right here.
+    // An alarm that is already due here is woken at once, and panics on this thread.
     let arm = |waker: Waker| {
         catch_unwind(|| SystemClock.arm(at, &waker)).unwrap_or_else(|_| Alarm::none())
     };
@@ -92,10 +92,10 @@ fn one_thread_from_the_first_alarm_on_wakes_in_time_and_survives_wakers_that_pan
     }
     assert_eq!(timer_threads(), 1);
 
-    // What is disarmed is let go of: only our own end of the channel is left.
+    // Disarming drops the waker, so only the test's own end of the channel is left.
     drop(alarms);
     drop(SystemClock.arm(start + Duration::from_secs(3600), &waker(false)));
     drop(to);
     let end = from.recv_timeout(Duration::from_secs(60));
-    assert_eq!(end, Err(RecvTimeoutError::Disconnected), "one was kept, or woken twice");
+    assert_eq!(end, Err(RecvTimeoutError::Disconnected), "kept, or woken twice");
 }

@@ -1,6 +1,6 @@
-//! What `TokioClock` promises.
+//! The promises of `TokioClock`.
 #![cfg(feature = "tokio")]
-// Tests say what they expect by unwrapping it, in their helpers too.
+// Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 
 use std::cell::Cell;
@@ -72,7 +72,7 @@ async fn dropping_an_alarm_disarms_it() {
     drop(clock.arm(clock.now() + SECOND, &Tell::waker(&to)));
     tokio::time::advance(SECOND * 2).await;
     drop(to);
-    assert!(from.recv().is_err(), "neither woken nor kept");
+    assert!(from.recv().is_err(), "the waker is neither woken nor kept");
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,7 +83,7 @@ async fn far_deadlines_are_armed_an_hour_ahead_and_a_sleeper_goes_on_waiting() {
     let _far = clock.arm(Time::from_nanos(u64::MAX - 1), &Tell::waker(&to));
     sleep_until(&clock, start + SECOND * 3600 * 5).await;
     assert_eq!(clock.now().since(start).as_secs(), 3600 * 5);
-    assert!(from.try_recv().is_ok(), "a wake too early is allowed");
+    assert!(from.try_recv().is_ok(), "an early wake is allowed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,7 +131,7 @@ impl Wake for Rearm {
     }
 }
 
-/// A runtime that shuts down fires all of its timers, and panics when it is asked for another.
+/// A runtime that shuts down fires all of its timers, and panics if it is asked for another.
 #[test]
 fn what_waits_is_armed_anew_when_its_runtime_shuts_down_and_nothing_panics() {
     let panics = panics_of_this_thread();
@@ -146,7 +146,7 @@ fn what_waits_is_armed_anew_when_its_runtime_shuts_down_and_nothing_panics() {
     assert_eq!(panics_of_this_thread(), panics);
 }
 
-/// Counts panics from its first call on, caught ones too.
+/// Counts panics from its first call on, including caught ones.
 fn panics_of_this_thread() -> usize {
     thread_local!(static COUNT: Cell<usize> = const { Cell::new(0) });
     static HOOK: Once = Once::new();
@@ -181,7 +181,7 @@ fn wakes_from_the_system_timer(clock: &TokioClock) {
         let (to, from) = channel();
         let at = clock.now() + wait;
         let _alarm = clock.arm(at, &Tell::waker(&to));
-        // What is due when it is armed wakes at once.
+        // An alarm that is due when it is armed wakes at once.
         let was_early_enough = clock.now() < at;
         let woken_by = from.recv().unwrap();
         if was_early_enough {
@@ -207,7 +207,7 @@ fn a_thread_that_ends_can_still_use_the_clock() {
     let clock = TokioClock::new(runtime.handle().clone());
     let (to, from) = channel();
     let thread = thread::spawn(move || {
-        // What is set up last is torn down first: the runtime's own thread-locals.
+        // The value that is set last is dropped first, before the runtime's own thread-locals.
         ON_EXIT.set(Some(OnExit(clock.clone(), to)));
         clock.now()
     });

@@ -1,4 +1,4 @@
-//! What `TscClock` promises.
+//! The promises of `TscClock`.
 #![cfg(feature = "tsc")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
@@ -46,7 +46,7 @@ fn an_alarm_that_is_due_wakes_at_once_and_never_is_never() {
     assert_eq!(wakes.count(), 1);
     drop(clock.arm(Time::ZERO, &waker));
     assert_eq!(wakes.count(), 2);
-    // The farthest time that is one: armed, and disarmed.
+    // The farthest time before `Time::NEVER`. It is armed and disarmed.
     drop(clock.arm(Time::from_nanos(u64::MAX - 1), &waker));
     drop(clock.arm(clock.now() + secs(3600), Waker::noop()));
     assert_eq!(wakes.count(), 2);

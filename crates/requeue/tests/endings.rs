@@ -1,4 +1,5 @@
-//! Closing, shutting down, draining, pausing: idempotent, from any thread, and with reports.
+//! Closing, shutting down, draining and pausing: idempotent, from any thread, and with complete
+//! reports.
 
 mod common;
 
@@ -28,15 +29,15 @@ fn a_closed_queue_runs_what_it_knows_and_then_ends() {
     assert!(queue.is_closed() && !queue.shutting_down());
     assert_eq!(queue.add("new"), Added::Refused);
     assert_eq!(queue.add_after("new", secs(1)), Added::Refused);
-    assert_eq!(queue.add("busy"), Added::Dirty, "known");
-    assert!(queue.add("waiting").is_accepted(), "known");
+    assert_eq!(queue.add("busy"), Added::Dirty, "a known key is accepted");
+    assert!(queue.add("waiting").is_accepted(), "a known key is accepted");
 
     assert_eq!(take_all(&queue), ["ready", "waiting"]);
     let mut get = queue.get();
     assert!(poll(&mut get, Waker::noop()).is_pending());
     busy.succeed();
     assert_eq!(take_all(&queue), ["busy"]);
-    assert!(poll(&mut get, Waker::noop()).is_pending(), "a delayed add is left");
+    assert!(poll(&mut get, Waker::noop()).is_pending(), "a delayed add is pending");
     clock.advance(secs(1));
     assert_eq!(take_all(&queue), ["later"]);
     assert!(ready(get).is_none());
@@ -53,7 +54,7 @@ fn a_closed_queue_honours_retries() {
         let mut get = queue.get();
         assert!(poll(&mut get, Waker::noop()).is_pending());
         item.retry();
-        assert!(poll(&mut get, Waker::noop()).is_pending(), "a retry is to come");
+        assert!(poll(&mut get, Waker::noop()).is_pending(), "a retry is pending");
         clock.advance(secs(1));
     }
     queue.try_get().unwrap().requeue_after(secs(1));
@@ -93,7 +94,7 @@ fn a_key_cancelled_last_ends_a_closed_queue() {
     assert!(ready(get).is_none());
 }
 
-/// What is remembered for its failures alone does not keep a queue open.
+/// A key whose failures alone are remembered does not keep a queue open.
 #[test]
 fn a_count_of_failures_does_not_keep_a_closed_queue_open() {
     let (queue, clock) = fake();
@@ -104,7 +105,7 @@ fn a_count_of_failures_does_not_keep_a_closed_queue_open() {
     queue.try_get().unwrap().done();
     assert_eq!(queue.failures("a"), 1);
     assert!(ready(queue.get()).is_none());
-    assert_eq!(queue.add("a"), Added::Refused, "and is no run pending");
+    assert_eq!(queue.add("a"), Added::Refused, "a record of failures is not a pending run");
 }
 
 // --- Shut down -----------------------------------------------------------------------------------
@@ -203,7 +204,7 @@ fn endings_may_be_repeated_in_any_order() {
     assert_eq!(queue.shut_down(), ["b"]);
     assert_eq!(queue.shut_down(), [""; 0]);
     queue.close();
-    assert!(queue.shutting_down(), "closing takes nothing back");
+    assert!(queue.shutting_down(), "`close` does not undo a shutdown");
     assert!(!ready(queue.shut_down_with_drain().timeout(ms(0))).finished);
     assert_eq!(take_all(&queue), ["a"]);
     assert!(ready(queue.shut_down_with_drain().timeout(ms(0))).finished);
@@ -245,7 +246,7 @@ fn endings_may_come_from_all_threads_at_once() {
             (workers.map(join).concat(), enders.map(join).concat())
         });
         assert_eq!(sorted(served), (0..100).collect::<Vec<_>>());
-        assert_eq!(sorted(dropped), (100..200).collect::<Vec<_>>(), "each is reported once");
+        assert_eq!(sorted(dropped), (100..200).collect::<Vec<_>>(), "each key is reported once");
     }
 }
 
@@ -286,7 +287,7 @@ fn a_drain_of_what_is_in_flight_ends_although_keys_are_ready_and_taken_at_once()
     assert!(poll(&mut all, &waker).is_pending());
     assert!(poll(&mut in_flight, &waker).is_pending());
     first.succeed();
-    assert_eq!(wakes.count(), 1, "only one has reached its end");
+    assert_eq!(wakes.count(), 1, "only one drain has completed");
     // The next key is in flight before the drain is polled.
     let second = queue.try_get().unwrap();
     let drained = ready(in_flight);
@@ -296,8 +297,9 @@ fn a_drain_of_what_is_in_flight_ends_although_keys_are_ready_and_taken_at_once()
     assert_eq!(take_all(&queue), ["c"]);
     assert!(ready(all).finished);
 
-    // A worker that finishes a key and takes the next in one step, and a drain that changes its mind
-    // after it was polled, and is shut down before it is polled again.
+    // A worker that completes a key and takes the next in one step. The drain becomes
+    // `in_flight_only` after it was polled, and the queue is shut down before the drain is polled
+    // again.
     let (queue, _clock) = fake();
     queue.add_all(["a", "b", "c"]);
     let first = queue.try_get().unwrap();
@@ -338,7 +340,7 @@ fn a_later_shut_down_ends_every_drain_before() {
         assert!(!drained.finished);
         assert_eq!(drained.processing, 1);
     }
-    // One that comes later is not ended by it.
+    // It does not end a later drain.
     assert!(poll(&mut queue.shut_down_with_drain(), Waker::noop()).is_pending());
 }
 
@@ -393,7 +395,7 @@ fn a_paused_queue_hands_out_nothing_and_takes_everything() {
     queue.add("ready");
     queue.add_after("due", secs(1));
     clock.advance(secs(1));
-    assert_eq!(queue.len(), 3, "what is due ripens");
+    assert_eq!(queue.len(), 3, "a due key becomes ready");
     assert!(queue.try_get().is_none());
     assert!(queue.try_get_many(10).is_empty());
     let (wakes, waker) = Wakes::new();
@@ -435,10 +437,10 @@ fn shutting_down_a_paused_queue_drops_what_is_ready() {
     assert_eq!(sorted(queue.shut_down()), ["a", "b", "waiting"]);
     assert_eq!(queue.len(), 0);
     queue.resume();
-    assert!(ready(queue.get()).is_none(), "it is too late to resume");
+    assert!(ready(queue.get()).is_none(), "a shutdown cannot be undone");
     dirty.succeed();
     assert!(ready(queue.get()).is_none());
-    assert_eq!(queue.take_dropped(), ["dirty"], "the run it was added for will not happen");
+    assert_eq!(queue.take_dropped(), ["dirty"], "its second run is dropped");
 }
 
 #[test]
@@ -480,5 +482,5 @@ fn a_refused_retry_leaves_no_trace_in_the_limiter() {
 
     queue.shut_down();
     assert_eq!(queue.add_with("known", Add::now().merge(Merge::Exactly)), Added::Refused);
-    assert_eq!(queue.num_requeues(&"known"), 1, "what is refused clears nothing");
+    assert_eq!(queue.num_requeues(&"known"), 1, "a refused add clears nothing");
 }

@@ -1,16 +1,16 @@
-//! What an idle queue costs in memory. A test binary of its own, with one test, because it looks at
-//! the memory of the process.
+//! The memory of an idle queue. It is one test in a binary of its own, because it reads the memory
+//! of the whole process.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 use requeue::Queue;
 use requeue::clock::SystemClock;
 
-/// The resident memory of this process, in bytes.
+/// Returns the resident memory of this process, in bytes.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
-    // What Linux has on every machine this is tested on; a larger page only makes the test stricter.
+    // The page size of Linux on all tested machines. A larger page only makes the test stricter.
     pages * 4096
 }
 
@@ -23,7 +23,7 @@ const QUEUES: usize = 10_000;
 #[test]
 fn ten_thousand_idle_queues_cost_less_than_a_kibibyte_each() {
     let mut queues = Vec::with_capacity(QUEUES);
-    // What is allocated once, and the pages of the vector, are not the queues'.
+    // Memory that is allocated once, and the pages of the vector, do not belong to the queues.
     queues.resize_with(QUEUES / 100, queue);
     queues.clear();
     let before = resident();
@@ -32,7 +32,7 @@ fn ten_thousand_idle_queues_cost_less_than_a_kibibyte_each() {
     println!("{each} bytes each, empty");
     assert!(each < 1024, "an empty queue takes {each} bytes");
 
-    // One that was used for a little, and is empty again, keeps little.
+    // A queue that was used briefly and is empty again keeps little memory.
     for queue in &queues {
         queue.add(1);
         queue.try_get().unwrap().succeed();

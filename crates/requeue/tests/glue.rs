@@ -1,4 +1,4 @@
-//! What one can write on the public API alone: everything here is as a user of the crate has it.
+//! Extensions that use only the public API, as a user of the crate would write them.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -15,9 +15,9 @@ use requeue::limiter::{Bucket, ExponentialFailure, MaxOf, WithMaxWait};
 use requeue::metrics::{MetricsProvider, QueueMetrics};
 use requeue::{Clock, CustomOrder, Item, Order, Queue, RateLimiter, Ticket, Time};
 
-// --- A clock of one's own ------------------------------------------------------------------------
+// --- A custom clock ------------------------------------------------------------------------------
 
-/// A clock that a program steps, with the wakers of those who wait for it.
+/// A clock that a program steps, with the wakers of its alarms.
 #[derive(Clone, Default)]
 struct Stepped(Arc<Mutex<Steps>>);
 
@@ -134,17 +134,17 @@ fn tickets_and_done_by_key_work_from_any_thread() {
     thread::spawn(move || {
         let [(a, _), (_, ticket)] = parts.try_into().unwrap();
         assert!(other.done(&a));
-        assert!(!other.done(a.as_str()), "by what the key borrows as, too");
+        assert!(!other.done(a.as_str()), "another queue does not know the key");
         assert!(other.done_ticket(ticket));
     })
     .join()
     .unwrap();
-    assert_eq!((queue.len(), queue.processing()), (1, 0), "the dirty one is back");
+    assert_eq!((queue.len(), queue.processing()), (1, 0), "the dirty key is ready again");
 }
 
-// --- An order of one's own -----------------------------------------------------------------------
+// --- A custom order ------------------------------------------------------------------------------
 
-/// The shortest first; of those, the one touched most.
+/// The shortest key first. Of equally short ones, the one touched most.
 #[derive(Default)]
 struct Shortest(Vec<(String, u32)>);
 
@@ -192,10 +192,11 @@ fn boxed_limiters_go_by_the_callers_clock() {
         queue.add(key);
         retry(&queue, queue.try_get().unwrap())
     };
-    // Two are free of the bucket's, the third and fourth are not, and the fifth meets the maximum.
+    // The bucket does not delay the first two. It delays the third and fourth, and the fifth
+    // reaches the maximum.
     let delays: Vec<_> = (0..5).map(delay_of).collect();
     assert_eq!(delays, [ms(5), ms(5), ms(100), ms(150), ms(150)]);
-    // The bucket fills by the queue's clock and no other.
+    // The bucket is refilled by the queue's clock, and by no other.
     clock.step(secs(1));
     let mut failed: Vec<_> = queue.try_get_many(10);
     assert_eq!(failed.len(), 5);
@@ -206,7 +207,7 @@ fn boxed_limiters_go_by_the_callers_clock() {
 
 // --- Metrics -------------------------------------------------------------------------------------
 
-/// Each hook, as it is called.
+/// Records each call of a hook.
 #[derive(Default)]
 struct Log(Mutex<Vec<String>>);
 
@@ -268,12 +269,12 @@ fn hooks_are_called_before_the_operation_returns() {
     assert_eq!(log.take(), ["retry"]);
     clock.step(secs(1));
     assert_eq!(queue.depth(), 1);
-    assert_eq!(log.take(), ["add"], "the delayed add has made it dirty");
+    assert_eq!(log.take(), ["add"], "the delayed add makes the key dirty");
     item.done();
     assert_eq!(log.take(), ["done after 1s"]);
 }
 
-// --- What is due ---------------------------------------------------------------------------------
+// --- Due keys ------------------------------------------------------------------------------------
 
 #[test]
 fn len_has_promoted_what_is_due() {
@@ -287,7 +288,7 @@ fn len_has_promoted_what_is_due() {
 
 // --- Copies of keys ------------------------------------------------------------------------------
 
-/// A key whose every copy is counted.
+/// A key whose copies are all counted.
 type Counted = Arc<str>;
 
 fn copies(key: &Weak<str>) -> usize {
@@ -357,13 +358,13 @@ fn every_copy_of_a_key_without_a_state_is_dropped() {
             assert_eq!(snapshot.entries.len(), 1);
             queue.try_get().unwrap().succeed();
         },
-        // These end the queue.
+        // These shut the queue down.
         |queue, _, key| {
             queue.add(Arc::clone(&key));
             queue.try_get().unwrap().release();
             queue.add_after(key, secs(1));
             queue.pause();
-            assert_eq!(queue.shut_down().len(), 1, "one key");
+            assert_eq!(queue.shut_down().len(), 1, "one key is dropped");
         },
         |queue, _, key| {
             assert_eq!(queue.add(key), requeue::Added::Refused);

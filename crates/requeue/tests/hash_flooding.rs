@@ -1,4 +1,5 @@
-//! Keys that an attacker has chosen so that their hashes are equal.
+//! Keys that an attacker has chosen so that their hashes are equal. With SipHash, an operation
+//! compares few keys.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 use std::any::type_name;
@@ -12,13 +13,13 @@ use requeue::clock::FakeClock;
 use requeue::limiter::{BackoffLimiter, ExponentialFailure, FastSlow};
 use requeue::{Queue, RateLimiter, Time};
 
-/// Every instance of foldhash with this seed begins with this number.
+/// The initial state of every instance of foldhash with this seed.
 const SEED: u64 = 7;
 const BEGIN: u64 = SEED ^ 0x082e_fa98_ec4e_6c89;
 
 const KEYS: u64 = 300;
-/// A table that compares a key with all others that have its hash makes at least as many
-/// comparisons.
+/// A lower bound of the comparisons of a table that compares each key with all others of the same
+/// hash.
 const QUADRATIC: u64 = KEYS * (KEYS - 1) / 2;
 
 thread_local! {
@@ -26,7 +27,8 @@ thread_local! {
     static HASHERS: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-/// Two words. foldhash multiplies the first, less what it begins with, by the second.
+/// Two words. foldhash combines the first with its initial state, and multiplies the result by the
+/// second.
 #[derive(Clone, Debug, Eq)]
 struct Key(u64, u64);
 
@@ -45,7 +47,7 @@ impl PartialEq for Key {
     }
 }
 
-/// Whoever knows the seed makes the first factor zero.
+/// With a known seed, the attacker makes the first factor zero.
 fn colliding() -> impl Iterator<Item = Key> {
     (0..KEYS).map(|n| Key(BEGIN, n))
 }
@@ -56,7 +58,7 @@ fn comparisons(work: impl FnOnce()) -> u64 {
     COMPARISONS.get()
 }
 
-/// Adds the keys, has all of them fail once, and counts comparisons.
+/// Adds the keys, lets each of them fail once, and counts the comparisons.
 fn flood<S: BuildHasher>(queue: &Queue<Key, S>) -> u64 {
     comparisons(|| {
         for key in colliding() {
@@ -79,7 +81,7 @@ fn keys_that_collide_under_a_known_seed_do_not_under_siphash() {
     let queue =
         Queue::builder().clock(FakeClock::new()).hasher(RandomState::new()).build().unwrap();
     let comparisons = flood(&queue);
-    // A delivery may find its key once or twice; none finds another key.
+    // A delivery may compare its key with itself once or twice, but not with another key.
     assert!(comparisons <= 4 * KEYS, "{comparisons}");
 }
 
@@ -104,7 +106,7 @@ fn limiters_separate_these_keys_with_siphash_too() {
     }
 }
 
-/// A queue whose default limiter hashed keys in another way would be half safe.
+/// If the default limiter used another hasher, such a queue would still be open to the attack.
 #[test]
 fn a_queue_with_siphash_hashes_keys_with_nothing_else() {
     let queue =
@@ -115,7 +117,7 @@ fn a_queue_with_siphash_hashes_keys_with_nothing_else() {
     let hashers = HASHERS.take();
     assert_eq!(hashers.into_iter().collect::<Vec<_>>(), [type_name::<DefaultHasher>()]);
 
-    // The default has not changed.
+    // The default hasher is unchanged.
     let queue = Queue::new();
     queue.add(Key(1, 2));
     queue.try_get().unwrap().retry();

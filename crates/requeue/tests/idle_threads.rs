@@ -1,5 +1,5 @@
-//! No thread, task or timer exists for a queue. A test binary of its own, with one test, because it
-//! counts the threads of the process.
+//! A queue has no thread, task or timer of its own. This is one test in a binary of its own,
+//! because it counts the threads of the process.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
@@ -15,7 +15,7 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Threads that have been joined may be seen a moment longer.
+/// Threads that have been joined may still be listed for a moment.
 fn wait_for_threads(count: usize) {
     while threads() != count {
         thread::yield_now();
@@ -26,7 +26,7 @@ fn wait_for_threads(count: usize) {
 fn no_thread_exists_for_a_queue() {
     let before = threads();
 
-    // Neither for an idle one, nor for what waits in one that nobody waits for.
+    // Neither an idle queue nor one with waiting keys but no getters has a thread.
     let queues: Vec<Queue<u32>> =
         (0..100).map(|_| Queue::builder().clock(SystemClock).build().unwrap()).collect();
     for queue in &queues {
@@ -36,7 +36,7 @@ fn no_thread_exists_for_a_queue() {
     }
     assert_eq!(threads(), before);
 
-    // Nor where threads wait: one of them keeps the time.
+    // Blocked getters need no thread either: one of them keeps the time.
     let queue = &queues[0];
     thread::scope(|scope| {
         let taken =
@@ -47,13 +47,13 @@ fn no_thread_exists_for_a_queue() {
     });
     wait_for_threads(before);
 
-    // Nor by a fake clock, where a task waits.
+    // With a fake clock, a waiting task needs an alarm but no thread.
     let clock = FakeClock::new();
     let fake: Queue<u32> = Queue::builder().clock(clock.clone()).build().unwrap();
     assert_eq!(clock.armed(), 0);
     {
         fake.add_after(1, Duration::from_secs(1));
-        assert_eq!(clock.armed(), 0, "nobody waits");
+        assert_eq!(clock.armed(), 0, "no getter waits");
         let mut get = pin!(fake.get());
         assert!(get.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert_eq!(clock.armed(), 1);
@@ -62,7 +62,7 @@ fn no_thread_exists_for_a_queue() {
     }
     assert_eq!((clock.armed(), threads()), (0, before));
 
-    // Where tasks wait by the machine's clock, with no runtime to ask: one for the whole process.
+    // If tasks wait by the machine's clock without a runtime, one thread serves the whole process.
     let mut gets: Vec<_> = queues[1..].iter().map(|queue| Box::pin(queue.get_many(2))).collect();
     for get in &mut gets {
         assert!(get.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
@@ -79,7 +79,7 @@ fn no_thread_exists_for_a_queue() {
     no_task_exists_for_a_queue();
 }
 
-/// A runtime's timers are its driver's; nothing is spawned.
+/// A runtime's driver keeps the timers. No task is spawned.
 #[cfg(feature = "tokio")]
 fn no_task_exists_for_a_queue() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

@@ -1,4 +1,4 @@
-//! Delayed keys are served whoever waits: tasks, threads, both; and whoever of them leaves.
+//! Delayed keys are delivered on time to any mix of tasks and threads, even if some of them leave.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -87,7 +87,7 @@ fn an_earlier_delay_that_comes_later_reaches_a_thread_that_sleeps_longer() {
     });
 }
 
-/// The thread that keeps the time for all leaves with a key; another keeps it from then on.
+/// The thread that keeps the time leaves with a key. From then on, another thread keeps it.
 #[test]
 fn the_time_is_kept_on_when_the_thread_that_keeps_it_leaves_with_a_key() {
     for _ in 0..20 {
@@ -104,12 +104,12 @@ fn the_time_is_kept_on_when_the_thread_that_keeps_it_leaves_with_a_key() {
     }
 }
 
-/// A clock that says threads can sleep by it, and stands still: a thread that keeps the time looks
-/// again and again, one that does not sleeps for good.
+/// A clock by which threads can sleep, but which stands still. A thread that keeps the time checks
+/// repeatedly; one that does not sleeps forever.
 #[derive(Clone)]
 struct Slept {
     clock: FakeClock,
-    /// Who has asked for the time.
+    /// The threads that have read the time.
     seen: Arc<Mutex<HashSet<ThreadId>>>,
 }
 
@@ -134,7 +134,7 @@ fn slept() -> (Queue<u32>, Slept) {
     (Queue::builder().clock(clock.clone()).build().unwrap(), clock)
 }
 
-/// The same when it gives up waiting.
+/// The same if that thread's wait times out.
 #[test]
 fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
     for _ in 0..20 {
@@ -142,7 +142,7 @@ fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
         queue.add_after(1, ms(6));
         thread::scope(|scope| {
             let leader = scope.spawn(|| queue.get_timeout_blocking(ms(2)).map(|item| *item));
-            // Once it knows until when it waits.
+            // The thread then knows until when it waits.
             until(|| clock.seen.lock().unwrap().contains(&leader.thread().id()));
             let other = scope.spawn(|| queue.get_blocking().map(|item| item.into_parts().0));
             clock.clock.advance(ms(2));
@@ -153,7 +153,8 @@ fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
     }
 }
 
-/// It looks again when its deadline moves back, and is woken when there is an earlier one after that.
+/// The thread checks again when its deadline moves back. If an earlier deadline comes after that,
+/// it is woken.
 #[test]
 fn the_thread_that_keeps_the_time_keeps_that_of_its_last_look() {
     let (queue, clock) = slept();
@@ -165,10 +166,10 @@ fn the_thread_that_keeps_the_time_keeps_that_of_its_last_look() {
         });
         let looks = || clock.seen.lock().unwrap().contains(&leader.thread().id());
         until(looks);
-        // From here on it sleeps until the second key is due, an hour from now.
+        // From here on it sleeps until the second key is due, in an hour.
         queue.add_after(2, secs(3600));
         assert!(queue.cancel(&1).waiting);
-        // It asks for the time when it looks, and when it parks.
+        // It reads the time when it checks, and when it parks.
         for _ in 0..3 {
             clock.seen.lock().unwrap().clear();
             let asked = (0..1_000).any(|_| {
@@ -182,13 +183,13 @@ fn the_thread_that_keeps_the_time_keeps_that_of_its_last_look() {
         queue.add_after(3, ms(1));
         clock.clock.advance(ms(1));
         let key = receiver.recv_timeout(secs(60));
-        // A getter that is still asleep is woken, so that the test ends.
+        // Wakes a getter that is still asleep, so that the test ends.
         queue.shut_down();
         assert_eq!(key, Ok(Some(3)), "the thread that keeps the time slept through a deadline");
     });
 }
 
-/// Threads have gone, and a task is left: the queue itself keeps the time.
+/// The threads have left, and one task remains: the queue's alarm keeps the time.
 #[test]
 fn the_time_is_kept_on_when_only_a_task_is_left() {
     let (queue, clock) = slept();
@@ -202,7 +203,7 @@ fn the_time_is_kept_on_when_only_a_task_is_left() {
     });
 }
 
-/// A clock that runs slower than those whose alarms and parked threads it relies on.
+/// A clock that runs slower than the clock of its alarms and parked threads.
 struct Slow;
 
 impl Clock for Slow {

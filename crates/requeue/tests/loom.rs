@@ -1,7 +1,7 @@
-//! The queue with real threads, in every interleaving that loom finds: `make loom`.
+//! The queue with loom's threads, in every interleaving that loom finds: `make loom`.
 //!
-//! A wake-up that gets lost is a thread that waits for ever, which loom reports as a deadlock.
-//! A thread is taken off its turn at most so many times in a run as `REQUEUE_PREEMPTIONS` says.
+//! A lost wake leaves a thread waiting forever, which loom reports as a deadlock.
+//! `REQUEUE_PREEMPTIONS` limits the number of preemptions in a run.
 #![cfg(requeue_loom)]
 
 use std::pin::{Pin, pin};
@@ -18,7 +18,7 @@ use requeue::{Item, Queue, Time};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Runs `scenario` in every interleaving, and prints how many there were.
+/// Runs `scenario` in every interleaving, and prints their number.
 fn check(name: &str, scenario: impl Fn() + Sync + Send + 'static) {
     let executions = Arc::new(Count::new(0));
     let mut builder = loom::model::Builder::new();
@@ -37,13 +37,13 @@ fn queue(clock: &FakeClock) -> Arc<Queue<u64>> {
     Arc::new(Queue::builder().clock(clock.clone()).build().unwrap())
 }
 
-/// What the runs of one key saw.
+/// The observations of the runs of one key.
 #[derive(Default)]
 struct Runs {
     busy: AtomicBool,
-    /// Adds that have begun.
+    /// The number of adds that have begun.
     adds: AtomicU64,
-    /// The most adds that had begun when a run did.
+    /// The largest number of adds that had begun before a run.
     seen: AtomicU64,
     count: AtomicUsize,
 }
@@ -55,7 +55,7 @@ impl Runs {
     }
 
     fn run(&self, item: Item<'_, u64>) {
-        assert!(!self.busy.swap(true, Ordering::SeqCst), "the key is with two workers");
+        assert!(!self.busy.swap(true, Ordering::SeqCst), "two workers have the key");
         self.seen.fetch_max(self.adds.load(Ordering::SeqCst), Ordering::SeqCst);
         self.count.fetch_add(1, Ordering::SeqCst);
         self.busy.store(false, Ordering::SeqCst);
@@ -68,10 +68,10 @@ impl Runs {
         }
     }
 
-    /// Each add was followed by a run.
+    /// Checks that each add was followed by a run.
     fn check(&self) {
         let adds = self.adds.load(Ordering::SeqCst);
-        assert_eq!(self.seen.load(Ordering::SeqCst), adds, "the last add was followed by no run");
+        assert_eq!(self.seen.load(Ordering::SeqCst), adds, "no run followed the last add");
         assert!(self.count.load(Ordering::SeqCst) as u64 <= adds);
     }
 }
@@ -115,7 +115,7 @@ fn two_who_add_and_one_who_works() {
     });
 }
 
-/// A getter that is polled once and finds nothing.
+/// Returns a getter that was polled once and found no key.
 fn waiting(queue: &Arc<Queue<u64>>) -> Pin<Box<impl Future<Output = ()> + use<>>> {
     let queue = Arc::clone(queue);
     let mut get = Box::pin(async move { queue.get_owned().await.unwrap().succeed() });
@@ -123,7 +123,7 @@ fn waiting(queue: &Arc<Queue<u64>>) -> Pin<Box<impl Future<Output = ()> + use<>>
     get
 }
 
-/// Takes the one key that comes; nobody ends the queue, so that it has to come.
+/// Takes the one key. The queue is never shut down, so a lost wake would be a deadlock.
 fn take_one(queue: &Arc<Queue<u64>>, as_task: bool) -> thread::JoinHandle<()> {
     let queue = Arc::clone(queue);
     thread::spawn(move || {
@@ -222,7 +222,7 @@ fn a_shorter_delay_is_not_slept_through() {
     }
 }
 
-/// Time that goes by itself, so that a parked thread keeps it.
+/// A clock that runs by itself, so that a parked thread keeps the time.
 #[derive(Clone, Default)]
 struct Wall(Arc<AtomicU64>);
 
@@ -232,7 +232,7 @@ impl Clock for Wall {
     }
 
     fn arm(&self, _: Time, _: &Waker) -> Alarm {
-        unreachable!("threads that wait keep the time themselves")
+        unreachable!("waiting threads keep the time themselves")
     }
 
     fn is_real_time(&self) -> bool {
@@ -252,7 +252,8 @@ fn the_thread_that_keeps_the_time_hands_it_on() {
             .map(|_| {
                 let (queue, taken) = (Arc::clone(&queue), Arc::clone(&taken));
                 thread::spawn(move || {
-                    // Each takes one key and never comes back: whoever kept the time is gone.
+                    // Each thread takes one key and does not return, so the thread that kept the
+                    // time leaves.
                     let item = queue.get_blocking().expect("the queue is open");
                     taken.fetch_add(1, Ordering::SeqCst);
                     item.succeed();

@@ -1,4 +1,4 @@
-//! Keys that are added, taken and ended many at once.
+//! Adding, taking and completing many keys in one call.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -24,7 +24,7 @@ fn items_that_end_together_end_as_each_alone() {
         queue.add(1);
         Item::succeed_all(items.into_iter().chain([owned]));
         assert_eq!((queue.processing(), queue.num_requeues(&0)), (0, 0));
-        // Added while it was with its worker.
+        // It was added while in flight.
         assert_eq!(queue.try_get().as_deref(), Some(&1));
     }
 }

@@ -1,4 +1,4 @@
-//! Many keys at once, and many getters at once.
+//! Batches of keys, and large numbers of getters.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -40,7 +40,7 @@ fn many_keys_come_in_the_order_of_ones_own() {
     assert_eq!(keys, [6, 5, 4, 3, 2, 1]);
 }
 
-/// A key whose copies can be made to run out.
+/// A key that panics when its limited number of copies is used up.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Rare(u32, Arc<()>);
 
@@ -62,7 +62,7 @@ fn keys_taken_before_a_copy_fails_go_back() {
     let caught = catch_unwind(AssertUnwindSafe(|| queue.try_get_many(6).len()));
     assert!(caught.is_err());
     COPIES.store(100, Ordering::Relaxed);
-    assert_eq!(queue.processing(), 0, "nothing is with a worker that has it not");
+    assert_eq!(queue.processing(), 0, "no key without an item is in flight");
     assert_eq!(queue.len() + queue.waiting(), 6);
 }
 
@@ -73,13 +73,13 @@ fn with_two_tasks_that_are_not_polled_a_thread_behind_them_gets_the_key() {
     lazy.iter_mut().for_each(|getter| assert!(poll(getter, Waker::noop()).is_pending()));
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| queue.get_blocking().map(|item| *item));
-        // Whether the thread waits already makes no difference.
+        // The result is the same if the thread does not wait yet.
         queue.add(7);
         assert_eq!(thread.join().unwrap(), Some(7));
     });
 }
 
-/// Counts how often it is asked for the time.
+/// Counts the reads of the clock.
 #[derive(Clone)]
 struct Counted(FakeClock, Arc<AtomicUsize>);
 
@@ -107,7 +107,7 @@ fn a_getter_of_a_paused_queue_makes_due_keys_ready_and_then_sleeps() {
     clock.advance(Duration::from_secs(1));
     let mut getter = Box::pin(queue.get());
     assert!(poll(&mut getter, Waker::noop()).is_pending());
-    assert_eq!((queue.len(), queue.waiting()), (1, 0), "nothing is left that time could wake for");
+    assert_eq!((queue.len(), queue.waiting()), (1, 0), "no key waits for its due time");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_drain_that_times_out_says_what_is_ready_still() {
     drop(busy);
 }
 
-/// A clock that never wakes anybody, as one of a runtime that nobody drives.
+/// A clock that never wakes, like that of a runtime that is not driven.
 struct Silent;
 
 impl Clock for Silent {
@@ -197,7 +197,7 @@ fn a_task_that_waits_on_hundreds_of_queues_is_served_by_each() {
                 .await
             })
         };
-        // Let it look at all of them, and wait.
+        // Lets it check all queues, and wait.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
@@ -206,8 +206,8 @@ fn a_task_that_waits_on_hundreds_of_queues_is_served_by_each() {
     });
 }
 
-/// Random rounds of tasks that are woken and not polled, beside one task that is: the live task gets
-/// the lone key once the clock has moved on, whatever happened before.
+/// Random rounds with tasks that are woken and not polled, and one live task. In each round, the
+/// live task gets the only key after the clock has moved.
 #[test]
 fn a_lone_key_reaches_a_live_task_behind_any_number_of_tasks_that_are_not_polled() {
     let mut random = fastrand::Rng::with_seed(16);
@@ -220,7 +220,7 @@ fn a_lone_key_reaches_a_live_task_behind_any_number_of_tasks_that_are_not_polled
         let (wakes, waker) = Wakes::new();
         let mut live = Box::pin(queue.get());
         assert!(poll(&mut live, &waker).is_pending());
-        // Tasks that come back and wait again, or go, before the key is added.
+        // Tasks that check and wait again, or leave, before the key is added.
         for _ in 0..random.usize(..4) {
             match random.usize(..3) {
                 0 => drop(stuck.pop()),
@@ -233,7 +233,7 @@ fn a_lone_key_reaches_a_live_task_behind_any_number_of_tasks_that_are_not_polled
         } else {
             queue.add_after(7, Duration::from_millis(1));
         }
-        // One at a time at worst, each after its grace.
+        // In the worst case they are passed over one at a time, each after its grace.
         for _ in 0..8 {
             if wakes.count() == 0 {
                 clock.advance(Duration::from_millis(5));
@@ -263,7 +263,7 @@ impl Clock for Watched {
     }
 }
 
-/// Whatever the number of keys, a grace costs one alarm; where nobody waits behind, it costs none.
+/// A grace takes one alarm for any number of keys, and none if no other getter waits.
 #[test]
 fn tasks_that_are_polled_cost_one_alarm_for_each_grace_at_most() {
     for (tasks, alarms) in [(1, 0), (2, 0), (3, 1), (9, 1)] {
@@ -285,7 +285,8 @@ fn tasks_that_are_polled_cost_one_alarm_for_each_grace_at_most() {
     }
 }
 
-/// A clock whose alarms go off as they are armed, as the system's does where it can start no thread.
+/// A clock whose alarms go off while they are armed, as the system's does if it cannot start a
+/// thread.
 struct Hasty;
 
 impl Clock for Hasty {

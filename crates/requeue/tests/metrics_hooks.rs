@@ -1,4 +1,4 @@
-//! When hooks are called, and that nothing of them is paid for where nobody asked.
+//! The times at which hooks are called. Without hooks, a queue does no work for them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -95,8 +95,8 @@ fn policies() -> impl Strategy<Value = ReAdd> {
 }
 
 proptest! {
-    /// Whatever makes a key ready or takes it back, also on the way of another operation, has been
-    /// told when that operation returns.
+    /// Each change of a key is reported before the operation returns, even if an operation on
+    /// another key causes it.
     #[test]
     fn hooks_and_counts_agree_after_every_operation(
         policy in policies(),
@@ -108,7 +108,7 @@ proptest! {
         let mut ends = 0;
         let mut check = |ended: u64| {
             ends += ended;
-            // Before `depth`, which makes ready what is due.
+            // Read before `depth`, which makes due keys ready.
             let counts = queue.counts();
             prop_assert_eq!(hooks.adds.load(Relaxed), counts.adds);
             prop_assert_eq!(hooks.gets.load(Relaxed), counts.hand_outs);
@@ -137,7 +137,7 @@ proptest! {
                         4 => drop(item.into_parts().1),
                         _ => item.retry_after(Duration::ZERO),
                     }
-                    // The key whose guard was given up, or none.
+                    // The key whose item was detached, or no key.
                     if how == 4 && !(0..4).any(|key| queue.done(&key)) {
                         ended = 0;
                     }
@@ -169,7 +169,7 @@ fn a_delayed_add_is_told_by_whatever_operation_finds_it_due() {
     }
     assert_eq!((hooks.adds.load(Relaxed), hooks.retries.load(Relaxed)), (2, 5));
     clock.advance(Duration::from_secs(1));
-    assert!(!queue.done(&99), "this does nothing, but finds five keys due");
+    assert!(!queue.done(&99), "it completes nothing, but makes five due keys ready");
     assert_eq!(hooks.adds.load(Relaxed), 7);
     assert!(queue.done_ticket(ticket));
 }
@@ -208,11 +208,11 @@ fn a_hook_may_use_the_queue() {
     let queue = queue_with(&hooks, &clock, ReAdd::KeepBoth);
     hooks.queue.set(queue.clone()).unwrap();
     queue.add(1);
-    assert_eq!(hooks.seen.load(Relaxed), 1, "told before `add` returns");
+    assert_eq!(hooks.seen.load(Relaxed), 1, "called before `add` returns");
     let item = queue.try_get().unwrap();
-    assert_eq!(hooks.seen.load(Relaxed), 3, "told before `try_get` returns");
+    assert_eq!(hooks.seen.load(Relaxed), 3, "called before `try_get` returns");
     item.succeed();
-    assert_eq!(hooks.seen.load(Relaxed), 4, "told before `succeed` returns");
+    assert_eq!(hooks.seen.load(Relaxed), 4, "called before `succeed` returns");
     assert_eq!(queue.waiting(), 1);
 }
 
@@ -262,7 +262,7 @@ fn hooks_need_a_name_to_report_under() {
     }
 }
 
-/// Counts how often it is read.
+/// Counts the reads of the clock.
 #[derive(Clone, Default)]
 struct Counting(Arc<AtomicU64>);
 
@@ -294,10 +294,10 @@ fn without_metrics_no_clock_is_read() {
     let tracked = Queue::builder().clock(clock.clone()).track_times().build().unwrap();
     tracked.add(1);
     tracked.try_get().unwrap().done();
-    assert_eq!(clock.0.load(Relaxed), 3, "once an operation with them");
+    assert_eq!(clock.0.load(Relaxed), 3, "with hooks, each operation reads the clock once");
 }
 
-/// Every way to take a key, and every way to end its delivery.
+/// All ways to take a key, and all ways to complete its delivery.
 #[test]
 fn get_and_done_receive_the_key_however_it_is_taken_and_however_it_ends() {
     #[derive(Default)]

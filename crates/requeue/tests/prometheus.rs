@@ -1,4 +1,4 @@
-//! What a Prometheus server sees.
+//! The metrics that a Prometheus server scrapes.
 
 #![cfg(feature = "prometheus")]
 #![allow(clippy::unwrap_used)]
@@ -20,7 +20,7 @@ fn scrape(registry: &Registry) -> String {
     body
 }
 
-/// The value of `series`, written as in the text.
+/// Returns the value of `series`, as it is written in the text.
 fn value<'t>(text: &'t str, series: &str) -> Option<&'t str> {
     text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
 }
@@ -148,7 +148,7 @@ fn a_queue_of_its_name_has_to_be_gone_first() {
     let builder = || Queue::<u8>::builder().name("pods").metrics(&metrics);
     assert_eq!(builder().build().unwrap_err(), BuildError::DuplicateName("pods".to_owned()));
 
-    // A handle, and an item that was sent away, are the queue still.
+    // A handle, or an item that was sent elsewhere, keeps the queue alive.
     let (handle, item) = (first.clone(), first.try_get_owned());
     drop(first);
     assert!(builder().build().is_err());
@@ -177,11 +177,11 @@ fn series_go_when_the_queue_goes() {
     let (pods, nodes) = (queue("pods", &clock, &metrics), queue("nodes", &clock, &metrics));
     let text = scrape(&registry);
     assert!(text.contains(r#""pods""#) && text.contains(r#""nodes""#));
-    assert_eq!(text.matches("# TYPE workqueue_depth gauge").count(), 1, "one head for both");
+    assert_eq!(text.matches("# TYPE workqueue_depth gauge").count(), 1, "one header for both");
     drop(pods);
     let text = scrape(&registry);
     assert!(!text.contains(r#""pods""#) && text.contains(r#""nodes""#));
-    assert!(format!("{metrics:?}").contains(r#"["nodes"]"#), "the dead one is not kept");
+    assert!(format!("{metrics:?}").contains(r#"["nodes"]"#), "a dropped queue is not kept");
     drop(nodes);
     assert_eq!(scrape(&registry), "# EOF\n");
 }
@@ -268,7 +268,7 @@ fn names_are_escaped() {
     assert_eq!(value(&scrape(&registry), r#"workqueue_depth{name="a\"b\\c\nd"}"#), Some("0"));
 }
 
-/// A clock that is slow to answer a scrape: it waits, but not for ever, until a build has ended.
+/// A clock that delays a scrape until a build has ended, but not forever.
 #[derive(Clone)]
 struct Slow {
     asked: Sender<()>,
@@ -287,8 +287,8 @@ impl Clock for Slow {
     }
 }
 
-/// A scrape holds the queues that it reads. That must not make a queue that was dropped meanwhile
-/// look alive to the one that takes its name.
+/// A scrape holds the queues that it reads. A queue that is dropped meanwhile must not appear to be
+/// alive to a new queue with its name.
 #[test]
 fn a_scrape_under_way_keeps_no_name_taken() {
     let mut registry = Registry::default();
@@ -306,7 +306,7 @@ fn a_scrape_under_way_keeps_no_name_taken() {
     });
 }
 
-/// The last drop of a queue may happen in a scrape, and runs the user's code there.
+/// The last drop of a queue may happen in a scrape, and runs user code there.
 #[test]
 fn a_key_that_scrapes_and_builds_when_dropped_does_so() {
     #[derive(Clone, PartialEq, Eq, Hash)]

@@ -1,8 +1,8 @@
-//! User code that calls queues, beside another thread whose user code does the same.
+//! User code that calls queues, while another thread's user code does the same.
 //!
 //! The queue runs user code of many kinds, some of it under a lock. Each test run stops two threads
-//! inside such code at the same time. Then both threads call every method of two queues. Whatever
-//! locks they hold by then, both have to come back.
+//! inside such code at the same time. Then both threads call every method of two queues. Both must
+//! return, regardless of the locks that they hold.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -271,13 +271,13 @@ impl Subject {
         }
     }
 
-    /// Items to be finished in every way, with keys from `first` on.
+    /// Returns items to be completed in all ways, with keys from `first` on.
     fn items(&self, first: u32) -> Vec<Item<'static, Key>> {
         self.queue.add_all((first..first + 16).map(Key));
         self.queue.try_get_many(16).into_iter().map(Item::into_owned).collect()
     }
 
-    /// Calls every method that does not wait for another thread, and ends the queue.
+    /// Calls every method that does not wait for another thread, and shuts the queue down.
     fn call_every_method(&self, mut items: Vec<Item<'static, Key>>, free: u32) {
         let (queue, key) = (&self.queue, Key(free));
         let known = Key(items[0].0);
@@ -376,14 +376,14 @@ struct Caller {
     kind: Kind,
     own: Subject,
     other: Subject,
-    /// Two lots of items of its own queue, and one of the other.
+    /// Two sets of items of its own queue, and one of the other.
     items: [Vec<Item<'static, Key>>; 3],
     /// The first id of its own keys.
     ids: u32,
 }
 
 impl Caller {
-    /// `arrive` is called in the user code. Says whether the queue ran such code.
+    /// `arrive` is called in the user code. Returns true if the queue ran such code.
     fn run(self, start: impl FnOnce(), arrive: impl FnOnce() + 'static) -> bool {
         let Self { kind, own, other, items: [mine, mut last, theirs], ids } = self;
         let queue = own.queue.clone();
@@ -410,7 +410,7 @@ impl Caller {
             OwnClock => drop(queue.add_after(Key(ids + 30), secs(1))),
         }
         if kind == KeyDrop {
-            // The queue drops a key that it has already.
+            // The queue drops this copy of a key that it already has.
             queue.add(Key(ids + 30));
         }
         drop(ACTION.take());
@@ -418,14 +418,14 @@ impl Caller {
     }
 }
 
-/// Long enough for the slowest machine: only a deadlock takes longer.
+/// Long enough for the slowest machine. Only a deadlock takes longer.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// Two threads enter user code of these kinds, the second while the first is in it, and return.
 fn meet(first: Kind, second: Kind, same: bool, has_order: bool) {
     let subjects = [Subject::new(has_order), Subject::new(has_order)];
-    // Two pieces of code without a lock cannot harm each other, and the second thread does not
-    // arrive if it needs the lock that the first one holds.
+    // Two pieces of code without a lock cannot block each other. The second thread does not arrive
+    // if it needs the lock that the first one holds.
     let reachable = !same || first.holds().is_none() || first.holds() != second.needs();
     let meets = reachable && [first, second].iter().any(|kind| kind.holds().is_some());
     let meeting = Arc::new(Meeting::new());

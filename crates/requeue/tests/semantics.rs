@@ -1,5 +1,5 @@
-//! The worked examples of `docs/SEMANTICS.md`, each under the name of its heading.
-// Tests say what they expect by unwrapping it, in their helpers too.
+//! The worked examples of `docs/SEMANTICS.md`. Each test has the name of its heading.
+// Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -15,7 +15,7 @@ use requeue::{Add, Added, Cancelled, Group, Item, Merge, Order, Queue, ReAdd};
 
 const S: Duration = Duration::from_secs(1);
 
-/// Failures wait 5 s, 10 s, 20 s...
+/// Returns a queue with a backoff of 5 s, 10 s, 20 s and so on.
 fn queue(policy: ReAdd) -> (FakeClock, Queue<&'static str>) {
     let clock = FakeClock::new();
     let queue = Queue::builder()
@@ -31,7 +31,7 @@ fn get<K: requeue::Key>(queue: &Queue<K>) -> Item<'_, K> {
     queue.try_get().unwrap()
 }
 
-/// Takes all keys that are ready, and succeeds with each.
+/// Takes all ready keys, and succeeds with each.
 fn run_all<K: requeue::Key>(queue: &Queue<K>) -> Vec<K> {
     let mut keys = Vec::new();
     while let Some(item) = queue.try_get() {
@@ -41,7 +41,7 @@ fn run_all<K: requeue::Key>(queue: &Queue<K>) -> Vec<K> {
     keys
 }
 
-/// Whether a getter that waits would go on waiting.
+/// Returns true if a waiting getter would go on waiting.
 fn would_wait(queue: &Queue<&'static str>) -> bool {
     let polled = pin!(queue.get()).poll(&mut Context::from_waker(Waker::noop()));
     matches!(polled, Poll::Pending)
@@ -223,7 +223,7 @@ fn exactly_is_cancel_and_add_in_one_step() {
 
     queue.add("c");
     assert_eq!(queue.add_with("c", Add::after(5 * S).merge(Merge::Latest)), Added::Coalesced);
-    assert_eq!(queue.len(), 1, "latest does not take a ready key back");
+    assert_eq!(queue.len(), 1, "`Latest` leaves a ready key ready");
     queue.add_with("c", Add::after(5 * S).merge(Merge::Exactly));
     assert_eq!((queue.len(), queue.waiting()), (0, 1));
 }
@@ -310,7 +310,8 @@ fn release_is_no_failure() {
     assert_eq!(queue.counts().failures, 0);
 }
 
-// --- What a run was asked with --------------------------------------------------------------------
+// --- The options of a run
+// -------------------------------------------------------------------------
 
 #[test]
 fn adds_and_reasons_go_to_the_next_run_and_back_when_it_fails() {
@@ -357,10 +358,10 @@ fn the_highest_priority_asked_for_wins() {
     item.requeue_after(S);
     clock.advance(S);
     let item = get(&queue);
-    assert_eq!(item.priority(), 5, "so does a success that asks for more");
+    assert_eq!(item.priority(), 5, "so does a requeue");
     queue.add_with("a", Add::now().priority(-5));
     item.succeed();
-    assert_eq!(get(&queue).priority(), -5, "what an earlier run was asked with is no ask");
+    assert_eq!(get(&queue).priority(), -5, "the priority of an earlier run is not kept");
 }
 
 #[test]
@@ -380,12 +381,12 @@ fn a_priority_is_the_keys_and_lifts_a_ready_one() {
 fn done_needs_a_detached_delivery() {
     let (_clock, queue) = queue(ReAdd::Hold);
     queue.add("a");
-    assert!(!queue.done(&"a"), "ready");
+    assert!(!queue.done(&"a"), "the key is ready");
     let item = get(&queue);
-    assert!(!queue.done(&"a"), "its item lives");
+    assert!(!queue.done(&"a"), "the item exists");
     let (key, _ticket) = item.into_parts();
     assert!(queue.done(&key));
-    assert!(!queue.done(&key), "done already");
+    assert!(!queue.done(&key), "the delivery was completed before");
 }
 
 #[test]
@@ -402,7 +403,7 @@ fn a_stale_ticket_does_nothing() {
     let (_clock, other) = self::queue(ReAdd::Hold);
     other.add("a");
     let (_key, ticket) = get(&other).into_parts();
-    assert!(!queue.done_ticket(ticket), "another queue's");
+    assert!(!queue.done_ticket(ticket), "the ticket belongs to another queue");
     item.succeed();
 }
 
@@ -452,7 +453,7 @@ fn a_group_at_its_limit_holds_its_keys_back() {
     let (first, other) = (get(&queue), get(&queue));
     assert_eq!((*first, *other), (("x", 0), ("y", 0)));
     assert!(queue.try_get().is_none());
-    assert_eq!(queue.len(), 1, "held back, and counted");
+    assert_eq!(queue.len(), 1, "a throttled key counts");
     first.succeed();
     assert_eq!(*get(&queue), ("x", 1));
 }
@@ -466,9 +467,9 @@ fn a_getter_that_is_not_polled_holds_nobody_up() {
     let mut lazy = pin!(queue.get());
     assert!(lazy.as_mut().poll(&mut context).is_pending());
     queue.add("a");
-    // The lazy one was woken. Whoever comes first gets the key all the same.
+    // The lazy getter was woken, but any getter may take the key first.
     assert_eq!(queue.try_get().as_deref(), Some(&"a"));
-    assert!(lazy.as_mut().poll(&mut context).is_pending(), "it waits on, at the head");
+    assert!(lazy.as_mut().poll(&mut context).is_pending(), "it waits, at the head");
 }
 
 #[test]
@@ -483,10 +484,10 @@ fn a_getter_that_is_dropped_passes_its_wake_on() {
     let mut third = pin!(queue.get());
     assert!(third.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     queue.add("a");
-    assert!(!woken.get(), "one key wakes the first, and one to spare");
+    assert!(!woken.get(), "one key wakes the first getter and one more");
     drop(first);
     assert!(woken.get());
-    assert_eq!(queue.len(), 1, "no key was lost with the first");
+    assert_eq!(queue.len(), 1, "no key was lost with the first getter");
 }
 
 #[derive(Default)]
@@ -504,7 +505,8 @@ impl std::task::Wake for Woken {
     }
 }
 
-// --- Endings --------------------------------------------------------------------------------------
+// --- Shutdown
+// -------------------------------------------------------------------------------------
 
 #[test]
 fn close_what_waits_still_runs() {
@@ -550,9 +552,9 @@ fn shut_down_none_is_not_final_while_a_key_is_dirty() {
     let item = get(&queue);
     queue.add("a");
     queue.shut_down();
-    assert!(!would_wait(&queue), "None: nothing is ready");
+    assert!(!would_wait(&queue), "`None`, because no key is ready");
     item.retry();
-    assert_eq!(get(&queue).attempt(), 2, "the dirty run is for the failure, too");
+    assert_eq!(get(&queue).attempt(), 2, "the dirty run also serves the failure");
 }
 
 #[test]
@@ -600,7 +602,7 @@ fn pause_then_shut_down_drops_what_is_ready() {
     queue.pause();
     assert_eq!(queue.shut_down(), ["ready"]);
     queue.resume();
-    assert!(queue.is_paused(), "there is nothing to resume");
+    assert!(queue.is_paused(), "`resume` has no effect");
     item.succeed();
     assert_eq!(queue.take_dropped(), ["dirty"]);
 }

@@ -1,4 +1,5 @@
-//! The end of an item and the next key in one go.
+//! Completing a delivery and taking the next key in one call. The result is that of the two
+//! separate calls.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -12,7 +13,7 @@ use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
 use requeue::{Add, Group, Item, Order, Queue, ReAdd};
 
-/// Queues of every kind that has a way of its own, with their clocks.
+/// Queues for each code path, with their clocks.
 fn queues() -> Vec<(Queue<u32>, FakeClock)> {
     let build = |kind| {
         let clock = FakeClock::new();
@@ -31,7 +32,7 @@ fn queues() -> Vec<(Queue<u32>, FakeClock)> {
     (0..6).map(build).collect()
 }
 
-/// What happens to a queue in which two keys at most are at work, and what it says of that.
+/// Runs random operations on a queue with at most two keys in flight, and returns its events.
 fn events(queue: &Queue<u32>, clock: &FakeClock, seed: u64, at_once: bool) -> Vec<String> {
     let mut random = seed;
     let mut pick = |below: u64| {
@@ -117,7 +118,7 @@ fn an_item_of_another_queue_succeeds_there() {
     let item = one.try_get().unwrap();
     let next = other.succeed_and_try_get(item).unwrap();
     assert_eq!((*next, one.processing(), other.processing()), ("b", 0, 1));
-    // The same of an item that is owned.
+    // The same with an owned item.
     let next = one.succeed_and_try_get(next.into_owned());
     assert!(next.is_none());
     assert_eq!(other.known(), 0);
@@ -188,7 +189,7 @@ fn threads_and_tasks_pass_a_key_on_from_one_to_the_next() {
         scope.spawn(as_task);
         scope.spawn(as_task);
         queue.add_all([0_u32, 1]);
-        // What is ready or with a worker is worked on to the end, but not what comes later.
+        // Ready keys and keys in flight are processed, but keys that come later are not.
         common::until(|| queue.counts().hand_outs >= 1_002 && queue.processing() == 0);
         queue.close();
     });

@@ -1,6 +1,6 @@
-//! What happens to panics. The hook belongs to the whole process, so its tests have a binary of
-//! their own and go one at a time.
-// Tests say what they expect by unwrapping it, in their helpers too.
+//! The handling of panics. The handlers are global to the process, so these tests have their own
+//! binary, and run one at a time.
+// Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 
 mod wait_support;
@@ -18,7 +18,7 @@ use requeue::wait::{
 };
 use wait_support::Stop;
 
-/// The hook for one test alone: what was handled, and a way to choose.
+/// The handlers of one test: the panics they have handled, and a way to set `really_crash`.
 struct Hook {
     handled: Arc<Mutex<Vec<Option<String>>>>,
     _handler: CrashHandler,
@@ -108,7 +108,7 @@ fn a_condition_that_panics_does_not_hold_yet() {
     let (clock, mut tries) = (FakeClock::new(), 0);
     let mut third_time_lucky = || {
         tries += 1;
-        assert!(tries % 3 == 0, "not the third");
+        assert!(tries % 3 == 0, "only every third try succeeds");
         ready(Ok::<_, ()>(true))
     };
     let polling = Polling::every(Duration::from_secs(1));
@@ -140,7 +140,7 @@ fn parallelize_until_goes_on_with_the_next_piece() {
 #[test]
 fn parallelize_until_really_crashes_after_all_workers_have_stopped() {
     let hook = Hook::really_crashing();
-    // Nobody gets to the end of these: the other workers have to notice.
+    // No worker reaches the end of these pieces, so the other workers must notice the panic.
     let pieces = usize::MAX;
     let work = || {
         parallelize_until(
@@ -193,7 +193,7 @@ fn crash_once() {
     parallelize_until(1, 1, 1, || false, |_| panic!("once"));
 }
 
-/// A payload whose drop panics must not take the loop down.
+/// A payload whose drop panics must not stop the loop.
 #[test]
 fn a_payload_that_panics_when_dropped_does_no_harm() {
     struct Bomb;

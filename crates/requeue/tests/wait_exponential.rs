@@ -1,4 +1,4 @@
-//! `ExponentialBackoff`, against apimachinery's `wait_test.go`.
+//! `ExponentialBackoff`, compared with apimachinery's `wait_test.go`.
 
 mod wait_support;
 
@@ -39,7 +39,7 @@ struct Case {
     steps: i32,
     duration: Duration,
     stop: fn() -> Stop,
-    /// How far the deadline lies ahead.
+    /// The time from the start to the deadline.
     deadline: Duration,
     condition: fn(u32) -> Tried,
     cancel_after: u32,
@@ -176,7 +176,8 @@ fn exponential_backoff_until_tells_timeout_cancellation_and_failure_apart() {
     }
 }
 
-/// How many tries a backoff of 1 ms, factor 2, 10 steps makes, and in how many milliseconds.
+/// Returns the number of tries of a backoff of 1 ms with factor 2 and 10 steps, and their total
+/// time in ms.
 fn capped(cap: Duration) -> (u32, u128) {
     let (clock, mut tries) = (FakeClock::new(), 0);
     let start = clock.now();

@@ -1,4 +1,4 @@
-//! `ParallelizeUntil`, against client-go's `parallelizer_test.go`.
+//! `ParallelizeUntil`, compared with client-go's `parallelizer_test.go`.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ fn never() -> bool {
     false
 }
 
-/// How often each piece was done.
+/// Returns how often each piece was processed.
 fn visits(workers: usize, pieces: usize, chunk: usize) -> Vec<usize> {
     let seen: Vec<_> = (0..pieces).map(|_| AtomicUsize::new(0)).collect();
     parallelize_until(workers, pieces, chunk, never, |piece| {
@@ -33,9 +33,9 @@ fn parallelize_until_does_each_piece_once() {
 #[test]
 fn odd_numbers_of_workers_pieces_and_chunks_do_no_harm() {
     assert_eq!(visits(4, 0, 1), []);
-    assert_eq!(visits(0, 3, 0), [1; 3], "a zero counts as one");
+    assert_eq!(visits(0, 3, 0), [1; 3], "0 counts as 1");
     assert_eq!(visits(100, 3, 1), [1; 3], "more workers than pieces");
-    assert_eq!(visits(2, 3, usize::MAX), [1; 3], "a chunk of more than all");
+    assert_eq!(visits(2, 3, usize::MAX), [1; 3], "a chunk larger than all pieces");
 }
 
 #[test]

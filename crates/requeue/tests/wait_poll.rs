@@ -1,5 +1,5 @@
-//! The `Poll` family, against apimachinery's `loop_test.go` and `wait_test.go`.
-// Tests say what they expect by unwrapping it, in their helpers too.
+//! The `Poll` family, compared with apimachinery's `loop_test.go` and `wait_test.go`.
+// Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 
 mod wait_support;
@@ -50,7 +50,7 @@ struct Case {
     timeout: Duration,
     interval: Duration,
     jitter: f64,
-    /// How long each try takes.
+    /// The duration of each try.
     takes: Duration,
     condition: fn(u32) -> Tried,
     cancel_after: u32,
@@ -128,7 +128,7 @@ fn poll_until_tries_as_often_as_it_should_and_says_how_it_ended() {
             tries: 100,
             ..Case::default()
         },
-        // "condition returns error even if ok is true" can't be said in Rust.
+        // "condition returns error even if ok is true" cannot be expressed in Rust.
         Case {
             name: "condition exits after an error",
             condition: |_| Err("condition failed"),
@@ -290,7 +290,7 @@ fn the_delays_asked_for_are_the_delays_waited_for() {
     }
     let backoff = Backoff { duration: SECOND, factor: 2.0, steps: 2, ..Backoff::default() };
     for (immediate, sliding, asked, waited) in [
-        // The delay that would follow is asked for as the try starts.
+        // The next delay is requested when the try starts.
         (false, false, vec![SECOND, 2 * SECOND], SECOND),
         (true, false, vec![SECOND], Duration::ZERO),
         (false, true, vec![SECOND], SECOND),

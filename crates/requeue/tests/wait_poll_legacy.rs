@@ -1,7 +1,7 @@
-//! What apimachinery's older `Poll` functions promise, against `wait_test.go`: `Poll` and
-//! `PollImmediate` look once more when their time is up, which is [`Polling::last_try`].
+//! apimachinery's older `Poll` functions, compared with `wait_test.go`. `Poll` and `PollImmediate`
+//! try once more when their time is up, as [`Polling::last_try`] does.
 //!
-//! A ticker that gives n ticks and closes is an interval of 1 ms with a timeout of n + ½ ms.
+//! A ticker that sends n ticks and closes is an interval of 1 ms with a timeout of n + ½ ms.
 
 mod wait_support;
 
@@ -22,7 +22,7 @@ const HOLDS: fn(u32) -> Tried = |_| Ok(true);
 const NOT_YET: fn(u32) -> Tried = |_| Ok(false);
 const FAILS: fn(u32) -> Tried = |_| Err("fake error");
 
-/// Polls, and says how it ended, how many tries were made, and how many milliseconds it took.
+/// Polls. Returns the result, the number of tries, and the time in milliseconds.
 fn poll(polling: Polling, stop: &Stop, condition: impl Fn(u32) -> Tried) -> (Polled, u32, u128) {
     let (clock, mut tries) = (FakeClock::new(), 0);
     let start = clock.now();
@@ -30,11 +30,11 @@ fn poll(polling: Polling, stop: &Stop, condition: impl Fn(u32) -> Tried) -> (Pol
         tries += 1;
         ready(condition(tries))
     }));
-    assert_eq!(clock.armed(), 0, "the timer is let go of");
+    assert_eq!(clock.armed(), 0, "the timer is dropped");
     (polled, tries, clock.now().since(start).as_millis())
 }
 
-/// As from a ticker that gives so many ticks and closes.
+/// The parameters that correspond to a ticker that sends `n` ticks and closes.
 fn ticks(n: u32) -> Polling {
     Polling::every(MILLISECOND).timeout(MILLISECOND * n + MILLISECOND / 2).last_try()
 }
@@ -107,7 +107,7 @@ fn a_stop_that_has_come_ends_at_once_however_long_the_interval() {
     assert_eq!(polled, (Err(Error::Cancelled), 0, 0));
 }
 
-/// `Test_waitForWithContextCancelsContext`: what served the wait ends with it.
+/// `Test_waitForWithContextCancelsContext`: the resources of a wait are released when it ends.
 #[test]
 fn a_poll_that_has_ended_leaves_no_timer_behind() {
     let clock = FakeClock::new();

@@ -1,6 +1,6 @@
-//! The `Until` family, against apimachinery's `wait_test.go`.
+//! The `Until` family, compared with apimachinery's `wait_test.go`.
 //!
-//! An assertion inside of `f` would be a panic that the loop survives: they stand outside.
+//! The loop would survive the panic of an assertion inside `f`, so assertions are outside.
 
 mod wait_support;
 
@@ -126,7 +126,7 @@ fn count(runs: &mut u32) -> Ready<()> {
     ready(())
 }
 
-/// When the runs of a loop with a period of 100 start, if each takes `takes`.
+/// Returns the start times of the runs of a loop with a period of 100 ms, if each takes `takes` ms.
 fn starts(sliding: bool, takes: u64) -> Vec<u128> {
     let ms = Duration::from_millis;
     let clock = FakeClock::new();
@@ -166,7 +166,7 @@ fn a_stop_that_comes_together_with_the_timer_wins() {
     }
 }
 
-/// A stop that comes while the loop is late, its timer long over.
+/// The stop comes while the loop is late, after its timer went off.
 #[test]
 fn a_stop_is_looked_at_before_every_run() {
     let (clock, stop, mut runs) = (FakeClock::new(), Stop::default(), 0);
@@ -255,7 +255,7 @@ fn the_manager_is_asked_after_f_when_sliding_and_before_it_when_not() {
     }
 }
 
-/// The delays that `manager` gives, as a loop on a clock waits for them.
+/// Returns the delays of `manager`, as a loop on a clock waits for them.
 fn delays(manager: impl BackoffManager, rounds: usize) -> Vec<Duration> {
     let (clock, stop, mut starts) = (FakeClock::new(), Stop::default(), Vec::new());
     clock.run(backoff_until(&clock, manager, true, stop.stopped(), || {
@@ -353,7 +353,7 @@ async fn a_loop_can_be_spawned_and_obeys_a_paused_runtime() {
     assert_eq!(runs.load(Ordering::Relaxed), 1800);
 }
 
-/// The stop wakes the loop; its function does not have to end by itself for it to be dropped.
+/// The stop wakes the loop. Its function is dropped even if it would not return by itself.
 #[test]
 fn dropping_a_loop_drops_the_run_it_is_in() {
     let clock = FakeClock::new();

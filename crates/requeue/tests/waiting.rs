@@ -1,4 +1,4 @@
-//! Waiting for keys: who is woken, and that nobody has to be polled for another to be served.
+//! Waiting for keys: which getters are woken. No getter needs another one to be polled.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -15,7 +15,7 @@ fn system() -> Queue<u32> {
     Queue::builder().clock(SystemClock).build().unwrap()
 }
 
-// --- Being woken ---------------------------------------------------------------------------------
+// --- Wakes ---------------------------------------------------------------------------------------
 
 #[test]
 fn an_add_wakes_a_getter() {
@@ -38,7 +38,7 @@ fn a_coalesced_add_wakes_nobody_more() {
     let mut get = queue.get();
     assert!(poll(&mut get, &waker).is_pending());
     queue.add("a");
-    assert_eq!(wakes.count(), 0, "the key is with a worker");
+    assert_eq!(wakes.count(), 0, "the key is in flight");
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn the_waker_of_the_last_poll_is_woken() {
     assert_eq!((old.count(), new.count()), (0, 1));
 }
 
-/// The wakers that a queue holds are those of the getters that wait.
+/// The queue holds the wakers of waiting getters only.
 #[test]
 fn the_queue_keeps_no_waker_of_a_getter_that_waits_no_more() {
     let (queue, clock) = fake::<&str>();
@@ -89,7 +89,7 @@ fn getters_are_served_in_the_order_they_came() {
     assert_eq!(first_wakes.count(), 1);
 }
 
-// --- Those who are not polled --------------------------------------------------------------------
+// --- Getters that are not polled -----------------------------------------------------------------
 
 #[test]
 fn a_getter_that_is_woken_and_not_polled_holds_nobody_up() {
@@ -100,7 +100,7 @@ fn a_getter_that_is_woken_and_not_polled_holds_nobody_up() {
     let mut get = queue.get();
     assert!(poll(&mut get, &waker).is_pending());
 
-    // The one that sleeps is told first. A single key must reach the other none the less.
+    // The sleeping getter is woken first. A single key must still reach the other one.
     queue.add("a");
     assert_eq!(wakes.count(), 1);
     let item = ready(get).unwrap();
@@ -120,14 +120,14 @@ fn a_getter_that_is_not_polled_keeps_no_due_key_from_another() {
 
     queue.add_after("a", secs(1));
     clock.advance(secs(1));
-    assert_eq!(wakes.count(), 1, "with nobody polled");
+    assert_eq!(wakes.count(), 1, "woken without any poll");
     let item = ready(get).unwrap();
     assert_eq!(*item, "a");
     item.succeed();
     drop(asleep);
 }
 
-/// Nor does one that is polled now and then, and stands at the head of the list after each poll.
+/// The same for a getter that is polled rarely, and is at the head of the list after each poll.
 #[test]
 fn a_getter_that_is_polled_rarely_holds_nobody_up_time_after_time() {
     let (queue, _clock) = fake();
@@ -152,7 +152,7 @@ fn a_task_that_is_not_polled_keeps_no_key_from_a_thread() {
     let mut asleep = queue.get();
     assert!(poll(&mut asleep, Waker::noop()).is_pending());
     thread::scope(|scope| {
-        // Its deadline is how one sees that it waits.
+        // Its deadline shows that it waits.
         let thread = scope.spawn(|| queue.get_timeout_blocking(secs(3600)).map(|item| *item));
         clock.wait_armed(1);
         queue.add("a");
@@ -190,7 +190,7 @@ fn a_getter_whose_deadline_has_come_takes_what_is_there() {
     assert!(queue.get_timeout_blocking(ms(0)).is_none());
 }
 
-/// A key and the deadline of its getter at one and the same time: the key is handed out.
+/// A key is due exactly at the deadline of its getter: the key is delivered.
 #[test]
 fn a_key_that_falls_due_at_the_deadline_is_handed_out() {
     let (queue, clock) = fake();
@@ -198,7 +198,7 @@ fn a_key_that_falls_due_at_the_deadline_is_handed_out() {
     assert_eq!(clock.run(queue.get_timeout(secs(5))).as_deref(), Some(&"a"));
 }
 
-// --- Both kinds at once --------------------------------------------------------------------------
+// --- Blocking and async getters ------------------------------------------------------------------
 
 #[test]
 fn blocking_and_async_getters_share_one_queue() {
@@ -223,10 +223,10 @@ fn blocking_and_async_getters_share_one_queue() {
     drop(sender);
     let mut keys: Vec<_> = receiver.iter().collect();
     keys.sort_unstable();
-    assert_eq!(keys, (0..KEYS).collect::<Vec<_>>(), "each key once");
+    assert_eq!(keys, (0..KEYS).collect::<Vec<_>>(), "each key is delivered once");
 }
 
-// --- Many at once --------------------------------------------------------------------------------
+// --- Several keys at once ------------------------------------------------------------------------
 
 #[test]
 fn get_many_waits_for_one_and_takes_what_is_there() {
@@ -255,8 +255,8 @@ fn a_thousand_keys_due_at_once_are_all_served() {
     assert_eq!(take_all(&queue), (1..1000).collect::<Vec<_>>());
 }
 
-/// More keys fall due than one operation makes ready, and their group is at its limit: whoever looks
-/// for a key goes on until it finds one that may leave.
+/// More keys are due than one operation makes ready, and their group is at its limit. A getter goes
+/// on until it finds a key that can be delivered.
 #[test]
 fn a_key_that_is_due_behind_hundreds_that_may_not_leave_is_found() {
     for due_before in [255, 256, 257, 512, 700] {
@@ -284,8 +284,8 @@ fn a_key_that_is_due_behind_hundreds_that_may_not_leave_is_found() {
     }
 }
 
-/// client-go's `Get` ends with what is ready, whatever is still with a worker; who wants the rest of
-/// it waits on.
+/// As in client-go, `get` ends when no key is ready, even if keys are in flight. A getter that
+/// waits for a final `None` goes on waiting.
 #[test]
 fn a_shut_down_wakes_those_who_wait_beside_a_dirty_key() {
     let (queue, _clock) = fake();
@@ -305,7 +305,7 @@ fn a_shut_down_wakes_those_who_wait_beside_a_dirty_key() {
     assert_eq!(ready(patient).as_deref(), Some(&"a"));
 }
 
-/// With more keys to drop than are dropped under one hold of the lock.
+/// There are more keys to drop than are dropped under one hold of the lock.
 #[test]
 fn a_shut_down_reports_any_number_of_keys() {
     for waiting in [255, 256, 257, 600] {

@@ -14,13 +14,13 @@ use requeue::clock::TokioClock;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-/// Polls once, and leaves it at that.
+/// Polls once, and returns the future.
 async fn poll_once<F: Future + Unpin>(mut future: F) -> F {
     poll_fn(|cx| Poll::Ready(pin!(&mut future).poll(cx).is_pending())).await;
     future
 }
 
-/// Eight idle workers that report what they are handed.
+/// Eight idle workers that report the keys that they receive.
 fn workers(queue: &Queue<u32>) -> mpsc::UnboundedReceiver<u32> {
     let (sender, receiver) = mpsc::unbounded_channel();
     for _ in 0..8 {
@@ -35,7 +35,7 @@ fn workers(queue: &Queue<u32>) -> mpsc::UnboundedReceiver<u32> {
     receiver
 }
 
-/// Lets every task that can run do so.
+/// Lets every task run that can.
 async fn settle() {
     for _ in 0..64 {
         tokio::task::yield_now().await;
@@ -45,7 +45,7 @@ async fn settle() {
 #[tokio::test(start_paused = true)]
 async fn ten_adds_reach_eight_workers_past_a_getter_that_is_not_polled() {
     let queue = on_tokio();
-    // As in a `select!` whose other branch takes long.
+    // As in a `select!` in which the other branch takes long.
     let asleep = poll_once(queue.get()).await;
     let mut handed_out = workers(&queue);
     settle().await;
@@ -53,7 +53,7 @@ async fn ten_adds_reach_eight_workers_past_a_getter_that_is_not_polled() {
     let start = Instant::now();
     (0..10).for_each(|key| _ = queue.add(key));
     for _ in 0..10 {
-        timeout(secs(1), handed_out.recv()).await.expect("all ten are handed out").unwrap();
+        timeout(secs(1), handed_out.recv()).await.expect("all ten keys are delivered").unwrap();
     }
     assert_eq!(start.elapsed(), ms(0), "at once");
     drop(asleep);
@@ -69,7 +69,7 @@ async fn each_of_ten_adds_reaches_a_worker_past_a_getter_that_is_not_polled() {
     let start = Instant::now();
     for key in 0..10 {
         queue.add(key);
-        let got = timeout(secs(1), handed_out.recv()).await.expect("it is handed out");
+        let got = timeout(secs(1), handed_out.recv()).await.expect("the key is delivered");
         assert_eq!(got, Some(key));
         settle().await;
     }
@@ -82,7 +82,7 @@ async fn a_getter_in_a_select_that_takes_another_branch_loses_nothing() {
     let queue = on_tokio();
     let (sender, mut receiver) = mpsc::unbounded_channel();
     for key in 0..100 {
-        // Both are ready at once, every time.
+        // Both are ready at once each time.
         queue.add(key);
         sender.send(key).unwrap();
     }
@@ -107,7 +107,7 @@ async fn delayed_keys_are_served_at_their_time_by_a_paused_runtime() {
         let item = queue.get().await.unwrap();
         assert_eq!(*item, key);
         let late = start.elapsed() - secs(delay);
-        assert!(late <= ms(1), "the runtime's timers count milliseconds: {late:?}");
+        assert!(late <= ms(1), "the runtime's timers have a resolution of 1 ms: {late:?}");
         item.succeed();
     }
 }
@@ -119,12 +119,12 @@ async fn a_due_key_reaches_a_worker_past_a_getter_that_is_not_polled() {
     let mut handed_out = workers(&queue);
     settle().await;
     queue.add_after(1, secs(10));
-    let got = timeout(secs(11), handed_out.recv()).await.expect("it is handed out when due");
+    let got = timeout(secs(11), handed_out.recv()).await.expect("the key is delivered when due");
     assert_eq!(got, Some(1));
     drop(asleep);
 }
 
-/// A plain thread waits by the runtime's clock.
+/// A thread outside the runtime waits by the runtime's clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_thread_is_served_by_the_runtimes_clock() {
     let queue = Queue::builder().clock(TokioClock::current()).build().unwrap();
@@ -137,7 +137,7 @@ async fn a_thread_is_served_by_the_runtimes_clock() {
     assert_eq!(join.await.unwrap(), Some("a"));
 }
 
-/// The feature `tokio` does not change how a queue behaves that does not name it.
+/// The feature `tokio` does not change the behaviour of a queue that does not use it.
 #[tokio::test(start_paused = true)]
 async fn the_default_clock_is_the_systems_in_a_runtime_too() {
     let queue: Queue<u8> = Queue::new();
@@ -177,7 +177,7 @@ async fn every_blocking_form_works_in_spawn_blocking() {
     assert_eq!(tokio::task::spawn_blocking(blocking).await.unwrap(), [0, 1, 2, 3]);
 }
 
-/// A worker over a queue that is never empty lets others run.
+/// A worker of a queue that is never empty lets other tasks run.
 #[tokio::test(start_paused = true)]
 async fn a_loop_over_a_full_queue_spends_the_cooperative_budget() {
     let queue = on_tokio();
@@ -191,7 +191,7 @@ async fn a_loop_over_a_full_queue_spends_the_cooperative_budget() {
             }
         }
     });
-    // On one thread, this runs only if the worker yields.
+    // With one thread, this runs only if the worker yields.
     settle().await;
     worker.abort();
     assert!(worker.await.unwrap_err().is_cancelled());

@@ -1,4 +1,4 @@
-//! What `Workers` promises.
+//! The promises of `Workers`.
 
 #![cfg(feature = "tokio")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
@@ -54,7 +54,7 @@ async fn a_panic_is_a_failure_and_the_worker_lives_on() {
     let handler = {
         let log = Arc::clone(&log);
         move |key: &'static str, context: Context| {
-            // Both ways to panic: before there is a future, and in it.
+            // Both kinds of panic: before there is a future, and in it.
             assert!(!(key == "b" && context.attempt() == 1), "on purpose");
             let log = Arc::clone(&log);
             async move {
@@ -95,7 +95,7 @@ async fn past_its_retries_a_key_is_given_up_and_forgotten() {
         })
         .run()
         .await;
-    assert_eq!(runs.load(Ordering::Relaxed), 6, "5 retries after the first run");
+    assert_eq!(runs.load(Ordering::Relaxed), 6, "five retries after the first run");
     assert_eq!(seen(&given_up), [("a", 0)]);
     assert_eq!((queue.num_requeues(&"a"), queue.failures(&"a")), (0, 0));
 }
@@ -241,7 +241,7 @@ async fn an_attempt_that_takes_too_long_is_cancelled_then_dropped_and_has_failed
             let guard = Dropped(Arc::clone(&drops));
             async move {
                 context.cancelled().await;
-                // Told to stop, and does not.
+                // It is cancelled, but does not stop.
                 std::future::pending::<()>().await;
                 drop(guard);
                 Ok(Action::succeed())
@@ -344,7 +344,7 @@ async fn past_the_drain_timeout_what_runs_is_cancelled_and_reported() {
         .run_until(started.notified())
         .await;
     assert_eq!(before.elapsed(), Duration::from_secs(31));
-    assert_eq!(drained.dropped, ["stuck"], "a failure after the ending is dropped and reported");
+    assert_eq!(drained.dropped, ["stuck"], "a failure after the shutdown is dropped and reported");
     assert_eq!(drained.processing, 0);
 }
 
@@ -361,10 +361,10 @@ async fn dropping_the_workers_brings_their_keys_back_with_backoff() {
         }
     };
     tokio::select! {
-        _ = Workers::new(queue.clone(), handler).run() => unreachable!("the handler never ends"),
+        _ = Workers::new(queue.clone(), handler).run() => unreachable!("the handler never returns"),
         () = started.notified() => {}
     }
-    // Aborting a task is asynchronous; the key comes back when its future is dropped.
+    // Aborting a task is asynchronous. The key is retried when the task's future is dropped.
     let item = queue.get().await.expect("the queue is open");
     assert_eq!((*item, item.attempt()), ("a", 2));
 }

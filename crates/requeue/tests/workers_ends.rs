@@ -1,4 +1,4 @@
-//! How attempts end, and how the workers do.
+//! The results of attempts, and the shutdown of workers.
 
 #![cfg(feature = "tokio")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
@@ -30,10 +30,10 @@ async fn the_drain_timeout_holds_while_somebody_else_has_a_dirty_key() {
         .drain_timeout(Duration::from_millis(50))
         .run_until(ready(()))
         .await;
-    assert_eq!(before.elapsed(), Duration::from_millis(50), "nobody needs the grace period");
+    assert_eq!(before.elapsed(), Duration::from_millis(50), "the grace period is not used");
     assert_eq!((drained.finished, drained.processing), (false, 1));
     held.succeed();
-    assert!(queue.try_get().is_some(), "it is still asked for");
+    assert!(queue.try_get().is_some(), "the key is still pending");
 }
 
 #[tokio::test(start_paused = true)]
@@ -60,7 +60,7 @@ async fn past_the_drain_timeout_nothing_new_is_begun() {
     assert_eq!(*seen.lock().unwrap(), [(1, 1)]);
 }
 
-/// What is given up, and when, of a handler that fails so long after it was told to stop.
+/// Returns the error and its source for a handler that fails this long after its cancellation.
 async fn given_up_after(late: Duration, error: fn() -> Error) -> (String, Option<String>) {
     let (queue, told) = (on_tokio(), Arc::new(Mutex::new(None)));
     queue.add(1);
@@ -175,7 +175,7 @@ async fn a_key_that_is_released_is_ready_at_the_tail_with_no_failure_counted() {
             async move {
                 match run {
                     1 => Err("fails".into()),
-                    // Its failure is not forgotten, either.
+                    // Its failure is not forgotten either.
                     3 => Ok(Action::release()),
                     _ => Ok(Action::succeed()),
                 }
@@ -231,7 +231,7 @@ async fn the_report_of_workers_that_are_dropped_is_the_queues() {
     };
     let mut run = Box::pin(Workers::new(queue.clone(), handler).run_until(ready(())));
     tokio::select! {
-        _ = &mut run => unreachable!("the handler never ends"),
+        _ = &mut run => unreachable!("the handler never returns"),
         () = started.notified() => {}
     }
     drop(run);

@@ -1,4 +1,4 @@
-//! A worker lives on, whatever of the user's panics.
+//! A panic of user code never stops a worker.
 
 #![cfg(feature = "tokio")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 type Errors = Arc<Mutex<Vec<String>>>;
 
-/// Panics when it is dropped, once.
+/// Panics the first time that it is dropped.
 struct Bomb;
 
 impl Drop for Bomb {
@@ -29,7 +29,7 @@ impl Drop for Bomb {
     }
 }
 
-/// Lists what is given up, and why.
+/// Records the errors of the keys that are given up.
 fn listing<K>(errors: &Errors) -> impl Fn(K, Error) + Send + Sync + 'static {
     let errors = Arc::clone(errors);
     move |_, error| errors.lock().unwrap().push(error.to_string())
@@ -96,7 +96,7 @@ async fn a_future_that_panics_when_its_workers_are_dropped_gives_its_key_back() 
         }
     };
     tokio::select! {
-        _ = Workers::new(queue.clone(), handler).run() => unreachable!("the handler never ends"),
+        _ = Workers::new(queue.clone(), handler).run() => unreachable!("the handler never returns"),
         () = started.notified() => {}
     }
     assert_eq!(queue.get().await.map(|item| item.attempt()), Some(2));
@@ -151,7 +151,7 @@ async fn an_error_that_panics_when_it_is_dropped_is_a_failure_like_others() {
     assert_eq!((queue.counts().failures, queue.given_up()), (4, 2));
 }
 
-/// A key whose clones are counted down: the one that comes to zero panics.
+/// A key that counts its clones down, and panics when the count reaches zero.
 #[derive(Debug)]
 struct Clonable(u32, Arc<AtomicUsize>);
 
@@ -234,6 +234,6 @@ async fn a_key_that_can_never_be_taken_is_not_asked_for_all_the_time() {
         .run_until(std::future::ready(()))
         .await;
     assert!(!drained.finished);
-    assert_eq!(before.elapsed(), Duration::from_secs(60), "and the drain is not kept up by it");
+    assert_eq!(before.elapsed(), Duration::from_secs(60), "the panics do not delay the drain");
     assert!((8..100).contains(&clones.load(Ordering::Relaxed)), "{clones:?}");
 }

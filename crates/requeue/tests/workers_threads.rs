@@ -1,4 +1,4 @@
-//! What `ThreadWorkers` promises. It needs no feature.
+//! The promises of `ThreadWorkers`, which needs no feature.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 use std::sync::mpsc::{self, Receiver};
@@ -13,14 +13,14 @@ use requeue::{Added, Drained, Queue};
 
 const S: Duration = Duration::from_secs(1);
 
-/// A queue whose time is moved by hand, and whose failures are retried at once.
+/// Returns a queue on a fake clock whose failures are retried at once.
 fn queue() -> (Queue<u32>, FakeClock) {
     let clock = FakeClock::new();
     let limiter = ExponentialFailure::new(Duration::ZERO, Duration::ZERO);
     (Queue::builder().clock(clock.clone()).limiter(limiter).build().unwrap(), clock)
 }
 
-/// Notes each run, as key and attempt.
+/// Records the key and the attempt of each run.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<(u32, u32)>>>);
 
@@ -202,11 +202,11 @@ fn the_drain_timeout_holds_while_somebody_else_has_a_dirty_key() {
     assert_eq!(queue.add(1), Added::Dirty);
     let workers = ThreadWorkers::new(queue.clone(), |_, _| Ok(Action::succeed()));
     let workers = workers.threads(3).grace(Duration::MAX).drain_timeout(S);
-    // The threads that wait for a key end at once, so that the grace period is not used.
+    // The threads that wait for a key stop at once, so the grace period is not used.
     let drained = while_time_passes(&clock, move || workers.run_until(|| {}));
     assert_eq!((drained.finished, drained.processing), (false, 1));
     held.succeed();
-    assert!(queue.try_get().is_some(), "it is still asked for");
+    assert!(queue.try_get().is_some(), "the key is still pending");
 }
 
 #[cfg(feature = "tokio")]

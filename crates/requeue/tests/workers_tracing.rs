@@ -1,7 +1,7 @@
-//! Workers with a subscriber.
+//! Workers with a `tracing` subscriber.
 //!
-//! In a binary of their own: tests without one, on other threads, may have the spans switched off
-//! while these begin.
+//! These tests have their own binary, because tests without a subscriber on other threads could
+//! disable the spans while these begin.
 
 #![cfg(feature = "tokio")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
@@ -18,7 +18,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Writes down what it is shown; panics at the first span if it is told to.
+/// Records the values that it receives. If requested, it panics at the first span.
 #[derive(Default)]
 struct Writing {
     lines: Arc<Mutex<String>>,
@@ -41,7 +41,7 @@ impl Subscriber for Writing {
     fn new_span(&self, span: &Attributes<'_>) -> Id {
         let left = self.panics.load(Ordering::Relaxed);
         self.panics.store(left.saturating_sub(1), Ordering::Relaxed);
-        assert_eq!(left, 0, "a subscriber that panics");
+        assert_eq!(left, 0, "the subscriber panics");
         span.record(&mut Line(&mut self.lines.lock().unwrap()));
         Id::from_u64(1)
     }

@@ -1,4 +1,7 @@
 //! A clock that stands still until a test moves it.
+//!
+//! An alarm whose time has come is never missed: deadlines are absolute, and arming compares them
+//! with the clock under the same lock that moves it.
 
 use std::fmt;
 use std::pin::pin;
@@ -12,9 +15,11 @@ use crate::sync::{Arc, AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonE
 
 /// A clock for tests: it stands still until it is moved.
 ///
-/// Its clones are the same clock. Deadlines are absolute, and an alarm that is armed for a time
-/// that has come goes off at once: no alarm is missed, whichever way arming it and moving the
-/// clock interleave.
+/// Clones share one clock. Deadlines are absolute, and an alarm that is armed for a time that has
+/// come goes off at once. No alarm is missed, in any interleaving of arming it and moving the
+/// clock.
+///
+/// # Examples
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,18 +35,19 @@ pub struct FakeClock(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
-    /// Told when the number of armed alarms grows.
+    /// Notified when the number of armed alarms grows.
     more_armed: Condvar,
 }
 
 struct State {
     now: Time,
     timers: Timers,
-    /// Alarms of queues that watch over tasks. They go off like all others, and are counted nowhere.
+    /// The alarms of queues that watch over tasks. They go off like all others, but are not
+    /// counted.
     watchdogs: Timers,
 }
 
-/// The next deadline of both sets.
+/// Returns the next deadline of both sets.
 fn earliest(timers: &Timers, watchdogs: &Timers) -> Option<Time> {
     [timers, watchdogs].into_iter().filter_map(Timers::earliest).map(|(at, _)| at).min()
 }
@@ -50,7 +56,7 @@ fn earliest(timers: &Timers, watchdogs: &Timers) -> Option<Time> {
 type Set = fn(&mut State) -> &mut Timers;
 
 impl FakeClock {
-    /// A clock that stands at one second after its origin.
+    /// Creates a clock that stands at one second after its origin.
     #[must_use]
     pub fn new() -> Self {
         let now = Time::ZERO + Duration::from_secs(1);
@@ -58,21 +64,23 @@ impl FakeClock {
         Self(Arc::new(Shared { state: Mutex::new(state), more_armed: Condvar::new() }))
     }
 
-    /// The time this clock was moved to last.
+    /// Returns the time to which this clock was last moved.
     #[must_use]
     pub fn now(&self) -> Time {
         self.lock().now
     }
 
-    /// Moves the clock `by` on, then wakes whatever is due, and returns when all were woken.
+    /// Moves the clock forward by `by`, wakes all wakers that are due, and returns when they have
+    /// been woken.
     ///
-    /// They are woken in the order of their deadlines, equal ones in the order they were armed,
-    /// from this thread and with no lock held: a waker may use the clock. It sees the time after
-    /// the move, as after one long pause, not the time it had asked for.
+    /// Wakers are woken in the order of their deadlines. Those with equal deadlines are woken in
+    /// the order in which they were armed. They run on this thread with no lock held, so a waker
+    /// may use the clock. It sees the time after the move, as after one long pause, not its own
+    /// deadline.
     ///
     /// # Panics
     ///
-    /// When a waker does. Those that come after it are woken when the clock is moved next.
+    /// Panics if a waker does. The wakers after it are woken when the clock is moved next.
     pub fn advance(&self, by: Duration) {
         let mut state = self.lock();
         state.now = state.now + by;
@@ -80,33 +88,38 @@ impl FakeClock {
         self.wake_due();
     }
 
-    /// Moves the clock to `now`, forwards or back, then wakes whatever is due, as
+    /// Moves the clock to `now`, forward or back, and wakes all wakers that are due, as
     /// [`advance`](Self::advance) does.
     ///
     /// # Panics
     ///
-    /// When a waker does.
+    /// Panics if a waker does.
     pub fn set(&self, now: Time) {
         self.lock().now = now;
         self.wake_due();
     }
 
-    /// The number of alarms that are armed: neither gone off, nor dropped. The alarms with which a
-    /// queue watches over tasks that it has woken go off like all others, and are not counted.
+    /// Returns the number of armed alarms, which have neither gone off nor been dropped.
+    ///
+    /// The alarms with which a queue watches over tasks that it has woken go off like all others,
+    /// but are not counted.
     #[must_use]
     pub fn armed(&self) -> usize {
         self.lock().timers.len()
     }
 
-    /// When the next armed alarm goes off.
+    /// Returns the time of the next armed alarm, or `None` if no alarm is armed.
     #[must_use]
     pub fn next_alarm(&self) -> Option<Time> {
         self.lock().timers.earliest().map(|(at, _)| at)
     }
 
-    /// Blocks until at least `n` alarms are armed, by other threads.
+    /// Blocks until other threads have armed alarms and at least `n` are armed.
     ///
-    /// This is how a test learns that those it has started are waiting, without sleeping.
+    /// With it, a test learns without sleeping that the threads or tasks it has started are
+    /// waiting.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::task::Waker;
@@ -132,15 +145,16 @@ impl FakeClock {
         }
     }
 
-    /// Runs `future` to its end on this thread, and moves the clock to the next alarm whenever
-    /// it waits for one.
+    /// Runs `future` to completion on this thread, and moves the clock to the next alarm whenever
+    /// the future waits.
     ///
-    /// This is for what waits on this clock alone: hours pass in microseconds, the same way in
-    /// every run.
+    /// It is meant for futures that wait on this clock alone: hours pass in microseconds, with the
+    /// same result in every run.
     ///
     /// # Panics
     ///
-    /// When the future waits and no alarm is armed: nothing on this thread would ever wake it.
+    /// Panics if the future waits and no alarm is armed, because nothing on this thread could ever
+    /// wake it.
     pub fn run<F: Future>(&self, future: F) -> F::Output {
         let woken = Arc::new(Woken(AtomicBool::new(true)));
         let waker = Waker::from(Arc::clone(&woken));
@@ -167,7 +181,7 @@ impl FakeClock {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One at a time, so that a waker can disarm those that come after it.
+    /// Wakes one at a time, so that a waker can disarm those after it.
     fn wake_due(&self) {
         while let Some(waker) = self.pop_due() {
             waker.wake();
@@ -237,7 +251,7 @@ struct Disarm {
 
 impl Drop for Disarm {
     fn drop(&mut self) {
-        // The waker is dropped after the lock is free: its own drop may use the clock.
+        // The waker is dropped after the lock is released, because its drop may use the clock.
         let waker = (self.set)(&mut self.clock.lock()).remove(self.key);
         drop(waker);
     }

@@ -1,10 +1,10 @@
-//! Where a queue gets its time, and who wakes it when a time has come.
+//! Sources of time for a queue.
 //!
-//! A [`Clock`] does two things: it says what time it is, and it wakes a [`Waker`] once a time has
-//! come. It never runs a callback and needs no task, so that one trait serves async and blocking
-//! callers alike.
+//! A [`Clock`] returns the current time, and wakes a [`Waker`] once a given time has come. It never
+//! runs a callback and needs no task, so one trait serves async and blocking callers. A clock may
+//! wake too early, but never forgets an armed alarm.
 //!
-//! | clock | `now` | who wakes |
+//! | clock | `now` | woken by |
 //! |---|---|---|
 //! | [`SystemClock`], the default | the machine's monotonic clock | one thread for the whole process, started by the first alarm |
 #![cfg_attr(
@@ -42,12 +42,15 @@ pub use self::tokio::TokioClock;
 #[cfg(feature = "tsc")]
 pub use self::tsc::TscClock;
 
-/// Says what time it is, and wakes when a time has come.
+/// A source of time, which also wakes a waker once a given time has come.
 ///
-/// Those who wait on a clock look at [`now`](Clock::now) whenever they are woken, and arm again
-/// when it is too early. This is what lets a clock wake too often: because it arms at most an
-/// hour ahead, because its runtime is shutting down, or because an alarm was dropped while it
-/// was going off. It never wakes too late on purpose, and never forgets an armed alarm.
+/// A caller that waits on a clock must compare [`now`](Clock::now) with its deadline whenever it is
+/// woken, and arm again if it is too early. This allows a clock to wake too often: because it arms
+/// at most an hour ahead, because its runtime is shutting down, or because an alarm was dropped
+/// while it was going off. A clock never wakes too late on purpose, and never forgets an armed
+/// alarm.
+///
+/// # Examples
 ///
 /// ```
 /// use std::task::Waker;
@@ -61,31 +64,33 @@ pub use self::tsc::TscClock;
 /// assert_eq!(clock.armed(), 0);
 /// ```
 pub trait Clock: Send + Sync + 'static {
-    /// The time now, in nanoseconds since an origin that the clock chooses.
+    /// Returns the current time, in nanoseconds since an origin that the clock chooses.
     ///
-    /// Times of different clocks don't compare.
+    /// Times of different clocks cannot be compared.
     fn now(&self) -> Time;
 
-    /// Wakes `waker` once [`now`](Clock::now) has reached `at`, unless the alarm is dropped
-    /// before.
+    /// Wakes `waker` once [`now`](Clock::now) has reached `at`, unless the alarm is dropped before.
     ///
-    /// An `at` that has come already wakes at once, in the calling thread and before this
-    /// returns: hold no lock that the waker takes. [`Time::NEVER`] never wakes. Spurious wakes
-    /// are allowed, so whoever is woken compares `now` with `at`, and arms again.
+    /// If `at` has already come, the waker is woken in the calling thread before this returns, so
+    /// hold no lock that the waker takes. [`Time::NEVER`] never wakes. Spurious wakes are allowed:
+    /// the woken caller must compare `now` with `at`, and arm again if it is too early.
     fn arm(&self, at: Time, waker: &Waker) -> Alarm;
 
-    /// As [`arm`](Clock::arm), for a queue that watches over a task it has woken. Tests that count the
-    /// alarms of a [`FakeClock`] do not see it.
+    /// Arms an alarm as [`arm`](Clock::arm) does, for a queue that watches over a task that it has
+    /// woken.
+    ///
+    /// [`FakeClock::armed`] does not count these alarms. The default implementation calls `arm`.
     #[doc(hidden)]
     fn arm_watchdog(&self, at: Time, waker: &Waker) -> Alarm {
         self.arm(at, waker)
     }
 
-    /// Whether a thread that parks for a duration finds this clock that much later.
+    /// Returns true if a thread that parks for a duration finds this clock that much later.
     ///
-    /// A queue asks once, when it is built. Where it is true, a blocked thread may keep its own deadline; where it is not, the thread
-    /// has to be woken by an alarm. It may be off by a little: who finds that it is too early waits
-    /// again. [`SystemClock`] says true, and so does the one that reads the processor's counter.
+    /// A queue asks once, when it is built. If true, a blocked thread may keep its own deadline;
+    /// otherwise an alarm must wake the thread. A small difference is allowed, because a thread
+    /// that wakes too early waits again. [`SystemClock`] returns true, and so does the clock that
+    /// reads the processor's counter.
     fn is_real_time(&self) -> bool {
         false
     }
@@ -109,14 +114,18 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// An armed alarm; dropping it disarms.
+/// An armed alarm. Dropping it disarms the alarm.
 ///
-/// A wake that is already on its way when the alarm is dropped may still arrive.
+/// A wake that is already under way when the alarm is dropped may still arrive.
 #[must_use = "an alarm is disarmed when it is dropped"]
 pub struct Alarm(Option<Pin<Box<dyn Send + Sync>>>);
 
 impl Alarm {
-    /// An alarm that is disarmed by dropping `guard`: for those who write a clock.
+    /// Returns an alarm that is disarmed by dropping `guard`.
+    ///
+    /// It is for implementations of [`Clock`].
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::sync::Arc;
@@ -132,7 +141,7 @@ impl Alarm {
         Self(Some(Box::pin(guard)))
     }
 
-    /// An alarm that will not go off, or has gone off already.
+    /// Returns an alarm that does not go off, or has already gone off.
     pub const fn none() -> Self {
         Self(None)
     }
@@ -140,7 +149,8 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        // With the guard goes a waker, perhaps its last copy: the user's code, like a clock's.
+        // The guard owns a waker, perhaps its last copy. Dropping it runs user code, like a
+        // clock's.
         drop_quietly(self.0.take());
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for a time as a future.
+//! A future that is ready at a given time of a clock, and never before.
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,11 +9,14 @@ use crate::Time;
 
 /// Waits until `clock` has reached `at`.
 ///
-/// It is never ready early: woken too soon, it arms again. [`Time::NEVER`] is never reached.
+/// The future is never ready early: if it is woken too soon, it arms again. [`Time::NEVER`] is
+/// never reached.
 ///
 /// # Cancel safety
 ///
-/// Dropping it disarms, and loses nothing.
+/// A future that is dropped disarms its alarm. Nothing is lost.
+///
+/// # Examples
 ///
 /// ```
 /// use std::time::Duration;
@@ -28,7 +31,7 @@ pub fn sleep_until<C: Clock + ?Sized>(clock: &C, at: Time) -> Sleep<'_, C> {
     Sleep { clock, at, alarm: Alarm::none() }
 }
 
-/// A future that is ready once a clock has reached a time. See [`sleep_until`].
+/// A future that is ready once a clock has reached a given time: see [`sleep_until`].
 #[must_use = "a future does nothing unless it is polled"]
 pub struct Sleep<'a, C: Clock + ?Sized> {
     clock: &'a C,
@@ -37,13 +40,13 @@ pub struct Sleep<'a, C: Clock + ?Sized> {
 }
 
 impl<C: Clock + ?Sized> Sleep<'_, C> {
-    /// The time it waits for.
+    /// Returns the time for which it waits.
     #[must_use]
     pub fn deadline(&self) -> Time {
         self.at
     }
 
-    /// Waits for `at` from now on; the alarm for the earlier time is disarmed.
+    /// Changes the time for which it waits to `at`, and disarms the alarm for the earlier time.
     pub fn reset(&mut self, at: Time) {
         self.at = at;
         self.alarm = Alarm::none();
@@ -58,8 +61,9 @@ impl<C: Clock + ?Sized> Future for Sleep<'_, C> {
             self.alarm = Alarm::none();
             return Poll::Ready(());
         }
-        // Whether the alarm has gone off can't be seen, only that someone polls and it is early:
-        // so it is armed anew each time. The old one goes first, so that there is never a second.
+        // A poll cannot tell whether the alarm has gone off or the wake came from elsewhere, so
+        // each poll that is too early arms again. The old alarm is dropped first, so that there are
+        // never two.
         self.alarm = Alarm::none();
         self.alarm = self.clock.arm(self.at, cx.waker());
         Poll::Pending

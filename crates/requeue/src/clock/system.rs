@@ -1,4 +1,4 @@
-//! The machine's clock, and one thread that wakes.
+//! The machine's clock, and the one thread that wakes its alarms.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -12,15 +12,17 @@ use crate::Time;
 
 /// The machine's monotonic clock.
 ///
-/// Its times count from a moment early in the process's life, which is the time 1, so that
-/// [`Time::ZERO`] lies before anything this clock says; all `SystemClock`s agree.
+/// Its times count from a moment early in the process's life, which is time 1 (in nanoseconds), so
+/// [`Time::ZERO`] is before any time that this clock returns. All `SystemClock`s agree.
 ///
-/// Alarms are kept by **one thread for the whole process**, called `requeue-timer`. It starts
-/// with the first alarm that is not due already, holds absolute deadlines, and never ends.
-/// It sleeps for at most an hour at a time, so that it notices a machine that was suspended; a
-/// waker that panics does not end it. Wakers run on it, so they have to be quick. Should the
-/// system refuse to start the thread, alarms go off at once: whoever waits then looks at the
-/// clock all the time, but is not forgotten.
+/// Alarms are kept by **one thread for the whole process**, called `requeue-timer`. It starts with
+/// the first alarm whose time has not come yet, holds absolute deadlines, and never stops. It
+/// sleeps for at most an hour at a time, so that it notices that the machine was suspended. It
+/// survives wakers that panic. Wakers run on this thread, so they must be quick. If the system
+/// refuses to start the thread, alarms go off at once: a waiting caller then polls the clock
+/// continuously, but is not forgotten.
+///
+/// # Examples
 ///
 /// ```
 /// use requeue::Time;
@@ -66,8 +68,8 @@ struct Disarm(Key);
 
 impl Drop for Disarm {
     fn drop(&mut self) {
-        // The guard of the lock is gone at the end of the first statement: a waker's own drop
-        // may arm or disarm.
+        // The lock is released at the end of the first statement, because a waker's drop may arm or
+        // disarm.
         let waker = TIMER.lock().timers.remove(self.0);
         drop(waker);
     }
@@ -80,7 +82,7 @@ static TIMER: TimerThread = TimerThread {
 
 struct TimerThread {
     state: Mutex<State>,
-    /// Told when an alarm is armed that comes before all others.
+    /// Notified when an alarm is armed that precedes all others.
     earlier: Condvar,
 }
 
@@ -90,16 +92,16 @@ struct State {
 }
 
 impl TimerThread {
-    /// How long the thread sleeps at most: a suspended machine's monotonic clock may stand still.
+    /// The longest sleep of the thread: a suspended machine's monotonic clock may stand still.
     const LONGEST_PARK: Duration = Duration::from_secs(3600);
-    /// How many wakers are taken out under one hold of the lock.
+    /// The number of wakers that are removed under one hold of the lock.
     const BATCH: usize = 64;
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the waker back when there is no thread to wake it.
+    /// Returns the waker if there is no thread to wake it.
     fn arm(&'static self, at: Time, waker: Waker) -> Result<Key, Waker> {
         let mut state = self.lock();
         if !state.started {
@@ -142,10 +144,10 @@ impl TimerThread {
     }
 }
 
-/// Wakes, and survives a waker that panics.
+/// Wakes `waker`, and discards any panic.
 fn wake_unharmed(waker: Waker) {
     if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-        // Dropping it could panic again.
+        // Dropping the payload could panic again.
         std::mem::forget(panic);
     }
 }

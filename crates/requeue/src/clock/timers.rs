@@ -1,15 +1,15 @@
-//! Wakers in the order of their deadlines: what the system's and the fake clock share.
+//! Wakers in the order of their deadlines, for the system's clock and the fake one.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
 
 use crate::Time;
 
-/// A deadline, and the order of arming among equal ones.
+/// A deadline, and the sequence number that orders equal deadlines by their arming.
 pub(super) type Key = (Time, u64);
 
-/// Armed wakers. A method that takes a waker out hands it to the caller, who drops or wakes it
-/// outside the lock that guards this.
+/// Armed wakers. Methods that remove a waker return it, so that the caller can drop or wake it
+/// outside the lock that guards this value.
 pub(super) struct Timers {
     armed: BTreeMap<Key, Waker>,
     next: u64,

@@ -1,4 +1,4 @@
-//! The clock of a tokio runtime.
+//! The clock of a tokio runtime, whose timer driver wakes the alarms.
 
 use std::fmt;
 use std::future::Future;
@@ -18,21 +18,24 @@ use crate::Time;
 
 /// The clock of a tokio runtime, for tests that pause or advance its time.
 ///
-/// A queue uses it only if [`Builder::clock`](crate::Builder::clock) sets it, also when the queue is built
-/// in a runtime. It obeys a runtime whose time is paused or advanced, and it holds its runtime's handle, so
-/// that any thread can use it, one of another runtime too. Its times count from the moment it was
-/// made, which is the time 1; clones agree, clocks made apart do not.
+/// A queue uses it only if [`Builder::clock`](crate::Builder::clock) sets it, even if the queue is
+/// built in a runtime. The clock follows a runtime whose time is paused or advanced. It holds its
+/// runtime's handle, so any thread can use it, including a thread of another runtime. Its times
+/// count from its creation, which is time 1 (in nanoseconds). Clones agree; clocks that were
+/// created separately do not.
 ///
-/// Alarms are entries of the runtime's timer driver, which wakes the waker itself: **no task is
-/// spawned**, and nothing has to be polled for an alarm to go off. As all of tokio's timers they
-/// have a resolution of one millisecond and never go off early, and they go off only while the
-/// runtime runs: a current-thread runtime outside of `block_on` stands still.
+/// Alarms are entries of the runtime's timer driver, which wakes the waker itself. **No task is
+/// spawned**, and an alarm goes off without being polled. Like all of tokio's timers, alarms have a
+/// resolution of one millisecond and never go off early. They go off only while the runtime runs: a
+/// current-thread runtime outside of `block_on` stands still.
 ///
-/// Where there is no timer driver to ask, because the runtime has shut down or was built without
-/// one, [`SystemClock`]'s thread wakes instead: what waits is not forgotten. A time that was
-/// paused when its runtime shut down stays where it was. What was armed when the runtime shut
-/// down notices without a panic; otherwise the first alarm finds out by a panic of tokio's, which
-/// is caught, so that all one sees of it is the message of the panic hook.
+/// If there is no timer driver, because the runtime has shut down or was built without one,
+/// [`SystemClock`]'s thread wakes instead, so waiting callers are not forgotten. A time that was
+/// paused when its runtime shut down stays where it was. Alarms that were armed at that moment
+/// detect the shutdown without a panic. Otherwise the first alarm detects it by a panic in tokio,
+/// which is caught; only the message of the panic hook is visible.
+///
+/// # Examples
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,15 +60,18 @@ pub struct TokioClock(Arc<Shared>);
 struct Shared {
     handle: Handle,
     origin: Instant,
-    /// The timer driver can't be asked, now and for ever.
+    /// The timer driver has gone, permanently.
     driverless: AtomicBool,
 }
 
 impl TokioClock {
-    /// How far ahead an alarm is armed at most. Who waits for longer is woken, and arms again.
+    /// The longest time ahead for which an alarm is armed. A caller that waits longer is woken, and
+    /// arms again.
     const FARTHEST: Duration = Duration::from_secs(3600);
 
-    /// The clock of the runtime that `handle` belongs to.
+    /// Returns the clock of the runtime that `handle` belongs to.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::clock::{Clock, TokioClock};
@@ -81,11 +87,13 @@ impl TokioClock {
         Self(Arc::new(Shared { handle, origin, driverless: AtomicBool::new(false) }))
     }
 
-    /// The clock of the runtime that this code runs in.
+    /// Returns the clock of the current runtime.
     ///
     /// # Panics
     ///
-    /// Outside of a runtime, as [`Handle::current`] does.
+    /// Panics outside a runtime, as [`Handle::current`] does.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::clock::TokioClock;
@@ -102,11 +110,13 @@ impl TokioClock {
         Self::new(Handle::current())
     }
 
-    /// The clock of the runtime that this code runs in.
+    /// Returns the clock of the current runtime.
     ///
     /// # Errors
     ///
-    /// Outside of a runtime.
+    /// Returns an error outside a runtime.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::clock::TokioClock;
@@ -144,15 +154,15 @@ impl Clock for TokioClock {
 }
 
 impl TokioClock {
-    /// Panics when there is no timer driver, or when it has shut down.
+    /// Arms a timer of the runtime. Panics if there is no timer driver, or it has shut down.
     fn arm_driver(&self, at: Time, waker: &Waker) -> Alarm {
         let relay = Relay { clock: Arc::clone(&self.0), at, waker: waker.clone() };
         let relay = Waker::from(Arc::new(relay));
         let _context = self.0.handle.enter();
         let deadline = self.0.origin + at.since(Shared::START);
         let mut sleep = Box::pin(tokio::time::sleep_until(deadline));
-        // Arming is no work of the task that calls us, so it costs none of its budget; a task that
-        // has spent its budget would not get to the timer.
+        // Arming is not work of the calling task, so it must not use its budget. Without this, a
+        // task that has used up its budget could not arm a timer.
         let polled = pin!(coop::unconstrained(sleep.as_mut()));
         if polled.poll(&mut Context::from_waker(&relay)).is_ready() {
             waker.wake_by_ref();
@@ -163,7 +173,7 @@ impl TokioClock {
 }
 
 impl Shared {
-    /// The clock's time at its origin.
+    /// The clock's time when it is created.
     const START: Time = Time::from_nanos(1);
 
     fn now(&self) -> Time {
@@ -171,9 +181,9 @@ impl Shared {
     }
 }
 
-/// A runtime's time can be paused, so it is that runtime that has to be asked.
+/// Reads the runtime's own time, which may be paused.
 fn instant_of(handle: &Handle) -> Instant {
-    // A thread whose thread-locals are gone can't enter a runtime, and panics.
+    // A thread whose thread-locals have been destroyed cannot enter a runtime, and panics.
     let asked = panic::catch_unwind(AssertUnwindSafe(|| {
         let _context = handle.enter();
         Instant::now()
@@ -181,10 +191,10 @@ fn instant_of(handle: &Handle) -> Instant {
     asked.unwrap_or_else(|_| std::time::Instant::now().into())
 }
 
-/// What a timer of the runtime wakes.
+/// The waker that a timer of the runtime wakes.
 ///
-/// A driver that shuts down fires all of its timers, and panics when it is asked for another. Its
-/// timers never fire early otherwise, so this is how we know without asking.
+/// A driver that shuts down fires all of its timers, and panics if it is asked for another.
+/// Otherwise its timers never fire early. An early wake therefore shows that the driver has gone.
 struct Relay {
     clock: Arc<Shared>,
     at: Time,

@@ -1,4 +1,4 @@
-//! The processor's counter, and `SystemClock`'s thread.
+//! A clock that reads the processor's counter. [`SystemClock`]'s thread wakes its alarms.
 
 use std::sync::LazyLock;
 use std::task::Waker;
@@ -7,36 +7,39 @@ use std::time::Duration;
 use super::{Alarm, Clock, SystemClock};
 use crate::Time;
 
-/// The processor's time-stamp counter, which is read without asking the system.
+/// The processor's time-stamp counter, which is read without a system call.
 ///
-/// A look at it takes less than half of one at [`SystemClock`]. For a queue that looks at the clock
-/// in each operation, as one with metrics does, this is a good part of what it costs; a queue that
-/// has neither metrics nor delays hardly looks at it, and gains nothing.
+/// Reading it takes less than half the time of reading [`SystemClock`]. A queue with metrics reads
+/// the clock in each operation, so this is a considerable part of the operation's cost. A queue
+/// with neither metrics nor delays hardly ever reads the clock, and gains nothing.
 ///
-/// **How exact.** The counter's rate is measured once, beside the system's clock, by the first
-/// [`TscClock::new`]. What is missing to the true rate stays: 1 to 15 millionths where we tried it,
-/// which is up to 55 ms an hour, and nobody corrects it as NTP does the system's clock. Delays are
-/// longer or shorter by that much than they would be by the system's clock. By this clock itself
-/// nothing is ever early: whoever is woken early looks at it, and waits for the rest.
+/// **Accuracy.** The first [`TscClock::new`] measures the counter's rate once, against the system's
+/// clock. The error of this measurement is permanent: 1 to 15 parts per million on the machines
+/// that were measured, or up to 55 ms per hour. NTP does not correct it, as it corrects the
+/// system's clock. Delays are longer or shorter than by the system's clock by that amount. By this
+/// clock itself, nothing is ever early: a caller that is woken early reads it, and waits for the
+/// rest.
 ///
-/// **Between threads.** All clocks of this type agree and count from the same moment early in the
-/// process's life, which is the time 1. Each thread sees time that never goes back; what two threads
-/// read at once can differ by some tens of nanoseconds, because a processor may read its counter
-/// a few instructions ahead.
+/// **Between threads.** All clocks of this type agree, and count from the same moment early in the
+/// process's life, which is time 1 (in nanoseconds). In each thread, time never goes back. The
+/// times that two threads read at once can differ by some tens of nanoseconds, because a processor
+/// may read its counter a few instructions ahead.
 ///
-/// **Where it works.** On `x86_64` with an invariant counter, which runs at one rate whatever the
-/// processor's clock does, and on `aarch64` (but not iOS). Elsewhere this is the system's monotonic
-/// clock, with its cost. What the processor says of itself is believed: where the kernel has found
-/// that the counters of several processors differ, as Linux has where
-/// `/sys/devices/system/clocksource/clocksource0/available_clocksource` does not list `tsc`, take
-/// [`SystemClock`].
+/// **Platforms.** It works on `x86_64` with an invariant counter, whose rate does not depend on the
+/// processor's frequency, and on `aarch64` (except iOS). Elsewhere it is the system's monotonic
+/// clock, with that clock's cost. It trusts the processor's description of its counter. If the
+/// kernel has found that the counters of several processors differ, choose [`SystemClock`]. On
+/// Linux that is the case if `/sys/devices/system/clocksource/clocksource0/available_clocksource`
+/// does not list `tsc`.
 ///
-/// **Suspend.** While a machine is suspended the counter may stand still, go on, or start anew from
-/// zero. A clock that goes back makes what waits wait longer, so this one is for servers and not for
-/// laptops; and not for virtual machines that move to hosts of another rate, unless their counter is
-/// scaled.
+/// **Suspend.** While a machine is suspended, the counter may stand still, go on, or restart from
+/// zero. A clock that goes back makes callers wait longer. Use this clock on servers, not on
+/// laptops, and not in virtual machines that migrate to hosts with another rate, unless their
+/// counter is scaled.
 ///
-/// Alarms are [`SystemClock`]'s, at most an hour ahead, and its thread wakes.
+/// Its alarms are [`SystemClock`]'s, at most an hour ahead, and that clock's thread wakes them.
+///
+/// # Examples
 ///
 /// ```
 /// use requeue::Queue;
@@ -49,18 +52,18 @@ use crate::Time;
 #[derive(Clone, Debug)]
 pub struct TscClock {
     counter: quanta::Clock,
-    /// What the counter said at the time 1.
+    /// The value of the counter at time 1.
     origin: u64,
 }
 
 impl TscClock {
-    /// How far ahead an alarm is armed at most: the two clocks drift apart.
+    /// The longest time ahead for which an alarm is armed, because the two clocks drift apart.
     const FARTHEST: Duration = Duration::from_secs(3600);
 
-    /// The clock, ready for use.
+    /// Returns the clock.
     ///
-    /// The first one in a process measures the counter's rate, which takes about a millisecond of
-    /// processor time, and at most 200.
+    /// The first call in a process measures the counter's rate, which takes about 1 ms of processor
+    /// time, and at most 200 ms.
     #[must_use]
     pub fn new() -> Self {
         static FIRST: LazyLock<TscClock> = LazyLock::new(|| {
@@ -80,7 +83,7 @@ impl Default for TscClock {
 
 impl Clock for TscClock {
     fn now(&self) -> Time {
-        // Zero where another processor's counter is a little behind that of the origin.
+        // The difference is zero if this processor's counter is slightly behind that of the origin.
         let nanos = self.counter.delta_as_nanos(self.origin, self.counter.raw());
         Time::from_nanos(nanos.saturating_add(1))
     }
@@ -89,7 +92,7 @@ impl Clock for TscClock {
         if at == Time::NEVER {
             return Alarm::none();
         }
-        // What is left is nothing where `at` has come: that wakes at once.
+        // The rest is zero if `at` has come; the alarm then wakes at once.
         let left = at.since(self.now()).min(Self::FARTHEST);
         SystemClock.arm(SystemClock.now() + left, waker)
     }

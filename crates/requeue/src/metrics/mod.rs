@@ -1,18 +1,19 @@
-//! Metrics: hooks for backends, and what a queue can be asked for.
+//! Metrics of queues.
 //!
-//! There are two ways, and a backend may take both:
+//! A backend can use either of two interfaces, or both:
 //!
-//! - A backend that is *scraped* asks the queue, at that moment, in constant time:
+//! - A backend that is *scraped* reads the queue at that moment, in constant time:
 //!   [`counts`](crate::Queue::counts), [`depth`](crate::Queue::depth),
 //!   [`histograms`](crate::Queue::histograms), [`unfinished_work`](crate::Queue::unfinished_work)
-//!   and their neighbours. No thread keeps a gauge up to date in between.
-//! - A backend that wants *every event* gives [hooks](QueueMetrics) by a [`MetricsProvider`].
+//!   and similar methods. No thread keeps a gauge up to date in between.
+//! - A backend that needs *every event* supplies [hooks](QueueMetrics) through a
+//!   [`MetricsProvider`].
 #![cfg_attr(
     feature = "prometheus",
-    doc = "\nFor [`prometheus_client`] all of this is done: see [`Metrics`]."
+    doc = "\nFor [`prometheus_client`], [`Metrics`] does all of this."
 )]
 //!
-//! Neither is set for the whole process: each queue is built with its own.
+//! Neither is global: each queue is built with its own.
 
 #[cfg(feature = "prometheus")]
 mod prometheus;
@@ -27,16 +28,19 @@ pub use self::sample::{Sample, Scrape};
 
 /// Receives the events of a queue with keys of type `K`.
 ///
-/// A queue calls these hooks before the operation returns, and without a lock. They are for backends
-/// that want every event, as client-go's `MetricsProvider`; a backend that is scraped asks the queue.
-/// All hooks do nothing unless overridden. A hook may use the queue. The queue discards its panics.
+/// A queue calls these hooks before the operation returns, and without a lock. They are for
+/// backends that need every event, as client-go's `MetricsProvider`; a backend that is scraped
+/// reads the queue. The default implementation of each hook does nothing. A hook may use the queue.
+/// The queue discards its panics.
 ///
 /// [`get`](Self::get) and [`done`](Self::done) receive the key, for example to measure per
-/// namespace. The other hooks receive no key, because the queue would have to clone it under its lock.
-/// The operation that causes such an event returns its result.
+/// namespace. The other hooks receive no key, because the queue would have to clone it under its
+/// lock. The operation that causes such an event returns its result.
 ///
-/// Hooks of operations on different threads run in any order. A gauge of the depth that goes up and
-/// down by them is correct whenever no operation is under way.
+/// Hooks of operations on different threads run in any order. A gauge of the depth that they
+/// increment and decrement is correct whenever no operation is in progress.
+///
+/// # Examples
 ///
 /// ```
 /// use requeue::Queue;
@@ -71,33 +75,38 @@ pub use self::sample::{Sample, Scrape};
 /// # Ok::<(), requeue::BuildError>(())
 /// ```
 pub trait QueueMetrics<K>: Send + Sync {
-    /// A key has become ready, or was added while in flight (`workqueue_adds_total`; the depth is one
-    /// more). A delayed add counts when it falls due. The first operation that notices this reports
-    /// it, or the alarm of the clock, on the thread that drives the clock.
+    /// Reports that a key became ready, or was added while in flight (`workqueue_adds_total`).
+    ///
+    /// The depth is one more. A delayed add counts when it is due. It is reported by the first
+    /// operation that notices it, or by the clock's alarm, on the thread that drives the clock.
     fn add(&self) {}
 
-    /// `key` was delivered, `queued` after it was added (`workqueue_queue_duration_seconds`; the
-    /// depth is one less).
+    /// Reports that `key` was delivered, `queued` after it was added
+    /// (`workqueue_queue_duration_seconds`).
+    ///
+    /// The depth is one less.
     fn get(&self, key: &K, queued: Duration) {
         let _ = (key, queued);
     }
 
-    /// The delivery of `key` has ended after `worked` (`workqueue_work_duration_seconds`).
+    /// Reports the completion of the delivery of `key`, which was in flight for `worked`
+    /// (`workqueue_work_duration_seconds`).
     fn done(&self, key: &K, worked: Duration) {
         let _ = (key, worked);
     }
 
-    /// A delayed add, of any delay (`workqueue_retries_total`).
+    /// Reports a delayed add, of any delay (`workqueue_retries_total`).
     fn retry(&self) {}
 
-    /// An add will not lead to a delivery of its own (the depth is one less): the key was cancelled or
-    /// dropped by a shutdown, or it has failed while dirty under
-    /// [`ReAdd::Hold`](crate::ReAdd::Hold), where one later run replaces both.
+    /// Reports an add that will not lead to a delivery of its own.
+    ///
+    /// The depth is one less. The key was cancelled or dropped by a shutdown, or it has failed
+    /// while dirty under [`ReAdd::Hold`](crate::ReAdd::Hold), where one later run replaces both.
     fn withdraw(&self) {}
 }
 
-/// Makes the [`QueueMetrics`] of each queue that is built with it.
+/// Creates the [`QueueMetrics`] of each queue that is built with it.
 pub trait MetricsProvider<K>: Send + Sync {
-    /// The hooks of the queue called `name`.
+    /// Returns the hooks of the queue with this name.
     fn queue(&self, name: &str) -> Arc<dyn QueueMetrics<K>>;
 }

@@ -1,4 +1,4 @@
-//! The collector for `prometheus-client`.
+//! The collector for `prometheus-client`. It reads the queues only when the registry is encoded.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -20,9 +20,12 @@ use crate::{BuildError, Key};
 
 /// The queues of a Prometheus registry.
 ///
-/// Made once for a registry and handed to each [`Builder::metrics`](crate::Builder::metrics). The
-/// queues are read when the registry is encoded, and not before. Their series go when they go: when
-/// the last handle and the last item of a queue are dropped. Its name may then be taken again.
+/// Create it once for a registry, and pass it to each
+/// [`Builder::metrics`](crate::Builder::metrics). The queues are read only when the registry is
+/// encoded. The series of a queue disappear when its last handle and its last item are dropped. Its
+/// name can then be used again.
+///
+/// # Examples
 ///
 /// ```
 /// use prometheus_client::encoding::text;
@@ -42,37 +45,37 @@ use crate::{BuildError, Key};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # Serving it
+/// # Serving metrics
 ///
-/// [`text::encode`](prometheus_client::encoding::text::encode) writes OpenMetrics text. Serve it with
-/// the header `Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8`, to clients
-/// whose `Accept` names that type. As `text/plain` it would be wrong: OpenMetrics names the families of
-/// counters without the `_total` that their samples end in, so clients find neither type nor help of
-/// these. The `/metrics` of requeue-http writes both formats.
+/// [`text::encode`](prometheus_client::encoding::text::encode) writes OpenMetrics text. Serve it
+/// with the header `Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8`, to
+/// clients whose `Accept` names that type. It is not valid `text/plain`: OpenMetrics names families
+/// of counters without the `_total` suffix of their samples, so clients would find neither the type
+/// nor the help of these. The `/metrics` endpoint of requeue-http writes both formats.
 ///
 /// # Series
 ///
-/// All of them have the label `name`, the queue's. The first seven are client-go's, with the names,
-/// help texts and buckets that Kubernetes gives them, so that its dashboards and alerts work
-/// unchanged. A prefix or labels of the registry come on top.
+/// All series have the label `name`, which is the queue's name. The first seven are client-go's,
+/// with the names, help texts and buckets that Kubernetes gives them, so its dashboards and alerts
+/// work unchanged. A prefix or labels of the registry are added to them.
 ///
-/// | series | type | what |
+/// | series | type | meaning |
 /// |---|---|---|
-/// | `workqueue_depth` | gauge | keys that are ready, or will be once their worker is done |
-/// | `workqueue_adds_total` | counter | keys that became ready, or dirty while with a worker |
-/// | `workqueue_queue_duration_seconds` | histogram | how long keys were ready before they were handed out |
-/// | `workqueue_work_duration_seconds` | histogram | how long workers had keys |
-/// | `workqueue_unfinished_work_seconds` | gauge | how long all keys with a worker have been with it, added up |
-/// | `workqueue_longest_running_processor_seconds` | gauge | the longest of these |
+/// | `workqueue_depth` | gauge | ready and dirty keys |
+/// | `workqueue_adds_total` | counter | keys that became ready or dirty |
+/// | `workqueue_queue_duration_seconds` | histogram | time from becoming ready to the delivery |
+/// | `workqueue_work_duration_seconds` | histogram | time in flight |
+/// | `workqueue_unfinished_work_seconds` | gauge | sum of the times for which the keys in flight have been in flight |
+/// | `workqueue_longest_running_processor_seconds` | gauge | the longest of these times |
 /// | `workqueue_retries_total` | counter | delayed adds, of any delay |
 /// | `workqueue_waiting` | gauge | keys with a delayed add |
-/// | `workqueue_processing` | gauge | keys with a worker |
-/// | `workqueue_oldest_ready_seconds` | gauge | how long the oldest ready key has been ready |
-/// | `workqueue_coalesced_total` | counter | adds that became part of a run that was pending already |
+/// | `workqueue_processing` | gauge | keys in flight |
+/// | `workqueue_oldest_ready_seconds` | gauge | time for which the oldest ready key has been ready |
+/// | `workqueue_coalesced_total` | counter | adds that became part of a run that was already pending |
 /// | `workqueue_failures_total` | counter | attempts that failed |
-/// | `workqueue_given_up_total` | counter | keys given up after too many failures |
+/// | `workqueue_given_up_total` | counter | keys given up, for example after too many failures |
 /// | `workqueue_panics_total` | counter | attempts that panicked |
-/// | `workqueue_parked` | gauge | keys that are out of the way until they are revived; of queues in a store |
+/// | `workqueue_parked` | gauge | parked keys; only of queues in a store |
 #[derive(Clone)]
 pub struct Metrics {
     queues: Arc<Queues>,
@@ -80,16 +83,16 @@ pub struct Metrics {
 
 /// The upper bounds of the histograms' buckets.
 ///
-/// They are the same numbers as in Kubernetes, so that buckets of programs in Go and in Rust add
-/// up. Some are written otherwise (`0.000001` for `1e-06`): Prometheus reads them as numbers, and
-/// from 3.0 on stores them all in one form.
+/// They are the same numbers as in Kubernetes, so buckets of Go and Rust programs can be added up.
+/// Some are written differently (`0.000001` for `1e-06`). Prometheus parses them as numbers, and
+/// since version 3.0 stores them all in one form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum Buckets {
-    /// Kubernetes' ten, from 10 ns to 10 s. Whatever took longer is in `+Inf` alone.
+    /// Kubernetes' ten bounds, from 10 ns to 10 s. Longer durations are only in `+Inf`.
     #[default]
     Kubernetes,
-    /// Two more, of 100 s and 1000 s, for work that takes minutes.
+    /// Two more bounds, 100 s and 1000 s, for work that takes minutes.
     Long,
 }
 
@@ -103,13 +106,16 @@ impl Buckets {
 }
 
 impl Metrics {
-    /// Puts one collector into `registry`, with Kubernetes' buckets. Once for each registry: of
-    /// two, both would write the heads of all families.
+    /// Registers a collector in `registry`, with Kubernetes' buckets.
+    ///
+    /// Call it once for each registry: two collectors would both write the headers of all families.
     pub fn register(registry: &mut Registry) -> Self {
         Self::register_with(registry, Buckets::default())
     }
 
-    /// As [`register`](Self::register), with other buckets.
+    /// Registers a collector as [`register`](Self::register) does, with other buckets.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use prometheus_client::registry::Registry;
@@ -129,13 +135,17 @@ impl Metrics {
         Self { queues }
     }
 
-    /// Shows a queue under its name, from now until it is gone. Queues of this crate are shown by
-    /// [`Builder::metrics`](crate::Builder::metrics); this is for those that keep their keys
-    /// elsewhere.
+    /// Shows a queue under a name until the queue is dropped.
+    ///
+    /// [`Builder::metrics`](crate::Builder::metrics) does this for queues of this crate. This
+    /// method is for queues that keep their keys elsewhere.
     ///
     /// # Errors
     ///
-    /// If the name is empty, or that of a queue that is shown.
+    /// - [`BuildError::Unnamed`]: the name is empty.
+    /// - [`BuildError::DuplicateName`]: a live queue is shown under this name.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use prometheus_client::encoding::text;
@@ -178,7 +188,7 @@ impl Metrics {
         if self.queues.add(name, &queue) {
             return Ok(());
         }
-        // A scrape that is under way may be all that keeps the other queue.
+        // A scrape in progress may hold the last reference to the other queue.
         drop(self.queues.scraping.lock());
         let added = self.queues.add(name, &queue);
         added.then_some(()).ok_or_else(|| BuildError::DuplicateName(name.to_string()))
@@ -201,14 +211,14 @@ impl<K: Key> Scrape for Shared<K> {
 struct Queues {
     buckets: Buckets,
     by_name: Mutex<ByName>,
-    /// Held while a scrape holds queues. Their last drop is then the user's code, which may come
-    /// back here.
+    /// Held while a scrape holds queues. The last drop of a queue then runs user code, which may
+    /// call this collector.
     scraping: RankedMutex<()>,
 }
 
 struct ByName {
     queues: BTreeMap<Arc<str>, Weak<dyn Scrape>>,
-    /// At how many entries the dead ones are looked for when nobody scrapes.
+    /// The number of entries at which dead ones are removed, if no scrape has done so.
     sweep_at: usize,
 }
 
@@ -219,7 +229,7 @@ impl Queues {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `false` if a queue of that name is alive.
+    /// Adds a queue. Returns `false` if a live queue has that name.
     fn add(&self, name: &Arc<str>, queue: &Arc<dyn Scrape>) -> bool {
         let mut by_name = self.by_name();
         if by_name.queues.len() >= by_name.sweep_at {
@@ -281,7 +291,7 @@ impl Collector for Queues {
     }
 }
 
-/// What is shown of each queue. Names are without the `_total` of counters, and with the unit.
+/// A family of metrics. Its name has the unit, but not the `_total` suffix of counters.
 struct Family {
     name: &'static str,
     help: &'static str,
@@ -291,7 +301,7 @@ struct Family {
 enum Value {
     Count(fn(&Sample) -> u64),
     Keys(fn(&Sample) -> usize),
-    /// Not every queue has such keys.
+    /// Only some queues have such keys.
     KeysOfSome(fn(&Sample) -> Option<usize>),
     Age(fn(&Sample) -> Duration),
     Times(fn(&Sample) -> &Histogram),
@@ -338,7 +348,7 @@ fn encode_histogram(times: &Histogram, buckets: Buckets, mut to: MetricEncoder<'
 }
 
 const FAMILIES: [Family; 15] = [
-    // As in Kubernetes' component-base, but for what it puts before each text on its stability.
+    // The same as in Kubernetes' component-base, without its prefix on the stability.
     Family {
         name: "workqueue_depth",
         help: "Current depth of workqueue",
@@ -376,7 +386,7 @@ const FAMILIES: [Family; 15] = [
         help: "Total number of retries handled by workqueue",
         value: Value::Count(|of| of.counts.retries),
     },
-    // Ours.
+    // Metrics that client-go does not have.
     Family {
         name: "workqueue_waiting",
         help: "Current number of items with a delayed add",

@@ -1,40 +1,41 @@
-//! What is shown of a queue.
+//! The values that metrics show of a queue.
 
 use std::time::Duration;
 
 use crate::{Counts, Histograms};
 
-/// What a queue is in the middle of, and what it has done so far, as of one moment.
+/// The values that metrics show of a queue, all read at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Sample {
-    /// Keys that are ready, or will be once their worker is done.
+    /// The number of ready and dirty keys.
     pub depth: usize,
-    /// Keys with a delayed add.
+    /// The number of keys with a delayed add.
     pub waiting: usize,
-    /// Keys with a worker.
+    /// The number of keys in flight.
     pub processing: usize,
-    /// What has been counted.
+    /// The queue's counters.
     pub counts: Counts,
-    /// Keys given up after too many failures.
+    /// The number of keys that were given up, for example after too many failures.
     pub given_up: u64,
-    /// Attempts that panicked.
+    /// The number of attempts that panicked.
     pub panics: u64,
-    /// How long things took.
+    /// The times that keys were ready and in flight.
     pub times: Histograms,
-    /// How long all keys with a worker have been with it, added up.
+    /// The sum of the times for which the keys in flight have been in flight.
     pub unfinished_work: Duration,
-    /// The longest of these.
+    /// The longest of these times.
     pub longest_running: Duration,
-    /// How long the oldest ready key has been ready.
+    /// The time for which the oldest ready key has been ready.
     pub oldest_ready: Duration,
-    /// Keys that are out of the way until they are revived, where a queue has such.
+    /// The number of parked keys, or `None` if the queue has no such state.
     pub parked: Option<usize>,
 }
 
-/// A queue that metrics can be read of, be it that of this crate or one that keeps its keys
-/// elsewhere.
+/// A queue whose metrics can be read: a queue of this crate, or one that keeps its keys elsewhere.
 pub trait Scrape: Send + Sync {
-    /// Reads them, without waiting. `None` if that can't be done now: then nothing is shown.
+    /// Reads the metrics without waiting.
+    ///
+    /// Returns `None` if this is not possible now; the scrape then omits the queue.
     fn scrape(&self) -> Option<Sample>;
 }

@@ -1,4 +1,5 @@
-//! Adding many keys under one hold of the lock.
+//! Adds many keys under one hold of the lock. A panic leaves the accepted keys in the queue and
+//! drops the others outside the lock.
 
 use std::vec::IntoIter;
 
@@ -9,12 +10,13 @@ use crate::Key;
 use crate::ranked_mutex::RankedGuard;
 use crate::sync::drop_quietly;
 
-/// How many keys ahead of an add the processor is told of: so many reads of memory it can wait for
-/// at once.
+/// The number of keys by which prefetching runs ahead of the adds. It is about the number of reads
+/// of memory that a processor can wait for at once.
 const AHEAD: usize = 8;
 
-/// Keys that are being added. Should a key's `eq` panic, the lock is released as ever, so that
-/// whoever waits is woken for those that were added before, and the others are dropped outside it.
+/// Keys that are being added. If a key's `eq` panics, the lock is released as usual, so that
+/// getters are woken for the keys that were added before. The other keys are dropped outside the
+/// lock.
 pub(super) struct Adding<'q, K: Key> {
     shared: &'q Shared<K>,
     keys: IntoIter<(K, u64, Group)>,
@@ -23,7 +25,7 @@ pub(super) struct Adding<'q, K: Key> {
 }
 
 impl<'q, K: Key> Adding<'q, K> {
-    /// Keys with their hashes and groups.
+    /// Takes keys with their hashes and groups.
     pub(super) fn new(shared: &'q Shared<K>, keys: Vec<(K, u64, Group)>) -> Self {
         Self { shared, keys: keys.into_iter(), unused: Vec::new(), state: None }
     }
@@ -32,7 +34,7 @@ impl<'q, K: Key> Adding<'q, K> {
         self.keys.len() == 0
     }
 
-    /// How many the queue took; `None` if it can't be asked from here.
+    /// Returns the number of adds that were accepted, or `None` if the lock was refused.
     pub(super) fn add_all(&mut self) -> Option<usize> {
         let now = self.shared.hinted_now();
         let (state, now) = self.shared.lock_for(Operation::Add(&Add::now()), now).ok()?;

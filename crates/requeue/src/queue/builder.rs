@@ -1,4 +1,4 @@
-//! How a queue is made.
+//! The configuration of a new queue, checked when it is built.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -19,9 +19,12 @@ use crate::sync::{Arc, drop_quietly, quietly};
 
 pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> Group + Send + Sync>;
 
-/// Builds a [`Queue`]. The defaults are: first in first out, [`ReAdd::Hold`], a
-/// [`backoff`](Self::backoff) from 5 ms to 5 min, [`SystemClock`], and no metrics. No Cargo feature
-/// changes a default.
+/// Builds a [`Queue`].
+///
+/// The defaults are: first in, first out; [`ReAdd::Hold`]; a [`backoff`](Self::backoff) from 5 ms
+/// to 5 min; [`SystemClock`]; and no metrics. No Cargo feature changes a default.
+///
+/// # Examples
 ///
 /// ```
 /// use requeue::limiter::ExponentialFailure;
@@ -36,13 +39,13 @@ pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> Group + Send + Sync>;
 ///     .build()?;
 /// # Ok::<(), requeue::BuildError>(())
 /// ```
-#[must_use = "a builder makes no queue before `build`"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct Builder<K: Key, S = RandomState> {
     name: Option<Arc<str>>,
     config: Config<K>,
     group_of: Option<GroupOf<K>>,
     limiter: Option<Box<dyn RateLimiter<K>>>,
-    /// The shortest and the longest delay of the default limiter.
+    /// The base and the maximum delay of the default limiter.
     backoff: (Duration, Duration),
     /// Creates the default limiter with these delays.
     default_limiter: fn(Duration, Duration) -> Box<dyn RateLimiter<K>>,
@@ -54,17 +57,17 @@ pub struct Builder<K: Key, S = RandomState> {
     key: PhantomData<fn() -> K>,
 }
 
-/// Why a queue could not be built.
+/// The reason why a queue could not be built.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// A group limit of zero: no key could ever be handed out.
+    /// The group limit is zero, so no key could ever be delivered.
     ZeroGroupLimit,
-    /// [`Order::Priority`] with `oldest_every: 0`, which says nothing: 1 is first in first out.
+    /// `oldest_every` of [`Order::Priority`] is 0, which has no meaning. 1 is first in, first out.
     ZeroOldestEvery,
-    /// A queue of this name is alive and reports to the same metrics.
+    /// A live queue with this name reports to the same metrics.
     DuplicateName(String),
-    /// Metrics were asked for, and the queue has no name to report under.
+    /// The queue has metrics, but no name.
     Unnamed,
 }
 
@@ -105,10 +108,13 @@ impl<K: Key> Builder<K> {
         }
     }
 
-    /// Builds a queue that treats re-adds and failures as client-go does: with [`ReAdd::KeepBoth`] and
-    /// the limiter [`default_controller`]. Everything else is as in [`Queue::builder`].
+    /// Creates a builder of a queue that treats re-adds and failures as client-go does, with
+    /// [`ReAdd::KeepBoth`] and the limiter [`default_controller`].
     ///
-    /// The page "From client-go" lists the remaining differences.
+    /// Everything else is as in [`Queue::builder`]. The page "From client-go" lists the remaining
+    /// differences.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Builder;
@@ -127,20 +133,22 @@ impl<K: Key> Builder<K> {
 }
 
 impl<K: Key, S: BuildHasher> Builder<K, S> {
-    /// What the queue is called in metrics.
+    /// Sets the name of the queue in metrics.
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Sets the re-add policy: the effect of an add on a key that already waits, or that backs off after
-    /// a failure. The default is [`ReAdd::Hold`].
+    /// Sets the re-add policy: the effect of an add on a key that already waits, or that backs off
+    /// after a failure.
+    ///
+    /// The default is [`ReAdd::Hold`].
     pub fn re_add(mut self, policy: ReAdd) -> Self {
         self.config.re_add = policy;
         self
     }
 
-    /// The order in which ready keys are handed out.
+    /// Sets the order in which ready keys are delivered. The default is first in, first out.
     pub fn order(mut self, order: Order<K>) -> Self {
         self.config.order = match order {
             Order::Custom(order) => {
@@ -151,8 +159,12 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// The group of a key: its namespace, its tenant. For [`fair`](Self::fair) and
-    /// [`group_limit`](Self::group_limit). Called at each add, outside the lock.
+    /// Sets the function that returns the group of a key, for example its namespace or tenant.
+    ///
+    /// [`fair`](Self::fair) and [`group_limit`](Self::group_limit) use the group. The function is
+    /// called at each add, outside the lock.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Group, Queue};
@@ -171,24 +183,30 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Hands out round-robin over the groups that have ready keys, as many a turn as a group's
-    /// weight, within each priority.
+    /// Delivers keys of all groups with ready keys in turn, within each priority.
+    ///
+    /// In each turn, a group gets as many deliveries as its weight.
     pub fn fair(mut self) -> Self {
         self.config.fair = true;
         self
     }
 
-    /// How many keys of one group may be with workers at once.
+    /// Limits the number of keys of one group that are in flight at the same time.
+    ///
+    /// The minimum is 1, and the default is no limit.
     pub fn group_limit(mut self, limit: u32) -> Self {
         self.config.group_limit = Some(limit);
         self
     }
 
-    /// Sets the delays of the default limiter: `base` after the first failure of a key, doubled with
-    /// each further one up to `max`, with jitter. The default is 5 ms and 5 min. See
-    /// [`BackoffLimiter::new`] for the ranges.
+    /// Sets the delays of the default limiter: `base` after the first failure of a key, doubled
+    /// with each further one up to `max`, with jitter.
+    ///
+    /// The default is 5 ms and 5 min. See [`BackoffLimiter::new`] for the ranges.
     ///
     /// A call of [`limiter`](Self::limiter) takes precedence.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
@@ -215,45 +233,52 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
 
     /// Sets the clock. The default is [`SystemClock`], with and without a tokio runtime.
     ///
-    /// Choose [`FakeClock`](crate::clock::FakeClock) in a test that moves the time, and `TokioClock` in a
-    /// test that pauses or advances the time of a tokio runtime.
+    /// Use [`FakeClock`](crate::clock::FakeClock) in a test that moves the time, and `TokioClock`
+    /// in a test that pauses or advances the time of a tokio runtime.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Some(Arc::new(clock));
         self
     }
 
-    /// Keeps times: since when keys are ready or with a worker, and histograms of both. Costs a
-    /// reading of the clock in each operation. Metrics turn it on by themselves.
+    /// Keeps times: since when keys are ready or in flight, and histograms of both durations.
+    ///
+    /// Each operation then reads the clock. Metrics turn this on automatically.
     pub fn track_times(mut self) -> Self {
         self.config.track = true;
         self
     }
 
-    /// Reports every event to a metrics backend of your own. The queue needs a name.
+    /// Reports every event to a custom metrics backend. The queue must have a name.
     pub fn metrics_provider(mut self, provider: Arc<dyn MetricsProvider<K>>) -> Self {
         self.provider = Some(provider);
         self
     }
 
-    /// Shows the queue in a Prometheus registry, under its name, which no other queue that is alive
-    /// may have there.
+    /// Registers the queue in a Prometheus registry under its name, which must be unique among the
+    /// live queues there.
     #[cfg(feature = "prometheus")]
     pub fn metrics(mut self, metrics: &crate::metrics::Metrics) -> Self {
         self.metrics = Some(metrics.clone());
         self
     }
 
-    /// Hashes keys with `hasher`. The default is foldhash, which is fast and has a random seed for
-    /// each queue, so nobody can prepare colliding keys in advance.
+    /// Hashes keys with `hasher`.
     ///
-    /// foldhash does not keep its seed secret from an attacker who chooses keys and learns something
-    /// about their hashes: from timing, or from the order of [snapshots](Queue::snapshot) and their
-    /// [cursors](crate::Cursor), which is that of the hashes. The queue compares a key with all others
-    /// of the same hash: 32,000 such keys take seconds, and the time grows with the square of their
-    /// number. Choose [`std::hash::RandomState`], which is SipHash, if keys come from people or
-    /// programs that you do not trust. The default limiter then uses SipHash, too. A
-    /// [`limiter`](Self::limiter) of yours hashes keys with a hasher of its own: see
+    /// The default is foldhash, which is fast and has a random seed for each queue, so an attacker
+    /// cannot prepare colliding keys in advance.
+    ///
+    /// foldhash does not keep its seed secret from an attacker who chooses keys and learns
+    /// something about their hashes. Timing reveals it, and so does the order of
+    /// [snapshots](Queue::snapshot) and their [cursors](crate::Cursor), which is the order of the
+    /// hashes. The queue compares a key with all others of the same hash: 32,000 such keys take
+    /// seconds, and the time grows with the square of their number.
+    ///
+    /// Choose [`std::hash::RandomState`], which is SipHash, if keys come from people or programs
+    /// that you do not trust. The default limiter then uses SipHash, too. A custom
+    /// [`limiter`](Self::limiter) hashes keys with its own hasher: see
     /// [`BackoffLimiter::with_hasher`].
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -261,7 +286,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     ///
     /// let queue: Queue<String, RandomState> =
     ///     Queue::builder().hasher(RandomState::new()).build()?;
-    /// queue.add("a name that a stranger has chosen".to_owned());
+    /// queue.add("a name that an untrusted user has chosen".to_owned());
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     pub fn hasher<T: BuildHasher>(self, hasher: T) -> Builder<K, T> {
@@ -285,11 +310,14 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         }
     }
 
-    /// Makes the queue.
+    /// Builds the queue.
     ///
     /// # Errors
     ///
-    /// When what was asked for makes no sense, or the name is taken: see [`BuildError`].
+    /// - [`BuildError::ZeroGroupLimit`]: the [group limit](Self::group_limit) is 0.
+    /// - [`BuildError::ZeroOldestEvery`]: `oldest_every` of [`Order::Priority`] is 0.
+    /// - [`BuildError::Unnamed`]: the queue has metrics, but no name or an empty one.
+    /// - [`BuildError::DuplicateName`]: a live queue with this name reports to the same metrics.
     pub fn build(self) -> Result<Queue<K, S>, BuildError> {
         let mut config = self.config;
         if config.group_limit == Some(0) {
@@ -337,11 +365,12 @@ impl<K: Key, S> fmt::Debug for Builder<K, S> {
     }
 }
 
-/// A custom order that has panicked is asked no more: what it held is served by age.
+/// A custom order that is not called again after it has panicked. Its keys are then delivered by
+/// age.
 struct Fused<K> {
     order: Option<Box<dyn CustomOrder<K>>>,
     broken: bool,
-    /// Keys pushed and not popped.
+    /// The number of keys that were pushed and not popped.
     held: usize,
 }
 
@@ -357,7 +386,7 @@ impl<K> Fused<K> {
 impl<K> CustomOrder<K> for Fused<K> {
     fn push(&mut self, key: K) {
         if self.broken {
-            // Served by age all the same. The copy goes here, under the lock.
+            // The key is still delivered by age. This copy of it is dropped here, under the lock.
             return drop_quietly(key);
         }
         self.held += 1;
@@ -381,8 +410,8 @@ impl<K> CustomOrder<K> for Fused<K> {
 
 impl<K> Drop for Fused<K> {
     fn drop(&mut self) {
-        // One by one, as far as it gives them: two keys that panic while a collection is dropped end
-        // the process.
+        // The keys are dropped one by one, as far as the order returns them. If two keys panicked
+        // while a collection is dropped, the process would abort.
         if std::mem::needs_drop::<K>() {
             while self.held > 0
                 && let Some(key) = self.pop()

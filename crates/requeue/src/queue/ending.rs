@@ -1,4 +1,7 @@
-//! Pausing, closing, shutting down, draining.
+//! Pausing, closing, shutting down and draining a queue.
+//!
+//! A dropped key is reported exactly once: by the call that dropped it, by a drain, or by
+//! `take_dropped`.
 
 use std::future::Future;
 use std::hash::BuildHasher;
@@ -20,27 +23,28 @@ use crate::sync::{Arc, drop_quietly, quietly};
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Drained<K> {
-    /// Whether the drain reached its end: no key was in flight and none was ready. A drain that is
-    /// [`in_flight_only`](Drain::in_flight_only) ends as soon as no key is in flight.
+    /// True if the drain completed: no key was in flight and none was ready. A drain with
+    /// [`in_flight_only`](Drain::in_flight_only) completes as soon as no key is in flight.
     pub finished: bool,
-    /// The number of keys that are still ready. They are delivered to whoever asks for them.
+    /// The number of keys that are still ready. They are delivered to getters that ask for them.
     pub ready: usize,
     /// The number of keys that are still in flight.
     pub processing: usize,
-    /// The keys that were to run again and will not: they waited when the queue was shut down, or
-    /// have failed since.
+    /// The keys whose pending run was dropped: they waited when the queue was shut down, or have
+    /// failed since.
     pub dropped: Vec<K>,
 }
 
 impl<K> Drained<K> {
-    /// Finished if there are neither ready keys nor any with a worker.
+    /// Creates a report. It is `finished` if no key is ready or in flight.
     #[must_use]
     pub const fn new(ready: usize, processing: usize, dropped: Vec<K>) -> Self {
         Self { finished: ready == 0 && processing == 0, ready, processing, dropped }
     }
 }
 
-/// Keys that were dropped, for a caller who may never get them: then `take_dropped` has them.
+/// Dropped keys that have not reached a caller yet. If this is dropped, `take_dropped` returns
+/// them.
 struct Unreported<'q, K: Key> {
     shared: &'q Shared<K>,
     keys: Vec<K>,
@@ -63,10 +67,14 @@ impl<K: Key> Drop for Unreported<'_, K> {
 }
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Refuses new keys from now on. What waits still ripens, and retries of known keys are
-    /// honoured; `get` is `None` when nothing is left: no key ready, waiting or with a worker.
+    /// Refuses new keys from now on. Known keys run until none is left.
     ///
-    /// This is how a program ends at the end of its input. May be called again, from anywhere.
+    /// Waiting keys are still delivered when they are due, and known keys are retried. `get`
+    /// returns `None` when no key is ready, waiting or in flight.
+    ///
+    /// Call it at the end of the input. It may be called several times, and from anywhere.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Added, Queue};
@@ -75,7 +83,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// queue.add(1);
     /// queue.close();
     /// assert_eq!(queue.add(2), Added::Refused);
-    /// queue.get_blocking().expect("what was added before is handed out").succeed();
+    /// queue.get_blocking().expect("the key is still delivered").succeed();
     /// assert!(queue.get_blocking().is_none());
     /// ```
     pub fn close(&self) {
@@ -84,12 +92,17 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.release(state);
     }
 
-    /// Refuses adds from now on, drops what waits for its time, and still hands out what is ready;
-    /// then `get` is `None`. Returns the keys it dropped, in no order.
+    /// Refuses all adds from now on, and drops the waiting keys.
     ///
-    /// client-go's `ShutDown`. As there, `None` is not final while a dirty key is with a worker.
-    /// If the queue is paused, what is ready is dropped, too. May be called again, from anywhere;
-    /// it ends every drain that came before.
+    /// Returns the dropped keys, in no particular order.
+    ///
+    /// Ready keys are still delivered; then `get` returns `None`. This is client-go's `ShutDown`.
+    /// As in client-go, `None` is not final while a dirty key is in flight. If the queue is paused,
+    /// ready keys are dropped, too.
+    ///
+    /// It may be called several times, and from anywhere. It ends the wait of every earlier drain.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -99,7 +112,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// queue.add("ready");
     /// queue.add_after("waiting", Duration::from_secs(60));
     /// assert_eq!(queue.shut_down(), ["waiting"]);
-    /// queue.get_blocking().expect("what is ready is handed out").succeed();
+    /// queue.get_blocking().expect("ready keys are delivered").succeed();
     /// assert!(queue.get_blocking().is_none());
     /// ```
     pub fn shut_down(&self) -> Vec<K> {
@@ -108,7 +121,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     fn end(&self, ends_drains: bool) -> Vec<K> {
         let mut dropped = Unreported { shared: &self.shared, keys: Vec::new() };
-        // Keys that have fallen due are ready, even if no operation has noticed that so far.
+        // Due keys are ready, even if no operation has noticed so far.
         let Some((state, _)) = self.settled() else { return Vec::new() };
         let mut first = Some(state);
         loop {
@@ -135,7 +148,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
                 quietly(|| waker.wake());
             }
             match more {
-                // A key's `clone` has panicked. Everybody who waits was woken all the same.
+                // A key's `clone` has panicked. All waiting getters and drains have been woken.
                 Err(panic) => resume_unwind(panic),
                 Ok(more) if !more && !full => return dropped.report(),
                 Ok(_) => {}
@@ -143,17 +156,22 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
     }
 
-    /// Shuts the queue down as [`shut_down`](Self::shut_down) does, and returns a [`Drain`] that waits
-    /// until no key is ready or in flight. A later `shut_down` ends the wait.
+    /// Shuts the queue down as [`shut_down`](Self::shut_down) does, and returns a [`Drain`] that
+    /// waits until no key is ready or in flight.
     ///
-    /// Await it in a task, or call [`wait_blocking`](Drain::wait_blocking) on a thread. By default it waits
-    /// without a limit; [`timeout`](Drain::timeout) sets one. client-go's `ShutDownWithDrain` waits for
-    /// keys in flight only, as this does with [`in_flight_only`](Drain::in_flight_only).
+    /// A later `shut_down` ends the wait.
+    ///
+    /// Await it in a task, or call [`wait_blocking`](Drain::wait_blocking) on a thread. By default
+    /// it waits without a limit; [`timeout`](Drain::timeout) sets one. client-go's
+    /// `ShutDownWithDrain` waits only for keys in flight, as this does with
+    /// [`in_flight_only`](Drain::in_flight_only).
     ///
     /// # Cancel safety
     ///
-    /// The queue is shut down at the call. A future that is dropped stops waiting, and leaves its
+    /// The queue is shut down by the call. A future that is dropped stops waiting, and leaves its
     /// report to [`take_dropped`](Self::take_dropped).
+    ///
+    /// # Examples
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -173,28 +191,34 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Drain::new(self)
     }
 
-    /// Whether the queue was shut down: client-go's `ShuttingDown`.
+    /// Returns true if the queue was shut down, as client-go's `ShuttingDown`.
     #[must_use]
     pub fn shutting_down(&self) -> bool {
         self.shared.lock().is_ok_and(|state| state.core.ending() == Ending::ShutDown)
     }
 
-    /// Whether new keys are refused, by [`close`](Self::close) or any other ending.
+    /// Returns true if new keys are refused, because the queue was [closed](Self::close) or shut
+    /// down.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared.lock().is_ok_and(|state| state.core.ending() != Ending::Open)
     }
 
-    /// Takes the keys that were dropped since the queue was shut down: those that failed, and
-    /// those asked to be added again. A drain's report has them already.
-    #[must_use = "it will not say so again"]
+    /// Returns the keys that were dropped since the queue was shut down: those that failed, and
+    /// those that were requeued.
+    ///
+    /// Each key is returned once. The report of a drain already contains them.
+    #[must_use = "each dropped key is returned only once"]
     pub fn take_dropped(&self) -> Vec<K> {
         let lost = self.shared.lock().map(|mut state| std::mem::take(&mut state.lost));
         lost.map(|lost| lost.into_keys().collect()).unwrap_or_default()
     }
 
-    /// Stops handing out. Everything else goes on: keys are added, ripen, and finish. Without
-    /// effect once the queue is shut down.
+    /// Stops deliveries. Everything else goes on: keys are added, become ready, and are completed.
+    ///
+    /// It has no effect once the queue is shut down.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -210,7 +234,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.set_paused(true);
     }
 
-    /// Hands out again.
+    /// Starts deliveries again.
     pub fn resume(&self) {
         self.set_paused(false);
     }
@@ -221,7 +245,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.release(state);
     }
 
-    /// Whether handing out is stopped.
+    /// Returns true if deliveries are stopped.
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.shared.lock().is_ok_and(|state| state.core.is_paused())
@@ -235,24 +259,24 @@ pub struct Drain<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
     dropped: Vec<K>,
     deadline: Option<Time>,
     alarm: Option<Alarm>,
-    /// How often the queue had been shut down when the drain began.
+    /// The number of calls of `shut_down` before the drain began.
     shut_downs: u64,
-    /// Its number in the list of drains that wait.
+    /// The drain's number in the list of waiting drains.
     number: Option<u64>,
     in_flight_only: bool,
 }
 
-/// A drain that waits.
+/// A waiting drain.
 pub(super) struct Drainer {
     number: u64,
     in_flight_only: bool,
-    /// Whether it has reached its end. It stays so, even if more keys are in flight by now.
+    /// True once the drain has completed. It stays true, even if more keys are in flight by now.
     finished: bool,
     waker: Option<Waker>,
 }
 
 impl Drainer {
-    /// The waker of a drain that has just reached its end.
+    /// Returns the waker of a drain that has just completed.
     pub(super) fn finish<K: Eq + Clone>(&mut self, core: &requeue_core::Queue<K>) -> Option<Waker> {
         self.finished |= is_drained(core, self.in_flight_only);
         if self.finished { self.waker.take() } else { None }
@@ -278,15 +302,21 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         }
     }
 
-    /// Waits for at most `timeout` from now, by the queue's clock. The report says which keys were left.
+    /// Limits the wait to `timeout` from now, by the queue's clock.
+    ///
+    /// The report says which keys were left.
     #[must_use = "a future does nothing unless it is polled, but the queue is shut down already"]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.deadline = Some(self.queue.now() + timeout);
         self
     }
 
-    /// Waits for the keys in flight only, as client-go's `ShutDownWithDrain` does. Ready keys are
-    /// still delivered to whoever asks for them, but the drain does not wait for them.
+    /// Waits only for the keys in flight, as client-go's `ShutDownWithDrain` does.
+    ///
+    /// Ready keys are still delivered to getters that ask for them, but the drain does not wait for
+    /// them.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -306,7 +336,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         self
     }
 
-    /// Waits on this thread.
+    /// Blocks this thread until the drain completes or its timeout has passed.
     pub fn wait_blocking(mut self) -> Drained<K> {
         super::get::THREAD.with(|waker| {
             loop {
@@ -353,7 +383,8 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         };
         drop(state);
         drop_quietly(old);
-        // Each time: an alarm may go off early, and wakes the waker it was armed with.
+        // Armed each time: an alarm may go off early, and it wakes the waker with which it was
+        // armed.
         if let Some(deadline) = self.deadline {
             self.alarm = quietly(|| shared.clock.arm(deadline, waker));
         }
@@ -368,7 +399,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     }
 }
 
-/// Nothing in it is pinned: keys lie in a vector.
+/// Nothing in it is pinned: the keys are in a vector.
 impl<K: Key, S: BuildHasher> Unpin for Drain<'_, K, S> {}
 
 impl<K: Key, S: BuildHasher> Future for Drain<'_, K, S> {
@@ -384,7 +415,7 @@ impl<K: Key, S: BuildHasher> Future for Drain<'_, K, S> {
 
 impl<K: Key, S: BuildHasher> Drop for Drain<'_, K, S> {
     fn drop(&mut self) {
-        // Nobody has heard of these yet: `take_dropped` has them.
+        // These keys have not been reported yet. `take_dropped` returns them.
         let dropped = std::mem::take(&mut self.dropped);
         let Ok(mut state) = self.queue.shared.lock() else { return };
         state.lost.append(dropped);

@@ -1,6 +1,7 @@
-//! Taking keys: at once, as a task, as a thread.
+//! Taking keys: at once, in a task, or on a thread.
 //!
-//! Waiting has one body, [`Shared::look`]; a future is polled, a thread parks between two looks.
+//! All waiting getters share one implementation, [`Shared::look`]. A future calls it when it is
+//! polled, and a thread parks between two calls.
 
 use std::future::Future;
 use std::hash::BuildHasher;
@@ -20,7 +21,9 @@ use crate::clock::{Alarm, Clock};
 use crate::sync::{Arc, Thread, current, quietly, thread_local};
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Takes the next key, if there is one now.
+    /// Takes the next ready key, or returns `None` if no key is ready.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -44,28 +47,32 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Some(Item::lent(&self.shared, self.take_now()?))
     }
 
-    /// As [`try_get`](Self::try_get), with an item that can be sent anywhere.
+    /// Takes the next ready key as [`try_get`](Self::try_get) does.
+    ///
+    /// The item can be sent to other threads and tasks.
     #[must_use = "an item that is dropped unfinished counts as failed"]
     pub fn try_get_owned(&self) -> Option<Item<'static, K>> {
         Some(Item::owned(Arc::clone(&self.shared), self.take_now()?))
     }
 
-    /// Takes up to `max` keys, as many as there are now.
+    /// Takes up to `max` ready keys, without waiting.
     #[must_use = "an item that is dropped unfinished counts as failed"]
     pub fn try_get_many(&self, max: usize) -> Vec<Item<'_, K>> {
         self.take_more(Vec::new(), max)
     }
 
-    /// Waits for a key. `None` when the queue has ended and has none left.
+    /// Waits for a key. Returns `None` when the queue was closed or shut down and has no more keys.
+    ///
+    /// Each key uses a unit of tokio's cooperative budget, so a loop over a full queue lets other
+    /// tasks run.
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped has taken no key, and passes on the wake-up it was given. A future
-    /// that is woken and not polled takes no key either. Each two such futures delay a task that waits
-    /// behind them by 5 to 10 ms.
+    /// A future that is dropped has taken no key, and passes on its wake. A future that is woken
+    /// and not polled takes no key either. Every two such futures delay a task that waits behind
+    /// them by 5 to 10 ms.
     ///
-    /// Each key spends a unit of tokio's cooperative budget, so that a loop over a full queue lets
-    /// others run.
+    /// # Examples
     ///
     /// ```
     /// # use requeue::Queue;
@@ -83,67 +90,75 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Get { inner: Waiting::new(self, Kind::Task, false) }
     }
 
-    /// As [`get`](Self::get), with an item that can be sent to another task.
+    /// Waits for a key as [`get`](Self::get) does. The item can be sent to other tasks.
     ///
     /// # Cancel safety
     ///
-    /// As [`get`](Self::get).
+    /// The same as of [`get`](Self::get).
     pub async fn get_owned(&self) -> Option<Item<'static, K>> {
         let out = Waiting::new(self, Kind::Task, false).await?;
         Some(Item::owned(Arc::clone(&self.shared), out))
     }
 
-    /// As [`get_owned`](Self::get_owned), but `None` is final: nothing is ready, and nothing with a
-    /// worker will be ready again.
+    /// Waits for a key as [`get_owned`](Self::get_owned) does, but `None` is final: no key is
+    /// ready, and no key in flight will become ready again.
     ///
-    /// After `shut_down`, `get` says `None` as soon as nothing is ready, as client-go's does, and
-    /// may find a key later that was dirty with another worker. A loop that is to finish those, too,
-    /// asks this one, as `Workers` do.
+    /// After `shut_down`, `get` returns `None` as soon as no key is ready, as client-go's does. It
+    /// may find a key later that was dirty while in flight. A loop that must also process those
+    /// keys calls this method, as `Workers` do.
     ///
     /// # Cancel safety
     ///
-    /// As [`get`](Self::get).
+    /// The same as of [`get`](Self::get).
     pub async fn get_to_the_end(&self) -> Option<Item<'static, K>> {
         let out = Waiting::new(self, Kind::Task, true).await?;
         Some(Item::owned(Arc::clone(&self.shared), out))
     }
 
-    /// As [`get_to_the_end`](Self::get_to_the_end), on this thread.
+    /// Waits as [`get_to_the_end`](Self::get_to_the_end) does, and blocks this thread.
     #[must_use = "an item that is dropped unfinished counts as failed"]
     pub fn get_to_the_end_blocking(&self) -> Option<Item<'static, K>> {
         let out = self.block(None, true)?;
         Some(Item::owned(Arc::clone(&self.shared), out))
     }
 
-    /// Waits for a key for at most `timeout`, by the queue's clock. `None` also when the queue has
-    /// ended.
+    /// Waits for a key for at most `timeout`, by the queue's clock.
+    ///
+    /// Returns `None` if the timeout has passed, or if the queue was closed or shut down and has no
+    /// more keys.
     ///
     /// # Cancel safety
     ///
-    /// As [`get`](Self::get).
+    /// The same as of [`get`](Self::get).
     pub async fn get_timeout(&self, timeout: Duration) -> Option<Item<'_, K>> {
         let mut waiting = Waiting::new(self, Kind::Task, false);
         waiting.deadline = Some(self.now() + timeout);
         Some(Item::lent(&self.shared, waiting.await?))
     }
 
-    /// Waits for a key, then takes up to `max`, as many as there are. Empty when the queue has
-    /// ended, or `max` is 0.
+    /// Waits for a key, then takes up to `max` ready keys in all.
+    ///
+    /// The result is empty if the queue was closed or shut down and has no more keys, or if `max`
+    /// is 0.
     ///
     /// # Cancel safety
     ///
-    /// As [`get`](Self::get).
+    /// The same as of [`get`](Self::get).
     pub fn get_many(&self, max: usize) -> GetMany<'_, K, S> {
         GetMany { inner: Waiting::new(self, Kind::Task, false), max }
     }
 
-    /// Waits for a key on this thread. `None` when the queue has ended and has none left. Needs no
-    /// runtime.
+    /// Blocks this thread until there is a key.
     ///
-    /// This call, and every other one whose name ends with `_blocking`, blocks the thread while it waits.
-    /// In async code use [`get`](Self::get), or call it in `tokio::task::spawn_blocking`: on a runtime with
-    /// one thread, nothing else runs meanwhile, not even the task that would add a key. To find such calls
-    /// in tests, wrap them in `tokio::task::block_in_place`, which panics on a runtime with one thread.
+    /// Returns `None` when the queue was closed or shut down and has no more keys.
+    ///
+    /// It needs no runtime. This call, like every other one whose name ends with `_blocking`,
+    /// blocks the thread while it waits. In async code use [`get`](Self::get), or call it in
+    /// `tokio::task::spawn_blocking`: on a runtime with one thread, nothing else runs meanwhile,
+    /// not even the task that would add a key. To find such calls in tests, wrap them in
+    /// `tokio::task::block_in_place`, which panics on a runtime with one thread.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -174,21 +189,22 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Some(Item::lent(&self.shared, self.block(None, false)?))
     }
 
-    /// As [`get_blocking`](Self::get_blocking), with an item that can be sent to another thread.
+    /// Waits as [`get_blocking`](Self::get_blocking) does. The item can be sent to other threads.
     #[must_use = "an item that is dropped unfinished counts as failed"]
     pub fn get_owned_blocking(&self) -> Option<Item<'static, K>> {
         let out = self.block(None, false)?;
         Some(Item::owned(Arc::clone(&self.shared), out))
     }
 
-    /// As [`get_blocking`](Self::get_blocking), for at most `timeout`, by the queue's clock.
+    /// Waits as [`get_blocking`](Self::get_blocking) does, for at most `timeout`, by the queue's
+    /// clock.
     #[must_use = "an item that is dropped unfinished counts as failed"]
     pub fn get_timeout_blocking(&self, timeout: Duration) -> Option<Item<'_, K>> {
         let out = self.block(Some(self.now() + timeout), false)?;
         Some(Item::lent(&self.shared, out))
     }
 
-    /// As [`get_many`](Self::get_many), on this thread.
+    /// Waits as [`get_many`](Self::get_many) does, and blocks this thread.
     #[must_use = "an item that is dropped unfinished counts as failed"]
     pub fn get_many_blocking(&self, max: usize) -> Vec<Item<'_, K>> {
         let Some(first) = (max > 0).then(|| self.block(None, false)).flatten() else {
@@ -203,7 +219,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         taken
     }
 
-    /// Takes keys, as many as there are, until there are `max`.
+    /// Takes ready keys until there are `max` items, or no more ready keys.
     fn take_more<'q>(&'q self, items: Vec<Item<'q, K>>, max: usize) -> Vec<Item<'q, K>> {
         let mut taken = Slice { shared: &self.shared, items, outs: Vec::new() };
         taken.items.reserve(max.saturating_sub(taken.items.len()).min(32));
@@ -246,12 +262,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 }
 
-/// What is being taken under the lock. Should a key's `clone` panic there, the lock goes first, and
-/// then what has been taken goes back.
+/// Deliveries that are being taken under the lock. If a key's `clone` panics there, the lock is
+/// released first, and then these deliveries are released.
 struct Slice<'q, K: Key> {
     shared: &'q Shared<K>,
     items: Vec<Item<'q, K>>,
-    /// Of a queue with hooks, which are told of items outside the lock.
+    /// Deliveries of a queue with hooks, which are notified of items outside the lock.
     outs: Vec<Delivery<K>>,
 }
 
@@ -281,19 +297,19 @@ impl Wake for Unpark {
     }
 }
 
-/// How a thread waits until it looks again.
+/// The way in which a thread waits before its next check.
 enum Pause {
     Spin,
-    /// To be woken, or until then.
+    /// Until it is woken, or until this time.
     Until(Time),
 }
 
-/// What every waiting getter is.
+/// The common part of all waiting getters.
 struct Waiting<'q, K: Key, S: BuildHasher> {
     queue: &'q Queue<K, S>,
     wait: Wait,
     deadline: Option<Time>,
-    /// For a deadline that no parked thread keeps.
+    /// The alarm of a deadline that no parked thread keeps.
     alarm: Option<Alarm>,
 }
 
@@ -302,7 +318,7 @@ impl<'q, K: Key, S: BuildHasher> Waiting<'q, K, S> {
         Self { queue, wait: Wait::new(kind, patient), deadline: None, alarm: None }
     }
 
-    /// The answer, or how to wait.
+    /// Returns the result, or how to wait for it.
     fn look(&mut self, waker: &Waker) -> Result<Option<Delivery<K>>, Pause> {
         let (queue, shared) = (self.queue, &self.queue.shared);
         match shared.look(&mut self.wait, waker, &|key| queue.hash(key)) {

@@ -1,10 +1,10 @@
-//! Telling the hooks of a metrics backend what has happened under the lock.
+//! Reports the events of an operation to metrics hooks, after the lock is released.
 
 use super::shared::State;
 use crate::metrics::QueueMetrics;
 use crate::sync::quietly;
 
-/// Events so far, or since somebody was told.
+/// Numbers of events: in total, or since the last report.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Told {
     adds: u64,
@@ -13,14 +13,14 @@ pub(super) struct Told {
 }
 
 impl<K: Eq + Clone> State<K> {
-    /// What has happened since the last time this was asked, whichever operation did it: many a
-    /// key becomes ready on the way of an operation on another.
+    /// Returns the events since the last call, whichever operation caused them: an operation on one
+    /// key often makes other keys ready.
     pub(super) fn news(&mut self) -> Told {
         let counts = self.core.counts();
         let all = Told {
             adds: counts.adds,
             retries: counts.retries,
-            // What was added is in the queue still, or was handed out, or was taken back.
+            // An added key is still in the queue, was delivered, or was withdrawn.
             withdrawn: counts
                 .adds
                 .saturating_sub(counts.hand_outs)
@@ -36,7 +36,7 @@ impl<K: Eq + Clone> State<K> {
 }
 
 impl Told {
-    /// Calls the hooks, once for each event; outside the lock.
+    /// Calls the hooks, once for each event. The lock must not be held.
     pub(super) fn tell<K>(self, hooks: &dyn QueueMetrics<K>) {
         each(self.retries, || hooks.retry());
         each(self.adds, || hooks.add());

@@ -1,4 +1,6 @@
-//! What is in the queue.
+//! Reading the state of a queue: counts, ages, snapshots and single keys.
+//!
+//! A reader first makes due keys ready, so that it never shows a due key as waiting.
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
@@ -12,20 +14,20 @@ use crate::Key;
 use crate::ranked_mutex::RankedGuard;
 use crate::sync::{Ordering, drop_quietly};
 
-/// Which keys a [`snapshot`](Queue::snapshot) shows.
+/// Selects the keys that a [`snapshot`](Queue::snapshot) returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum Filter {
-    /// All that have a state.
+    /// All keys that have a state.
     #[default]
     All,
-    /// Those in this phase.
+    /// Keys in this phase.
     Phase(Phase),
-    /// Those with a worker, dirty or not.
+    /// Keys in flight, dirty or not.
     Running,
-    /// Those with a delayed add.
+    /// Keys with a delayed add.
     Waiting,
-    /// Those with a delayed add that have failed.
+    /// Keys with a delayed add that have failed.
     Failing,
 }
 
@@ -41,14 +43,14 @@ impl Filter {
     }
 }
 
-/// How long things took, since the queue was made: see [`Queue::histograms`].
+/// Durations since the queue was built: see [`Queue::histograms`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Histograms {
-    /// How long keys were ready before they were handed out (`workqueue_queue_duration_seconds`).
-    /// A key that was added while with a worker counts from that add.
+    /// The time from becoming ready to the delivery (`workqueue_queue_duration_seconds`). For a key
+    /// that was added while in flight, it counts from that add.
     pub queued: Histogram,
-    /// How long workers had keys (`workqueue_work_duration_seconds`).
+    /// The time in flight (`workqueue_work_duration_seconds`).
     pub worked: Histogram,
 }
 
@@ -63,9 +65,9 @@ impl<K: Eq + Clone> State<K> {
 
 #[expect(clippy::len_without_is_empty, reason = "a queue without ready keys may have others")]
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Returns the number of ready keys, as client-go's `Len`. Throttled keys count, dirty ones in
-    /// flight do not. Keys whose time has come are made ready first.
+    /// Returns the number of ready keys, as client-go's `Len`.
     ///
+    /// Throttled keys count; dirty keys in flight do not. Keys that are due are made ready first.
     /// Waiting keys and keys in flight do not count: see [`is_idle`](Self::is_idle).
     #[must_use]
     pub fn len(&self) -> usize {
@@ -77,6 +79,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 
     /// Returns true if no key is ready, waiting or in flight.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -98,7 +102,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         })
     }
 
-    /// Ready keys, and those to be ready once their worker is done (`workqueue_depth`).
+    /// Returns the number of ready and dirty keys (`workqueue_depth`).
     #[must_use]
     pub fn depth(&self) -> usize {
         self.settled().map_or(0, |(state, _)| {
@@ -108,9 +112,13 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         })
     }
 
-    /// The [`depth`](Self::depth) by priority, in ascending order. Priorities without keys are left
-    /// out, and at most `limit` entries are returned. The cost grows with the number of priorities, not
-    /// with the number of keys. Empty unless [times are kept](super::Builder::track_times).
+    /// Returns the [`depth`](Self::depth) by priority, in ascending order.
+    ///
+    /// Priorities without keys are left out, and at most `limit` entries are returned. The cost
+    /// grows with the number of priorities, not with the number of keys. The result is empty unless
+    /// [times are kept](super::Builder::track_times).
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Add, Queue};
@@ -131,7 +139,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         })
     }
 
-    /// Keys with a delayed add.
+    /// Returns the number of keys with a delayed add.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.settled().map_or(0, |(state, _)| {
@@ -141,7 +149,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         })
     }
 
-    /// Keys with a delayed add that have failed: those that [`Filter::Failing`] takes.
+    /// Returns the number of keys with a delayed add that have failed, which [`Filter::Failing`]
+    /// selects.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Queue, clock::FakeClock};
@@ -165,9 +176,13 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         })
     }
 
-    /// The time at which the next waiting key becomes ready, by the queue's [clock](Self::clock).
-    /// `None` if no key waits, or none that will ever be due. A key that is due already is ready, and
-    /// does not count.
+    /// Returns the time at which the next waiting key becomes ready, by the queue's
+    /// [clock](Self::clock).
+    ///
+    /// Returns `None` if no key waits, or if none of them will ever be due. A key that is already
+    /// due is ready, and does not count.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Queue, clock::FakeClock};
@@ -188,43 +203,50 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         due
     }
 
-    /// Keys with a worker.
+    /// Returns the number of keys in flight.
     #[must_use]
     pub fn processing(&self) -> usize {
         self.shared.lock().map_or(0, |state| state.core.processing())
     }
 
-    /// Keys of which the queue knows anything: ready, waiting, with a worker, or remembered for
-    /// their failures. So many there are in a walk through [all of them](Filter::All).
+    /// Returns the number of keys with a record: keys that are ready, waiting or in flight, and
+    /// those whose failures are remembered.
+    ///
+    /// A walk through [all keys](Filter::All) returns this number of entries.
     #[must_use]
     pub fn known(&self) -> usize {
         self.shared.lock().map_or(0, |state| state.core.records())
     }
 
-    /// What was counted so far.
+    /// Returns the queue's counters since it was built.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.shared.lock().map_or_else(|_| Counts::default(), |state| state.core.counts())
     }
 
-    /// How long all keys with a worker have been with it, added up; zero unless
-    /// [times are kept](super::Builder::track_times).
+    /// Returns the sum of the times for which the keys in flight have been in flight.
+    ///
+    /// It is zero unless [times are kept](super::Builder::track_times).
     #[must_use]
     pub fn unfinished_work(&self) -> Duration {
         let now = self.now();
         self.shared.lock().map_or(Duration::ZERO, |state| state.core.unfinished_work(now))
     }
 
-    /// How long the key that has been with its worker longest has been so; zero unless
-    /// [times are kept](super::Builder::track_times).
+    /// Returns the longest time for which a key has been in flight.
+    ///
+    /// It is zero if no key is in flight, or unless [times are kept](super::Builder::track_times).
     #[must_use]
     pub fn longest_running(&self) -> Duration {
         let now = self.now();
         self.shared.lock().map_or(Duration::ZERO, |state| state.core.longest_running(now))
     }
 
-    /// How long the key that has been ready longest has been so; zero unless
-    /// [times are kept](super::Builder::track_times).
+    /// Returns the longest time for which a key has been ready.
+    ///
+    /// It is zero if no key is ready, or unless [times are kept](super::Builder::track_times).
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Queue, clock::FakeClock};
@@ -247,8 +269,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         oldest
     }
 
-    /// How long keys were ready before they were handed out, and how long workers had them; empty
-    /// unless [times are kept](super::Builder::track_times).
+    /// Returns histograms of the times from becoming ready to the delivery, and of the times in
+    /// flight.
+    ///
+    /// They are empty unless [times are kept](super::Builder::track_times).
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Queue, clock::FakeClock};
@@ -272,19 +298,19 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.lock().map_or_else(|_| Histograms::default(), |state| state.histograms())
     }
 
-    /// How many keys were given up after too many failures.
+    /// Returns the number of keys that were given up, for example after too many failures.
     #[must_use]
     pub fn given_up(&self) -> u64 {
         self.shared.given_up.load(Ordering::Relaxed)
     }
 
-    /// How many attempts ended in a panic.
+    /// Returns the number of runs that panicked.
     #[must_use]
     pub fn panics(&self) -> u64 {
         self.shared.panics.load(Ordering::Relaxed)
     }
 
-    /// Failures in a row of `key`, as its next item's `attempt` counts them.
+    /// Returns the number of failures of `key` in a row. The attempt of its next item is one more.
     #[must_use]
     pub fn failures<Q>(&self, key: &Q) -> u32
     where
@@ -295,11 +321,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.lock().map_or(0, |state| state.core.failures(key, hash))
     }
 
-    /// A page of what is in the queue, from `cursor` on: looks at about `limit` keys (at least one,
-    /// at most 256 under one hold of the lock) and shows those that `filter` takes.
+    /// Returns a page of the queue's keys from `cursor` on.
     ///
-    /// A key that has a state all along is on exactly one page of a walk, whatever happens
-    /// meanwhile. Keys come in no order of use.
+    /// It reads about `limit` keys (at least one, and at most 256 under one hold of the lock), and
+    /// returns those that `filter` selects. A key that has a state during the whole walk is on
+    /// exactly one of its pages, even if the queue changes meanwhile. The order of the keys has no
+    /// meaning.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Filter, Phase, Queue};
@@ -335,9 +364,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Page { entries: shown, next }
     }
 
-    /// Keys with a worker, the one that has been with it longest first: `limit` of them, after the
-    /// first `skip`, and at most 256 at once. `None` unless
-    /// [times are kept](super::Builder::track_times).
+    /// Returns the keys in flight, those that have been in flight longest first.
+    ///
+    /// It skips the first `skip` keys and returns at most `limit`, and at most 256 at once. Returns
+    /// `None` unless [times are kept](super::Builder::track_times).
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Queue, clock::FakeClock};
@@ -362,7 +394,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         running
     }
 
-    /// What the queue knows of `key`.
+    /// Returns the state of `key`, or `None` if the queue has no record of it.
     pub fn look_up<Q>(&self, key: &Q) -> Option<Entry<K>>
     where
         K: Borrow<Q>,
@@ -375,7 +407,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         entry
     }
 
-    /// Why `key` is where it is, in one sentence.
+    /// Explains the state of `key` in one sentence.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Queue, clock::FakeClock};
@@ -403,7 +437,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
     }
 
-    /// Makes everything ready that is due, in slices, and keeps the lock.
+    /// Makes all due keys ready, in slices, and keeps the lock.
     pub(super) fn settled(&self) -> Option<(RankedGuard<'_, State<K>>, Time)> {
         loop {
             let (mut state, now) = self.shared.lock_for(Operation::Promote, None).ok()?;
@@ -417,7 +451,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 }
 
 impl<K: Key> Shared<K> {
-    /// Makes everything ready that is due at `now`, in slices, and keeps the lock.
+    /// Makes all keys ready that are due at `now`, in slices, and keeps the lock.
     pub(super) fn promoted(&self, now: Time) -> Option<RankedGuard<'_, State<K>>> {
         loop {
             let mut state = self.lock().ok()?;

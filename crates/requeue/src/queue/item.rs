@@ -1,4 +1,7 @@
-//! A key that was handed out.
+//! A key in flight, and the completion of its delivery.
+//!
+//! Each delivery is completed exactly once: by a method that takes the item, by its drop, or, after
+//! it was detached, by its ticket or key.
 
 use std::fmt;
 use std::ops::Deref;
@@ -37,6 +40,8 @@ impl<K: Key> Deref for Owner<'_, K> {
 /// [`release`](Self::release). **An item that is dropped before its completion has failed** and is
 /// retried with backoff: no key is lost when a worker panics, is cancelled or returns early.
 ///
+/// # Examples
+///
 /// ```
 /// use requeue::{Queue, clock::FakeClock};
 /// use std::time::Duration;
@@ -55,7 +60,7 @@ impl<K: Key> Deref for Owner<'_, K> {
 /// ```
 #[must_use = "an item that is dropped unfinished counts as failed"]
 pub struct Item<'q, K: Key> {
-    /// `None` once it has ended.
+    /// `None` after the completion.
     live: Option<(Owner<'q, K>, K)>,
     ticket: core::Ticket,
     asked: Asked,
@@ -84,42 +89,45 @@ impl<'q, K: Key> Item<'q, K> {
         }
     }
 
-    /// The key. The item derefs to it, too.
+    /// Returns the key. The item also derefs to it.
     #[must_use]
     pub fn key(&self) -> &K {
         match &self.live {
             Some((_, key)) => key,
-            // Only the methods that take the item by value, and its drop, take what is in it.
-            None => unreachable!("an item that has ended is gone"),
+            // Only the methods that take the item by value and its drop remove its contents.
+            None => unreachable!("a completed item is not accessible"),
         }
     }
 
-    /// Which attempt this is: 1, and one more for each failure in a row before.
+    /// Returns the attempt of this run: 1, plus the number of failures in a row before it.
     #[must_use]
     pub const fn attempt(&self) -> u32 {
         self.failures.saturating_add(1)
     }
 
-    /// How many adds this run stands for; at least 1.
+    /// Returns the number of adds that this run serves, which is at least 1.
     #[must_use]
     pub const fn adds(&self) -> u32 {
         self.asked.adds
     }
 
-    /// The reasons of those adds, or-ed.
+    /// Returns the reasons of those adds, combined by bitwise or.
     #[must_use]
     pub const fn reasons(&self) -> u32 {
         self.asked.reasons
     }
 
-    /// The highest priority of those adds.
+    /// Returns the highest priority of those adds.
     #[must_use]
     pub const fn priority(&self) -> i32 {
         self.asked.priority
     }
 
-    /// Sets the priority of the key's next run, if the completion of this delivery causes one. The
-    /// default is the priority of this run.
+    /// Sets the priority of the key's next run, if the completion of this delivery causes one.
+    ///
+    /// The default is the priority of this run.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Add, Order, Queue};
@@ -136,13 +144,13 @@ impl<'q, K: Key> Item<'q, K> {
         self.asked.priority = priority;
     }
 
-    /// The number of this hand-out, never used twice in the life of the queue.
+    /// Returns the fencing token of this delivery, which no other delivery of the queue has.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.ticket.epoch()
     }
 
-    /// Whether the key was added again since it was handed out, so that it will be once more.
+    /// Returns true if the key was added again while in flight, so that it will run once more.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         self.live.as_ref().is_some_and(|(owner, _)| {
@@ -150,7 +158,9 @@ impl<'q, K: Key> Item<'q, K> {
         })
     }
 
-    /// Completes the delivery.
+    /// Completes the delivery with `completion`.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Completion, Queue};
@@ -170,21 +180,23 @@ impl<'q, K: Key> Item<'q, K> {
         self.end(completion);
     }
 
-    /// Completes the delivery with [`Completion::Succeed`]: the run succeeded, and the key's failures are
-    /// forgotten.
+    /// Completes the delivery with [`Completion::Succeed`]: the run succeeded, and the key's
+    /// failures are forgotten.
     #[inline]
     pub fn succeed(mut self) {
         self.end(Completion::Succeed);
     }
 
-    /// Completes the delivery with [`Completion::RequeueAfter`]: the run succeeded, and the key is added
-    /// again after `delay`.
+    /// Completes the delivery with [`Completion::RequeueAfter`]: the run succeeded, and the key is
+    /// added again after `delay`.
     pub fn requeue_after(mut self, delay: Duration) {
         self.end(Completion::RequeueAfter(delay));
     }
 
-    /// Completes the delivery with [`Completion::Retry`]: the run failed, and is retried after the backoff
-    /// that the limiter computes. [`Queue::look_up`](super::Queue::look_up) shows when the key is due.
+    /// Completes the delivery with [`Completion::Retry`]: the run failed, and is retried after the
+    /// backoff that the limiter computes.
+    ///
+    /// [`Queue::look_up`](super::Queue::look_up) shows when the key is due.
     pub fn retry(mut self) {
         self.end(Completion::Retry);
     }
@@ -197,13 +209,22 @@ impl<'q, K: Key> Item<'q, K> {
 
     /// Completes the delivery with [`Completion::GiveUp`]: the run failed, and is not retried.
     ///
-    /// ```
-    /// use requeue::Queue;
+    /// # Examples
     ///
-    /// let queue = Queue::new();
+    /// ```
+    /// use requeue::{Queue, clock::FakeClock};
+    /// use std::time::Duration;
+    ///
+    /// let clock = FakeClock::new();
+    /// let queue = Queue::builder().clock(clock.clone()).build()?;
     /// queue.add("broken");
-    /// queue.try_get().unwrap().give_up();
+    /// queue.try_get().expect("it is ready").retry();
+    /// clock.advance(Duration::from_secs(1));
+    /// let item = queue.try_get().expect("the backoff is over");
+    /// assert_eq!(item.attempt(), 2);
+    /// item.give_up();
     /// assert_eq!((queue.failures("broken"), queue.given_up()), (0, 1));
+    /// # Ok::<(), requeue::BuildError>(())
     /// ```
     pub fn give_up(mut self) {
         self.end(Completion::GiveUp);
@@ -214,14 +235,17 @@ impl<'q, K: Key> Item<'q, K> {
         self.end(Completion::Release);
     }
 
-    /// Completes the delivery as client-go's `Done` does: the key's failures stay as they are.
+    /// Completes the delivery as client-go's `Done` does: the key's failures are unchanged.
     ///
     /// Code that was ported from client-go calls this. Other code calls [`succeed`](Self::succeed).
     pub fn done(mut self) {
         self.finish(Finish::Done);
     }
 
-    /// Completes each of `items` as [`succeed`](Self::succeed) does, and takes the lock once for many of them.
+    /// Completes each of `items` as [`succeed`](Self::succeed) does, and takes the lock once for
+    /// many of them.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Item, Queue};
@@ -232,21 +256,25 @@ impl<'q, K: Key> Item<'q, K> {
     /// assert_eq!((queue.len(), queue.processing()), (68, 0));
     /// ```
     pub fn succeed_all(items: impl IntoIterator<Item = Self>) {
-        // The iterator is the user's code: outside the lock.
+        // The iterator is user code, so it runs outside the lock.
         let mut items: Vec<Self> = items.into_iter().collect();
         if let Some(Some((Owner::Lent(shared), _))) = items.first().map(|item| &item.live) {
             let shared = *shared;
             items.chunks_mut(SLICE).for_each(|slice| shared.succeed_all(slice));
         }
         for item in items {
-            // Another queue's, or its own.
+            // The item belongs to another queue, or owns its queue.
             if item.live.is_some() {
                 item.succeed();
             }
         }
     }
 
-    /// The same item, to be sent anywhere: it keeps the queue alive.
+    /// Converts the item into one that can be sent to other threads and tasks.
+    ///
+    /// It keeps the queue alive.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -267,8 +295,9 @@ impl<'q, K: Key> Item<'q, K> {
         Item { live, ticket: self.ticket, asked: self.asked, failures: self.failures }
     }
 
-    /// Detaches the delivery from this guard, for code that carries keys across tasks or languages. The
-    /// delivery lasts until [`Queue::done`](super::Queue::done) with the key, or
+    /// Detaches the delivery from this guard, for code that carries keys across tasks or languages.
+    ///
+    /// The key stays in flight until [`Queue::done`](super::Queue::done) is called with the key, or
     /// [`Queue::done_ticket`](super::Queue::done_ticket) with the ticket.
     pub fn into_parts(mut self) -> (K, Ticket) {
         match self.live.take() {
@@ -279,12 +308,12 @@ impl<'q, K: Key> Item<'q, K> {
                 }
                 (key, ticket)
             }
-            // As in `key`.
-            None => unreachable!("an item that has ended is gone"),
+            // See `key`.
+            None => unreachable!("a completed item is not accessible"),
         }
     }
 
-    /// Whether it is this queue's, and has not ended.
+    /// Returns true if the item belongs to this queue and has not been completed.
     #[inline]
     pub(super) fn is_of(&self, shared: &Shared<K>) -> bool {
         self.live.as_ref().is_some_and(|(owner, _)| std::ptr::eq(&**owner, shared))
@@ -300,14 +329,15 @@ impl<'q, K: Key> Item<'q, K> {
     fn end(&mut self, completion: Completion) {
         let Some((owner, key)) = &self.live else { return };
         let (how, now) = owner.resolve(completion, key, self.asked, None);
-        // If a key's `clone` panics in here, nothing has happened, and the item's drop ends it.
+        // If a key's `clone` panics in here, the state is unchanged, and the item's drop completes
+        // the delivery.
         owner.finish(&self.ticket, how, now, key);
         self.free();
     }
 
     fn finish(&mut self, how: Finish) {
         let Some((owner, key)) = &self.live else { return };
-        // As in `end`.
+        // See `end`.
         owner.finish(&self.ticket, how, None, key);
         self.free();
     }
@@ -331,10 +361,11 @@ impl<K: Key> Drop for Item<'_, K> {
 }
 
 impl<K: Key> Item<'_, K> {
-    /// Ends an item that nobody has ended.
+    /// Completes the delivery of an item that was dropped before its completion: the run has
+    /// failed.
     #[cold]
     fn abandon(&mut self) {
-        // May run while unwinding: nothing of the user's may unwind out of it.
+        // This may run while unwinding, so no panic of user code may leave it.
         let Some((owner, key)) = &self.live else { return };
         let now = quietly(|| owner.clock.now()).unwrap_or_default();
         let (how, _) = owner.resolve(Completion::Retry, key, self.asked, Some(now));
@@ -345,7 +376,7 @@ impl<K: Key> Item<'_, K> {
     }
 }
 
-/// What a panic leaves behind is a run that has failed.
+/// After a panic, the run has failed; no other state is affected.
 impl<K: Key> UnwindSafe for Item<'_, K> {}
 impl<K: Key> RefUnwindSafe for Item<'_, K> {}
 
@@ -367,18 +398,19 @@ impl<K: Key + fmt::Debug> fmt::Debug for Item<'_, K> {
     }
 }
 
-/// Identifies a delivery that was detached from its item. Dropping it has no effect: the key stays in
-/// flight until `done` is called for it.
+/// Identifies a delivery that was detached from its item.
+///
+/// Dropping it has no effect: the key stays in flight until `done` is called for it.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
-#[must_use = "a key whose ticket is lost is done only by `Queue::done`"]
+#[must_use = "without its ticket, a delivery can only be completed by `Queue::done`"]
 pub struct Ticket {
     ticket: core::Ticket,
-    /// The queue's number: hand-outs of another have the same epochs.
+    /// The queue's number. Deliveries of other queues have the same epochs.
     queue: u64,
 }
 
 impl Ticket {
-    /// The number of the hand-out, never used twice in the life of the queue.
+    /// Returns the fencing token of the delivery, which no other delivery of the queue has.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.ticket.epoch()
@@ -389,11 +421,11 @@ impl Ticket {
     }
 }
 
-/// The contents of an item that has ended. They are the user's, so that they are dropped outside the lock,
-/// and a panic of their drop goes no further.
+/// The contents of a completed item. They belong to the user, so they are dropped outside the lock,
+/// and a panic of their drop is discarded.
 pub(super) struct Ended<'q, K: Key> {
     live: Option<(Owner<'q, K>, K)>,
-    /// The queue's own key, if it keeps no record.
+    /// The queue's own copy of the key, if it keeps no record.
     unused: Option<K>,
 }
 
@@ -402,13 +434,13 @@ impl<'q, K: Key> Ended<'q, K> {
         Self { live: None, unused: None }
     }
 
-    /// Takes the contents of `item`, whose delivery has ended.
+    /// Takes the contents of `item`, whose delivery is completed.
     #[inline]
     pub(super) fn set(&mut self, item: &mut Item<'q, K>, unused: Option<K>) {
         (self.live, self.unused) = (item.live.take(), unused);
     }
 
-    /// The key that was delivered.
+    /// Returns the key that was delivered.
     pub(super) fn key(&self) -> Option<&K> {
         self.live.as_ref().map(|(_, key)| key)
     }
@@ -423,8 +455,8 @@ impl<K: Key> Drop for Ended<'_, K> {
 }
 
 impl<K: Key> State<K> {
-    /// Keeps the key of a run that was lost, for those who ask for dropped keys. Returns the key to drop
-    /// instead, and how long the key was in flight.
+    /// Keeps the key of a dropped run for `take_dropped`. Returns the key to drop instead, and the
+    /// time for which it was in flight.
     #[inline(always)]
     pub(super) fn keep_lost(&mut self, finished: Finished<K>) -> (Option<K>, Option<Duration>) {
         let Finished { mut key, lost, worked, .. } = finished;
@@ -436,8 +468,8 @@ impl<K: Key> State<K> {
 }
 
 impl<K: Key> Shared<K> {
-    /// The change in the state machine that `completion` asks for, and its time, if this is known. The
-    /// limiter and the counter are asked and updated here.
+    /// Returns the transition of the state machine for `completion`, and its time if it is known.
+    /// It also updates the limiter and the counter.
     #[inline(always)]
     fn resolve(
         &self,
@@ -450,7 +482,7 @@ impl<K: Key> Shared<K> {
             Completion::Succeed => Finish::Succeed,
             Completion::RequeueAfter(delay) => Finish::RequeueAfter { delay, asked },
             Completion::Retry => {
-                // One time for the limiter and for the queue, so that both compute the same deadline.
+                // One time for both, so that the limiter and the queue compute the same deadline.
                 let now = now.unwrap_or_else(|| self.clock.now());
                 let delay = self.limits.delay(key, now);
                 return (Finish::RetryAfter { delay, asked }, Some(now));
@@ -468,7 +500,7 @@ impl<K: Key> Shared<K> {
         (how, now)
     }
 
-    /// Ends the items that were lent by this queue.
+    /// Completes the deliveries of the items that were lent by this queue.
     fn succeed_all(&self, items: &mut [Item<'_, K>]) {
         let is_ours = |item: &Item<'_, K>| matches!(&item.live, Some((Owner::Lent(of), _)) if std::ptr::eq(*of, self));
         for item in items.iter().filter(|item| is_ours(item)) {
@@ -477,7 +509,7 @@ impl<K: Key> Shared<K> {
         let now = if self.tracks { self.clock.now() } else { Time::ZERO };
         let mut ended = Vec::new();
         let Ok(mut state) = self.lock() else { return };
-        // If no key waits, the time matters to none of them.
+        // If no key waits, none of them needs the time.
         let has_now = self.tracks || !state.core.needs_now(Operation::Promote);
         for item in items.iter_mut().filter(|item| !self.has_order && is_ours(item)) {
             let operation = Operation::Finish(&item.ticket, &Finish::Succeed);
@@ -498,13 +530,14 @@ impl<K: Key> Shared<K> {
             drop_quietly(own);
             drop_quietly(unused);
         }
-        // The others call the user's code under the lock, or need the time.
+        // The others call user code under the lock, or need the time.
         for item in items.iter_mut().filter(|item| is_ours(item)) {
             item.finish(Finish::Succeed);
         }
     }
 
-    /// Ends the delivery of `key`. `false`, and no effect, if it has ended already.
+    /// Completes the delivery of `key`. Returns `false`, and has no effect, if it was completed
+    /// before.
     #[inline]
     pub(crate) fn finish(
         &self,
@@ -524,8 +557,8 @@ impl<K: Key> Shared<K> {
         self.finished(state, finished, Some(key))
     }
 
-    /// Reads the clock without the lock, and then ends the delivery. Apart from `finish`, so that the
-    /// common case keeps one guard in registers.
+    /// Reads the clock without the lock, and then completes the delivery. It is separate from
+    /// `finish`, so that the common case keeps one guard in registers.
     #[cold]
     #[inline(never)]
     fn finish_with_clock(
@@ -542,8 +575,8 @@ impl<K: Key> Shared<K> {
         self.finished(state, finished, Some(key))
     }
 
-    /// Completes a detached delivery as client-go's `Done` does. `false`, and no effect, if it has
-    /// ended already.
+    /// Completes a detached delivery as client-go's `Done` does. Returns `false`, and has no
+    /// effect, if it was completed before.
     pub(super) fn finish_detached(&self, ticket: &core::Ticket) -> bool {
         let how = Finish::Done;
         // Declared before the guard of the lock, so that a panic releases the lock first.
@@ -559,7 +592,7 @@ impl<K: Key> Shared<K> {
         has_ended
     }
 
-    /// Ends a delivery that could not be ended because a key's `clone` has panicked.
+    /// Completes a delivery for which `finish` failed because a key's `clone` panicked.
     #[cold]
     fn finish_without_copies(&self, ticket: &core::Ticket, how: Finish, now: Time, key: &K) {
         let Ok(mut state) = self.lock() else { return };
@@ -567,8 +600,8 @@ impl<K: Key> Shared<K> {
         self.finished(state, finished, Some(key));
     }
 
-    /// Releases the lock after a delivery has ended, and then drops and reports what it leaves behind.
-    /// `false` if it had ended before.
+    /// Releases the lock after a completion, and then drops and reports its results. Returns
+    /// `false` if the delivery was completed before.
     #[inline(always)]
     fn finished(
         &self,
@@ -577,7 +610,7 @@ impl<K: Key> Shared<K> {
         delivered: Option<&K>,
     ) -> bool {
         let Some(finished) = finished else {
-            // Keys that were due have become ready all the same.
+            // Keys that were due have become ready nevertheless.
             self.release(state);
             return false;
         };

@@ -1,4 +1,4 @@
-//! The queue's rate limiter: its lock, and protection from its panics.
+//! The queue's rate limiter, behind its own lock. No panic of the limiter leaves this module.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use requeue_core::{RateLimiter, Time};
 use crate::ranked_mutex::{Rank, RankedMutex};
 use crate::sync::{AtomicBool, Ordering, quietly};
 
-/// A limiter behind a lock of its own. A limiter is user code, so its panics end here.
+/// A limiter behind a separate lock. A limiter is user code, so its panics are caught here.
 ///
-/// Each method answers without the limiter where its lock is refused: the limiter, or code that runs
-/// under a queue's lock, has called the queue.
+/// If the lock is refused, each method answers without the limiter. This happens when the limiter,
+/// or code that runs under a queue's lock, has called the queue.
 pub(crate) struct Limits<K> {
     limiter: RankedMutex<Box<dyn RateLimiter<K>>>,
-    /// The delay that replaces an answer of the limiter.
+    /// The delay to use if the limiter panics or cannot be called.
     longest: Duration,
-    /// Whether the limiter has nothing to forget, so that a success need not take its lock. Written
-    /// under that lock. Every thread that may forget a failure has received the key after the
-    /// failure was counted, and so sees the value that was written then.
+    /// True if the limiter has nothing to forget, so that a success need not take its lock. It is
+    /// written under that lock. A thread that may forget a failure has received the key after the
+    /// failure was counted, so it sees the value that was written then.
     idle: AtomicBool,
 }
 
@@ -34,8 +34,8 @@ impl<K> Limits<K> {
         self.idle.store(idle, Ordering::Relaxed);
     }
 
-    /// Counts a failure of `key`, and returns its delay: the limiter's longest one if it panics or
-    /// cannot be asked from here.
+    /// Counts a failure of `key`, and returns its delay. This is the limiter's longest delay if the
+    /// limiter panics or cannot be called from here.
     pub(crate) fn delay(&self, key: &K, now: Time) -> Duration {
         let Ok(mut limiter) = self.limiter.lock() else { return self.longest };
         let delay = quietly(|| limiter.delay(key, now)).unwrap_or(self.longest);
@@ -43,7 +43,7 @@ impl<K> Limits<K> {
         delay
     }
 
-    /// Whether there may be something to forget.
+    /// Returns true if there may be something to forget.
     #[inline]
     pub(super) fn forgets(&self) -> bool {
         !self.idle.load(Ordering::Relaxed)
@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often it is told to forget.
+    /// Counts the calls of `forget`.
     struct Counting(Arc<AtomicU32>, ExponentialFailure<u32>, bool);
 
     impl RateLimiter<u32> for Counting {

@@ -1,4 +1,8 @@
-//! Looking for a key, and waiting for one.
+//! The algorithm of a getter: check for a key, join the list of waiters, park.
+//!
+//! A getter is listed under the same hold of the lock under which it found no key, so it misses no
+//! key that becomes ready later.
+//! later is missed.
 
 use std::task::Waker;
 use std::time::Duration;
@@ -13,17 +17,18 @@ use crate::clock::Clock;
 use crate::ranked_mutex::{RankedGuard, Reentered};
 use crate::sync::{Ordering, SPINS, drop_quietly, park, park_timeout, park_warily, spin_loop};
 
-/// How soon a parked thread looks again that waits for a clock which does not go by real time.
+/// The interval at which a parked thread checks again if the queue's clock does not follow real
+/// time.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The lock, and the key that was taken under it.
 type Taken<'a, K> = (RankedGuard<'a, State<K>>, Option<Delivery<K>>);
 
-/// A getter that may have to wait.
+/// A getter that may wait.
 pub(super) struct Wait {
     place: Option<Place>,
     kind: Kind,
-    /// Whether only a final `None` will do.
+    /// True if the getter waits until `None` is final.
     patient: bool,
 }
 
@@ -41,13 +46,13 @@ impl Wait {
     }
 }
 
-/// What a getter finds.
+/// The result of one check.
 pub(super) enum Look<K> {
     Key(Delivery<K>),
     Ended,
-    /// It is to spin, and to look again.
+    /// The thread must spin, and then check again.
     Spin,
-    /// It is in the list, and will be woken; a thread that keeps the time sleeps no longer than
+    /// The getter is listed and will be woken. A thread that keeps the time must not sleep beyond
     /// `until`.
     Wait {
         until: Time,
@@ -55,10 +60,12 @@ pub(super) enum Look<K> {
 }
 
 impl<K: Key> Shared<K> {
-    /// Takes the next key where there is nothing to be asked before, as mostly. What it finds is
-    /// final; `None` leaves it to [`take`](Self::take). The two don't share their results' memory:
-    /// a key that is written and read again at once, in larger pieces, waits for the first to be
-    /// done.
+    /// Takes the next key in the common case, in which no user code runs and the clock is read
+    /// before. The inner result is final. `None` means that the caller must call
+    /// [`take`](Self::take).
+    ///
+    /// The two functions do not share the memory of their results: a processor that writes a key
+    /// and reads it at once in larger pieces must wait until the write is done.
     #[inline(always)]
     pub(super) fn take_plain(&self) -> Option<Option<Delivery<K>>> {
         if self.has_order {
@@ -70,7 +77,7 @@ impl<K: Key> Shared<K> {
             return None;
         }
         let taken = state.core.get(now.unwrap_or_default());
-        // With a time, more may be due than one look makes ready.
+        // More keys may be due than one call makes ready.
         if now.is_some() && taken.is_none() {
             return None;
         }
@@ -78,8 +85,8 @@ impl<K: Key> Shared<K> {
         Some(taken)
     }
 
-    /// As `take_plain`, of up to `max` keys under one hold of the lock. `false`: it is to be left to
-    /// [`take`](Self::take), and nothing was taken.
+    /// Takes up to `max` keys under one hold of the lock, like `take_plain`. Returns `false`, and
+    /// takes nothing, if the caller must call [`take`](Self::take).
     pub(super) fn take_many_plain<'q>(&'q self, items: &mut Vec<Item<'q, K>>, max: usize) -> bool {
         if self.has_order || self.hooks.is_some() {
             return false;
@@ -99,7 +106,7 @@ impl<K: Key> Shared<K> {
         true
     }
 
-    /// Takes the next key, if there is one, and leaves the lock to the caller.
+    /// Takes the next ready key, if there is one, and returns it with the lock.
     pub(super) fn take(&self, hash_of: &dyn Fn(&K) -> u64) -> Result<Taken<'_, K>, Reentered> {
         let (mut state, mut now) = self.lock_for(Operation::Get, None)?;
         loop {
@@ -116,7 +123,7 @@ impl<K: Key> Shared<K> {
             } else {
                 state.core.get(now)
             };
-            // More keys were due than one call makes ready, and none of them could leave.
+            // More keys were due than one call makes ready, and none of them could be delivered.
             let more_due =
                 || !state.core.is_paused() && state.core.next_due().is_some_and(|due| due <= now);
             if taken.is_some() || !(again || more_due()) {
@@ -128,18 +135,20 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    /// One look of a waiting getter: a key, the end, or a place among the waiting.
+    /// Performs one check of a waiting getter: returns a key, or the end of the queue, or lists the
+    /// getter.
     pub(super) fn look(
         &self,
         wait: &mut Wait,
         waker: &Waker,
         hash_of: &dyn Fn(&K) -> u64,
     ) -> Look<K> {
-        // A waker's `clone` is the user's code: not under the lock, and not where a key is at hand.
+        // A waker's `clone` is user code. It runs outside the lock, and only if no key is ready.
         let mut fresh = None;
         let (mut state, old) = loop {
             let Ok((mut state, taken)) = self.take(hash_of) else {
-                // A key's own code waits for a key: nobody could ever hand it one.
+                // The code of a key waits for a key under the lock, so none could ever be delivered
+                // to it.
                 return Look::Ended;
             };
             let core = &state.core;
@@ -174,9 +183,9 @@ impl<K: Key> Shared<K> {
         Look::Wait { until: if leads { due } else { Time::NEVER } }
     }
 
-    /// Lets some time pass, so little that a thread which parked and was woken would take longer; or
-    /// less, if there is a key. A worker that comes back for the next key a moment before it is
-    /// added need not be woken, which costs whoever adds it more than all else.
+    /// Waits for less time than parking and waking a thread takes, or until there is a key. If a
+    /// worker asks for the next key a moment before it is added, no thread must be woken. Waking a
+    /// thread is the most expensive part of an add.
     pub(super) fn spin(&self) {
         for _ in 0..SPINS {
             if self.go.load(Ordering::Relaxed) {
@@ -191,18 +200,19 @@ impl<K: Key> Shared<K> {
         if until == Time::NEVER {
             return park();
         }
-        // A step of the clock, or a machine that slept, must not be slept through.
+        // The limit is for steps of the clock and suspended machines, so that the thread does not
+        // oversleep.
         let left = until.since(self.clock.now()).min(Duration::from_secs(3600));
         if self.is_real_time {
             park_timeout(left);
         } else {
-            // Where time is not the machine's, the alarm wakes; unless its runtime is one that nobody
-            // drives just now, so that the thread looks for itself now and then.
+            // If time is not the machine's, the alarm wakes this thread. Nothing may be driving the
+            // alarm's runtime at the moment, so the thread also checks from time to time.
             park_warily(left.max(LOOK));
         }
     }
 
-    /// A getter gives up waiting.
+    /// Removes a getter that no longer waits.
     pub(super) fn leave(&self, wait: &mut Wait) {
         if wait.place.is_none() {
             return;

@@ -1,6 +1,6 @@
-//! Keys that were dropped after the ending, until somebody asks for them.
+//! Keys whose pending run was dropped by a shutdown, until `take_dropped` or a drain returns them.
 
-/// A list in pieces: it grows under the queue's lock, and never by a long copy.
+/// A list in pieces. It grows under the queue's lock, and never copies its contents.
 pub(super) struct Lost<K> {
     pieces: Vec<Vec<K>>,
 }

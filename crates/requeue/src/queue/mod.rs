@@ -1,4 +1,7 @@
-//! The queue that threads and tasks share.
+//! The queue, shared by threads and tasks.
+//!
+//! All handles refer to one [`Shared`] value, whose lock guards the state machine of
+//! `requeue-core`. User code runs without that lock, except as the docs of [`Queue`] say.
 
 mod adding;
 mod builder;
@@ -39,16 +42,20 @@ use crate::sync::{Arc, drop_quietly};
 
 /// A type whose values can be keys: they can be hashed, compared, cloned and sent.
 ///
-/// Implemented for every such type. Each delivery clones its key once, so use an `Arc<str>` or the
-/// like where a clone is expensive. A key's hash must not change while the queue has the key: under
-/// another hash it is another key. Good hashes matter, because an operation compares its key with all
-/// others of the same hash. If strangers choose the keys, the queue needs another hasher than the
-/// default: see [`Builder::hasher`].
+/// It is implemented for every such type. Each delivery clones its key once, so use a type such as
+/// `Arc<str>` if a clone is expensive.
+///
+/// A key's hash must not change while the queue has the key: with another hash it is another key.
+/// Good hashes matter, because an operation compares its key with all others of the same hash. If
+/// untrusted users choose the keys, the queue needs another hasher than the default: see
+/// [`Builder::hasher`].
 pub trait Key: Hash + Eq + Clone + Send + 'static {}
 
 impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 
-/// A work queue of keys. Handles are cheap to clone and share one queue.
+/// A work queue of keys. Handles are cheap to clone, and share one queue.
+///
+/// # Examples
 ///
 /// ```
 /// use requeue::{Added, Queue};
@@ -61,7 +68,7 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 /// let item = queue.try_get().expect("two keys are ready");
 /// assert_eq!((*item, item.adds()), ("a", 2));
 ///
-/// // While it is being worked on, it changes once more.
+/// // It is added again while it is in flight.
 /// assert_eq!(queue.add("a"), Added::Dirty);
 /// item.succeed();
 /// assert_eq!(queue.len(), 2);
@@ -69,24 +76,24 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 ///
 /// # User code
 ///
-/// The queue calls a key's `eq` and `clone` under its lock, and with a
-/// [custom order](requeue_core::CustomOrder) that order and a key's `hash`, too. It calls the
-/// [limiter](crate::RateLimiter) under a lock of its own. Everything else runs without a lock:
-/// wakers, metrics hooks, group functions, the clock, and the drop of keys.
+/// The queue calls a key's `eq` and `clone` under its lock. With a [custom
+/// order](crate::CustomOrder), it also calls that order and a key's `hash` under its lock. It calls
+/// the [limiter](crate::RateLimiter) under a separate lock. All other user code runs without a
+/// lock: wakers, metrics hooks, group functions, the clock, and the drop of keys.
 ///
 /// All of this code may call any queue, and never deadlocks:
 ///
 /// - Code without a lock may do anything, unless it was called from code that runs under one.
-/// - A limiter may use any queue. But no other limiter answers it: a failure then waits for the
-///   [longest delay](crate::RateLimiter::longest) of the limiter that was not asked, and `forget` and
-///   `num_requeues` find nothing.
-/// - Code that runs under a queue's lock is refused: adds return [`Added::Refused`], gets and counts
-///   find nothing, and an item that is finished there stays in flight. This applies to all queues
-///   whose keys or order have code of their own.
+/// - A limiter may use any queue. But while it runs, no other limiter is called: a failure then
+///   waits for the [longest delay](crate::RateLimiter::longest) of the limiter that was not called,
+///   and `forget` and `num_requeues` find nothing.
+/// - Calls from code that runs under a queue's lock are refused: adds return [`Added::Refused`],
+///   gets and counts find nothing, and an item that is completed there stays in flight. This
+///   applies to all queues whose keys or order run user code.
 ///
-/// If a key's `eq` or `clone` panics, the caller sees the panic and the queue is unchanged. After a
-/// custom order has panicked, the queue delivers by age and does not ask it again. The queue discards
-/// a panic of a limiter, a hook, or the drop of a key or waker.
+/// If a key's `eq` or `clone` panics, the panic reaches the caller and the queue is unchanged.
+/// After a custom order has panicked, the queue delivers by age and does not call it again. The
+/// queue discards a panic of a limiter, a hook, or the drop of a key or waker.
 pub struct Queue<K: Key, S = RandomState> {
     shared: Arc<Shared<K>>,
     hasher: Arc<S>,
@@ -94,25 +101,26 @@ pub struct Queue<K: Key, S = RandomState> {
 }
 
 impl<K: Key> Queue<K> {
-    /// A queue with all defaults: see [`Builder`].
+    /// Creates a queue with all defaults: see [`Builder`].
     #[must_use]
     pub fn new() -> Self {
         match Self::builder().build() {
             Ok(queue) => queue,
-            Err(error) => unreachable!("the defaults make sense: {error}"),
+            Err(error) => unreachable!("the defaults are valid: {error}"),
         }
     }
 
-    /// Returns a queue that treats re-adds and failures as client-go does: see [`Builder::client_go`].
+    /// Creates a queue that treats re-adds and failures as client-go does: see
+    /// [`Builder::client_go`].
     #[must_use]
     pub fn client_go() -> Self {
         match Builder::client_go().build() {
             Ok(queue) => queue,
-            Err(error) => unreachable!("the defaults make sense: {error}"),
+            Err(error) => unreachable!("the defaults are valid: {error}"),
         }
     }
 
-    /// A queue of one's own making.
+    /// Returns a builder, to configure a queue.
     pub fn builder() -> Builder<K> {
         Builder::new()
     }
@@ -124,7 +132,7 @@ impl<K: Key> Default for Queue<K> {
     }
 }
 
-/// A panic leaves the queue as it was.
+/// A panic leaves the queue unchanged.
 impl<K: Key, S> UnwindSafe for Queue<K, S> {}
 impl<K: Key, S> RefUnwindSafe for Queue<K, S> {}
 
@@ -157,9 +165,11 @@ impl<K: Key, S> fmt::Debug for Queue<K, S> {
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     // --- Adding ---------------------------------------------------------------------------------
 
-    /// Adds `key`: it will be handed out, once, however often it was added.
+    /// Adds `key`, which is then delivered once, however often it was added before its delivery.
     ///
-    /// client-go's `Add`.
+    /// This is client-go's `Add`.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Added, Queue};
@@ -177,6 +187,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Adds `key`, and makes an owned key of it only if the queue has no record of it.
     ///
+    /// # Examples
+    ///
     /// ```
     /// use requeue::{Added, Queue};
     ///
@@ -192,8 +204,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.add_ref_with(key, Add::now(), Q::to_owned)
     }
 
-    /// As [`add_ref`](Self::add_ref), with all that can be asked, and with one's own way to make a
-    /// key, as for `Arc<str>`.
+    /// Adds `key` with all options of an [`Add`], and calls `own` to make an owned key if the queue
+    /// has no record of it.
+    ///
+    /// It is [`add_ref`](Self::add_ref) for keys without `ToOwned`, such as `Arc<str>`.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Add, Added, Queue};
@@ -216,13 +232,16 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let Ok((mut state, now)) = locked else { return Added::Refused };
         let known = state.core.add_known(key, hash, &add, now);
         self.shared.release(state);
-        // Somebody may add it in between: then this is one add more to the same run.
+        // Another thread may add the key in between. This is then one more add for the same run.
         known.unwrap_or_else(|| self.add_with(own(key), add))
     }
 
     /// Adds `key` after `delay`. A delay of zero adds it now.
     ///
-    /// client-go's `AddAfter`; it never blocks. Far times saturate: [`Duration::MAX`] is never.
+    /// This is client-go's `AddAfter`, and never blocks. Delays saturate at about 584 years; a key
+    /// with a delay of [`Duration::MAX`] is never due.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Queue, clock::FakeClock};
@@ -240,29 +259,32 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.add_with(key, Add::after(delay))
     }
 
-    /// Adds `key` after the delay that the limiter says, and counts a failure of it.
+    /// Counts a failure of `key`, and adds it after the delay that the limiter computes.
     ///
-    /// client-go's `AddRateLimited`, for keys whose [`Item`] is not at hand: [`Item::retry`] does
-    /// this and completes the delivery. Under [`ReAdd::Hold`](crate::ReAdd::Hold), the default, every
-    /// pending run of the key then waits for as long, also while the key is still in flight.
+    /// This is client-go's `AddRateLimited`, for keys without an [`Item`] at hand. [`Item::retry`]
+    /// does this and completes the delivery. Under [`ReAdd::Hold`](crate::ReAdd::Hold), the
+    /// default, every pending run of the key then waits for that delay, even if the key is still in
+    /// flight.
     pub fn add_rate_limited(&self, key: K) -> Added {
-        // A limiter that has counted would remember a key that the queue never had.
+        // Asked first, because the limiter would remember a key that the queue refuses.
         let hash = self.hash(&key);
         {
             let Ok(state) = self.shared.lock() else { return Added::Refused };
             if state.core.refuses(&key, hash) {
                 return Added::Refused;
             }
-            // While the limiter looks in its own table.
+            // The memory is fetched while the limiter reads its own table.
             state.core.prefetch(hash);
         }
         let now = self.shared.clock.now();
         let delay = self.shared.limits.delay(&key, now);
-        // One time for both, so that what the limiter holds back is what the queue holds back.
+        // One time for both, so that the limiter and the queue compute the same due time.
         self.add_at(key, hash, Add::after(delay).failed(), Some(now))
     }
 
-    /// Adds `key` with all that can be asked: delay, merging, priority, reasons.
+    /// Adds `key` with all options of an [`Add`]: delay, merge rule, priority, reasons.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::{Add, Merge, Queue};
@@ -270,7 +292,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// let queue = Queue::new();
     /// queue.add_with("urgent", Add::now().priority(10).reason(0b10));
-    /// // A trailing delay, which starts again with each add.
+    /// // A debounce: the delay starts again with each add.
     /// queue.add_with("typing", Add::after(Duration::from_millis(300)).merge(Merge::Latest));
     /// assert_eq!(queue.try_get().unwrap().reasons(), 0b10);
     /// ```
@@ -296,7 +318,11 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         added
     }
 
-    /// Adds all `keys`, in order, under few holds of the lock; says how many it took.
+    /// Adds all `keys` in order, and returns the number of adds that were accepted.
+    ///
+    /// It takes the lock once per 256 keys.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -309,7 +335,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let mut keys = keys.into_iter();
         let mut count = 0;
         loop {
-            // The iterator, hashing and grouping are the user's code: outside the lock.
+            // The iterator, the hasher and the group function are user code, so they run outside
+            // the lock.
             let slice = keys.by_ref().take(SLICE).map(|key| {
                 let (hash, group) = (self.hash(&key), self.group(&key));
                 (key, hash, group)
@@ -323,10 +350,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
     }
 
-    // --- Taking back ----------------------------------------------------------------------------
+    // --- Removing and completing
+    // ------------------------------------------------------------------
 
-    /// Takes `key` out of what is ready, waiting and to be run again, never out of a run, and
-    /// clears its failures. Says what it took.
+    /// Cancels the pending runs of `key`, clears its failures, and returns what was cancelled.
+    ///
+    /// A run in flight goes on.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -346,7 +377,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let locked = self.shared.lock_for(Operation::Promote, None);
         let Ok((mut state, now)) = locked else { return Cancelled::default() };
         state.core.promote(now, SLICE);
-        // The limiter wants an owned key's reference; the record's is one.
+        // The limiter needs a reference to an owned key; the record has one.
         let known = state.core.look_up(key, hash).map(|entry| entry.key);
         let cancelled = state.core.cancel(key, hash);
         let unordered = state.core.drain_order(SLICE);
@@ -361,13 +392,13 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         cancelled
     }
 
-    /// Clears the failures of `key`: the record's count and the limiter's.
+    /// Clears the failures of `key`, in its record and in the limiter.
     ///
-    /// client-go's `Forget`. [`Item::succeed`] does this and ends the hand-out.
+    /// This is client-go's `Forget`. [`Item::succeed`] does this and completes the delivery.
     pub fn forget(&self, key: &K) {
         let hash = self.hash(key);
         if self.shared.limits.forgets() {
-            // What is read next is fetched while the limiter looks in its own table.
+            // The memory is fetched while the limiter reads its own table.
             if let Ok(state) = self.shared.lock() {
                 state.core.prefetch(hash);
             }
@@ -379,7 +410,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         drop_quietly(freed);
     }
 
-    /// How many failures of `key` the limiter counts (client-go's `NumRequeues`).
+    /// Returns the number of failures of `key` that the limiter counts, as client-go's
+    /// `NumRequeues`.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -394,8 +428,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.limits.num_requeues(key)
     }
 
-    /// Completes the delivery of `key` as client-go's `Done` does, if [`Item::into_parts`] detached it. Returns
-    /// `false`, and has no effect, if the key is not in flight or its item still exists.
+    /// Completes the delivery of `key` as client-go's `Done` does, if [`Item::into_parts`] detached
+    /// it.
+    ///
+    /// Returns `false`, and has no effect, if the key is not in flight or its item still exists.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -417,7 +455,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         if let Some(ticket) = detached {
             return self.shared.finish_detached(&ticket);
         }
-        // As every operation, this one makes keys ready that are due.
+        // Like every operation, this one makes due keys ready.
         if let Ok((mut state, now)) = self.shared.lock_for(Operation::Promote, None) {
             state.core.promote(now, SLICE);
             self.shared.release(state);
@@ -425,8 +463,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         false
     }
 
-    /// Completes the delivery of `ticket` as client-go's `Done` does. Returns `false`, and has no effect, if it
-    /// was completed before, or is a delivery of another queue.
+    /// Completes the delivery of `ticket` as client-go's `Done` does.
+    ///
+    /// Returns `false`, and has no effect, if it was completed before, or is a delivery of another
+    /// queue.
     pub fn done_ticket(&self, ticket: Ticket) -> bool {
         ticket.finish(&self.shared)
     }
@@ -443,19 +483,19 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.group_of.as_ref().map_or_else(Group::default, |group_of| group_of(key))
     }
 
-    /// The clock that the queue goes by.
+    /// Returns the queue's clock.
     #[must_use]
     pub fn clock(&self) -> &dyn Clock {
         &*self.shared.clock
     }
 
-    /// The time by that clock.
+    /// Returns the current time of the queue's clock.
     #[must_use]
     pub fn now(&self) -> Time {
         self.shared.clock.now()
     }
 
-    /// What the queue is called.
+    /// Returns the queue's name, if [`Builder::name`] set one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.shared.name.as_deref()

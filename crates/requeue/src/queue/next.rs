@@ -1,4 +1,6 @@
-//! An item's end and the next key under one hold of the lock, as loops that work want them.
+//! Completing a delivery and taking the next key under one hold of the lock, for loops of workers.
+//!
+//! The result is the same as that of the two separate calls.
 
 use std::future::Future;
 use std::hash::BuildHasher;
@@ -13,8 +15,12 @@ use crate::Key;
 use crate::sync::quietly;
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// [`Item::succeed`], then [`try_get`](Self::try_get), mostly under one hold of the lock and with
-    /// one look at the clock. An item of another queue succeeds there.
+    /// Calls [`Item::succeed`] and then [`try_get`](Self::try_get), in most cases under one hold of
+    /// the lock and with one reading of the clock.
+    ///
+    /// An item of another queue succeeds in that queue.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -38,12 +44,16 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
     }
 
-    /// [`Item::succeed`], then [`get`](Self::get), mostly under one hold of the lock and with one
-    /// look at the clock. The item ends when the future is first polled, or dropped.
+    /// Calls [`Item::succeed`] and then [`get`](Self::get), in most cases under one hold of the
+    /// lock and with one reading of the clock.
+    ///
+    /// The delivery is completed when the future is first polled, or dropped.
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped has ended the item with success and has taken no key.
+    /// A future that is dropped has completed the delivery with success, and has taken no key.
+    ///
+    /// # Examples
     ///
     /// ```
     /// # use requeue::Queue;
@@ -63,8 +73,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         SucceedAndGet { item: Some(item), get: self.get() }
     }
 
-    /// [`Item::succeed`], then [`get_blocking`](Self::get_blocking), mostly under one hold of the
-    /// lock and with one look at the clock.
+    /// Calls [`Item::succeed`] and then [`get_blocking`](Self::get_blocking), in most cases under
+    /// one hold of the lock and with one reading of the clock.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::Queue;
@@ -93,8 +105,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 }
 
 impl<K: Key> Shared<K> {
-    /// Ends an item as `succeed` does, and takes the next key where both have a short way. `None`
-    /// leaves it to be asked whether there is one.
+    /// Completes the delivery as `succeed` does, and takes the next key if both have a fast path.
+    /// `None` means that the caller must check for a key.
     #[inline(always)]
     fn succeed_and_take(&self, mut item: Item<'_, K>) -> Option<Delivery<K>> {
         if !item.is_of(self) || self.has_order {
@@ -102,7 +114,7 @@ impl<K: Key> Shared<K> {
             return None;
         }
         self.limits.forget(&item);
-        // Dropped after the lock is released, also if a key's `clone` panics under it.
+        // Dropped after the lock is released, even if a key's `clone` panics under it.
         let mut ended = Ended::new();
         let how = Finish::Succeed;
         let locked = self.lock_for(Operation::Finish(item.ticket(), &how), None);
@@ -114,8 +126,8 @@ impl<K: Key> Shared<K> {
         };
         let (unused, worked) = state.keep_lost(finished);
         ended.set(&mut item, unused);
-        // Without times the clock was not read, or at the moment of the finish alone. A drain must see
-        // the moment in which no key is in flight.
+        // If times are not kept, the clock was read for the completion at most, not for the get. A
+        // drain must see the moment in which no key is in flight.
         let takes =
             (self.tracks || !state.core.needs_now(Operation::Get)) && state.drainers.is_empty();
         let taken = if takes { state.core.get(now) } else { None };
@@ -128,8 +140,8 @@ impl<K: Key> Shared<K> {
     }
 }
 
-/// Ends an item and waits for the next key: see [`Queue::succeed_and_get`].
-#[must_use = "the item ends when this is polled or dropped"]
+/// Completes a delivery and waits for the next key: see [`Queue::succeed_and_get`].
+#[must_use = "the delivery is completed when this is polled or dropped"]
 pub struct SucceedAndGet<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
     item: Option<Item<'q, K>>,
     get: Get<'q, K, S>,
@@ -145,7 +157,7 @@ impl<'q, K: Key, S: BuildHasher> Future for SucceedAndGet<'q, K, S> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(item) = self.item.take() {
             let shared: &'q Shared<K> = self.get.shared();
-            // Who has no budget left takes no key, but the one it has is done.
+            // A task without budget takes no key, but its delivery is completed.
             #[cfg(feature = "tokio")]
             let Poll::Ready(budget) = tokio::task::coop::poll_proceed(cx) else {
                 item.succeed();
@@ -164,7 +176,8 @@ impl<'q, K: Key, S: BuildHasher> Future for SucceedAndGet<'q, K, S> {
 impl<K: Key, S: BuildHasher> Drop for SucceedAndGet<'_, K, S> {
     fn drop(&mut self) {
         if let Some(item) = self.item.take() {
-            // May run while unwinding. An item that does not come to its end has failed.
+            // This may run while unwinding. If `succeed` panics, the item's drop counts as a
+            // failure.
             quietly(|| item.succeed());
         }
     }

@@ -1,4 +1,4 @@
-//! What metrics show of a queue, as of one moment.
+//! The values that metrics show of a queue, all read at one moment.
 
 use super::Shared;
 use crate::Key;
@@ -6,12 +6,13 @@ use crate::metrics::Sample;
 use crate::sync::{Ordering, quietly};
 
 impl<K: Key> Shared<K> {
-    /// Reads everything under one hold of the lock, in constant time, after what is due has been
-    /// made ready in slices: a key is promoted once, so a scrape only does early what the next
-    /// operation would have done. `None` where a key's own code scrapes its queue.
+    /// Reads all values under one hold of the lock, in constant time, after all due keys were made
+    /// ready in slices. A key is made ready once, so a scrape only does earlier what the next
+    /// operation would have done. Returns `None` if a key's own code scrapes its queue.
     pub(crate) fn sample(&self) -> Option<Sample> {
         let now = self.clock.now();
-        // A key whose `clone` panics, for a custom order, is to be nobody's business here.
+        // If a key's `clone` panics, which a custom order calls, the panic must not reach the
+        // scrape.
         let promoted = quietly(|| self.promoted(now)).flatten();
         let state = promoted.or_else(|| self.lock().ok())?;
         let core = &state.core;

@@ -1,4 +1,7 @@
-//! The one lock, what is done under it, and what is done after it.
+//! The state that all handles share, its one lock, and the work that follows the release of the
+//! lock.
+//!
+//! Wakers, hooks and the clock are user code, so they are called only after the release.
 
 use std::any::TypeId;
 use std::task::{Wake, Waker};
@@ -17,62 +20,63 @@ use crate::metrics::QueueMetrics;
 use crate::ranked_mutex::{Rank, RankedGuard, RankedMutex, Reentered};
 use crate::sync::{Arc, AtomicBool, AtomicU64, OnceLock, Ordering, Weak, drop_quietly, quietly};
 
-/// How many keys are handed out, dropped or copied under one hold of the lock.
+/// The maximum number of keys that are delivered, dropped or copied under one hold of the lock.
 pub(super) const SLICE: usize = 256;
 
-/// What the lock guards.
+/// The state that the lock guards.
 pub(crate) struct State<K> {
     pub(crate) core: core::Queue<K>,
     pub(super) waiters: Waiters,
-    /// The drains that wait.
+    /// The waiting drains.
     pub(super) drainers: Vec<Drainer>,
     pub(super) drainer: u64,
-    /// How often `shut_down` was called: it ends a drain that came before.
+    /// The number of calls of `shut_down`. A call ends the wait of earlier drains.
     pub(super) shut_downs: u64,
-    /// Keys that were dropped after the ending, by failures and the like.
+    /// Keys whose pending run was dropped after the shutdown, for example because they failed.
     pub(super) lost: Lost<K>,
     alarm: Alarm,
-    /// What the alarm is armed for, or is being armed for.
+    /// The time for which the alarm is armed or being armed.
     armed: Time,
-    /// Whether a thread is arming it, and whether it has to look once more.
+    /// True while a thread arms the alarm.
     arming: bool,
+    /// True if the thread that arms the alarm must check once more.
     arm_again: bool,
     /// Set while the clock watches over a task that was woken and has not been polled.
     watch: Option<Box<Watch>>,
-    /// What `Shared::hint` says.
+    /// The current value of `Shared::hint`.
     hint: bool,
-    /// What the hooks were told so far. Apart, as few queues have some.
+    /// The numbers of events that were reported to the hooks. Boxed, because few queues have hooks.
     pub(super) told: Option<Box<Told>>,
 }
 
-/// A wake-up that has to be used before the alarm goes off.
+/// A wake that must be used before the alarm goes off.
 struct Watch {
     wake: u64,
     /// `None` while it is being armed.
     alarm: Option<Alarm>,
-    /// Whether the alarm has gone off while it was being armed.
+    /// True if the alarm has gone off while it was being armed.
     fired: bool,
 }
 
-/// The time in which a woken task has to be polled, if other tasks wait for the same key.
+/// The time within which a woken task must be polled, if other tasks wait for the same key.
 const GRACE: Duration = Duration::from_millis(5);
 
-/// What all handles of a queue share.
+/// The state that all handles of a queue share.
 pub(crate) struct Shared<K: Key> {
-    /// Tells the queues of a process apart.
+    /// Distinguishes the queues of a process.
     pub(super) number: u64,
     state: RankedMutex<State<K>>,
-    /// Whether an add needs the time, so that it can be read before the lock is taken. A hint.
+    /// True if an add needs the time, so that it can be read before the lock is taken. A hint.
     hint: AtomicBool,
-    /// Tells the thread that spins that there is a key. A hint.
+    /// Signals to the spinning thread that there is a key. A hint.
     pub(super) go: AtomicBool,
-    /// Whether times are kept: then every operation needs its own.
+    /// True if times are kept. Every operation then needs the current time.
     pub(super) tracks: bool,
-    /// Whether it has an order of the user's own.
+    /// True if the queue has a custom order.
     pub(super) has_order: bool,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Whether a parked thread can keep a deadline of this clock. Asked once, because the clock is
-    /// user code and the lock may be held where the answer is needed.
+    /// True if a parked thread can keep a deadline of this clock. It is read once, because the
+    /// clock is user code, and the value may be needed under the lock.
     pub(super) is_real_time: bool,
     pub(crate) limits: Limits<K>,
     pub(crate) hooks: Option<Arc<dyn QueueMetrics<K>>>,
@@ -83,7 +87,7 @@ pub(crate) struct Shared<K: Key> {
     timer: OnceLock<Waker>,
 }
 
-/// What a new queue is made of.
+/// The parts of a new queue.
 pub(super) struct Parts<K: Key> {
     pub(super) config: core::Config<K>,
     pub(super) clock: Arc<dyn Clock>,
@@ -114,7 +118,7 @@ impl<K: Key> Shared<K> {
             hint,
             told: None,
         };
-        // No primitive of the queue's: nothing is ordered by it.
+        // Not one of loom's primitives, because nothing is ordered by it.
         static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Arc::new_cyclic(|this| Self {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
@@ -140,14 +144,14 @@ impl<K: Key> Shared<K> {
         self.state.lock()
     }
 
-    /// The time, if an operation that adds is likely to need it.
+    /// Returns the current time, if an add is likely to need it.
     #[inline]
     pub(super) fn hinted_now(&self) -> Option<Time> {
         self.hint.load(Ordering::Relaxed).then(|| self.clock.now())
     }
 
-    /// Takes the lock, and reads the clock if `operation` needs the time and the caller has not read it.
-    /// The lock is not held while the clock is read, because a clock may be user code.
+    /// Takes the lock, and reads the clock if `operation` needs the time and the caller has not
+    /// read it. The clock is read without the lock, because it may be user code.
     #[inline(always)]
     pub(super) fn lock_for(
         &self,
@@ -170,8 +174,8 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    /// Releases the lock, and does what has come up meanwhile: wakes getters, sets the alarm, tells
-    /// the hooks.
+    /// Releases the lock, and then does the work that became necessary under it: wakes getters,
+    /// arms the alarm, calls the hooks.
     #[inline(always)]
     pub(super) fn release(&self, mut state: RankedGuard<'_, State<K>>) {
         let hint = state.core.needs_now(Operation::Promote);
@@ -225,7 +229,7 @@ impl<K: Key> Shared<K> {
             && let Some(due) = core.next_due()
         {
             waiters.keep_time(due).into_iter().for_each(|waker| wakes.push(waker));
-            // A parked thread knows real time only; another clock has to be asked to wake.
+            // A parked thread can only keep real time. Another clock needs an alarm.
             arm = due < *armed && !(waiters.has_threads() && self.is_real_time);
         }
         drop(state);
@@ -240,12 +244,12 @@ impl<K: Key> Shared<K> {
 
     // --- Time -----------------------------------------------------------------------------------
 
-    /// Sets the alarm for the earliest due time, if somebody waits for it and no thread keeps it.
+    /// Arms the alarm for the earliest due time, if getters wait for it and no thread keeps the
+    /// time.
     ///
-    /// Arming is the clock's business and happens outside the lock; of several threads that want
-    /// to, or an alarm that goes off while it is being armed, one does it and looks once more.
-    /// Where alarms keep going off as they are armed, those who wait look at the clock all the time,
-    /// not whoever happens to be here.
+    /// The clock arms outside the lock. If several threads want to arm, or an alarm goes off while
+    /// it is being armed, one thread arms and checks once more. If alarms keep going off while they
+    /// are armed, the waiting getters poll the clock, not this thread.
     fn arm(&self) {
         for _ in 0..8 {
             let Ok(mut state) = self.lock() else { return };
@@ -261,7 +265,7 @@ impl<K: Key> Shared<K> {
             let Ok(mut state) = self.lock() else { return };
             state.arming = false;
             if alarm.is_none() {
-                // A clock that panics has armed nothing: whoever comes next tries again.
+                // A clock that panics has armed nothing. The next caller tries again.
                 state.armed = Time::NEVER;
             }
             let old = std::mem::replace(&mut state.alarm, alarm.unwrap_or_default());
@@ -283,15 +287,15 @@ impl<K: Key> Shared<K> {
         self.timer.get_or_init(|| Waker::from(Arc::new(Timer(Weak::clone(&self.this)))))
     }
 
-    /// The alarm has gone off, perhaps too early: makes what is due ready, in the thread that
-    /// drives the clock, so that no getter has to be polled for another to be served.
+    /// Handles the alarm, which may be early: makes due keys ready, on the thread that drives the
+    /// clock. No getter must be polled for another one to get its key.
     fn tick(&self) {
         loop {
             let now = self.clock.now();
             let Ok(mut state) = self.lock() else { return };
             state.armed = Time::NEVER;
             if state.waiters.is_empty() {
-                // Whoever comes next looks for itself.
+                // The next getter checks by itself.
                 return;
             }
             state.core.promote(now, SLICE);
@@ -303,8 +307,8 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    /// Arms an alarm for the tasks that were woken up to `wake`. At most one such alarm is armed at a
-    /// time, so a busy queue arms one per [`GRACE`] at most.
+    /// Arms an alarm for the tasks that were woken up to `wake`. At most one such alarm is armed at
+    /// a time, so a busy queue arms at most one per [`GRACE`].
     #[cold]
     fn watch(&self, wake: u64) {
         let waker = Waker::from(Arc::new(Overdue(Weak::clone(&self.this))));
@@ -316,7 +320,7 @@ impl<K: Key> Shared<K> {
                 watch.alarm = Some(alarm);
                 None
             }
-            // A clock that panics or that wakes at once cannot watch over anybody.
+            // A clock that panics or wakes at once cannot watch over tasks.
             (Some(_), alarm) => {
                 state.watch = None;
                 state.waiters.wake_all(true, &mut wakes);
@@ -329,14 +333,14 @@ impl<K: Key> Shared<K> {
         drop_quietly(unused);
     }
 
-    /// The grace of the tasks that were watched is over. If they have not come, others are woken in
-    /// their place.
+    /// Handles the end of the grace of the watched tasks. If they have not been polled, others are
+    /// woken in their place.
     fn overdue(&self) {
         let Ok(mut state) = self.lock() else { return };
         if let Some(watch) = &mut state.watch
             && watch.alarm.is_none()
         {
-            // `watch` sees to it, so that the two do not call each other without end.
+            // `watch` handles it. Otherwise the two could call each other without end.
             watch.fired = true;
             return;
         }
@@ -348,7 +352,8 @@ impl<K: Key> Shared<K> {
         drop_quietly(watch);
     }
 
-    /// A handle that keeps the queue alive. There is one while anything borrows from it.
+    /// Returns a handle that keeps the queue alive. It is `Some` while anything borrows from the
+    /// queue.
     pub(super) fn handle(&self) -> Option<Arc<Self>> {
         self.this.upgrade()
     }
@@ -359,8 +364,8 @@ impl<K: Key> Drop for Shared<K> {
         if !std::mem::needs_drop::<K>() {
             return;
         }
-        // One by one: a key that panics must not keep the next from being dropped, and two that
-        // panic while a collection is dropped end the process.
+        // The keys are dropped one by one. If a key panics, the next must still be dropped; if two
+        // keys panicked while a collection is dropped, the process would abort.
         let state = self.state.get_mut();
         let core = std::mem::replace(&mut state.core, core::Queue::new(core::Config::default()));
         let lost = std::mem::take(&mut state.lost);
@@ -368,8 +373,8 @@ impl<K: Key> Drop for Shared<K> {
     }
 }
 
-/// Whether keys of this type have no code that could come back to the queue while it is locked:
-/// one of the types that are keys mostly.
+/// Returns true if keys of this type run no code that could call the queue while it is locked: the
+/// most common types of keys.
 fn has_plain_code<K: 'static>() -> bool {
     fn any<K: 'static>(types: &[TypeId]) -> bool {
         types.contains(&TypeId::of::<K>())
@@ -396,7 +401,7 @@ impl<K: Key> Wake for Timer<K> {
     }
 }
 
-/// The queue as the waker of an alarm for tasks that were woken and are not polled.
+/// The queue as the waker of the alarm for woken tasks that are not polled.
 struct Overdue<K: Key>(Weak<Shared<K>>);
 
 impl<K: Key> Wake for Overdue<K> {

@@ -1,17 +1,18 @@
-//! Who waits for a key, and who has been told that there is one.
+//! The list of waiting getters, and the wakes that were given to them.
 //!
-//! Waiting getters stand in a list under the queue's own lock. One that is woken leaves the list
-//! and holds a *wake* until it looks, gives up or times out; then it gives the wake back, and as
-//! many are woken as there is work for.
+//! The list is under the queue's lock. A getter that is woken leaves the list and holds a *wake*
+//! until it checks for a key, gives up or times out. It then returns the wake, and as many getters
+//! are woken as there are keys. While a key is ready and a getter is listed, at least one woken
+//! getter has not checked yet.
 
 use std::task::Waker;
 
 /// How a getter waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// A task. Its runtime polls it when it likes, perhaps never.
+    /// A task. Its runtime polls it at any time after the wake, perhaps never.
     Task,
-    /// A parked thread. It looks as soon as it is woken.
+    /// A parked thread. It checks as soon as it is woken.
     Thread,
 }
 
@@ -19,7 +20,7 @@ const NONE: u32 = u32::MAX;
 
 struct Waiter {
     kind: Kind,
-    /// Whether the getter takes `None` only for an answer that is final.
+    /// True if the getter waits until `None` is final.
     patient: bool,
     state: State,
     prev: u32,
@@ -28,12 +29,12 @@ struct Waiter {
 
 enum State {
     Listed(Waker),
-    /// Woken by the wake of this number, or spinning with it.
+    /// The getter was woken by the wake with this number, or spins with it.
     Woken(u64),
     Vacant,
 }
 
-/// A getter's place among the waiting.
+/// A getter's index in the table of waiters.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(crate) struct Place(u32);
 
@@ -44,18 +45,18 @@ pub(crate) struct Waiters {
     tail: u32,
     listed: usize,
     threads: usize,
-    /// Wakes given so far.
+    /// The number of wakes given so far.
     given: u64,
-    /// The latest wake that was given back. Earlier ones that are still out are not counted any
-    /// more: who was overtaken may never look, and must not hold up the others.
+    /// The latest wake that was returned. Earlier ones that are still held no longer count: a
+    /// getter that was overtaken may never check, and must not block the others.
     returned: u64,
     /// The latest wake that was given to a task.
     to_task: u64,
     /// The latest wake that was given to a thread.
     to_thread: u64,
-    /// The thread that spins.
+    /// The spinning thread.
     spinner: Option<Place>,
-    /// The thread that keeps the time for all, and until when it sleeps.
+    /// The thread that keeps the time for all, and the time until which it sleeps.
     leader: Option<(Place, crate::Time)>,
 }
 
@@ -77,20 +78,20 @@ impl Waiters {
         }
     }
 
-    /// Whether nobody waits to be woken.
+    /// Returns true if no getter is listed.
     #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
         self.listed == 0
     }
 
-    /// Whether a thread spins.
+    /// Returns true if a thread spins.
     #[inline]
     pub(crate) const fn is_spinning(&self) -> bool {
         self.spinner.is_some()
     }
 
-    /// Makes a thread that has just come the one that spins, if there is none. It counts as woken,
-    /// as it looks again soon, so that nobody else is woken for a key that it can take.
+    /// Makes a new getter on a thread the spinning one, if there is none. It counts as woken,
+    /// because it checks again soon, so no other getter is woken for a key that it can take.
     pub(crate) fn spin(&mut self, place: &mut Option<Place>, kind: Kind, patient: bool) -> bool {
         if self.is_spinning() || place.is_some() || kind == Kind::Task {
             return false;
@@ -112,13 +113,13 @@ impl Waiters {
         Place(self.all.len() as u32 - 1)
     }
 
-    /// Whether it did.
+    /// Returns true if the getter was the spinning one.
     fn stop_spinning(&mut self, at: u32) -> bool {
         self.spinner.take_if(|spinner| *spinner == Place(at)).is_some()
     }
 
-    /// Puts a getter in the list; one that was woken for nothing to its head. Returns a waker that
-    /// is of no use any more, to be dropped outside the lock.
+    /// Lists a getter. One that was woken and found no key goes to the head of the list. Returns a
+    /// waker that is no longer needed, to be dropped outside the lock.
     pub(crate) fn wait(
         &mut self,
         place: &mut Option<Place>,
@@ -144,7 +145,7 @@ impl Waiters {
         }
     }
 
-    /// Whether `waker` would wake the getter as well as the one it is listed with.
+    /// Returns true if the getter is listed with a waker that wakes the same task as `waker`.
     pub(crate) fn is_listed_with(&self, place: Option<Place>, waker: &Waker) -> bool {
         place.is_some_and(|Place(at)| match &self.all[at as usize].state {
             State::Listed(listed) => listed.will_wake(waker),
@@ -152,7 +153,7 @@ impl Waiters {
         })
     }
 
-    /// The getter waits no more. Returns its waker, to be dropped outside the lock.
+    /// Removes a getter that no longer waits. Returns its waker, to be dropped outside the lock.
     pub(crate) fn leave(&mut self, place: &mut Option<Place>) -> Option<Waker> {
         let Place(at) = place.take()?;
         if self.leader.is_some_and(|(leader, _)| leader == Place(at)) {
@@ -179,19 +180,18 @@ impl Waiters {
         waker
     }
 
-    /// Wakes as many getters as there is work for: `keys` can be delivered now.
+    /// Wakes as many getters as `keys`, the number of keys that can be delivered now, requires.
     #[inline]
     pub(crate) fn wake_for(&mut self, keys: usize, wakes: &mut Wakes) {
         while keys > 0 && self.head != NONE {
             let out = self.given - self.returned;
-            // A task that was woken may not be polled for long, or ever: one wake more, so that it
-            // does not keep a key to itself.
+            // A woken task may be polled late or never. One more wake keeps it from blocking a key.
             let spare = u64::from(self.to_task > self.returned);
             let enough = match self.all[self.head as usize].kind {
-                // To wake a thread costs more than to add a key, so threads form a chain: each that
-                // takes a key wakes the next one, if more keys are left.
+                // Waking a thread costs more than adding a key, so threads form a chain: each
+                // thread that takes a key wakes the next one, if more keys are left.
                 Kind::Thread => 1,
-                // A chain of tasks would be slow, as each of them waits for its turn to be polled.
+                // A chain of tasks would be slow, because each of them waits until it is polled.
                 Kind::Task => keys as u64,
             };
             if out >= enough + spare {
@@ -199,23 +199,24 @@ impl Waiters {
             }
             self.wake_at(self.head, wakes);
         }
-        // A thread comes for certain. Where all who were woken are tasks, which may never look, and
-        // a thread waits behind them, it is woken besides.
+        // A woken thread always checks. If all woken getters are tasks, which may never check, and
+        // a thread waits behind them, it is woken as well.
         if keys > 0 && self.has_threads() && self.to_thread <= self.returned {
             let first = self.first_thread();
             self.wake_at(first, wakes);
         }
     }
 
-    /// The latest wake given to a task, if a key is ready, another getter is listed, and neither this
-    /// wake nor a later one has been returned. It may never be used, so the caller watches over it.
+    /// Returns the latest wake given to a task, if a key is ready, another getter is listed, and
+    /// neither this wake nor a later one has been returned. The wake may never be used, so the
+    /// caller watches over it.
     #[inline]
     pub(crate) const fn unused_wake(&self, keys: usize) -> Option<u64> {
         let only_tasks_come = self.to_task > self.returned && self.to_thread <= self.returned;
         if keys > 0 && self.head != NONE && only_tasks_come { Some(self.to_task) } else { None }
     }
 
-    /// The first thread in the list; there is one.
+    /// Returns the first thread in the list, which must contain one.
     fn first_thread(&self) -> u32 {
         let mut at = self.head;
         while at != NONE && self.all[at as usize].kind != Kind::Thread {
@@ -224,7 +225,7 @@ impl Waiters {
         at
     }
 
-    /// Wakes all, or only those who do not insist on a final answer.
+    /// Wakes all getters, or only those that do not wait for a final `None`.
     pub(crate) fn wake_all(&mut self, patient_too: bool, wakes: &mut Wakes) {
         let mut at = self.head;
         while at != NONE {
@@ -249,7 +250,7 @@ impl Waiters {
         }
     }
 
-    /// Counts neither this wake nor any earlier one any more.
+    /// Returns this wake and all earlier ones: they no longer count.
     pub(crate) fn give_back(&mut self, wake: u64) {
         self.returned = self.returned.max(wake);
     }
@@ -268,13 +269,13 @@ impl Waiters {
         }
     }
 
-    /// Whether a parked thread waits to be woken.
+    /// Returns true if a parked thread is listed.
     pub(crate) const fn has_threads(&self) -> bool {
         self.threads > 0
     }
 
-    /// A waker for the thread that is to keep the time until `due`, if there is one that has to be
-    /// told: the leader that sleeps longer than that, or a thread that becomes it.
+    /// Returns the waker of the thread that must keep the time until `due`, if it must be woken for
+    /// that: the leader, if it sleeps longer, or a thread that becomes the leader.
     pub(crate) fn keep_time(&self, due: crate::Time) -> Option<Waker> {
         if !self.has_threads() {
             return None;
@@ -286,7 +287,7 @@ impl Waiters {
         };
         match &self.all.get(place as usize)?.state {
             State::Listed(waker) => Some(waker.clone()),
-            // A leader that is awake already looks for itself.
+            // A leader that is awake checks by itself.
             State::Woken(_) | State::Vacant => None,
         }
     }
@@ -325,7 +326,7 @@ impl Waiters {
     }
 }
 
-/// Wakers to be woken, once the lock is released.
+/// Wakers to wake after the lock is released.
 #[must_use]
 pub(crate) struct Wakes {
     first: Option<Waker>,
@@ -386,7 +387,7 @@ mod tests {
         assert!(!waiters.spin(&mut third, Kind::Thread, false));
         assert_eq!(woken(&mut waiters, 1), 0);
 
-        // It has taken the key and works on it: somebody else is needed for the next.
+        // It has taken the key and processes it, so another getter is needed for the next one.
         waiters.leave(&mut spinner);
         assert!(!waiters.is_spinning());
         assert_eq!(woken(&mut waiters, 1), 1);
@@ -414,10 +415,10 @@ mod tests {
             waiters.wait(place, Kind::Thread, false, Waker::noop().clone());
         }
         let woken_by_adds: usize = (1..=100).map(|keys| woken(&mut waiters, keys)).sum();
-        assert_eq!(woken_by_adds, 1, "whoever adds wakes one thread");
+        assert_eq!(woken_by_adds, 1, "the adds wake one thread");
         for (keys, place) in (1..=100).rev().zip(&mut places[..15]) {
             waiters.leave(place);
-            assert_eq!(woken(&mut waiters, keys), 1, "it takes a key, and wakes the next");
+            assert_eq!(woken(&mut waiters, keys), 1, "a thread that takes a key wakes the next");
         }
         waiters.leave(&mut places[15]);
         assert_eq!(woken(&mut waiters, 85), 0);

@@ -1,4 +1,4 @@
-//! The one hook that panics of users' functions go through.
+//! The handling of panics of user functions. Each caught panic passes through [`handle_crash`].
 
 use std::any::Any;
 use std::fmt;
@@ -6,17 +6,19 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A panic that was caught, as the handlers of [`on_crash`] see it.
+/// A caught panic, as passed to the handlers of [`on_crash`].
 pub struct Crash<'a>(&'a (dyn Any + Send));
 
 impl<'a> Crash<'a> {
-    /// What the function panicked with.
+    /// Returns the payload of the panic.
     #[must_use]
     pub fn payload(&self) -> &'a (dyn Any + Send) {
         self.0
     }
 
-    /// The message of the panic, where it has one: `panic!` gives one always, `panic_any` rarely.
+    /// Returns the message of the panic, if it has one.
+    ///
+    /// `panic!` always has one, `panic_any` rarely.
     #[must_use]
     pub fn message(&self) -> Option<&'a str> {
         let literal = self.0.downcast_ref::<&'static str>().copied();
@@ -35,11 +37,13 @@ type Handler = Arc<dyn Fn(&Crash<'_>) + Send + Sync>;
 static HANDLERS: Mutex<Vec<Handler>> = Mutex::new(Vec::new());
 static REALLY_CRASH: AtomicBool = AtomicBool::new(false);
 
-/// Calls `handler` for every panic that [`handle_crash`] is given, in the whole process, until
-/// what this returns is dropped. apimachinery's `PanicHandlers`.
+/// Calls `handler` for every panic that is passed to [`handle_crash`], in the whole process, until
+/// the returned guard is dropped.
 ///
-/// Handlers are called in the order they were added, in the thread that panicked. One that panics
-/// itself is ignored.
+/// This is apimachinery's `PanicHandlers`. Handlers are called in the order in which they were
+/// added, on the thread that panicked. A panic of a handler is ignored.
+///
+/// # Examples
 ///
 /// ```
 /// use std::sync::Arc;
@@ -69,13 +73,14 @@ pub fn on_crash(handler: impl Fn(&Crash<'_>) + Send + Sync + 'static) -> CrashHa
     CrashHandler(handler)
 }
 
-/// A handler that is called for panics until this is dropped. See [`on_crash`].
+/// Removes a handler of panics when it is dropped: see [`on_crash`].
 #[must_use = "the handler is removed when this is dropped"]
 pub struct CrashHandler(Handler);
 
 impl Drop for CrashHandler {
     fn drop(&mut self) {
-        // `self` still holds it, so the handler's own drop runs after the lock is free.
+        // `self` still holds the handler, so the handler's own drop runs after the lock is
+        // released.
         handlers().retain(|handler| !Arc::ptr_eq(handler, &self.0));
     }
 }
@@ -86,31 +91,36 @@ impl fmt::Debug for CrashHandler {
     }
 }
 
-/// Whether a panic that was handled goes on to unwind its thread. apimachinery's `ReallyCrash`,
-/// but false unless set: there a panic nobody catches ends the process.
+/// Returns true if a handled panic continues to unwind its thread.
+///
+/// This is apimachinery's `ReallyCrash`, but the default is `false`: in Go, a panic that is not
+/// recovered terminates the process.
 #[must_use]
 pub fn really_crash() -> bool {
     REALLY_CRASH.load(Ordering::Relaxed)
 }
 
-/// Chooses, for the whole process, whether a panic that was handled goes on to unwind (`true`) or
-/// the loop carries on (`false`, and so it is in the beginning).
+/// Sets, for the whole process, whether a handled panic continues to unwind (`true`) or the loop
+/// goes on (`false`, the default).
 pub fn set_really_crash(really_crash: bool) {
     REALLY_CRASH.store(really_crash, Ordering::Relaxed);
 }
 
-/// What happens to a panic of a function that a loop of this module has called.
+/// Handles a panic of a function that a loop of this module has called.
 ///
-/// `payload` is what [`catch_unwind`](panic::catch_unwind) has caught. By then the process's panic
-/// hook has reported message and place, on the standard error output unless it was replaced.
-#[cfg_attr(feature = "tokio", doc = "This adds an event of `tracing`, of level error,")]
+/// `payload` is the value that [`catch_unwind`](panic::catch_unwind) has returned. By then, the
+/// process's panic hook has reported the message and the location, on standard error unless it was
+/// replaced.
+#[cfg_attr(feature = "tokio", doc = "This emits a `tracing` event of level error,")]
 #[cfg_attr(not(feature = "tokio"), doc = "This writes nothing,")]
-/// calls the handlers of [`on_crash`], and returns: whoever called carries on. apimachinery's
-/// `HandleCrash`.
+/// calls the handlers of [`on_crash`], and returns, so that the caller goes on. This is
+/// apimachinery's `HandleCrash`.
 ///
 /// # Panics
 ///
-/// With the same payload, when [`set_really_crash`] has asked for it.
+/// Panics with the same payload if [`set_really_crash`] was called with `true`.
+///
+/// # Examples
 ///
 /// ```
 /// use requeue::wait;
@@ -135,7 +145,7 @@ pub fn handle_crash(payload: Box<dyn Any + Send>) {
     discard(payload);
 }
 
-/// Drops what could panic when it is dropped.
+/// Drops a payload, whose drop may panic.
 fn discard(payload: Box<dyn Any + Send>) {
     if let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(again);

@@ -1,9 +1,11 @@
-//! Why a condition did not come to hold.
+//! The reasons why a wait ended before its condition held.
 
 use std::error;
 use std::fmt;
 
-/// Why a wait ended before its condition held.
+/// The reason why a wait ended before its condition held.
+///
+/// # Examples
 ///
 /// ```
 /// use requeue::wait::Error;
@@ -15,18 +17,19 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error<E> {
-    /// The time or the steps were used up. apimachinery's `ErrWaitTimeout`, and a context's
-    /// `DeadlineExceeded`.
+    /// The time or the number of tries was used up. This is apimachinery's `ErrWaitTimeout`, and a
+    /// context's `DeadlineExceeded`.
     Timeout,
-    /// The stop came first. A context's `Canceled`.
+    /// The stop came first. This is a context's `Canceled`.
     Cancelled,
-    /// The condition failed, with this error, and was not tried again.
+    /// The condition returned this error, and was not tried again.
     Condition(E),
 }
 
 impl<E> Error<E> {
-    /// Whether the wait ended for another reason than an error of the condition. apimachinery's
-    /// `Interrupted`.
+    /// Returns true unless the reason is an error of the condition.
+    ///
+    /// This is apimachinery's `Interrupted`.
     #[must_use]
     pub const fn is_interrupted(&self) -> bool {
         match self {
@@ -35,7 +38,9 @@ impl<E> Error<E> {
         }
     }
 
-    /// The condition's own error.
+    /// Returns the condition's error, if that is the reason.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::wait::Error;
@@ -72,7 +77,7 @@ impl<E: error::Error> error::Error for Error<E> {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
             Self::Timeout | Self::Cancelled => None,
-            // Its message is ours already.
+            // The message of the condition's error is already the message of this error.
             Self::Condition(error) => error.source(),
         }
     }

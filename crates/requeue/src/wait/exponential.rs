@@ -1,4 +1,4 @@
-//! Trying a condition a number of times, ever less often.
+//! Tries of a condition with growing delays. Their number is limited.
 
 use std::future;
 use std::ops::ControlFlow;
@@ -9,26 +9,30 @@ use super::{Backoff, Error, jitter_source};
 use crate::Time;
 use crate::clock::Clock;
 
-/// Tries `condition` at once, and again after each delay of `backoff`, until it holds or the
-/// steps are used up. apimachinery's `ExponentialBackoff`.
+/// Tries `condition` at once, and again after each delay of `backoff`, until it holds or no try is
+/// left.
 ///
-/// There are at most [`Backoff::steps`] tries, none when that is not positive, and no delay after
-/// the last. Reaching the cap uses up the steps: the delay that precedes a capped one is waited
-/// for, and then it ends. `Ok(false)` means "not yet". So does a panic, unless
-/// [`set_really_crash`](super::set_really_crash) has asked for more.
+/// This is apimachinery's `ExponentialBackoff`. There are at most [`Backoff::steps`] tries, none if
+/// that is not positive, and there is no delay after the last one. When a delay reaches the cap, no
+/// try is left: the delay before the capped one passes, and then the wait ends. `Ok(false)` means
+/// "not yet". So does a panic, unless [`set_really_crash`](super::set_really_crash) was called with
+/// `true`.
 ///
 /// # Errors
 ///
-/// - [`Error::Condition`]: the condition failed; it is not tried again.
-/// - [`Error::Timeout`]: the steps were used up.
+/// - [`Error::Condition`]: the condition returned an error; it is not tried again.
+/// - [`Error::Timeout`]: no try is left.
 ///
 /// # Panics
 ///
-/// When `condition` does and [`set_really_crash`](super::set_really_crash) has asked for it.
+/// Panics if `condition` does and [`set_really_crash`](super::set_really_crash) was called with
+/// `true`.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the wait: between two tries, or within `condition` where that waits.
+/// Dropping the future ends the wait: between two tries, or where `condition` waits.
+///
+/// # Examples
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -61,25 +65,27 @@ where
     exponential_backoff_until(clock, backoff, Time::NEVER, stop, condition).await
 }
 
-/// As [`exponential_backoff`], and gives up when `stop` or `deadline` comes, which are looked at
-/// before every try. apimachinery's `ExponentialBackoffWithContext`.
+/// Tries `condition` as [`exponential_backoff`] does, and gives up when `stop` or `deadline` comes.
 ///
-/// [`Time::NEVER`] is no deadline, and [`pending`](std::future::pending) no stop.
+/// This is apimachinery's `ExponentialBackoffWithContext`. Both are checked before every try.
+/// [`Time::NEVER`] means no deadline, and [`pending`](std::future::pending) no stop.
 ///
 /// # Errors
 ///
-/// - [`Error::Condition`]: the condition failed; it is not tried again.
-/// - [`Error::Cancelled`]: the stop came first. When the deadline has come too, it still was the
-///   stop.
-/// - [`Error::Timeout`]: the deadline came first, or the steps were used up.
+/// - [`Error::Condition`]: the condition returned an error; it is not tried again.
+/// - [`Error::Cancelled`]: the stop came first, or both the stop and the deadline have come.
+/// - [`Error::Timeout`]: the deadline came first, or no try is left.
 ///
 /// # Panics
 ///
-/// When `condition` does and [`set_really_crash`](super::set_really_crash) has asked for it.
+/// Panics if `condition` does and [`set_really_crash`](super::set_really_crash) was called with
+/// `true`.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the wait: between two tries, or within `condition` where that waits.
+/// Dropping the future ends the wait: between two tries, or where `condition` waits.
+///
+/// # Examples
 ///
 /// ```
 /// use std::convert::Infallible;

@@ -1,29 +1,29 @@
 //! Loops that wait: apimachinery's `wait` on any [`Clock`](crate::clock::Clock).
 //!
-//! | to have | take | apimachinery's |
+//! | task | function or type | apimachinery |
 //! |---|---|---|
-//! | something done every so often | [`until`], [`non_sliding_until`], [`jitter_until`], [`forever`] | `Until`, `NonSlidingUntil`, `JitterUntil`, `Forever` |
-//! | the same at changing intervals | [`backoff_until`] | `BackoffUntil` |
-//! | a condition tried until it holds | [`poll_until`] with a [`Polling`] | `PollUntilContextCancel`, `PollUntilContextTimeout`, `DelayFunc.Until`, `Poll…` |
-//! | the same, a number of times, ever less often | [`exponential_backoff`], [`exponential_backoff_until`] | `ExponentialBackoff`, `ExponentialBackoffWithContext` |
-//! | many pieces of work done by some threads | [`parallelize_until`] | client-go's `ParallelizeUntil` |
-//! | only the delays | [`Backoff`], [`jitter`], the [`BackoffManager`]s | `Backoff`, `Jitter`, `BackoffManager` |
+//! | run a function periodically | [`until`], [`non_sliding_until`], [`jitter_until`], [`forever`] | `Until`, `NonSlidingUntil`, `JitterUntil`, `Forever` |
+//! | run a function at changing intervals | [`backoff_until`] | `BackoffUntil` |
+//! | try a condition until it holds | [`poll_until`] with a [`Polling`] | `PollUntilContextCancel`, `PollUntilContextTimeout`, `DelayFunc.Until`, `Poll…` |
+//! | try a condition a limited number of times, with growing delays | [`exponential_backoff`], [`exponential_backoff_until`] | `ExponentialBackoff`, `ExponentialBackoffWithContext` |
+//! | process pieces of work on several threads | [`parallelize_until`] | client-go's `ParallelizeUntil` |
+//! | compute delays only | [`Backoff`], [`jitter`], the [`BackoffManager`]s | `Backoff`, `Jitter`, `BackoffManager` |
 //!
-//! What they have in common:
+//! All loops have these properties:
 //!
-//! - They take their time from the clock they are given, so that hours of waiting are tested in
-//!   no time; see [`FakeClock::run`](crate::clock::FakeClock::run). No runtime is needed.
-//! - A *stop* is any future; its output does not matter. A token's `cancelled()`, a receiver, a
-//!   task's handle will do, and [`pending`](std::future::pending) never stops. It is looked at
-//!   before every run, so that a stop that races the timer wins. It does not interrupt a run that
-//!   has begun: a function that takes long looks at the stop itself.
-//! - The function is a closure that returns a future, so that the loop can be spawned wherever
-//!   both may: `|| async { … }`, `async || …` where that only reads what it captures, or a change
-//!   to what it captures and then the future, as below.
-//! - A panic of the function goes to [`handle_crash`], and by default the loop goes on.
-//! - Dropping the future of a loop stops it where it waits: between two runs, or where the
-//!   function itself waits. Nothing is left behind.
-//! - A loop without delays lets others run after each round.
+//! - They read the time from the clock that is passed to them, so tests of hours of waiting take no
+//!   time: see [`FakeClock::run`](crate::clock::FakeClock::run). They need no runtime.
+//! - A *stop* is any future; its output does not matter. Examples are a token's `cancelled()`, a
+//!   receiver, and a task's handle. [`pending`](std::future::pending) never stops. The stop is
+//!   checked before every run, so it wins a race with the timer. It does not interrupt a run that
+//!   has begun: a function that takes long must check the stop itself.
+//! - The function is a closure that returns a future, so that the loop can be spawned if both can
+//!   be. Use `|| async { … }`; or `async || …` if it only reads its captures; or change the
+//!   captures first and then return the future, as below.
+//! - A panic of the function is passed to [`handle_crash`], and by default the loop goes on.
+//! - Dropping the future of a loop stops it where it waits: between two runs, or where the function
+//!   itself waits. No resources remain.
+//! - A loop without delays yields to other tasks after each round.
 //!
 //! ```
 //! use std::time::Duration;
@@ -66,7 +66,9 @@ pub use self::parallelize::parallelize_until;
 pub use self::poll::{Polling, poll_until};
 pub use self::until::{backoff_until, forever, jitter_until, non_sliding_until, until};
 
-/// A source of jitter that is seeded anew by each call, differently in each process.
+/// Returns a source of jitter with a new seed, which differs between calls and between processes.
+///
+/// # Examples
 ///
 /// ```
 /// use std::time::Duration;
@@ -77,6 +79,6 @@ pub use self::until::{backoff_until, forever, jitter_until, non_sliding_until, u
 /// ```
 #[must_use]
 pub fn jitter_source() -> JitterSource {
-    // The keys of a hash map are the only randomness that std has to offer.
+    // The keys of a hash map are the only randomness in the standard library.
     JitterSource::new(RandomState::new().hash_one(0_u8))
 }

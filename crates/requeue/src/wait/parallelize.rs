@@ -1,4 +1,4 @@
-//! Many pieces of work done by some threads.
+//! Processing pieces of work on several threads. Each piece is processed at most once.
 
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
@@ -7,22 +7,25 @@ use std::thread;
 
 use super::handle_crash;
 
-/// Calls `f` once with each number below `pieces`, from up to `workers` threads, and returns when
-/// all is done or `stop` says true. client-go's `ParallelizeUntil`.
+/// Calls `f` once with each number below `pieces`, on up to `workers` threads, until all pieces are
+/// done or `stop` returns true.
 ///
-/// The calling thread is one of the workers. Each takes `chunk` pieces at a time, in order; more
-/// than one helps where pieces are many and small. `stop` is asked before every piece; pieces that
-/// have begun are finished. A zero counts as 1, for `workers` and for `chunk`.
+/// This is client-go's `ParallelizeUntil`. The calling thread is one of the workers. Each worker
+/// takes `chunk` pieces at a time, in order; more than one is faster if there are many small
+/// pieces. `stop` is called before every piece; pieces that have begun are finished. 0 counts as 1,
+/// for `workers` and for `chunk`.
 ///
-/// It blocks: inside of a runtime it belongs into `spawn_blocking`. Where the system refuses to
-/// start a thread there are fewer workers.
+/// The call blocks: in a runtime, call it in `spawn_blocking`. If the system refuses to start a
+/// thread, there are fewer workers.
 ///
 /// # Panics
 ///
-/// When `stop` does, or when `f` does and [`set_really_crash`](super::set_really_crash) has asked
-/// for it: the other workers then stop before their next piece, and the panic goes on here.
-/// Otherwise a panic of `f` goes to [`handle_crash`], and the worker takes the next piece; in
-/// client-go it takes no more.
+/// Panics if `stop` does, or if `f` does and [`set_really_crash`](super::set_really_crash) was
+/// called with `true`. The other workers then stop before their next piece, and the panic continues
+/// here. Otherwise a panic of `f` is passed to [`handle_crash`], and the worker takes the next
+/// piece. In client-go it takes no more.
+///
+/// # Examples
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Trying a condition until it holds.
+//! Tries of a condition until it holds, a stop comes, or the time is up.
 
 use std::ops::ControlFlow;
 use std::pin::pin;
@@ -9,7 +9,10 @@ use super::{BackoffManager, Error, JitteredBackoffManager, jitter_source};
 use crate::Time;
 use crate::clock::Clock;
 
-/// How [`poll_until`] tries its condition: how often, how long, and whether at once.
+/// The parameters of [`poll_until`]: the interval and the timeout, and whether the first try is
+/// immediate.
+///
+/// # Examples
 ///
 /// ```
 /// use std::time::Duration;
@@ -19,7 +22,7 @@ use crate::clock::Clock;
 /// # let _ = polling;
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "this only says how to poll; `poll_until` does it"]
+#[must_use = "a `Polling` does nothing until it is passed to `poll_until`"]
 pub struct Polling<M = JitteredBackoffManager> {
     manager: M,
     immediate: bool,
@@ -29,7 +32,7 @@ pub struct Polling<M = JitteredBackoffManager> {
 }
 
 impl Polling {
-    /// Tries every `interval`, the first time after one interval, without a timeout.
+    /// Tries at each `interval`, without a timeout. The first try is after one interval.
     pub fn every(interval: Duration) -> Self {
         Self::with(JitteredBackoffManager::new(interval, 0.0, jitter_source()))
     }
@@ -38,7 +41,9 @@ impl Polling {
 impl<M: BackoffManager> Polling<M> {
     /// Tries after each delay that `manager` gives, without a timeout.
     ///
-    /// This is what apimachinery has `Backoff.Timer` and `DelayFunc.Until` for.
+    /// It replaces apimachinery's `Backoff.Timer` and `DelayFunc.Until`.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use std::convert::Infallible;
@@ -63,20 +68,22 @@ impl<M: BackoffManager> Polling<M> {
         Self { manager, immediate: false, sliding: false, timeout: None, last_try: false }
     }
 
-    /// Tries once before the first delay, whatever the stop and the timeout say.
+    /// Tries once before the first delay, even if the stop or the timeout has come.
     pub fn immediate(mut self) -> Self {
         self.immediate = true;
         self
     }
 
-    /// Starts each delay at the *end* of a try. Otherwise it starts when the try does, and a try
-    /// that takes longer is followed by the next at once.
+    /// Starts each delay at the *end* of a try.
+    ///
+    /// By default it starts with the try, and a try that takes longer than the delay is followed by
+    /// the next at once.
     pub fn sliding(mut self) -> Self {
         self.sliding = true;
         self
     }
 
-    /// Gives up `timeout` after the start. A try due just then is not made.
+    /// Gives up `timeout` after the start. A try that is due at that moment is not made.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -89,26 +96,28 @@ impl<M: BackoffManager> Polling<M> {
     }
 }
 
-/// Tries `condition` until it holds, as `polling` says. apimachinery's `PollUntilContextCancel`
-/// and `PollUntilContextTimeout`; with [`Polling::last_try`] its `Poll` and `PollImmediate`.
+/// Tries `condition` until it holds, with the parameters of `polling`.
 ///
-/// `Ok(false)` means "not yet". So does a panic, unless
-/// [`set_really_crash`](super::set_really_crash) has asked for more.
+/// This is apimachinery's `PollUntilContextCancel` and `PollUntilContextTimeout`, and with
+/// [`Polling::last_try`] its `Poll` and `PollImmediate`. `Ok(false)` means "not yet". So does a
+/// panic, unless [`set_really_crash`](super::set_really_crash) was called with `true`.
 ///
 /// # Errors
 ///
-/// - [`Error::Condition`]: the condition failed; it is not tried again.
-/// - [`Error::Cancelled`]: the stop came first. When the time is up too, it still was the stop.
+/// - [`Error::Condition`]: the condition returned an error; it is not tried again.
+/// - [`Error::Cancelled`]: the stop came first, or both the stop and the timeout have come.
 /// - [`Error::Timeout`]: the time was up first.
 ///
 /// # Panics
 ///
-/// When the manager does, or when `condition` does and
-/// [`set_really_crash`](super::set_really_crash) has asked for it.
+/// Panics if the manager does, or if `condition` does and
+/// [`set_really_crash`](super::set_really_crash) was called with `true`.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the wait: between two tries, or within `condition` where that waits.
+/// Dropping the future ends the wait: between two tries, or where `condition` waits.
+///
+/// # Examples
 ///
 /// ```
 /// use std::convert::Infallible;

@@ -1,4 +1,6 @@
-//! What the loops have in common: a timer, a stop, and runs that may panic.
+//! The common parts of the loops: a timer, a stop, and runs that may panic.
+//!
+//! The stop wins if both it and the timer are ready.
 
 use std::future::poll_fn;
 use std::ops::ControlFlow;
@@ -10,11 +12,10 @@ use super::{Error, handle_crash};
 use crate::Time;
 use crate::clock::{Clock, Sleep, sleep_until};
 
-/// The pauses between the runs of a loop: one timer, used again and again, and a stop that comes
-/// before it.
+/// The pauses between the runs of a loop: a timer that is reused, and a stop that may come first.
 pub(super) struct Rounds<'a, C: Clock + ?Sized, S> {
     sleep: Sleep<'a, C>,
-    /// Not polled again once it was ready: each method says so, and the loop ends.
+    /// It must not be polled again once it was ready: each method reports that, and the loop ends.
     stop: Pin<&'a mut S>,
 }
 
@@ -23,13 +24,13 @@ impl<'a, C: Clock + ?Sized, S: Future> Rounds<'a, C, S> {
         Self { sleep: sleep_until(clock, Time::NEVER), stop }
     }
 
-    /// Whether the stop has come.
+    /// Returns true if the stop has come.
     pub(super) async fn stopped(&mut self) -> bool {
         poll_fn(|cx| Poll::Ready(self.stop.as_mut().poll(cx).is_ready())).await
     }
 
-    /// Waits until `at`, or until the stop; says whether it was the stop. When both have come, it
-    /// was the stop.
+    /// Waits until `at`, or until the stop. Returns true if the stop has come, even if `at` has,
+    /// too.
     pub(super) async fn stopped_by(&mut self, at: Time) -> bool {
         self.sleep.reset(at);
         let mut others_ran = false;
@@ -41,7 +42,7 @@ impl<'a, C: Clock + ?Sized, S: Future> Rounds<'a, C, S> {
                 if others_ran {
                     return Poll::Ready(false);
                 }
-                // A loop without delays would keep its thread to itself.
+                // A loop without delays would monopolize its thread.
                 cx.waker().wake_by_ref();
             }
             others_ran = true;
@@ -51,7 +52,8 @@ impl<'a, C: Clock + ?Sized, S: Future> Rounds<'a, C, S> {
     }
 }
 
-/// Runs `future` to its end. None when it has panicked and [`handle_crash`] carries on.
+/// Runs `future` to completion. Returns `None` if it has panicked and [`handle_crash`] has
+/// returned.
 pub(super) async fn guarded<F: Future>(future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|cx| {
@@ -67,8 +69,8 @@ pub(super) async fn guarded<F: Future>(future: F) -> Option<F::Output> {
     .await
 }
 
-/// Tries `condition` once, and breaks with the end of the wait when this was it. A panic that
-/// [`handle_crash`] lets pass counts as "not yet".
+/// Tries `condition` once, and breaks with the result of the wait if it holds or fails. A panic
+/// after which [`handle_crash`] returns counts as "not yet".
 pub(super) async fn attempt<F, R, E>(condition: &mut F) -> ControlFlow<Result<(), Error<E>>>
 where
     F: FnMut() -> R,

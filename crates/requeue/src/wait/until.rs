@@ -1,4 +1,4 @@
-//! Loops that do something again and again until they are stopped.
+//! Loops that run a function periodically until they are stopped. Runs of one loop never overlap.
 
 use std::convert::Infallible;
 use std::future;
@@ -9,19 +9,21 @@ use super::rounds::{Rounds, guarded};
 use super::{BackoffManager, JitteredBackoffManager, jitter_source};
 use crate::clock::Clock;
 
-/// Runs `f` now, and again `period` after each run's end, until `stop`. apimachinery's `Until`.
+/// Runs `f` now, and again `period` after the end of each run, until `stop`.
 ///
-/// A stop that has come already means no run at all. A zero period runs `f` again at once, after
-/// others had their turn.
+/// This is apimachinery's `Until`. If the stop has already come, `f` does not run at all. With a
+/// period of zero, `f` runs again at once, after other tasks could run.
 ///
 /// # Panics
 ///
-/// When `f` does and [`set_really_crash`](super::set_really_crash) has asked for it; otherwise the
-/// loop goes on.
+/// Panics if `f` does and [`set_really_crash`](super::set_really_crash) was called with `true`.
+/// Otherwise the loop goes on.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future stops the loop: between two runs, or within `f` where that waits.
+/// Dropping the future stops the loop: between two runs, or where `f` waits.
+///
+/// # Examples
 ///
 /// ```
 /// use std::time::Duration;
@@ -47,20 +49,21 @@ where
     jitter_until(clock, period, 0.0, true, stop, f).await;
 }
 
-/// Runs `f` now, and again `period` after each run's *start*, until `stop`. apimachinery's
-/// `NonSlidingUntil`.
+/// Runs `f` now, and again `period` after the *start* of each run, until `stop`.
 ///
-/// A run that takes longer than the period is followed by the next at once; runs that were missed
-/// are not made up for.
+/// This is apimachinery's `NonSlidingUntil`. A run that takes longer than the period is followed by
+/// the next at once. Missed runs are not made up for.
 ///
 /// # Panics
 ///
-/// When `f` does and [`set_really_crash`](super::set_really_crash) has asked for it; otherwise the
-/// loop goes on.
+/// Panics if `f` does and [`set_really_crash`](super::set_really_crash) was called with `true`.
+/// Otherwise the loop goes on.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future stops the loop: between two runs, or within `f` where that waits.
+/// Dropping the future stops the loop: between two runs, or where `f` waits.
+///
+/// # Examples
 ///
 /// ```
 /// use std::time::Duration;
@@ -87,20 +90,23 @@ where
     jitter_until(clock, period, 0.0, false, stop, f).await;
 }
 
-/// Runs `f` now and then every `period`, with a random part of up to `jitter_factor` times the
-/// period on top, drawn anew for each round, until `stop`. apimachinery's `JitterUntil`.
+/// Runs `f` now and then every `period`, plus a random part of up to `jitter_factor` times the
+/// period, until `stop`.
 ///
-/// A factor of zero or below means no jitter. With `sliding` a period starts when `f` has ended,
-/// without when it starts.
+/// This is apimachinery's `JitterUntil`. The random part is drawn for each round. A factor of zero
+/// or below means no jitter. With `sliding`, a period starts when `f` has ended; without it, when
+/// `f` starts.
 ///
 /// # Panics
 ///
-/// When `f` does and [`set_really_crash`](super::set_really_crash) has asked for it; otherwise the
-/// loop goes on.
+/// Panics if `f` does and [`set_really_crash`](super::set_really_crash) was called with `true`.
+/// Otherwise the loop goes on.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future stops the loop: between two runs, or within `f` where that waits.
+/// Dropping the future stops the loop: between two runs, or where `f` waits.
+///
+/// # Examples
 ///
 /// ```
 /// use std::time::Duration;
@@ -134,21 +140,22 @@ pub async fn jitter_until<C, S, F, R>(
     backoff_until(clock, manager, sliding, stop, f).await;
 }
 
-/// Runs `f` now, and again after each delay that `manager` gives, until `stop`. apimachinery's
-/// `BackoffUntil`.
+/// Runs `f` now, and again after each delay that `manager` returns, until `stop`.
 ///
-/// With `sliding` a delay starts when `f` has ended, and the manager is asked for it then;
-/// without, both happen just before `f` starts. The stop is looked at before each run, and one
-/// that has come by the time a delay is over wins.
+/// This is apimachinery's `BackoffUntil`. With `sliding`, the manager is called and the delay
+/// starts when `f` has ended; without it, both happen just before `f` starts. The stop is checked
+/// before each run, and wins if it has come by the end of a delay.
 ///
 /// # Panics
 ///
-/// When `manager` does, or when `f` does and [`set_really_crash`](super::set_really_crash) has
-/// asked for it; otherwise the loop goes on.
+/// Panics if `manager` does, or if `f` does and [`set_really_crash`](super::set_really_crash) was
+/// called with `true`. Otherwise the loop goes on.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future stops the loop: between two runs, or within `f` where that waits.
+/// Dropping the future stops the loop: between two runs, or where `f` waits.
+///
+/// # Examples
 ///
 /// ```
 /// use std::time::Duration;
@@ -199,16 +206,20 @@ pub async fn backoff_until<C, M, S, F, R>(
     }
 }
 
-/// Runs `f` now, and again `period` after each run's end, for ever. apimachinery's `Forever`.
+/// Runs `f` now, and again `period` after the end of each run, without end.
+///
+/// This is apimachinery's `Forever`.
 ///
 /// # Panics
 ///
-/// When `f` does and [`set_really_crash`](super::set_really_crash) has asked for it; otherwise the
-/// loop goes on.
+/// Panics if `f` does and [`set_really_crash`](super::set_really_crash) was called with `true`.
+/// Otherwise the loop goes on.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future is the way to stop it.
+/// Dropping the future stops the loop: between two runs, or where `f` waits.
+///
+/// # Examples
 ///
 /// ```
 /// use std::pin::pin;

@@ -1,4 +1,6 @@
-//! One worker, and one attempt of it.
+//! A worker task: it takes keys, and makes one attempt at a time.
+//!
+//! No panic of user code stops the worker.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -34,7 +36,7 @@ where
     H: Fn(Q::Key, Context) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Action, Error>> + Send + 'static,
 {
-    /// Takes keys until there will be none, whatever panics.
+    /// Takes keys until no more will come. It goes on after panics.
     pub(super) async fn work(self) {
         let mut panics = 0u32;
         loop {
@@ -45,8 +47,8 @@ where
                 Err(error) => {
                     self.queue.note_panic();
                     quietly(|| tracing::error!(%error, "a worker panicked"));
-                    // The item, if there was one, has come back with backoff. If there was none, a
-                    // key can't be taken, and is tried again: not all the time, though.
+                    // If there was an item, its key is retried with backoff. If there was none,
+                    // taking a key has panicked. It is tried again, but not continuously.
                     tokio::task::yield_now().await;
                     let mut pause = pin!(Some(self.pause(panics)));
                     _ = poll_fn(|cx| poll(pause.as_mut(), cx)).await;
@@ -56,13 +58,15 @@ where
         }
     }
 
-    /// Takes a key, makes an attempt, and completes the delivery. Returns whether there may be another key.
+    /// Takes a key, makes an attempt, and completes the delivery. Returns whether there may be
+    /// another key.
     ///
-    /// What panics in here fails the attempt: the item is dropped.
+    /// A panic in here fails the attempt, because the item is dropped.
     async fn round(&self) -> bool {
         let item = tokio::select! {
             biased;
-            // Also while it waits for a key that is dirty with somebody who never ends.
+            // Stops it even while it waits for a key that is dirty in flight and is never
+            // completed.
             () = self.stop.cancelled() => return false,
             item = self.queue.next() => item,
         };
@@ -92,7 +96,7 @@ where
                 let completion = self.options.completion(&mut item, result);
                 item.complete(completion).await;
             }
-            // Dropped before its completion: failed, whatever its count.
+            // Dropped before its completion, so it has failed, even if this was the last attempt.
             None => drop(item),
         }
         if let Some((on_finish, key)) = on_finish {
@@ -139,7 +143,7 @@ where
         }
     }
 
-    /// Waits after the worker has panicked, the longer the more often it has in a row.
+    /// Waits after a panic of the worker. The wait grows with the number of panics in a row.
     async fn pause(&self, panics: u32) {
         let delay = pause(panics);
         tokio::select! {
@@ -153,12 +157,12 @@ enum Ended {
     Ok(Action),
     Failed(Error),
     Panicked(Error),
-    /// The workers are stopped, and the attempt has not ended by itself.
+    /// The workers were stopped, and the attempt has not ended by itself.
     Stopped,
 }
 
 impl From<Result<Result<Action, Error>, Error>> for Ended {
-    /// What the handler says, or the net below it.
+    /// Converts the handler's result, or its panic.
     fn from(ended: Result<Result<Action, Error>, Error>) -> Self {
         match ended {
             Ok(Ok(action)) => Self::Ok(action),
@@ -168,7 +172,7 @@ impl From<Result<Result<Action, Error>, Error>> for Ended {
     }
 }
 
-/// Waits for `delay`, for ever if there is none.
+/// Waits for `delay`, or forever if it is `None`.
 async fn after(clock: &Arc<dyn Clock>, delay: Option<Duration>) -> Duration {
     match delay {
         None => std::future::pending().await,
@@ -179,7 +183,8 @@ async fn after(clock: &Arc<dyn Clock>, delay: Option<Duration>) -> Duration {
     }
 }
 
-/// Polls a future of the user's; once it has ended, it is dropped. A panic in either is its end.
+/// Polls a future of the user, and drops it when it is ready or has panicked. A panic of the poll
+/// or of the drop is the result.
 fn poll<F: Future>(
     mut future: Pin<&mut Option<F>>,
     cx: &mut task::Context<'_>,
@@ -202,13 +207,13 @@ fn poll<F: Future>(
     })
 }
 
-/// Drops a future of the user's, ended or not.
+/// Drops a future of the user, ready or not.
 fn end<F>(mut future: Pin<&mut Option<F>>) -> Result<(), Error> {
     caught(|| future.set(None))
 }
 
-/// Shows what is the user's. It is caught here, and not around the event: a subscriber that is
-/// unwound through may have poisoned its locks.
+/// Formats a value of the user. Its panic is caught here and not around the event, because a
+/// subscriber that is unwound may have poisoned its locks.
 struct Shown<'a, T: ?Sized>(&'a T);
 
 impl<T: fmt::Debug + ?Sized> fmt::Debug for Shown<'_, T> {

@@ -1,7 +1,8 @@
 //! Workers: they run a handler for each key, on tasks of a runtime or on threads.
 //!
-//! The handler returns an [`Action`] or an [`Error`]. One place maps both to a
-//! [`Completion`](crate::Completion), for workers of both kinds.
+//! The handler returns an [`Action`] or an [`Error`]. One function maps both to a
+//! [`Completion`](crate::Completion), for both kinds of workers. A panic of the handler is a
+//! failure, and never stops a worker.
 
 #[cfg(feature = "tokio")]
 mod attempt;
@@ -27,7 +28,7 @@ use self::token::Token;
 #[cfg(feature = "tokio")]
 type SpanOf<K> = Arc<dyn Fn(&K, &Context) -> tracing::Span + Send + Sync>;
 
-/// What a handler is told of its attempt.
+/// The attempt that a handler is called for.
 #[derive(Clone, Debug)]
 pub struct Context {
     attempt: u32,
@@ -40,14 +41,17 @@ pub struct Context {
 }
 
 impl Context {
-    /// Which attempt this is: 1, and one more for each failure in a row before.
+    /// Returns the number of this attempt: 1, plus the number of failures in a row before it.
     #[must_use]
     pub const fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// Whether the key is given up if this attempt fails, by
-    /// `max_retries`: the time to clean up, or to tell somebody.
+    /// Returns true if the key is given up when this attempt fails, because of `max_retries`.
+    ///
+    /// A handler can then clean up, or report the failure.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::workers::{Action, Context, Error, Workers};
@@ -71,48 +75,55 @@ impl Context {
         self.is_last
     }
 
-    /// How many adds this run stands for; at least 1.
+    /// Returns the number of adds that this run serves, which is at least 1.
     #[must_use]
     pub const fn adds(&self) -> u32 {
         self.adds
     }
 
-    /// The reasons of those adds, or-ed.
+    /// Returns the reasons of those adds, combined by bitwise or.
     #[must_use]
     pub const fn reasons(&self) -> u32 {
         self.reasons
     }
 
-    /// The highest priority of those adds.
+    /// Returns the highest priority of those adds.
     #[must_use]
     pub const fn priority(&self) -> i32 {
         self.priority
     }
 
-    /// The fencing token: a number that is greater for each later delivery of the key.
+    /// Returns the fencing token: a number that is greater for each later delivery of the key.
     ///
-    /// In memory it starts at 1 in each process. Only a queue in a store has numbers that outlive the
-    /// process, so that other systems can refuse late writes by them.
+    /// In memory it starts at 1 in each process. Only the numbers of a queue in a store outlive the
+    /// process, so that other systems can reject late writes by them.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Whether the attempt shall stop: it has timed out, its key was lost, or the workers are shut down and
-    /// their drain timeout has passed.
+    /// Returns true if the attempt must stop.
+    ///
+    /// This is the case if it has timed out, if its key was lost, or if the workers were shut down
+    /// and their drain timeout has passed.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.token.is_cancelled()
     }
 
-    /// Waits until the attempt shall stop, as [`is_cancelled`](Self::is_cancelled) says. The future of an
-    /// attempt that does not stop within the grace period is dropped.
+    /// Waits until the attempt must stop, as [`is_cancelled`](Self::is_cancelled) says.
+    ///
+    /// The future of an attempt that does not stop within the grace period is dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
     #[cfg(feature = "tokio")]
     pub async fn cancelled(&self) {
         self.token.cancelled().await;
     }
 
-    /// The token that cancels the attempt, to pass on.
+    /// Returns the token that cancels the attempt, to pass it on.
     #[cfg(feature = "tokio")]
     #[must_use]
     pub const fn token(&self) -> &tokio_util::sync::CancellationToken {

@@ -1,4 +1,4 @@
-//! A net under the user's code: what panics there must not end a worker.
+//! Catches panics of user code, so that none stops a worker.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::outcome::Error;
 use crate::sync::drop_quietly;
 
-/// Runs code of the user's; the error says what it panicked with.
+/// Runs user code. If it panics, the error has the message of the panic.
 pub(super) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, Error> {
     catch_unwind(AssertUnwindSafe(f)).map_err(describe)
 }

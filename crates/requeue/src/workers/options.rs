@@ -1,5 +1,5 @@
-//! The settings that workers of both kinds share, and the one place that maps the result of a handler to a
-//! completion.
+//! The settings that both kinds of workers share, and the one place that maps the result of a
+//! handler to a completion.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ type Finished<K> = Arc<dyn Fn(K) + Send + Sync>;
 
 pub(super) struct Options<K> {
     pub(super) max_retries: Option<u32>,
-    /// How long a cancelled attempt may take.
+    /// The time that a cancelled attempt may take to stop.
     pub(super) grace: Duration,
     pub(super) on_give_up: Option<GiveUp<K>>,
     pub(super) on_finish: Option<Finished<K>>,
@@ -35,7 +35,7 @@ impl<K: Clone> Options<K> {
         Self { max_retries: None, grace, on_give_up: None, on_finish: None }
     }
 
-    /// Returns true if a failure of this attempt gives the key up.
+    /// Returns true if the key is given up when this attempt fails.
     fn is_last(&self, attempt: u32) -> bool {
         self.max_retries.is_some_and(|retries| attempt > retries)
     }
@@ -52,8 +52,8 @@ impl<K: Clone> Options<K> {
         }
     }
 
-    /// The completion of a run with this result. Sets the priority and the error of the item, and calls the
-    /// hook if the key is given up.
+    /// Returns the completion of a run with this result. Sets the priority and the error of the
+    /// item, and calls the hook if the key is given up.
     pub(super) fn completion(
         &self,
         item: &mut impl WorkItem<Key = K>,
@@ -79,7 +79,7 @@ impl<K: Clone> Options<K> {
     }
 }
 
-/// The pause of a worker that has panicked this often in a row.
+/// The pause after a panic: 5 ms, doubled with each earlier panic in a row, up to 1.28 s.
 pub(super) const fn pause(panics: u32) -> Duration {
     let exponent = if panics < 8 { panics } else { 8 };
     Duration::from_millis(5 << exponent)

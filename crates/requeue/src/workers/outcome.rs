@@ -1,4 +1,4 @@
-//! The results of a handler.
+//! The results of a handler, each of which stands for one completion.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -15,26 +15,29 @@ pub struct Action {
 }
 
 impl Action {
-    /// The key waits for its next add: [`Completion::Succeed`].
+    /// The run succeeded, and the key runs again when it is added: [`Completion::Succeed`].
     pub const fn succeed() -> Self {
         Self::new(Completion::Succeed)
     }
 
-    /// The key is added again after `delay`: [`Completion::RequeueAfter`].
+    /// The run succeeded, and the key is added again after `delay`: [`Completion::RequeueAfter`].
     pub const fn requeue_after(delay: Duration) -> Self {
         Self::new(Completion::RequeueAfter(delay))
     }
 
-    /// The key is added again at once, behind the keys that are ready.
+    /// The run succeeded, and the key is added again at once, behind the ready keys.
     pub const fn requeue() -> Self {
         Self::requeue_after(Duration::ZERO)
     }
 
-    /// The delivery is undone: [`Completion::Release`]. This is for a handler that may not go on: it is
-    /// paused, or has lost its leadership.
+    /// The delivery is undone: [`Completion::Release`].
     ///
-    /// The next free worker gets the key again, so stop them first: [`pause`](crate::Queue::pause)
-    /// the queue, or end the workers. After a shutdown the key is dropped, and reported.
+    /// This is for a handler that must not continue, because it is paused or has lost its
+    /// leadership. The next free worker receives the key again, so first stop deliveries:
+    /// [`pause`](crate::Queue::pause) the queue, or stop the workers. After a shutdown the key is
+    /// dropped and reported.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::workers::{Action, Context, Error, Workers};
@@ -46,7 +49,7 @@ impl Action {
     /// let handler = {
     ///     let queue = queue.clone();
     ///     move |_key, _context: Context| {
-    ///         // Not the leader any more.
+    ///         // This process has lost its leadership.
     ///         queue.pause();
     ///         async { Ok::<_, Error>(Action::release()) }
     ///     }
@@ -79,8 +82,11 @@ impl Action {
 
 /// The result of a run that failed. The default completion is [`Completion::Retry`].
 ///
-/// It is made from any error with `?` or `into`, also from a string. For this conversion it does not
-/// implement [`std::error::Error`]; [`source`](Self::source) returns the error it was made from.
+/// It is created from any error with `?` or `into`, and also from a string. Because of this
+/// conversion, it does not implement [`std::error::Error`]; [`source`](Self::source) returns the
+/// original error.
+///
+/// # Examples
 ///
 /// ```
 /// use requeue::workers::{Action, Error};
@@ -104,23 +110,23 @@ pub struct Error {
 }
 
 impl Error {
-    /// The run is retried after `delay`: [`Completion::RetryAfter`].
+    /// The run failed, and is retried after `delay`: [`Completion::RetryAfter`].
     pub fn retry_after(delay: Duration, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self { completion: Completion::RetryAfter(delay), ..Self::from(error) }
     }
 
-    /// The run is not retried: [`Completion::GiveUp`].
+    /// The run failed, and is not retried: [`Completion::GiveUp`].
     pub fn terminal(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self { completion: Completion::GiveUp, ..Self::from(error) }
     }
 
-    /// The attempt has taken too long, and has been dropped.
+    /// The error of an attempt that took too long and was dropped.
     #[cfg(feature = "tokio")]
     pub(super) fn timed_out(after: Duration) -> Self {
         TimedOut { after, error: None }.into()
     }
 
-    /// The attempt has failed by itself after it had taken too long.
+    /// The error of an attempt that returned an error after its timeout.
     #[cfg(feature = "tokio")]
     pub(super) fn late(self, after: Duration) -> Self {
         let error = TimedOut { after, error: Some(self.source) };
@@ -133,19 +139,19 @@ impl Error {
         Self { priority: Some(priority), ..self }
     }
 
-    /// Whether the run is not retried.
+    /// Returns true if the run is not retried.
     #[must_use]
     pub const fn is_terminal(&self) -> bool {
         matches!(self.completion, Completion::GiveUp)
     }
 
-    /// The error that it was made from.
+    /// Returns the error from which it was created.
     #[must_use]
     pub fn source(&self) -> &(dyn StdError + Send + Sync + 'static) {
         &*self.source
     }
 
-    /// Returns the error that it was made from.
+    /// Converts it into the error from which it was created.
     #[must_use]
     pub fn into_source(self) -> Box<dyn StdError + Send + Sync> {
         self.source
@@ -177,7 +183,7 @@ impl fmt::Debug for Error {
 #[derive(Debug)]
 struct TimedOut {
     after: Duration,
-    /// What the handler said of it.
+    /// The handler's own error.
     error: Option<Box<dyn StdError + Send + Sync>>,
 }
 

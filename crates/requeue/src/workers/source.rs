@@ -1,4 +1,4 @@
-//! What workers take keys from.
+//! The interface between workers and queues.
 
 use std::fmt;
 use std::future::{Future, pending, ready};
@@ -11,74 +11,80 @@ use crate::clock::Clock;
 use crate::sync::drop_quietly;
 use crate::{Completion, Drained, Item, Key, Queue};
 
-/// A queue that [`Workers`](super::Workers) can work on: that of this crate, or one that keeps its
-/// keys elsewhere.
+/// A queue from which [`Workers`](super::Workers) take keys: a queue of this crate, or one that
+/// keeps its keys elsewhere.
 pub trait WorkQueue: Clone + Send + Sync + 'static {
-    /// What is handed out.
+    /// The type of the keys.
     type Key: Key + fmt::Debug;
-    /// A key with a worker.
+    /// A key in flight.
     type Item: WorkItem<Key = Self::Key>;
 
-    /// The next key, when there is one; `None` when there will be none any more.
+    /// Waits for the next key. Returns `None` when no more keys will come.
     fn next(&self) -> impl Future<Output = Option<Self::Item>> + Send;
 
-    /// By what time-outs go.
+    /// Returns the clock that measures timeouts.
     fn clock(&self) -> Arc<dyn Clock>;
 
-    /// No more keys are to be handed out, but for those that have to be.
+    /// Shuts the queue down: it delivers no more keys, except those that it must still deliver.
     fn shut_down(&self);
 
-    /// Until all that its workers have said has arrived, and what they did not take is back; asked
-    /// once they have ended. At once where nothing travels.
+    /// Waits until all completions of the workers were recorded, and the keys that they did not
+    /// take were returned.
+    ///
+    /// It is called after the workers have stopped. The default is ready at once, for queues
+    /// without I/O.
     fn settled(&self) -> impl Future<Output = ()> + Send {
         ready(())
     }
 
-    /// What has become of the keys.
+    /// Returns the keys that are left, and those that were dropped.
     fn left(&self) -> Drained<Self::Key>;
 
-    /// A handler has panicked.
+    /// Counts a panic of a handler.
     fn note_panic(&self) {}
 }
 
-/// A key with a worker. Dropped unfinished, it has failed.
+/// A key in flight. If it is dropped before its completion, the run has failed.
 pub trait WorkItem: Send + Sized + 'static {
-    /// What was handed out.
+    /// The type of the key.
     type Key;
 
-    /// The key.
+    /// Returns the key.
     fn key(&self) -> &Self::Key;
 
-    /// 1, and one more for each failure in a row before.
+    /// Returns the attempt of this run: 1, plus the number of failures in a row before it.
     fn attempt(&self) -> u32;
 
-    /// How many adds this run stands for.
+    /// Returns the number of adds that this run serves.
     fn adds(&self) -> u32;
 
-    /// The reasons of those adds, or-ed.
+    /// Returns the reasons of those adds, combined by bitwise or.
     fn reasons(&self) -> u32;
 
-    /// The highest priority of those adds.
+    /// Returns the highest priority of those adds.
     fn priority(&self) -> i32;
 
-    /// The priority with which it comes back, if it does.
+    /// Sets the priority of the key's next run, if the completion causes one.
     fn set_priority(&mut self, priority: i32);
 
-    /// The number of this hand-out.
+    /// Returns the fencing token of this delivery.
     fn epoch(&self) -> u64;
 
-    /// Until the key is this worker's no more, though the run has not ended; mostly for ever.
+    /// Waits until the key no longer belongs to this worker although its run has not completed.
+    ///
+    /// The default never becomes ready.
     fn lost(&self) -> impl Future<Output = ()> + Send + use<Self> {
         pending()
     }
 
-    /// Notes the error of a run that failed, before its completion. A queue that keeps errors overrides
-    /// this.
+    /// Records the error of a failed run, before its completion.
+    ///
+    /// A queue that keeps errors overrides this method.
     fn note_error(&mut self, error: &Error) {
         let _ = error;
     }
 
-    /// Completes the delivery.
+    /// Completes the delivery with `completion`.
     fn complete(self, completion: Completion) -> impl Future<Output = ()> + Send;
 }
 
@@ -95,7 +101,7 @@ impl<K: Key + fmt::Debug, S: BuildHasher + Send + Sync + 'static> WorkQueue for 
     }
 
     fn shut_down(&self) {
-        // It has what is dropped now, and leaves it to `take_dropped` when it goes.
+        // The drain holds the dropped keys, and leaves them to `take_dropped` when it is dropped.
         drop_quietly(self.shut_down_with_drain());
     }
 

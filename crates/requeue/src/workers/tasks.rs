@@ -1,4 +1,7 @@
 //! Workers that are tasks of a tokio runtime.
+//!
+//! A shutdown takes at most the drain timeout plus the grace period, unless a handler blocks its
+//! thread.
 
 use std::fmt;
 use std::future::Future;
@@ -16,12 +19,14 @@ use super::{Context, SpanOf};
 use crate::Drained;
 use crate::clock::sleep_until;
 
-/// Runs a handler for each key of a queue.
+/// Runs a handler for each key of a queue, on tasks of a tokio runtime.
 ///
-/// Each of `concurrency` tasks takes a key, runs the handler, and completes the delivery with its result. An
-/// [`Action`] is a success, an [`Error`] a failure that is retried with the queue's backoff. A panic of the
-/// handler is a failure, and its worker goes on. For code without a runtime there are
-/// [`ThreadWorkers`](super::ThreadWorkers).
+/// Each of `concurrency` tasks takes a key, runs the handler, and completes the delivery with its
+/// result. An [`Action`] is a success. An [`Error`] is a failure, and is retried with the queue's
+/// backoff. A panic of the handler is a failure, and its worker goes on. Code without a runtime
+/// uses [`ThreadWorkers`](super::ThreadWorkers).
+///
+/// # Examples
 ///
 /// ```
 /// use requeue::workers::{Action, Context, Error, Workers};
@@ -42,7 +47,7 @@ use crate::clock::sleep_until;
 /// assert_eq!((queue.counts().hand_outs, queue.counts().failures), (3, 1));
 /// # });
 /// ```
-#[must_use = "workers do nothing before `run`"]
+#[must_use = "workers do nothing until they are run"]
 pub struct Workers<Q: WorkQueue, H> {
     queue: Q,
     handler: Arc<H>,
@@ -59,7 +64,7 @@ where
     H: Fn(Q::Key, Context) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Action, Error>> + Send + 'static,
 {
-    /// Creates one worker, without a limit of retries and without a time limit.
+    /// Creates workers with one task, without a limit of retries and without a timeout.
     pub fn new(queue: Q, handler: H) -> Self {
         Self {
             queue,
@@ -72,30 +77,36 @@ where
         }
     }
 
-    /// Sets the number of tasks, which is the number of keys in flight at once. The default is 1, and 0
-    /// counts as 1. To stop deliveries, [`pause`](crate::Queue::pause) the queue.
+    /// Sets the number of tasks, which is the maximum number of keys in flight at the same time.
+    ///
+    /// The default is 1, and 0 counts as 1. To stop deliveries, [`pause`](crate::Queue::pause) the
+    /// queue.
     pub fn concurrency(mut self, workers: usize) -> Self {
         self.concurrency = workers.max(1);
         self
     }
 
     /// Gives up a key that fails `retries` times after its first run, and calls
-    /// [`on_give_up`](Self::on_give_up). A key that was added during its last run runs again at once, with
-    /// its failures reset. The default is no limit.
+    /// [`on_give_up`](Self::on_give_up).
+    ///
+    /// A key that was added during its last run runs again at once, with its failures reset. The
+    /// default is no limit.
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.options.max_retries = Some(retries);
         self
     }
 
-    /// Fails an attempt that takes longer than `timeout`, by the queue's clock. Its
-    /// [cancellation token](Context::cancelled) is cancelled first; when the
-    /// [grace period](Self::grace) has passed, too, its future is dropped.
+    /// Fails an attempt that takes longer than `timeout`, by the queue's clock.
     ///
-    /// The result of an attempt that returns within the grace period counts. If it is an error, its text
-    /// becomes `timed out after 3s`, its `source` is the handler's error, and its completion stays as it
-    /// is.
+    /// Its [cancellation token](Context::cancelled) is cancelled first. When the [grace
+    /// period](Self::grace) has passed as well, its future is dropped. The default is no timeout.
     ///
-    /// Code in `spawn_blocking` cannot be stopped. It goes on while another worker may have the key.
+    /// The result of an attempt that returns within the grace period counts. If it is an error, its
+    /// text becomes, for example, `timed out after 3s`, its `source` is the handler's error, and
+    /// its completion is unchanged.
+    ///
+    /// Code in `spawn_blocking` cannot be stopped. It continues while another worker may have the
+    /// key.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -107,15 +118,17 @@ where
         self
     }
 
-    /// Limits how long [`run_until`](Self::run_until) waits after the shutdown. When `timeout` has passed, no
-    /// run begins, and runs in flight are cancelled. The default is no limit.
+    /// Limits how long [`run_until`](Self::run_until) waits after the shutdown.
     ///
-    /// A cancelled run has the [grace period](Self::grace) to stop, so that **a shutdown takes up to both
-    /// together**. Keep the sum below the time after which the program is killed: Kubernetes'
+    /// When `timeout` has passed, no more runs begin, and runs in flight are cancelled. The default
+    /// is no limit.
+    ///
+    /// A cancelled run has the [grace period](Self::grace) to stop, so **a shutdown can take the
+    /// sum of both**. Keep the sum below the time after which the program is killed: Kubernetes'
     /// `terminationGracePeriodSeconds` is 30 s by default, and the grace period is 10 s.
     ///
-    /// Two things can take longer: code that blocks its thread, because nothing can stop it, and completions
-    /// that a store has not recorded yet, as long as their leases last.
+    /// Two cases can take longer. Code that blocks its thread cannot be stopped. Completions that a
+    /// store has not recorded yet are waited for as long as their leases last.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = Some(timeout);
         self
@@ -124,20 +137,24 @@ where
     /// Calls `f` for each key that is given up: past [`max_retries`](Self::max_retries), or with an
     /// error that is [terminal](Error::terminal).
     ///
-    /// It is called on the worker's task, before the completion of the delivery. If it blocks, it keeps the
-    /// worker from its next key, and the runtime's thread from its other tasks. Send the key elsewhere for
-    /// long work. A panic in it is ignored.
+    /// It is called on the worker's task, before the completion of the delivery. If it blocks, it
+    /// keeps the worker from its next key, and the runtime's thread from its other tasks. Move long
+    /// work elsewhere. A panic in it is ignored.
     pub fn on_give_up(mut self, f: impl Fn(Q::Key, Error) + Send + Sync + 'static) -> Self {
         self.options.on_give_up = Some(Arc::new(f));
         self
     }
 
-    /// Calls `f` for the key of each run, after the completion of its delivery. A key that failed is backing
-    /// off by then. If the failed work is out of date, `f` can [`forget`](crate::Queue::forget) and
-    /// [`add`](crate::Queue::add) the key. An add before the completion becomes part of the retry.
+    /// Calls `f` for the key of each run, after the completion of its delivery.
     ///
-    /// It is called on the worker's task, as [`on_give_up`](Self::on_give_up) is. By then the key
-    /// may be with another worker. A panic in it is ignored.
+    /// A key that failed is backing off by then. If the failed work is out of date, `f` can
+    /// [`forget`](crate::Queue::forget) and [`add`](crate::Queue::add) the key. An add before the
+    /// completion becomes part of the retry.
+    ///
+    /// It is called on the worker's task, as [`on_give_up`](Self::on_give_up) is. At that time, the
+    /// key may already be in flight with another worker. A panic in it is ignored.
+    ///
+    /// # Examples
     ///
     /// ```
     /// use requeue::limiter::ExponentialFailure;
@@ -146,7 +163,7 @@ where
     /// use std::time::Duration;
     ///
     /// async fn reconcile(_key: &'static str, context: Context) -> Result<Action, Error> {
-    ///     // What is wanted is something else with each run.
+    ///     // Each run finds that the desired state has changed.
     ///     if context.adds() < 3 { Err("not that any more".into()) } else { Ok(Action::succeed()) }
     /// }
     ///
@@ -166,7 +183,7 @@ where
     ///         released.add(key);
     ///     }
     /// });
-    /// // At once, and not after two hours.
+    /// // This takes no time, instead of two hours.
     /// workers.run().await;
     /// # });
     /// ```
@@ -175,8 +192,10 @@ where
         self
     }
 
-    /// Sets the span of an attempt. The default is called `attempt` and has the fields `key`, by its
-    /// `Debug`, and `attempt`. A panic in it fails the attempt.
+    /// Sets the span of an attempt.
+    ///
+    /// The default span is called `attempt` and has the fields `key`, formatted with `Debug`, and
+    /// `attempt`. A panic in `f` fails the attempt.
     pub fn span(
         mut self,
         f: impl Fn(&Q::Key, &Context) -> tracing::Span + Send + Sync + 'static,
@@ -185,34 +204,36 @@ where
         self
     }
 
-    /// Works until the queue is closed or shut down and delivers no more keys. Returns which keys are left.
+    /// Works until the queue is closed or shut down and delivers no more keys.
     ///
-    /// # Cancel safety
-    ///
-    /// A future that is dropped aborts its workers. The keys that they had come back with backoff;
-    /// [`take_dropped`](crate::Queue::take_dropped) returns the keys that the report would have had.
+    /// Returns the keys that are left.
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// A future that is dropped aborts its workers. Their keys are retried with backoff.
+    /// [`take_dropped`](crate::Queue::take_dropped) returns the keys that the report would have
+    /// contained.
     pub async fn run(self) -> Drained<Q::Key> {
         self.run_until(std::future::pending()).await
     }
 
-    /// Works until `shutdown` is ready, then shuts the queue down: waiting keys are dropped, ready keys are
-    /// still delivered and runs in flight complete, within the [drain timeout](Self::drain_timeout).
-    /// Returns which keys are left.
+    /// Works until `shutdown` is ready, then shuts the queue down. Returns the keys that are left.
     ///
-    /// With a queue in a store it also waits until the store has recorded the completions, as long as the
-    /// leases last.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`run`](Self::run).
+    /// Waiting keys are dropped. Ready keys are still delivered, and runs in flight complete,
+    /// within the [drain timeout](Self::drain_timeout). With a queue in a store, it also waits
+    /// until the store has recorded the completions, as long as the leases last.
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as of [`run`](Self::run).
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Drained<Q::Key> {
         let stop = CancellationToken::new();
         let mut workers = JoinSet::new();
@@ -239,7 +260,7 @@ where
         self.queue.left()
     }
 
-    /// Waits for the workers, and stops them at the end of the drain timeout.
+    /// Waits for the workers, and cancels their runs when the drain timeout has passed.
     async fn drain(&self, workers: &mut JoinSet<()>, stop: &CancellationToken) {
         let Some(timeout) = self.drain_timeout else { return all(workers).await };
         let clock = self.queue.clock();
@@ -247,7 +268,7 @@ where
             () = all(workers) => return,
             () = sleep_until(&clock, clock.now() + timeout) => stop.cancel(),
         }
-        // Each ends within the grace period: a worker that waits for a key does at once, and the
+        // Each worker stops within the grace period. One that waits for a key stops at once. The
         // future of one that has a key is dropped then.
         all(workers).await;
     }

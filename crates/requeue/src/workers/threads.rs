@@ -1,4 +1,7 @@
 //! Workers that are threads, for code without a runtime.
+//!
+//! A thread cannot be stopped from outside, so a shutdown can leave threads behind whose handlers
+//! ignore their cancellation.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -21,10 +24,12 @@ use crate::{Drained, Item, Key, Queue};
 
 /// Runs a handler for each key of a queue, on threads.
 ///
-/// Each thread takes a key, runs the handler for it, and completes the delivery with the handler's result:
-/// an [`Action`] is a success, an [`Error`] a failure that is retried with the queue's backoff. A panic of
-/// the handler is a failure, and its thread goes on. It needs no runtime. In a tokio runtime there are
-/// `Workers`.
+/// Each thread takes a key, runs the handler, and completes the delivery with its result. An
+/// [`Action`] is a success. An [`Error`] is a failure, and is retried with the queue's backoff. A
+/// panic of the handler is a failure, and its thread goes on. No runtime is needed. In a tokio
+/// runtime, use `Workers`.
+///
+/// # Examples
 ///
 /// ```
 /// use requeue::Queue;
@@ -43,7 +48,7 @@ use crate::{Drained, Item, Key, Queue};
 /// ThreadWorkers::new(queue.clone(), reconcile).threads(4).max_retries(5).run();
 /// assert_eq!((queue.counts().hand_outs, queue.counts().failures), (3, 1));
 /// ```
-#[must_use = "workers do nothing before `run`"]
+#[must_use = "workers do nothing until they are run"]
 pub struct ThreadWorkers<K: Key, S, H> {
     queue: Queue<K, S>,
     handler: H,
@@ -63,72 +68,87 @@ where
         Self { queue, handler, options: Options::new(), threads: 1, drain_timeout: None }
     }
 
-    /// Sets the number of threads, which is the number of keys in flight at once. The default is 1, and 0
-    /// counts as 1.
+    /// Sets the number of threads, which is the maximum number of keys in flight at the same time.
+    ///
+    /// The default is 1, and 0 counts as 1.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
     /// Gives up a key that fails `retries` times after its first run, and calls
-    /// [`on_give_up`](Self::on_give_up). The default is no limit.
+    /// [`on_give_up`](Self::on_give_up).
+    ///
+    /// A key that was added during its last run runs again at once, with its failures reset. The
+    /// default is no limit.
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.options.max_retries = Some(retries);
         self
     }
 
-    /// Limits how long [`run_until`](Self::run_until) waits after the shutdown, by the queue's clock. When
-    /// `timeout` has passed, no run begins, and runs in flight are
-    /// [cancelled](Context::is_cancelled) and have the [grace period](Self::grace) to stop. The default is
-    /// no limit.
+    /// Limits how long [`run_until`](Self::run_until) waits after the shutdown, by the queue's
+    /// clock.
+    ///
+    /// When `timeout` has passed, no more runs begin. Runs in flight are
+    /// [cancelled](Context::is_cancelled), and have the [grace period](Self::grace) to stop. The
+    /// default is no limit.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = Some(timeout);
         self
     }
 
-    /// Sets how long cancelled runs may take until [`run_until`](Self::run_until) returns without them. The
-    /// default is 10 s.
+    /// Sets how long cancelled runs may take until [`run_until`](Self::run_until) returns without
+    /// them.
+    ///
+    /// The default is 10 s.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.options.grace = grace;
         self
     }
 
-    /// Calls `f` for each key that is given up, before the completion of its delivery. A panic in it is
-    /// ignored.
+    /// Calls `f` for each key that is given up, before the completion of its delivery.
+    ///
+    /// A panic in it is ignored.
     pub fn on_give_up(mut self, f: impl Fn(K, Error) + Send + Sync + 'static) -> Self {
         self.options.on_give_up = Some(Arc::new(f));
         self
     }
 
-    /// Calls `f` for the key of each run, after the completion of its delivery. A panic in it is ignored.
+    /// Calls `f` for the key of each run, after the completion of its delivery.
+    ///
+    /// A panic in it is ignored.
     pub fn on_finish(mut self, f: impl Fn(K) + Send + Sync + 'static) -> Self {
         self.options.on_finish = Some(Arc::new(f));
         self
     }
 
-    /// Works until the queue is closed or shut down and delivers no more keys. Returns which keys are left.
+    /// Works until the queue is closed or shut down and delivers no more keys.
+    ///
+    /// Returns the keys that are left.
     ///
     /// # Panics
     ///
-    /// If the system cannot start a thread.
+    /// Panics if the system cannot start a thread.
     #[track_caller]
     pub fn run(self) -> Drained<K> {
         self.work(None::<fn()>)
     }
 
-    /// Works until `shutdown` returns, then shuts the queue down: waiting keys are dropped, ready keys are
-    /// still delivered and runs in flight complete, within the [drain timeout](Self::drain_timeout).
-    /// Returns which keys are left.
+    /// Works until `shutdown` returns, then shuts the queue down. Returns the keys that are left.
     ///
-    /// `shutdown` runs on a thread of its own and can block: for example, it receives from a channel. It
-    /// may never return if the queue ends first.
+    /// Waiting keys are dropped. Ready keys are still delivered, and runs in flight complete,
+    /// within the [drain timeout](Self::drain_timeout).
     ///
-    /// A thread cannot be stopped from outside. A handler that ignores its cancellation for longer than
-    /// the grace period goes on after this has returned, and completes its delivery then.
+    /// `shutdown` runs on its own thread and can block, for example on a channel. It need not
+    /// return if the queue completes first.
+    ///
+    /// A thread cannot be stopped from outside. A handler that ignores its cancellation for longer
+    /// than the grace period continues after this method has returned, and then completes its
+    /// delivery.
     ///
     /// # Panics
     ///
-    /// As [`run`](Self::run).
+    /// Panics if the system cannot start a thread.
     #[track_caller]
     pub fn run_until(self, shutdown: impl FnOnce() + Send + 'static) -> Drained<K> {
         self.work(Some(shutdown))
@@ -181,12 +201,12 @@ impl<K: Key + fmt::Debug, S, H> fmt::Debug for ThreadWorkers<K, S, H> {
     }
 }
 
-/// News for the thread that waits for the workers.
+/// An event for the thread that waits for the workers.
 enum Event {
-    /// A worker has ended.
+    /// A worker has stopped.
     Ended,
     ShutDown,
-    /// An alarm of the clock.
+    /// The clock's alarm has gone off.
     Alarm,
 }
 
@@ -195,23 +215,24 @@ struct Waiting<'q> {
     clock: &'q dyn Clock,
     received: Receiver<Event>,
     events: Sender<Event>,
-    /// The number of workers that have not ended.
+    /// The number of workers that have not stopped.
     running: usize,
 }
 
 impl Waiting<'_> {
-    /// Waits until all workers have ended, for at most `timeout`, or until the shutdown if that matters.
+    /// Waits until all workers have stopped, for at most `timeout`. With `or_shut_down`, a shutdown
+    /// ends the wait, too.
     fn until(&mut self, timeout: Option<Duration>, or_shut_down: bool) {
         let deadline = timeout.map(|timeout| self.clock.now() + timeout);
         let waker = Waker::from(Arc::new(Bell(self.events.clone())));
         while self.running > 0 && deadline.is_none_or(|deadline| self.clock.now() < deadline) {
-            // Each time, because an alarm may go off early.
+            // Armed each time, because an alarm may go off early.
             let alarm = deadline.map(|deadline| self.clock.arm(deadline, &waker));
             match self.received.recv() {
                 Ok(Event::Ended) => self.running -= 1,
                 Ok(Event::ShutDown) if or_shut_down => return,
                 Ok(Event::ShutDown | Event::Alarm) => {}
-                // Not possible: this has a sender itself.
+                // Impossible, because this holds a sender itself.
                 Err(_) => return,
             }
             drop(alarm);
@@ -219,7 +240,7 @@ impl Waiting<'_> {
     }
 }
 
-/// The alarm of a wait.
+/// The waker of the alarm that limits a wait.
 struct Bell(Sender<Event>);
 
 impl Wake for Bell {
@@ -246,7 +267,7 @@ where
     S: BuildHasher + Send + Sync + 'static,
     H: Fn(K, Context) -> Result<Action, Error>,
 {
-    /// Takes keys until no more come, also after panics.
+    /// Takes keys until no more will come. It goes on after panics.
     fn work(&self) {
         let mut panics = 0u32;
         loop {
@@ -256,7 +277,8 @@ where
                 Err(error) => {
                     self.queue.note_panic();
                     drop_quietly(error);
-                    // If there was no item, no key can be taken: try again, but not all the time.
+                    // If there was no item, taking a key has panicked. It is tried again, but not
+                    // continuously.
                     thread::park_timeout(pause(panics));
                     panics = panics.saturating_add(1);
                 }
@@ -264,7 +286,8 @@ where
         }
     }
 
-    /// Takes a key, runs the handler, and completes the delivery. Returns whether there may be another key.
+    /// Takes a key, runs the handler, and completes the delivery. Returns whether there may be
+    /// another key.
     ///
     /// A panic in here fails the run, because the item is dropped.
     fn round(&self) -> bool {
@@ -284,9 +307,10 @@ where
         true
     }
 
-    /// Waits for the next key. `None` if no more come, or the workers are stopped.
+    /// Waits for the next key. Returns `None` if no more will come, or the workers were stopped.
     fn next(&self) -> Option<Item<'static, K>> {
-        // A future, because a blocked getter could not be stopped while a dirty key is with somebody else.
+        // A future, because a blocked getter could not be stopped while it waits for a key that is
+        // dirty in flight.
         let mut next = pin!(self.queue.next());
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut cx = task::Context::from_waker(&waker);

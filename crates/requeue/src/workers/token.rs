@@ -1,4 +1,4 @@
-//! The token that cancels attempts. With the feature `tokio` tasks can also wait for it.
+//! The token that cancels attempts. With the feature `tokio`, tasks can also wait for it.
 
 #[cfg(feature = "tokio")]
 pub(super) use tokio_util::sync::CancellationToken as Token;

@@ -1,4 +1,4 @@
-//! What several of the test files share.
+//! Helpers that several test files share.
 #![allow(dead_code, reason = "each file uses a part")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
@@ -23,12 +23,12 @@ pub(crate) const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// A queue whose time stands still, and whose failures wait 1, 2, 4, … ms.
+/// Returns a queue on a fake clock, with a backoff of 1, 2, 4, … ms.
 pub(crate) fn fake<K: Key>() -> (Queue<K>, FakeClock) {
     faked(Queue::builder())
 }
 
-/// The same with client-go's re-adds.
+/// Returns the same queue with client-go's re-add policy.
 pub(crate) fn fake_client_go<K: Key>() -> (Queue<K>, FakeClock) {
     faked(Builder::client_go())
 }
@@ -39,13 +39,13 @@ fn faked<K: Key>(builder: Builder<K>) -> (Queue<K>, FakeClock) {
     (builder.clock(clock.clone()).limiter(limiter).build().unwrap(), clock)
 }
 
-/// A builder of queues whose time stands still, for a test that never moves it. By the default
-/// clock, a failed key would come back while a slow machine runs the test.
+/// Returns a builder of queues on a fake clock that never moves. With the default clock, a failed
+/// key could become ready while a slow machine runs the test.
 pub(crate) fn timeless<K: Key>() -> Builder<K> {
     Queue::builder().clock(FakeClock::new())
 }
 
-/// Fails `item`, and returns how long its key waits then.
+/// Fails `item`, and returns the backoff of its key.
 pub(crate) fn retry<K: Key>(queue: &Queue<K>, item: Item<'_, K>) -> Duration {
     let key = item.key().clone();
     item.retry();
@@ -78,7 +78,7 @@ impl<K: Send> CustomOrder<K> for Fifo<K> {
     }
 }
 
-/// A queue on the clock of the runtime, whose time tests pause and advance.
+/// Returns a queue on the clock of the runtime, whose time tests pause and advance.
 #[cfg(feature = "tokio")]
 pub(crate) fn on_tokio<K: Key>() -> Queue<K> {
     on_tokio_builder().build().unwrap()
@@ -89,12 +89,12 @@ pub(crate) fn on_tokio_builder<K: Key>() -> Builder<K> {
     Queue::builder().clock(requeue::clock::TokioClock::current())
 }
 
-/// How often a waker was woken.
+/// Counts the wakes of a waker.
 #[derive(Default)]
 pub(crate) struct Wakes(AtomicUsize);
 
 impl Wakes {
-    /// A count, and the waker it counts.
+    /// Returns a counter and its waker.
     pub(crate) fn new() -> (Arc<Self>, Waker) {
         let wakes = Arc::new(Self::default());
         (Arc::clone(&wakes), Waker::from(wakes))
@@ -115,12 +115,12 @@ impl Wake for Wakes {
     }
 }
 
-/// Polls once.
+/// Polls `future` once.
 pub(crate) fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(waker))
 }
 
-/// The output of a future that is ready at once.
+/// Returns the output of a future that must be ready at once.
 pub(crate) fn ready<F: Future + Unpin>(mut future: F) -> F::Output {
     match poll(&mut future, Waker::noop()) {
         Poll::Ready(output) => output,
@@ -128,12 +128,12 @@ pub(crate) fn ready<F: Future + Unpin>(mut future: F) -> F::Output {
     }
 }
 
-/// client-go's `Get`: the next key, with no guard.
+/// Takes the next key without an item, as client-go's `Get`.
 pub(crate) fn take<K: Key>(queue: &Queue<K>) -> K {
     queue.try_get().map(Item::into_parts).expect("a key is ready").0
 }
 
-/// Takes and finishes whatever is ready.
+/// Takes all ready keys, and succeeds with each.
 pub(crate) fn take_all<K: Key>(queue: &Queue<K>) -> Vec<K> {
     std::iter::from_fn(|| {
         let item = queue.try_get()?;
@@ -144,14 +144,15 @@ pub(crate) fn take_all<K: Key>(queue: &Queue<K>) -> Vec<K> {
     .collect()
 }
 
-/// Waits for the condition itself.
+/// Waits until `condition` holds, by polling it.
 pub(crate) fn until(condition: impl Fn() -> bool) {
     while !condition() {
         thread::yield_now();
     }
 }
 
-/// Runs a future on this thread, which parks while it waits: a runtime with nothing but a waker.
+/// Runs a future on this thread, which parks while the future waits. It is a runtime without
+/// anything but a waker.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
 

@@ -4,12 +4,12 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
-/// Stops everything that waits for it, once it is told to.
+/// A stop that ends the wait of all loops with it when it is triggered.
 #[derive(Clone, Default)]
 pub(crate) struct Stop(Arc<Mutex<(bool, Vec<Waker>)>>);
 
 impl Stop {
-    /// One that has been told already.
+    /// Returns a stop that was already triggered.
     #[allow(dead_code, reason = "not every test of the loops needs it")]
     pub(crate) fn stopped_before() -> Self {
         let stop = Self::default();

@@ -1,4 +1,4 @@
-//! Random getters that come, look, sleep and go: some thread always keeps the time.
+//! A random test of the list of waiters: while a thread waits, some thread always keeps the time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,16 +9,16 @@ use requeue_core::Time;
 
 use super::{Kind, Place, Waiters, Wakes};
 
-/// The next event; getters have numbers.
+/// A step of the test. Getters are identified by their index.
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    /// A getter comes, or looks again, and finds nothing.
+    /// A getter checks, for the first time or again, and finds no key.
     Look(usize),
-    /// It goes, with a key or without.
+    /// A getter leaves, with a key or without.
     Leave(usize),
-    /// The earliest key is due at that time now, or none is.
+    /// The earliest due time is now this one, or no key is waiting.
     Due(Option<u64>),
-    /// So many keys may be handed out.
+    /// This number of keys can be delivered.
     Ready(usize),
 }
 
@@ -31,7 +31,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Whether a getter was woken since it looked last.
+/// Set if the getter was woken after its last check.
 #[derive(Default)]
 struct Flag(AtomicBool);
 
@@ -45,7 +45,7 @@ struct Getter {
     kind: Kind,
     place: Option<Place>,
     woken: Arc<Flag>,
-    /// A thread does not sleep longer than that.
+    /// The time until which a thread sleeps at most.
     sleeps_until: Time,
 }
 
@@ -54,7 +54,7 @@ impl Getter {
         self.woken.0.load(Ordering::Relaxed)
     }
 
-    /// As `Shared::look` does it where there is no key.
+    /// Does the same as `Shared::look` without a key.
     fn look(&mut self, waiters: &mut Waiters, due: Time) {
         let waker = Waker::from(Arc::clone(&self.woken));
         drop(waiters.wait(&mut self.place, self.kind, false, waker));
@@ -63,14 +63,14 @@ impl Getter {
         self.sleeps_until = if leads { due } else { Time::NEVER };
     }
 
-    /// Whether it is a thread that will look when it is `due`.
+    /// Returns true if this is a thread that will check at `due`.
     fn keeps(&self, due: Time) -> bool {
         let waits = self.place.is_some() && self.kind == Kind::Thread;
         waits && (self.is_woken() || self.sleeps_until <= due)
     }
 }
 
-/// As `Shared::settle` does it.
+/// Does the same as `Shared::settle`.
 fn settle(waiters: &mut Waiters, keys: usize, due: Time) {
     let mut wakes = Wakes::new();
     waiters.wake_for(keys, &mut wakes);
@@ -102,7 +102,7 @@ proptest! {
             }
             settle(&mut waiters, keys, due);
             let kept = getters.iter().any(|getter| getter.keeps(due));
-            prop_assert!(kept || due == Time::NEVER || !waiters.has_threads(), "nobody keeps the time");
+            prop_assert!(kept || due == Time::NEVER || !waiters.has_threads(), "no thread keeps the time");
         }
     }
 }
