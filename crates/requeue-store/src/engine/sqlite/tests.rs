@@ -1,4 +1,4 @@
-//! Of the file, and of its verbs.
+//! Tests of the file, and of the operations on it.
 
 mod damaged;
 mod file;
@@ -75,7 +75,7 @@ fn holds_as_the_model_does() {
     conforms(ReAdd::Hold);
 }
 
-/// With one worker, each claim ahead would otherwise add a sync to those of the completions.
+/// Without this, each claim ahead of a single worker would add a sync to those of the completions.
 #[tokio::test]
 async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
     use crate::engine::{Backoff, Failing, Finish};
@@ -83,7 +83,7 @@ async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
     let dir = tempfile::tempdir().expect("a directory");
     let commits = Arc::new(AtomicI64::new(0));
     let counted = Arc::clone(&commits);
-    // Each transaction of the writer reads the clock once.
+    // Each transaction of the writing thread reads the clock once.
     let clock: Clock = Arc::new(move || {
         counted.fetch_add(1, Ordering::SeqCst);
         Reading { start: "the first".into(), running: 1, clock: 1 }
@@ -105,7 +105,7 @@ async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
     assert_eq!(next.expect("claimed").items.len(), 1);
     assert_eq!(held.expect("finished"), [true]);
     assert_eq!(commits.load(Ordering::SeqCst) - before, 1);
-    // Alone, it is answered all the same.
+    // Without another operation, the claim is answered as well.
     assert_eq!(engine.claim(&queue, ahead).await.expect("claimed").items, []);
 }
 
@@ -136,7 +136,7 @@ async fn a_dropped_queue_is_gone_for_all_who_have_it_open() {
     let dir = tempfile::tempdir().expect("a directory");
     let (one, other) = (store(&at(&dir)).await, store(&at(&dir)).await);
     check_drops(&one, &other, "drop").await;
-    // Nothing is left of them, and of no other.
+    // No rows of the dropped queues, and of any other, are left.
     let connection = rusqlite::Connection::open(at(&dir)).expect("it opens");
     let left = "select (select count(*) from keys), (select count(*) from queues)";
     let left = connection.query_row(left, [], |row| Ok((row.get(0)?, row.get(1)?)));
@@ -189,7 +189,7 @@ async fn what_was_acknowledged_is_there_the_next_time() {
     let items = queue.get_many(10).await;
     assert_eq!(items.iter().map(|item| item.to_string()).collect::<Vec<_>>(), ["b", "c"]);
     assert_eq!(items[1].reasons(), 5);
-    // The numbers of hand-outs go on.
+    // Fencing tokens continue to increase.
     assert!(items.iter().all(|item| item.epoch() > 1));
 }
 
@@ -211,7 +211,7 @@ async fn two_processes_have_no_key_at_once_and_lose_none() {
     let dir = tempfile::tempdir().expect("a directory");
     let held = Arc::new(Mutex::new(std::collections::HashSet::new()));
     let mut tasks = tokio::task::JoinSet::new();
-    // A connection each, as processes have.
+    // Each has its own connection, like a process.
     for process in 0..4 {
         let queue = store(&at(&dir)).await.queue("q").open().await.expect("it opens");
         let held = Arc::clone(&held);
@@ -238,7 +238,7 @@ async fn two_processes_have_no_key_at_once_and_lose_none() {
             item.succeed().await.expect("it is ours");
         }
     }
-    assert_eq!(queue.counts().await.expect("counted"), Counts::default(), "nothing is left behind");
+    assert_eq!(queue.counts().await.expect("counted"), Counts::default(), "keys are left");
 }
 
 #[tokio::test]
@@ -249,7 +249,7 @@ async fn a_disk_that_is_full_loses_nothing_that_was_acknowledged() {
         let set = move |at: &Work<'_>| at.connection.pragma_update(None, "max_page_count", pages);
         fixture.engine.thread.call(set).await.expect("it is set");
     };
-    limit(1).await; // As many as there are.
+    limit(1).await; // SQLite uses the current number of pages instead.
     let ask = |n: u32| Ask { key: Key::from(vec![n as u8; 1000]), add: crate::Add::now(), adds: 1 };
     let mut added = 0;
     let fault = loop {
@@ -373,7 +373,7 @@ async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing
 
     fixture.engine.add(&place, vec![ask("b")]).await.expect("added");
     let (go, gone) = std::sync::mpsc::channel::<()>();
-    // The thread is busy until then.
+    // The thread is busy until `go` is used.
     let mut blocked = Box::pin(fixture.engine.thread.call(move |_| Ok(gone.recv().is_ok())));
     assert!(polled(&mut blocked).await.is_pending());
     let failing = crate::engine::Failing {
@@ -388,7 +388,7 @@ async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing
     assert_eq!(fixture.engine.counts(&place).await.expect("counted").ready, 1);
 }
 
-/// A machine with a clock that can be set, and a file.
+/// A machine with a clock that can be set, and a directory for files.
 struct Machine {
     now: Arc<Mutex<Reading>>,
     dir: TempDir,
@@ -481,7 +481,7 @@ async fn who_sets_the_clock_neither_ends_a_lease_nor_makes_one_longer() {
     }
 }
 
-/// Delivers some keys once, and returns their epochs.
+/// Delivers three keys once, and returns their fencing tokens.
 async fn epochs(process: &(Sqlite, Place)) -> Vec<i64> {
     let (engine, place) = process;
     for key in ["a", "b", "c"] {
@@ -573,7 +573,7 @@ async fn who_finds_nothing_writes_nothing() {
     assert_ne!(version(), before);
 }
 
-/// Of readers who never all look away, only the log knows what was written meanwhile.
+/// If there is always a reader, newly written pages exist only in the log, which grows.
 #[tokio::test]
 async fn a_log_that_readers_have_kept_is_begun_anew() {
     let machine = Machine::new();
@@ -592,9 +592,9 @@ async fn a_log_that_readers_have_kept_is_begun_anew() {
         added += 1;
     }
     add(added).await;
-    assert!(log() > LONGEST_LOG, "what somebody reads is kept");
+    assert!(log() > LONGEST_LOG, "the log was truncated despite a reader");
     read("end");
-    // Somebody else does it, as this one has just tried.
+    // A second process restarts the log, because the first one has just tried and now pauses.
     let (engine, place) = machine.process().await;
     engine.add(&place, ask("k", crate::Add::now())).await.expect("added");
     assert!(log() < LONGEST_LOG);
@@ -607,7 +607,7 @@ fn the_machine_says_how_long_it_has_been_running() {
     let clock = clock::of_machine();
     let (first, second) = (clock(), clock());
     assert!(first.running <= second.running && first.start == second.start);
-    // Tests of files run where the machine says which start that was.
+    // On Linux, the machine identifies its starts.
     assert_eq!(first.start.is_empty(), !cfg!(target_os = "linux"));
 }
 
@@ -625,7 +625,7 @@ async fn a_page_begins_where_the_last_one_ended() {
         let begins = plan.starts_with("SEARCH keys") && plan.ends_with("(queue=? AND key>?)");
         assert!(begins, "{state:?}: {plan}");
     }
-    // And every key is met once.
+    // Pages also contain each key exactly once.
     let place = fixture.engine.open("q", Settings::default()).await.expect("it opens");
     let keys: Vec<Key> = [&b""[..], b"\0", b"a", b"a\0", b"b", b"\xff"].map(Key::from).into();
     for key in &keys {
@@ -667,7 +667,7 @@ async fn who_looks_and_who_writes_are_in_nobodys_way() {
     fixture.engine.add(&place, ask("b", crate::Add::now())).await.expect("added");
     go.send(()).expect("it looks");
     assert!(looking.await.expect("it was let go"));
-    // Whoever has been told of an add finds it.
+    // After an add returns, a reader sees it.
     assert_eq!(fixture.engine.counts(&place).await.expect("counted").ready, 2);
     let write = |at: &Work<'_>| at.connection.execute("delete from keys", []);
     fixture.engine.reader().call(write).await.expect_err("it only looks");

@@ -1,4 +1,4 @@
-//! The verbs do what the model does.
+//! Checks that the operations conform to the model.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,7 +22,7 @@ impl Fixture {
     }
 
     async fn at(url: &str) -> Self {
-        // Each claim looks at all there is, and so says exactly when the next key is due.
+        // Each claim scans all keys, and therefore returns exactly when the next key is due.
         let engine = at(url, Duration::ZERO);
         engine.migrate().await.expect("the schema is made");
         stop_time(&engine).await;

@@ -1,4 +1,4 @@
-//! Getting in, and back in.
+//! Tests connecting and reconnecting.
 
 use super::*;
 use crate::api::store::Store;
@@ -18,7 +18,7 @@ async fn a_store_is_found_at_its_address() {
     let store = Store::connect(&url).await.expect("it is there");
     let error = chain(&store.queue("q").open().await.expect_err("there is no schema"));
     assert!(error.contains("there is no queue in it yet; `requeue store init`"), "{error}");
-    // Several at once make one schema.
+    // Concurrent migrations create one schema.
     let (one, other) = tokio::join!(store.migrate(), store.migrate());
     one.and(other).expect("the schema is made");
     let queue = store.queue("o'ther {x}").re_add(ReAdd::Hold).open().await.expect("it opens");
@@ -165,7 +165,7 @@ async fn a_server_is_who_it_is_asked_to_be() {
     let coded: String = Server::PASSWORD.bytes().map(|byte| format!("%{byte:02x}")).collect();
     let url = |host| server.tcp_url(host, &format!("postgres:{coded}"), "postgres");
     let certificate = server.certificate();
-    // The server's directory is nobody else's business.
+    // The server's own directory must not be the trust store.
     let dir = tempfile::tempdir().expect("a directory");
     let roots = dir.path().join("roots.pem");
     let Ok(_) = std::fs::copy(&certificate, &roots) else { panic!("{}", certificate.display()) };
@@ -217,12 +217,12 @@ async fn a_server_that_goes_comes_back() {
             server.stop()
         }
         let asks = vec![Ask { key: "b".into(), add: crate::Add::now(), adds: 1 }];
-        // The connection may not know yet that it has ended; the next one can't be made.
+        // The connection may not have noticed yet that it was closed. The next connection cannot be made.
         let first = engine.add(&place, asks.clone()).await.expect_err("it is not there");
         assert_ne!(first.kind, Kind::Refused, "{}", first.source);
         let second = engine.add(&place, asks).await.expect_err("it is not there");
         assert_eq!(second.kind, Kind::Absent, "{}", second.source);
-        // One that waits, and one that is told to wait no longer than this.
+        // One add waits for the server. The other has a timeout of 1 ms.
         let adding = tokio::spawn({
             let queue = queue.clone();
             async move { queue.add("a").await }
@@ -234,7 +234,7 @@ async fn a_server_that_goes_comes_back() {
         let got = getting.await.expect("it goes well").expect("it is open");
         assert_eq!(got.as_str(), Some("a"));
         got.succeed().await.expect("it is ours");
-        // That is sure once something else is.
+        // The completion is certain to have been committed once a later operation has been.
         queue.add("b").await.expect("added");
         queue.cancel("b").await.expect("cancelled");
     }

@@ -1,4 +1,4 @@
-//! Malformed rows, written raw into a table that has lost its constraints.
+//! Tests malformed rows, which are written directly into a table without constraints.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ async fn a_malformed_row_harms_no_other_key() {
         let mut rng = Rng::with_seed(seed);
         let kind = rng.choice(Kind::ALL).expect("there are some");
         let change = malformed(&mut rng);
-        // Not valid: of rows that are there, it is not known whether they are readable.
+        // The constraint is not validated: existing rows may violate it.
         let is_checked = rng.bool();
         let how = format!("seed {seed}, {kind:?}, checked: {is_checked}: {change}");
 

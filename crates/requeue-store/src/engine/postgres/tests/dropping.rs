@@ -1,4 +1,4 @@
-//! Drops beside transactions of others.
+//! Tests drops that run concurrently with the transactions of others.
 
 use tokio_postgres::NoTls;
 
@@ -12,12 +12,12 @@ async fn client(url: &str) -> tokio_postgres::Client {
     client
 }
 
-/// Until somebody waits for a lock that others have, or it is over.
+/// Waits until a transaction waits for a lock of another, or `is_over` returns true.
 async fn waiting(client: &tokio_postgres::Client, is_over: impl Fn() -> bool) {
     let sql = "select count(*) from pg_locks where not granted and locktype = 'advisory' \
                and database = (select oid from pg_database where datname = current_database())";
     while client.query_one(sql, &[]).await.expect("asked").get::<_, i64>(0) == 0 {
-        assert!(!is_over(), "it waits");
+        assert!(!is_over(), "the drop has completed without waiting");
         tokio::task::yield_now().await;
     }
 }
@@ -67,7 +67,7 @@ async fn a_transaction_that_stays_open_is_named() {
     assert_eq!(chain(&error), said);
 }
 
-/// Its snapshot still has the queue.
+/// The snapshot of the transaction still contains the queue.
 #[tokio::test]
 async fn an_add_in_a_snapshot_from_before_the_drop_fails() {
     let Some(server) = Server::shared() else { return };
@@ -85,7 +85,7 @@ async fn an_add_in_a_snapshot_from_before_the_drop_fails() {
         adding.batch_execute("rollback").await.expect("ended");
         let left = watching.query_one("select count(*) from requeue.keys", &[]).await;
         assert_eq!(left.expect("counted").get::<_, i64>(0), 0, "{level}");
-        // While there is the queue, these add as any.
+        // While the queue exists, transactions of this level can add keys to it.
         store.queue("q").open().await.expect("it opens");
         let add = format!("begin isolation level {level}; select requeue.add('q', 'a'); commit");
         adding.batch_execute(&add).await.expect("added");
@@ -93,8 +93,8 @@ async fn an_add_in_a_snapshot_from_before_the_drop_fails() {
     }
 }
 
-/// The statement of each verb, on a queue with a key in each state. `add` makes a row, and the others change
-/// or remove one.
+/// Returns the statement of each operation, for a queue with a key in each state. `add` inserts a row, and
+/// the others change or delete one.
 fn verbs(queue: i32, epoch: i64) -> Vec<(&'static str, String)> {
     let held = format!("array['held'::bytea], array[{epoch}::bigint]");
     let ends = "array[0::smallint], null, null, null, null, null, null, null, null, null";
@@ -118,7 +118,7 @@ fn verbs(queue: i32, epoch: i64) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Two sessions and one that watches, on a database of which all else is at rest.
+/// Two sessions, and a third one that observes them, on a database without other activity.
 struct Overlap {
     store: crate::Store,
     first: tokio_postgres::Client,
@@ -134,7 +134,7 @@ impl Overlap {
         Self { store, first, second, watching: client(&url).await }
     }
 
-    /// Makes the queue, with a key in each state, and returns the statements.
+    /// Creates the queue with a key in each state, and returns the statements.
     async fn verbs(&self) -> Vec<(&'static str, String)> {
         let id = self.first.query_one("select id from requeue.open('q')", &[]).await;
         let id: i32 = id.expect("it opens").get(0);
@@ -162,7 +162,7 @@ impl Overlap {
         verbs(id, epoch(b"held"))
     }
 
-    /// Runs a statement beside the transaction of the first session.
+    /// Runs a statement concurrently with the transaction of the first session.
     fn beside(
         &self,
         sql: &str,
@@ -173,7 +173,7 @@ impl Overlap {
         tokio::spawn(async move { second.simple_query(&sql).await })
     }
 
-    /// Until that statement waits for a lock, or is over. Returns whether it waits.
+    /// Waits until the statement waits for a lock or has completed. Returns true if it waits.
     async fn waits<T>(&self, beside: &tokio::task::JoinHandle<T>) -> bool {
         let sql = "select count(*) from pg_stat_activity \
                    where wait_event_type = 'Lock' and datname = current_database()";
@@ -186,7 +186,7 @@ impl Overlap {
         true
     }
 
-    /// The number of keys, and of queues.
+    /// Returns the number of keys, and of queues.
     async fn left(&self) -> (i64, i64) {
         let sql =
             "select (select count(*) from requeue.keys), (select count(*) from requeue.queues)";
@@ -195,7 +195,7 @@ impl Overlap {
     }
 }
 
-/// A transaction has done something with the queue and is still open.
+/// The transaction has operated on the queue and is still open.
 #[tokio::test]
 async fn a_drop_beside_the_open_transaction_of_any_verb_leaves_all_or_nothing() {
     let Some(server) = Server::shared() else { return };
@@ -204,14 +204,14 @@ async fn a_drop_beside_the_open_transaction_of_any_verb_leaves_all_or_nothing() 
         for (ending, forces) in
             [("commit", true), ("rollback", true), ("commit", false), ("rollback", false)]
         {
-            // A fresh queue each time.
+            // Each iteration uses a new queue.
             overlap.store.force_drop_queue("q").await.expect("dropped");
             let (verb, sql) = overlap.verbs().await.swap_remove(n);
             let how = format!("{verb}, {ending}, {forces}");
             overlap.first.batch_execute(&format!("begin; {sql}")).await.expect(&how);
             let drop = format!("select dropped from requeue.drop_queue('q', {forces})");
             let dropping = overlap.beside(&drop);
-            // One that may not drop keys sees some at once, and holds up nobody.
+            // A drop that may not remove keys sees some at once, and blocks no other transaction.
             assert_eq!(overlap.waits(&dropping).await, forces, "{how}");
             overlap.first.batch_execute(ending).await.expect(&how);
             let dropped = dropping.await.expect("no panic").expect(&how);
@@ -243,7 +243,7 @@ async fn a_verb_beside_the_open_transaction_of_a_drop_waits_or_changes_nothing()
             let drop = "begin; select requeue.drop_queue('q', true)";
             overlap.first.batch_execute(drop).await.expect(&how);
             let beside = overlap.beside(&sql);
-            // Claims and renewals wait for nobody: they pass over keys that others have locked.
+            // Claims and renewals do not wait: they skip keys that others have locked.
             let waits = !matches!(verb, "claim" | "renew");
             assert_eq!(overlap.waits(&beside).await, waits, "{how}");
             overlap.first.batch_execute(ending).await.expect(&how);
@@ -253,7 +253,7 @@ async fn a_verb_beside_the_open_transaction_of_a_drop_waits_or_changes_nothing()
             } else {
                 let error = done.expect_err(&how);
                 let code = error.code().map(|code| code.code().to_owned());
-                // By its name there is no queue, and by its number none any more.
+                // Looked up by its name, the queue does not exist; by its number, it was dropped.
                 let expected =
                     if verb.starts_with("add") { ["RQ001", "42704"] } else { ["RQ001"; 2] };
                 assert!(expected.contains(&code.as_deref().unwrap_or("")), "{how}: {error:?}");
@@ -278,7 +278,7 @@ async fn a_verb_beside_the_open_transaction_of_a_drop_waits_or_changes_nothing()
     }
 }
 
-/// The one adds twice in its transaction, and the other drops in between.
+/// One transaction adds twice, and another drops the queue between the two adds.
 #[tokio::test]
 async fn a_drop_between_two_adds_of_a_transaction_is_no_deadlock() {
     let Some(server) = Server::shared() else { return };

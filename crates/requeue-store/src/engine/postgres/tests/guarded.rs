@@ -1,4 +1,4 @@
-//! Servers that want the password, and have not proved who they are.
+//! Tests servers that request the password before they have been authenticated.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,29 +18,29 @@ const CLEAR_TEXT: &[u8] = &[0, 0, 0, 3];
 const MD5: &[u8] = &[0, 0, 0, 5, 1, 2, 3, 4];
 const SCRAM: &[u8] = b"\0\0\0\x0aSCRAM-SHA-256\0\0";
 
-/// A server that asks one client for its password, and what the client says after that.
+/// A server that requests the password of one client, and records the answer.
 struct Asking {
     port: u16,
     heard: JoinHandle<Vec<u8>>,
 }
 
-/// An address of no client ends it.
+/// A message that stops the server if no client has connected.
 const NOBODY: &[u8] = b"nobody";
 
 impl Asking {
-    /// With `tls`, it has a certificate for `localhost`.
+    /// Starts the server. With `tls`, it has a certificate for `localhost`.
     fn start(tls: Option<Arc<ServerConfig>>, request: &'static [u8]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("it is bound").port();
         let heard = std::thread::spawn(move || {
             let (stream, _) = listener.accept().expect("a client");
-            // An attacker who is cut off has heard what it has heard.
+            // Returns what the client has sent, even if it has cut the connection.
             serve(stream, tls, request)
         });
         Self { port, heard }
     }
 
-    /// All that a client has said, if one came.
+    /// Returns the client's answer, or nothing if no client has connected.
     fn heard(self) -> Vec<u8> {
         if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) {
             let _ = stream.write_all(NOBODY);
@@ -51,7 +51,7 @@ impl Asking {
 
 fn serve(mut stream: TcpStream, tls: Option<Arc<ServerConfig>>, request: &[u8]) -> Vec<u8> {
     let mut first = message(&mut stream);
-    // The number of a request for TLS.
+    // The code of a request for TLS.
     if first.starts_with(&[4, 210, 22, 47]) {
         let Some(config) = tls else {
             stream.write_all(b"N").expect("it is sent");
@@ -67,7 +67,7 @@ fn serve(mut stream: TcpStream, tls: Option<Arc<ServerConfig>>, request: &[u8]) 
     if first.is_empty() { Vec::new() } else { ask(stream, request) }
 }
 
-/// One without a letter; nothing if none comes.
+/// Reads a message without a type letter. Returns nothing if none arrives.
 fn message(stream: &mut impl Read) -> Vec<u8> {
     let mut length = [0; 4];
     if stream.read_exact(&mut length).is_err() || length.starts_with(b"nobo") {
@@ -77,7 +77,7 @@ fn message(stream: &mut impl Read) -> Vec<u8> {
     if stream.read_exact(&mut content).is_err() { Vec::new() } else { content }
 }
 
-/// The answers to the request, without the header of each message.
+/// Sends the request. Returns the answer without the length of the message.
 fn ask(mut stream: impl Read + Write, request: &[u8]) -> Vec<u8> {
     let length = u32::try_from(request.len() + 4).expect("it is short").to_be_bytes();
     stream.write_all(&[b"R", &length[..], request].concat()).expect("it is sent");
@@ -103,11 +103,11 @@ fn tls(server: &Server) -> Arc<ServerConfig> {
     Arc::new(config.expect("they fit"))
 }
 
-/// The error of a client, and what the server has heard of it. `is_far`: as if it was another machine's.
+/// Returns the client's error, and what the server has received. `is_far` treats the server as remote.
 async fn asked(server: Asking, options: &str, is_far: bool) -> (ConnectErrorKind, String, Vec<u8>) {
     let url = format!("postgres://ann:{PASSWORD}@localhost:{}/d{options}", server.port);
     let mut address = Address::parse(&url).expect("it is valid");
-    assert_eq!(address.negotiation, None, "localhost is local");
+    assert_eq!(address.negotiation, None, "localhost must count as local");
     if is_far && address.trust == tls::Trust::Anybody {
         address.guard();
     }
@@ -143,7 +143,7 @@ async fn no_password_is_sent_to_a_server_that_is_not_verified() {
             }
             assert!(!said.contains(PASSWORD), "{said}");
         }
-        // A server without TLS hears nothing at all where TLS is needed.
+        // If TLS is required, a server without TLS receives no message at all.
         let roots = format!("sslrootcert={}", server.certificate().display());
         for options in [
             "?sslmode=require".to_owned(),
@@ -179,7 +179,7 @@ async fn a_password_is_sent_to_a_server_that_is_verified_or_local() {
         let (.., heard) = asked(Asking::start(config, MD5), &options, is_far).await;
         assert!(heard.starts_with(b"pmd5"), "{options}");
     }
-    // SCRAM gives nothing away, and goes on anywhere.
+    // SCRAM does not reveal the password, so it is allowed on any connection.
     for has_tls in [true, false] {
         let config = has_tls.then(|| Arc::clone(&config));
         let (.., heard) = asked(Asking::start(config, SCRAM), "", true).await;
@@ -245,7 +245,7 @@ async fn a_certificate_of_another_authority_or_for_another_host_is_not_trusted()
         ("127.0.0.1", format!("{right}&sslmode=verify-ca"), "nothing"),
         ("localhost", "sslrootcert=system".to_owned(), "certificate"),
         ("localhost", "sslrootcert=system&sslmode=verify-full".to_owned(), "certificate"),
-        // Nobody is asked for: encryption alone, or not even that.
+        // These modes do not verify the server.
         ("127.0.0.1", "sslmode=require".to_owned(), "nothing"),
         ("127.0.0.1", "sslmode=prefer".to_owned(), "nothing"),
         ("127.0.0.1", "sslmode=disable".to_owned(), "nothing"),

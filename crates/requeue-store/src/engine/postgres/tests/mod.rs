@@ -1,4 +1,4 @@
-//! On a real server.
+//! Tests against a real server.
 
 mod changing;
 mod conforming;
@@ -20,7 +20,7 @@ use requeue_servers::Postgres as Server;
 use super::*;
 use crate::types::add::{ParkedAdd, ReAdd};
 
-/// An engine in a new database, with its schema.
+/// Returns an engine in a new database with its schema, and the address.
 async fn engine(server: &Server, whole: Duration) -> (Postgres, String) {
     let url = server.database();
     let engine = at(&url, whole);
@@ -28,7 +28,7 @@ async fn engine(server: &Server, whole: Duration) -> (Postgres, String) {
     (engine, url)
 }
 
-/// An engine of another process.
+/// Returns an engine as another process would have it.
 fn at(url: &str, whole: Duration) -> Postgres {
     let address = Address::parse(url).expect("it is an address");
     Postgres::new(address, whole).expect("it needs no certificates")
@@ -38,7 +38,7 @@ fn name(url: &str) -> &str {
     url.rsplit_once('/').expect("it is an address").1
 }
 
-/// Time stands in a table, until it is [set](set_time).
+/// Replaces the clock by a table, which [`set_time`] updates.
 const CLOCK: &str = "create table clock (now bigint not null); \
      insert into clock values (0); \
      create or replace function requeue.now() returns bigint language sql volatile \

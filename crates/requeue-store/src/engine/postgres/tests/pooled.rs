@@ -1,4 +1,4 @@
-//! Through pgbouncer, which gives each transaction another session.
+//! Tests the engine behind pgbouncer, which gives each transaction another session.
 
 use requeue_servers::PgBouncer;
 use tokio::task::JoinSet;
@@ -13,7 +13,7 @@ use crate::{Add, Queue};
 
 const SESSIONS: u32 = 3;
 
-/// A pooler, and the address of a database with a schema by it and without it.
+/// Returns a pooler, and the addresses of a database with a schema: through the pooler, and direct.
 async fn pooled(server: &Server) -> Option<(PgBouncer, String, String)> {
     let pooler = PgBouncer::start(server, SESSIONS)?;
     let direct = server.database();
@@ -24,11 +24,11 @@ async fn pooled(server: &Server) -> Option<(PgBouncer, String, String)> {
 
 async fn open(url: &str, poll: Duration) -> Queue {
     let store = Store::connect(url).await.expect("it is there");
-    // A process polls once in a lease at least.
+    // A process polls at least once per lease, so the lease must be long.
     store.queue("q").poll(poll).lease(Duration::from_secs(3600)).open().await.expect("it opens")
 }
 
-/// Where the server itself is, as `listen` has it.
+/// Returns the host and port of the server itself, in the format of `listen`.
 fn place(direct: &str) -> &str {
     let (_, rest) = direct.split_once('@').expect("it has a user");
     rest.split_once('/').expect("it has a database").0
@@ -88,7 +88,7 @@ async fn a_pooler_that_nobody_has_named_is_refused() {
     let error = Store::connect(&url).await.expect_err("it would fail at random");
     let error = chain(&error);
     assert!(error.contains("add pooler=transaction to the options of the address"), "{error}");
-    // Where it was not noticed, what fails says the same.
+    // If the pooler was not detected, the errors of statements name the option.
     let client = other(&server.database()).await;
     let twice = "prepare s2 as select 1; prepare s2 as select 1";
     for sql in [twice, "execute s7"] {
@@ -103,14 +103,14 @@ async fn who_waits_behind_a_pooler_listens_at_the_server() {
     let Some(server) = Server::shared() else { return };
     let Some((_pooler, url, direct)) = pooled(server).await else { return };
     let by = format!("{url}?pooler=transaction&listen={}", place(&direct));
-    // Nothing polls before the test is over.
+    // The poll interval is longer than the test.
     let queue = open(&by, Duration::from_secs(3600)).await;
     for key in ["a", "b"] {
         let getting = tokio::spawn({
             let queue = queue.clone();
             async move { queue.get().await }
         });
-        // Until adds know that somebody waits.
+        // Wait until adds know that a process waits.
         let waits = "select exists (select from requeue.queues \
                      where waited_until > requeue.now() + 1800000000)";
         while server.psql(name(&direct), waits) != "t" {

@@ -1,4 +1,4 @@
-//! The rights of the documented roles.
+//! Tests the privileges of the documented roles.
 
 use super::sql::store;
 use super::*;
@@ -6,7 +6,7 @@ use crate::api::store::Store;
 use crate::types::error::chain;
 use crate::{Add, Merge, Priority};
 
-/// In a test, both roles are the server's: one at a time.
+/// Roles belong to the server, not to a database. Only one test at a time may create them.
 async fn with_roles<T>(server: &Server, url: &str, what: impl AsyncFnOnce() -> T) -> T {
     static ROLES: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     let _roles = ROLES.lock().await;
@@ -20,7 +20,7 @@ async fn connect(server: &Server, role: &str, url: &str) -> Store {
     Store::connect(&server.url(role, name(url))).await.expect("it may come in")
 }
 
-/// What the server says to each of these statements is that the role may not do that.
+/// Asserts that the server refuses each of these statements for lack of privileges.
 async fn is_refused<const N: usize>(server: &Server, role: &str, url: &str, statements: [&str; N]) {
     let engine = at(&server.url(role, name(url)), WHOLE);
     for sql in statements {
@@ -75,7 +75,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
         assert_eq!(adds.add_with("all", all.revive()).await.expect("added"), Added::New);
         let revived = adds.add_with("parked", Add::now().revive()).await.expect("added");
         assert_ne!(revived, Added::Parked);
-        // One that others have locked for a while is added by another function.
+        // Keys that others have locked for a while are added by another function.
         let adder = super::changing::other(&url).await;
         let locking = "begin; select requeue.add('q', 'locked')";
         adder.batch_execute(locking).await.expect("added");
@@ -126,7 +126,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
         assert!(error.contains("[42501]"), "{error}");
     })
     .await;
-    // No priority that no worker asks for.
+    // The table rejects priorities that no claim searches for.
     let odd = "select requeue.add_all_soon(1, '{x}', '{0}', '{0}', '{2}', '{0}', '{1}')";
     let fault = at(&url, WHOLE).sessions.rows(odd, &[]).await.expect_err("it is refused");
     assert!(fault.source.to_string().contains("[23514]"), "{}", fault.source);

@@ -1,10 +1,10 @@
-//! Adds by SQL, in transactions of others, and by triggers.
+//! Tests adds by SQL, in transactions of the caller, and by triggers.
 
 use super::changing::other;
 use super::*;
 use crate::api::store::Store;
 
-/// What is ready, by key.
+/// Returns the ready keys, sorted by key.
 async fn ready(queue: &crate::Queue) -> Vec<String> {
     let page = queue.snapshot(Some(State::Ready), None, 100).await.expect("a page");
     page.iter().map(|entry| entry.key.to_string()).collect()
@@ -56,7 +56,7 @@ async fn anybody_adds_by_sql() {
     let entry = queue.look_up("a").await.expect("looked up").expect("it is there");
     assert_eq!(entry.state, State::Waiting);
 
-    // A queue may keep parked keys.
+    // A queue may be configured to keep parked keys parked.
     assert_eq!(
         sql("select holds, revives from requeue.open('keeps', false, revive => false)"),
         "f|f"
@@ -110,7 +110,7 @@ async fn a_trigger_feeds_a_queue() {
     sql("create table orders (id integer primary key, what text)");
     sql(include_str!("../trigger.sql"));
 
-    // Somebody waits before anything is there.
+    // A worker waits before the first key is added.
     let getting = tokio::spawn({
         let queue = queue.clone();
         async move { queue.get().await }
@@ -128,7 +128,7 @@ async fn a_trigger_feeds_a_queue() {
     assert_eq!(ready(&queue).await, ["3", "4", "5", "6"]);
 }
 
-/// The row that `requeue.add_many` returns.
+/// Formats the row that `requeue.add_many` returns.
 fn counts(new: u8, coalesced: u8, dirty: u8, held: u8, revived: u8, parked: u8) -> String {
     format!("{new}|{coalesced}|{dirty}|{held}|{revived}|{parked}")
 }
@@ -147,7 +147,7 @@ async fn many_are_added_with_all_that_one_is_and_each_answer_is_counted() {
     assert_eq!(many("null::bytea[]"), counts(0, 0, 0, 0, 0, 0));
     let all = "'1 hour', merge => 'latest', priority => 'high', reasons => 6";
     assert_eq!(many(&format!("array['a', 'b'], {all}")), counts(2, 0, 0, 0, 0, 0));
-    // The later of the two, by the default of the merge the earlier.
+    // The later due time is kept with `latest`, and the earlier with the default merge.
     assert_eq!(many("array['a'], '2 hours', 'latest'"), counts(0, 1, 0, 0, 0, 0));
     assert_eq!(many("array['b'], '30 min', reasons => 1"), counts(0, 1, 0, 0, 0, 0));
     assert_eq!(many(r"array['\xff00', '\x62']::bytea[], '30 min'"), counts(1, 1, 0, 0, 0, 0));
@@ -160,7 +160,7 @@ async fn many_are_added_with_all_that_one_is_and_each_answer_is_counted() {
     assert_eq!(minutes(b"b").await, (Some(30), high, 7));
     assert_eq!(minutes(b"\xff\0").await, (Some(30), normal, 0));
 
-    // One of each answer.
+    // Each answer occurs at least once.
     queue.add_all(["dirty", "held", "parked"]).await.expect("added");
     let items = queue.get_many(9).await;
     let mut dirty = None;
@@ -187,7 +187,7 @@ async fn keys_are_added_in_a_transaction_of_the_caller() {
     let mut client = other(&url).await;
     let high = crate::Add::now().priority(crate::Priority::High).reason(5);
     let hour = crate::Add::after(Duration::from_secs(3600));
-    // In the order of the adds, which is none of the keys'.
+    // The order of the adds differs from the order of the keys.
     let adds = || [("c", hour), ("a", high), ("c", crate::Add::now()), ("b", hour), ("c", hour)];
     let answers = [Added::New, Added::New, Added::New, Added::New, Added::Coalesced];
     for commits in [false, true] {
@@ -202,7 +202,7 @@ async fn keys_are_added_in_a_transaction_of_the_caller() {
     assert_eq!(ready(&queue).await, ["a", "c"]);
     let a = queue.look_up("a").await.expect("looked up").expect("it is there");
     assert_eq!((a.priority, a.reasons, a.adds), (crate::Priority::High, 5, 1));
-    // A client commits at once, and bytes are keys as well.
+    // A client commits at once. Keys may also be bytes.
     let bytes = [(&b"\xff\0"[..], crate::Add::now())];
     assert_eq!(add_in(&client, "q", bytes).await.expect("added"), [Added::New]);
     assert_eq!(ready(&queue).await, ["a", "c", "\\xff\\0"]);

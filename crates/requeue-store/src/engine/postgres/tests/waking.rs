@@ -1,4 +1,4 @@
-//! Who is told that a key is ready, and how far claims look for one.
+//! Tests the notifications of ready keys, and the ranges that claims search.
 
 use tokio::time::timeout;
 
@@ -8,7 +8,7 @@ use crate::engine::postgres::watermark::{LOWEST, Lows};
 use crate::engine::time::Micros;
 use crate::engine::{Failure, Finish};
 
-/// What is not a matter of time is there long before.
+/// A generous timeout for events that do not depend on the clock.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn told(wakes: &mut watch::Receiver<u64>) {
@@ -16,7 +16,7 @@ async fn told(wakes: &mut watch::Receiver<u64>) {
     wakes.mark_unchanged();
 }
 
-/// An empty claim, so that whoever adds knows that somebody waits.
+/// Makes an empty claim, so that adds know that a process waits.
 async fn wait(engine: &Postgres, queue: &Place) {
     let claimed = engine.claim(queue, claim(1, PATIENCE)).await.expect("claimed");
     assert_eq!(claimed.items, []);
@@ -28,14 +28,14 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     let (engine, url) = engine(server, WHOLE).await;
     let queue = engine.open("q", Settings::default()).await.expect("it opens");
     let another = engine.open("another", Settings::default()).await.expect("it opens");
-    // Of a process that claims nothing, which nobody but adds wakes.
+    // The engine of a process that claims nothing, so that only adds wake it.
     let ears = at(&url, WHOLE);
     let mut wakes = ears.wakes(&queue);
-    // That it listens from now on.
+    // Wait until it listens.
     told(&mut wakes).await;
     let adder = other(&url).await;
     let run = async |sql: &str| adder.batch_execute(sql).await.expect(sql);
-    // Nobody waits; then somebody does.
+    // Add once without a waiting process, and then with one.
     run("select requeue.add('q', 'a')").await;
     let a = one(&engine, &queue).await;
     wait(&engine, &queue).await;
@@ -44,7 +44,7 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     run("select requeue.add('q', 'c', '1 hour')").await;
     run("select requeue.add('another', 'd')").await;
     run("select requeue.add('q', 'a')").await;
-    // What comes after has come when this has, since they come in order.
+    // Notifications arrive in order: when this one has arrived, all earlier ones have.
     let mut others = ears.wakes(&another);
     told(&mut others).await;
     let mut heard = async |wakes: &watch::Receiver<u64>| {
@@ -59,12 +59,12 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     run("commit").await;
     told(&mut wakes).await;
     let before = *wakes.borrow();
-    // It is ready already; it is with its worker; it is ready in an hour.
+    // The keys are already ready, in flight, and ready in an hour.
     for nothing in ["'q', 'b'", "'q', 'a'", "'q', 'c', '1 hour'"] {
         run(&format!("select requeue.add({nothing})")).await;
     }
     assert_eq!(heard(&wakes).await, before);
-    // Dirty, so that its end makes it ready; and its failure soon.
+    // A dirty key is ready after its completion. So is a failed one, after its short backoff.
     for how in [
         Finish::Succeed,
         Finish::Retry(failing(), Failure { asked: a.asked, error: "no".to_owned() }),
@@ -109,15 +109,15 @@ async fn who_seldom_asks_is_told_as_well() {
         let ended = engine.finish(&queue, end(&out, Finish::Succeed)).await;
         assert_eq!(ended.expect("finished"), [true]);
     }
-    // Of a lease that runs out they know by themselves, and of what will be due before they ask again
-    // they are told.
+    // Waiting processes track expiring leases themselves. They are notified of keys that are due before
+    // their next poll.
     engine.add(&queue, asks(["held"])).await.expect("added");
     let held = one(&engine, &queue).await;
     assert_eq!(&*held.key, b"held");
     let second = at(&url, WHOLE);
     let claim = Claim { poll: Duration::from_secs(3600), ..claim(1, PATIENCE) };
     let mut scanned = second.wakes(&queue);
-    // Of the lease a scan tells.
+    // A scan reports the lease.
     while second.claims.alarm(&queue).is_none() {
         let claimed = second.claim(&queue, claim).await.expect("claimed");
         assert_eq!(claimed.items, []);
@@ -157,24 +157,24 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
         adder.batch_execute(&add).await.expect("added");
         let cancelled = engine.cancel(&queue, vec!["a".into()], None).await;
         assert!(cancelled.expect("it is there")[0].is_some_and(|cancelled| cancelled.waiting));
-        // What comes after has come when this has, since they come in order.
+        // Notifications arrive in order: when this one has arrived, all earlier ones have.
         adder.batch_execute(&format!("notify requeue_{}", another.id)).await.expect("told");
         told(&mut others).await;
         *wakes.borrow() > before
     };
-    // Most look again within a second or so: what is due later than that they see by themselves.
+    // Most processes poll again within about 1 s, and find keys that are due later themselves.
     looks(&engine, 0, 1).await;
     assert!(is_told(SECOND, "1 s").await);
     assert!(!is_told(SECOND, "2 s").await);
-    // Who says nothing, as they have said so before, sleeps until 113.9 s; and another process, for
-    // which the first has said it, until 114.9 s.
+    // The first process does not record its wait again, because it did so before. It sleeps until 113.9 s.
+    // A second process, which relies on the record of the first, sleeps until 114.9 s.
     let second = at(&url, WHOLE);
     looks(&engine, 100 * SECOND, 10).await;
     looks(&engine, 103_900_000, 10).await;
     looks(&second, 104_900_000, 10).await;
     assert!(is_told(104_900_000, "6.5 s").await);
     assert!(is_told(104_900_000, "9.9 s").await);
-    // In their last moments, too.
+    // This also holds shortly before the processes poll again.
     assert!(is_told(113 * SECOND, "1.8 s").await);
 }
 
@@ -192,7 +192,7 @@ async fn who_listens_does_so_again_when_the_server_is_back() {
     engine.add(&queue, asks(["a"])).await.expect("added");
     told(&mut wakes).await;
     drop(engine);
-    // Its task has ended: nobody will tell.
+    // The listening task has stopped, so no further wake will come.
     let ended = async { while wakes.changed().await.is_ok() {} };
     timeout(PATIENCE, ended).await.expect("in time");
 }
@@ -212,7 +212,7 @@ async fn a_claim_looks_no_further_back_than_it_must_and_a_scan_does() {
     engine.add(&queue, asks(["a"])).await.expect("added");
     let (keys, first) = claimed(&LOWEST).await;
     assert_eq!(keys, ["a"]);
-    // As if they came from a transaction that was open for ten seconds, and a minute, by priority.
+    // Simulate adds by transactions that were open for 10 s and for 60 s, by priority.
     for (key, priority, back) in [("b", "high", 10), ("c", "low", 10), ("d", "low", 60)] {
         let late = format!(
             "select requeue.add('q', '{key}', priority => '{priority}'); \
@@ -230,7 +230,7 @@ async fn a_claim_looks_no_further_back_than_it_must_and_a_scan_does() {
     let (found, lease) = scanned(&LOWEST).await;
     assert!(found[0] < found[2] && found[1].is_none() && found[3].is_none(), "{found:?}");
     assert!(lease.is_some_and(|lease| lease <= PATIENCE), "{lease:?}");
-    // From here on it is `c`, and no lease is looked for.
+    // Above this bound the next key is `c`. The scan does not search for leases.
     let floors =
         std::array::from_fn(|n| found[0].filter(|_| n == 0).map_or(Micros::MIN + 1, |at| at + 1));
     let (later, lease) = scanned(&floors).await;
@@ -281,7 +281,7 @@ async fn a_verb_reads_no_more_than_it_changes() {
         format!("select count(*) from {}", of_this(30)),
     ];
     run("select requeue.open('q')").await;
-    // Planned while there is nothing, as plans are of who was there first.
+    // Prepare the plans while the table is empty, like those of a process that was started first.
     for verb in &verbs {
         run(verb).await;
     }
@@ -319,7 +319,7 @@ async fn a_page_reads_no_more_than_it_shows() {
         for after in [None, Some(&b"04000"[..])] {
             let page = verbs::page(state, after.is_some());
             let page = client.prepare(&page).await.expect("it is prepared");
-            // The server thinks anew after some.
+            // The server may choose a new plan after several executions.
             for _ in 0..8 {
                 run("begin").await;
                 let before = read().await;
@@ -350,7 +350,7 @@ async fn a_key_that_is_released_is_found_though_claims_begin_behind_it() {
     let mut wakes = engine.wakes(&queue);
     let released = end(&a, Finish::Unclaim(a.asked, a.queued));
     assert_eq!(engine.finish(&queue, released).await.expect("ended"), [true]);
-    // The next claim has a scan look for it, which wakes the claimer.
+    // The next claim starts a scan, which finds the key and wakes the claimer.
     let again = loop {
         let claimed = engine.claim(&queue, claim(1, MINUTE)).await.expect("claimed");
         match claimed.items.into_iter().next() {

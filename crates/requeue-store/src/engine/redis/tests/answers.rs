@@ -1,5 +1,5 @@
-//! What comes of what servers say when they can't serve. They are pretended: of real ones, most of it
-//! can't be had when it is wanted.
+//! Tests responses of servers that cannot serve. The servers are simulated, because real ones produce most
+//! of these responses only at unpredictable times.
 
 use ::redis::ConnectionAddr;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -10,15 +10,15 @@ use tokio::time::timeout;
 use super::*;
 use crate::types::error::Kind;
 
-/// Two servers of a cluster.
+/// Two simulated servers of a cluster.
 #[derive(Default)]
 struct Pretended {
     ports: [u16; 2],
-    /// Which of them has all slots, as both see it.
+    /// The server that has all slots, according to both.
     master: usize,
-    /// What each answers to scripts.
+    /// The answer of each server to scripts.
     says: [String; 2],
-    /// The words that each has heard, over how many connections.
+    /// The commands that each server has received. `connections` counts its connections.
     heard: [Vec<String>; 2],
     connections: [usize; 2],
 }
@@ -86,14 +86,14 @@ async fn command(reads: &mut BufReader<OwnedReadHalf>) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// That of a line `*3` or `$5`.
+/// Reads the number of a line such as `*3` or `$5`.
 async fn number(reads: &mut BufReader<OwnedReadHalf>) -> Option<usize> {
     let mut line = String::new();
     reads.read_line(&mut line).await.ok()?;
     line.get(1..)?.trim_end().parse().ok()
 }
 
-/// An engine that knows the first as the master, who says this; and what the other says.
+/// Returns an engine that knows the first server as the master. `says` has the servers' answers to scripts.
 async fn engine_of(says: [&str; 2]) -> (Redis, Place, Both) {
     let both = Pretended::start().await;
     lock(&both).says = says.map(|said| format!("{said}\r\n"));
@@ -105,7 +105,7 @@ async fn engine_of(says: [&str; 2]) -> (Redis, Place, Both) {
     (engine, place, both)
 }
 
-/// Of an add.
+/// The answer to an add of a new key.
 const NEW: &str = "$1\r\n0";
 
 #[tokio::test]
@@ -126,7 +126,7 @@ async fn what_is_so_for_now_is_told_from_what_stays_so() {
         ("-WRONGTYPE Operation against a key holding the wrong kind of value", Kind::Refused),
         ("-CROSSSLOT Keys in request don't hash to the same slot", Kind::Refused),
         ("-ERR Error running script", Kind::Refused),
-        // Whether something happened, nobody knows.
+        // These answers do not show whether the command had an effect.
         ("$2\r\n00", Kind::Unsure),
         ("$1\r\n9", Kind::Unsure),
         (":0", Kind::Unsure),
@@ -172,7 +172,7 @@ async fn who_is_sent_on_goes_there() {
         heard.retain(|word| matches!(&**word, "ASKING" | "EVALSHA"));
         assert_eq!(heard[0] == "ASKING", asking_first, "{redirect}: {heard:?}");
     }
-    // Not for ever, nor nowhere.
+    // Redirections are limited in number, and must have a valid address.
     let (engine, place, both) = engine_of(["", ""]).await;
     let ports = lock(&both).ports;
     lock(&both).says = [1, 0].map(|other| format!("-MOVED 1 127.0.0.1:{}\r\n", ports[other]));
@@ -204,7 +204,7 @@ async fn a_connection_for_adds_that_was_given_up_on_is_made_anew() {
 async fn a_server_that_is_gone_for_good_is_forgotten() {
     let (engine, ..) = engine_of([NEW, NEW]).await;
     let node = engine.nodes.holder(0).await.expect("it is known");
-    // Nobody listens there.
+    // No server listens there.
     let gone = ConnectionAddr::Tcp("127.0.0.1".to_owned(), 1);
     assert!(!engine.nodes.remembers(&node, gone).await);
     let seed = node.info.addr().clone();

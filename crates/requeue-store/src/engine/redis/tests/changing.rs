@@ -1,4 +1,4 @@
-//! What the verbs do among several who use a queue, and with whatever it is given.
+//! Tests operations of several processes on one queue, and unusual keys and names.
 
 use std::collections::HashSet;
 
@@ -7,14 +7,14 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::{Add, Queue};
 
-/// Who polls so seldom is woken, or waits longer than a test may take.
+/// An interval that is longer than any test: a process that polls this rarely must be woken.
 const NEVER: Duration = Duration::from_secs(3600);
 
 async fn open(url: &str, name: &str) -> Queue {
     store(url).await.queue(name).poll(NEVER).open().await.expect("it opens")
 }
 
-/// Each of `tasks` has a connection of its own, as processes have.
+/// Runs tasks that each have their own connection, like processes.
 async fn work(url: &str, name: &str, tasks: usize, rounds: usize) {
     const KEYS: usize = 60;
     let held = Arc::new(Mutex::new(HashMap::new()));
@@ -30,9 +30,9 @@ async fn work(url: &str, name: &str, tasks: usize, rounds: usize) {
                 for item in queue.get_many(5).await {
                     let key = item.key().clone();
                     let other = lock(&held).insert(key.clone(), item.epoch());
-                    assert_eq!(other, None, "{key} is with two at once");
+                    assert_eq!(other, None, "{key} was delivered twice at once");
                     let before = lock(&last).insert(key.clone(), item.epoch());
-                    assert!(before < Some(item.epoch()), "{key}: numbers rise");
+                    assert!(before < Some(item.epoch()), "{key}: the fencing token must increase");
                     tokio::task::yield_now().await;
                     lock(&held).remove(&key);
                     match round % 7 {
@@ -48,7 +48,7 @@ async fn work(url: &str, name: &str, tasks: usize, rounds: usize) {
         ended.expect("no two have a key");
     }
     let queue = open(url, name).await;
-    // What was added last is handed out still.
+    // The keys that were added last are still in the queue.
     while queue.counts().await.expect("counted") != Counts::default() {
         for item in queue.get_many(100).await {
             item.succeed().await.expect("it is ours");
@@ -77,12 +77,12 @@ async fn wakes(url: &str) {
         tokio::spawn(async move { queue.get().await.expect("it is not shut down") })
     };
     let (first, second) = (get(&one), get(&other));
-    // Both are to be woken, by one message or two.
+    // Both must be woken, by one message or by two.
     adding.add_all(["a", "b"]).await.expect("added");
     let items = [first.await.expect("woken"), second.await.expect("woken")];
     let found: HashSet<_> = items.iter().map(|item| item.to_string()).collect();
     assert_eq!(found, HashSet::from(["a".to_owned(), "b".to_owned()]));
-    // One that was added again while it was worked on, one that failed, and one that is due later.
+    // Next come a key that was added again while in flight, one that failed, and one that is due later.
     adding.add("a").await.expect("added");
     let third = get(&one);
     for item in items {
@@ -146,7 +146,7 @@ async fn who_is_busy_takes_no_message_from_who_waits() {
     let (busy, idle) = (open(&server.url(""), "q").await, open(&server.url(""), "q").await);
     let got = get(&busy);
     waiting(&server, 1).await;
-    // No message says that its time has come; the one who waited for messages waits for them still.
+    // No message announces a delayed key that becomes due. The connection for messages is still waiting.
     busy.add_after("a", Duration::from_millis(50)).await.expect("added");
     assert_eq!(got.await.expect("it is due"), "a");
     let got = get(&idle);
@@ -167,7 +167,7 @@ async fn may_be_anything(url: &str) {
         vec![b'x'; 2048],
     ];
     let names = ["{}", "}", "a b", "a/0.0", "a", "*", "'\"\\", "ä\u{1}"].map(|odd| {
-        // Of this run alone.
+        // Unique to this test run.
         format!("{odd}{}", name(""))
     });
     let mut queues = Vec::new();
@@ -266,10 +266,10 @@ async fn a_page_of_parked_keys_takes_no_walk() {
     }
     let stats = server.cli(&["info", "commandstats"]);
     assert!(!stats.contains("scan:") && stats.contains("_hget:calls=240,"), "{stats}");
-    // More than are asked for at once.
+    // This is more than one request returns.
     let page = queue.parked(None, 5000).await.expect("a page");
     assert_eq!(page.into_iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>(), keys);
-    // The rows may be gone.
+    // The rows may have been removed.
     server.cli(&["del", "requeue:{q/0.0}:rows"]);
     let page = queue.parked(None, 5000).await.expect("a page");
     assert!(page.len() > 900 && page.len() < 1100, "{}", page.len());
@@ -302,16 +302,17 @@ async fn a_key_that_ends_leaves_nothing_and_its_numbers_rise() {
                 assert_eq!(left.iter().filter(|key| !key.ends_with(":wake")).count(), kept.len());
                 assert!(kept.iter().all(|key| left.contains(key)), "{left:?}");
             }
-            // As a failover may.
+            // A failover may do this.
             1 => _ = server.cli(&["del", "requeue:{q/0.0}:epoch"]),
-            // As an operator may.
+            // An operator may do this.
             2 => _ = server.cli(&["script", "flush"]),
             _ => {}
         }
     }
 }
 
-/// As many shards as there may be still leave epochs below 2⁵³; and two of them never have the same.
+/// Tests that fencing tokens stay below 2⁵³ with the maximum number of shards, and that tokens of two
+/// shards never collide.
 #[tokio::test]
 async fn epochs_of_any_number_of_shards_are_small_and_rise_without_the_last_one() {
     let Some(server) = Server::start() else { return };
@@ -335,9 +336,9 @@ async fn epochs_of_any_number_of_shards_are_small_and_rise_without_the_last_one(
             }
             for kept in server.cli(&["keys", "requeue:*:epoch"]).lines() {
                 match round {
-                    // As a failover may.
+                    // A failover may do this.
                     0 => _ = server.cli(&["del", kept]),
-                    // As if the clock were set back by an hour.
+                    // The effect is that of setting the clock back by 1 h.
                     1 => {
                         _ = server.cli(&["incrby", kept, &(3_600_000_000_u64 / shards).to_string()])
                     }
@@ -390,7 +391,7 @@ async fn what_is_in_one_batch_twice_happens_twice() {
     let found: Vec<_> = claimed.iter().map(|out| (&*out.key, out.asked.adds)).collect();
     assert_eq!(found, [(&b"a"[..], 3), (b"c", 1)]);
 
-    // A hand-out ends once, and that which is stale does not.
+    // A delivery is completed once, and a completion with a stale token has no effect.
     let [a, c] = &claimed[..] else { panic!("there are two") };
     let end =
         |key: &Key, epoch| End { key: key.clone(), epoch, how: crate::engine::Finish::Succeed };

@@ -1,4 +1,4 @@
-//! The verbs do what the model does.
+//! Checks that the operations conform to the model.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queu
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
 
-/// Time stands in a key beside each shard's.
+/// Replaces the clock by a Redis key next to each shard.
 const CLOCK: &str =
     "local function now() return tonumber(redis.call('GET', KEYS[1] .. ':now') or 1) end";
 

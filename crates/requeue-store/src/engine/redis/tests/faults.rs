@@ -1,4 +1,4 @@
-//! What is said, and what is lost, when servers fail or refuse.
+//! Tests errors and losses when servers fail or refuse.
 
 use super::*;
 use crate::engine::{Asked, Failure, Finish, HandOut};
@@ -27,7 +27,7 @@ async fn what_was_acknowledged_is_there_when_the_server_is_back() {
     queue.add_all(["a", "b"]).await.expect("added");
     let item = queue.get().await.expect("it is there");
     server.kill();
-    // What comes meanwhile waits for it.
+    // Operations in the meantime wait for the server.
     let (adding, ending) = (queue.clone(), tokio::spawn(item.succeed()));
     let adding = tokio::spawn(async move { adding.add("c").await });
     let getting = tokio::spawn({
@@ -106,7 +106,7 @@ async fn why_nothing_connects_has_a_kind() {
     assert!(Store::connect(&server.url("default:n0w@")).await.is_ok());
 }
 
-/// As the page of the engine says.
+/// The minimum permissions that the documentation of the engine lists.
 pub(super) const RIGHTS: &str = "on >s3cret ~requeue:* +evalsha +script|load +blpop +get +set +time +exists \
     +type +hset +hdel +hget +hlen +hmget +hscan +zadd +zrem +zrange +zrangebylex +zrangebyscore +zscore +zcount +zcard \
     +zscan +llen +lpush +ltrim +wait +cluster|slots +cluster|info +info";
@@ -127,7 +127,8 @@ async fn the_rights_that_are_documented_are_enough_and_needed() {
     assert!(queue.revive("a").await.expect("asked"));
     assert_eq!(queue.snapshot(None, None, 9).await.expect("a page").len(), 2);
     assert_eq!(drained(&queue).await, ["a", "b"]);
-    // Who lacks one of them can't open the queue, so that no script ends in the middle.
+    // A client that lacks one of these commands cannot open the queue, so that no script fails after it has
+    // begun to write.
     let needed = RIGHTS.split_whitespace().filter(|right| right.starts_with('+'));
     let elsewhere = ["+blpop", "+wait", "+cluster|slots", "+cluster|info", "+script|load", "+info"];
     for (at, right) in needed.filter(|right| !elsewhere.contains(right)).enumerate() {
@@ -167,7 +168,7 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
     let fault = engine.add(&place, asking("d")).await.expect_err("there is no room");
     assert_eq!(fault.kind, crate::types::error::Kind::Absent, "{}", fault.source);
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 3);
-    // Also who comes only now works on what there is.
+    // A process that connects only now can also work on the existing keys.
     let (engine, place) = self::engine(&server.url(""), "q").await;
     let claimed = engine.claim(&place, Claim { max: 3, ..ONE }).await.expect("claimed").items;
     let held = claimed.iter().map(|out| (out.key.clone(), out.epoch)).collect();
@@ -208,7 +209,7 @@ fn numbered(what: &str, count: usize) -> Vec<String> {
     (0..count).map(|n| format!("{what}-{n:04}")).collect()
 }
 
-/// Adds them one after the other, beside whatever happens.
+/// Adds the keys one after the other in a task.
 fn add_beside(queue: &Queue, keys: Vec<String>) -> tokio::task::JoinHandle<()> {
     let queue = queue.clone();
     tokio::spawn(async move {
@@ -228,7 +229,7 @@ async fn what_replicas_have_survives_a_failover() {
     tokio::task::block_in_place(|| {
         cluster.nodes()[0].kill();
         cluster.take_over(0);
-        // It comes back as the replica of its replica, who has none otherwise.
+        // It returns as the replica of its former replica, which has no other.
         cluster.nodes()[0].restart();
     });
     adding.await.expect("it ends");
@@ -247,7 +248,7 @@ async fn a_failover_loses_what_its_replica_had_not_got_and_no_more() {
         replica.freeze();
         cluster.nodes()[0].cli(&["client", "kill", "type", "replica"]);
     });
-    // Of a third of the shards, only the master hears of this.
+    // For a third of the shards, only the master receives these changes.
     let mut held = Vec::new();
     while held.len() < first.len() {
         held.extend(queue.get_many(256).await);
@@ -270,8 +271,12 @@ async fn a_failover_loses_what_its_replica_had_not_got_and_no_more() {
             Err(other) => panic!("{key}: {other}"),
         }
     }
-    assert!(again.len() > 20 && again.len() < 120, "a third: {}", again.len());
-    // Those come once more, with a higher number; the others have ended, and stay so.
+    assert!(
+        again.len() > 20 && again.len() < 120,
+        "about a third of the deliveries are repeated: {}",
+        again.len()
+    );
+    // These keys are delivered again with a higher token. The other completions remain in effect.
     let mut found = Vec::new();
     while queue.counts().await.expect("counted") != Counts::default() {
         for item in queue.get_many(256).await {
@@ -286,7 +291,11 @@ async fn a_failover_loses_what_its_replica_had_not_got_and_no_more() {
     redone.sort();
     again.sort();
     assert_eq!(redone, again);
-    assert!(kept.len() > 80 && kept.len() < 180, "two thirds: {}", kept.len());
+    assert!(
+        kept.len() > 80 && kept.len() < 180,
+        "about two thirds of the adds are kept: {}",
+        kept.len()
+    );
     assert!(kept.iter().all(|key| last.contains(key)));
 }
 
@@ -316,7 +325,7 @@ async fn a_shard_that_does_not_answer_holds_up_no_other() {
     let queue = open(&cluster.url(), "q").await;
     queue.add_all(numbered("key", 100)).await.expect("added");
     tokio::task::block_in_place(|| cluster.nodes()[1].freeze());
-    // A third is away.
+    // A third of the shards is unavailable.
     let mut items = Vec::new();
     while items.len() < 50 {
         items.extend(queue.get_many(10).await);

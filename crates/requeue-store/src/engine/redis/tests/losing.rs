@@ -1,4 +1,4 @@
-//! Servers that lose keys of ours, by their settings or by a deletion.
+//! Tests servers that lose Redis keys through their configuration or a deletion.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ async fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
         ("100mb", "allkeys-lru", true),
         ("100mb", "allkeys-random", true),
         ("100mb", "noeviction", false),
-        // It concerns keys with a time to live, and ours have none.
+        // This policy affects keys with a time to live. The keys of requeue have none.
         ("100mb", "volatile-lru", false),
         ("0", "allkeys-lru", false),
     ] {
@@ -40,7 +40,7 @@ async fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
         }
         Store::connect(&accepting).await.expect("it is accepted");
     }
-    // Who may not ask gets on without.
+    // A client without permission for `INFO` is not refused.
     set("100mb", "allkeys-lru");
     let rights = format!("worker {}", RIGHTS.replace(" +info", ""));
     let rights: Vec<_> = rights.split_whitespace().collect();
@@ -92,7 +92,7 @@ async fn a_schema_or_a_record_that_was_removed_is_named_and_made_again() {
     assert_eq!(queue.counts().await.expect("counted").ready, 1);
 }
 
-/// The record is lost, and a process that makes it again is killed before it has marked the shards.
+/// The record is lost, and a process that creates it again is killed before it has marked the shards.
 #[tokio::test]
 async fn a_queue_whose_record_is_made_again_by_halves_keeps_its_keys() {
     let Some(server) = Server::start() else { return };
@@ -104,7 +104,7 @@ async fn a_queue_whose_record_is_made_again_by_halves_keeps_its_keys() {
     for marks in [&[][..], &["--all"]] {
         server.cli(&["del", record]);
         if !marks.is_empty() {
-            // The mark of one shard is lost, too: the others decide.
+            // The mark of one shard is lost as well: the others decide.
             let found = server.cli(&["keys", "requeue:*:generation"]);
             let mark = found.lines().next().expect("there are four").to_owned();
             server.cli(&["del", &mark]);
@@ -117,16 +117,16 @@ async fn a_queue_whose_record_is_made_again_by_halves_keeps_its_keys() {
     }
 }
 
-/// All keys of a shard but its epoch and its tokens, by name.
+/// The names of a shard's Redis keys, except for the last fencing token and the wake tokens.
 const PARTS: [&str; 7] = ["rows", "low", "normal", "high", "leases", "again", "parked"];
 
-/// A queue with a key of each kind.
+/// Returns a queue with a key of each kind, and the completions of those in flight.
 async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
     let (engine, place) = engine(url, name).await;
     for (key, priority) in
         [("low", Priority::Low), ("normal", Priority::Normal), ("high", Priority::High)]
     {
-        // Before these are due, those that are added later have been claimed.
+        // The delay lets the keys that are added later be claimed first.
         let add = Add::after(Duration::from_millis(1)).priority(priority);
         let ask = Ask { key: key.into(), add, adds: 1 };
         engine.add(&place, vec![ask]).await.expect("added");
@@ -164,7 +164,7 @@ async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
     (engine, place, ends)
 }
 
-/// No verb fails, whatever is missing.
+/// Asserts that no operation fails because of missing parts.
 async fn all_verbs_work(engine: &Redis, place: &Place) {
     engine.counts(place).await.expect("counted");
     for state in [None, Some(State::Ready), Some(State::Processing), Some(State::Parked)] {
@@ -181,7 +181,8 @@ async fn all_verbs_work(engine: &Redis, place: &Place) {
     engine.revive(place, vec!["nobody's".into()]).await.expect("answered");
 }
 
-/// Works until nothing is ready or running. The keys, of which each is with one worker at a time.
+/// Works until no key is ready or in flight, and asserts that no key is delivered twice at once. Returns
+/// the keys.
 async fn drain(engine: &Redis, place: &Place, ends: Vec<End>) -> Vec<String> {
     engine.finish(place, ends).await.expect("answered");
     engine.cancel(place, vec!["later".into()], None).await.expect("answered");
@@ -229,7 +230,7 @@ async fn a_shard_that_has_lost_a_part_is_repaired_and_no_key_is_stuck() {
             };
             all_verbs_work(&engine, &place).await;
             let found = drain(&engine, &place, ends).await;
-            // The rows are the keys. All else can be told from them.
+            // Everything else can be restored from the rows.
             let wanted: &[&str] =
                 if part == "rows" { &[] } else { &["dirty", "high", "low", "normal"] };
             assert_eq!(found, wanted, "{part}, {is_open}");
@@ -263,7 +264,7 @@ async fn a_row_that_was_removed_fails_no_script() {
     }
 }
 
-/// Their states are not known before the repair, and the keys are not lost.
+/// The states of these keys are unknown before the repair, but the keys are not lost.
 #[tokio::test]
 async fn rows_that_have_lost_their_places_are_counted_as_damaged_and_keep_their_queue() {
     let Some(server) = Server::shared() else { return };
@@ -287,7 +288,7 @@ async fn rows_that_have_lost_their_places_are_counted_as_damaged_and_keep_their_
     assert_eq!(dropped, Dropped::Yes(Counts { damaged: 3, ..Counts::default() }));
 }
 
-/// What is left of a key whose row was removed makes no second run of it when it is added anew.
+/// The remaining places of a key whose row was removed cause no second run after the key is added again.
 #[tokio::test]
 async fn what_is_left_of_a_removed_row_does_nothing_to_its_key() {
     let Some(server) = Server::shared() else { return };
@@ -297,7 +298,7 @@ async fn what_is_left_of_a_removed_row_does_nothing_to_its_key() {
         let (engine, place, _) = with_all_kinds(&url, &name).await;
         removed(server, &name, "rows");
         engine.add(&place, asking(part)).await.expect("added");
-        // As if the leases of those that are running were over.
+        // Let the leases of the keys in flight expire.
         let leases = format!("requeue:{{{name}/0.0}}:leases");
         if server.cli(&["zcard", &leases]) != "0" {
             server.cli(&["zadd", &leases, "1", "running", "1", "dirty"]);
@@ -306,7 +307,7 @@ async fn what_is_left_of_a_removed_row_does_nothing_to_its_key() {
         let found: Vec<_> = claimed.iter().map(|out| (out.key.to_string(), out.failures)).collect();
         assert_eq!(found, [(part.to_owned(), 0)]);
         let again = engine.claim(&place, Claim { max: 9, ..ONE }).await.expect("claimed").items;
-        assert_eq!(again, [], "{part}: it is held");
+        assert_eq!(again, [], "{part}: the key is in flight");
         let ends = claimed.into_iter().map(|out| End {
             key: out.key,
             epoch: out.epoch,
@@ -341,10 +342,10 @@ async fn a_queue_on_a_server_that_evicts_goes_on_with_what_is_left() {
     while !evicted() || n < 20_000 {
         queue.add_all((n..n + 256).map(|n| format!("{n:0>100}"))).await.expect("added");
         n += 256;
-        // All that was there may have been evicted.
+        // The keys that were added may all have been evicted.
         let items = timeout(Duration::from_secs(1), queue.get_many(100)).await.unwrap_or_default();
         for item in items {
-            // It may be lost.
+            // The delivery may be lost.
             let _ = item.succeed().await;
         }
     }

@@ -1,4 +1,4 @@
-//! Malformed rows, written raw: no check of the file's own applies.
+//! Tests malformed rows, which are written directly, without the constraints of the file.
 
 use fastrand::Rng;
 
@@ -27,12 +27,12 @@ const COLUMNS: [(&str, bool); 18] = [
     ("worker", true),
 ];
 
-/// How a raw writer gets around the file's checks.
+/// The way in which a raw writer bypasses the constraints of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Writer {
-    /// By a setting of its connection.
+    /// Disables checks for its connection.
     Unchecked,
-    /// By a schema without types, which it then takes back.
+    /// Removes the column types from the schema, and restores them afterwards.
     Untyped,
 }
 
@@ -53,7 +53,7 @@ fn malformed(rng: &mut Rng, writer: Writer) -> String {
                     [rng.usize(..5)]
                 .to_owned()
             }
-            // As SQL has it.
+            // Format the number as SQL accepts it.
             _ => format!("{}", number(rng))
                 .replace("-9223372036854775808", "(-9223372036854775807 - 1)"),
         };
@@ -114,8 +114,8 @@ async fn a_malformed_row_harms_no_other_key() {
     assert!(damaged > 100 && named > 30, "{damaged} were damaged, {named} reported");
 }
 
-/// Counts, and whether a queue is idle, go by SQL; verbs by the decoder. The check in the schema, which
-/// other programs keep to as well, is the third.
+/// Compares three implementations of the rules: the SQL expression for counts and idleness, the decoder of
+/// the operations, and the constraint in the schema, which also applies to other programs.
 #[test]
 fn queries_and_the_check_accept_the_rows_that_can_be_read() {
     use super::super::rows::{CHECK, COLUMNS as ALL, READABLE, define_readable, read};
@@ -138,7 +138,7 @@ fn queries_and_the_check_accept_the_rows_that_can_be_read() {
         let mut values: Vec<String> =
             names.iter().map(|column| good(state, column).to_owned()).collect();
         values[0] = state.to_string();
-        // Most rows have a value or two that may be wrong.
+        // Each row has up to two values that may be invalid.
         let mut has_odd_worker = false;
         for _ in 0..rng.usize(..3) {
             let column = rng.usize(..names.len());
@@ -239,7 +239,7 @@ async fn a_damaged_key_is_reported_once_with_the_next_step() {
     assert_eq!(events.take(), [""; 0]);
 }
 
-/// Rows that belong to no queue are removed as those of a dropped queue are.
+/// Rows that belong to no queue are removed like those of a dropped queue.
 #[tokio::test]
 async fn a_row_whose_queue_is_no_number_keeps_nobody_from_opening_the_file() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -258,7 +258,7 @@ async fn a_row_whose_queue_is_no_number_keeps_nobody_from_opening_the_file() {
     assert_eq!(left.expect("counted"), 2);
 }
 
-/// A key that is no blob is another value than the key that verbs ask for.
+/// A key that is not a blob does not equal the key that operations search for.
 #[tokio::test]
 async fn a_key_of_another_type_is_set_aside_under_its_text() {
     let dir = tempfile::tempdir().expect("a directory");

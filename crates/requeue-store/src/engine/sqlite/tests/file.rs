@@ -1,4 +1,5 @@
-//! What is in which file, and what happens when another process has it locked or the disk is full.
+//! Tests the contents of the files, and operations while another process has the file locked or the disk is
+//! full.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -18,7 +19,7 @@ async fn a_file_is_complete_without_its_log_when_the_store_is_closed() {
     queue.add_all(["a", "b"]).await.expect("added");
     assert_eq!(queue.counts().await.expect("counted").ready, 2);
     one.close().await;
-    assert!(log.exists(), "the other has the file open");
+    assert!(log.exists(), "the other store has the file open");
     let error = queue.add("c").await.expect_err("it is closed");
     assert!(chain(&error).ends_with("q: the store is closed"), "{}", chain(&error));
     assert!(!error.may_have_happened());
@@ -32,7 +33,7 @@ async fn a_file_is_complete_without_its_log_when_the_store_is_closed() {
     file.execute("vacuum into ?1", [&beside]).expect("it is copied");
     drop(file);
     other.close().await;
-    assert!(!log.exists(), "nobody has the file open");
+    assert!(!log.exists(), "no process has the file open");
     fs::copy(at(&dir), dir.path().join("copy")).expect("it is copied");
     for copy in ["copy", "beside"] {
         let copy = store(&dir.path().join(copy)).await;
@@ -56,7 +57,7 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
     assert!(since.elapsed() >= Duration::from_secs(30));
     let said = fault.source.to_string();
     assert!(said.ends_with("q: another process holds the lock on the file"), "{said}");
-    // There is nothing to write for who finds the schema.
+    // A migration that finds the schema does not write.
     engine.migrate().await.expect("it is there");
 
     let unlocked = async {
@@ -78,13 +79,13 @@ async fn without_a_reserve_adds_use_only_what_is_free_in_the_file() {
     }
     assert_eq!(work(engine, &place).await, 20);
     fs::remove_file(&reserve).expect("it is removed");
-    // No reserve can be made there, as on a full disk.
+    // This prevents the creation of a reserve, like a full disk.
     fs::create_dir(&reserve).expect("it is made");
     let (added, fault) = add_until_full(engine, &place).await;
     assert_eq!(fault.kind, Kind::Absent);
     let said = fault.source.to_string();
     assert!(said.contains("q: the disk is full; free some space, or have workers"), "{said}");
-    assert!(added > 10, "{added}: the pages of keys that are done are free, in the file");
+    assert!(added > 10, "{added}: the pages of completed keys are free within the file");
     assert_eq!(work(engine, &place).await, added);
     let (again, _) = add_until_full(engine, &place).await;
     assert!(again > 10, "{again}");
@@ -99,7 +100,7 @@ fn long(n: u64) -> Vec<Ask> {
     vec![Ask { key, add: crate::Add::now(), adds: 1 }]
 }
 
-/// How many keys were acknowledged, and why no more were.
+/// Adds keys until the disk is full. Returns the number of acknowledged keys, and the error.
 async fn add_until_full(engine: &Sqlite, place: &Place) -> (u64, EngineError) {
     let mut added = 0;
     loop {
@@ -110,7 +111,7 @@ async fn add_until_full(engine: &Sqlite, place: &Place) -> (u64, EngineError) {
     }
 }
 
-/// Works until nothing is left, as one who asks again when the disk is full. How many keys there were.
+/// Works until no key is left, and retries if the disk is full. Returns the number of completed keys.
 async fn work(engine: &Sqlite, place: &Place) -> u64 {
     let backoff = crate::engine::Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
     let expired = crate::engine::Failing { backoff, max_failures: None };
@@ -146,7 +147,7 @@ async fn work(engine: &Sqlite, place: &Place) -> u64 {
     done
 }
 
-/// In a process of its own, which alone sees the disk.
+/// The test runs in a separate process, the only one that sees the mounted disk.
 #[test]
 fn a_queue_on_a_full_disk_drains_and_takes_keys_again() {
     const DISK: &str = "REQUEUE_TEST_DISK";
@@ -188,17 +189,17 @@ async fn fill_and_drain(disk: &Path) {
     let (mut added, fault) = add_until_full(&adder, &place).await;
     assert!(added > 1000, "{added}");
     assert!(fault.source.to_string().contains("the disk is full"), "{}", fault.source);
-    // Others take whatever is left.
+    // Another program uses the remaining space.
     while filler.write_all(&[0; 256]).is_ok() {}
     assert_eq!(worker.counts(&same).await.expect("counted").ready, added);
     assert_eq!(work(&worker, &same).await, added);
 
-    // The pages of these keys are free, though the disk is not.
+    // The pages of the completed keys are free within the file, although the disk is full.
     (added, _) = add_until_full(&adder, &place).await;
     assert!(added > 1000, "{added}");
     assert_eq!(work(&worker, &same).await, added);
     adder.add(&place, long(0)).await.expect("added");
-    // Also for who comes now.
+    // This also holds for processes that open the file now.
     drop((adder, worker));
     let (late, place) = open().await;
     assert_eq!(work(&late, &place).await, 1);
@@ -233,7 +234,7 @@ async fn new_files_are_readable_by_their_owner_alone_and_old_ones_keep_their_mod
     }
 }
 
-/// Another user may have put the link there, in a directory that is open to both.
+/// In a directory that several users can write to, another user may have created the link.
 #[cfg(unix)]
 #[tokio::test]
 async fn a_link_in_the_place_of_a_file_beside_the_queue_leads_nowhere() {
@@ -251,7 +252,7 @@ async fn a_link_in_the_place_of_a_file_beside_the_queue_leads_nowhere() {
                 let store = store(&at(&dir)).await;
                 drop(store.queue("q").open().await);
             } else {
-                // SQLite's own: the store would retry for 30 s.
+                // SQLite itself opens these files. The store would retry for 30 s.
                 let mode = if suffix == "-journal" { "delete" } else { "wal" };
                 let sql = format!(
                     "pragma journal_mode = {mode}; create table t (a); insert into t values (1)"
@@ -272,14 +273,14 @@ async fn a_link_of_another_user_to_the_queue_is_not_followed() {
 
     let dir = tempfile::tempdir().expect("a directory");
     let [victim, none] = ["victim", "none"].map(|name| dir.path().join(name));
-    // SQLite would take an empty file for a new one.
+    // SQLite treats an empty file as a new database.
     fs::write(&victim, "").expect("it is written");
     for to in [&victim, &none] {
         let [link, ours] = ["link", "ours"].map(|name| dir.path().join(name));
         let _ = (fs::remove_file(&link), fs::remove_file(&ours));
         symlink(to, &link).expect("it is made");
         symlink("link", &ours).expect("it is made");
-        // Only root can give a link away.
+        // Only root can change the owner of a link.
         if lchown(&link, Some(65534), None).is_err() {
             return;
         }
