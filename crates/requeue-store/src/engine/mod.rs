@@ -137,7 +137,7 @@ pub(crate) struct Claim {
     pub(crate) expired: Failing,
     /// The longest time until the caller claims again without a wake, if this claim finds no key. Zero if
     /// no caller waits for the keys: the engine need not wake anyone.
-    #[allow(dead_code, reason = "not every engine has it")]
+    #[allow(dead_code, reason = "only some engines use it")]
     pub(crate) poll: Duration,
 }
 
@@ -240,7 +240,7 @@ pub(crate) enum Renewed {
     /// The holder no longer has the lease.
     Lost,
     /// Not renewed: another transaction holds the row lock.
-    #[allow(dead_code, reason = "not every engine has it")]
+    #[allow(dead_code, reason = "only some engines use it")]
     Busy,
 }
 

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     fn snapshot(text: &str) -> Snapshot {
-        Snapshot::parse(text).expect("it is one")
+        Snapshot::parse(text).expect("the snapshot is valid")
     }
 
     /// Runs claims at the given times in milliseconds, which return the given bounds and see the given
@@ -223,7 +223,7 @@ mod tests {
         let one = Snapshot { next: 9, open: [3, 7].into() };
         assert_eq!(Snapshot::parse("3:9:3,7"), Some(one.clone()));
         assert_eq!(Snapshot::parse("3:9:3,7:"), Some(one.clone()));
-        let newest = Snapshot::parse("3:9:3:9,11").expect("it is one");
+        let newest = Snapshot::parse("3:9:3:9,11").expect("the snapshot is valid");
         assert_eq!(
             [3, 8, 9, 10].map(|number| newest.has_ended(number)),
             [false, true, false, false]

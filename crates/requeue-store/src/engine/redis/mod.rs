@@ -1,9 +1,14 @@
 //! Redis and Valkey stores, on a single node or a cluster.
 //!
 //! Each operation is a script. It runs atomically, at one time of the server's clock, on one shard. A queue
-//! has one shard on a single node and several on a cluster. Each key belongs permanently to one of them. A
-//! shard consists of a hash with one row per key that has a state, sorted sets of the keys that are due, in
-//! flight or parked, the last fencing token, and a list with a token for waiting processes.
+//! has one shard on a single node and several on a cluster. Each key belongs permanently to one of them.
+//!
+//! A shard consists of these Redis keys:
+//!
+//! - A hash with one row per key that has a state.
+//! - Sorted sets of the keys that are due, in flight or parked.
+//! - The last fencing token.
+//! - A list with a token for waiting processes.
 //!
 //! # Data loss in a failover
 //!

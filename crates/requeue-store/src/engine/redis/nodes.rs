@@ -279,7 +279,7 @@ impl Nodes {
         let known = address.to_string();
         self.node_at(from, address).note_silence();
         *self.asked.lock().await = None;
-        self.look_now().await.expect("one answers");
+        self.look_now().await.expect("a server answers");
         lock(&self.known).contains_key(&known)
     }
 }

@@ -124,14 +124,14 @@ mod tests {
 
     #[test]
     fn addresses_say_where_and_how() {
-        let options =
-            Options::parse("redis", "//me:s%40@a,b:7000/3?wait=1&shards=4").expect("good");
+        let options = Options::parse("redis", "//me:s%40@a,b:7000/3?wait=1&shards=4")
+            .expect("the address is valid");
         let addresses: Vec<_> = options.seeds.iter().map(|seed| seed.addr().to_string()).collect();
         assert_eq!(addresses, ["a:6379", "b:7000"]);
         let settings = options.seeds[1].redis_settings();
         assert_eq!((settings.username(), settings.password()), (Some("me"), Some("s@")));
         assert_eq!((settings.db(), options.wait, options.shards), (3, 1, Some(4)));
-        let options = Options::parse("redis", "//[::1]:7").expect("good");
+        let options = Options::parse("redis", "//[::1]:7").expect("the address is valid");
         assert_eq!(options.seeds[0].addr().to_string(), "::1:7");
     }
 
@@ -141,19 +141,20 @@ mod tests {
             ("host", "redis: an address begins with //"),
             ("//me:secret@", "redis: without the name of a host"),
         ] {
-            assert_eq!(Options::parse("redis", rest).expect_err("bad"), said);
+            assert_eq!(Options::parse("redis", rest).expect_err("the address is invalid"), said);
         }
         for rest in ["//h?eviction", "//h?eviction=yes"] {
-            let error = Options::parse("redis", rest).expect_err("bad");
+            let error = Options::parse("redis", rest).expect_err("the address is invalid");
             assert!(error.ends_with(": it takes accept"), "{error}");
         }
-        let options = Options::parse("redis", "//h?eviction=accept").expect("good");
+        let options = Options::parse("redis", "//h?eviction=accept").expect("the address is valid");
         assert!(options.accepts_eviction);
         for rest in ["//me:sec/ret@h", "//me:sec?ret@h", "//me:a/sec@h/1"] {
-            let error = Options::parse("redis", rest).expect_err("bad");
+            let error = Options::parse("redis", rest).expect_err("the address is invalid");
             assert!(!error.contains("sec") && error.contains("%2F"), "{error}");
         }
-        let error = Options::parse("redis", "//me:secret@h:port/x").expect_err("bad");
+        let error =
+            Options::parse("redis", "//me:secret@h:port/x").expect_err("the address is invalid");
         assert!(!error.contains("secret"), "{error}");
     }
 }

@@ -1,5 +1,5 @@
-//! Computes the time for a store file. It is the same for all processes, whatever happens to the clock of
-//! the machine.
+//! Computes the time for a store file. It is the same for all processes, even if the clock of the
+//! machine is set.
 //!
 //! Time advances with the uptime of the machine, which cannot be set. Only the first process after a start
 //! of the machine reads the clock of the machine. The time never goes back.

@@ -37,8 +37,9 @@ pub(super) async fn one(engine: &Postgres, queue: &Place) -> HandOut {
 
 /// Connects a client that begins a transaction.
 pub(super) async fn other(url: &str) -> Client {
-    let config: tokio_postgres::Config = url.parse().expect("it is an address");
-    let (client, connection) = config.connect(tokio_postgres::NoTls).await.expect("it is there");
+    let config: tokio_postgres::Config = url.parse().expect("the address is valid");
+    let (client, connection) =
+        config.connect(tokio_postgres::NoTls).await.expect("the server is reachable");
     tokio::spawn(connection);
     client
 }
@@ -48,7 +49,8 @@ async fn wait_for(statements: i64, client: &Client, statement: &str) {
     let sql = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' \
                and datname = current_database() and query like $1 || '%'";
     loop {
-        let found: i64 = client.query_one(sql, &[&statement]).await.expect("it is told").get(0);
+        let found: i64 =
+            client.query_one(sql, &[&statement]).await.expect("the query succeeds").get(0);
         if found >= statements {
             return;
         }
@@ -74,7 +76,7 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, WHOLE).await;
     let engine = Arc::new(engine);
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     // The current holder of each key. On one common sequence: the time before its last add, and the time
     // after its last delivery.
     let holders: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
@@ -108,7 +110,7 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
                 let after = next(&order);
                 let mut ends = Vec::new();
                 for out in claimed.items {
-                    let n = number(&out.key).expect("a key of these");
+                    let n = number(&out.key).expect("the key is a number");
                     assert_eq!(holders[n].swap(worker + 1, Ordering::SeqCst), 0, "key {n}");
                     assert!(last.insert(out.key.clone(), out.epoch) < Some(out.epoch));
                     taken[n].fetch_max(after, Ordering::SeqCst);
@@ -126,7 +128,7 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
                 engine.renew(&queue, held, MINUTE).await.expect("renewed");
                 random.shuffle(&mut ends);
                 ends.iter().for_each(|end| {
-                    let n = number(&end.key).expect("a key of these");
+                    let n = number(&end.key).expect("the key is a number");
                     assert_eq!(holders[n].swap(0, Ordering::SeqCst), worker + 1, "key {n}");
                 });
                 let expected = vec![true; ends.len()];
@@ -137,14 +139,15 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
     };
     let workers: Vec<_> = (0..WORKERS).map(|worker| tokio::spawn(work(worker))).collect();
     for worker in workers {
-        worker.await.expect("it went well");
+        worker.await.expect("the task does not panic");
     }
     // Each key that was added after its last delivery must be in the queue. Keys whose adds waited long for
     // locks are found by a claim that searches all keys.
     while engine.counts(&queue).await.expect("counted") != Counts::default() {
         let claimed = engine.claim(&queue, claim(100, MINUTE)).await.expect("claimed");
         for out in &claimed.items {
-            taken[number(&out.key).expect("a key")].store(next(&order), Ordering::SeqCst);
+            taken[number(&out.key).expect("the key is a number")]
+                .store(next(&order), Ordering::SeqCst);
             let ended = engine.finish(&queue, end(out, Finish::Succeed)).await;
             assert_eq!(ended.expect("finished"), [true]);
         }
@@ -158,7 +161,7 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
 async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let (adder, onlooker) = (other(&url).await, other(&url).await);
     for how in [Finish::Succeed, Finish::RequeueAfter(MINUTE, crate::types::add::Priority::Normal)]
     {
@@ -176,7 +179,10 @@ async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
         let again = one(&engine, &queue).await;
         assert_eq!((&again.key, again.asked.adds > 0), (&a.key, true));
         assert!(again.epoch > b.epoch);
-        assert_eq!(engine.finish(&queue, end(&again, Finish::Succeed)).await.expect("ok"), [true]);
+        assert_eq!(
+            engine.finish(&queue, end(&again, Finish::Succeed)).await.expect("finished"),
+            [true]
+        );
         assert_eq!(engine.counts(&queue).await.expect("counted"), Counts::default());
     }
 }
@@ -185,7 +191,7 @@ async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
 async fn an_add_that_is_rolled_back_leaves_nothing() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let adder = other(&url).await;
     adder.batch_execute("begin; select requeue.add('q', 'new')").await.expect("added");
     adder.batch_execute("rollback").await.expect("rolled back");
@@ -195,7 +201,7 @@ async fn an_add_that_is_rolled_back_leaves_nothing() {
     let a = one(&engine, &queue).await;
     adder.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
     // The uncommitted add is invisible to others, and blocks none of them.
-    let seen = engine.look_up(&queue, &a.key).await.expect("looked up").expect("it is there");
+    let seen = engine.look_up(&queue, &a.key).await.expect("looked up").expect("the key exists");
     assert!(!seen.dirty);
     adder.batch_execute("rollback").await.expect("rolled back");
     assert_eq!(engine.finish(&queue, end(&a, Finish::Succeed)).await.expect("finished"), [true]);
@@ -207,7 +213,7 @@ async fn a_key_that_somebody_has_locked_holds_up_no_lease_and_no_claim() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let adder = other(&url).await;
     engine.add(&queue, asks(["a", "b", "c", "d"])).await.expect("added");
     let claimed = engine.claim(&queue, claim(2, MINUTE)).await.expect("claimed").items;
@@ -233,7 +239,7 @@ async fn a_key_that_somebody_has_locked_holds_up_no_lease_and_no_claim() {
 async fn batches_in_different_orders_do_not_deadlock() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let (adder, onlooker) = (other(&url).await, other(&url).await);
     adder.batch_execute("begin; select requeue.add('q', 'b')").await.expect("added");
     // Both wait for `b`, and neither has locked a key that the other needs first.
@@ -256,14 +262,14 @@ async fn batches_in_different_orders_do_not_deadlock() {
     assert_eq!(one, [0, 1, 0]);
     assert_eq!(other.expect("added"), [Added::Coalesced; 3]);
     let sql = "select deadlocks from pg_stat_database where datname = current_database()";
-    assert_eq!(onlooker.query_one(sql, &[]).await.expect("told").get::<_, i64>(0), 0);
+    assert_eq!(onlooker.query_one(sql, &[]).await.expect("the query succeeds").get::<_, i64>(0), 0);
 }
 
 #[tokio::test]
 async fn what_waits_for_a_lock_ends_when_nobody_waits_for_it() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let (adder, onlooker) = (other(&url).await, other(&url).await);
     adder.batch_execute("begin; select requeue.add('q', 'b')").await.expect("added");
     {

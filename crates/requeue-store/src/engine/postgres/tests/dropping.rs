@@ -7,7 +7,8 @@ use super::*;
 use crate::types::error::chain;
 
 async fn client(url: &str) -> tokio_postgres::Client {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("it is there");
+    let (client, connection) =
+        tokio_postgres::connect(url, NoTls).await.expect("the server is reachable");
     tokio::spawn(connection);
     client
 }
@@ -16,7 +17,7 @@ async fn client(url: &str) -> tokio_postgres::Client {
 async fn waiting(client: &tokio_postgres::Client, is_over: impl Fn() -> bool) {
     let sql = "select count(*) from pg_locks where not granted and locktype = 'advisory' \
                and database = (select oid from pg_database where datname = current_database())";
-    while client.query_one(sql, &[]).await.expect("asked").get::<_, i64>(0) == 0 {
+    while client.query_one(sql, &[]).await.expect("the query succeeds").get::<_, i64>(0) == 0 {
         assert!(!is_over(), "the drop has completed without waiting");
         tokio::task::yield_now().await;
     }
@@ -29,7 +30,7 @@ async fn a_drop_waits_for_transactions_that_have_added_keys() {
     let store = store(&url).await;
     let (adding, watching) = (client(&url).await, client(&url).await);
     for commits in [true, false] {
-        let queue = store.queue("q").open().await.expect("it opens");
+        let queue = store.queue("q").open().await.expect("the queue opens");
         adding.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
         let dropping = tokio::spawn({
             let store = store.clone();
@@ -37,15 +38,15 @@ async fn a_drop_waits_for_transactions_that_have_added_keys() {
         });
         waiting(&watching, || dropping.is_finished()).await;
         adding.batch_execute(if commits { "commit" } else { "rollback" }).await.expect("ended");
-        let dropped = dropping.await.expect("no panic");
+        let dropped = dropping.await.expect("the task does not panic");
         if commits {
-            let error = dropped.expect_err("it has a key");
+            let error = dropped.expect_err("the queue has a key");
             assert_eq!(error.counts().map(|counts| counts.ready), Some(1));
             store.force_drop_queue("q").await.expect("dropped");
         } else {
             dropped.expect("nothing was added");
         }
-        assert!(queue.add("b").await.expect_err("it is gone").is_dropped());
+        assert!(queue.add("b").await.expect_err("the queue was dropped").is_dropped());
         let left =
             "select (select count(*) from requeue.keys) + (select count(*) from requeue.queues)";
         let left = watching.query_one(left, &[]).await.expect("counted");
@@ -58,10 +59,10 @@ async fn a_transaction_that_stays_open_is_named() {
     let Some(server) = Server::shared() else { return };
     let url = server.database();
     let store = store(&url).await;
-    store.queue("q").open().await.expect("it opens");
+    store.queue("q").open().await.expect("the queue opens");
     let adding = client(&url).await;
     adding.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
-    let error = store.drop_queue("q").await.expect_err("it is open");
+    let error = store.drop_queue("q").await.expect_err("the transaction is open");
     assert!(error.is_temporary() && error.counts().is_none(), "{error:?}");
     let said = "queue \"q\" was not dropped: a transaction that has added keys to it is still open";
     assert_eq!(chain(&error), said);
@@ -75,18 +76,18 @@ async fn an_add_in_a_snapshot_from_before_the_drop_fails() {
     let store = store(&url).await;
     let (adding, watching) = (client(&url).await, client(&url).await);
     for level in ["repeatable read", "serializable"] {
-        store.queue("q").open().await.expect("it opens");
+        store.queue("q").open().await.expect("the queue opens");
         let begin = format!("begin isolation level {level}; select * from requeue.queues");
         adding.batch_execute(&begin).await.expect("begun");
         store.drop_queue("q").await.expect("dropped");
         let error = adding.batch_execute("select requeue.add('q', 'a')").await;
-        let error = error.expect_err("it is gone");
+        let error = error.expect_err("the queue was dropped");
         assert_eq!(error.code().map(|code| code.code()), Some("40001"), "{level}: {error:?}");
         adding.batch_execute("rollback").await.expect("ended");
         let left = watching.query_one("select count(*) from requeue.keys", &[]).await;
         assert_eq!(left.expect("counted").get::<_, i64>(0), 0, "{level}");
         // While the queue exists, transactions of this level can add keys to it.
-        store.queue("q").open().await.expect("it opens");
+        store.queue("q").open().await.expect("the queue opens");
         let add = format!("begin isolation level {level}; select requeue.add('q', 'a'); commit");
         adding.batch_execute(&add).await.expect("added");
         assert_eq!(store.force_drop_queue("q").await.expect("dropped").ready, 1);
@@ -137,7 +138,7 @@ impl Overlap {
     /// Creates the queue with a key in each state, and returns the statements.
     async fn verbs(&self) -> Vec<(&'static str, String)> {
         let id = self.first.query_one("select id from requeue.open('q')", &[]).await;
-        let id: i32 = id.expect("it opens").get(0);
+        let id: i32 = id.expect("the queue opens").get(0);
         let claim = format!(
             "select key, epoch from requeue.claim({id}, false, 2, 0, 3600000000, 1, 1, 1, null, '{{0,0,0,0}}')"
         );
@@ -148,7 +149,7 @@ impl Overlap {
         let claimed = self.first.query(&claim, &[]).await.expect("claimed");
         let epoch = |key: &[u8]| {
             let row = claimed.iter().find(|row| row.get::<_, Option<&[u8]>>(0) == Some(key));
-            row.expect("it is claimed").get::<_, i64>(1)
+            row.expect("the key was claimed").get::<_, i64>(1)
         };
         let park = format!(
             "select requeue.finish({id}, false, row(array['parked'::bytea], array[{}::bigint], \
@@ -177,7 +178,9 @@ impl Overlap {
     async fn waits<T>(&self, beside: &tokio::task::JoinHandle<T>) -> bool {
         let sql = "select count(*) from pg_stat_activity \
                    where wait_event_type = 'Lock' and datname = current_database()";
-        while self.watching.query_one(sql, &[]).await.expect("asked").get::<_, i64>(0) == 0 {
+        while self.watching.query_one(sql, &[]).await.expect("the query succeeds").get::<_, i64>(0)
+            == 0
+        {
             if beside.is_finished() {
                 return false;
             }
@@ -214,7 +217,7 @@ async fn a_drop_beside_the_open_transaction_of_any_verb_leaves_all_or_nothing() 
             // A drop that may not remove keys sees some at once, and blocks no other transaction.
             assert_eq!(overlap.waits(&dropping).await, forces, "{how}");
             overlap.first.batch_execute(ending).await.expect(&how);
-            let dropped = dropping.await.expect("no panic").expect(&how);
+            let dropped = dropping.await.expect("the task does not panic").expect(&how);
             let dropped = dropped.iter().find_map(|message| match message {
                 tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
                 _ => None,
@@ -247,7 +250,7 @@ async fn a_verb_beside_the_open_transaction_of_a_drop_waits_or_changes_nothing()
             let waits = !matches!(verb, "claim" | "renew");
             assert_eq!(overlap.waits(&beside).await, waits, "{how}");
             overlap.first.batch_execute(ending).await.expect(&how);
-            let done = beside.await.expect("no panic");
+            let done = beside.await.expect("the task does not panic");
             if ending == "rollback" || !waits {
                 done.expect(&how);
             } else {
@@ -288,7 +291,7 @@ async fn a_drop_between_two_adds_of_a_transaction_is_no_deadlock() {
     let dropping = overlap.beside("select dropped from requeue.drop_queue('q', true)");
     assert!(overlap.waits(&dropping).await);
     overlap.first.batch_execute("select requeue.add('q', 'a'); commit").await.expect("added");
-    dropping.await.expect("no panic").expect("dropped");
+    dropping.await.expect("the task does not panic").expect("dropped");
     assert_eq!(overlap.left().await, (0, 0));
 }
 
@@ -303,7 +306,7 @@ async fn of_two_drops_at_once_one_finds_no_queue() {
         let beside = overlap.beside(drop);
         assert!(overlap.waits(&beside).await);
         overlap.first.batch_execute(ending).await.expect("ended");
-        let messages = beside.await.expect("no panic").expect("answered");
+        let messages = beside.await.expect("the task does not panic").expect("answered");
         let is_missing = messages.iter().find_map(|message| match message {
             tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(|value| value == "t"),
             _ => None,

@@ -25,7 +25,7 @@ struct Rig {
 impl Rig {
     async fn new(server: &Server) -> Self {
         let (engine, url) = engine(server, HOUR).await;
-        let queue = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
+        let queue = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
         Self { engine, queue, url, left: BTreeSet::new(), busy: 0 }
     }
 
@@ -54,7 +54,7 @@ impl Rig {
 
     async fn now(&self) -> Micros {
         let row = self.engine.sessions.row("select requeue.now()", &[]).await;
-        row.expect("the time").get(0)
+        row.expect("the clock is read").get(0)
     }
 
     /// Returns true if claims no longer search for keys that were added by `at`.
@@ -101,7 +101,7 @@ impl Rig {
             if claimed.items.is_empty() {
                 tokio::select! {
                     () = sleep(claimed.next.unwrap_or(HOUR)) => {}
-                    changed = wakes.changed() => changed.expect("it listens"),
+                    changed = wakes.changed() => changed.expect("the listener runs"),
                 }
             }
         }
@@ -127,7 +127,7 @@ impl Rig {
 
     async fn waited_until(&self) -> Micros {
         let row = self.engine.sessions.row("select waited_until from requeue.queues", &[]).await;
-        row.expect("it is there").get(0)
+        row.expect("the row is read").get(0)
     }
 }
 

@@ -11,7 +11,7 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, Duration::ZERO).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
+    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
     let adder = other(&url).await;
     let run = async |sql: &str| adder.batch_execute(sql).await.expect(sql);
     let claimed = async || {
@@ -59,7 +59,7 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
 async fn what_is_locked_is_told_apart_from_what_is_not() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let adder = other(&url).await;
     let names: Vec<String> = (0..20).map(|n| format!("{n:02}")).collect();
     let all = || asks(names.iter().map(String::as_str));
@@ -89,9 +89,9 @@ async fn what_is_locked_is_told_apart_from_what_is_not() {
 async fn a_transaction_that_stays_open_holds_up_its_keys_alone() {
     let Some(server) = Server::shared() else { return };
     let url = server.database();
-    let store = crate::Store::connect(&url).await.expect("it is there");
-    store.migrate().await.expect("the schema is made");
-    let queue = store.queue("q").open().await.expect("it opens");
+    let store = crate::Store::connect(&url).await.expect("the store connects");
+    store.migrate().await.expect("the schema is created");
+    let queue = store.queue("q").open().await.expect("the queue opens");
     queue.add_all(["a", "b"]).await.expect("added");
     let [a, b] = queue.get_many(2).await.try_into().expect("two are ready");
     let adder = other(&url).await;
@@ -103,12 +103,12 @@ async fn a_transaction_that_stays_open_holds_up_its_keys_alone() {
     };
     let (new, other) = (add("new"), add("other"));
     let (a, b) = (tokio::spawn(a.succeed()), tokio::spawn(b.succeed()));
-    assert_eq!(other.await.expect("it ends").expect("added"), Added::New);
-    b.await.expect("it ends").expect("it is ours");
+    assert_eq!(other.await.expect("the task does not panic").expect("added"), Added::New);
+    b.await.expect("the task does not panic").expect("the lease is valid");
     assert!(!new.is_finished() && !a.is_finished());
     adder.batch_execute("commit").await.expect("committed");
-    assert_eq!(new.await.expect("it ends").expect("added"), Added::Coalesced);
-    a.await.expect("it ends").expect("it is ours");
+    assert_eq!(new.await.expect("the task does not panic").expect("added"), Added::Coalesced);
+    a.await.expect("the task does not panic").expect("the lease is valid");
     let counts = queue.counts().await.expect("counted");
     assert_eq!((counts.ready, counts.processing), (3, 0), "a, new and other");
 }
@@ -118,7 +118,7 @@ async fn who_takes_a_lease_away_and_who_renews_it_do_not_both() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, Duration::ZERO).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let (third, adder) = (other(&url).await, other(&url).await);
     let run = async |sql: &str| third.batch_execute(sql).await.expect(sql);
     engine.add(&queue, asks(["a"])).await.expect("added");
@@ -165,7 +165,7 @@ async fn leases_of_many_locked_keys_are_renewed_a_few_at_a_time() {
     const MANY: usize = 150;
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let (adder, third) = (other(&url).await, other(&url).await);
     let names: Vec<String> = (0..MANY).map(|n| n.to_string()).collect();
     engine.add(&queue, asks(names.iter().map(String::as_str))).await.expect("added");

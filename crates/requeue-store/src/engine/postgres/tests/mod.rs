@@ -24,18 +24,18 @@ use crate::types::add::{ParkedAdd, ReAdd};
 async fn engine(server: &Server, whole: Duration) -> (Postgres, String) {
     let url = server.database();
     let engine = at(&url, whole);
-    engine.migrate().await.expect("the schema is made");
+    engine.migrate().await.expect("the schema is created");
     (engine, url)
 }
 
 /// Returns an engine as another process would have it.
 fn at(url: &str, whole: Duration) -> Postgres {
-    let address = Address::parse(url).expect("it is an address");
-    Postgres::new(address, whole).expect("it needs no certificates")
+    let address = Address::parse(url).expect("the address is valid");
+    Postgres::new(address, whole).expect("the engine is created")
 }
 
 fn name(url: &str) -> &str {
-    url.rsplit_once('/').expect("it is an address").1
+    url.rsplit_once('/').expect("the address is valid").1
 }
 
 /// Replaces the clock by a table, which [`set_time`] updates.
@@ -45,8 +45,8 @@ const CLOCK: &str = "create table clock (now bigint not null); \
      return (select now from public.clock)";
 
 async fn stop_time(engine: &Postgres) {
-    let session = engine.sessions.session().await.expect("it is there");
-    sessions::run(session.client(), CLOCK).await.expect("the clock is made");
+    let session = engine.sessions.session().await.expect("the server is reachable");
+    sessions::run(session.client(), CLOCK).await.expect("the clock is created");
     session.end();
 }
 

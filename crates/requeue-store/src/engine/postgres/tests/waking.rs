@@ -12,7 +12,10 @@ use crate::engine::{Failure, Finish};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn told(wakes: &mut watch::Receiver<u64>) {
-    timeout(PATIENCE, wakes.changed()).await.expect("in time").expect("it listens");
+    timeout(PATIENCE, wakes.changed())
+        .await
+        .expect("within the time limit")
+        .expect("the listener runs");
     wakes.mark_unchanged();
 }
 
@@ -26,8 +29,8 @@ async fn wait(engine: &Postgres, queue: &Place) {
 async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
-    let another = engine.open("another", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let another = engine.open("another", Settings::default()).await.expect("the queue opens");
     // The engine of a process that claims nothing, so that only adds wake it.
     let ears = at(&url, WHOLE);
     let mut wakes = ears.wakes(&queue);
@@ -69,7 +72,7 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
         Finish::Succeed,
         Finish::Retry(failing(), Failure { asked: a.asked, error: "no".to_owned() }),
     ] {
-        let a = engine.look_up(&queue, &a.key).await.expect("looked up").expect("it is there");
+        let a = engine.look_up(&queue, &a.key).await.expect("looked up").expect("the key exists");
         let a = if a.state == State::Ready {
             loop {
                 let out = one(&engine, &queue).await;
@@ -78,7 +81,7 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
                 }
             }
         } else {
-            a.epoch.expect("it is with a worker").cast_signed()
+            a.epoch.expect("the key is in flight").cast_signed()
         };
         let ends = vec![End { key: "a".into(), epoch: a, how }];
         assert_eq!(engine.finish(&queue, ends).await.expect("finished"), [true]);
@@ -91,7 +94,7 @@ async fn who_seldom_asks_is_told_as_well() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let ears = at(&url, WHOLE);
     let (mut wakes, adder) = (ears.wakes(&queue), other(&url).await);
     told(&mut wakes).await;
@@ -100,7 +103,7 @@ async fn who_seldom_asks_is_told_as_well() {
         let poll = Duration::from_secs(poll);
         let claim = Claim { poll, ..claim(1, PATIENCE) };
         assert_eq!(engine.claim(&queue, claim).await.expect("claimed").items, []);
-        now += i64::try_from(poll.as_micros()).expect("it is short");
+        now += i64::try_from(poll.as_micros()).expect("the length fits");
         set_time(&engine, now).await;
         let add = format!("select requeue.add('q', '{now}')");
         adder.batch_execute(&add).await.expect("added");
@@ -138,8 +141,8 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
-    let another = engine.open("another", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let another = engine.open("another", Settings::default()).await.expect("the queue opens");
     let ears = at(&url, WHOLE);
     let (mut wakes, mut others) = (ears.wakes(&queue), ears.wakes(&another));
     told(&mut wakes).await;
@@ -156,9 +159,9 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
         let add = format!("select requeue.add('q', 'a', '{after}')");
         adder.batch_execute(&add).await.expect("added");
         let cancelled = engine.cancel(&queue, vec!["a".into()], None).await;
-        assert!(cancelled.expect("it is there")[0].is_some_and(|cancelled| cancelled.waiting));
+        assert!(cancelled.expect("cancelled")[0].is_some_and(|cancelled| cancelled.waiting));
         // Notifications arrive in order: when this one has arrived, all earlier ones have.
-        adder.batch_execute(&format!("notify requeue_{}", another.id)).await.expect("told");
+        adder.batch_execute(&format!("notify requeue_{}", another.id)).await.expect("notified");
         told(&mut others).await;
         *wakes.borrow() > before
     };
@@ -182,7 +185,7 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
 async fn who_listens_does_so_again_when_the_server_is_back() {
     let Some(server) = Server::start() else { return };
     let (engine, _) = engine(&server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let mut wakes = engine.wakes(&queue);
     told(&mut wakes).await;
     wait(&engine, &queue).await;
@@ -194,14 +197,14 @@ async fn who_listens_does_so_again_when_the_server_is_back() {
     drop(engine);
     // The listening task has stopped, so no further wake will come.
     let ended = async { while wakes.changed().await.is_ok() {} };
-    timeout(PATIENCE, ended).await.expect("in time");
+    timeout(PATIENCE, ended).await.expect("within the time limit");
 }
 
 #[tokio::test]
 async fn a_claim_looks_no_further_back_than_it_must_and_a_scan_does() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let adder = other(&url).await;
     let claimed = async |lows: &Lows| {
         let claim = claim(9, PATIENCE);
@@ -293,7 +296,7 @@ async fn a_verb_reads_no_more_than_it_changes() {
         run(verb).await;
         let read = "select (seq_tup_read + idx_tup_fetch)::bigint from pg_stat_xact_user_tables \
                     where relid = 'requeue.keys'::regclass";
-        let read: i64 = client.query_one(read, &[]).await.expect("told").get(0);
+        let read: i64 = client.query_one(read, &[]).await.expect("the query succeeds").get(0);
         run("commit").await;
         assert!((1..=400).contains(&read), "{read} rows for 30: {verb}");
     }
@@ -313,17 +316,18 @@ async fn a_page_reads_no_more_than_it_shows() {
     let read = async || {
         let read = "select (seq_tup_read + idx_tup_fetch)::bigint from pg_stat_xact_user_tables \
                     where relid = 'requeue.keys'::regclass";
-        client.query_one(read, &[]).await.expect("told").get::<_, i64>(0)
+        client.query_one(read, &[]).await.expect("the query succeeds").get::<_, i64>(0)
     };
     for state in [None, Some(State::Ready), Some(State::Processing), Some(State::Parked)] {
         for after in [None, Some(&b"04000"[..])] {
             let page = verbs::page(state, after.is_some());
-            let page = client.prepare(&page).await.expect("it is prepared");
+            let page = client.prepare(&page).await.expect("the statement is prepared");
             // The server may choose a new plan after several executions.
             for _ in 0..8 {
                 run("begin").await;
                 let before = read().await;
-                let shown = client.query(&page, &[&1i32, &30i64, &after]).await.expect("a page");
+                let shown =
+                    client.query(&page, &[&1i32, &30i64, &after]).await.expect("the page is read");
                 let read = read().await - before;
                 run("commit").await;
                 assert_eq!(shown.len(), if state == Some(State::Processing) { 0 } else { 30 });
@@ -339,7 +343,7 @@ async fn a_key_that_is_released_is_found_though_claims_begin_behind_it() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::from_secs(3600)).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let mut claimed = Vec::new();
     for (n, key) in (1..).zip(["a", "b"]) {
         set_time(&engine, n * 10 * SECOND).await;

@@ -33,10 +33,11 @@ impl Pretended {
     async fn start() -> Both {
         let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0"));
         let [one, other] = listeners;
-        let listeners = [one.await.expect("a port"), other.await.expect("a port")];
+        let listeners = [one.await.expect("a port is free"), other.await.expect("a port is free")];
         let both = Both::default();
         for (number, listener) in listeners.into_iter().enumerate() {
-            lock(&both).ports[number] = listener.local_addr().expect("it is bound").port();
+            lock(&both).ports[number] =
+                listener.local_addr().expect("the listener is bound").port();
             let both = Arc::clone(&both);
             tokio::spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
@@ -98,7 +99,7 @@ async fn engine_of(says: [&str; 2]) -> (Redis, Place, Both) {
     let both = Pretended::start().await;
     lock(&both).says = says.map(|said| format!("{said}\r\n"));
     let url = format!("redis://127.0.0.1:{}", lock(&both).ports[0]);
-    let engine = Redis::connect(options(&url)).await.expect("it is there");
+    let engine = Redis::connect(options(&url)).await.expect("the engine connects");
     let of = Identity { name: "q".to_owned(), generation: 0, floor: 0 };
     lock(&engine.queues).insert(0, Arc::new(names::shards(&Arc::new(of), 1)));
     let place = Place::new(0, "q", ReAdd::Replace);
@@ -176,7 +177,7 @@ async fn who_is_sent_on_goes_there() {
     let (engine, place, both) = engine_of(["", ""]).await;
     let ports = lock(&both).ports;
     lock(&both).says = [1, 0].map(|other| format!("-MOVED 1 127.0.0.1:{}\r\n", ports[other]));
-    let fault = engine.add(&place, asking("a")).await.expect_err("nobody takes it");
+    let fault = engine.add(&place, asking("a")).await.expect_err("no server accepts the command");
     assert_eq!(fault.kind, Kind::Absent, "{}", fault.source);
     for nowhere in ["-MOVED 1 nowhere", "-MOVED 1 127.0.0.1:port"] {
         lock(&both).says[0] = format!("{nowhere}\r\n");
@@ -188,7 +189,7 @@ async fn who_is_sent_on_goes_there() {
 #[tokio::test]
 async fn a_connection_for_adds_that_was_given_up_on_is_made_anew() {
     let (engine, _, both) = engine_of([NEW, NEW]).await;
-    let node = engine.nodes.holder(0).await.expect("it is known");
+    let node = engine.nodes.holder(0).await.expect("the slot has a server");
     let connected = || lock(&both).connections[0];
     for (wire, more) in [(0, 0), (1, 1), (4, 1), (5, 0)] {
         node.connection(0).await.expect("connected");
@@ -203,7 +204,7 @@ async fn a_connection_for_adds_that_was_given_up_on_is_made_anew() {
 #[tokio::test]
 async fn a_server_that_is_gone_for_good_is_forgotten() {
     let (engine, ..) = engine_of([NEW, NEW]).await;
-    let node = engine.nodes.holder(0).await.expect("it is known");
+    let node = engine.nodes.holder(0).await.expect("the slot has a server");
     // No server listens there.
     let gone = ConnectionAddr::Tcp("127.0.0.1".to_owned(), 1);
     assert!(!engine.nodes.remembers(&node, gone).await);

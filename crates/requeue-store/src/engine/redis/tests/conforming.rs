@@ -21,8 +21,8 @@ impl Fixture {
     async fn new(url: &str, shards: u16) -> Self {
         let mut options = options(url);
         options.shards = Some(shards);
-        let engine = Redis::connect_with(options, CLOCK).await.expect("it is there");
-        engine.migrate().await.expect("the schema is made");
+        let engine = Redis::connect_with(options, CLOCK).await.expect("the engine connects");
+        engine.migrate().await.expect("the schema is created");
         Self { engine: Arc::new(engine), shards }
     }
 }
@@ -50,7 +50,7 @@ impl Rig for Fixture {
 
 fn conforms(url: &str, shards: u16, re_add: ReAdd) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("a runtime");
+    let runtime = runtime.expect("the runtime is built");
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
     proptest!(config, |(steps in steps(60))| {

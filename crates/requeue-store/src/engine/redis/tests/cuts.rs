@@ -31,7 +31,7 @@ fn asked(verb: Verb) -> Vec<u8> {
 pub(super) fn hash_of(script: &super::scripts::Script) -> Vec<u8> {
     match script.with(&[]).args_iter().nth(1) {
         Some(redis::Arg::Simple(hash)) => hash.to_vec(),
-        _ => unreachable!("it is run by its hash"),
+        _ => unreachable!("a script is run by its hash"),
     }
 }
 

@@ -57,7 +57,7 @@ fn malformed(rng: &mut Rng, row: &[u8]) -> Vec<u8> {
 async fn run(engine: &Redis, shard: &Shard, words: &[&[u8]]) -> Value {
     let mut command = redis::Cmd::new();
     words.iter().for_each(|word| _ = command.arg(*word));
-    engine.nodes.run(shard.slot, &command, None).await.expect("it is run")
+    engine.nodes.run(shard.slot, &command, None).await.expect("the command runs")
 }
 
 #[tokio::test]
@@ -69,15 +69,15 @@ async fn a_malformed_row_harms_no_other_key() {
         let (engine, mut place) = engine(&server.url(""), &name("damaged")).await;
         place.worker = "w".into();
         let engine = Arc::new(engine);
-        let kind = rng.choice(Kind::ALL).expect("there are some");
+        let kind = rng.choice(Kind::ALL).expect("the list is not empty");
         let scene = Scene::new(Arc::clone(&engine) as _, place.clone(), kind).await;
 
-        let shards = engine.shards_of(&place).expect("it is open");
+        let shards = engine.shards_of(&place).expect("the queue is open");
         let shard = &shards[0];
         let Value::BulkString(row) =
             run(&engine, shard, &[b"HGET", shard.rows().as_bytes(), BAD.as_bytes()]).await
         else {
-            panic!("it has no row");
+            panic!("the key has no row");
         };
         let mut how = format!("seed {seed}, {kind:?}");
         if rng.u8(..8) > 0 {
@@ -120,14 +120,18 @@ async fn a_malformed_row_harms_no_other_key() {
 async fn scripts_and_this_program_agree_on_each_row() {
     let Some(server) = Server::shared() else { return };
     let (engine, place) = engine(&server.url(""), &name("agreed")).await;
-    let shards = engine.shards_of(&place).expect("it is open");
+    let shards = engine.shards_of(&place).expect("the queue is open");
     let reads = engine.scripts.reads();
     let (mut rng, mut readable) = (Rng::with_seed(7), 0);
     for _ in 0..40 {
         let rows: Vec<_> = (0..100).map(|_| named(&mut rng)).collect();
         let mut command = reads.on(&shards[0]);
         rows.iter().for_each(|row| _ = command.arg(&**row));
-        let said = engine.nodes.run(shards[0].slot, &command, Some(&reads)).await.expect("run");
+        let said = engine
+            .nodes
+            .run(shards[0].slot, &command, Some(&reads))
+            .await
+            .expect("the script runs");
         let said = values::digits(said, rows.len()).expect("a digit for each");
         for (row, said) in rows.iter().zip(said) {
             let read = values::read_row(row);
@@ -163,7 +167,7 @@ fn named(rng: &mut Rng) -> Vec<u8> {
     row.extend([0; 9]);
     row.extend([epoch, 1.0, 1.0].map(f64::to_be_bytes).concat());
     row.extend([0; 9]);
-    row.push(u8::try_from(name.len()).expect("it is short"));
+    row.push(u8::try_from(name.len()).expect("the length fits"));
     row.extend(name);
     if rng.bool() {
         row.extend([0; 25]);
@@ -179,7 +183,7 @@ async fn a_mended_row_leaves_no_trace_when_its_run_ends() {
     let Some(server) = Server::shared() else { return };
     for is_claimed in [false, true] {
         let (engine, place) = engine(&server.url(""), &name("mended")).await;
-        let shards = engine.shards_of(&place).expect("it is open");
+        let shards = engine.shards_of(&place).expect("the queue is open");
         let aside = shards[0].keys[10].as_bytes();
         engine.add(&place, asking("a")).await.expect("added");
         if !is_claimed {
@@ -205,18 +209,20 @@ async fn a_damaged_row_without_a_place_is_set_aside() {
     let Some(server) = Server::shared() else { return };
     let (engine, place) = engine(&server.url(""), &name("unplaced")).await;
     engine.add(&place, asking("good")).await.expect("added");
-    let shards = engine.shards_of(&place).expect("it is open");
+    let shards = engine.shards_of(&place).expect("the queue is open");
     let shard = &shards[0];
     run(&engine, shard, &[b"HSET", shard.rows().as_bytes(), b"bad", b"short"]).await;
-    repairing::repair(&engine.nodes, &engine.scripts, &place.name, shard).await.expect("walked");
+    repairing::repair(&engine.nodes, &engine.scripts, &place.name, shard)
+        .await
+        .expect("the shard is repaired");
     let counts = engine.counts(&place).await.expect("counted");
     assert_eq!(counts, Counts { ready: 1, damaged: 1, ..counts });
-    let page = engine.page(&place, Some(State::Damaged), None, 9).await.expect("a page");
+    let page = engine.page(&place, Some(State::Damaged), None, 9).await.expect("the page is read");
     assert_eq!(page[0].error.as_deref(), Some("the row has 5 bytes"));
 
     // After a manual repair, the operator adds the key or has the shard repaired.
     let row = run(&engine, shard, &[b"HGET", shard.rows().as_bytes(), b"good"]).await;
-    let Value::BulkString(row) = row else { panic!("it has no row") };
+    let Value::BulkString(row) = row else { panic!("the key has no row") };
     for is_added in [false, true] {
         run(&engine, shard, &[b"HSET", shard.rows().as_bytes(), b"bad", &row]).await;
         run(&engine, shard, &[b"ZREM", shard.keys[2].as_bytes(), b"bad"]).await;
@@ -225,7 +231,7 @@ async fn a_damaged_row_without_a_place_is_set_aside() {
             true => drop(engine.add(&place, asking("bad")).await.expect("added")),
             false => {
                 let walked = repairing::repair(&engine.nodes, &engine.scripts, &place.name, shard);
-                walked.await.expect("walked");
+                walked.await.expect("the shard is repaired");
             }
         }
         let counts = engine.counts(&place).await.expect("counted");

@@ -8,7 +8,7 @@ use crate::engine::{Dropped, Finish};
 use crate::types::error::Kind;
 
 fn kind<T: std::fmt::Debug>(answer: Result<T, EngineError>) -> Kind {
-    answer.expect_err("it fails").kind
+    answer.expect_err("the operation fails").kind
 }
 
 fn mark(name: &str) -> String {
@@ -53,9 +53,9 @@ async fn a_drop_that_is_interrupted_is_completed_by_the_next() {
     // No operation is accepted for the time being.
     assert_eq!(kind(engine.add(&place, asking("a")).await), Kind::Absent);
     assert_eq!(kind(engine.claim(&place, ONE).await), Kind::Absent);
-    let fault = engine.open(&name, Settings::default()).await.expect_err("it is being dropped");
+    let fault = engine.open(&name, Settings::default()).await.expect_err("a drop is in progress");
     assert!(fault.source.to_string().contains("drop it again"), "{}", fault.source);
-    let fault = engine.drop_queue(&name, true).await.expect_err("another one may be at it");
+    let fault = engine.drop_queue(&name, true).await.expect_err("another drop may be in progress");
     assert_eq!(fault.kind, Kind::Absent);
     assert_eq!(fault.source.to_string(), "another process drops the queue");
     // The drop has been inactive for longer than its time limit.
@@ -83,7 +83,7 @@ async fn whoever_opens_a_queue_completes_its_drop_first() {
         assert!(listed.iter().all(|queue| queue.name != name), "{listed:?}");
         if creates {
             let settings = Settings { re_add: ReAdd::Hold, ..Settings::default() };
-            let new = engine.open(&name, settings).await.expect("it is created");
+            let new = engine.open(&name, settings).await.expect("the queue is created");
             assert_eq!(new.re_add, ReAdd::Hold);
             assert_ne!(new.generation, place.generation);
             assert_eq!(engine.counts(&new).await.expect("counted"), Counts::default());
@@ -93,7 +93,7 @@ async fn whoever_opens_a_queue_completes_its_drop_first() {
             let listed = engine.queues().await.expect("listed");
             assert_eq!(listed.iter().filter(|queue| queue.name == name).count(), 1);
         } else {
-            let found = Engine::find(&engine, &name).await.expect("looked for");
+            let found = Engine::find(&engine, &name).await.expect("looked up");
             assert!(found.is_none(), "{found:?}");
             assert_eq!(server.cli(&["keys", &format!("*{name}*")]), "");
         }
@@ -115,7 +115,7 @@ async fn a_mark_that_the_server_has_lost_is_no_drop() {
         let end = End { key: out.key, epoch: out.epoch, how: Finish::Succeed };
         assert_eq!(engine.finish(&place, vec![end]).await.expect("finished"), [true]);
         // A process that opens the queue later finds the same queue.
-        let again = engine.open("q", Settings::default()).await.expect("it opens");
+        let again = engine.open("q", Settings::default()).await.expect("the queue opens");
         assert_eq!(again.generation, place.generation, "{lost:?}");
     }
     server.cli(&["flushall"]);
@@ -123,8 +123,8 @@ async fn a_mark_that_the_server_has_lost_is_no_drop() {
         .add(&place, asking("a"))
         .await
         .expect("the mark is restored, because the floor is gone as well");
-    engine.migrate().await.expect("the schema is made again");
-    engine.open("q", Settings::default()).await.expect("it opens");
+    engine.migrate().await.expect("the schema is created again");
+    engine.open("q", Settings::default()).await.expect("the queue opens");
     engine.drop_queue("q", true).await.expect("dropped");
     assert_eq!(kind(engine.add(&place, asking("a")).await), Kind::Dropped);
 }
@@ -139,7 +139,7 @@ async fn what_a_failover_brings_back_of_a_dropped_queue_is_not_in_a_later_one() 
     let copied = [&rows, &mark].map(|key| server.cli(&["copy", key, &format!("{key}-copy")]));
     assert_eq!(copied, ["1", "1"]);
     engine.drop_queue(&name, true).await.expect("dropped");
-    let new = engine.open(&name, Settings::default()).await.expect("it is created");
+    let new = engine.open(&name, Settings::default()).await.expect("the queue is created");
     for key in [&rows, &mark] {
         server.cli(&["rename", &format!("{key}-copy"), key]);
     }
@@ -148,7 +148,7 @@ async fn what_a_failover_brings_back_of_a_dropped_queue_is_not_in_a_later_one() 
         Kind::Dropped,
         "the mark of the old queue must be rejected"
     );
-    let new = engine.open(&name, Settings::default()).await.expect("it opens");
+    let new = engine.open(&name, Settings::default()).await.expect("the queue opens");
     assert_eq!(engine.counts(&new).await.expect("counted"), Counts::default());
     engine.add(&new, asking("b")).await.expect("added");
     assert_eq!(kind(engine.add(&place, asking("b")).await), Kind::Dropped);
@@ -174,7 +174,7 @@ async fn a_queue_that_is_opened_while_it_is_dropped_is_another_one_or_none() {
                 }
                 let proxy = Proxy::start(Language::Redis, server.port());
                 let url = format!("redis://127.0.0.1:{}?shards={shards}", proxy.port());
-                let late = Redis::connect(options(&url)).await.expect("it is there");
+                let late = Redis::connect(options(&url)).await.expect("the engine connects");
                 let point = if what == "open" { Point::Answer } else { Point::Request };
                 let held = proxy.hold(&hash_of(script), point);
                 let opening = tokio::spawn({
@@ -190,7 +190,8 @@ async fn a_queue_that_is_opened_while_it_is_dropped_is_another_one_or_none() {
                 held.happened();
                 direct.drop_queue(&name, true).await.expect("dropped");
                 held.release();
-                let (late, place) = opening.await.expect("no panic").expect("it opens, or not");
+                let (late, place) =
+                    opening.await.expect("the task does not panic").expect("the open succeeds");
                 let how = format!("{what}, {creates}, {shards} shards");
                 assert_eq!(place.is_some(), creates, "{how}");
                 assert_eq!(kind(direct.add(&old, asking("b")).await), Kind::Dropped, "{how}");
@@ -200,7 +201,7 @@ async fn a_queue_that_is_opened_while_it_is_dropped_is_another_one_or_none() {
                         assert_ne!(place.generation, old.generation, "{how}");
                         late.add(&place, asking("c")).await.expect("added");
                         let again = direct.open(&name, Settings::default()).await;
-                        let again = again.expect("it opens");
+                        let again = again.expect("the queue opens");
                         assert_eq!(again.generation, place.generation, "{how}");
                         assert_eq!(direct.counts(&again).await.expect("counted").ready, 1, "{how}");
                     }
@@ -230,7 +231,7 @@ async fn epochs_that_are_ahead_of_the_clock_rise_across_a_drop() {
             assert!(out.epoch > last, "{} after {last}", out.epoch);
             last = out.epoch;
             engine.drop_queue(&name, true).await.expect("dropped");
-            place = engine.open(&name, Settings::default()).await.expect("it is created");
+            place = engine.open(&name, Settings::default()).await.expect("the queue is created");
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::engine::{Asked, Failure, Finish, HandOut};
 use crate::{Queue, Store};
 
 async fn open(url: &str, name: &str) -> Queue {
-    store(url).await.queue(name).open().await.expect("it opens")
+    store(url).await.queue(name).open().await.expect("the queue opens")
 }
 
 async fn drained(queue: &Queue) -> Vec<String> {
@@ -13,7 +13,7 @@ async fn drained(queue: &Queue) -> Vec<String> {
     while queue.counts().await.expect("counted") != Counts::default() {
         for item in queue.get_many(256).await {
             found.push(item.to_string());
-            item.succeed().await.expect("it is ours");
+            item.succeed().await.expect("the lease is valid");
         }
     }
     found.sort();
@@ -25,7 +25,7 @@ async fn what_was_acknowledged_is_there_when_the_server_is_back() {
     let Some(server) = Server::start() else { return };
     let queue = open(&server.url(""), "q").await;
     queue.add_all(["a", "b"]).await.expect("added");
-    let item = queue.get().await.expect("it is there");
+    let item = queue.get().await.expect("a key is delivered");
     server.kill();
     // Operations in the meantime wait for the server.
     let (adding, ending) = (queue.clone(), tokio::spawn(item.succeed()));
@@ -35,11 +35,11 @@ async fn what_was_acknowledged_is_there_when_the_server_is_back() {
         async move { queue.get().await }
     });
     server.restart();
-    ending.await.expect("it ends").expect("it is ours still");
-    adding.await.expect("it ends").expect("it is added");
-    let item = getting.await.expect("it ends").expect("it is not shut down");
+    ending.await.expect("the task does not panic").expect("the lease is still valid");
+    adding.await.expect("the task does not panic").expect("added");
+    let item = getting.await.expect("the task does not panic").expect("the queue is not shut down");
     assert!(matches!(item.as_str(), Some("b" | "c")), "{item:?}");
-    item.succeed().await.expect("it is ours");
+    item.succeed().await.expect("the lease is valid");
     assert_eq!(drained(&queue).await.len(), 1);
 }
 
@@ -48,11 +48,11 @@ async fn who_is_not_let_in_hears_why_without_the_password() {
     let Some(server) = Server::start() else { return };
     server.cli(&["acl", "setuser", "worker", "on", ">s3cret"]);
     let url = server.url("worker:wr0ng@");
-    let error = chain(&Store::connect(&url).await.expect_err("it is wrong"));
+    let error = chain(&Store::connect(&url).await.expect_err("the password is wrong"));
     assert!(error.contains("WRONGPASS") || error.contains("uthentication"), "{error}");
     assert!(!error.contains("wr0ng"), "{error}");
     server.kill();
-    let error = chain(&Store::connect(&url).await.expect_err("nobody is there"));
+    let error = chain(&Store::connect(&url).await.expect_err("the server is stopped"));
     assert!(!error.contains("wr0ng") && error.contains("127.0.0.1:"), "{error}");
 }
 
@@ -99,9 +99,10 @@ async fn why_nothing_connects_has_a_kind() {
         assert_eq!(error.kind(), kind, "{url}: {}", chain(&error));
     }
     server.cli(&["config", "set", "requirepass", "n0w"]);
-    let error = Store::connect(&server.url("")).await.expect_err("it wants a password");
+    let error = Store::connect(&server.url("")).await.expect_err("the server requires a password");
     assert_eq!(error.kind(), Authentication, "{}", chain(&error));
-    let error = Store::connect(&server.url("default:wr0ng@")).await.expect_err("a wrong one");
+    let error =
+        Store::connect(&server.url("default:wr0ng@")).await.expect_err("the password is wrong");
     assert_eq!(error.kind(), Authentication, "{}", chain(&error));
     assert!(Store::connect(&server.url("default:n0w@")).await.is_ok());
 }
@@ -122,10 +123,10 @@ async fn the_rights_that_are_documented_are_enough_and_needed() {
     let queue = open(&user("worker", RIGHTS), "q").await;
     queue.add_all(["a", "b"]).await.expect("added");
     let mut items = queue.get_many(2).await;
-    items.remove(0).give_up("no").await.expect("it is ours");
-    items.remove(0).retry("no").await.expect("it is ours");
-    assert!(queue.revive("a").await.expect("asked"));
-    assert_eq!(queue.snapshot(None, None, 9).await.expect("a page").len(), 2);
+    items.remove(0).give_up("no").await.expect("the lease is valid");
+    items.remove(0).retry("no").await.expect("the lease is valid");
+    assert!(queue.revive("a").await.expect("revived"));
+    assert_eq!(queue.snapshot(None, None, 9).await.expect("the page is read").len(), 2);
     assert_eq!(drained(&queue).await, ["a", "b"]);
     // A client that lacks one of these commands cannot open the queue, so that no script fails after it has
     // begun to write.
@@ -133,7 +134,8 @@ async fn the_rights_that_are_documented_are_enough_and_needed() {
     let elsewhere = ["+blpop", "+wait", "+cluster|slots", "+cluster|info", "+script|load", "+info"];
     for (at, right) in needed.filter(|right| !elsewhere.contains(right)).enumerate() {
         let url = user(&format!("poor{at}"), &RIGHTS.replacen(right, "", 1));
-        let opened = Store::connect(&url).await.expect("it is let in").queue("q").open().await;
+        let opened =
+            Store::connect(&url).await.expect("the client may connect").queue("q").open().await;
         let error = chain(&opened.expect_err(right));
         let denied = ["NOPERM", "can't run this command", "permissions"];
         assert!(denied.iter().any(|word| error.contains(word)), "{right}: {error}");
@@ -144,15 +146,15 @@ async fn the_rights_that_are_documented_are_enough_and_needed() {
 #[tokio::test]
 async fn what_is_not_ours_stays_as_it_is() {
     let Some(server) = Server::start() else { return };
-    let bare = Store::connect(&server.url("")).await.expect("it is there");
-    let error = chain(&bare.queue("q").open().await.expect_err("there is none"));
+    let bare = Store::connect(&server.url("")).await.expect("the store connects");
+    let error = chain(&bare.queue("q").open().await.expect_err("the queue does not exist"));
     assert!(error.contains("there is no queue in it yet; `requeue store init`"), "{error}");
     server.cli(&["set", "requeue:schema", "7"]);
-    let error = chain(&bare.migrate().await.expect_err("it is of another version"));
+    let error = chain(&bare.migrate().await.expect_err("the version differs"));
     assert!(error.ends_with("its version is \"7\", and this program's 1"), "{error}");
     server.cli(&["set", "requeue:schema", "1"]);
     server.cli(&["set", "requeue:{q/0.0}:leases", "mine"]);
-    let error = chain(&bare.queue("q").open().await.expect_err("it is a string"));
+    let error = chain(&bare.queue("q").open().await.expect_err("the type differs"));
     assert!(error.contains("requeue:{q/0.0}:leases is another program's: a string"), "{error}");
     assert_eq!(server.cli(&["get", "requeue:{q/0.0}:leases"]), "mine");
 }
@@ -165,7 +167,7 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
         engine.add(&place, asking(key)).await.expect("added");
     }
     server.cli(&["config", "set", "maxmemory", "1"]);
-    let fault = engine.add(&place, asking("d")).await.expect_err("there is no room");
+    let fault = engine.add(&place, asking("d")).await.expect_err("the server is full");
     assert_eq!(fault.kind, crate::types::error::Kind::Absent, "{}", fault.source);
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 3);
     // A process that connects only now can also work on the existing keys.
@@ -180,14 +182,14 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
     let end = |(out, how): (HandOut, _)| End { key: out.key, epoch: out.epoch, how };
     let ends = claimed.into_iter().zip(ends).map(end).collect();
     assert_eq!(engine.finish(&place, ends).await.expect("ended"), [true; 3]);
-    let revived = engine.revive(&place, vec!["b".into()]).await.expect("asked");
+    let revived = engine.revive(&place, vec!["b".into()]).await.expect("revived");
     assert_eq!(revived, [Some(true)]);
-    let cancelled = engine.cancel(&place, vec!["c".into()], None).await.expect("asked");
+    let cancelled = engine.cancel(&place, vec!["c".into()], None).await.expect("cancelled");
     assert!(cancelled[0].is_some_and(|cancelled| cancelled.waiting));
     let counts = engine.counts(&place).await.expect("counted");
     assert_eq!((counts.ready, counts.waiting, counts.parked), (1, 0, 0));
     server.cli(&["config", "set", "maxmemory", "0"]);
-    engine.add(&place, asking("d")).await.expect("there is room again");
+    engine.add(&place, asking("d")).await.expect("there is space again");
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 2);
 }
 
@@ -195,11 +197,11 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
 async fn what_replicas_do_not_confirm_may_or_may_not_be() {
     let Some(server) = Server::start() else { return };
     let url = format!("{}?wait=1", server.url(""));
-    let engine = Redis::connect(options(&url)).await.expect("it is there");
-    engine.migrate().await.expect("the schema is made");
-    let place = engine.open("q", Settings::default()).await.expect("it opens");
+    let engine = Redis::connect(options(&url)).await.expect("the engine connects");
+    engine.migrate().await.expect("the schema is created");
+    let place = engine.open("q", Settings::default()).await.expect("the queue opens");
     let ask = Ask { key: Key::from("a"), add: crate::Add::now(), adds: 1 };
-    let fault = engine.add(&place, vec![ask]).await.expect_err("it has no replica");
+    let fault = engine.add(&place, vec![ask]).await.expect_err("the server has no replica");
     assert_eq!(fault.kind, crate::types::error::Kind::Unsure, "{}", fault.source);
     assert_eq!(fault.source.to_string(), "0 of 1 replicas have it");
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 1);
@@ -214,7 +216,7 @@ fn add_beside(queue: &Queue, keys: Vec<String>) -> tokio::task::JoinHandle<()> {
     let queue = queue.clone();
     tokio::spawn(async move {
         for key in keys {
-            queue.add(key).await.expect("the engine goes on by itself");
+            queue.add(key).await.expect("the add is retried");
         }
     })
 }
@@ -232,7 +234,7 @@ async fn what_replicas_have_survives_a_failover() {
         // It returns as the replica of its former replica, which has no other.
         cluster.nodes()[0].restart();
     });
-    adding.await.expect("it ends");
+    adding.await.expect("the task does not panic");
     assert_eq!(drained(&queue).await, [before, during].concat());
 }
 
@@ -283,7 +285,7 @@ async fn a_failover_loses_what_its_replica_had_not_got_and_no_more() {
             let key = item.to_string();
             assert!(numbers.get(&key).is_none_or(|&number| number < item.epoch()), "{key}");
             found.push(key);
-            item.succeed().await.expect("it is ours");
+            item.succeed().await.expect("the lease is valid");
         }
     }
     let (mut redone, kept): (Vec<_>, Vec<_>) =
@@ -303,10 +305,10 @@ async fn a_failover_loses_what_its_replica_had_not_got_and_no_more() {
 async fn a_shard_that_is_given_to_another_node_goes_on_there() {
     let Some(cluster) = Cluster::start() else { return };
     let engine = Redis::connect(options(&format!("{}?shards=4", cluster.url()))).await;
-    let engine = Arc::new(engine.expect("it is there"));
-    engine.migrate().await.expect("the schema is made");
-    let place = engine.open("q", Settings::default()).await.expect("it opens");
-    let slot = engine.shards_of(&place).expect("it is open")[0].slot;
+    let engine = Arc::new(engine.expect("the engine connects"));
+    engine.migrate().await.expect("the schema is created");
+    let place = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let slot = engine.shards_of(&place).expect("the queue is open")[0].slot;
     let queue = Queue::new(engine, place, crate::api::options::Options::default());
     let (before, during) = (numbered("before", 300), numbered("during", 1000));
     queue.add_all(before.clone()).await.expect("added");
@@ -315,7 +317,7 @@ async fn a_shard_that_is_given_to_another_node_goes_on_there() {
         cluster.give_slot(slot, 0, 1);
         cluster.give_slot(slot, 1, 2);
     });
-    adding.await.expect("it ends");
+    adding.await.expect("the task does not panic");
     assert_eq!(drained(&queue).await, [before, during].concat());
 }
 
@@ -331,12 +333,12 @@ async fn a_shard_that_does_not_answer_holds_up_no_other() {
         items.extend(queue.get_many(10).await);
     }
     for item in items {
-        item.succeed().await.expect("it is ours");
+        item.succeed().await.expect("the lease is valid");
     }
     tokio::task::block_in_place(|| cluster.nodes()[1].thaw());
     while queue.counts().await.expect("counted") != Counts::default() {
         for item in queue.get_many(256).await {
-            item.succeed().await.expect("it is ours");
+            item.succeed().await.expect("the lease is valid");
         }
     }
 }

@@ -38,16 +38,17 @@ async fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
             assert!(error.contains("CONFIG SET maxmemory-policy noeviction"), "{error}");
             assert!(error.contains("?eviction=accept"), "{error}");
         }
-        Store::connect(&accepting).await.expect("it is accepted");
+        Store::connect(&accepting).await.expect("eviction is accepted");
     }
     // A client without permission for `INFO` is not refused.
     set("100mb", "allkeys-lru");
     let rights = format!("worker {}", RIGHTS.replace(" +info", ""));
     let rights: Vec<_> = rights.split_whitespace().collect();
     server.cli(&[&["acl", "setuser"], &rights[..]].concat());
-    let store = Store::connect(&server.url("worker:s3cret@")).await.expect("it may not ask");
-    store.migrate().await.expect("the schema is made");
-    store.queue("q").open().await.expect("it opens");
+    let store =
+        Store::connect(&server.url("worker:s3cret@")).await.expect("the client is not refused");
+    store.migrate().await.expect("the schema is created");
+    store.queue("q").open().await.expect("the queue opens");
 }
 
 #[tokio::test]
@@ -56,7 +57,7 @@ async fn each_master_of_a_cluster_is_asked_whether_it_evicts() {
     let master = &cluster.nodes()[2];
     master.cli(&["config", "set", "maxmemory", "100mb"]);
     master.cli(&["config", "set", "maxmemory-policy", "allkeys-lfu"]);
-    let error = Store::connect(&cluster.url()).await.expect_err("it evicts");
+    let error = Store::connect(&cluster.url()).await.expect_err("the server evicts");
     let error = chain(&error);
     let said = format!("127.0.0.1:{}: maxmemory-policy is allkeys-lfu", master.port());
     assert!(error.contains(&said), "{error}");
@@ -66,7 +67,7 @@ async fn each_master_of_a_cluster_is_asked_whether_it_evicts() {
 async fn a_sentinel_names_the_server_to_use() {
     let Some(server) = Server::start() else { return };
     let sentinel = server.sentinel();
-    let error = Store::connect(&sentinel.url("")).await.expect_err("it has no keys");
+    let error = Store::connect(&sentinel.url("")).await.expect_err("the server is a Sentinel");
     let error = chain(&error);
     let said = format!(
         "127.0.0.1:{}: this is the address of a Sentinel; use that of its master: 127.0.0.1:{} (jobs)",
@@ -80,15 +81,15 @@ async fn a_sentinel_names_the_server_to_use() {
 async fn a_schema_or_a_record_that_was_removed_is_named_and_made_again() {
     let Some(server) = Server::start() else { return };
     let store = store(&server.url("")).await;
-    let queue = store.queue("q").re_add(ReAdd::Hold).open().await.expect("it opens");
+    let queue = store.queue("q").re_add(ReAdd::Hold).open().await.expect("the queue opens");
     queue.add("a").await.expect("added");
     server.cli(&["del", "requeue:schema"]);
-    let error = chain(&store.queue("q").open().await.expect_err("it is gone"));
+    let error = chain(&store.queue("q").open().await.expect_err("the schema was removed"));
     assert!(error.contains("it has the queue, but not the key \"requeue:schema\""), "{error}");
     assert!(error.contains("`requeue store init`"), "{error}");
-    store.migrate().await.expect("it is made again");
+    store.migrate().await.expect("the version is stored again");
     server.cli(&["del", "requeue:{q}:queue"]);
-    let queue = store.queue("q").re_add(ReAdd::Hold).open().await.expect("it opens");
+    let queue = store.queue("q").re_add(ReAdd::Hold).open().await.expect("the queue opens");
     assert_eq!(queue.counts().await.expect("counted").ready, 1);
 }
 
@@ -97,7 +98,7 @@ async fn a_schema_or_a_record_that_was_removed_is_named_and_made_again() {
 async fn a_queue_whose_record_is_made_again_by_halves_keeps_its_keys() {
     let Some(server) = Server::start() else { return };
     let store = store(&format!("{}?shards=4", server.url(""))).await;
-    let queue = store.queue("q").open().await.expect("it opens");
+    let queue = store.queue("q").open().await.expect("the queue opens");
     queue.add_all((0..100).map(|n| n.to_string())).await.expect("added");
     let record = "requeue:{q}:queue";
     let halves = ["re_add", "0", "shards", "4", "parked_add", "0", "generation", "77", "new", "1"];
@@ -106,11 +107,11 @@ async fn a_queue_whose_record_is_made_again_by_halves_keeps_its_keys() {
         if !marks.is_empty() {
             // The mark of one shard is lost as well: the others decide.
             let found = server.cli(&["keys", "requeue:*:generation"]);
-            let mark = found.lines().next().expect("there are four").to_owned();
+            let mark = found.lines().next().expect("there are four marks").to_owned();
             server.cli(&["del", &mark]);
         }
         server.cli(&[&["hset", record], &halves[..]].concat());
-        let opened = store.queue("q").open().await.expect("it opens");
+        let opened = store.queue("q").open().await.expect("the queue opens");
         assert_eq!(opened.counts().await.expect("counted").ready, 100);
         assert_eq!(queue.counts().await.expect("counted").ready, 100);
         assert!(!server.cli(&["hgetall", record]).contains("new"));
@@ -151,7 +152,7 @@ async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
             };
             let end = End { key: out.key, epoch: out.epoch, how };
             if matches!(end.how, Finish::Release(_)) {
-                engine.finish(&place, vec![end]).await.expect("it is ours");
+                engine.finish(&place, vec![end]).await.expect("the lease is valid");
                 continue;
             }
             ends.push(end);
@@ -159,7 +160,7 @@ async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
     }
     ends.sort_by(|a, b| a.key.cmp(&b.key));
     let parked = ends.remove(1);
-    engine.finish(&place, vec![parked]).await.expect("it is ours");
+    engine.finish(&place, vec![parked]).await.expect("the lease is valid");
     engine.add(&place, asking("dirty")).await.expect("added");
     (engine, place, ends)
 }
@@ -168,7 +169,7 @@ async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
 async fn all_verbs_work(engine: &Redis, place: &Place) {
     engine.counts(place).await.expect("counted");
     for state in [None, Some(State::Ready), Some(State::Processing), Some(State::Parked)] {
-        engine.page(place, state, None, 100).await.expect("a page");
+        engine.page(place, state, None, 100).await.expect("the page is read");
     }
     for key in ["low", "normal", "later", "parked", "running", "dirty"] {
         engine.look_up(place, &key.into()).await.expect("looked up");
@@ -324,14 +325,14 @@ async fn a_queue_on_a_server_that_evicts_goes_on_with_what_is_left() {
     let Some(server) = Server::start() else { return };
     server.cli(&["config", "set", "maxmemory-policy", "allkeys-random"]);
     let used = server.cli(&["info", "memory"]);
-    let used = super::super::requirements::said(&used, "used_memory").expect("it is told");
-    let limit = used.trim().parse::<u64>().expect("a number") + (3 << 20);
+    let used = super::super::requirements::said(&used, "used_memory").expect("the query succeeds");
+    let limit = used.trim().parse::<u64>().expect("the value is a number") + (3 << 20);
     server.cli(&["config", "set", "maxmemory", &limit.to_string()]);
     let url = format!("{}?eviction=accept&shards=32", server.url(""));
     let open = || async {
         store(&url).await.queue("q").backoff(Duration::ZERO, Duration::ZERO).open().await
     };
-    let queue: Queue = open().await.expect("it opens");
+    let queue: Queue = open().await.expect("the queue opens");
     let evicted = || {
         let stats = server.cli(&["info", "stats"]);
         stats
@@ -361,8 +362,8 @@ async fn a_queue_on_a_server_that_evicts_goes_on_with_what_is_left() {
         }
     };
     timeout(LONG, drained).await.expect("no key is stuck");
-    let late = open().await.expect("it opens");
+    let late = open().await.expect("the queue opens");
     assert_eq!(late.counts().await.expect("counted"), Counts::default());
     late.add("a").await.expect("added");
-    assert_eq!(late.get().await.expect("it is there").as_str(), Some("a"));
+    assert_eq!(late.get().await.expect("a key is delivered").as_str(), Some("a"));
 }

@@ -26,8 +26,8 @@ fn name(what: &str) -> String {
 }
 
 fn options(url: &str) -> Options {
-    let (scheme, rest) = url.split_once(':').expect("it is an address");
-    Options::parse(scheme, rest).expect("it is an address")
+    let (scheme, rest) = url.split_once(':').expect("the address is valid");
+    Options::parse(scheme, rest).expect("the address is valid")
 }
 
 /// Waits until `is` returns true, at most 120 s.
@@ -39,8 +39,8 @@ fn until(what: &str, is: impl Fn() -> bool) {
 }
 
 async fn store(url: &str) -> crate::Store {
-    let store = crate::Store::connect(url).await.expect("it is there");
-    store.migrate().await.expect("the schema is made");
+    let store = crate::Store::connect(url).await.expect("the store connects");
+    store.migrate().await.expect("the schema is created");
     store
 }
 
@@ -54,9 +54,9 @@ async fn waiting(server: &Server, count: usize) {
 
 /// Creates a queue on this server or cluster, and an engine for it.
 async fn engine(url: &str, name: &str) -> (Redis, Place) {
-    let engine = Redis::connect(options(url)).await.expect("it is there");
-    engine.migrate().await.expect("the schema is made");
-    let place = engine.open(name, Settings::default()).await.expect("it opens");
+    let engine = Redis::connect(options(url)).await.expect("the engine connects");
+    engine.migrate().await.expect("the schema is created");
+    let place = engine.open(name, Settings::default()).await.expect("the queue opens");
     (engine, place)
 }
 

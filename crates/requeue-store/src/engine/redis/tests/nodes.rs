@@ -17,7 +17,8 @@ async fn who_has_the_place_of_a_server_that_hangs_is_found_by_those_who_give_up(
     ];
     let (engine, place) = &engines[0];
     engine.add(place, asking("a")).await.expect("added");
-    let (nodes, hung) = (cluster.nodes(), engine.shards_of(place).expect("it is open")[0].slot);
+    let (nodes, hung) =
+        (cluster.nodes(), engine.shards_of(place).expect("the queue is open")[0].slot);
     let hung = usize::from(hung) * 3 / 16384;
     tokio::task::block_in_place(|| {
         assert_eq!(nodes[hung].cli(&["wait", "1", "60000"]), "1");
@@ -38,7 +39,7 @@ async fn who_has_the_place_of_a_server_that_hangs_is_found_by_those_who_give_up(
         while !matches!(timeout(brief, engine.add(place, asking("b"))).await, Ok(Ok(_))) {}
     };
     let found = timeout(Duration::from_secs(120), async { tokio::join!(claims, adds) }).await;
-    assert_eq!(found.expect("in time").0, 1);
+    assert_eq!(found.expect("within the time limit").0, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,9 +57,7 @@ async fn a_master_that_was_cut_off_is_not_believed() {
         let new = format!(":{}@", nodes[3].port());
         let has_slots = |line: &str| line.contains(&new) && line.contains(" 0-");
         for node in &nodes[1..] {
-            until("the other nodes learn of the new master", || {
-                node.cli(&["cluster", "nodes"]).lines().any(has_slots)
-            });
+            until("failover seen", || node.cli(&["cluster", "nodes"]).lines().any(has_slots));
         }
     });
     // The old master is the first server that is asked.
@@ -68,7 +67,8 @@ async fn a_master_that_was_cut_off_is_not_believed() {
         engine.add(&place, part).await.expect("added");
     }
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 64);
-    let count = |node: &Server| node.cli(&["dbsize"]).parse::<u32>().expect("a number");
+    let count =
+        |node: &Server| node.cli(&["dbsize"]).parse::<u32>().expect("the value is a number");
     tokio::task::block_in_place(|| {
         assert_eq!(count(&nodes[0]), 0, "the old master must not receive adds");
         assert!(nodes[1..4].iter().all(|node| count(node) > 0));
@@ -79,7 +79,7 @@ async fn a_master_that_was_cut_off_is_not_believed() {
 async fn renewals_and_ends_are_not_held_up_by_adds_that_wait_for_replicas() {
     let Some(server) = Server::start() else { return };
     let (engine, place) = engine(&format!("{}?wait=1", server.url("")), "q").await;
-    engine.add(&place, asking("held")).await.expect_err("it has no replica");
+    engine.add(&place, asking("held")).await.expect_err("the server has no replica");
     let held = engine.claim(&place, ONE).await.expect("claimed").items.remove(0);
     let engine = Arc::new(engine);
     let mut adds = JoinSet::new();
