@@ -1,11 +1,11 @@
-//! Addresses of stores.
+//! Parses the addresses of stores.
 
 #[cfg(feature = "sqlite")]
 use std::path::PathBuf;
 
 use crate::types::error::ConnectError;
 
-/// Where a store is.
+/// The location of a store.
 #[derive(Debug)]
 pub(crate) enum Address {
     #[cfg(feature = "sqlite")]
@@ -17,7 +17,7 @@ pub(crate) enum Address {
 }
 
 impl Address {
-    /// No error has a password in it.
+    /// Parses the address of a store. No error contains a password.
     pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
         let Some((scheme, rest)) = url.split_once(':') else {
             let said = format!("{url:?} is not the address of a store, such as sqlite:FILE");
@@ -34,16 +34,16 @@ impl Address {
     }
 }
 
-/// The options of an address, which are what follows its `?`: their names and values.
+/// Splits the query of an address, the part after its `?`, into the names and values of its options.
 pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
     let options = query.split('&').filter(|option| !option.is_empty());
     options.map(|option| option.split_once('=').unwrap_or((option, "")))
 }
 
-/// The message about an option that is not one of `allowed`, or whose value is not valid: with each
-/// name goes what the option takes.
+/// Returns the message about an option that is not in `allowed`, or whose value is not valid. `allowed`
+/// lists each name with the values that it takes.
 ///
-/// The value of an unknown option is left out: it may be a password under a mistyped name.
+/// The message omits the value of an unknown option: it may be a password under a mistyped name.
 pub(crate) fn wrong_option(
     scheme: &str,
     allowed: &[(&str, &str)],
@@ -79,7 +79,8 @@ fn sqlite(rest: &str) -> Result<Address, ConnectError> {
     if path.is_empty() {
         return Err(ConnectError::new("sqlite: without the name of a file"));
     }
-    // Another program's host, or all of its address: not what is meant by a path.
+    // An authority such as `//host`, or a `file:` URL, is the address format of another program, not a
+    // path.
     let has_host = path.starts_with("//") && !path.starts_with("///");
     if has_host || path.starts_with("file:") {
         let said = format!("sqlite:{path}: what follows sqlite: is a path, as in sqlite:jobs.db");
@@ -167,7 +168,7 @@ mod tests {
             assert_eq!(error.kind(), ConnectErrorKind::Address, "{url}");
             assert!(error.to_string().contains(said), "{url}: {error}");
         }
-        // It is perhaps a password.
+        // The value may be a password.
         for url in
             ["postgres://h/d?pasword=s3cret", "redis://h?pasword=s3cret", "sqlite:f?p=s3cret"]
         {

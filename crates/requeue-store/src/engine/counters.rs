@@ -1,4 +1,4 @@
-//! What this process has done with a queue, for metrics.
+//! Counts the work of this process on a queue, for metrics.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::engine::{Ask, Finish, HandOut};
 use crate::types::add::Added;
 use crate::types::inspect::Counts;
 
-/// Of one queue in one process.
+/// The counters of one queue in one process.
 #[derive(Debug, Default)]
 pub(crate) struct Counters(
-    /// Only what is counted or measured here; not how many keys there are.
+    /// Holds the values that this process counts or measures. The number of keys is not one of them.
     Mutex<Sample>,
 );
 
@@ -21,7 +21,7 @@ impl Counters {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was asked for, as far as it was done.
+    /// Counts the adds that have an answer.
     pub(crate) fn added(&self, asks: &[Ask], answers: &[Option<Added>]) {
         let counts = &mut self.lock().counts;
         for (ask, answer) in asks.iter().zip(answers) {
@@ -29,7 +29,7 @@ impl Counters {
             for _ in 0..ask.adds {
                 match added {
                     Added::New | Added::Dirty | Added::Revived => counts.adds += 1,
-                    // What holds it is a run that waits.
+                    // The key has a pending run, which waits for the end of the backoff.
                     Added::Coalesced | Added::Held => counts.coalesced += 1,
                     Added::Parked => {}
                 }
@@ -41,7 +41,7 @@ impl Counters {
         }
     }
 
-    /// Keys are delivered that were ready for so long.
+    /// Counts the delivery of keys, each of which was ready for the given time.
     pub(crate) fn delivered(&self, queued: impl Iterator<Item = Duration>) {
         let done = &mut self.lock();
         for queued in queued {
@@ -50,8 +50,8 @@ impl Counters {
         }
     }
 
-    /// A hand-out ends after the worker has had it for `worked`. Of one that was lost, others say how
-    /// it has ended.
+    /// Counts the completion of a delivery after the worker has processed the key for `worked`. `how` is
+    /// `None` if the delivery was lost: then another process counts its outcome.
     pub(crate) fn ended(&self, worked: Duration, how: Option<(&Finish, &HandOut)>) {
         let done = &mut self.lock();
         done.times.worked.observe(worked);
@@ -69,7 +69,7 @@ impl Counters {
         }
     }
 
-    /// Claims have parked keys whose leases have expired.
+    /// Counts keys that claims have parked because their leases expired.
     pub(crate) fn parked(&self, keys: u64) {
         self.lock().given_up += keys;
     }
@@ -78,8 +78,8 @@ impl Counters {
         self.lock().panics += 1;
     }
 
-    /// With the keys of the store as they were counted that long ago. `held` says how long this
-    /// process has had each of its keys.
+    /// Returns a sample that includes the keys of the store, which were counted `ago` before now. `held`
+    /// lists how long this process has had each of its keys.
     pub(crate) fn sample(&self, counts: Counts, ago: Duration, held: Vec<Duration>) -> Sample {
         let mut sample = *self.lock();
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);

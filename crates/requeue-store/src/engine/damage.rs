@@ -1,8 +1,8 @@
-//! Rows that can't be read. They are set aside: kept, listed as damaged, and never delivered.
+//! Handles rows that cannot be read. They are set aside: kept, listed as damaged, and never delivered.
 //!
-//! No row of ours is damaged. Others write such rows, by hand or by a faulty restore. A row can then do no
-//! harm to other keys: each value is checked where it is read. An add replaces a damaged row, and a cancel or
-//! a drop of the queue removes it. No other verb changes it.
+//! requeue does not write damaged rows. They result from manual edits and faulty restores. A damaged row
+//! cannot harm other keys, because each value is checked where it is read. An add replaces a damaged row,
+//! and a cancel or a drop of the queue removes it. No other operation changes it.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 use crate::types::worker::invalid_worker;
 
-/// Why a row can't be read.
+/// The reason why a row cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Damage {
-    /// The value that is not valid, in a few words.
+    /// Names the invalid value in a few words.
     pub(crate) said: String,
-    /// The row was set aside, and so has been reported.
+    /// True if the row was set aside, and therefore already reported.
     pub(crate) is_set_aside: bool,
 }
 
@@ -29,7 +29,7 @@ impl Damage {
     }
 }
 
-/// A key whose row can't be read.
+/// A key whose row cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Damaged {
     pub(crate) key: Key,
@@ -37,7 +37,7 @@ pub(crate) struct Damaged {
 }
 
 impl Damaged {
-    /// Reports a key that was set aside. Each is reported once, by the process that did it.
+    /// Reports a key that was set aside. The process that set it aside reports it, once.
     pub(crate) fn report_set_aside(&self, queue: &str) {
         tracing::warn!(
             target: "requeue_store::damaged",
@@ -48,7 +48,7 @@ impl Damaged {
         );
     }
 
-    /// Reports a key whose damaged row an add has replaced before it was set aside.
+    /// Reports a key whose damaged row an add has replaced before the row was set aside.
     pub(crate) fn report_replaced(&self, queue: &str) {
         tracing::warn!(
             target: "requeue_store::damaged",
@@ -59,7 +59,7 @@ impl Damaged {
         );
     }
 
-    /// The entry that readers see.
+    /// Returns the entry that readers see.
     pub(crate) fn seen(self) -> Entry {
         Entry {
             key: self.key,
@@ -79,7 +79,7 @@ impl Damaged {
     }
 }
 
-/// A row of a table, as it is stored. Null is `None`.
+/// A row of a table, as it is stored. `None` stands for null.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Raw {
     pub(crate) state: Option<i64>,
@@ -102,11 +102,11 @@ pub(crate) struct Raw {
     pub(crate) worker: Option<String>,
 }
 
-/// The state of a row that was set aside. Its error says what is wrong.
+/// The state of a row that was set aside. The row's `error` names the damage.
 pub(crate) const SET_ASIDE: i64 = 3;
 
 impl Raw {
-    /// The row, if every value is valid. The rules are those of the schemas.
+    /// Returns the row if every value is valid. The rules are those of the schemas.
     pub(crate) fn read(self) -> Result<Row, Damage> {
         let state = self.state.unwrap_or(-1);
         if state == SET_ASIDE {
@@ -122,7 +122,7 @@ impl Raw {
             reasons: count("reasons", self.reasons)?,
         };
         let at = self.at.map(|at| time("at", Some(at))).transpose()?;
-        // A key that is ready or waits has a run to come, and a parked one has none.
+        // A ready or waiting key has a pending run, and a parked key has none.
         if matches!((state, at), (0, None) | (2, Some(_))) {
             return Err(bad("at", self.at));
         }
@@ -140,7 +140,7 @@ impl Raw {
             None if state != 1 => None,
             epoch => return Err(bad("epoch", epoch)),
         };
-        // Without a run, it says nothing.
+        // Without a run in flight, the worker's name has no meaning.
         let worker = match (&run, &self.worker) {
             (Some(_), Some(name)) => worker(name.as_bytes())?,
             _ => None,
@@ -166,7 +166,7 @@ pub(crate) fn bad(name: &str, value: Option<i64>) -> Damage {
     Damage::new(said)
 }
 
-/// Times are from 1970 on, so that no difference of two overflows.
+/// Accepts times from 1970 on, so that the difference between two times never overflows.
 fn time(name: &str, value: Option<i64>) -> Result<Micros, Damage> {
     value.filter(|&time| time >= 0).ok_or_else(|| bad(name, value))
 }
@@ -175,7 +175,7 @@ fn count(name: &str, value: Option<i64>) -> Result<u32, Damage> {
     value.and_then(|value| value.try_into().ok()).ok_or_else(|| bad(name, value))
 }
 
-/// The name of a worker, unless it is empty.
+/// Returns the name of a worker, or `None` if it is empty.
 pub(crate) fn worker(name: &[u8]) -> Result<Option<Arc<str>>, Damage> {
     if name.is_empty() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What an engine does for a queue: verbs, each for a batch of keys at once.
+//! The interface of a storage engine. Each operation takes a batch of keys.
 
 pub(crate) mod address;
 pub(crate) mod counters;
@@ -36,22 +36,22 @@ use crate::types::key::Key;
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, EngineError>>;
 
-/// A queue that has been opened, as its engine knows it.
+/// An open queue, as its engine knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) id: i64,
     pub(crate) name: String,
     pub(crate) re_add: ReAdd,
     pub(crate) parked_add: ParkedAdd,
-    /// Of this process: stored with each key that it claims.
+    /// The name of this process, which is stored with each key that it claims.
     pub(crate) worker: Arc<str>,
-    /// Which of the queues that had this name, one after the other, where the number does not tell.
+    /// Distinguishes the queues that have had this name in turn, for engines whose `id` does not.
     pub(crate) generation: u64,
-    /// Of this process.
+    /// The counters of this process.
     pub(crate) meters: Arc<Counters>,
-    /// Of this process's connections.
+    /// The outages that the connections of this process have seen.
     pub(crate) outage: Arc<Outage>,
-    /// Of this process.
+    /// The function that this process calls for parked keys.
     pub(crate) on_parked: OnParked,
 }
 
@@ -64,13 +64,14 @@ impl Place {
         Self { id, name, re_add, parked_add, worker, generation, meters, outage, on_parked }
     }
 
-    /// Whether the add revives a parked key.
+    /// Returns true if the add revives a parked key.
     pub(crate) fn revives(&self, add: &Add) -> bool {
         add.revives || self.parked_add == ParkedAdd::Revive
     }
 }
 
-/// The settings that a queue has in the store, for all processes. Its first opener chooses them.
+/// The settings of a queue. They are stored, so that they apply to all processes. The process that creates
+/// the queue chooses them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) re_add: ReAdd,
@@ -88,11 +89,11 @@ impl From<ReAdd> for Settings {
 pub(crate) struct Ask {
     pub(crate) key: Key,
     pub(crate) add: Add,
-    /// How many adds it stands for.
+    /// The number of adds that this one stands for.
     pub(crate) adds: u32,
 }
 
-/// What a run was asked with.
+/// The combined parameters of the adds that a run serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Asked {
     pub(crate) adds: u32,
@@ -100,20 +101,23 @@ pub(crate) struct Asked {
     pub(crate) priority: Priority,
 }
 
-/// How long a key waits after a failure: the n-th one in a row that counts, n from 0, min(base · 2ⁿ,
-/// cap), of which `share` says where between a half and the whole. A failure before the wait of the
-/// last one is over doesn't count, and gets the rest of it.
+/// The parameters of the backoff.
+///
+/// The delay after the n-th counted failure in a row (n from 0) lies between half of min(base · 2ⁿ, cap)
+/// and all of it. `share` selects the point in that range. A failure during the backoff of the previous one
+/// is not counted, and gets the remaining delay.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Backoff {
     pub(crate) base: Duration,
     pub(crate) cap: Duration,
-    /// From 0 to 1.
+    /// From 0.0 (half of the delay) to 1.0 (all of it).
     pub(crate) share: f64,
 }
 
 impl Failing {
-    /// For the n-th of several keys that fail at once, counted from 1. They are not to come back
-    /// together, so each has a share of its own, by steps of what the drawn one lacks.
+    /// Returns the parameters for the n-th of several keys that fail at once, n from 1. Each key gets a
+    /// different share, so that the keys do not become ready at the same time. The shares differ by the
+    /// distance from the drawn share to 1.0.
     pub(crate) fn nth(mut self, n: usize) -> Self {
         let step = 1.0 - self.backoff.share.clamp(0.0, 1.0);
         self.backoff.share = 1.0 - (step * n as f64).fract();
@@ -124,52 +128,52 @@ impl Failing {
 /// A claim of the next keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim {
-    /// How many keys at most.
+    /// The maximum number of keys.
     pub(crate) max: usize,
-    /// Of these, how many go to those that have been ready longest, whatever their priority.
+    /// The number of these keys that are chosen by age, the oldest first, regardless of priority.
     pub(crate) oldest: usize,
     pub(crate) lease: Duration,
-    /// For keys whose holders have let their lease run out.
+    /// Applies to keys whose leases have expired.
     pub(crate) expired: Failing,
-    /// If there is none: when the caller claims again at the latest, without being woken. Zero for
-    /// a claim that nobody waits for, so that the engine need not wake the caller.
-    #[allow(dead_code, reason = "not every engine has it")]
+    /// The longest time until the caller claims again without a wake, if this claim finds no key. Zero if
+    /// no caller waits for the keys: the engine need not wake anyone.
+    #[allow(dead_code, reason = "only some engines use it")]
     pub(crate) poll: Duration,
 }
 
-/// What becomes of keys that fail.
+/// The rules for keys that fail.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failing {
     pub(crate) backoff: Backoff,
-    /// After so many failures in a row a key is parked.
+    /// The number of failures in a row after which a key is parked. `None`: no limit.
     pub(crate) max_failures: Option<u32>,
 }
 
-/// A key that was handed out.
+/// A key that was delivered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct HandOut {
     pub(crate) key: Key,
     pub(crate) epoch: i64,
     pub(crate) asked: Asked,
     pub(crate) failures: u32,
-    /// How long it was ready; of a dirty key, from the add that made it so.
+    /// How long the key was ready. For a dirty key, the time starts with the add that made it dirty.
     pub(crate) queued: Duration,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Claimed {
     pub(crate) items: Vec<HandOut>,
-    /// If there were fewer than asked for: how long until the next one may be ready, or a lease run
-    /// out, as far as the engine knows without looking for long. Always something while a key is ready
-    /// or waits.
+    /// The time until the next key may become ready or a lease may expire, if the claim returned fewer keys
+    /// than requested. It is the engine's estimate without a long search. Never `None` while a key is ready
+    /// or waiting.
     pub(crate) next: Option<Duration>,
-    /// Keys that this claim has set aside, because their rows are damaged.
+    /// Keys that this claim has set aside because their rows are damaged.
     pub(crate) damaged: Vec<Damaged>,
-    /// Keys that this claim has parked: their lease expired, and that was their last failure.
+    /// Keys that this claim has parked: their leases expired, and that was their last permitted failure.
     pub(crate) parked: Vec<ParkedKey>,
 }
 
-/// The end of a hand-out.
+/// The completion of one delivery.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
     pub(crate) key: Key,
@@ -177,13 +181,13 @@ pub(crate) struct End {
     pub(crate) how: Finish,
 }
 
-/// The way a delivery ends: a [`Completion`](requeue::Completion) with the settings of its queue, or a key
-/// that no worker got.
+/// The way to complete a delivery: a [`Completion`](requeue::Completion) with the settings of its queue, or
+/// the return of a key that no worker got.
 #[derive(Clone, Debug)]
 pub(crate) enum Finish {
-    /// The failures are forgotten.
+    /// The key's failures are forgotten.
     Succeed,
-    /// As `Succeed`, and the key is added again after this delay, with this priority.
+    /// As `Succeed`; the key is then added again after this delay, with this priority.
     RequeueAfter(Duration, Priority),
     /// A failure: the key runs again after the backoff, or is parked at the limit.
     Retry(Failing, Failure),
@@ -191,9 +195,9 @@ pub(crate) enum Finish {
     RetryAfter(Duration, Option<u32>, Failure),
     /// A failure: the key is parked.
     GiveUp(Failure),
-    /// The delivery is undone, and the key goes behind those that are ready.
+    /// The delivery is undone, and the key becomes the last of the ready ones.
     Release(Asked),
-    /// No run was started: the key gets back the place that it had when it was claimed, after it had been
+    /// No run was started. The key returns to the place that it had when it was claimed, after it had been
     /// ready for this long.
     Unclaim(Asked, Duration),
 }
@@ -215,8 +219,8 @@ impl Finish {
         }
     }
 
-    /// Whether this is the failure that parks the key, the `failures`-th in a row, unless the key was
-    /// added during the run.
+    /// Returns true if this failure, the `failures`-th in a row, parks the key. A key that was added during
+    /// the run is not parked even then.
     pub(crate) fn parks(&self, failures: u32) -> bool {
         match self {
             Self::Retry(Failing { max_failures: most, .. }, _) | Self::RetryAfter(_, most, _) => {
@@ -228,41 +232,41 @@ impl Finish {
     }
 }
 
-/// What became of a lease that was to be renewed.
+/// The outcome of a lease renewal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Renewed {
-    /// The key is its holder's for so long again.
+    /// The lease was extended by its full duration.
     Yes,
-    /// It is its holder's no more.
+    /// The holder no longer has the lease.
     Lost,
-    /// It is as it was: somebody is about to change that.
-    #[allow(dead_code, reason = "not every engine has it")]
+    /// Not renewed: another transaction holds the row lock.
+    #[allow(dead_code, reason = "only some engines use it")]
     Busy,
 }
 
 /// The outcome of a drop of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Dropped {
-    /// With what it had.
+    /// Dropped. Has the counts from before the drop.
     Yes(Counts),
-    /// It is as it was: it has keys.
+    /// Not dropped: the queue has keys.
     HasKeys(Counts),
     Missing,
 }
 
 impl Dropped {
-    /// Whether a queue with these keys stays.
+    /// Returns true if a queue with these keys is not dropped.
     pub(crate) const fn keeps(counts: &Counts, keys_too: bool) -> bool {
         let Counts { ready, waiting, processing, parked, damaged, .. } = *counts;
         !keys_too && ready + waiting + processing + parked + damaged > 0
     }
 }
 
-/// The place where a walk over the keys goes on.
+/// The position at which a walk over the keys continues.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Cursor {
     pub(crate) shard: usize,
-    /// In the engine's terms.
+    /// The position within the shard, in the engine's own encoding.
     pub(crate) at: Vec<u8>,
 }
 
@@ -270,62 +274,64 @@ pub(crate) struct Cursor {
 #[derive(Debug, Default)]
 pub(crate) struct Walked {
     pub(crate) keys: Vec<Key>,
-    /// `None` at the end of the walk.
+    /// `None` after the last step.
     pub(crate) next: Option<Cursor>,
 }
 
-/// All in one batch happens, or nothing of it. No batch of adds has a key twice; those of adds, ends
-/// and renewals are of one [shard](Self::shard).
+/// The operations of a storage engine.
+///
+/// Each batch is atomic. A batch of adds contains no key twice. The keys of a batch of adds, completions or
+/// renewals belong to one [shard](Self::shard).
 pub(crate) trait Engine: Debug + Send + Sync {
-    /// Brings the schema up to this version.
+    /// Creates the schema, or upgrades it to the version of this program.
     fn migrate(&self) -> Answer<'_, ()>;
 
-    /// Closes all connections that do not close with the process by themselves. Nothing can be asked
-    /// for afterwards.
+    /// Closes the connections that do not close by themselves when the process exits. No operation may
+    /// follow.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Opens the queue, and makes it with these settings if there is none.
+    /// Opens the queue. Creates it with these settings if it does not exist.
     fn open<'a>(&'a self, name: &'a str, settings: Settings) -> Answer<'a, Place>;
 
-    /// Opens the queue, if there is one.
+    /// Opens the queue if it exists.
     fn find<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Place>>;
 
-    /// Removes the queue with its keys and settings: if it has none, or has `keys_too`. Every verb on a
-    /// place that was opened before then fails with [dropped](crate::types::error::Kind::Dropped), also
-    /// when there is a queue of this name again, and changes nothing.
+    /// Removes the queue with its settings and keys. A queue that has keys is removed only with `keys_too`.
+    /// Afterwards, each operation on a place that was opened before the drop changes nothing and fails with
+    /// [dropped](crate::types::error::Kind::Dropped), even if a queue of the same name exists again.
     fn drop_queue<'a>(&'a self, name: &'a str, keys_too: bool) -> Answer<'a, Dropped>;
 
-    /// All queues, in no order. The time it takes does not depend on how many keys they have.
+    /// Lists all queues, in no particular order. The cost does not depend on the number of keys.
     fn queues(&self) -> Answer<'_, Vec<QueueInfo>>;
 
-    /// How many parts the queue has. What goes well in one may fail in another.
+    /// Returns the number of shards of the queue. Shards fail independently.
     fn shards(&self, _queue: &Place) -> usize {
         1
     }
 
-    /// Which of them has the key.
+    /// Returns the shard that has the key.
     fn shard(&self, _queue: &Place, _key: &Key) -> usize {
         0
     }
 
-    /// An answer each.
+    /// Adds keys. Returns one answer per add.
     fn add<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Added>>;
 
-    /// The same for those keys alone that nobody has [locked](crate::types::error::Kind::Locked); for the
-    /// others, `None`.
+    /// As [`add`](Self::add), but skips keys that another transaction has
+    /// [locked](crate::types::error::Kind::Locked): their answer is `None`.
     fn add_free<'a>(&'a self, queue: &'a Place, asks: Vec<Ask>) -> Answer<'a, Vec<Option<Added>>> {
         Box::pin(async move { Ok(self.add(queue, asks).await?.into_iter().map(Some).collect()) })
     }
 
     fn claim<'a>(&'a self, queue: &'a Place, claim: Claim) -> Answer<'a, Claimed>;
 
-    /// Of each, whether it was still its holder's.
+    /// Completes deliveries. Returns for each whether the holder still had its lease.
     fn finish<'a>(&'a self, queue: &'a Place, ends: Vec<End>) -> Answer<'a, Vec<bool>>;
 
-    /// The same for those keys alone that nobody has [locked](crate::types::error::Kind::Locked); for the
-    /// others, `None`.
+    /// As [`finish`](Self::finish), but skips keys that another transaction has
+    /// [locked](crate::types::error::Kind::Locked): their answer is `None`.
     fn finish_free<'a>(
         &'a self,
         queue: &'a Place,
@@ -334,7 +340,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Box::pin(async move { Ok(self.finish(queue, ends).await?.into_iter().map(Some).collect()) })
     }
 
-    /// Has each hand-out that still is its holder's be that for so long again.
+    /// Extends the lease of each delivery whose lease has not expired, to `lease` from now.
     fn renew<'a>(
         &'a self,
         queue: &'a Place,
@@ -342,9 +348,11 @@ pub(crate) trait Engine: Debug + Send + Sync {
         lease: Duration,
     ) -> Answer<'a, Vec<Renewed>>;
 
-    /// Cancels the keys that are in this state, or in any. The keys differ and are of one
-    /// [shard](Self::shard). An answer each: `None` for a key that was
-    /// [locked](crate::types::error::Kind::Locked) and stayed as it is. A single key is waited for instead.
+    /// Cancels keys in the given state, or in any state. The keys differ from each other and belong to one
+    /// [shard](Self::shard).
+    ///
+    /// Returns one answer per key: `None` for a key that was [locked](crate::types::error::Kind::Locked)
+    /// and was not changed. For a single key, the call waits for the lock instead.
     fn cancel<'a>(
         &'a self,
         queue: &'a Place,
@@ -352,12 +360,13 @@ pub(crate) trait Engine: Debug + Send + Sync {
         only: Option<State>,
     ) -> Answer<'a, Vec<Option<Cancelled>>>;
 
-    /// Makes parked keys ready and resets their failures. The keys, and locked ones, are as for
-    /// [`cancel`](Self::cancel). Answers whether each was parked.
+    /// Makes parked keys ready and resets their failures. The rules for the keys, and for locked ones, are
+    /// those of [`cancel`](Self::cancel). Returns for each key whether it was parked.
     fn revive<'a>(&'a self, queue: &'a Place, keys: Vec<Key>) -> Answer<'a, Vec<Option<bool>>>;
 
-    /// The next step of a walk over the keys in this state, or in any. A key that is in it throughout
-    /// the walk is met at least once; one that enters it during the walk may be missed.
+    /// Takes the next step of a walk over the keys in the given state, or in any state. The walk returns a
+    /// key at least once if the key is in that state throughout the walk. It may miss a key that enters the
+    /// state during the walk.
     fn walk<'a>(
         &'a self,
         queue: &'a Place,
@@ -378,7 +387,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
 
     fn look_up<'a>(&'a self, queue: &'a Place, key: &'a Key) -> Answer<'a, Option<Entry>>;
 
-    /// Up to `limit` keys in this state, or any, by key, from the one after `after`.
+    /// Returns up to `limit` keys in this state, or in any state, in the order of the keys, starting after
+    /// `after`.
     fn page<'a>(
         &'a self,
         queue: &'a Place,
@@ -389,7 +399,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
 
     fn counts<'a>(&'a self, queue: &'a Place) -> Answer<'a, Counts>;
 
-    /// Whether no key is ready, waiting or with a worker. Takes no longer where there are many.
+    /// Returns true if no key is ready, waiting or in flight. The cost does not depend on the number of
+    /// keys.
     fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
         Box::pin(async move {
             let Counts { ready, waiting, processing, .. } = self.counts(queue).await?;
@@ -397,15 +408,15 @@ pub(crate) trait Engine: Debug + Send + Sync {
         })
     }
 
-    /// Changes when somebody may have made a key ready. It may change for nothing, and may miss one:
-    /// who waits polls besides.
+    /// Returns a counter that changes when a key may have become ready. It may change without such a key,
+    /// and may miss one: callers must also poll.
     fn wakes(&self, queue: &Place) -> watch::Receiver<u64>;
 
-    /// How many batches at once it is good for.
+    /// Returns the number of batches that the engine can process concurrently.
     fn breadth(&self) -> usize;
 }
 
-/// The parts of a batch that are of one shard each.
+/// Splits a batch into one part per shard. Omits empty parts.
 pub(crate) fn by_shard<T>(
     engine: &dyn Engine,
     queue: &Place,

@@ -1,7 +1,7 @@
 //! Reports when a store stops answering, and when it answers again.
 //!
-//! Everything that a queue's handles do in the background tries again by itself, each at its own pace.
-//! All of them report here, so that an outage is a few lines in a log, not one for each attempt.
+//! Each background task of a queue's handles retries on its own schedule. All of them report here, so that
+//! an outage takes a few lines in the log, not one line per attempt.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,55 +13,55 @@ use tokio::time::Instant;
 use crate::engine::{Engine, Place};
 use crate::types::error::{EngineError, Kind};
 
-/// The documented target of the events: not this module's path, which may change.
+/// The documented target of the events. It does not follow the path of this module, which may change.
 const TARGET: &str = "requeue_store::outage";
 
-/// How often an outage is reported while it lasts; and after this long a part that nobody has tried
-/// again no longer counts as failing.
+/// The interval of reports during an outage. Also the time after which a part that was not tried again no
+/// longer counts as failing.
 const EVERY: Duration = Duration::from_secs(60);
-/// An outage that begins within this time of the last one's end continues it, so that a store that
-/// fails every other time is not reported each time.
+/// An outage that begins within this time after the previous one continues that outage. A store that fails
+/// every other request is therefore not reported each time.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// The outages of one queue's store, as this process sees them.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
-    /// Whether there is one: what succeeds meanwhile does not take the lock otherwise.
+    /// True during an outage. At other times, a success does not take the lock.
     is_on: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// When each part failed last, of those that have not succeeded since.
+    /// The last failure of each part that has not succeeded since.
     failing: HashMap<Part, Instant>,
     since: Option<Instant>,
     ended: Option<Instant>,
-    /// When the last line about an outage was written.
+    /// When the last line about an outage was logged.
     reported: Option<Instant>,
-    /// Whether there was a line about this one, so that its end is reported too.
+    /// True if the current outage was reported, so that its end is reported too.
     is_known: bool,
 }
 
-/// What fails and recovers by itself.
+/// A part of a store that fails and recovers independently of the others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Part {
     Shard(usize),
-    /// What goes to all shards of a queue that has several.
+    /// All shards of a queue that has several.
     All,
 }
 
 impl Part {
-    /// What goes to all shards.
+    /// Returns the part of a request that concerns all shards.
     pub(crate) fn all(engine: &dyn Engine, place: &Place) -> Self {
         if engine.shards(place) == 1 { Self::Shard(0) } else { Self::All }
     }
 }
 
 impl Place {
-    /// Something has failed that is tried again.
+    /// Notes the failure of a request that will be retried.
     pub(crate) fn note_failure(&self, part: Part, fault: &EngineError) {
-        // A store that says so is reached.
+        // A store that returns one of these errors is reachable.
         if matches!(fault.kind, Kind::Locked | Kind::Dropped) {
             return;
         }
@@ -93,7 +93,8 @@ impl Place {
         }
     }
 
-    /// Something has succeeded: this part, which costs nothing to name while there is no outage.
+    /// Notes a success of this part. `part` is called only during an outage, so that a success is cheap at
+    /// other times.
     pub(crate) fn note_answer(&self, part: impl FnOnce() -> Part) {
         if !self.outage.is_on.load(Ordering::Relaxed) {
             return;
@@ -101,7 +102,7 @@ impl Place {
         let now = Instant::now();
         let mut state = self.outage.lock();
         state.failing.remove(&part());
-        // Of these, nobody tries any more.
+        // These parts are no longer retried.
         state.failing.retain(|_, failed| now - *failed < EVERY);
         if !state.failing.is_empty() {
             return;
@@ -123,7 +124,7 @@ impl Outage {
     }
 }
 
-/// In whole seconds, or minutes and seconds.
+/// Formats a duration in whole seconds, or in minutes and seconds.
 fn shown(time: Duration) -> String {
     match (time + Duration::from_millis(500)).as_secs() {
         0 => "less than a second".to_owned(),

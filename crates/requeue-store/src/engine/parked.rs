@@ -1,4 +1,4 @@
-//! Reports the keys that this process parks, whether by a failure or by a claim that finds an expired lease.
+//! Reports the keys that this process parks, after a failure or in a claim that finds an expired lease.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ use crate::types::key::Key;
 
 type Report = dyn Fn(&ParkedKey) + Send + Sync;
 
-/// The function of a user that is called for each parked key.
+/// The user's function that is called for each parked key.
 #[derive(Clone, Default)]
 pub(crate) struct OnParked(Option<Arc<Report>>);
 
@@ -28,21 +28,21 @@ impl fmt::Debug for OnParked {
 }
 
 impl ParkedKey {
-    /// A key that a claim has parked.
+    /// Returns the report of a key that a claim has parked.
     pub(crate) fn expired(key: Key, failures: u32) -> Self {
         Self { key, failures, error: LEASE_EXPIRED.to_owned(), lease_expired: true }
     }
 }
 
 impl Place {
-    /// Reports a key once, in the process that has parked it.
+    /// Reports a parked key once, in the process that has parked it.
     pub(crate) fn report_parked(&self, parked: &ParkedKey) {
         let (queue, ParkedKey { key, failures, error, .. }) = (&self.name, parked);
         tracing::warn!(target: "requeue_store::parked", queue, %key, failures, error, "parked");
         if let Some(report) = &self.on_parked.0
             && catch_unwind(AssertUnwindSafe(|| report(parked))).is_err()
         {
-            // The task that calls this delivers all keys of the queue.
+            // Contain the panic: the task that calls this function delivers all keys of the queue.
             tracing::error!(queue, %key, "the function for parked keys panicked");
         }
     }

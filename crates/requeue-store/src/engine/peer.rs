@@ -1,6 +1,6 @@
-//! Finds out what listens at an address where a connection was not made, to say what is wrong.
+//! Identifies the server at an address after a failed connection, to explain the failure.
 //!
-//! A driver that meets another kind of server reports a time-out or an answer that it can't read.
+//! A driver that meets another kind of server reports only a timeout or a malformed response.
 
 use std::io;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use tokio::time::timeout;
 
 use crate::types::error::{ConnectErrorKind, Reason};
 
-/// How long it may take to connect.
+/// The timeout of a connection attempt.
 const CONNECTING: Duration = Duration::from_secs(3);
-/// How long it may take to answer. A server that is found is known before; only one that is silent is
-/// waited for.
+/// The timeout of a server's answer. A server that answers is identified earlier; only a silent one takes
+/// this long.
 const ANSWERING: Duration = Duration::from_secs(4);
 
-/// What a server speaks.
+/// The protocol that a server is expected to speak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Protocol {
     Postgres,
@@ -30,24 +30,24 @@ pub(crate) enum Protocol {
     RedisTls,
 }
 
-/// What was found at an address.
+/// The kind of server found at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Peer {
     Postgres,
     Redis,
     Http,
-    /// Something inside TLS.
+    /// A server of any kind that requires TLS.
     Tls,
-    /// It says something else.
+    /// A server whose answer is not recognized.
     Unknown,
-    /// It closes each connection.
+    /// A server that closes each connection without an answer.
     Closes,
-    /// It says nothing.
+    /// A server that does not answer.
     Silent,
 }
 
-/// Why there is no connection to what should speak `wanted`; `None` if it does, so that the driver's
-/// error says more.
+/// Returns the reason why there is no connection to a server that should speak `wanted`. Returns `None` if
+/// the server does speak it, because the driver's error is more specific.
 pub(crate) async fn explain(host: &str, port: u16, wanted: Protocol) -> Option<Reason> {
     use ConnectErrorKind::{Tls, Unreachable, WrongServer};
 
@@ -66,7 +66,7 @@ pub(crate) async fn explain(host: &str, port: u16, wanted: Protocol) -> Option<R
     };
     match (found, wanted) {
         (Peer::Postgres, Protocol::Postgres) | (Peer::Redis, Protocol::Redis) => None,
-        // With what it is inside TLS, the driver's error is about that.
+        // The server may speak Redis inside TLS. The driver's error then concerns TLS.
         (Peer::Tls, Protocol::RedisTls) => None,
         (Peer::Redis, Protocol::RedisTls) => {
             let said = format!("{at} answered without TLS: redis://, not rediss://, is without");
@@ -82,7 +82,7 @@ pub(crate) async fn explain(host: &str, port: u16, wanted: Protocol) -> Option<R
         (Peer::Http, _) => other("it is an HTTP server"),
         (Peer::Tls, Protocol::Postgres) => other("it speaks TLS from the start"),
         (Peer::Unknown, _) => other(&format!("is this {kind} server?")),
-        // As a proxy does whose server is away.
+        // A proxy whose server is down does this.
         (Peer::Closes, _) => {
             let said =
                 format!("{at} closed the connection without an answer: is this {kind} server?");
@@ -124,12 +124,12 @@ async fn connect(host: &str, port: u16) -> Result<TcpStream, Unconnected> {
     Err(last)
 }
 
-/// Greets it in several ways, each on a connection of its own, since each kind of server answers
-/// another one.
+/// Sends several greetings, each on its own connection, because each kind of server answers a different
+/// one.
 async fn identify(host: &str, port: u16) -> Result<Peer, Unconnected> {
-    /// PostgreSQL's question whether there is TLS: one letter is the answer.
+    /// PostgreSQL's SSLRequest message. The answer is a single letter.
     const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
-    /// HTTP, and to Redis a command with too few arguments.
+    /// An HTTP request, which Redis reads as a command with too few arguments.
     const GET: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
     let first = connect(host, port).await?;
@@ -139,7 +139,7 @@ async fn identify(host: &str, port: u16) -> Result<Peer, Unconnected> {
         said => in_general(said),
     }));
     for hello in [GET.to_vec(), client_hello()] {
-        // A server may have room for one alone.
+        // The server may accept only one connection.
         if let Ok(stream) = connect(host, port).await {
             greeted.spawn(greet(stream, hello, in_general));
         }
@@ -147,9 +147,9 @@ async fn identify(host: &str, port: u16) -> Result<Peer, Unconnected> {
     let mut found = Peer::Silent;
     while let Some(Ok(peer)) = greeted.join_next().await {
         found = match (found, peer) {
-            // These are certain.
+            // These answers are conclusive.
             (_, Peer::Postgres | Peer::Redis | Peer::Http) => return Ok(peer),
-            // Servers of several kinds take TLS from the start, too.
+            // Servers of several kinds accept TLS from the start.
             (_, Peer::Tls) | (Peer::Tls, _) => Peer::Tls,
             (_, Peer::Unknown) | (Peer::Unknown, _) => Peer::Unknown,
             (_, Peer::Closes) | (Peer::Closes, _) => Peer::Closes,
@@ -159,20 +159,20 @@ async fn identify(host: &str, port: u16) -> Result<Peer, Unconnected> {
     Ok(found)
 }
 
-/// What a server is that says this, whatever it was asked.
+/// Identifies a server by an answer that does not depend on the greeting.
 fn in_general(said: &[u8]) -> Peer {
     match said {
         [] => Peer::Closes,
         [b'H', b'T', b'T', b'P', b'/', ..] => Peer::Http,
-        // An error or an answer, by a line.
+        // A Redis error or a simple string.
         [b'-' | b'+', b'A'..=b'Z', ..] => Peer::Redis,
-        // A record with an alert, or with a handshake.
+        // A TLS record that contains an alert or a handshake message.
         [0x15 | 0x16, 0x03, ..] => Peer::Tls,
         _ => Peer::Unknown,
     }
 }
 
-/// What it says to `hello`, as `is` reads it.
+/// Sends `hello` and classifies the answer with `is`.
 async fn greet(mut stream: TcpStream, hello: Vec<u8>, is: fn(&[u8]) -> Peer) -> Peer {
     let answered = async {
         stream.write_all(&hello).await?;
@@ -188,7 +188,7 @@ async fn greet(mut stream: TcpStream, hello: Vec<u8>, is: fn(&[u8]) -> Peer) -> 
     }
 }
 
-/// How a connection with TLS begins.
+/// Returns the first message of a TLS connection.
 fn client_hello() -> Vec<u8> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config =
@@ -197,7 +197,7 @@ fn client_hello() -> Vec<u8> {
     let (Ok(config), Ok(name)) = (config, ServerName::try_from("localhost")) else { return hello };
     let config = config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
     if let Ok(mut connection) = ClientConnection::new(Arc::new(config), name) {
-        // A vector takes everything.
+        // A write to a vector cannot fail.
         let _ = connection.write_tls(&mut hello);
     }
     hello
@@ -209,10 +209,12 @@ mod tests {
 
     use super::*;
 
-    /// A server that says this to everybody, once it was asked something; and then closes.
+    /// Starts a server that sends `says` to each client after its first request, and then closes the
+    /// connection.
     async fn listener(says: &'static [u8]) -> u16 {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-        let port = listener.local_addr().expect("an address").port();
+        let listener =
+            TcpListener::bind(("127.0.0.1", 0)).await.expect("the listener binds to a free port");
+        let port = listener.local_addr().expect("the listener has a local address").port();
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 tokio::spawn(async move {
@@ -247,7 +249,8 @@ mod tests {
             (b"", Redis, Unreachable, "closed the connection without an answer"),
         ] {
             let port = listener(says).await;
-            let reason = explain("127.0.0.1", port, wanted).await.expect("it is another");
+            let reason =
+                explain("127.0.0.1", port, wanted).await.expect("the mismatch is explained");
             assert!(reason.said.contains(expected), "{says:?}: {reason}");
             assert!(reason.said.contains(&format!("127.0.0.1:{port}")), "{reason}");
             assert_eq!(reason.kind, kind, "{reason}");
@@ -260,22 +263,30 @@ mod tests {
 
     #[tokio::test]
     async fn where_nothing_listens_is_said() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-        let port = listener.local_addr().expect("an address").port();
+        let listener =
+            TcpListener::bind(("127.0.0.1", 0)).await.expect("the listener binds to a free port");
+        let port = listener.local_addr().expect("the listener has a local address").port();
         drop(listener);
-        let reason = explain("127.0.0.1", port, Protocol::Redis).await.expect("nobody is there");
+        let reason = explain("127.0.0.1", port, Protocol::Redis)
+            .await
+            .expect("the refused connection is explained");
         assert_eq!(reason.kind, ConnectErrorKind::Unreachable);
         assert_eq!(reason.said, format!("nothing listens on 127.0.0.1:{port}: connection refused"));
-        let reason = explain("nowhere.invalid", 1, Protocol::Redis).await.expect("there is none");
+        let reason = explain("nowhere.invalid", 1, Protocol::Redis)
+            .await
+            .expect("the unknown host is explained");
         assert!(reason.said.starts_with("the host \"nowhere.invalid\" is not known: "), "{reason}");
     }
 
     #[tokio::test]
     async fn one_that_is_silent_is_given_up() {
-        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        // The system takes the connections.
-        let reason = explain("127.0.0.1", port, Protocol::Postgres).await.expect("it is silent");
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0))
+            .expect("the listener binds to a free port");
+        let port = listener.local_addr().expect("the listener has a local address").port();
+        // The operating system completes the TCP handshakes of connections that are never accepted.
+        let reason = explain("127.0.0.1", port, Protocol::Postgres)
+            .await
+            .expect("the missing answer is explained");
         assert_eq!(reason.kind, ConnectErrorKind::Unreachable);
         assert!(reason.said.ends_with("is silent: is this a PostgreSQL server?"), "{reason}");
     }

@@ -1,10 +1,11 @@
-//! The delay between attempts to reach an engine, or to change a locked key.
+//! Computes the delay between attempts to reach an engine, or to change a locked key.
 
 use std::time::Duration;
 
 use requeue::wait::{Backoff, JitterSource, jitter_source};
 
-/// Delays that double from 10 ms, each drawn from half of it to all of it.
+/// A sequence of delays that double from 10 ms up to a maximum, by default 5 s. Each is drawn from the
+/// range between half of the delay and all of it.
 #[derive(Debug)]
 pub(crate) struct RetryDelay {
     backoff: Backoff,
@@ -17,7 +18,7 @@ impl RetryDelay {
     }
 
     pub(crate) fn up_to(most: Duration) -> Self {
-        // The jitter is up to as much as the duration, which so is half of the longest delay.
+        // The jitter adds up to the full duration, so the duration is half of the longest delay.
         let duration = Duration::from_millis(5);
         let backoff =
             Backoff { duration, factor: 2.0, jitter: 1.0, steps: i32::MAX, cap: most / 2 };

@@ -1,5 +1,5 @@
-//! What is kept of a key, and what each verb does to it: the one place where that is said in Rust.
-//! The engines that do it by themselves, in SQL or Lua, are held to it.
+//! The record of a key, and the effect of each operation on it. This is the reference: conformance tests
+//! compare the engines that implement it in SQL or Lua with it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,57 +10,57 @@ use crate::types::add::{Added, Cancelled, Merge, ReAdd};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
-/// The error of a key whose lease expired. `claim.lua` and `verbs.sql` have it, too.
+/// The error of a key whose lease expired. `claim.lua` and `verbs.sql` repeat it.
 pub(crate) const LEASE_EXPIRED: &str = "the lease ran out";
 
-/// All that is known of a key. Of one without a state there is none.
+/// The record of a key. A key without a state has no record.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Row {
-    /// When the run that is pending is due. One at most is: of a key with a worker, that after the
-    /// one under way.
+    /// The due time of the pending run. A key has at most one; for a key in flight, it is the run after the
+    /// current one.
     pub(crate) at: Option<Micros>,
     pub(crate) run: Option<Run>,
-    /// Which process has it, by that process's word.
+    /// The process that has the key in flight, by the name that it gave itself.
     pub(crate) worker: Option<Arc<str>>,
     pub(crate) parked: bool,
-    /// In a row.
+    /// The number of failures in a row.
     pub(crate) failures: u32,
-    /// How many of them the backoff has counted, and until when the last one waits.
+    /// The number of failures that the backoff has counted, and in `until` the end of the last backoff.
     pub(crate) steps: u32,
     pub(crate) until: Micros,
-    /// [`ReAdd::Hold`]: nothing runs before.
+    /// The earliest time of the next run under [`ReAdd::Hold`].
     pub(crate) not_before: Micros,
-    /// What the pending run is asked with; the priority stays when there is none.
+    /// The parameters of the pending run. The priority is kept when no run is pending.
     pub(crate) asked: Asked,
-    /// Since when it is ready or parked; of one with a worker, dirty; of one that waits, when it
-    /// will be ready.
+    /// The time since which the key is ready or parked. For a key in flight, when it became dirty; for a
+    /// waiting key, when it will be ready.
     pub(crate) since: Micros,
-    /// Of the last failure.
+    /// The error of the last failure.
     pub(crate) error: Option<String>,
 }
 
-/// A hand-out that has not ended.
+/// A delivery that has not been completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Run {
     pub(crate) epoch: i64,
     pub(crate) lease_until: Micros,
     pub(crate) since: Micros,
-    /// What it was asked with.
+    /// The parameters of the run.
     pub(crate) asked: Asked,
 }
 
 impl Row {
-    /// Whether the run that is pending is due.
+    /// Returns true if the pending run is due.
     fn is_dirty(&self, now: Micros) -> bool {
         self.at.is_some_and(|at| at <= now)
     }
 
-    /// Whether it may be handed out.
+    /// Returns true if the key may be delivered.
     pub(crate) fn is_ready(&self, now: Micros) -> bool {
         self.run.is_none() && self.is_dirty(now)
     }
 
-    /// Whether it is handed out again when its worker is done.
+    /// Returns true if the key is delivered again after the completion of its current run.
     pub(crate) fn is_dirty_with_a_worker(&self, now: Micros) -> bool {
         self.run.is_some() && self.is_dirty(now)
     }
@@ -88,7 +88,7 @@ impl Row {
         (self.asked.adds, self.asked.reasons) = (0, 0);
     }
 
-    /// A run is wanted at `at`.
+    /// Requests a run at `at`.
     fn demand(&mut self, at: Micros, merge: Merge, now: Micros) -> Added {
         if self.is_dirty(now) {
             return Added::Coalesced;
@@ -106,7 +106,7 @@ impl Row {
         added
     }
 
-    /// What the add of `ask` does to what is known of its key.
+    /// Applies the add of `ask` to the record of its key.
     pub(crate) fn add(row: Option<Self>, ask: &Ask, queue: &Place, now: Micros) -> (Self, Added) {
         let mut row = row.unwrap_or_default();
         let (add, was_parked) = (ask.add, row.parked);
@@ -130,7 +130,7 @@ impl Row {
         (row, answer)
     }
 
-    /// Hands the key out, which is ready.
+    /// Delivers the key, which must be ready.
     pub(crate) fn claim(
         &mut self,
         key: &Key,
@@ -149,12 +149,12 @@ impl Row {
         HandOut { key: key.clone(), epoch, asked, failures: self.failures, queued }
     }
 
-    /// Whether the hand-out with this number is its holder's still.
+    /// Returns true if the delivery with this fencing token still has a valid lease.
     pub(crate) fn is_held(&self, epoch: i64, now: Micros) -> bool {
         self.run.is_some_and(|run| run.epoch == epoch && run.lease_until > now)
     }
 
-    /// Ends the hand-out. What is left of the key, if anything.
+    /// Completes the delivery. Returns the remaining record, if any.
     pub(crate) fn finish(mut self, how: Finish, re_add: ReAdd, now: Micros) -> Option<Self> {
         let mut place = None;
         let later = match how {
@@ -193,10 +193,10 @@ impl Row {
         };
         (self.run, self.worker) = (None, None);
         if let Some(place) = place {
-            // Adds meanwhile have coalesced, as with any key that is ready.
+            // Adds during the delivery have coalesced, as for any ready key.
             (self.at, self.since) = (Some(place), place);
         } else if self.is_dirty(now) {
-            // It goes to the end, and was added when it was.
+            // The key becomes the last of the ready ones. `since` keeps the time of the add.
             self.at = Some(now);
         }
         if let Some((delay, priority)) = later {
@@ -206,14 +206,14 @@ impl Row {
         (!self.is_nothing()).then_some(self)
     }
 
-    /// The lease of the hand-out has run out.
+    /// Handles an expired lease as a failure.
     pub(crate) fn expire(self, failing: Failing, re_add: ReAdd, now: Micros) -> Option<Self> {
         let asked = self.run.map(|run| run.asked).unwrap_or_default();
         let error = LEASE_EXPIRED.to_owned();
         self.finish(Finish::Retry(failing, Failure { asked, error }), re_add, now)
     }
 
-    /// Counts a failure. The key is parked if there is no delay, or after `most` failures in a row.
+    /// Counts a failure. The key is parked if `delay` is `None`, or after `most` failures in a row.
     fn fail(
         &mut self,
         failure: Failure,
@@ -227,7 +227,7 @@ impl Row {
         self.note(failure.asked);
         let Some(delay) = delay.filter(|_| most.is_none_or(|most| self.failures < most)) else {
             if self.at.is_some() {
-                // Something else is wanted of it by now: it begins anew.
+                // The key was added during the run, so its failures are forgotten.
                 self.forget();
             } else {
                 (self.parked, self.since) = (true, now);
@@ -241,7 +241,7 @@ impl Row {
             if at > now
                 && let Some(was) = self.at
             {
-                // One run for the failure and whatever was asked for meanwhile.
+                // One run serves both the failure and the adds during the run.
                 let at = was.max(at);
                 (self.at, self.since) = (Some(at), at);
             }
@@ -277,7 +277,7 @@ impl Row {
         ((!self.is_nothing()).then_some(self), cancelled)
     }
 
-    /// Whether it was parked.
+    /// Makes a parked key ready. Returns false if the key was not parked.
     pub(crate) fn revive(&mut self, now: Micros) -> bool {
         if !self.parked {
             return false;
@@ -334,7 +334,7 @@ fn merged(was: Micros, at: Micros, merge: Merge) -> Micros {
     }
 }
 
-/// base · 2ⁿ, or the longest there is.
+/// Returns base · 2ⁿ, or the maximum duration if that overflows.
 fn doubled(base: Duration, n: u32) -> Duration {
     2u32.checked_pow(n).and_then(|factor| base.checked_mul(factor)).unwrap_or(Duration::MAX)
 }

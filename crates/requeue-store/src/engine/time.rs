@@ -1,24 +1,24 @@
-//! Time as engines keep it.
+//! Converts between durations and the engines' representation of time.
 
 use std::time::Duration;
 
-/// Microseconds since 1970, by the engine's clock.
+/// Microseconds since 1970, measured by the engine's clock.
 pub(crate) type Micros = i64;
 
-/// No time that comes.
+/// A time that is never reached.
 pub(crate) const NEVER: Micros = Micros::MAX;
 
-/// How long that is, rounded up: nothing comes early.
+/// Converts a duration to microseconds. Rounds up, so that nothing happens early.
 pub(crate) fn micros(duration: Duration) -> Micros {
     Micros::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(NEVER)
 }
 
-/// `now` and `duration` later, or [`NEVER`].
+/// Returns the time `duration` after `now`, or [`NEVER`] if that overflows.
 pub(crate) fn after(now: Micros, duration: Duration) -> Micros {
     now.saturating_add(micros(duration))
 }
 
-/// How long it is from `now` to `at`; nothing if that has passed.
+/// Returns the duration from `now` to `at`, or zero if `at` has passed.
 pub(crate) fn until(now: Micros, at: Micros) -> Duration {
     Duration::from_micros(at.saturating_sub(now).try_into().unwrap_or(0))
 }

@@ -1,4 +1,4 @@
-//! Adds as the server takes them, and adds in a transaction of the caller.
+//! Builds the arguments of adds for the server, and adds keys in a transaction of the caller.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -12,9 +12,9 @@ use crate::engine::time::micros;
 use crate::types::add::{Add, Added};
 use crate::types::key::Key;
 
-/// Adds of different keys, in the order of the keys, as answers come in it.
+/// Adds of different keys, sorted by key. The server returns the answers in the same order.
 pub(super) struct Batch<'a> {
-    /// The numbers of the adds.
+    /// The original position of each add.
     pub(super) order: Vec<usize>,
     pub(super) keys: Vec<&'a [u8]>,
     pub(super) afters: Vec<i64>,
@@ -37,7 +37,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The answers, in the order of the adds; `None` for keys that others have locked.
+    /// Returns the answers in the original order of the adds: `None` for keys that other transactions have
+    /// locked.
     pub(super) fn answers(&self, row: &Row) -> Result<Vec<Option<Added>>, tokio_postgres::Error> {
         let answers: Vec<Answer> = row.try_get(0)?;
         let mut added = vec![None; self.order.len()];
@@ -48,7 +49,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// One of `requeue.answers`.
+/// An answer, encoded as its index in `requeue.answers`.
 struct Answer(Option<Added>);
 
 impl<'a> FromSql<'a> for Answer {
@@ -71,14 +72,15 @@ impl<'a> FromSql<'a> for Answer {
     }
 }
 
-/// Adds keys to a queue in a transaction of the caller, who commits it: together with what else the
-/// transaction does, or not at all. The answers are in the order of the adds; a key that is there several
-/// times is added several times.
+/// Adds keys to a queue in a transaction of the caller. The adds take effect together with the other
+/// changes of the transaction when the caller commits it, or not at all. The answers are in the order of
+/// the adds. A key that occurs several times is added several times.
 ///
-/// The queue has to be there. `client` is a transaction of tokio-postgres 0.7, or a client, which commits
-/// at once. Programs with another driver call [the SQL functions](crate::engine::postgres#adds-in-a-transaction-of-ones-own).
+/// The queue must exist. `client` is a transaction of tokio-postgres 0.7, or a client, which commits at
+/// once. Programs with another driver call [the SQL
+/// functions](crate::engine::postgres#adds-in-a-transaction-of-the-caller).
 ///
-/// The keys stay locked until the transaction ends. One that another transaction has locked is waited for,
+/// The keys stay locked until the transaction ends. If another transaction has locked a key, the call waits
 /// for as long as the session's `lock_timeout` allows. The statement is not prepared, so that it works
 /// through a pooler.
 ///
@@ -97,12 +99,13 @@ impl<'a> FromSql<'a> for Answer {
 ///
 /// # Errors
 ///
-/// If the queue is not there (SQLSTATE 42704, or RQ001 if it is dropped meanwhile), a key is longer than 2,048 bytes (54000), or the server
-/// refuses the statement or can't be reached. As after any error, the transaction can only be rolled back.
+/// If the queue does not exist (SQLSTATE 42704) or is dropped meanwhile (RQ001), if a key is longer than
+/// 2,048 bytes (54000), or if the server refuses the statement or cannot be reached. As after any error,
+/// the transaction can then only be rolled back.
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped, the statement may still run: roll the transaction back.
+/// If the future is dropped, the statement may still run. Roll the transaction back.
 pub async fn add_in<C, K>(
     client: &C,
     queue: &str,
@@ -116,7 +119,7 @@ where
     let mut added = vec![None; adds.len()];
     let mut left: Vec<usize> = (0..adds.len()).collect();
     while !left.is_empty() {
-        // No batch has a key twice.
+        // No batch may contain a key twice.
         let mut different = HashSet::new();
         let (batch, again): (Vec<usize>, Vec<usize>) =
             left.into_iter().partition(|&n| different.insert(&adds[n].0));
@@ -130,6 +133,6 @@ where
         }
         left = again;
     }
-    // None was left out as locked: this waits for locks.
+    // Every add has an answer: this function waits for locks, so no answer is `None`.
     Ok(added.into_iter().flatten().collect())
 }

@@ -1,21 +1,23 @@
--- Adds, and who is told of them. The verbs lock in the order of keys: see `verbs.sql`.
+-- Adds, and the notification of waiting processes. The operations lock in the order of keys: see
+-- `verbs.sql`.
 
--- Who finds no key says by `wait` that somebody waits, and who adds before `waited_until` tells them by
--- `wake`: but of what is due late they need not be told, as they look again by themselves before. Most
--- do within a second and a half; all others ten seconds before `waited_until` at the latest, which
--- `wait` sees to. `horizon` is the later of the two.
+-- A process that finds no key records with `wait` that it waits. An add before `waited_until` notifies it
+-- with `wake`. Keys that are due later need no notification, because the process polls again before: most
+-- processes within 1.5 s, all others at least 10 s before `waited_until`, which `wait` ensures. `horizon`
+-- is the later of these two times.
 
--- Somebody waits for a key of the queue, looks again within `in_time`, and need not say so again for
--- looks until then. Who looks within a second and a half says 5.5 s at most: see `SAID`.
+-- Records that a process waits for a key of the queue and polls again within `in_time` microseconds. It
+-- need not repeat this for polls until then. A process that polls within 1.5 s passes at most 5.5 s: see
+-- `SAID`.
 create function requeue.wait(in_queue integer, in_time bigint) returns void
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
-    -- Answers and timers may be a second late.
+    -- Answers and timers may be 1 s late.
     said_until bigint := requeue.now() + in_time + 1000000
         + case when in_time > 5500000 then 10000000 else 0 end;
 begin
-    -- Five seconds more, so that not all who wait write it. That is 11.5 s for most of them.
+    -- Adds another 5 s, so that not every waiting process writes the row. That is 11.5 s for most of them.
     update requeue.queues set waited_until = said_until + 5000000
     where id = in_queue and waited_until < said_until;
 end $$;
@@ -31,8 +33,9 @@ begin
     perform pg_notify('requeue_' || in_queue, '');
 end $$;
 
--- How an add asks is 0, 1, 2 for the earliest, latest, exactly; and 4 to revive. It stands in the row's
--- `said`, with 8 to tell it from an answer, until there is one: of a key that is new there is none.
+-- `how` encodes the way of an add: 0 for the earliest due time, 1 for the latest, 2 for exactly this one,
+-- plus 4 to revive. Until there is an answer, the row's `said` has this value plus 8, which distinguishes
+-- it from an answer. For a new key there is no other answer.
 create function requeue.asking(how smallint) returns smallint language sql immutable
     return (8 + how)::smallint;
 
@@ -45,24 +48,24 @@ create function requeue.wants_latest(said smallint) returns boolean language sql
 create function requeue.wants_exactly(said smallint) returns boolean language sql immutable
     return said & 3 = 2;
 
--- The names of the answers, from 0 on. `locked` is an answer of `add_free` alone.
+-- The names of the answers, from 0. Only `add_free` answers `locked`.
 create function requeue.answers() returns text[] language sql immutable
     return array['new', 'coalesced', 'dirty', 'held', 'parked', 'locked', 'revived'];
 
 create function requeue.wants_revival(said smallint) returns boolean language sql immutable
     return said & 4 = 4;
 
--- Adds them, in the order of the keys, and returns the answers, as `answers` names them.
+-- Adds the keys in their order, and returns the answers as numbers of `answers`.
 create function requeue.add_all(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[]
 ) returns smallint[]
--- (A plan for each batch takes longer than the batch.)
+-- (Planning each batch would take longer than executing it.)
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 set enable_nestloop = off as $$
 declare
-    -- Taken before the time is read: a claim that reads a later time then knows of this transaction.
+    -- Assigned before the clock is read: a claim that reads a later time then knows of this transaction.
     xid constant xid8 := pg_current_xact_id();
     t bigint := requeue.now();
     place requeue.queues;
@@ -99,7 +102,7 @@ begin
                     case when o.anew then 0 else k.until end,
                     case when not w.is_due and w.at <= t then 0 else o.not_before end,
                     case when o.anew then null else k.error end,
-                    -- Nothing is taken over from a row that can't be read.
+                    -- No value of an unreadable row is kept.
                     case when o.is_damaged then null else k.epoch end,
                     case when o.is_damaged then null else k.lease_until end,
                     case when o.is_damaged then null else k.run_since end,
@@ -116,7 +119,7 @@ begin
                         else 1
                     end
                 from (
-                    -- What is left of it: nothing, where it begins anew.
+                    -- The values that are kept: none, where the key starts over.
                     select b.anew, b.is_damaged,
                         case when k.state = 2 or b.is_damaged then 0 else k.state end as state,
                         case when b.anew then null else k.at end as at,
@@ -127,11 +130,11 @@ begin
                         select d.is_damaged,
                             d.is_damaged or k.state = 2 or requeue.wants_exactly(excluded.said)
                                 as anew
-                        -- (`offset 0`: the row is checked once, and not for each value.)
+                        -- (`offset 0`: checks the row once, and not for each value.)
                         from (select requeue.damage_of(k) is not null as is_damaged offset 0) d
                     ) b
                 ) o, lateral (
-                    -- When it is wanted now.
+                    -- The due time that this add requests.
                     select coalesce(o.at <= t, false) as is_due,
                         case
                             when place.hold and not coalesce(o.state = 0 and o.at <= t, false)

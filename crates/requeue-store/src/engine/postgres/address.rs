@@ -1,4 +1,4 @@
-//! Addresses, as `libpq` has them, and the passwords that belong to them.
+//! Parses PostgreSQL addresses in the format of `libpq`, and finds the passwords for them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,24 +12,25 @@ use super::tls::Trust;
 use crate::engine::address::{pairs, wrong_option};
 use crate::types::error::ConnectError;
 
-/// How many connections a process has at most, unless said.
+/// The default maximum number of connections of a process.
 const CONNECTIONS: usize = 12;
 
-/// A server, a database, and how to get in.
+/// A server, a database, and the credentials and options of the connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
-    /// Its `Debug` has no password.
+    /// The `Debug` output of a configuration contains no password.
     pub(super) config: Config,
-    /// Where notifications come from, if anywhere.
+    /// The server that sends notifications, if there is one.
     pub(super) listen: Option<Config>,
     pub(super) pooling: Pooling,
     pub(super) trust: Trust,
-    /// What `sslmode` says, where connections are [guarded](super::guard).
+    /// The `sslmode` that is negotiated where connections are [guarded](super::guard).
     pub(super) negotiation: Option<Negotiation>,
     pub(super) connections: usize,
 }
 
-/// The options of an address, and what they take. Those that are not ours are the driver's.
+/// The options of an address, and the values that they take. The driver parses those that this module does
+/// not.
 const OPTIONS: &[(&str, &str)] = &[
     ("connections", "a number from 1 on"),
     ("listen", "HOST:PORT, the address of the server itself behind a pooler"),
@@ -64,22 +65,22 @@ const PASSWORD: &str = "password";
 const UNREADABLE: &str = "the address can't be read; it is postgres://USER:PASSWORD@HOST:PORT/DATABASE, \
                           with what is special in a part written %40 for @";
 
-/// What a connection is to.
+/// The kind of server that a connection reaches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Pooling {
-    /// A session of its own.
+    /// A server, or a pooler that gives each connection a session of its own.
     #[default]
     None,
     /// A pooler such as pgbouncer, which chooses a session for each transaction.
     Transactions,
 }
 
-/// What of the address is ours to understand.
+/// The options that this module parses.
 #[derive(Debug, Default)]
 struct Options {
     trust: Option<Trust>,
     roots: Option<Roots>,
-    /// Whether there is an `sslmode`.
+    /// True if the address has an `sslmode`.
     has_mode: bool,
     passfile: Option<PathBuf>,
     connections: Option<usize>,
@@ -87,7 +88,7 @@ struct Options {
     listen: Option<String>,
 }
 
-/// Whose certificates are trusted.
+/// The trusted certificate authorities.
 #[derive(Debug)]
 enum Roots {
     System,
@@ -95,11 +96,11 @@ enum Roots {
 }
 
 impl Address {
-    /// No error has a password in it.
+    /// Parses the address of a PostgreSQL store. No error contains a password.
     pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
         let bad = |why: &str| ConnectError::new(format!("postgres: {why}"));
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        // An unknown option with an @ in it may be a part of a password with a ? in it.
+        // An unknown option that contains an @ may be part of a password that contains a `?`.
         let is_misread = query.contains('@');
         let mut options = Options::default();
         let mut rest = Vec::new();
@@ -157,14 +158,14 @@ impl Address {
         [&mut self.config].into_iter().chain(&mut self.listen)
     }
 
-    /// Sends no password in clear text, or as an MD5 hash.
+    /// Guards the connections: no password is sent in clear text or as an MD5 hash.
     pub(super) fn guard(&mut self) {
         let taken: Vec<_> = self.configs().map(Negotiation::take).collect();
-        // Both have the same options.
+        // Both configurations have the same options.
         self.negotiation = taken.first().copied();
     }
 
-    /// The servers that are reached by TCP.
+    /// Returns the servers that are reached over TCP.
     pub(super) fn servers(&self) -> impl Iterator<Item = (&str, u16)> {
         let ports = self.config.get_ports();
         self.config.get_hosts().iter().enumerate().filter_map(|(n, host)| match host {
@@ -173,7 +174,7 @@ impl Address {
         })
     }
 
-    /// Without what is secret.
+    /// Returns the address without secrets.
     pub(crate) fn shown(&self) -> String {
         let config = &self.config;
         let hosts = config.get_hosts().iter().enumerate().map(|(n, host)| {
@@ -190,7 +191,8 @@ impl Address {
 }
 
 impl Options {
-    /// As libpq has it, but for `sslrootcert` without `sslmode`: whoever names an authority means it.
+    /// Returns the required verification of the server. The rules are those of libpq, except for
+    /// `sslrootcert` without `sslmode`: naming an authority means that the server must be verified.
     fn trusted(&mut self, mode: SslMode) -> Result<Trust, &'static str> {
         Ok(match (self.trust.take(), self.roots.take()) {
             (None, None) => Trust::Anybody,
@@ -216,7 +218,8 @@ impl Options {
         })
     }
 
-    /// Whether it is one of these; `None` if its value is not valid.
+    /// Parses an option of this module. Returns false for any other option, and `None` if the value is not
+    /// valid.
     fn take(&mut self, name: &str, value: &str) -> Option<bool> {
         match (name, value) {
             ("sslmode", "verify-ca") => self.trust = Some(Trust::Authority(None)),
@@ -236,12 +239,12 @@ impl Options {
     }
 }
 
-/// Whether the driver knows the option and takes the value.
+/// Returns true if the driver knows the option and accepts the value.
 fn drivers(name: &str, value: &str) -> bool {
     format!("postgres://host?{name}={value}").parse::<Config>().is_ok()
 }
 
-/// The URL with this in the place of its hosts.
+/// Returns the URL with its hosts replaced by `hosts`.
 fn at(url: &str, hosts: &str) -> String {
     let start = url.find("://").map_or(0, |at| at + 3);
     let end = url[start..].find('/').map_or(url.len(), |at| start + at);
@@ -249,9 +252,9 @@ fn at(url: &str, hosts: &str) -> String {
     format!("{}{hosts}{}", &url[..user], &url[end..])
 }
 
-/// What the driver understands of a URL, and what it does not say.
+/// Returns the driver's configuration for a URL, with defaults for the options that the URL omits.
 fn configure(url: &str, passfile: Option<&Path>) -> Result<Config, &'static str> {
-    // What the driver says of it may have parts of a password in it.
+    // The driver's error may contain parts of a password.
     let mut config: Config = url.parse().map_err(|_| UNREADABLE)?;
     if config.get_hosts().is_empty() {
         config.host("localhost");

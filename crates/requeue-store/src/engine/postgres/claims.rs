@@ -1,4 +1,4 @@
-//! Claims, and the scans beside them for keys that claims have passed.
+//! Claims keys, and scans for keys that claims have passed over.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,15 +11,15 @@ use super::watermark::{LOWEST, Snapshot, Watermark};
 use crate::engine::{Claim, Claimed, Place};
 use crate::types::error::EngineError;
 
-/// For how long a process that waits need not say so again: see `requeue.wait`.
+/// How long a process that waits need not record it again: see `requeue.wait`.
 const SAID: Duration = Duration::from_secs(4);
-/// Scans of all that claims have passed run for at most one part in so many of the time.
+/// Scans of all keys below the watermark use at most 1 / `WHOLE_SHARE` of the time.
 const WHOLE_SHARE: u32 = 20;
-/// The same of scans that look for the keys of a transaction that has ended. They read less, and a key
-/// may wait for them.
+/// Scans for the keys of a transaction that has ended use at most 1 / `LATE_SHARE` of the time. They read
+/// less, and a key may be waiting for them.
 const LATE_SHARE: u32 = 4;
 
-/// The claims of a process.
+/// Makes the claims of a process.
 #[derive(Clone, Debug)]
 pub(super) struct Claims(Arc<Shared>);
 
@@ -27,32 +27,32 @@ pub(super) struct Claims(Arc<Shared>);
 struct Shared {
     sessions: Sessions,
     told: Arc<Told>,
-    /// Whether this process hears of adds.
+    /// True if adds notify this process.
     listens: bool,
     has_warned: AtomicBool,
-    /// How often a scan goes through all that claims have passed. Zero: with each claim.
+    /// The interval of scans of all keys below the watermark. Zero: a scan with each claim.
     every: Duration,
     queues: Mutex<HashMap<i64, Known>>,
 }
 
-/// What is known for the next claim of a queue.
+/// The state that is kept between the claims of a queue.
 #[derive(Debug)]
 struct Known {
     watermark: Watermark,
-    /// When the next scan goes through all that claims have passed.
+    /// The time of the next scan of all keys below the watermark.
     whole_at: Instant,
-    /// It is time.
+    /// True once `whole_at` has passed.
     is_whole_due: bool,
-    /// No other scan begins before this.
+    /// The earliest time of the next scan for the keys of late transactions.
     scan_at: Instant,
     is_scanning: bool,
-    /// When the first lease ends that the last scan has seen.
+    /// The expiry of the first lease that the last scan has seen.
     lease_at: Option<Instant>,
-    /// Until when the last claimer sleeps.
+    /// The time until which the last claimer sleeps.
     sleeps_until: Instant,
-    /// Wakes it by then.
+    /// Wakes the claimer at `sleeps_until`.
     alarm: Option<Task>,
-    /// Until when the server knows that this process waits.
+    /// The time until which the server knows that this process waits.
     said_until: Instant,
 }
 
@@ -82,11 +82,11 @@ impl Claims {
     pub(super) async fn claim(&self, queue: &Place, claim: &Claim) -> Result<Claimed, EngineError> {
         let (mut claimed, _) = self.claim_once(queue, claim).await?;
         if claim.poll.is_zero() {
-            // Nobody waits for these keys.
+            // No caller waits for these keys.
             return Ok(claimed);
         }
         if claimed.items.is_empty() && self.say_waiting(queue, claim.poll).await? {
-            // Nobody was told of what came before.
+            // Keys that were added before the server knew of this process did not notify it.
             let (again, snapshot) = self.claim_once(queue, claim).await?;
             let next = claimed.next.into_iter().chain(again.next).min();
             let damaged = [claimed.damaged, again.damaged].concat();
@@ -101,7 +101,7 @@ impl Claims {
         Ok(claimed)
     }
 
-    /// The next claim has a scan go through all that claims have passed.
+    /// Makes the next claim start a scan of all keys below the watermark.
     pub(super) fn scan_soon(&self, queue: &Place) {
         self.0.with(queue.id, |known| known.is_whole_due = true);
     }
@@ -145,8 +145,8 @@ impl Claims {
         Ok((claimed, snapshot))
     }
 
-    /// Has adds notify this process, which claims again after `poll`. Returns whether they did not
-    /// before.
+    /// Requests notifications from adds until this process claims again, after `poll`. Returns true if adds
+    /// did not notify it before.
     async fn say_waiting(&self, queue: &Place, poll: Duration) -> Result<bool, EngineError> {
         let now = Instant::now();
         if !self.0.listens {
@@ -172,8 +172,8 @@ impl Shared {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the claimer, who sleeps for so long, if it should claim again before. Unlike
-    /// [`Claimed::next`] that does not say that there is a key.
+    /// Schedules a wake of the claimer, which sleeps for `sleep`, if it should claim again earlier. Unlike
+    /// [`Claimed::next`], a wake does not mean that there is a key.
     fn set_alarm(&self, queue: i64, sleep: Duration) {
         let now = Instant::now();
         self.with(queue, |known| {
@@ -197,7 +197,7 @@ impl Shared {
     }
 }
 
-/// A task that scans as long as there is something to scan.
+/// A task that runs scans until none is due.
 struct Scan {
     shared: Arc<Shared>,
     queue: i64,
@@ -205,7 +205,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// One scan, when it is time. Returns whether there may be another to do.
+    /// Waits for the next scan and runs it. Returns true if another scan may be due.
     async fn step(&mut self) -> bool {
         let Self { shared, queue, has_ended } = self;
         let scan_at =
@@ -218,7 +218,7 @@ impl Scan {
                 let is_due = std::mem::take(&mut known.is_whole_due);
                 is_due.then(|| (LOWEST, known.watermark.lows()))
             });
-            // Within the same lock, so that whoever finds something suspect begins another task.
+            // This is inside the same lock, so that a claim that finds a suspect range starts another task.
             known.is_scanning = suspect.is_some();
             suspect
         });
@@ -257,7 +257,7 @@ impl Scan {
 
 impl Drop for Scan {
     fn drop(&mut self) {
-        // Its runtime has ended, or it has panicked.
+        // The runtime was shut down, or the task has panicked.
         if !self.has_ended {
             self.shared.with(self.queue, |known| known.is_scanning = false);
         }
@@ -266,7 +266,7 @@ impl Drop for Scan {
 
 #[cfg(test)]
 impl Claims {
-    /// How long the last claimer sleeps, if it is woken before its poll.
+    /// Returns how long the last claimer sleeps, if it is woken before its poll.
     pub(super) fn alarm(&self, queue: &Place) -> Option<Duration> {
         self.0.with(queue.id, |known| {
             let sleep = known.sleeps_until.saturating_duration_since(Instant::now());

@@ -1,4 +1,4 @@
-//! What an error says about whether something has happened.
+//! Classifies the driver's errors by whether the operation has taken effect.
 
 use std::error::Error as _;
 use std::io;
@@ -10,15 +10,15 @@ use tokio_postgres::error::SqlState;
 use super::guard;
 use crate::types::error::{ConnectErrorKind, EngineError, Kind, Reason};
 
-/// Session state, on which prepared statements and LISTEN depend, does not last.
+/// Explains that prepared statements and LISTEN depend on session state, which the pooler does not keep.
 pub(super) const POOLED: &str = "a pooler, such as pgbouncer, changes sessions between transactions; \
      add pooler=transaction to the options of the address, and listen=HOST:PORT with the address \
      of the server itself";
 
-/// What functions of the schema say of a queue that was dropped: see `requeue.check_queue`.
+/// The SQLSTATE of a dropped queue: see `requeue.check_queue`.
 const DROPPED: &str = "RQ001";
 
-/// There is no connection, so that nothing has happened.
+/// Converts an error from connecting. There is no connection, so nothing has taken effect.
 pub(super) fn of_connecting(error: PoolError) -> EngineError {
     match error {
         PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
@@ -34,14 +34,14 @@ pub(super) fn of_connecting(error: PoolError) -> EngineError {
     }
 }
 
-/// Why the server, or TLS, lets nobody in, if that is certain.
+/// Returns the reason why the server or TLS refused the connection, if it is certain.
 fn reason(error: &Error) -> Option<ConnectErrorKind> {
     if let Some(code) = error.code() {
         return Some(match *code {
             SqlState::INVALID_CATALOG_NAME => ConnectErrorKind::Refused,
             // Invalid authorization.
             _ if code.code().starts_with("28") => ConnectErrorKind::Authentication,
-            // It starts, stops or has no connection left.
+            // The server is starting or stopping, or has no connection left.
             _ => ConnectErrorKind::Unreachable,
         });
     }
@@ -59,7 +59,7 @@ fn reason(error: &Error) -> Option<ConnectErrorKind> {
     is_tls.then_some(ConnectErrorKind::Tls)
 }
 
-/// Whether TLS has rejected what it got, such as a certificate.
+/// Returns true if TLS has rejected the data that it received, such as a certificate.
 fn has_invalid_data(error: &Error) -> bool {
     let mut source = error.source();
     while let Some(inner) = source {
@@ -71,7 +71,7 @@ fn has_invalid_data(error: &Error) -> bool {
     false
 }
 
-/// Without a connection, and without a word of the server.
+/// Classifies an error that occurred before the server answered.
 fn kind_of_connecting(error: &Error) -> Kind {
     let mut source = error.source();
     while let Some(inner) = source {
@@ -84,20 +84,20 @@ fn kind_of_connecting(error: &Error) -> Kind {
     if may_change { Kind::Absent } else { Kind::Refused }
 }
 
-/// A statement has failed. Each is a transaction of its own.
+/// Converts the error of a statement. Each statement is its own transaction.
 pub(super) fn of_statement(error: &Error) -> EngineError {
     EngineError { kind: kind(error), source: said(error).into() }
 }
 
 fn kind(error: &Error) -> Kind {
     let Some(code) = error.code() else {
-        // Its values are not what the statement takes, or its answer not what was expected; else
-        // the connection has ended.
+        // An error with another source means that a parameter did not fit the statement, or that the result
+        // had an unexpected type. Otherwise the connection was closed.
         let ours = error.source().is_some_and(|source| !source.is::<io::Error>());
         return if ours { Kind::Refused } else { Kind::Unsure };
     };
     match *code {
-        // Where the server says so, it has not committed.
+        // A server that reports one of these errors has not committed.
         SqlState::ADMIN_SHUTDOWN
         | SqlState::CANNOT_CONNECT_NOW
         | SqlState::QUERY_CANCELED
@@ -105,10 +105,10 @@ fn kind(error: &Error) -> Kind {
         | SqlState::IO_ERROR => Kind::Absent,
         SqlState::LOCK_NOT_AVAILABLE => Kind::Locked,
         ref code if code.code() == DROPPED => Kind::Dropped,
-        // At once, perhaps between its commit and its answer.
+        // The server stops at once, possibly between its commit and its answer.
         SqlState::CRASH_SHUTDOWN => Kind::Unsure,
         ref code => match &code.code()[..2] {
-            // Serialization and deadlock; no memory, disk or connections left.
+            // Serialization failures and deadlocks; no memory, disk space or connections left.
             "40" | "53" => Kind::Absent,
             "08" => Kind::Unsure,
             _ => Kind::Refused,
@@ -116,7 +116,7 @@ fn kind(error: &Error) -> Kind {
     }
 }
 
-/// What the server says, and what else it knows. Details may have rows in them, and those keys.
+/// Returns the server's message and hint. Omits its details, which may contain rows and therefore keys.
 fn said(error: &Error) -> String {
     if let Some(refusal) = guard::refusal(error) {
         return refusal.to_string();

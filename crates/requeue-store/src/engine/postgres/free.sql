@@ -1,8 +1,8 @@
--- Verbs that don't wait for what somebody else has locked. (Not the verbs themselves: in a transaction
--- of one's own, `requeue.add` waits as that does.)
+-- Operations that do not wait for locks of other transactions. The plain operations do: in a caller's own
+-- transaction, `requeue.add` waits for as long as that transaction allows.
 
--- As `add_all`, for keys of which none is locked for long: then others of the batch go on, and what it
--- has locked itself is free again.
+-- As `add_all`, for keys of which none is expected to stay locked. After 100 ms it gives up and releases
+-- its own locks, so that the other keys of the batch can be processed.
 create function requeue.add_all_soon(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[]
@@ -14,7 +14,7 @@ begin
         in_adds);
 end $$;
 
--- As `finish`, likewise.
+-- As `finish`, with the same timeout.
 create function requeue.finish_soon(in_queue integer, in_hold boolean, ends requeue.ends)
 returns integer[]
 language plpgsql security definer
@@ -23,9 +23,9 @@ begin
     return requeue.finish(in_queue, in_hold, ends);
 end $$;
 
--- And verbs that leave as it is what somebody has locked: halves in which something is are halved again.
+-- Operations that skip locked keys. A part of a batch that contains a locked key is halved recursively.
 
--- As `add_all`, and of what is locked the answer is 5.
+-- As `add_all`. The answer for a locked key is 5.
 create function requeue.add_free(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[]
@@ -50,7 +50,7 @@ begin
             in_adds[half + 1:]);
 end $$;
 
--- Those of the ends with these numbers, counted from 1.
+-- Returns the completions from `first` to `last`, numbered from 1.
 create function requeue.part(ends requeue.ends, first integer, last integer) returns requeue.ends
 language plpgsql immutable as $$
 begin
@@ -62,7 +62,7 @@ begin
     )::requeue.ends;
 end $$;
 
--- As `finish`, and with the numbers of those that are locked.
+-- As `finish`. Also returns the numbers of the keys that are locked.
 create function requeue.finish_free(
     in_queue integer, in_hold boolean, ends requeue.ends, out held integer[], out locked integer[]
 )
@@ -71,7 +71,7 @@ set search_path = pg_catalog, pg_temp set lock_timeout = '1ms' as $$
 declare
     many integer := cardinality(ends.keys);
     half integer := many / 2;
-    -- Those before and after, of which the latter are counted from there.
+    -- The results of the first and the second half. The numbers in `those` start at the second half.
     these record;
     those record;
 begin

@@ -1,13 +1,13 @@
-//! Passwords stay away from servers that have not proved who they are.
+//! Prevents connections from sending passwords to servers that have not been authenticated.
 //!
-//! A server may ask for the password in clear text, or as an MD5 hash, with which an eavesdropper can log in
-//! as well. The driver answers both. So each connection whose TLS is not verified goes through a [`Guarded`]
-//! stream. It reads the server's messages until the client is let in, and ends the connection at such a
-//! request before the driver sees it. SCRAM passes: it tells the server nothing that it does not
-//! know already.
+//! A server may ask for the password in clear text, or as an MD5 hash with which an eavesdropper can log in
+//! as well. The driver answers both requests. Therefore each connection without verified TLS goes through a
+//! [`Guarded`] stream. It reads the server's messages until the client is authenticated, and fails the
+//! connection at such a request before the driver sees it. SCRAM passes: it reveals nothing that the server
+//! does not already know.
 //!
-//! The driver lets no other code wrap a plain connection. So it is told that TLS begins at once, and what
-//! `sslmode` says is negotiated [here](negotiate).
+//! The driver lets no other code wrap a plain connection. So it is configured to start TLS at once, and the
+//! `sslmode` of the address is negotiated [here](negotiate).
 
 use std::error::Error;
 use std::fmt;
@@ -26,10 +26,10 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 type Rustls<S> = <MakeRustlsConnect as MakeTlsConnect<S>>::TlsConnect;
 type Encrypted<S> = <MakeRustlsConnect as MakeTlsConnect<S>>::Stream;
 
-/// The message by which a client asks for TLS.
+/// The message by which a client requests TLS.
 const TLS_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
-/// The options of the address that the driver is not told.
+/// The options of the address that are not passed to the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Negotiation {
     mode: SslMode,
@@ -37,7 +37,7 @@ pub(super) struct Negotiation {
 }
 
 impl Negotiation {
-    /// Takes the negotiation away from the driver.
+    /// Moves the TLS options out of the driver's configuration.
     pub(super) fn take(config: &mut Config) -> Self {
         let taken = Self { mode: config.get_ssl_mode(), way: config.get_ssl_negotiation() };
         config.ssl_mode(SslMode::Require).ssl_negotiation(SslNegotiation::Direct);
@@ -45,9 +45,8 @@ impl Negotiation {
     }
 }
 
-/// Whether all of its servers are reached without a network: by a Unix socket, or on the loopback
-/// interface. There, only programs that this machine permits can listen or take the
-/// place of the server.
+/// Returns true if all servers of the configuration are reached without a network: by a Unix socket or the
+/// loopback interface. There, only programs that this machine permits can listen or impersonate the server.
 pub(super) fn is_local(config: &Config) -> bool {
     let addresses = config.get_hostaddrs();
     let is_loopback = |host: &str| {
@@ -56,7 +55,7 @@ pub(super) fn is_local(config: &Config) -> bool {
     };
     let hosts = config.get_hosts();
     (0..hosts.len().max(addresses.len())).all(|n| match (addresses.get(n), hosts.get(n)) {
-        // The host's name is only for its certificate then.
+        // The host name is then used only for the certificate.
         (Some(address), _) => address.to_canonical().is_loopback(),
         (None, Some(Host::Tcp(host))) => is_loopback(host),
         (None, Some(Host::Unix(_))) => true,
@@ -64,11 +63,11 @@ pub(super) fn is_local(config: &Config) -> bool {
     })
 }
 
-/// Makes connections for the driver.
+/// Wraps the driver's connections.
 #[derive(Clone)]
 pub(super) struct Connector {
     tls: MakeRustlsConnect,
-    /// If the connections are guarded.
+    /// The TLS options, if the connections are guarded.
     negotiation: Option<Negotiation>,
 }
 
@@ -90,7 +89,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for C
     }
 }
 
-/// For one connection.
+/// Wraps one connection.
 pub(super) struct Connect<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> {
     tls: Rustls<S>,
     server: String,
@@ -107,7 +106,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Conne
             let Self { tls, server, negotiation } = self;
             let is_encrypted = match negotiation {
                 Some(negotiation) => negotiate(&mut stream, negotiation).await?,
-                // The driver has done it.
+                // The driver has already negotiated TLS.
                 None => true,
             };
             let inner = if is_encrypted {
@@ -121,7 +120,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Conne
     }
 }
 
-/// Returns true if TLS begins now.
+/// Negotiates TLS. Returns true if the TLS handshake comes next.
 async fn negotiate<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     Negotiation { mode, way }: Negotiation,
@@ -147,10 +146,10 @@ enum Inner<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> {
     Encrypted(Encrypted<S>),
 }
 
-/// A connection to a server. Until the server has let the client in, its messages are read here first.
+/// A connection to a server. Inspects the server's messages until the client is authenticated.
 pub(super) struct Guarded<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> {
     inner: Inner<S>,
-    /// While it reads.
+    /// Present until the client is authenticated.
     filter: Option<Filter>,
 }
 
@@ -200,7 +199,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for Guarded<S
             let mut more = ReadBuf::new(&mut more);
             ready!(Pin::new(&mut *inner).poll_read(cx, &mut more))?;
             if more.filled().is_empty() {
-                // The connection has ended.
+                // The server closed the connection.
                 return Poll::Ready(Ok(()));
             }
             reading.take(more.filled())?;
@@ -235,22 +234,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncWrite for Guarded<
     }
 }
 
-/// Reads what a server says before it lets a client in. Each message is a letter, its length without the
-/// letter, and its content. In one of authentication, that begins with a number.
+/// Parses the messages that a server sends before the client is authenticated. Each message is a letter,
+/// its length without the letter, and its content. The content of an authentication message begins with a
+/// number.
 struct Filter {
     server: String,
     is_encrypted: bool,
-    /// Received bytes that were not passed to the driver.
+    /// Received bytes that were not yet passed to the driver.
     held: Vec<u8>,
-    /// How many bytes from the start of `held` on belong to messages that may pass. They may not all have
-    /// come.
+    /// The number of bytes from the start of `held` that belong to permitted messages. Some of them may not
+    /// have been received yet.
     free: usize,
-    /// The client was let in: all may pass.
+    /// True once the client is authenticated: all later bytes may pass.
     is_in: bool,
 }
 
 const HEADER: usize = 5;
-/// With the number.
+/// The length of the header and the number of an authentication message.
 const AUTHENTICATION: usize = 9;
 
 impl Filter {
@@ -258,7 +258,7 @@ impl Filter {
         Self { server, is_encrypted, held: Vec::new(), free: 0, is_in: false }
     }
 
-    /// Nothing is left to read or to give.
+    /// Returns true if no byte is left to parse or to pass on.
     const fn is_over(&self) -> bool {
         self.is_in && self.held.is_empty()
     }
@@ -287,7 +287,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Gives the driver what may pass. How many bytes that is.
+    /// Passes permitted bytes to the driver. Returns their number.
     fn give(&mut self, to: &mut ReadBuf<'_>) -> usize {
         let free = if self.is_in { self.held.len() } else { self.free.min(self.held.len()) };
         let count = free.min(to.remaining());
@@ -310,7 +310,7 @@ enum Request {
     Md5,
 }
 
-/// The server has asked for the password in a way that gives it away.
+/// The server requested the password in a form that reveals it.
 #[derive(Debug)]
 pub(super) struct Refusal {
     server: String,
@@ -341,7 +341,7 @@ impl fmt::Display for Refusal {
 
 impl Error for Refusal {}
 
-/// The refusal that has caused the error.
+/// Returns the refusal that caused the error, if any.
 pub(super) fn refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Refusal> {
     let mut source = Some(error);
     while let Some(error) = source {
@@ -362,7 +362,7 @@ mod tests {
     use super::*;
 
     fn message(letter: u8, content: &[u8]) -> Vec<u8> {
-        let length = u32::try_from(content.len() + 4).expect("it is short").to_be_bytes();
+        let length = u32::try_from(content.len() + 4).expect("the message is short").to_be_bytes();
         [&[letter][..], &length, content].concat()
     }
 
@@ -370,7 +370,7 @@ mod tests {
         message(b'R', &[&number.to_be_bytes()[..], rest].concat())
     }
 
-    /// What passes, and whether a request was refused.
+    /// Returns the bytes that pass, and whether a request was refused.
     fn passed(all: &[u8], piece: usize) -> (Vec<u8>, bool) {
         let mut filter = Filter::new("db".to_owned(), false);
         let mut passed = Vec::new();
@@ -395,7 +395,7 @@ mod tests {
         let notice = message(b'N', b"SNOTICE\0\0");
         let scram = authentication(10, b"SCRAM-SHA-256\0\0");
         let let_in = authentication(0, b"");
-        // What looks like a request is none, once the client was let in.
+        // After the authentication, bytes that look like a request are data.
         let row = authentication(3, b"");
         for request in [authentication(3, b""), authentication(5, b"salt")] {
             for before in [vec![], notice.clone(), scram.clone(), [&notice[..], &scram].concat()] {
@@ -411,7 +411,7 @@ mod tests {
             let all = [&notice[..], &scram, &let_in, &row, b"\0\0"].concat();
             assert_eq!(passed(&all, piece), (all.clone(), false), "{piece} at once");
         }
-        // A length that is none, or more than comes.
+        // An invalid length, and one that exceeds the data.
         for length in [0, 3, u32::MAX] {
             let odd = [&b"N"[..], &length.to_be_bytes(), &authentication(3, b"")].concat();
             let (passed, is_refused) = passed(&odd, 4);

@@ -1,4 +1,4 @@
-//! Notifications that a key may be ready, which a connection of its own listens for.
+//! Listens on a dedicated connection for notifications that a key may be ready.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,10 +14,10 @@ use super::address::Address;
 use super::guard::Connector;
 use crate::engine::retry_delay::RetryDelay;
 
-/// How often it is said that there is no connection to listen by.
+/// The interval of warnings about a missing listening connection.
 const REPORTING: Duration = Duration::from_secs(60);
 
-/// A task, which ends with this.
+/// The listening task. It stops when this is dropped.
 #[derive(Debug)]
 pub(super) struct Listener {
     told: Arc<Told>,
@@ -26,13 +26,13 @@ pub(super) struct Listener {
 
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    /// Of each queue.
+    /// The counter of wakes of each queue.
     senders: Mutex<HashMap<i64, watch::Sender<u64>>>,
-    /// There is another queue.
+    /// Notified when a queue was added to `senders`.
     more: Notify,
 }
 
-/// A task that ends with this.
+/// A task that is aborted when this is dropped.
 #[derive(Debug)]
 pub(super) struct Task(AbortHandle);
 
@@ -57,7 +57,7 @@ impl Listener {
         Arc::clone(&self.told)
     }
 
-    /// Listens from now on for what becomes ready in the queue, if the address says where.
+    /// Starts to listen for keys that become ready in the queue, if the address allows it.
     pub(super) fn wakes(
         &self,
         queue: i64,
@@ -94,7 +94,7 @@ impl Told {
 
 async fn listen(told: Weak<Told>, config: Config, tls: Connector) {
     let mut delay = RetryDelay::new();
-    // When it was last said that there is no connection, or first so.
+    // When the missing connection was last reported. At first, when it was first noticed.
     let mut told_at = None;
     while told.strong_count() > 0 {
         match config.connect(tls.clone()).await {
@@ -113,7 +113,7 @@ async fn listen(told: Weak<Told>, config: Config, tls: Connector) {
                             }
                             Ok(_) => {}
                             Err(error) => {
-                                // It is made again; an outage is reported by claims.
+                                // The loop reconnects. Claims report an outage.
                                 tracing::debug!(%error, "the connection that listens has ended");
                                 return;
                             }
@@ -128,7 +128,7 @@ async fn listen(told: Weak<Told>, config: Config, tls: Connector) {
             }
             Err(error) => {
                 let now = Instant::now();
-                // An outage is reported by claims. Without this connection alone keys are polled for.
+                // Claims report an outage. If only this connection is missing, the process polls for keys.
                 if now - *told_at.get_or_insert(now) >= REPORTING {
                     told_at = Some(now);
                     tracing::warn!(%error, "no connection to listen by: keys are polled for");
@@ -139,7 +139,7 @@ async fn listen(told: Weak<Told>, config: Config, tls: Connector) {
     }
 }
 
-/// Asks to be told of each queue, until the connection ends.
+/// Sends LISTEN for each queue, until the connection is closed.
 async fn ask(told: &Weak<Told>, client: &Client) {
     let mut asked = HashSet::new();
     loop {
@@ -152,7 +152,7 @@ async fn ask(told: &Weak<Told>, client: &Client) {
                 return;
             }
             asked.insert(queue);
-            // Nobody was told of what came before.
+            // Earlier adds have sent no notification.
             strong.tell(queue);
         }
         strong.more.notified().await;

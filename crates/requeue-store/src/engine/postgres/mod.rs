@@ -1,59 +1,59 @@
-//! Queues in PostgreSQL, 14 or later: addresses, roles, and adds in transactions of the caller.
+//! PostgreSQL stores, for version 14 or later: addresses, roles, and adds in transactions of the caller.
 //!
-//! # The address
+//! # Address
 //!
-//! `postgres://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE&…`, as `libpq` has it; what is special in
-//! a part is written `%40` for `@`, and a directory of Unix sockets `%2Frun%2Fpostgresql`. Several
-//! hosts, between commas, are tried in order, and `target_session_attrs=read-write` takes the one
-//! that may be written to.
+//! The address is `postgres://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE&…`, in the format of `libpq`.
+//! Special characters are percent-encoded: `%40` stands for `@`, and a directory of Unix sockets is written
+//! `%2Frun%2Fpostgresql`. Several hosts, separated by commas, are tried in order.
+//! `target_session_attrs=read-write` selects the one that accepts writes.
 //!
 //! - The password may also come from `PGPASSWORD`, or from the file `passfile=FILE`, `PGPASSFILE` or
-//!   `~/.pgpass`, which nobody else may be able to read. No error and no log has it.
-//! - `sslmode=prefer`, the default, `require` and `disable` do not verify who the server is. With
-//!   `verify-ca`, an authority that is trusted has signed the server's certificate. With `verify-full`, the
-//!   certificate also names the host. Trusted are the authorities in `sslrootcert=FILE`, or those of the
-//!   system; with these, `verify-ca` is `verify-full`.
+//!   `~/.pgpass`, which must not be accessible to other users. No error and no log contains it.
+//! - `sslmode=prefer`, the default, `require` and `disable` do not verify the identity of the server. With
+//!   `verify-ca`, a trusted authority must have signed the server's certificate. With `verify-full`, the
+//!   certificate must also name the host. The trusted authorities are those in `sslrootcert=FILE`, or those
+//!   of the system. With those of the system, `verify-ca` means `verify-full`.
 //! - `sslrootcert=system` without `sslmode` implies `verify-full`, and `sslrootcert=FILE` implies
-//!   `verify-ca`. A weaker `sslmode` beside it is refused, except that `require` with a file is `verify-ca`.
-//! - A password is sent in clear text, or as an MD5 hash, only to a server that TLS has verified, or on
-//!   loopback and Unix sockets. Elsewhere such a request ends the connection with an error. Passwords for
-//!   `scram-sha-256`, the default of servers, are used on any connection: SCRAM does not give them away.
-//! - `channel_binding=require` lets no server in the middle pass SCRAM messages on. It needs TLS, and is a
-//!   proof of who the server is where no authority has signed its certificate.
-//! - `connections=N`: so many at most, 12 unless said, and two besides, for leases and to be told
-//!   of keys. The server sets what else a session is, by role or database; but for durable commits,
-//!   which there are always, and the isolation level.
-//! - `pooler=transaction`: see [below](#behind-a-pooler), as well as `listen=HOST:PORT`.
+//!   `verify-ca`. A weaker `sslmode` with either is refused, except that `require` with a file means
+//!   `verify-ca`.
+//! - A password is sent in clear text, or as an MD5 hash, only to a server that TLS has verified, or over
+//!   loopback and Unix sockets. Elsewhere such a request fails the connection. Passwords for
+//!   `scram-sha-256`, the default of servers, are used on any connection: SCRAM does not reveal them.
+//! - `channel_binding=require` prevents a server in the middle from forwarding SCRAM messages. It needs
+//!   TLS. It authenticates the server where no authority has signed its certificate.
+//! - `connections=N` is the maximum number of connections, 12 by default. Two more are used, to renew
+//!   leases and to listen for notifications. Other settings of a session are those of the role or the
+//!   database, with two exceptions: commits are always durable, and the isolation level is fixed.
+//! - `pooler=transaction` and `listen=HOST:PORT` are described [below](#behind-a-pooler).
 //!
 //! # Behind a pooler
 //!
-//! A pooler such as pgbouncer with `pool_mode = transaction` gives each transaction another session of
-//! the server. Prepared statements, settings and `LISTEN` do not last from one to the next. With
-//! `pooler=transaction`, no statement is prepared, and each has a transaction of its own that begins with
-//! its settings. [`Store::connect`](crate::Store::connect) refuses such a pooler without the option, if
-//! two connections are given the same session.
+//! A pooler such as pgbouncer with `pool_mode = transaction` gives each transaction another session of the
+//! server. Prepared statements, settings and `LISTEN` do not last from one transaction to the next. With
+//! `pooler=transaction`, no statement is prepared, and each runs in its own transaction, which begins with
+//! its settings. [`Store::connect`](crate::Store::connect) refuses such a pooler without the option if two
+//! connections are given the same session.
 //!
-//! No notification passes the pooler. With `listen=HOST:PORT`, the address of the server itself, a
-//! process that waits for keys has one connection there, with the same user, password and database.
+//! Notifications do not pass through the pooler. With `listen=HOST:PORT`, the address of the server itself,
+//! a process that waits for keys has one connection there, with the same user, password and database.
 //! Without it, the process [polls](crate::OpenOptions::poll), and logs that as a warning. Processes that
 //! only add need no `listen`.
 //!
-//! # What is sure
+//! # Durability
 //!
-//! An add or a claim that was answered has been committed, as surely as the server keeps what it
-//! has committed. The end of a hand-out is committed without waiting for the disk: a crash of the
-//! server, not of its clients, may undo those of its last moment, which is as if their leases had
-//! run out.
+//! When an add or a claim returns, it has been committed, and is as durable as any commit of the server. A
+//! completion is committed without waiting for the disk. A crash of the server, but not of its clients, may
+//! undo the last completions before the crash. The effect is the same as if their leases had expired.
 //!
 //! If an asynchronous standby is promoted, adds and claims that it had not received are lost. Name a
-//! standby in `synchronous_standby_names` to prevent that. Epochs rise in either case.
+//! standby in `synchronous_standby_names` to prevent that. Fencing tokens increase in either case.
 //!
-//! # Adds in a transaction of one's own
+//! # Adds in a transaction of the caller
 //!
 //! In Rust, [`add_in`] adds keys in a transaction of tokio-postgres 0.7. In all languages, the SQL
-//! functions `requeue.add` and `requeue.add_many` add them in whatever transaction they are called.
-//! Keys of a transaction that is rolled back were never added. When it is committed, workers are woken.
-//! The queue has to be there: whoever opened it first, or `requeue.open`, made it.
+//! functions `requeue.add` and `requeue.add_many` add them in the transaction in which they are called. If
+//! the transaction is rolled back, its keys were never added. When it is committed, workers are notified.
+//! The queue must exist: the first process that opens it, or `requeue.open`, creates it.
 //!
 //! ```sql
 //! select requeue.open('mail');                       -- hold => false: ReAdd::Replace
@@ -64,20 +64,21 @@
 //! select * from requeue.add_many('mail', array['carol', 'dave'], '10 min', priority => 'low');
 //! ```
 //!
-//! Keys are `text` or `bytea`. `add_many` has the same options, for all of its keys, and returns one row:
-//! how many keys got each answer, in the columns `new`, `coalesced`, `dirty`, `held`, `revived` and
-//! `parked`. Name the type of an array that is a literal or an untyped parameter: `$1::text[]`.
+//! Keys are `text` or `bytea`. `add_many` applies the same options to all of its keys, and returns one row
+//! with the number of keys that got each answer, in the columns `new`, `coalesced`, `dirty`, `held`,
+//! `revived` and `parked`. Name the type of an array that is a literal or an untyped parameter:
+//! `$1::text[]`.
 //!
-//! Until that transaction ends, the keys that it has added are locked: they are handed out to nobody,
-//! and who adds one or ends its hand-out waits, for some 250 ms more than the transaction does, and for
-//! longer where very many keys are locked. Others don't, whatever they came with, and leases are
+//! The keys that a transaction has added stay locked until it ends. They are not delivered. Another add of
+//! such a key, and the completion of its delivery, wait about 250 ms longer than the transaction, and
+//! longer where very many keys are locked. Other keys of the same batch do not wait, and leases are
 //! renewed. Two transactions that add the same keys one by one in different orders deadlock, as two
-//! that update rows do; `add_many` and `add_in` have one order.
+//! transactions that update rows do. `add_many` and `add_in` lock keys in a fixed order.
 //!
-//! A delay counts from the add, not from the commit. A key is delivered once its transaction is committed,
-//! however long that was open.
+//! A delay starts with the add, not with the commit. A key is delivered once its transaction is committed,
+//! however long the transaction was open.
 //!
-//! A trigger feeds a queue with what happens to a table:
+//! A trigger can add a key for each change of a table:
 //!
 //! ```sql
 #![doc = include_str!("trigger.sql")]
@@ -85,20 +86,20 @@
 //!
 //! # Roles
 //!
-//! [`Store::migrate`](crate::Store::migrate) makes all that there is, in the schema `requeue`, and
-//! takes the right to create one in the database. The role that did owns it; others need no more
-//! than this:
+//! [`Store::migrate`](crate::Store::migrate) creates everything in the schema `requeue`. It needs the right
+//! to create a schema in the database. The role that ran it owns the schema. Other roles need only these
+//! privileges:
 //!
 //! ```sql
 #![doc = include_str!("roles.sql")]
 //! ```
 //!
-//! # Growing
+//! # Growth
 //!
-//! A queue's row per key is written three times: added, taken, ended. Autovacuum has to be on, and
-//! is set to come often for this table. A transaction that stays open for hours, anywhere in the
-//! database, keeps what has ended from being cleared away; claims look no further back than they
-//! must, so that it costs space before it costs time.
+//! Each run of a key writes its row three times: for the add, the claim and the completion. Autovacuum must
+//! be on; it is set to run often for this table. A transaction that stays open for hours, anywhere in the
+//! database, prevents the removal of old row versions. Claims start their scans as late in the index as
+//! they can, so that this costs disk space before it costs time.
 
 mod adding;
 mod address;
@@ -136,9 +137,9 @@ use crate::types::error::{ConnectError, EngineError, Kind};
 use crate::types::inspect::{Counts, Entry, QueueInfo, State};
 use crate::types::key::Key;
 
-/// How often a scan goes through all that claims have passed, at most.
+/// The minimum interval of scans of all keys below the watermark.
 const WHOLE: Duration = Duration::from_secs(1);
-/// How many connections go through all keys at once, to count them or for a page.
+/// The number of connections that may read all keys at once, to count them or to return a page.
 const LOOKS: usize = 2;
 
 #[derive(Debug)]
@@ -146,15 +147,16 @@ pub(crate) struct Postgres {
     address: Address,
     tls: Tls,
     sessions: Sessions,
-    /// For what may take long, so that it leaves connections to the others.
+    /// Limits slow reads, so that they leave connections to other operations.
     looks: Semaphore,
-    /// Leases are renewed even while all others wait for locks.
+    /// Separate connections for renewals, so that leases are renewed even while all other connections wait
+    /// for locks.
     renewals: Sessions,
     listener: Listener,
     claims: Claims,
 }
 
-/// It has no `Debug`.
+/// Wraps the connector, which does not implement `Debug`.
 struct Tls(Connector);
 
 impl std::fmt::Debug for Tls {
@@ -183,7 +185,8 @@ impl Postgres {
         Ok(Self { address, tls: Tls(tls), sessions, looks, renewals, listener, claims })
     }
 
-    /// Released keys have their places back, which may be below where the next claim begins.
+    /// Schedules a scan for unclaimed keys: they are back at their old places, which may be below the start
+    /// of the next claim.
     fn note_released(&self, queue: &Place, ends: &[End]) {
         if ends.iter().any(|end| matches!(end.how, Finish::Unclaim(..))) {
             self.claims.scan_soon(queue);
@@ -191,7 +194,7 @@ impl Postgres {
     }
 }
 
-/// Of a dropped queue, the server knows only the number.
+/// Adds the queue's name to the error of a dropped queue: the server knows only the number.
 fn named<T>(queue: &Place, answer: Result<T, EngineError>) -> Result<T, EngineError> {
     answer.map_err(|fault| match fault.kind {
         Kind::Dropped => EngineError::dropped(&queue.name),
@@ -319,7 +322,7 @@ impl Engine for Postgres {
     }
 
     fn breadth(&self) -> usize {
-        // More are smaller ones, which take the server longer.
+        // More batches would be smaller ones, which cost the server more time.
         2
     }
 }

@@ -1,4 +1,4 @@
-//! Values of statements, with their types: a statement that is not prepared names them.
+//! Typed parameters of statements. A statement that is not prepared must name the types of its parameters.
 
 use std::borrow::Cow;
 
@@ -6,12 +6,12 @@ use tokio_postgres::types::{ToSql, Type};
 
 pub(super) type Params<'a> = [&'a dyn Param];
 
-/// A value that knows its type.
+/// A parameter that knows its SQL type.
 pub(super) trait Param: ToSql + Sync {
     fn sql_type(&self) -> Type;
 }
 
-/// A value that arrays may have, which are of the type `ARRAY`.
+/// A value that can be an array element. `ARRAY` is the type of the array.
 pub(super) trait Scalar: ToSql + Sync {
     const TYPE: Type;
     const ARRAY: Type;
@@ -60,7 +60,7 @@ impl<T: Scalar> Param for &[T] {
     }
 }
 
-/// As statements that are not prepared take them.
+/// Returns the parameters with their types, as unprepared statements take them.
 pub(super) fn typed<'a>(params: &Params<'a>) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
     params.iter().map(|&param| (param as &(dyn ToSql + Sync), param.sql_type())).collect()
 }

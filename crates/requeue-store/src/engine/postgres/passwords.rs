@@ -1,4 +1,4 @@
-//! Passwords that are not in the address: from `PGPASSWORD`, or a file as `libpq` reads it.
+//! Finds passwords that are not in the address: in `PGPASSWORD`, or in a file in the format of `libpq`.
 
 use std::env;
 use std::fs;
@@ -29,7 +29,7 @@ pub(super) fn find(config: &Config, passfile: Option<&Path>) -> Option<String> {
     look_up(&text, [&host, &port, database, &user])
 }
 
-/// The file, if nobody else may read it.
+/// Reads the file if no other user can access it.
 fn read(file: &Path) -> Option<String> {
     #[cfg(unix)]
     {
@@ -43,7 +43,7 @@ fn read(file: &Path) -> Option<String> {
     fs::read_to_string(file).ok()
 }
 
-/// The password of the first line whose host, port, database and user are these.
+/// Returns the password of the first line that matches this host, port, database and user.
 fn look_up(text: &str, wanted: [&str; 4]) -> Option<String> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines.map(fields).find_map(|fields| {
@@ -54,13 +54,13 @@ fn look_up(text: &str, wanted: [&str; 4]) -> Option<String> {
     })
 }
 
-/// What is between colons; `\:` is one of a field, and `\\` a backslash.
+/// Splits a line at its colons. In a field, `\:` stands for a colon and `\\` for a backslash.
 fn fields(line: &str) -> Vec<String> {
     let mut fields = vec![String::new()];
     let mut chars = line.chars();
     while let Some(c) = chars.next() {
         match c {
-            // All that is left is the password's.
+            // The rest of the line is the password.
             ':' if fields.len() < 5 => fields.push(String::new()),
             '\\' => fields.last_mut().into_iter().for_each(|field| field.extend(chars.next())),
             c => fields.last_mut().into_iter().for_each(|field| field.push(c)),
@@ -92,13 +92,13 @@ mod tests {
     fn a_file_that_others_may_read_has_none() {
         use std::os::unix::fs::PermissionsExt;
 
-        let dir = tempfile::tempdir().expect("a directory");
+        let dir = tempfile::tempdir().expect("the temporary directory is created");
         let file = dir.path().join("pgpass");
-        fs::write(&file, "*:*:*:*:secret").expect("it is written");
+        fs::write(&file, "*:*:*:*:secret").expect("the file is written");
         let allow = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode));
-        allow(0o640).expect("it is ours");
+        allow(0o640).expect("the mode is changed");
         assert_eq!(read(&file), None);
-        allow(0o600).expect("it is ours");
+        allow(0o600).expect("the mode is changed");
         assert_eq!(read(&file).as_deref(), Some("*:*:*:*:secret"));
     }
 }

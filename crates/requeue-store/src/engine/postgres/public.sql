@@ -1,14 +1,14 @@
--- The functions for programs in other languages, and the ones that open a queue.
+-- Functions for programs in other languages, and functions that open a queue.
 
--- The number and the settings of the queue of this name: whether its adds are held back, and whether they
--- revive parked keys. No row if there is none.
+-- Returns the number and the settings of the queue with this name: whether its re-adds are held, and
+-- whether its adds revive parked keys. Returns no row if the queue does not exist.
 create function requeue.find(name text) returns table (id integer, holds boolean, revives boolean)
 language sql stable security definer set search_path = pg_catalog, pg_temp
 begin atomic
     select q.id, q.hold, q.revive from requeue.queues q where q.name = find.name;
 end;
 
--- The same, of a queue that is made if there is none.
+-- The same, but creates the queue if it does not exist.
 create function requeue.open(
     name text, hold boolean default true, revive boolean default true,
     out id integer, out holds boolean, out revives boolean
@@ -26,9 +26,9 @@ begin
     end if;
 end $$;
 
--- Adds each key with its own delay in microseconds, its own merge and revival as `how_number` has them,
--- its own priority and reasons. No key may be there twice. Returns the answers in the order of the keys'
--- bytes: see `answers`.
+-- Adds each key with its own delay in microseconds, merge and revival (as encoded by `how_number`),
+-- priority and reasons. No key may occur twice. Returns the answers in the order of the keys' bytes: see
+-- `answers`.
 create function requeue.add_each(
     queue text, keys bytea[], afters bigint[], hows smallint[], priorities smallint[],
     reasons integer[]
@@ -67,8 +67,8 @@ create function requeue.add(
 language sql security definer set search_path = pg_catalog, pg_temp
     return requeue.add(queue, convert_to(key, 'UTF8'), after, merge, priority, reasons, revive);
 
--- Adds all keys in one order, so that two calls do not deadlock. Returns one row: how many keys got each
--- answer of `add`.
+-- Adds all keys in a fixed order, so that two calls do not deadlock. Returns one row: the number of keys
+-- that got each answer of `add`.
 create function requeue.add_many(
     queue text, keys bytea[], after interval default '0', merge text default 'earliest',
     priority text default 'normal', reasons integer default 0, revive boolean default false
@@ -143,5 +143,5 @@ begin
     return key;
 end $$;
 
--- Whoever may do what is said by grants alone.
+-- Only grants give privileges on these functions.
 revoke all on all functions in schema requeue from public;

@@ -1,4 +1,4 @@
-//! The first connection, and why there is none.
+//! Makes the first connection, and explains its failure.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use super::{Postgres, sessions};
 use crate::engine::peer::{self, Protocol};
 use crate::types::error::{ConnectErrorKind, EngineError, Reason};
 
-/// After this long without an answer it is checked whether this is a PostgreSQL server at all. Some
-/// servers wait for more to come, and would never answer.
+/// The time without an answer after which the engine checks that the server is a PostgreSQL server. Some
+/// other servers wait for more data and never answer.
 const SILENCE: Duration = Duration::from_secs(2);
-/// How long a server that was connected to may take to let a client in.
+/// The time in which a server must authenticate a client that has connected.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 impl Postgres {
-    /// Opens a connection, to say early if there is none to be had.
+    /// Opens a connection, so that an unreachable server is reported early.
     pub(super) async fn reach(&self) -> Result<(), EngineError> {
         let mut first = pin!(sessions::check(&self.sessions, &self.renewals));
         let opened = match timeout(SILENCE, &mut first).await {
@@ -35,8 +35,8 @@ impl Postgres {
             },
         };
         let Err(fault) = opened else { return Ok(()) };
-        // Where a server has said why, nothing is to be found out; but another kind of server has no TLS
-        // in the way of PostgreSQL either.
+        // A server that has given a reason needs no further check, except after a failure of TLS: another
+        // kind of server does not support PostgreSQL's TLS negotiation either.
         let is_known = fault.source.downcast_ref::<Reason>();
         if is_known.is_some_and(|reason| reason.kind != ConnectErrorKind::Tls) {
             return Err(fault);
@@ -50,8 +50,8 @@ impl Postgres {
         connecting.saturating_mul(hosts).saturating_add(HANDSHAKE)
     }
 
-    /// What is wrong with all of its addresses; `None` if some are those of a PostgreSQL server, or
-    /// can't be asked.
+    /// Returns the reasons why the servers cannot be reached. Returns `None` if one of them is a PostgreSQL
+    /// server or cannot be identified.
     async fn explain(&self) -> Option<Reason> {
         let mut all: Option<Reason> = None;
         for (host, port) in self.address.servers() {

@@ -1,4 +1,4 @@
--- As whoever migrates. What later versions bring is granted by the same again.
+-- Run this as the role that migrates. Run the grants again after a later version has migrated.
 create role worker login;
 grant usage on schema requeue to worker;
 grant select on all tables in schema requeue to worker;
@@ -6,7 +6,7 @@ grant execute on all functions in schema requeue to worker;
 -- Without this, a worker may also drop queues.
 revoke execute on function requeue.drop_queue from worker;
 
--- Adds to queues that are there, by SQL, the library or `requeue add`, and can do nothing else.
+-- May add to existing queues, by SQL, the library or `requeue add`, and has no other privilege.
 create role producer login;
 grant usage on schema requeue to producer;
 grant select on requeue.version to producer;

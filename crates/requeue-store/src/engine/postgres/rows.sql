@@ -1,6 +1,6 @@
--- What each verb does to a row, as `row.rs` says it.
+-- The effect of each operation on a row. `row.rs` is the reference.
 
--- The one clock.
+-- The only clock.
 create function requeue.now() returns bigint language sql volatile
     return (extract(epoch from clock_timestamp()) * 1000000)::bigint;
 
@@ -45,9 +45,9 @@ begin
     return k;
 end $$;
 
--- The key after the completion of its delivery. `how`: 0 succeed, 1 requeue_after, 2 retry, 3 retry_after,
--- 4 give_up, 5 release, 6 unclaim. A key that was unclaimed, before its run, gets back the place that it
--- had when it was claimed, after it had been ready for `delay`.
+-- Returns the key after the completion of its delivery. `how`: 0 succeed, 1 requeue_after, 2 retry, 3
+-- retry_after, 4 give_up, 5 release, 6 unclaim. An unclaimed key, whose run was not started, returns to the
+-- place that it had when it was claimed, after it had been ready for `delay`.
 create function requeue.ended(
     k requeue.keys, t bigint, hold boolean, how smallint, delay bigint, in_priority smallint,
     in_adds integer, in_reasons integer, in_error text, base bigint, cap bigint,
@@ -73,13 +73,13 @@ begin
         if how = 3 then
             wait := delay;
         elsif how = 2 and t < k.until then
-            -- A failure before the last one's wait is over doesn't count.
+            -- A failure during the backoff of the previous one is not counted.
             wait := k.until - t;
         elsif how = 2 then
             if requeue.later(requeue.later(k.until, cap), cap) < t then
                 k.steps := 0;
             end if;
-            -- A double's worth of microseconds is not all that a bigint takes.
+            -- The cap is 9e18: a bigint cannot hold every number of microseconds that a double can.
             wait := least(9e18, ceil(
                 least(base * power(2::double precision, least(k.steps, 64)), cap)
                 * (0.5 + share / 2)));
@@ -91,7 +91,7 @@ begin
                 k.state := 2;
                 k.since := t;
             else
-                -- Something else is wanted of it by now: it begins anew.
+                -- The key was added during the run, so its failures are forgotten.
                 k := requeue.forgotten(k);
             end if;
         else
@@ -118,11 +118,11 @@ begin
     k.run_priority := null;
     k.worker := null;
     if how = 6 then
-        -- Adds meanwhile have coalesced, as with any key that is ready.
+        -- Adds during the delivery have coalesced, as for any ready key.
         k.at := place;
         k.since := place;
     elsif k.at <= t then
-        -- It goes to the end, and was added when it was.
+        -- The key becomes the last of the ready ones. `since` keeps the time of the add.
         k.at := t;
     end if;
     if how = 1 then
@@ -132,7 +132,7 @@ begin
     return k;
 end $$;
 
--- Keeps what is known of a key that is locked; nothing of one of which there is none.
+-- Stores the row of a key that is locked, or deletes it if the key has no state left.
 create function requeue.keep(k requeue.keys) returns void
 language plpgsql as $$
 begin

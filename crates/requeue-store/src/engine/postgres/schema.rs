@@ -1,4 +1,4 @@
-//! The schema, and its version.
+//! Creates the schema and checks its version.
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -8,9 +8,9 @@ use super::sessions::{BEGIN, Sessions, run};
 use crate::types::error::EngineError;
 
 const VERSION: i32 = 1;
-/// What this program was tested with begins here.
+/// The oldest server version that this program was tested with.
 const OLDEST_SERVER: i32 = 140_000;
-/// One migrates at a time. The number is "requeue" in bytes.
+/// Serializes migrations. The number is "requeue" in bytes.
 const LOCK: &str = "select pg_advisory_xact_lock(32199685320308069)";
 
 const SCHEMA: &str = concat!(
@@ -23,7 +23,7 @@ const SCHEMA: &str = concat!(
     include_str!("public.sql"),
 );
 
-/// Whether the schema has this version.
+/// Checks that the schema has the version of this program.
 pub(super) async fn check(sessions: &Sessions) -> Result<(), EngineError> {
     let session = sessions.session().await?;
     let found = version(session.client()).await;
@@ -42,7 +42,7 @@ fn is_current(version: i32) -> Result<(), EngineError> {
     Err(EngineError::refused(said))
 }
 
-/// The version of the schema, if there is one.
+/// Returns the version of the schema, if it exists.
 async fn version(client: &Client) -> Result<Option<i32>, EngineError> {
     let there = "select from pg_catalog.pg_namespace where nspname = 'requeue'";
     let there =
@@ -73,10 +73,10 @@ pub(super) async fn migrate(sessions: &Sessions) -> Result<(), EngineError> {
         let said = format!("a server of version {} is too old; 14 is the oldest", server / 10_000);
         return Err(EngineError::refused(said));
     }
-    // If this ends early, the session is closed, and with it the transaction.
+    // If this function returns early, the session is closed, which rolls the transaction back.
     run(client, &format!("{BEGIN}; set local lock_timeout = 0; {LOCK}")).await?;
     match version(client).await? {
-        // Somebody else has been quicker.
+        // Another process has migrated in the meantime.
         Some(version) => is_current(version)?,
         None => run(client, SCHEMA).await?,
     }

@@ -1,4 +1,4 @@
--- Version 1. Times are microseconds since 1970, by the server's clock.
+-- Version 1. Times are microseconds since 1970, measured by the server's clock.
 create schema requeue;
 
 create table requeue.version (version integer not null);
@@ -7,21 +7,21 @@ insert into requeue.version values (1);
 create table requeue.queues (
     id integer generated always as identity primary key,
     name text collate "C" not null unique,
-    -- Whether nothing runs before a backoff has passed; if not, an add takes the place of a delayed one.
+    -- True: nothing runs before a backoff is over. False: an add replaces a delayed run.
     hold boolean not null,
-    -- Whether an add revives a parked key; if not, only an add that asks for it does.
+    -- True: an add revives a parked key. False: only an add that requests it does.
     revive boolean not null default true,
-    -- Until when somebody may be waiting: where nobody is, nobody is notified.
+    -- The time until which a process may be waiting. Without a waiting process, adds send no notification.
     waited_until bigint not null default 0
 );
 
--- The epochs of deliveries: see `raise_epochs`.
+-- The fencing tokens of deliveries: see `raise_epochs`.
 create sequence requeue.epochs;
 
--- The value of a row that is not valid, if one is not. No verb writes such a row, and the table refuses it,
--- unless its constraint was dropped. A claim sets such rows aside. See `damage.rs`, which has the same
--- rules. (Times are from 1970 on, so that no difference of two overflows. No text is made in parts that are
--- not immutable: then each use has the whole expression in its place.)
+-- Names the first invalid value of a row, or returns null. No operation writes an invalid row, and the
+-- table rejects it unless its constraint was dropped. A claim sets such rows aside. `damage.rs` has the
+-- same rules. (Times are from 1970 on, so that the difference between two times never overflows. The text
+-- is built only from immutable parts: otherwise each use would repeat the whole expression.)
 create function requeue.damage(
     state smallint, priority smallint, at bigint, since bigint, until bigint, not_before bigint,
     adds integer, reasons integer, failures integer, steps integer, epoch bigint,
@@ -49,13 +49,13 @@ create function requeue.damage(
         when octet_length(worker) > 100 or worker ~ '[\u0001-\u001f\u007f-\u009f]' then 'worker is not valid'
     end;
 
--- A row for each key that has a state.
+-- One row for each key that has a state.
 create table requeue.keys (
     queue integer not null,
-    -- 0: ready or waiting; 1: with a worker; 2: parked; 3: set aside, as `error` says.
+    -- 0: ready or waiting; 1: in flight; 2: parked; 3: set aside, with the damage in `error`.
     state smallint not null,
     priority smallint not null,
-    -- When the run that is pending is due.
+    -- The due time of the pending run.
     at bigint,
     since bigint not null,
     until bigint not null default 0,
@@ -64,18 +64,18 @@ create table requeue.keys (
     reasons integer not null,
     failures integer not null default 0,
     steps integer not null default 0,
-    -- Of one with a worker: its hand-out, and what that was asked with.
+    -- For a key in flight: its delivery, and the parameters of its run.
     epoch bigint,
     lease_until bigint,
     run_since bigint,
     run_adds integer,
     run_reasons integer,
     run_priority smallint,
-    -- What the last add was answered, or how it asks: see `asking`.
+    -- The answer to the last add, or how it asks: see `asking`.
     said smallint not null,
     key bytea not null,
     error text,
-    -- Of one with a worker: the name of that.
+    -- For a key in flight: the name of its worker.
     worker text,
     constraint readable check (state = 3 or requeue.damage(
         state, priority, at, since, until, not_before, adds, reasons, failures, steps, epoch, lease_until,
@@ -84,8 +84,8 @@ create table requeue.keys (
     primary key (queue, key)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- Leases that are renewed while somebody else has the key locked, such as with an add that has not
--- committed: until when, if that is later than what the key's row says.
+-- Leases that were renewed while another transaction had the key locked, for example an add that has not
+-- committed. `lease_until` applies if it is later than the value in the key's row.
 create table requeue.renewals (
     epoch bigint primary key,
     lease_until bigint not null
@@ -102,6 +102,6 @@ create function requeue.damage_of(k requeue.keys) returns text language sql immu
         k.run_reasons, k.worker
     );
 
--- (A planner takes half of all rows for readable by this. By `is null` it would be one in 200.)
+-- (The planner assumes that this accepts half of all rows. With `is null`, it would assume one in 200.)
 create function requeue.is_readable(k requeue.keys) returns boolean language sql immutable
     return case when requeue.damage_of(k) is null then true else false end;

@@ -1,4 +1,4 @@
-//! Connections, and calls by them.
+//! Manages connections, and runs statements on them.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,9 +15,10 @@ use super::guard::Connector;
 use super::params::{Params, typed};
 use crate::types::error::EngineError;
 
-/// The settings of a session, or of the transaction that has begun, whatever the role or the database
-/// says. What waits for a lock gives up after a while, as does a commit, which waits for others who notify.
-/// What nobody waits for any more ends. No plan of ours is worth compiling.
+/// The settings of a session, or of the current transaction, which override those of the role and the
+/// database. A statement that waits for a lock gives up after 5 s, and so does a commit that waits for
+/// other transactions with notifications. The server checks every 1 s that the client is still connected,
+/// and cancels a statement whose client is gone. JIT compilation does not pay off for these statements.
 macro_rules! settings {
     ($set:literal, $is_local:literal) => {
         concat!(
@@ -40,12 +41,12 @@ macro_rules! settings {
     };
 }
 
-/// A session of our own.
+/// The settings of a session that only this process uses.
 const SESSION: &str = concat!(
     "set default_transaction_isolation = 'read committed'; set default_transaction_read_only = off; ",
     settings!("set", "false"),
 );
-/// A transaction in a session that others use as well.
+/// Begins a transaction in a session that other clients use as well.
 pub(super) const BEGIN: &str =
     concat!("begin isolation level read committed read write; ", settings!("set local", "true"));
 const PID: &str = "select pg_backend_pid()";
@@ -77,18 +78,18 @@ impl Sessions {
             .create_timeout(Some(Duration::from_secs(30)))
             .runtime(Runtime::Tokio1)
             .build();
-        // Only a pool with time-outs and no runtime can't be built.
+        // Building fails only for a pool with timeouts and without a runtime.
         let pool = pool.unwrap_or_else(|error| unreachable!("{error}"));
         Self { pool, pooling }
     }
 
-    /// A connection, to be given back with [`Session::end`].
+    /// Returns a connection. The caller returns it with [`Session::end`].
     pub(super) async fn session(&self) -> Result<Session, EngineError> {
         let client = self.pool.get().await.map_err(faults::of_connecting)?;
         Ok(Session(Some(client)))
     }
 
-    /// The rows that a statement returns.
+    /// Runs a statement and returns its rows.
     pub(super) async fn rows(
         &self,
         sql: &str,
@@ -107,7 +108,7 @@ impl Sessions {
                         .try_collect()
                         .await
                 }
-                // They leave in this order, and without waiting for each other.
+                // They are sent in this order, without waiting for each other's results.
                 Pooling::Transactions => {
                     let (begun, rows, committed) = tokio::join!(
                         biased;
@@ -126,7 +127,7 @@ impl Sessions {
         rows.map_err(|error| faults::of_statement(&error))
     }
 
-    /// The one row that it returns.
+    /// Runs a statement and returns its only row.
     pub(super) async fn row(&self, sql: &str, params: &Params<'_>) -> Result<Row, EngineError> {
         let rows = self.rows(sql, params).await?;
         rows.into_iter()
@@ -141,15 +142,15 @@ impl fmt::Debug for Sessions {
     }
 }
 
-/// A connection. One that is dropped before its end is closed: its answer may never come, and the
-/// next who has it would wait for that.
+/// A connection. Dropping it without [`end`](Self::end) closes it: a pending response may never come, and
+/// would block the next user of the connection.
 pub(super) struct Session(Option<Object>);
 
 impl Session {
     pub(super) fn client(&self) -> &Object {
         match &self.0 {
             Some(client) => client,
-            // Only `end` and `drop` take it.
+            // Only `end` and `drop` take the client.
             None => unreachable!("the session has ended"),
         }
     }
@@ -167,8 +168,8 @@ impl Drop for Session {
     }
 }
 
-/// Checks that the server can be reached, and that its sessions are of one connection each, unless the
-/// address says otherwise.
+/// Checks that the server can be reached. Unless the address names a pooler, also checks that each
+/// connection has its own session.
 pub(super) async fn check(some: &Sessions, others: &Sessions) -> Result<(), EngineError> {
     let one = some.session().await?;
     if some.pooling == Pooling::None
@@ -177,7 +178,7 @@ pub(super) async fn check(some: &Sessions, others: &Sessions) -> Result<(), Engi
     {
         let pids = (pid(one.client()).await?, pid(other.client()).await?);
         if pids.0 == pids.1 {
-            // Its next client has other settings than ours in mind.
+            // The next client of this session expects its own settings.
             let _ = run(one.client(), "reset all").await;
             return Err(EngineError::refused(faults::POOLED));
         }
@@ -187,13 +188,13 @@ pub(super) async fn check(some: &Sessions, others: &Sessions) -> Result<(), Engi
     Ok(())
 }
 
-/// The number of the session that a client has now.
+/// Returns the process ID of the session that the client has now.
 async fn pid(client: &Client) -> Result<Option<i32>, EngineError> {
     let found = client.query_typed_one(PID, &[]).await;
     found.map(|row| row.get(0)).map_err(|error| faults::of_statement(&error))
 }
 
-/// Runs SQL without values, for its effect.
+/// Runs SQL without parameters or results.
 pub(super) async fn run(client: &Client, sql: &str) -> Result<(), EngineError> {
     client.batch_execute(sql).await.map_err(|error| faults::of_statement(&error))
 }

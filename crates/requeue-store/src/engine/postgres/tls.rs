@@ -1,4 +1,4 @@
-//! Whose certificates are believed.
+//! Verifies the certificates of servers.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,14 +15,15 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::types::error::ConnectError;
 
-/// Who a server has to be. The authorities are those of a file, or those that the system trusts.
+/// The required proof of the server's identity. The authorities are those of a file, or those that the
+/// system trusts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Trust {
-    /// It encrypts, and may be anybody: `sslmode=require`.
+    /// None. The connection is encrypted, but the server is not verified: `sslmode=require`.
     Anybody,
-    /// Somebody whom an authority has vouched for: `sslmode=verify-ca`.
+    /// A certificate of a trusted authority, for any name: `sslmode=verify-ca`.
     Authority(Option<PathBuf>),
-    /// And the one that was asked for: `sslmode=verify-full`.
+    /// A certificate of a trusted authority that names the host: `sslmode=verify-full`.
     Name(Option<PathBuf>),
 }
 
@@ -41,7 +42,7 @@ pub(super) fn connector(trust: &Trust) -> Result<MakeRustlsConnect, ConnectError
                 ConnectError::new(format!("sslrootcert: {}: {error}", file.display()))
             })?
         }
-        // To whoever is vouched for by an authority of the whole world, the name is all.
+        // A public authority signs certificates for anyone, so only the name identifies the server.
         Trust::Authority(None) | Trust::Name(None) => {
             Arc::new(Verifier::new(Arc::clone(&provider)).map_err(bad)?)
         }
@@ -70,8 +71,8 @@ fn roots(file: &Path) -> Result<RootCertStore, ConnectError> {
     Ok(roots)
 }
 
-/// Believes whoever has the key to a certificate that one of `roots` vouches for, or to any, under
-/// whatever name.
+/// Accepts a server that has the key of a certificate signed by one of `roots`, or of any certificate if
+/// there are no roots. Ignores the name in the certificate.
 #[derive(Debug)]
 struct Lenient {
     roots: Option<RootCertStore>,

@@ -1,4 +1,4 @@
-//! Values of the verbs, as the server has them.
+//! Converts the values of operations to and from SQL.
 
 use std::borrow::Cow;
 
@@ -12,14 +12,14 @@ use crate::types::add::{Add, Merge, ParkedAdd, Priority, ReAdd};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
-/// What [`seen`] takes.
+/// The columns that [`seen`] reads.
 pub(super) const COLUMNS: &str = "k.key, k.state, k.at, k.epoch, \
      greatest(k.lease_until, \
          (select r.lease_until from requeue.renewals r where r.epoch = k.epoch)), k.run_since, k.run_priority, \
      k.run_adds, k.run_reasons, k.priority, k.adds, k.reasons, k.failures, k.steps, k.until, \
      k.not_before, k.since, k.error, k.worker";
 
-/// What there is to say of an end besides how.
+/// The parameters of a batch of completions, except the way to complete.
 #[derive(Default)]
 pub(super) struct Rest<'a> {
     pub(super) delays: Vec<Option<i64>>,
@@ -68,14 +68,15 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// A queue's number, whether its adds are held back, and whether they revive parked keys.
+/// Returns the place of a queue from a row with its number, whether re-adds are held, and whether adds
+/// revive parked keys.
 pub(super) fn place(name: &str, row: &SqlRow) -> Place {
     let re_add = if row.get(1) { ReAdd::Hold } else { ReAdd::Replace };
     let parked_add = if row.get(2) { ParkedAdd::Revive } else { ParkedAdd::Keep };
     Place::new(row.get::<_, i32>(0).into(), name, Settings { re_add, parked_add })
 }
 
-/// As `requeue.cancel` has states.
+/// Returns the number that stands for a state in `requeue.cancel`.
 pub(super) const fn number_of(state: State) -> i32 {
     match state {
         State::Ready => 0,
@@ -91,7 +92,7 @@ pub(super) const fn is_hold(re_add: ReAdd) -> bool {
 }
 
 pub(super) fn number(queue: &Place) -> i32 {
-    // It came from one.
+    // The value was an `i32` when it was read.
     queue.id.try_into().unwrap_or(0)
 }
 
@@ -121,7 +122,7 @@ pub(super) fn failing(failing: &Failing) -> (i64, i64, f64, Option<i32>) {
     (micros(base), micros(cap), share.clamp(0.0, 1.0), failing.max_failures.map(count))
 }
 
-/// As the server counts: to 2³¹ - 1, and there it stays.
+/// Converts a count for the server. It saturates at 2³¹ - 1.
 pub(super) fn count(number: u32) -> i32 {
     number.try_into().unwrap_or(i32::MAX)
 }
@@ -130,18 +131,18 @@ pub(super) fn unsigned(count: i32) -> u32 {
     count.try_into().unwrap_or(0)
 }
 
-/// No text of the server's has a NUL in it.
+/// Replaces NUL characters, which the server does not accept in text.
 pub(super) fn text(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
-/// Numbers in the batch, which the server counts from 1.
+/// Returns the indexes in the batch from a column of numbers, which the server counts from 1.
 pub(super) fn numbers(row: &SqlRow, column: usize) -> Vec<usize> {
     let numbers: Vec<i32> = row.get(column);
     numbers.into_iter().filter_map(|n| usize::try_from(n).ok()?.checked_sub(1)).collect()
 }
 
-/// Priority, adds and reasons, from this column on.
+/// Reads priority, adds and reasons from three columns, starting at `first`.
 pub(super) fn asked(row: &SqlRow, first: usize) -> Asked {
     Asked {
         priority: Priority::of(row.get::<_, i16>(first).into()),
@@ -150,7 +151,7 @@ pub(super) fn asked(row: &SqlRow, first: usize) -> Asked {
     }
 }
 
-/// What a row of [`COLUMNS`] and the time says of its key.
+/// Returns the entry of a row that has [`COLUMNS`] and the time.
 pub(super) fn seen(row: &SqlRow) -> Entry {
     let key = Key::from(row.get::<_, &[u8]>(0));
     match raw(row).and_then(Raw::read) {
@@ -159,7 +160,7 @@ pub(super) fn seen(row: &SqlRow) -> Entry {
     }
 }
 
-/// The columns from the second on.
+/// Reads the columns from the second on.
 fn raw(row: &SqlRow) -> Result<Raw, Damage> {
     Ok(Raw {
         state: small(row, 1)?,
@@ -183,7 +184,7 @@ fn raw(row: &SqlRow) -> Result<Raw, Damage> {
     })
 }
 
-/// Nothing, where the column is null. A column of another type is damaged.
+/// Returns `None` if the column is null. A column of an unexpected type is damaged.
 fn value<'a, T: FromSql<'a>>(row: &'a SqlRow, column: usize) -> Result<Option<T>, Damage> {
     row.try_get(column).map_err(|error| Damage::new(error.to_string()))
 }

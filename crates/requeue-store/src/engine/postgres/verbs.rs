@@ -1,4 +1,4 @@
-//! The verbs: a function of the schema each, for a batch at once.
+//! The operations. Each calls a function of the schema for a batch.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 use crate::types::key::Key;
 
-/// All that is said of ends, for SQL.
+/// The SQL row of all parameters of completions.
 macro_rules! ends {
     () => {
         "row($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)::requeue.ends"
@@ -30,7 +30,7 @@ macro_rules! ends {
 
 impl Sessions {
     pub(super) async fn open(&self, name: &str, settings: Settings) -> Result<Place, EngineError> {
-        // Most are there. That is all that a role needs that may make none.
+        // Most queues exist. `find` is also all that a role may call that is not allowed to create queues.
         if let Some(place) = self.find(name).await? {
             return Ok(place);
         }
@@ -70,7 +70,7 @@ impl Sessions {
         all.ok_or_else(|| EngineError::refused("the server answered with nothing"))
     }
 
-    /// `None` for those that somebody has locked.
+    /// As `add`. The answer for a key that another transaction has locked is `None`.
     pub(super) async fn add_free(
         &self,
         queue: &Place,
@@ -128,8 +128,8 @@ impl Sessions {
         batch.answers(&row).map_err(|error| faults::of_statement(&error))
     }
 
-    /// With it, how low the next claim has to look, and which transactions were in progress, but for the
-    /// newest unless `names_newest`.
+    /// Claims keys. Also returns the lower bounds for the next claim, and the transactions that were in
+    /// progress. The newest of them are included only with `names_newest`.
     pub(super) async fn claim(
         &self,
         queue: &Place,
@@ -191,8 +191,9 @@ impl Sessions {
         Ok((claimed, found.try_into().unwrap_or(LOWEST), snapshot))
     }
 
-    /// The earliest ready keys, by priority, and the earliest lease that has run out, of what claims have
-    /// passed; and how soon the next lease ends, if all of that was looked through.
+    /// Returns the earliest ready key of each priority, and the earliest expired lease, among the keys that
+    /// claims have passed over. Also returns the time until the next lease expires, if the scan covered all
+    /// keys below `lows`.
     pub(super) async fn passed_over(
         &self,
         queue: i64,
@@ -207,7 +208,7 @@ impl Sessions {
         Ok((found.try_into().unwrap_or([None; 4]), lease.map(|lease| until(0, lease))))
     }
 
-    /// Says to who adds that somebody waits for keys, who need not say so again for so long.
+    /// Requests notifications from adds to the queue. The request need not be repeated for `time`.
     pub(super) async fn wait(&self, queue: &Place, time: Duration) -> Result<(), EngineError> {
         self.row("select requeue.wait($1, $2)", &[&number(queue), &micros(time)]).await.map(drop)
     }
@@ -224,7 +225,7 @@ impl Sessions {
         Ok(held)
     }
 
-    /// `None` for those that somebody has locked.
+    /// As `finish`. The answer for a key that another transaction has locked is `None`.
     pub(super) async fn finish_free(
         &self,
         queue: &Place,
@@ -248,7 +249,7 @@ impl Sessions {
         let epochs: Vec<i64> = ends.iter().map(|end| end.epoch).collect();
         let hows: Vec<i16> = ends.iter().map(|end| how_to_end(&end.how)).collect();
         let mut rest = Rest::default();
-        // Of those that succeed there is no more to say.
+        // Completions that succeed have no other parameters.
         if hows.iter().any(|&how| how != 0) {
             ends.iter().for_each(|end| rest.push(&end.how));
         }
@@ -348,7 +349,7 @@ impl Sessions {
     }
 
     pub(super) async fn counts(&self, queue: &Place) -> Result<Counts, EngineError> {
-        // (`offset 0`: each row is checked once.)
+        // (`offset 0`: checks each row once.)
         let sql = "select count(*) filter (where k.state = 0 and k.at <= n.t), \
                    count(*) filter (where k.state = 0 and k.at > n.t), \
                    count(*) filter (where k.state = 1), \
@@ -382,7 +383,8 @@ impl Sessions {
     }
 }
 
-/// `$1` to `$3`: the queue, how many, and after which key.
+/// Returns the query of a page. Its parameters `$1` to `$3` are the queue, the limit, and the key before
+/// the page.
 pub(super) fn page(state: Option<State>, is_next: bool) -> String {
     let which = match state {
         None => "",

@@ -1,7 +1,7 @@
--- The verbs, for a batch each. They lock in the order of keys, since batches in several orders
--- deadlock. `ctid`s are of rows that are locked: those stay where they are.
+-- The operations. Each takes a batch, and locks in the order of keys, since batches in different orders
+-- deadlock. A `ctid` here always refers to a locked row, which therefore keeps its `ctid`.
 
--- What two who are about to decide on a lease can't have both, until they have committed.
+-- Tries to take the right to decide on a lease. Only one transaction has it at a time, until it commits.
 create function requeue.decides(epoch bigint) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -9,30 +9,30 @@ begin
     return pg_try_advisory_xact_lock(1920036197, (epoch % 2147483647)::integer);
 end $$;
 
--- How many such decisions one transaction takes: each is a lock of a table that all of the server
--- share.
+-- The maximum number of such decisions in one transaction: each takes an entry in the lock table that the
+-- whole server shares.
 create function requeue.most_decisions() returns integer language sql immutable return 64;
 
--- Whether the lease lasts by what stands beside the key's row: see `renew`.
+-- Returns whether a row in `renewals` extends the lease: see `renew`.
 create function requeue.is_renewed(in_epoch bigint, t bigint) returns boolean language sql stable
     return exists (
         select from requeue.renewals r where r.epoch = in_epoch and r.lease_until > t
     );
 
--- Raises the next epochs to the time in microseconds since 1970, unless they are greater.
+-- Raises the next fencing tokens to the time in microseconds since 1970, unless they are greater.
 --
--- The sequence alone makes epochs rise, also while the clock is set back. But the sequence itself falls
--- back when a replica is promoted without the last transactions, when a backup is restored, and by
--- `setval`. The clock has then passed all epochs that are lost.
+-- The sequence alone makes tokens increase, also while the clock is set back. But the sequence itself falls
+-- back when a replica is promoted without the last transactions, when a backup is restored, and after
+-- `setval`. In these cases the clock has passed all tokens that were lost.
 --
--- Most claims only read the sequence. A claim that finds it behind the clock by more than `slack` sets
--- it, which happens 20 times a second at most. The slack is shorter than a failover takes. It also makes
--- setting safe: to read a sequence and to set it are two steps, and the claims that draw epochs between
--- them would have to draw 50,000 to get beyond the time that is set.
+-- Most claims only read the sequence. A claim that finds it behind the clock by more than `slack` sets it,
+-- which happens at most 20 times per second. The slack is shorter than a failover. It also makes setting
+-- safe. Reading a sequence and setting it are two steps, and the claims that draw tokens between them would
+-- have to draw 50,000 to exceed the time that is set.
 --
--- Two claims must not set it at once, which takes a lock. A lock that lasts until the commit would make
--- claims wait for each other's commits. A lock of the session would stay if the statement were cancelled.
--- So the lock is taken in a subtransaction that is rolled back at once. `setval` is not undone by that.
+-- A lock prevents two claims from setting it at once. A lock that lasts until the commit would make claims
+-- wait for each other's commits. A session lock would remain if the statement were cancelled. So the lock
+-- is taken in a subtransaction that is rolled back at once. The rollback does not undo `setval`.
 create function requeue.raise_epochs() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -42,7 +42,7 @@ begin
         return;
     end if;
     begin
-        -- `decides` takes no negative number.
+        -- `decides` never uses a negative number.
         perform pg_advisory_xact_lock(1920036197, -1);
         if (select s.last_value from requeue.epochs s) < requeue.now() - slack then
             perform setval('requeue.epochs', requeue.now());
@@ -53,8 +53,9 @@ begin
     end;
 end $$;
 
--- The transactions in progress that no snapshot names: those from this one on, which are newer than all
--- that have ended. A transaction holds a lock on its own number, of which this has the lower 32 bits.
+-- Returns the transactions in progress that no snapshot names: those from `first` on, which are newer than
+-- every transaction that has ended. A transaction holds a lock on its own number. The lock shows the lower
+-- 32 bits of it.
 create function requeue.newest(first bigint) returns text language sql volatile as $$
     select coalesce(string_agg((first + n.after)::text, ','), '')
     from pg_locks l, lateral (
@@ -63,7 +64,7 @@ create function requeue.newest(first bigint) returns text language sql volatile 
     where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and n.after < 2147483648
 $$;
 
--- Sets a key aside whose row is damaged, and keeps the row as text. Returns what is wrong.
+-- Sets aside a key whose row is damaged, and keeps the row as text. Returns a description of the damage.
 create function requeue.set_aside(in_queue integer, in_key bytea) returns text
 language plpgsql as $$
 declare
@@ -79,17 +80,17 @@ begin
     return why;
 end $$;
 
--- Hands out keys, after those whose leases have run out have failed.
+-- Claims keys for delivery, after counting a failure for each expired lease.
 --
--- Nothing is looked for below `in_lows`, of the low, the normal, the high priority and of leases:
--- there is an index's worth of what was handed out before, and as long as a transaction is open
--- elsewhere, each claim would walk through that. They come back, for the next claim, with the last
--- row, which is no key; its `queued` is how long until the next key may be ready, and its `snapshot`
--- names the transactions that were in progress: see `watermark.rs`. With `in_newest`, those are all.
+-- Skips everything below `in_lows`, the lower bounds for the low, normal and high priority and for leases.
+-- Below them, the index has the entries of past deliveries. As long as a transaction is open elsewhere,
+-- each claim would read them all. The last row of the result is not a key. It returns the bounds for the
+-- next claim. Its `queued` is the time until the next key may be ready, and its `snapshot` names the
+-- transactions that were in progress: see `watermark.rs`. With `in_newest`, it names all of them.
 --
--- Of the keys that it finds, those with damaged rows are set aside. They are returned without an epoch, and
--- with what is wrong. Keys that are parked, because their lease has expired once too often, are returned
--- without an epoch, and with their failures.
+-- Sets aside the keys that it finds to have damaged rows. Returns them without a fencing token, and with a
+-- description of the damage. Returns keys that it parks, because their lease has expired once too often,
+-- without a fencing token, and with their failures.
 create function requeue.claim(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
@@ -104,13 +105,14 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as
 #variable_conflict use_column
 declare
     t bigint := requeue.now();
-    -- What was added by a transaction as old as this is found none the less.
+    -- A key that a transaction no older than this has added is found despite the bound.
     slack constant bigint := 200000;
     most_expired constant integer := requeue.most_decisions();
     k requeue.keys;
     renewed_until bigint;
     expired integer := 0;
-    -- Of the jitter, so that what fails at once does not come back at once: see `Failing::nth`.
+    -- The step of the jitter, so that keys that fail at once do not become ready at the same time: see
+    -- `Failing::nth`.
     step double precision;
     eldest tid[] := '{}';
     taken tid[];
@@ -123,7 +125,8 @@ declare
     aside bytea[] := '{}';
 begin
     lows := in_lows;
-    -- Before any key is looked for, so that all that a transaction it leaves out has done is seen.
+    -- Read this before any key, so that the claim sees all changes of the transactions that the snapshot
+    -- does not name.
     snapshot := pg_current_snapshot()::text;
     if in_newest then
         snapshot := snapshot || ':'
@@ -162,7 +165,7 @@ begin
     end if;
 
     if in_oldest > 0 then
-        -- Looked for without locks: of three times as many as are wanted, most are not.
+        -- Search without locks: of the keys found here, up to three times `in_oldest`, most are not taken.
         select array_agg(o.id) into here from (
             select b.id from (
                 (select x.ctid as id, x.at from requeue.keys x
@@ -181,7 +184,7 @@ begin
         select coalesce(array_agg(o.id) filter (where not o.bad), '{}'),
             array_agg(o.key) filter (where o.bad)
         into eldest, bad from (
-            -- (`+ 0`: it would go by the index of all that is ready.)
+            -- (`+ 0`: prevents the planner from using the index of all ready keys.)
             select x.ctid as id, x.key, requeue.damage_of(x) is not null as bad
             from requeue.keys x
             where x.ctid = any (here) and x.queue + 0 = in_queue and x.state + 0 = 0
@@ -241,7 +244,7 @@ begin
             (select x.at from requeue.keys x where x.queue = in_queue and x.state = 0
                  and x.priority = 1 and x.at >= lows[3] order by x.at limit 1)
         ) o;
-        -- What is ready is locked by somebody: soon it will be seen whether it still is.
+        -- A ready key is locked by another transaction. Claim again soon to see whether it is still ready.
         queued := case when next_at <= t then 20000 else next_at - t end;
     else
         queued := null;
@@ -250,13 +253,13 @@ begin
     return next;
 end $$;
 
--- Finds keys that claims have passed over: those that a transaction added or had locked which was still
--- in progress. Returns the earliest ready key of each priority, and the earliest lease that has run out,
--- from `in_floors` on and below `in_lows`; null where there is none.
+-- Finds keys that claims have passed over: those that were added or locked by a transaction that was still
+-- in progress. Returns the earliest ready key of each priority, and the earliest expired lease, from
+-- `in_floors` on and below `in_lows`. Null means none.
 --
--- With floors of -2^63 it goes through all that is below. Then it also clears `renewals`, and returns how
--- long until the next lease runs out. It walks the index entries of past deliveries, which claims spare
--- themselves, so it runs beside them. It locks no key: claims would skip that.
+-- With floors of -2^63 it scans everything below `in_lows`. Then it also clears `renewals`, and returns the
+-- time until the next lease expires. It reads the index entries of past deliveries, which claims skip, so
+-- it runs outside of claims. It locks no key, because claims skip locked keys.
 create function requeue.passed_over(
     in_queue integer, in_floors bigint[], in_lows bigint[], out passed bigint[], out next_lease bigint
 )
@@ -293,14 +296,15 @@ begin
     end if;
 end $$;
 
--- Ends of hand-outs: what `ended` is told of each. Where all have succeeded, the first three say so.
+-- Completions: the arguments of `ended` for each. If all have succeeded, only the first three arrays are
+-- set.
 create type requeue.ends as (
     keys bytea[], epochs bigint[], hows smallint[], delays bigint[], priorities smallint[],
     adds integer[], reasons integer[], errors text[], bases bigint[], caps bigint[],
     shares double precision[], mosts integer[]
 );
 
--- Ends hand-outs. The numbers of those in the batch that were still their holders'.
+-- Completes deliveries. Returns the numbers of those in the batch whose holders still had their leases.
 create function requeue.finish(in_queue integer, in_hold boolean, ends requeue.ends)
 returns integer[]
 language plpgsql security definer
@@ -316,11 +320,11 @@ declare
     n integer;
     first_at bigint;
 begin
-    -- One that a crash of the server undoes is a lease that runs out.
+    -- If a crash of the server undoes a completion, the effect is that of an expired lease.
     perform set_config('synchronous_commit', 'off', true);
-    -- Locked first, and changed by another statement: that sees what an add has done that was under
-    -- way when this began. (One key after the other, and no `state = 1`: a plan that was made while
-    -- the table was small would go through all of it, or by the index of leases.)
+    -- First lock, then change with another statement. The second statement sees the changes of an add that
+    -- was in progress when this one began. (One key at a time, and without `state = 1`: a plan made while
+    -- the table was small would scan the whole table, or the index of leases.)
     select array_agg(f.n),
         array_agg(f.id) filter (where f.how = 0 and f.at is null),
         array_agg(f.id) filter (where f.how = 0 and f.at is not null),
@@ -377,10 +381,10 @@ begin
     return coalesce(held, '{}');
 end $$;
 
--- The numbers of those in the batch that are their holders' for so long again; of those of which
--- somebody is deciding that just now; and of the rest, for another transaction. To wait for a key that
--- somebody has locked would be to lose all the others: what is renewed of such a one stands beside it,
--- in `renewals`.
+-- Renews leases. Returns three lists of numbers in the batch: the leases that were renewed; those on which
+-- another transaction is currently deciding; and the rest, which need another transaction. Waiting for one
+-- locked key could let all other leases expire. So the renewal of a locked key is stored separately, in
+-- `renewals`.
 create function requeue.renew(
     in_queue integer, in_keys bytea[], in_epochs bigint[], in_lease bigint,
     out renewed integer[], out busy integer[], out rest integer[]
@@ -413,7 +417,7 @@ begin
     for n in
         select e.n from generate_subscripts(in_epochs, 1) e (n) where e.n <> all (renewed)
     loop
-        -- What is gone is nobody's to decide on.
+        -- A completed delivery needs no decision.
         continue when not exists (
             select from requeue.keys x
             where x.queue = in_queue and x.key = in_keys[n] and x.epoch = in_epochs[n]
@@ -427,7 +431,7 @@ begin
             busy := busy || n;
             continue;
         end if;
-        -- Whoever has it locked may have taken it away by now; nobody does any more.
+        -- The holder of the lock may have taken the key away before. From here on, no transaction can.
         perform from requeue.keys x
         where x.queue = in_queue and x.key = in_keys[n] and x.epoch = in_epochs[n]
             and (x.lease_until > t or requeue.is_renewed(x.epoch, t))
@@ -444,9 +448,9 @@ begin
     end if;
 end $$;
 
--- Locks those of the keys that are there, for a change. A single key is waited for. Of several those
--- that others have locked are left out: a batch is not held up by one of them. Answers the numbers of
--- the locked ones here, where they are, and the numbers that others have locked.
+-- Locks the existing keys among `in_keys` for a change. A single key is waited for. In a larger batch, keys
+-- that other transactions have locked are left out, so that they do not delay the batch. Returns the
+-- numbers and row IDs of the keys that it locked, and the numbers of those that others have locked.
 create function requeue.lock(
     in_queue integer, in_keys bytea[], out numbers integer[], out ids tid[], out locked integer[]
 )
@@ -479,9 +483,9 @@ begin
     end if;
 end $$;
 
--- Cancels the keys that are in this state, or in any: 0 ready, 1 waiting, 2 with a worker, 3 parked, 4 damaged.
--- Answers the numbers of the keys it applied to, and for each the sum of what it took: 1 ready, 2 dirty,
--- 4 waiting, 8 parked, 16 damaged.
+-- Cancels the keys in the given state, or in any state: 0 ready, 1 waiting, 2 in flight, 3 parked, 4
+-- damaged. Returns the numbers of the keys that matched, and for each the sum of what was cancelled: 1
+-- ready, 2 dirty, 4 waiting, 8 parked, 16 damaged.
 create function requeue.cancel(
     in_queue integer, in_keys bytea[], in_state integer,
     out cancelled integer[], out took integer[], out locked integer[]
@@ -534,7 +538,7 @@ begin
     end if;
 end $$;
 
--- Makes parked keys ready. Answers the numbers of those in the batch that were parked.
+-- Makes parked keys ready. Returns the numbers of the keys in the batch that were parked.
 create function requeue.revive(
     in_queue integer, in_keys bytea[], out revived integer[], out locked integer[]
 )
@@ -563,7 +567,7 @@ begin
     end if;
 end $$;
 
--- Whether no key is ready, waiting or with a worker.
+-- Returns whether no key is ready, waiting or in flight.
 create function requeue.is_idle(in_queue integer) returns boolean
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$

@@ -1,44 +1,45 @@
-//! The times below which claims of a queue look for no key.
+//! Tracks the watermark of a queue: the times below which claims do not search for keys.
 //!
-//! Below them, the index has the entries of keys that were delivered. The server removes those only when
-//! no transaction can see them any more, so a claim that began at the oldest would read all of them.
+//! Below it, the index has the entries of keys that were delivered. The server removes them only when no
+//! transaction can see them any more, so a claim that began at the oldest entry would read all of them.
 //!
-//! A key may turn up below these times. An add takes its time when it runs, and others see it when its
-//! transaction commits. A key that a transaction has locked stays where it is until that ends. So each
-//! claim returns the transactions that were in progress when it began. One that a later claim finds
-//! ended, and that was in progress for longer than the [slack](SLACK) of claims, makes the range
-//! suspect that claims have passed since it began. A [scan](super::claims) of that range follows.
+//! A key may appear below the watermark. An add takes its time when it runs, but becomes visible when its
+//! transaction commits. A key that a transaction has locked keeps its position until that transaction ends.
+//! So each claim returns the transactions that were in progress when it began. If a later claim finds that
+//! one of them has ended, and it was in progress for longer than the [slack](SLACK) of claims, the range
+//! that claims have passed since it began is suspect. A [scan](super::claims) of that range follows.
 //!
-//! A snapshot does not name the newest transactions in progress, if none that is newer has ended. A
-//! claim that takes a key is a transaction that ends, so that the snapshot of the next claim names all
-//! that are older. Other claims ask for the newest besides, which takes the server longer.
+//! A snapshot does not name the newest transactions in progress unless a newer one has ended. A claim that
+//! takes a key is itself a transaction that ends, so the snapshot of the next claim names all older ones.
+//! Other claims additionally ask for the newest, which costs the server more time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::engine::time::Micros;
 
-/// Times of ready keys by priority, the low first, and of leases.
+/// The due times of ready keys, from low to high priority, and the expiry times of leases.
 pub(super) type Lows = [Micros; 4];
 
-/// Below all keys.
+/// A bound below all keys.
 pub(super) const LOWEST: Lows = [Micros::MIN; 4];
 
-/// Claims look this much further back than they must: see `slack` in `requeue.claim`.
+/// The distance by which claims search further back than necessary: see `slack` in `requeue.claim`.
 const SLACK: Duration = Duration::from_millis(200);
 /// The first pause of a claimer that some adds may not wake.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// The transactions in progress at some moment.
+/// The transactions that were in progress at one moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Snapshot {
-    /// The one after the last that has ended.
+    /// The number after that of the last transaction that has ended.
     next: u64,
     open: BTreeSet<u64>,
 }
 
 impl Snapshot {
-    /// Reads the text of a `pg_snapshot`, `xmin:xmax:open,open,…`, perhaps with `:open,…`, the newest.
+    /// Parses the text of a `pg_snapshot`, `xmin:xmax:open,open,…`, optionally followed by the newest
+    /// transactions, `:open,…`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, ':').skip(1);
         let next = parts.next()?.parse().ok()?;
@@ -55,18 +56,18 @@ impl Snapshot {
 /// A transaction that was in progress.
 #[derive(Clone, Copy, Debug)]
 struct Open {
-    /// It has begun after this; `None` if it was there before the first claim.
+    /// The transaction began after this time. `None`: before the first claim.
     since: Option<Instant>,
-    /// Nothing that it may hide is below.
+    /// The transaction cannot hide a key below this.
     lows: Lows,
 }
 
-/// A claim under way.
+/// A claim in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
-    /// Below which it looks for nothing.
+    /// The lower bounds of the search.
     pub(super) lows: Lows,
-    /// Whether it asks for the newest transactions, too.
+    /// True if the claim also asks for the newest transactions.
     pub(super) names_newest: bool,
     at: Instant,
     lowered: u64,
@@ -75,21 +76,22 @@ pub(super) struct Begun {
 
 #[derive(Debug)]
 pub(super) struct Watermark {
-    /// As the last claim returned them.
+    /// The bounds that the last claim returned.
     lows: Lows,
-    /// Where the next claim begins instead, since there are keys below.
+    /// The start of the next claim, if there are keys below `lows`.
     lower: Option<Lows>,
-    /// How often `lower` was set.
+    /// The number of times that `lower` was set.
     lowered: u64,
-    /// Of a transaction that the next claim sees for the first time, and the claim after that.
+    /// The state for a transaction that the next claim sees for the first time, and for the claim after
+    /// that.
     next_open: [Open; 2],
-    /// Whether the last claim took no key.
+    /// True if the last claim took no key.
     was_empty: bool,
     open: HashMap<u64, Open>,
-    /// From where on, up to `lows`, there may be keys.
+    /// The lower end of the range, up to `lows`, that may contain keys.
     suspect: Option<Lows>,
-    /// Transactions in progress when the server learned that this process waits. Their adds may
-    /// notify nobody.
+    /// The transactions that were in progress when the server learned that this process waits. Their adds
+    /// may send no notification.
     unaware: BTreeSet<u64>,
     unaware_since: Instant,
 }
@@ -116,13 +118,13 @@ impl Watermark {
     pub(super) fn begin(&self, now: Instant) -> Begun {
         let lows = self.lower.map_or(self.lows, |below| lower(below, self.lows));
         let [open, newer] = self.next_open;
-        // What began after a claim not long ago is within the slack of this one.
+        // Transactions that began after a very recent claim are within the slack of this one.
         let is_long_ago = newer.since.is_none_or(|since| now > since + SLACK / 2);
         let names_newest = self.was_empty || is_long_ago;
         Begun { lows, names_newest, at: now, lowered: self.lowered, open }
     }
 
-    /// The claim has returned these. One that fails has no end here.
+    /// Records the results of a claim. A claim that fails is not recorded.
     pub(super) fn end(&mut self, begun: &Begun, lows: Lows, snapshot: &Snapshot, is_empty: bool) {
         self.was_empty = is_empty;
         if begun.lowered == self.lowered {
@@ -140,12 +142,13 @@ impl Watermark {
             self.open.entry(transaction).or_insert(begun.open);
         }
         self.unaware.retain(|&transaction| !snapshot.has_ended(transaction));
-        // It may have begun, and locked a key, while the claim before the last was under way.
+        // The transaction may have begun, and locked a key, while the claim before the last one was in
+        // progress.
         self.next_open = [self.next_open[1], Open { since: Some(begun.at), lows: self.lows }];
         self.lows = lows;
     }
 
-    /// There may be keys from here on that claims have passed.
+    /// Marks the range from `floors` on as suspect: it may contain keys that claims have passed.
     pub(super) fn suspect(&mut self, floors: Lows) {
         self.suspect = Some(self.suspect.map_or(floors, |other| lower(other, floors)));
     }
@@ -158,12 +161,12 @@ impl Watermark {
         self.lows
     }
 
-    /// The range for a scan to look through, from and up to.
+    /// Takes the lower and upper bound of the range to scan.
     pub(super) fn take_suspect(&mut self) -> Option<(Lows, Lows)> {
         self.suspect.take().map(|floors| (floors, self.lows))
     }
 
-    /// The scan has found these. Returns whether there are any.
+    /// Records the results of a scan. Returns true if it found a key.
     pub(super) fn found(&mut self, found: [Option<Micros>; 4]) -> bool {
         let is_any = found.iter().any(Option::is_some);
         if is_any {
@@ -174,14 +177,14 @@ impl Watermark {
         is_any
     }
 
-    /// The server has learned that this process waits, and after that a claim has ended.
+    /// Records that the server has learned that this process waits, and that a later claim has completed.
     pub(super) fn announced(&mut self, snapshot: &Snapshot, now: Instant) {
         self.unaware.clone_from(&snapshot.open);
         self.unaware_since = now;
     }
 
-    /// How soon to claim again although nobody may say that there is something. The pauses grow with
-    /// the age of the transactions they are for.
+    /// Returns the time after which to claim again, because adds may not send a notification. The pauses
+    /// grow with the age of the transactions that cause them.
     pub(super) fn pause(&self, now: Instant) -> Option<Duration> {
         let age = now.saturating_duration_since(self.unaware_since);
         (!self.unaware.is_empty()).then(|| (age / 2).max(FIRST_PAUSE))
@@ -200,11 +203,11 @@ mod tests {
     use super::*;
 
     fn snapshot(text: &str) -> Snapshot {
-        Snapshot::parse(text).expect("it is one")
+        Snapshot::parse(text).expect("the snapshot is valid")
     }
 
-    /// Claims at these milliseconds, which return these times and see these transactions; and what
-    /// is suspect after each.
+    /// Runs claims at the given times in milliseconds, which return the given bounds and see the given
+    /// transactions. Returns the suspect bound after each claim.
     fn suspects<const N: usize>(claims: [(u64, Micros, &str); N]) -> [Option<Micros>; N] {
         let start = Instant::now();
         let mut mark = Watermark::new(start);
@@ -220,7 +223,7 @@ mod tests {
         let one = Snapshot { next: 9, open: [3, 7].into() };
         assert_eq!(Snapshot::parse("3:9:3,7"), Some(one.clone()));
         assert_eq!(Snapshot::parse("3:9:3,7:"), Some(one.clone()));
-        let newest = Snapshot::parse("3:9:3:9,11").expect("it is one");
+        let newest = Snapshot::parse("3:9:3:9,11").expect("the snapshot is valid");
         assert_eq!(
             [3, 8, 9, 10].map(|number| newest.has_ended(number)),
             [false, true, false, false]
@@ -235,7 +238,7 @@ mod tests {
 
     #[test]
     fn what_a_long_transaction_may_hide_is_suspect_once_it_has_ended() {
-        // 5 begins while the claim at 1 ms is under way, which may have passed what it locks.
+        // Transaction 5 begins during the claim at 1 ms, which may pass over a key that 5 locks.
         let long = suspects([
             (0, 10, "5:5:"),
             (1, 20, "5:5:"),
@@ -246,7 +249,7 @@ mod tests {
             (500, 70, "9:9:"),
         ]);
         assert_eq!(long, [None, None, None, None, None, Some(10), None]);
-        // Also if it is the newest, which not all snapshots name.
+        // The same for the newest transaction, which not all snapshots name.
         let newest = suspects([
             (0, 10, "5:5:"),
             (1, 20, "5:5:"),
@@ -255,11 +258,11 @@ mod tests {
             (400, 50, "6:6:"),
         ]);
         assert_eq!(newest, [None, None, None, None, Some(Micros::MIN)]);
-        // The claims' own slack is enough.
+        // A short transaction is within the slack of the claims.
         let short =
             suspects([(0, 10, "5:5:"), (1, 20, "5:5:"), (2, 30, "5:6:5"), (199, 40, "6:6:")]);
         assert_eq!(short, [None; 4]);
-        // One that was there first may be of any age.
+        // A transaction that was in progress before the first claim may be of any age.
         let first = suspects([(0, 10, "5:6:5"), (1, 20, "6:6:")]);
         assert_eq!(first, [None, Some(Micros::MIN)]);
     }
@@ -287,11 +290,11 @@ mod tests {
         mark.end(&first, [100; 4], &none, false);
         assert!(!mark.found([None; 4]));
         assert!(mark.found([None, Some(50), None, None]));
-        // It fails.
+        // This claim fails.
         let failing = mark.begin(now);
         assert_eq!(failing.lows, [100, 50, 100, 100]);
         let second = mark.begin(now);
-        // Another scan ends meanwhile.
+        // Another scan completes during the claim.
         assert!(mark.found([Some(40), None, None, None]));
         mark.end(&second, [110; 4], &none, false);
         let third = mark.begin(now);
@@ -312,7 +315,7 @@ mod tests {
         assert_eq!(mark.pause(later), Some(Duration::from_millis(500)));
         mark.end(&begun, [100; 4], &snapshot("5:8:5,7"), true);
         assert!(mark.pause(later).is_some());
-        // 7 began after that.
+        // Transaction 7 began later.
         mark.end(&begun, [100; 4], &snapshot("7:8:7"), true);
         assert_eq!(mark.pause(later), None);
     }

@@ -1,4 +1,4 @@
-//! Claims of a queue with several shards.
+//! Claims keys of a queue with several shards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::engine::{Claim, Claimed, HandOut, Place};
 use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::ParkedKey;
 
-/// How long a claim may take. What is answered later is lost until its lease ends.
+/// The timeout of a claim. The keys of a later response are lost until their leases expire.
 const CLAIMING: Duration = Duration::from_secs(3);
-/// How long replicas may take to get a claim that `wait` says they should. It is made all the same,
-/// and others wait behind it.
+/// The time in which replicas should confirm a claim, if `wait` is set. The claim is valid without them,
+/// and later ones wait behind it.
 const WAIT: Duration = Duration::from_millis(200);
-/// How long it may take to hear what there is to claim.
+/// The timeout of the question how many keys a shard has to claim.
 const PEEKING: Duration = Duration::from_secs(1);
-/// How long a shard that did not answer is left alone.
+/// The pause before a shard that did not answer is asked again.
 const RESTING: Duration = Duration::from_secs(2);
 
 impl Redis {
@@ -58,7 +58,7 @@ impl Redis {
         Ok(claimed)
     }
 
-    /// How many keys the shard has to claim, and how long until there may be one.
+    /// Returns the number of keys that can be claimed from the shard, and the time until there may be one.
     async fn peek(
         &self,
         queue: &Place,
@@ -77,8 +77,9 @@ impl Redis {
         Ok((due, self.heal(queue, shards, number, health).or(next)))
     }
 
-    /// Claims of one shard; and if that has too few, of those others that have some. Where one does
-    /// not answer, the others are not held up by it: it is asked now and then whether it is back.
+    /// Claims from one shard, and if that has too few keys, from the others that have some. A shard that
+    /// does not answer does not delay the others. It is asked from time to time whether it is available
+    /// again.
     pub(super) async fn claimed(
         &self,
         queue: &Place,
@@ -129,7 +130,7 @@ impl Redis {
     }
 }
 
-/// What several shards say.
+/// The combined results of several shards.
 #[derive(Default)]
 struct Gathered {
     items: Vec<HandOut>,
@@ -157,21 +158,21 @@ impl Gathered {
         }
     }
 
-    /// One that does not answer holds up nobody else.
+    /// Returns the combined result. A failure of one shard counts only if no other shard has answered.
     fn end(self) -> Result<Claimed, EngineError> {
         let Self { items, next, damaged, parked, answered, fault } = self;
         match fault {
             Some(fault) if !answered || fault.kind == Kind::Dropped && items.is_empty() => {
                 return Err(fault);
             }
-            // It was reported, and is left out.
+            // The failure was already reported.
             Some(_) | None => {}
         }
         Ok(Claimed { items, next, damaged, parked })
     }
 }
 
-/// What comes in time; and whether anything does is noted.
+/// Limits a request to `limit`, and records whether the shard has answered.
 async fn in_time<T>(
     limit: Duration,
     shard: &Shard,

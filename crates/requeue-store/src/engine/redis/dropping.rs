@@ -1,26 +1,27 @@
-//! Drops of queues.
+//! Drops queues.
 //!
-//! Each queue has a generation, a number that is drawn when it is created. It stands in the queue's record,
-//! and as a mark in each shard. Every script compares the mark with the generation that its caller has open,
-//! so that nothing works on a queue that was dropped, also if there is one of the same name again.
+//! Each queue has a generation, a number that is drawn when the queue is created. It is stored in the
+//! queue's record, and as a mark in each shard. Every script compares the mark with the generation that its
+//! caller has open. So no script operates on a queue that was dropped, even if one of the same name exists
+//! again.
 //!
 //! No script reaches all shards of a cluster. So a drop has these steps:
 //!
-//! 1. It seals all shards: their marks say that a drop is in progress, and scripts are refused for now. If
-//!    there are keys, and they are to stay, it unseals the shards again.
-//! 2. It raises the floor, which all epochs of later queues exceed, to the last epoch.
-//! 3. It marks the record. From then on the queue is gone.
+//! 1. It seals all shards: their marks now say that a drop is in progress, and scripts are refused for the
+//!    time being. If there are keys that must be kept, it unseals the shards again.
+//! 2. It raises the floor to the last fencing token. The tokens of all later queues exceed the floor.
+//! 3. It marks the record. From then on the queue is dropped.
 //! 4. It removes the shards, the record, and the name from the list.
 //!
-//! One that is interrupted before step 3 leaves sealed shards, and another drop takes them over after
-//! [a while](Drop::limit). After step 3, whoever opens or drops the queue does the rest.
+//! A drop that is interrupted before step 3 leaves sealed shards, which another drop takes over after [a
+//! time limit](LIMIT). After step 3, the next process that opens or drops the queue completes the drop.
 //!
-//! An opener that finds a shard without a mark first writes a tentative one, with which no script works. Then it
-//! reads the record again, and completes the mark only where it still is there. So an opener that read the
-//! record before a drop can not mark the shards after it.
+//! An opener that finds a shard without a mark first writes a tentative mark, with which no script works.
+//! Then it reads the record again, and completes the mark only if the tentative one is still there. So an
+//! opener that read the record before a drop cannot mark the shards after it.
 //!
-//! A mark may be missing because the server has evicted it. Then the record decides; and if that is gone, too,
-//! the floor: it has risen since the queue was opened if a queue was dropped.
+//! A mark may be missing because the server has evicted it. Then the record decides. If the record is gone
+//! as well, the floor decides: if a queue was dropped, the floor has risen since this queue was opened.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +41,7 @@ use crate::engine::Dropped;
 use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::Counts;
 
-/// How long steps 1 and 2 may take. drop.lua has others take over after twice as long.
+/// The time limit of steps 1 and 2. drop.lua lets other drops take over after twice that time.
 const LIMIT: Duration = Duration::from_secs(5);
 
 impl Redis {
@@ -51,8 +52,8 @@ impl Redis {
         let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0 });
         let shards = names::shards(&of, count);
         if !keys_too && !is_dropping {
-            // Without a seal, so that adds go on where it is of no use. A shard that another drop has
-            // sealed is not counted.
+            // Count without a seal first, so that adds continue if the queue is not dropped. A shard that
+            // another drop has sealed is not counted.
             let mut counts = Counts::default();
             for shard in &shards {
                 let counted = self.scripts.counts.on(shard);
@@ -65,10 +66,10 @@ impl Redis {
             }
         }
         let (nodes, scripts) = (Arc::clone(&self.nodes), Arc::clone(&self.scripts));
-        // In a task of its own: whoever goes away leaves no shard sealed.
+        // A separate task, so that a caller that goes away leaves no shard sealed.
         let dropping = tokio::spawn(async move {
             if is_dropping {
-                // Somebody was killed in the middle.
+                // An earlier drop was interrupted.
                 remove(&nodes, &scripts, &shards).await?;
                 return Ok(Dropped::Yes(Counts::default()));
             }
@@ -83,7 +84,7 @@ impl Redis {
         dropping.await.unwrap_or_else(|error| Err(EngineError::unsure(error)))
     }
 
-    /// All epochs of queues that are created from now on exceed it.
+    /// Returns the floor, which the fencing tokens of all queues created from now on exceed.
     pub(super) async fn floor(&self) -> Result<i64, EngineError> {
         let get = redis::cmd("GET").arg(names::FLOOR).to_owned();
         match self.nodes.run(names::slot(names::FLOOR), &get, None).await? {
@@ -92,7 +93,7 @@ impl Redis {
         }
     }
 
-    /// Marks a shard again whose mark the server has lost. An error, if the queue was dropped.
+    /// Restores the mark of a shard after the server has lost it. Fails if the queue was dropped.
     pub(super) async fn restore_mark(&self, shard: &Shard) -> Result<(), EngineError> {
         let of = &shard.queue;
         if self.was_dropped(of).await? {
@@ -102,15 +103,16 @@ impl Redis {
         check.arg(0);
         self.nodes.run(shard.slot, &check, Some(&self.scripts.check)).await?;
         if self.was_dropped(of).await? {
-            // Meanwhile. A tentative mark that stays does no harm.
+            // The queue was dropped in the meantime. A tentative mark that remains is harmless.
             let _ = self.complete_mark(shard, "forget").await;
             return Err(EngineError::dropped(&of.name));
         }
-        // If it is not completed, the caller's script finds no mark, and this is tried again.
+        // If the mark is not completed, the caller's script finds none, and this is tried again.
         self.complete_mark(shard, "confirm").await.map(drop)
     }
 
-    /// Completes a tentative mark, or takes it back. Returns whether the shard has the mark of its queue.
+    /// Completes or removes a tentative mark, depending on `what`. Returns true if the shard has the mark
+    /// of its queue.
     pub(super) async fn complete_mark(
         &self,
         shard: &Shard,
@@ -136,7 +138,7 @@ struct Dropping<'a> {
 }
 
 impl Dropping<'_> {
-    /// Steps 1 to 3. How many keys there are, and whether the queue is gone.
+    /// Runs steps 1 to 3. Returns the numbers of keys, and whether the queue was dropped.
     async fn decide(&self, keys_too: bool) -> Result<(Counts, bool), EngineError> {
         let name = fastrand::u64(1..=i64::MAX.unsigned_abs());
         let began = Instant::now();
@@ -145,14 +147,14 @@ impl Dropping<'_> {
             Ok((counts, last_epoch)) => self.mark(last_epoch, began).await.map(|()| (counts, true)),
             Err(fault) => Err(fault),
         };
-        // Where it is not known whether the record is marked, shards stay sealed: another drop finds out.
+        // If it is unknown whether the record is marked, the shards stay sealed. Another drop decides.
         let is_open = match &decided {
             Ok((_, is_dropped)) => !is_dropped,
             Err(fault) => fault.kind != Kind::Unsure,
         };
         if is_open {
             for shard in self.shards {
-                // The others are unsealed all the same.
+                // Unseal the other shards even if this fails.
                 if let Err(fault) = step(self.nodes, self.scripts, shard, "unseal", name).await {
                     let (queue, error) = (&shard.queue.name, fault.source);
                     tracing::warn!(queue, %error, "a shard stays sealed: drop the queue again");
@@ -162,12 +164,12 @@ impl Dropping<'_> {
         decided
     }
 
-    /// How many keys there are, and the last epoch.
+    /// Seals all shards. Returns the numbers of keys, and the last fencing token.
     async fn seal(&self, name: u64) -> Result<(Counts, i64), EngineError> {
         let (mut all, mut last_epoch) = (Counts::default(), 0);
         for (number, shard) in self.shards.iter().enumerate() {
             let answer = step(self.nodes, self.scripts, shard, "seal", name).await;
-            // What came of it is known when it is unsealed.
+            // Unsealing shows whether the seal was set.
             let answer = answer.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
             let mut answer = Values::of(answer)?;
             if answer.number::<u8>()? == 0 {
@@ -200,7 +202,7 @@ impl Dropping<'_> {
     }
 }
 
-/// Step 4. Others may do the same.
+/// Runs step 4. Several processes may do so at once.
 pub(super) async fn remove(
     nodes: &Arc<Nodes>,
     scripts: &Scripts,
@@ -212,7 +214,7 @@ pub(super) async fn remove(
     let mut remove = redis::cmd("HDEL");
     remove.arg(names::QUEUES).arg(&of.name);
     nodes.run(names::slot(names::QUEUES), &remove, None).await?;
-    // Somebody may have created it again, who lists it before and after that.
+    // Another process may have created the queue again. It lists the queue before or after the removal.
     let (key, slot) = names::queue(&of.name);
     let exists = redis::cmd("EXISTS").arg(key).to_owned();
     if values::number(nodes.run(slot, &exists, None).await?)? > 0 {
@@ -244,7 +246,7 @@ async fn step(
     nodes.run(shard.slot, &command, Some(&scripts.drop)).await
 }
 
-/// Changes the record, if it is of this generation.
+/// Changes the record if it has this generation.
 pub(super) async fn record(
     nodes: &Arc<Nodes>,
     scripts: &Scripts,
@@ -257,7 +259,7 @@ pub(super) async fn record(
     nodes.run(slot, &command, Some(&scripts.record)).await.map(drop)
 }
 
-/// Puts the queue on the list of all.
+/// Adds the queue to the list of all queues.
 pub(super) async fn list(
     nodes: &Arc<Nodes>,
     scripts: &Scripts,
@@ -271,14 +273,14 @@ pub(super) async fn list(
 /// The state of a mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mark {
-    /// An opener has not completed it yet.
+    /// Written by an opener, and not yet completed.
     Tentative,
     Complete,
-    /// A drop is in progress, or was interrupted.
+    /// A drop is in progress or was interrupted.
     Sealed,
 }
 
-/// The generation that a mark names.
+/// Returns the generation that a mark names, and its state.
 pub(super) fn owner(mark: &str) -> Result<(u64, Mark), EngineError> {
     let (generation, kind) = match (mark.strip_prefix('-'), mark.strip_prefix('?')) {
         (Some(sealed), _) => (sealed.split(' ').next().unwrap_or(sealed), Mark::Sealed),
@@ -288,7 +290,7 @@ pub(super) fn owner(mark: &str) -> Result<(u64, Mark), EngineError> {
     Ok((generation.parse().map_err(|_| garbled())?, kind))
 }
 
-/// With the name of the queue, which the server does not say.
+/// Adds the name of the queue, which the server does not report, to the error of a dropped queue.
 pub(super) fn named(shard: &Shard, fault: EngineError) -> EngineError {
     match fault.kind {
         Kind::Dropped => EngineError::dropped(&shard.queue.name),

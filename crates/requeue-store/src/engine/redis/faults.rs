@@ -1,4 +1,4 @@
-//! What the driver's errors mean.
+//! Classifies the errors of the driver.
 
 use std::error::Error;
 use std::io;
@@ -8,7 +8,7 @@ use redis::{ErrorKind, RedisError};
 
 use crate::types::error::{ConnectErrorKind, EngineError, Kind, Reason};
 
-/// What went wrong before a command was sent, at the server with this address.
+/// Converts an error that occurred before a command was sent to the server at `address`.
 pub(super) fn unconnected(address: &str, error: &RedisError) -> EngineError {
     let kind = match error.kind() {
         ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => Kind::Refused,
@@ -17,7 +17,7 @@ pub(super) fn unconnected(address: &str, error: &RedisError) -> EngineError {
     fault(kind, address, error)
 }
 
-/// What went wrong when it had been sent, perhaps.
+/// Converts an error that occurred when the command may have been sent.
 pub(super) fn failed(address: &str, error: &RedisError) -> EngineError {
     fault(said(error).unwrap_or(Kind::Unsure), address, error)
 }
@@ -28,19 +28,19 @@ fn fault(kind: Kind, address: &str, error: &RedisError) -> EngineError {
         (Some("NOAUTH" | "WRONGPASS"), _) | (_, ErrorKind::AuthenticationFailed) => {
             Reason::new(ConnectErrorKind::Authentication, text).into()
         }
-        // The server has said so.
+        // The error code comes from the server.
         (Some(_), _) if kind == Kind::Refused => {
             Reason::new(ConnectErrorKind::Refused, text).into()
         }
         (Some(_), _) => Reason::new(ConnectErrorKind::Unreachable, text).into(),
-        // Such as a certificate that is not trusted.
+        // For example, a certificate that is not trusted.
         _ if has_invalid_data(error) => Reason::new(ConnectErrorKind::Tls, text).into(),
         _ => text.into(),
     };
     EngineError { kind, source }
 }
 
-/// Whether TLS has rejected what it got.
+/// Returns true if TLS has rejected the data that it received.
 fn has_invalid_data(error: &RedisError) -> bool {
     // The driver shares the causes of its errors.
     let cause =
@@ -49,17 +49,17 @@ fn has_invalid_data(error: &RedisError) -> bool {
     cause.is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
 }
 
-/// An answer that no script of ours gives.
+/// Returns the error for a response that no script of requeue gives.
 pub(super) fn garbled() -> EngineError {
     EngineError::unsure("the server's answer is not understood")
 }
 
-/// If the server itself said so: then nothing has happened. Scripts write at their end, after which
-/// nothing can fail.
+/// Returns the kind of an error that the server itself has reported. Such a command has had no effect:
+/// scripts write at their end, after which nothing can fail.
 fn said(error: &RedisError) -> Option<Kind> {
-    // Of scripts, older servers say it in the text.
+    // Older servers report the codes of scripts in the text.
     const FOR_NOW: [&str; 15] = [
-        // By alive.lua: a drop is in progress, which may yet be refused.
+        // Raised by alive.lua: a drop is in progress, which may still be refused.
         "SEALED",
         "LOADING",
         "CLUSTERDOWN",

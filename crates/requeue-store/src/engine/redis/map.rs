@@ -1,4 +1,4 @@
-//! Which server has what, as one of them sees it.
+//! The map of slots to servers, as reported by one server.
 
 use std::sync::Arc;
 
@@ -11,17 +11,19 @@ use crate::types::error::EngineError;
 
 #[derive(Debug, Default)]
 pub(super) struct Map {
-    /// By the last of their slots, in order.
+    /// The ranges of slots, by their last slots, in ascending order.
     ranges: Vec<(u16, Arc<Node>)>,
     pub(super) is_cluster: bool,
-    /// Whether its cluster is complete; a master that was cut off from it knows that after a while.
+    /// True if the cluster is complete. A master that was cut off from the cluster notices that after a
+    /// while.
     pub(super) is_whole: bool,
-    /// How many masters have been chosen in its cluster, as far as it knows.
+    /// The configuration epoch of the cluster as far as the server knows. It increases with each election
+    /// of a master.
     epoch: u64,
 }
 
 impl Map {
-    /// As this server has it; `known` is who is at an address that it names.
+    /// Asks a server for its map. `known` returns the node of an address that the server names.
     pub(super) async fn of(
         node: &Arc<Node>,
         known: impl Fn(ConnectionAddr) -> Arc<Node>,
@@ -71,12 +73,12 @@ impl Map {
         })
     }
 
-    /// Whether this is to be believed rather than the other.
+    /// Returns true if this map is more credible than the other.
     pub(super) fn is_better_than(&self, other: &Self) -> bool {
         (self.is_whole, self.epoch) > (other.is_whole, other.epoch)
     }
 
-    /// Each server that has slots, once.
+    /// Returns each server that has slots, once.
     pub(super) fn masters(&self) -> Vec<Arc<Node>> {
         let mut masters: Vec<Arc<Node>> = Vec::new();
         for (_, node) in &self.ranges {
@@ -97,7 +99,7 @@ impl Map {
     }
 }
 
-/// That of a server that `from` has named; without a host, at its own.
+/// Returns the address of a server that `from` has named. Without a host, it is the host of `from`.
 pub(super) fn address(from: &Node, host: &str, port: u16) -> ConnectionAddr {
     let own = match from.info.addr() {
         ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),

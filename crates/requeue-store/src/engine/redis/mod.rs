@@ -1,35 +1,44 @@
-//! Redis or Valkey: one node, or a cluster.
+//! Redis and Valkey stores, on a single node or a cluster.
 //!
-//! Each verb is a script, so that it happens as a whole, at one time of the server's, on one shard. A
-//! queue has one shard on one node and several on a cluster, and each key is in one of them for good.
-//! Of a shard there is a hash with a row for each key that has a state, sorted sets that say which keys
-//! are due, held or parked, the number of the last hand-out, and a list with a token for who waits.
+//! Each operation is a script. It runs atomically, at one time of the server's clock, on one shard. A queue
+//! has one shard on a single node and several on a cluster. Each key belongs permanently to one of them.
 //!
-//! # What a failover loses
+//! A shard consists of these Redis keys:
 //!
-//! Replicas follow later. When a master dies, what it had acknowledged and they had not got yet is
-//! lost: adds of about the last second at worst, unless `wait=N` had them on N replicas first; finishes,
-//! so that a key is handed out again after its lease; and claims, so that a key may be handed out again
-//! while its holder still works on it. That one's number is older then, so nothing it does has an effect
-//! here, nor elsewhere where numbers are compared. Numbers rise all the same, whatever was lost: each is
-//! at least the time of its server in microseconds, so clocks of servers that replace each other are to
-//! be together to within the time that a failover takes.
+//! - A hash with one row per key that has a state.
+//! - Sorted sets of the keys that are due, in flight or parked.
+//! - The last fencing token.
+//! - A list with a token for waiting processes.
 //!
-//! # Least rights
+//! # Data loss in a failover
 //!
-//! For queues, keys `requeue:*` and the commands `evalsha`, `script|load`, `blpop`, `get`, `set`, `time`,
-//! `exists`, `type`, `hset`, `hdel`, `hget`, `hlen`, `hmget`, `hscan`, `zadd`, `zrem`, `zrange`, `zrangebylex`,
-//! `zrangebyscore`, `zscore`, `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`; on a cluster
-//! `cluster|slots` and `cluster|info`, too, for `wait=N` `wait`, and for an address with a `/DB` `select`.
-//! `migrate` needs no more. With `info`, servers that evict or do not persist are detected.
+//! Replication is asynchronous. When a master fails, writes that it had acknowledged but not replicated are
+//! lost:
 //!
-//! With `unlink`, queues can be dropped, too.
+//! - Adds of about the last second at worst, unless `wait=N` had them on N replicas first.
+//! - Completions: the key is delivered again after its lease.
+//! - Claims: a key may be delivered again while its holder still processes it. The holder's fencing token
+//!   is then lower, so its completion has no effect here, and its writes none at destinations that compare
+//!   tokens.
+//!
+//! Fencing tokens increase regardless of what was lost: each is at least the time of its server in
+//! microseconds. The clocks of servers that replace each other must therefore differ by less than the time
+//! that a failover takes.
+//!
+//! # Minimum permissions
+//!
+//! Queues need the keys `requeue:*` and the commands `evalsha`, `script|load`, `blpop`, `get`, `set`,
+//! `time`, `exists`, `type`, `hset`, `hdel`, `hget`, `hlen`, `hmget`, `hscan`, `zadd`, `zrem`, `zrange`,
+//! `zrangebylex`, `zrangebyscore`, `zscore`, `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`. A
+//! cluster also needs `cluster|slots` and `cluster|info`, `wait=N` needs `wait`, and an address with a
+//! `/DB` needs `select`. `migrate` needs no more. With `info`, servers that evict or do not persist are
+//! detected. With `unlink`, queues can be dropped.
 //!
 //! # Lost keys
 //!
-//! Evictions and deletions by hand can take parts of a shard. Each row has one place
-//! in the sorted sets, so a script sees by their counts that some are gone: when a queue is opened, and
-//! when a claim finds nothing. Then all rows are walked in short steps, and get back their places; places
+//! Evictions and manual deletions can remove parts of a shard. Each row has one place in the sorted sets,
+//! so a script can detect missing parts by their counts. It does so when a queue is opened, and when a
+//! claim finds nothing. Then a repair walks all rows in short steps and restores their places. Places
 //! without a row are dropped. Keys whose rows are gone are lost.
 
 mod claiming;
@@ -79,26 +88,26 @@ use crate::types::error::EngineError;
 use crate::types::inspect::{Counts, Entry, QueueInfo, State};
 use crate::types::key::Key;
 
-/// How many shards a queue has on a cluster, unless said.
+/// The default number of shards of a queue on a cluster.
 const SHARDS: u16 = 16;
-/// How long replicas may take to get the adds that `wait` says they must.
+/// The time in which replicas must confirm adds, if `wait` is set.
 const WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Redis {
-    /// Where it was looked for.
+    /// The address that was given.
     address: String,
     nodes: Arc<Nodes>,
     scripts: Arc<Scripts>,
-    /// How many replicas are to have what is acknowledged.
+    /// The number of replicas that must have an acknowledged write.
     wait: u32,
     shards: u16,
-    /// By their generations.
+    /// The shards of the open queues, by generation.
     queues: Mutex<HashMap<u64, Arc<Vec<Shard>>>>,
     /// By the numbers of their places.
     waiting: Mutex<HashMap<i64, Arc<Waiting>>>,
     places: AtomicI64,
-    /// With which shard claims begin.
+    /// Determines the shard with which the next claim begins.
     turn: AtomicUsize,
 }
 
@@ -111,9 +120,9 @@ impl Redis {
         }
     }
 
-    /// `clock` is a function `now` in Lua.
+    /// Connects with a custom clock. `clock` defines a Lua function `now`.
     async fn connect_with(options: Options, clock: &str) -> Result<Self, EngineError> {
-        // The driver has none of its own; another one that the program has chosen stays.
+        // The driver does not choose a provider. One that the program has installed is kept.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let Options { seeds, wait, shards, accepts_eviction } = options;
         let addresses: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
@@ -137,7 +146,7 @@ impl Redis {
         shards.ok_or_else(|| EngineError::refused("the queue has not been opened"))
     }
 
-    /// The shards of the queue, and which of them has the key.
+    /// Returns the shards of the queue, and the number of the one that has the key.
     fn find(&self, queue: &Place, key: &Key) -> Result<(Arc<Vec<Shard>>, usize), EngineError> {
         let shards = self.shards_of(queue)?;
         let number = names::shard_of(key, shards.len());
@@ -145,9 +154,9 @@ impl Redis {
     }
 }
 
-/// The queue's epoch for an epoch of a shard: no two shards have the same.
+/// Returns the queue's fencing token for a token of a shard. Tokens of different shards differ.
 fn epoch_of(epoch: i64, number: usize, count: usize) -> i64 {
-    // A queue has 256 shards at most.
+    // A queue has at most 256 shards.
     epoch.saturating_mul(count as i64).saturating_add(number as i64)
 }
 
@@ -220,8 +229,8 @@ impl Engine for Redis {
             let begin = woken.unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed));
             let claimed = self.claimed(queue, begin, claim).await;
             if let Some(waiting) = waiting {
-                // Also where it can't be claimed: who waits for tokens is not held to be quick, and
-                // finds out who serves the shard by now.
+                // This also applies if the claim fails. The task that waits for tokens is not in a hurry,
+                // and discovers the server that now has the shard.
                 let is_waited_for = !claim.poll.is_zero();
                 let is_empty = claimed.as_ref().map_or(true, |claimed| claimed.items.is_empty());
                 waiting.want(is_waited_for && is_empty);

@@ -1,4 +1,4 @@
-//! What the keys of a queue are called, and on which shard a key of its is.
+//! The names of a queue's Redis keys, and the assignment of keys to shards.
 
 use std::fmt::Write;
 use std::sync::atomic::AtomicBool;
@@ -9,40 +9,40 @@ use tokio::time::Instant;
 
 use crate::types::key::Key;
 
-/// How many parts a cluster has to give to its nodes.
+/// The number of slots of a cluster.
 const SLOTS: u16 = 16384;
-/// How many shards a queue may have.
+/// The maximum number of shards of a queue.
 pub(super) const MOST: u16 = 256;
 
-/// The version of what is kept, for all queues.
+/// The version of the data of all queues.
 pub(super) const SCHEMA: &str = "requeue:schema";
 
-/// A number that all epochs of queues exceed that are created from now on. It rises with each drop.
+/// A number that the fencing tokens of all queues created from now on exceed. It increases with each drop.
 pub(super) const FLOOR: &str = "requeue:dropped";
 
 /// A hash with the names of all queues: on a cluster, nothing else lists them.
 pub(super) const QUEUES: &str = "requeue:queues";
 
-/// One of the queues that had this name, one after the other.
+/// Identifies one of the queues that have had this name in turn.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Identity {
     pub(super) name: String,
-    /// Drawn when it is created.
+    /// A number that is drawn when the queue is created.
     pub(super) generation: u64,
-    /// [`FLOOR`], as it was when this process opened the queue.
+    /// The value of [`FLOOR`] when this process opened the queue.
     pub(super) floor: i64,
 }
 
-/// A part of a queue: what a script works on, and what a node of a cluster has as a whole.
+/// A part of a queue on which one script operates, and which lies on one node of a cluster.
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) slot: u16,
     pub(super) queue: Arc<Identity>,
-    /// In the order in which the scripts know them.
+    /// The Redis keys, in the order in which the scripts use them.
     pub(super) keys: [String; 11],
-    /// Since when it has not answered one who claims; nothing is claimed there before it has.
+    /// The time since which the shard has not answered claims. Claims skip it until it answers.
     pub(super) silent: Mutex<Option<Instant>>,
-    /// Whether this process is repairing it.
+    /// True while this process repairs the shard.
     pub(super) is_repaired: AtomicBool,
 }
 
@@ -55,22 +55,22 @@ impl Shard {
         &self.keys[8]
     }
 
-    /// The key of the mark that names the generation.
+    /// Returns the Redis key of the mark that names the generation.
     pub(super) fn generation(&self) -> &str {
         &self.keys[9]
     }
 }
 
-/// All of a queue. The slots of a cluster are dealt to them evenly.
+/// Returns all shards of a queue, which are distributed evenly over the slots of a cluster.
 pub(super) fn shards(of: &Arc<Identity>, count: u16) -> Vec<Shard> {
     let queue = encoded(&of.name);
     let shard = |number: u16| {
         let slots = SLOTS / count;
         let mut tags = (0u32..).map(|draw| format!("{queue}/{number}.{draw}"));
-        // Each draw has one chance in `count`.
+        // Each draw succeeds with probability 1 / `count`.
         let tag = tags.find(|tag| (slot(tag) / slots).min(count - 1) == number);
         let tag = tag.unwrap_or_else(|| queue.clone());
-        // Whoever waits for a token of a dropped queue takes none of a later one.
+        // A process that waits for a token of a dropped queue must not take one of a later queue.
         let wake = format!("{}:wake", of.generation);
         let parts = [
             "rows",
@@ -92,30 +92,30 @@ pub(super) fn shards(of: &Arc<Identity>, count: u16) -> Vec<Shard> {
     (0..count).map(shard).collect()
 }
 
-/// The shard of a key.
+/// Returns the shard of a key.
 pub(super) fn shard_of(key: &Key, count: usize) -> usize {
     usize::from(State::<XMODEM>::calculate(key)) % count
 }
 
-/// What is said of a queue as a whole, and its slot.
+/// Returns the Redis key of the queue's record, and its slot.
 pub(super) fn queue(queue: &str) -> (String, u16) {
     let tag = encoded(queue);
     (format!("requeue:{{{tag}}}:queue"), slot(&tag))
 }
 
-/// The slot of all keys with this between braces in their name, or of the key that is this.
+/// Returns the slot of a Redis key, or of all keys that have `tag` between braces.
 pub(super) fn slot(tag: &str) -> u16 {
     State::<XMODEM>::calculate(tag.as_bytes()) % SLOTS
 }
 
-/// Whatever a queue is called, nothing that means something in the names of keys.
+/// Encodes the name of a queue without characters that have a meaning in Redis keys.
 fn encoded(name: &str) -> String {
     name.bytes().fold(String::with_capacity(name.len()), |mut encoded, byte| {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' => {
                 encoded.push(char::from(byte));
             }
-            // Writing to a string can't fail.
+            // Writing to a string cannot fail.
             _ => _ = write!(encoded, "%{byte:02X}"),
         }
         encoded
@@ -130,7 +130,7 @@ mod tests {
     fn names_are_harmless_and_differ() {
         let (key, _) = queue("a{b} c/\u{1}ä%");
         assert_eq!(key, "requeue:{a%7Bb%7D%20c%2F%01%C3%A4%25}:queue");
-        assert_eq!(slot("foo"), 12182, "as `CLUSTER KEYSLOT foo` says");
+        assert_eq!(slot("foo"), 12182, "the result of `CLUSTER KEYSLOT foo`");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A server, and the connections to it.
+//! Manages the connections to a server.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -15,17 +15,18 @@ use super::faults::{failed, garbled, unconnected};
 use super::lock;
 use crate::types::error::{EngineError, Kind};
 
-/// How long a connection may take to be made.
+/// The timeout of a connection attempt.
 const CONNECTING: Duration = Duration::from_secs(3);
-/// How long an answer may take.
+/// The timeout of a response.
 const ANSWERING: Duration = Duration::from_secs(10);
-/// How long it may take to say that it is there.
+/// The timeout of a check that the server is available.
 const GREETING: Duration = Duration::from_secs(1);
-/// How many connections those have who wait for replicas.
+/// The number of connections for commands that wait for replicas, per kind.
 const WAITING: usize = 4;
 
-/// What a command goes over. `WAIT` holds up all that is behind it on its connection: that is not to
-/// be what is answered at once, such as renewals, and claims are not to be behind adds.
+/// The kind of connection that a command uses. `WAIT` blocks all later commands on its connection. So it
+/// must not share one with commands that are answered at once, such as renewals, and claims must not wait
+/// behind adds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Line {
     Quick,
@@ -33,25 +34,25 @@ pub(super) enum Line {
     WaitingClaims,
 }
 
-/// One of the connections, made when it is first wanted.
+/// A connection that is opened on first use.
 #[derive(Default)]
 struct Wire {
     open: Mutex<Option<MultiplexedConnection>>,
-    /// Whoever makes it has this; and of the last time that it was not made: when, and why not.
+    /// Locked while the connection is opened. Has the time and the error of the last failed attempt.
     opening: tokio::sync::Mutex<Option<(Instant, Kind, String)>>,
 }
 
-/// A server, and the connections to it that there are.
+/// A server and its open connections.
 pub(super) struct Node {
     pub(super) info: ConnectionInfo,
     pub(super) address: String,
     wires: [Wire; 1 + 2 * WAITING],
     turn: AtomicUsize,
-    /// Whether the last that was wanted of it was not answered.
+    /// True if the last request to the server was not answered.
     silent: AtomicBool,
-    /// Somebody is finding out whether it is there.
+    /// True while a task checks whether the server is available.
     doubted: AtomicBool,
-    /// Whether it has been asked if it keeps what it acknowledges, since it was last connected to.
+    /// True if the server's persistence and eviction were examined since the last connect.
     pub(super) is_examined: AtomicBool,
 }
 
@@ -74,7 +75,7 @@ impl Node {
         }
     }
 
-    /// A connection of its own, whose answers may take this long.
+    /// Opens a dedicated connection with this response timeout.
     pub(super) async fn connect(
         &self,
         answering: Duration,
@@ -89,7 +90,7 @@ impl Node {
         connected.await.map_err(|error| unconnected(&self.address, &error))
     }
 
-    /// The number of the connection whose turn it is.
+    /// Returns the number of the next connection of this kind, in rotation.
     pub(super) fn wire(&self, line: Line) -> usize {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % WAITING;
         match line {
@@ -99,7 +100,7 @@ impl Node {
         }
     }
 
-    /// The connection with this number, which others use, too.
+    /// Returns the shared connection with this number.
     pub(super) async fn connection(
         &self,
         wire: usize,
@@ -114,7 +115,7 @@ impl Node {
         if let Some(open) = open() {
             return Ok(open);
         }
-        // Whoever has waited for one that was not made does not try again in turn.
+        // A caller that has waited for a failed attempt does not start another one.
         if let Some((at, kind, said)) = &*last
             && *at > since
         {
@@ -128,10 +129,10 @@ impl Node {
         Ok(new)
     }
 
-    /// What is under way on its connections may still be answered; what comes goes over new ones.
+    /// Forgets the connections. Commands in progress may still be answered; later ones use new connections.
     pub(super) fn disconnect(&self) {
         self.note_silence();
-        // It may be another one by then.
+        // The address may then lead to another server.
         self.is_examined.store(false, Ordering::Relaxed);
         for wire in &self.wires {
             *lock(&wire.open) = None;
@@ -146,8 +147,8 @@ impl Node {
         self.silent.load(Ordering::Relaxed)
     }
 
-    /// The answers to all of them, which go out together; an error, if that is the first one's.
-    /// `ahead`: the slot is on its way to this server.
+    /// Sends the commands together and returns all answers. Fails if the first answer is an error. `ahead`
+    /// is true if the slot is being migrated to this server.
     pub(super) async fn send(
         &self,
         connection: &mut MultiplexedConnection,
@@ -173,7 +174,7 @@ impl Node {
         Ok(answers)
     }
 
-    /// The answers to what is not about any slot.
+    /// Sends commands that concern no slot, and returns their answers.
     pub(super) async fn ask<const N: usize>(
         &self,
         commands: [&Cmd; N],
@@ -192,9 +193,10 @@ impl Node {
         answers.try_into().map_err(|_| garbled())
     }
 
-    /// Whether it says anything. What is behind a `WAIT` takes as long as that, so that where adds go it is
-    /// not asked: others do, and the connection is made anew, in case it is that which is gone.
-    /// `None` if somebody else is finding out.
+    /// Checks that the server answers. Returns `None` if another task is already checking.
+    ///
+    /// A command behind a `WAIT` is delayed by it. So a connection for adds is not checked itself: another
+    /// one is, and the connection is replaced in case it is broken.
     pub(super) async fn is_there(&self, wire: usize) -> Option<bool> {
         if self.doubted.swap(true, Ordering::Relaxed) {
             return None;

@@ -1,8 +1,8 @@
-//! The servers, and which of them has a slot.
+//! Tracks the servers of a cluster and the slots that they have.
 //!
-//! The driver's own client for clusters sends a command again when its connection breaks, and a claim
-//! that is made twice holds keys that nobody knows of. So who has what is kept here: a command is sent
-//! once more only if the server said that it did nothing.
+//! The driver's own cluster client resends a command when its connection breaks. A claim that runs twice
+//! would hold keys of which no process knows. So this module maintains the map of slots. It resends a
+//! command only if the server reported that the command had no effect.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -24,30 +24,30 @@ use super::requirements::examine;
 use super::scripts::Script;
 use crate::types::error::{EngineError, Kind};
 
-/// How often a cluster is asked at most who has what.
+/// The minimum interval between requests for the map of a cluster.
 const ASKING: Duration = Duration::from_millis(100);
-/// How long servers may take to say who has what, and the others when one has said so, unless that took
-/// longer itself.
+/// The time in which servers must return their maps. After the first one, the others have at least
+/// `OTHERS`, or as long as the first one took.
 const SAYING: Duration = Duration::from_secs(3);
 const OTHERS: Duration = Duration::from_millis(100);
-/// How many servers are asked at once who has what: one may be cut off from the others.
+/// The number of servers that are asked for their maps at once: one may be cut off from the others.
 const ASKED: usize = 5;
-/// How often a command is sent on to another server before it is left for later.
+/// The maximum number of servers that a command is sent to, before it fails temporarily.
 const HOPS: usize = 6;
 
 #[derive(Debug)]
 pub(super) struct Nodes {
     seeds: Vec<Arc<Node>>,
-    /// Those that have been heard of, by their addresses.
+    /// The servers that are known, by address.
     known: Mutex<HashMap<String, Arc<Node>>>,
     map: Mutex<Arc<Map>>,
-    /// When a cluster was last asked who has what.
+    /// When a map was last requested.
     asked: tokio::sync::Mutex<Option<Instant>>,
     accepts_eviction: bool,
 }
 
 impl Nodes {
-    /// Looks for them. Those that evict are refused, unless that is accepted.
+    /// Finds the servers. Refuses those that evict keys, unless that is accepted.
     pub(super) async fn find(
         seeds: &[ConnectionInfo],
         accepts_eviction: bool,
@@ -74,13 +74,13 @@ impl Nodes {
         lock(&self.map).is_cluster
     }
 
-    /// Asks who has what, unless that was done a moment ago; in a task of its own, since whoever waits
-    /// for it may give up.
+    /// Updates the map, unless it was updated a moment ago. Runs in a separate task, because the caller may
+    /// give up.
     async fn look(self: &Arc<Self>) -> Result<(), EngineError> {
         let nodes = Arc::clone(self);
         let looked = tokio::spawn(async move {
             nodes.look_now().await?;
-            // Those that have taken the place of others. Nobody waits for that.
+            // Examine new masters in the background.
             tokio::spawn(async move {
                 let examined = examine(nodes.masters(), nodes.accepts_eviction).await;
                 if let Err(EngineError { source: error, .. }) = examined {
@@ -97,7 +97,7 @@ impl Nodes {
         if asked.is_some_and(|asked| asked.elapsed() < ASKING) {
             return Ok(());
         }
-        // Those who have not answered last know least.
+        // Ask the servers last that did not answer the last time.
         let mut nodes = self.seeds.clone();
         let is_seed = |node: &Arc<Node>| self.seeds.iter().any(|seed| Arc::ptr_eq(seed, node));
         nodes.extend(lock(&self.known).values().filter(|node| !is_seed(node)).cloned());
@@ -127,7 +127,7 @@ impl Nodes {
         match best {
             Some(map) => {
                 if map.is_whole {
-                    // Who is gone for good is not to be waited for whenever somebody looks.
+                    // A server that is permanently gone must not delay every update.
                     let stays =
                         |node: &Arc<Node>| is_seed(node) || map.has(node) || !node.is_silent();
                     lock(&self.known).retain(|_, node| stays(node));
@@ -135,19 +135,19 @@ impl Nodes {
                 *lock(&self.map) = Arc::new(map);
                 Ok(())
             }
-            // Nothing was to happen.
+            // The request has no effect, so its outcome is not in doubt.
             None if fault.kind == Kind::Unsure => Err(EngineError { kind: Kind::Absent, ..fault }),
             None => Err(fault),
         }
     }
 
     async fn seen_by(&self, node: &Arc<Node>) -> Result<Map, EngineError> {
-        // Until it answers.
+        // The server counts as silent until it answers.
         node.note_silence();
         Map::of(node, |address| self.node_at(node, address)).await
     }
 
-    /// The server at this address, which `from` has named.
+    /// Returns the server at this address, which `from` has named.
     fn node_at(&self, from: &Node, address: ConnectionAddr) -> Arc<Node> {
         let mut known = lock(&self.known);
         let node = known.entry(address.to_string());
@@ -155,7 +155,7 @@ impl Nodes {
         Arc::clone(node.or_insert_with(|| Arc::new(Node::new(info()))))
     }
 
-    /// Who has the slot, as far as is known.
+    /// Returns the server that has the slot, as far as is known.
     pub(super) async fn holder(self: &Arc<Self>, slot: u16) -> Result<Arc<Node>, EngineError> {
         let holder = || lock(&self.map).holder(slot);
         if let Some(node) = holder() {
@@ -165,10 +165,10 @@ impl Nodes {
         holder().ok_or_else(|| EngineError::absent(format!("no server has slot {slot}")))
     }
 
-    /// Somebody has given up on a server. Whether it is there still, and who has its place if not, is
-    /// found out by nobody who could give up on that.
+    /// Checks a server after a caller has given up on it, and updates the map if the server does not
+    /// answer. Runs in a separate task, which no caller can cancel.
     fn doubt(self: &Arc<Self>, node: &Arc<Node>, wire: usize) {
-        // Without a runtime, nobody asks for anything any more.
+        // Without a runtime, no request follows.
         let Ok(runtime) = Handle::try_current() else { return };
         let (nodes, node) = (Arc::clone(self), Arc::clone(node));
         runtime.spawn(async move {
@@ -179,7 +179,7 @@ impl Nodes {
         });
     }
 
-    /// A connection of its own to the server that has the slot, whose answers may take this long.
+    /// Opens a dedicated connection to the server that has the slot, with this response timeout.
     pub(super) async fn dedicated(
         self: &Arc<Self>,
         slot: u16,
@@ -188,15 +188,15 @@ impl Nodes {
         let node = self.holder(slot).await?;
         let connected = node.connect(answering).await;
         if connected.is_err() {
-            // Another may have it by now. What is known then is the next one's concern.
+            // Another server may have the slot by now. The next request uses the new map.
             node.note_silence();
             let _ = self.look().await;
         }
         connected
     }
 
-    /// What the server that has the slot answers to a command that it answers at once, and that runs
-    /// `script`, if one is named.
+    /// Runs a command that is answered at once on the server that has the slot, and returns the answer.
+    /// `script` is the script that the command runs, if any.
     pub(super) async fn run(
         self: &Arc<Self>,
         slot: u16,
@@ -207,8 +207,8 @@ impl Nodes {
         answers.pop().ok_or_else(garbled)
     }
 
-    /// What the server that has the slot answers to each of them, of which the first runs `script`, if
-    /// one is named. An error is that of the first.
+    /// Sends the commands to the server that has the slot, and returns all answers. `script` is the script
+    /// that the first command runs, if any. Fails if the first answer is an error.
     pub(super) async fn send(
         self: &Arc<Self>,
         slot: u16,
@@ -251,13 +251,13 @@ impl Nodes {
                     ahead = code == "ASK";
                     node = self.node_at(&node, map::address(&node, host, port));
                     if !ahead {
-                        // For whatever comes next; this one knows where to go.
+                        // The update is for later commands; this one already has its address.
                         let _ = self.look().await;
                     }
                 }
                 (code, ..) => {
-                    // Connections that have broken, and servers that have become replicas, have been
-                    // cut off from their cluster, or come back: another may have the place.
+                    // After these errors another server may have the slot: the connection is broken, or the
+                    // server has become a replica, was cut off from its cluster, or is restarting.
                     const ELSEWHERE: [&str; 4] =
                         ["READONLY", "CLUSTERDOWN", "LOADING", "MASTERDOWN"];
                     if code.is_none_or(|code| ELSEWHERE.contains(&code)) {
@@ -274,17 +274,17 @@ impl Nodes {
 
 #[cfg(test)]
 impl Nodes {
-    /// Whether a server that has been silent is known after the next look.
+    /// Returns true if a silent server is still known after the next update.
     pub(super) async fn remembers(&self, from: &Node, address: ConnectionAddr) -> bool {
         let known = address.to_string();
         self.node_at(from, address).note_silence();
         *self.asked.lock().await = None;
-        self.look_now().await.expect("one answers");
+        self.look_now().await.expect("a server answers");
         lock(&self.known).contains_key(&known)
     }
 }
 
-/// One who waits for an answer. Whoever goes before there is one has given up on the server.
+/// Detects a caller that stops waiting for an answer: it has given up on the server.
 struct Patient<'a> {
     nodes: &'a Arc<Nodes>,
     node: &'a Arc<Node>,

@@ -1,7 +1,7 @@
 //! Opens queues, creates them and lists them.
 //!
-//! The record of a queue and its shards are on several nodes of a cluster, so no script sees both. An opener
-//! reads the record, marks the shards, and reads the record again.
+//! The record of a queue and its shards lie on several nodes of a cluster, so no script can read both. An
+//! opener reads the record, marks the shards, and reads the record again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use crate::types::inspect::QueueInfo;
 
 /// The version of the data.
 const VERSION: &str = "1";
-/// How often a queue that others drop and create meanwhile is tried to be opened.
+/// The maximum number of attempts to open a queue that others drop and create at the same time.
 const ATTEMPTS: u32 = 10;
 
-/// The data of a queue beside its keys.
+/// The data of a queue, apart from its keys.
 pub(super) struct Record {
     pub(super) settings: Settings,
     pub(super) shards: u16,
-    /// It was made now.
+    /// True if no process has marked all shards yet.
     pub(super) is_new: bool,
-    /// This call made the record.
+    /// True if this call created the record.
     pub(super) is_made: bool,
     pub(super) generation: u64,
-    /// It is gone, but for what its drop has yet to remove.
+    /// True if the queue was dropped, and the drop has not yet removed everything.
     pub(super) is_dropping: bool,
 }
 
@@ -48,7 +48,7 @@ impl Redis {
         }
     }
 
-    /// Fails unless the server has a schema of this version.
+    /// Fails unless the server has data of this version.
     pub(super) async fn check(&self, queue: Option<&str>) -> Result<(), EngineError> {
         let refuse = |why: &str| Err(EngineError::refused(format!("{}: {why}", self.address)));
         match self.version().await?.as_deref() {
@@ -73,7 +73,7 @@ impl Redis {
     }
 
     pub(super) async fn migrated(&self) -> Result<(), EngineError> {
-        // A server that is full sets nothing, but has it.
+        // A full server accepts no write, but may already have the version.
         if self.version().await?.is_none() {
             let mut set = cmd("SET");
             set.arg(names::SCHEMA).arg(VERSION).arg("NX");
@@ -82,7 +82,7 @@ impl Redis {
         self.check(None).await
     }
 
-    /// The record of the queue, which is made with `settings`, if any are given.
+    /// Returns the record of the queue. Creates it if it is missing and there are `settings`.
     pub(super) async fn settings(
         &self,
         name: &str,
@@ -93,7 +93,7 @@ impl Redis {
         if let Some(Settings { re_add, parked_add }) = settings {
             open.arg(u8::from(re_add == ReAdd::Hold)).arg(self.shards);
             open.arg(u8::from(parked_add == ParkedAdd::Keep));
-            // Of as many bits as a number of Redis has, and not 0.
+            // A number from 1 to 2⁶³ - 1, which Redis can represent as an integer.
             open.arg(fastrand::u64(1..=i64::MAX.unsigned_abs()));
         }
         let answer = self.nodes.run(slot, &open, Some(&self.scripts.open)).await?;
@@ -118,7 +118,7 @@ impl Redis {
         Ok(Some(Record { settings, shards: count, is_new, is_made, generation, is_dropping }))
     }
 
-    /// The generation of another queue that a shard has as its mark.
+    /// Returns the generation of another queue, if a shard has its mark.
     async fn other_mark(&self, shards: &[Shard]) -> Result<Option<u64>, EngineError> {
         for shard in shards {
             let get = cmd("GET").arg(shard.generation()).to_owned();
@@ -132,7 +132,7 @@ impl Redis {
         Ok(None)
     }
 
-    /// The queue, which is made with these settings, if any are given.
+    /// Opens the queue. Creates it if it is missing and there are `settings`.
     pub(super) async fn opened(
         &self,
         name: &str,
@@ -140,7 +140,7 @@ impl Redis {
     ) -> Result<Option<Place>, EngineError> {
         self.check(Some(name)).await?;
         if settings.is_some() {
-            // First, so that every queue that is there is listed.
+            // List the name first, so that every existing queue is listed.
             dropping::list(&self.nodes, &self.scripts, name).await?;
         }
         let (mut is_lost, mut was_made) = (false, false);
@@ -159,16 +159,16 @@ impl Redis {
             let of = Arc::new(Identity { name: name.to_owned(), generation, floor });
             let shards = Arc::new(names::shards(&of, count));
             if is_dropping {
-                // Somebody is at it, or was killed.
+                // A drop is in progress or was interrupted.
                 dropping::remove(&self.nodes, &self.scripts, &shards).await?;
                 continue;
             }
             if is_new {
-                // Again: a drop of the queue before may have removed the name meanwhile.
+                // List the name again: a drop of the previous queue may have removed it in the meantime.
                 dropping::list(&self.nodes, &self.scripts, name).await?;
                 if let Some(mark) = self.other_mark(&shards).await? {
-                    // The record is lost, and the queue is not. Before any shard gets a mark, so that all
-                    // get the same one.
+                    // The record was lost, but the queue was not. Adopt its generation before any shard
+                    // gets a mark, so that all shards get the same one.
                     is_lost = true;
                     let adopted = ["adopt".to_owned(), mark.to_string()];
                     dropping::record(&self.nodes, &self.scripts, &of, &adopted).await?;
@@ -187,13 +187,13 @@ impl Redis {
             }
             match others {
                 None => {
-                    // A drop meanwhile has removed the record, or the marks.
+                    // A drop in the meantime has removed the record or the marks.
                     let now = self.settings(name, None).await?;
                     let is_there =
                         now.is_some_and(|now| now.generation == generation && !now.is_dropping);
                     if !is_there {
                         for shard in &*shards {
-                            // A tentative mark that stays does no harm.
+                            // A tentative mark that remains is harmless.
                             let _ = self.complete_mark(shard, "forget").await;
                         }
                         continue;
@@ -214,12 +214,12 @@ impl Redis {
                     }
                     break (settings, shards);
                 }
-                // Another process has marked a shard meanwhile: look again.
+                // Another process has marked a shard in the meantime: try again.
                 Some(_) if is_new => {}
                 Some(other) => {
                     let now = self.settings(name, None).await?;
                     if now.is_some_and(|now| now.generation == generation && !now.is_new) {
-                        // A failover has brought it back.
+                        // A failover has brought back a shard of a dropped queue.
                         let left = Identity { generation: other, ..(*of).clone() };
                         let left = names::shards(&Arc::new(left), count);
                         dropping::remove_shards(&self.nodes, &self.scripts, &left).await?;
@@ -264,7 +264,7 @@ impl Redis {
             (other, _) => return Ok(Checked::Others(other)),
         }
         if self.wait > 0 {
-            // Whether it may be asked for at all.
+            // Check that the command is permitted.
             self.nodes.run(shard.slot, cmd("WAIT").arg(0).arg(1), None).await?;
         }
         Ok(Checked::Ours { was_there, is_damaged })
@@ -283,7 +283,7 @@ impl Redis {
             while !names.is_empty() {
                 let name = String::from_utf8(names.bytes()?).map_err(|_| garbled())?;
                 names.value()?;
-                // An opener may have ended between listing the queue and making it.
+                // An opener may have stopped between listing the queue and creating it.
                 if let Some(info) = self.info(&name).await? {
                     queues.insert(name, info);
                 }
@@ -302,7 +302,7 @@ impl Redis {
         let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0 });
         let mut is_empty = true;
         for shard in names::shards(&of, count) {
-            // A hash is there if it has something.
+            // A hash exists if it has entries.
             let exists = cmd("EXISTS").arg(shard.rows()).to_owned();
             is_empty &= values::number(self.nodes.run(shard.slot, &exists, None).await?)? == 0;
             if !is_empty {
@@ -313,7 +313,7 @@ impl Redis {
     }
 }
 
-/// Whose a shard is.
+/// The generation that a shard belongs to.
 enum Checked {
     Ours {
         was_there: bool,

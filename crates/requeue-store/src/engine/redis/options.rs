@@ -1,5 +1,7 @@
-//! Addresses: `redis://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]…][/DB][?OPTION&…]`, and `rediss://`.
-//! A password that is not in the address is that in `REDISCLI_AUTH`, as `redis-cli` has it.
+//! Parses Redis addresses: `redis://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]…][/DB][?OPTION&…]`, and
+//! `rediss://`.
+//!
+//! If the address has no password, the one in `REDISCLI_AUTH` is used, as by `redis-cli`.
 
 use std::env;
 use std::fs;
@@ -9,7 +11,7 @@ use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 use super::names;
 use crate::engine::address::{pairs, wrong_option};
 
-/// The options of an address, and what they take.
+/// The options of an address, and the values that they take.
 const OPTIONS: &[(&str, &str)] = &[
     ("ca", "the path of a file with certificates"),
     ("eviction", "accept"),
@@ -19,18 +21,19 @@ const OPTIONS: &[(&str, &str)] = &[
 
 #[derive(Debug)]
 pub(crate) struct Options {
-    /// Where to look for the server, or the cluster.
+    /// The addresses at which to look for the server or the cluster.
     pub(super) seeds: Vec<ConnectionInfo>,
-    /// How many replicas are to have what is acknowledged.
+    /// The number of replicas that must have an acknowledged write.
     pub(super) wait: u32,
-    /// Of queues that are made.
+    /// The number of shards of queues that are created.
     pub(super) shards: Option<u16>,
-    /// Whether the server may remove keys when its memory is full.
+    /// True if the server may evict keys when its memory is full.
     pub(super) accepts_eviction: bool,
 }
 
 impl Options {
-    /// `rest` is what follows the scheme and its colon. No error has a password in it.
+    /// Parses the address of a Redis store. `rest` is the part after the scheme and its colon. No error
+    /// contains a password.
     pub(crate) fn parse(scheme: &str, rest: &str) -> Result<Self, String> {
         let bad = |why: &str| format!("{scheme}: {why}");
         let rest = rest.strip_prefix("//").ok_or_else(|| bad("an address begins with //"))?;
@@ -84,7 +87,7 @@ impl Options {
         Ok(options)
     }
 
-    /// The address without what is secret.
+    /// Returns the address without secrets.
     pub(crate) fn shown(&self) -> String {
         let with_tls =
             |seed: &ConnectionInfo| matches!(seed.addr(), redis::ConnectionAddr::TcpTls { .. });
@@ -93,7 +96,7 @@ impl Options {
         format!("{scheme}://{}", hosts.join(","))
     }
 
-    /// Whom to believe that a server is who it says, rather than whom the system believes.
+    /// Trusts the certificate authorities in `file`, instead of those that the system trusts.
     fn trust(&mut self, file: &str) -> Result<(), String> {
         let certificates = fs::read(file).map_err(|error| error.to_string())?;
         for seed in &mut self.seeds {
@@ -106,7 +109,7 @@ impl Options {
     }
 }
 
-/// With a password, if it has none.
+/// Adds the password if the seed has none.
 fn with(seed: ConnectionInfo, password: &str) -> ConnectionInfo {
     let settings = seed.redis_settings().clone();
     match settings.password() {
@@ -121,14 +124,14 @@ mod tests {
 
     #[test]
     fn addresses_say_where_and_how() {
-        let options =
-            Options::parse("redis", "//me:s%40@a,b:7000/3?wait=1&shards=4").expect("good");
+        let options = Options::parse("redis", "//me:s%40@a,b:7000/3?wait=1&shards=4")
+            .expect("the address is valid");
         let addresses: Vec<_> = options.seeds.iter().map(|seed| seed.addr().to_string()).collect();
         assert_eq!(addresses, ["a:6379", "b:7000"]);
         let settings = options.seeds[1].redis_settings();
         assert_eq!((settings.username(), settings.password()), (Some("me"), Some("s@")));
         assert_eq!((settings.db(), options.wait, options.shards), (3, 1, Some(4)));
-        let options = Options::parse("redis", "//[::1]:7").expect("good");
+        let options = Options::parse("redis", "//[::1]:7").expect("the address is valid");
         assert_eq!(options.seeds[0].addr().to_string(), "::1:7");
     }
 
@@ -138,19 +141,20 @@ mod tests {
             ("host", "redis: an address begins with //"),
             ("//me:secret@", "redis: without the name of a host"),
         ] {
-            assert_eq!(Options::parse("redis", rest).expect_err("bad"), said);
+            assert_eq!(Options::parse("redis", rest).expect_err("the address is invalid"), said);
         }
         for rest in ["//h?eviction", "//h?eviction=yes"] {
-            let error = Options::parse("redis", rest).expect_err("bad");
+            let error = Options::parse("redis", rest).expect_err("the address is invalid");
             assert!(error.ends_with(": it takes accept"), "{error}");
         }
-        let options = Options::parse("redis", "//h?eviction=accept").expect("good");
+        let options = Options::parse("redis", "//h?eviction=accept").expect("the address is valid");
         assert!(options.accepts_eviction);
         for rest in ["//me:sec/ret@h", "//me:sec?ret@h", "//me:a/sec@h/1"] {
-            let error = Options::parse("redis", rest).expect_err("bad");
+            let error = Options::parse("redis", rest).expect_err("the address is invalid");
             assert!(!error.contains("sec") && error.contains("%2F"), "{error}");
         }
-        let error = Options::parse("redis", "//me:secret@h:port/x").expect_err("bad");
+        let error =
+            Options::parse("redis", "//me:secret@h:port/x").expect_err("the address is invalid");
         assert!(!error.contains("secret"), "{error}");
     }
 }

@@ -1,15 +1,15 @@
-//! Why no server was found.
+//! Explains why no server was found.
 
 use redis::{ConnectionAddr, ConnectionInfo};
 
 use crate::engine::peer::{self, Protocol};
 use crate::types::error::{ConnectErrorKind, EngineError, Reason};
 
-/// The fault with which no server was found at any of these addresses, with what is wrong there if that
-/// can be found out.
+/// Returns the error of a connection attempt to these addresses, replaced by a more specific one if the
+/// cause can be determined.
 pub(super) async fn explained(seeds: &[ConnectionInfo], fault: EngineError) -> EngineError {
-    // Where a server has said why, nothing is to be found out; but of TLS that fails, the other side
-    // may be without.
+    // A server that has given a reason needs no further check, except after a failure of TLS: the server
+    // may not use TLS.
     let is_known = fault.source.downcast_ref::<Reason>();
     if is_known.is_some_and(|reason| reason.kind != ConnectErrorKind::Tls) {
         return fault;

@@ -1,4 +1,4 @@
-//! The repair of shards of which keys have been removed by others, such as a server that evicts.
+//! Repairs shards from which keys were removed, for example by a server that evicts.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,15 +12,15 @@ use super::values::{self, Health, Values};
 use crate::engine::Place;
 use crate::types::error::EngineError;
 
-/// After how long a shard that is being repaired is asked again for keys.
+/// The delay before a shard that is being repaired is asked for keys again.
 const SOON: Duration = Duration::from_millis(100);
 
-/// The keys of a shard that are walked, as scripts count them: first the rows, which get back their
-/// places, then the places: low, normal and high, leases, again, parked, set aside.
+/// The Redis keys that are walked, numbered as in scripts. First the rows, whose places are restored; then
+/// the places: low, normal and high priority, leases, again, parked, set aside.
 const WALKED: [usize; 8] = [1, 2, 3, 4, 5, 6, 7, 11];
 
 impl Redis {
-    /// Begins the repair of a damaged shard. How long until there may be keys in it.
+    /// Starts the repair of a damaged shard. Returns the time until it may have keys.
     pub(super) fn heal(
         &self,
         queue: &Place,
@@ -45,8 +45,8 @@ impl Redis {
     }
 }
 
-/// Restores the places of rows, and drops places that have no row, in short steps. Others may use the
-/// shard meanwhile, and repair it as well.
+/// Restores the places of rows, and drops places that have no row, in short steps. Others may use and even
+/// repair the shard at the same time.
 pub(super) async fn repair(
     nodes: &Arc<Nodes>,
     scripts: &Scripts,

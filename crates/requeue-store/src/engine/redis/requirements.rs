@@ -1,4 +1,4 @@
-//! Whether a server is set up to keep what it has acknowledged.
+//! Checks that servers are configured to keep acknowledged writes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,10 +13,11 @@ use super::map::{address, text};
 use super::node::Node;
 use crate::types::error::EngineError;
 
-/// How long a server may take to say how it is set up. One that does not is asked at the next occasion.
+/// The time in which a server must report its configuration. One that does not is asked again on the next
+/// occasion.
 const SAYING: Duration = Duration::from_secs(3);
 
-/// Asks those servers that have not said so since they were last connected to. An error says which of them
+/// Examines the servers that were not examined since the last connect. Fails with the name of a server that
 /// evicts keys, unless that is accepted.
 pub(super) async fn examine(
     masters: Vec<Arc<Node>>,
@@ -30,7 +31,7 @@ pub(super) async fn examine(
         let settings = match said.unwrap_or_else(|_| Err(EngineError::absent("no answer in time"))) {
             Ok(settings) => settings,
             Err(fault) => {
-                // The rights for that may be missing, and everything else is there.
+                // The client may lack only the permission for `INFO`.
                 let (server, error) = (&node.address, fault.source);
                 tracing::debug!(server, error, "whether the server evicts or persists is not known");
                 node.is_examined.store(false, Ordering::Relaxed);
@@ -45,7 +46,7 @@ pub(super) async fn examine(
             );
         }
         settings.evicts.filter(|_| !accepts_eviction).map_or(Ok(()), |policy| {
-            // It is asked again by whoever tries again.
+            // Let the next attempt examine it again.
             node.is_examined.store(false, Ordering::Relaxed);
             Err(EngineError::refused(format!(
                 "{}: maxmemory-policy is {policy}: when its memory is full, this server removes keys \
@@ -59,9 +60,9 @@ pub(super) async fn examine(
 }
 
 struct Settings {
-    /// By which policy it removes keys that have no time to live, as ours.
+    /// The policy by which the server evicts keys without a time to live, such as those of requeue.
     evicts: Option<String>,
-    /// Whether it has a log of what it is asked to do.
+    /// True if the server has an append-only file.
     persists: bool,
 }
 
@@ -69,7 +70,8 @@ async fn settings(node: &Node) -> Result<Settings, EngineError> {
     let (mut memory, mut persistence) = (cmd("INFO"), cmd("INFO"));
     let asked = [&*memory.arg("memory"), persistence.arg("persistence")];
     let [memory, persistence] = node.ask(asked).await?.map(|said| text(&said));
-    // Without a limit nothing is evicted; and the policies `volatile-*` concern keys of others.
+    // Without a limit nothing is evicted. The policies `volatile-*` do not affect keys without a time to
+    // live.
     let has_limit = said(&memory, "maxmemory").is_some_and(|limit| limit != "0");
     let policy = said(&memory, "maxmemory_policy").filter(|policy| policy.starts_with("allkeys"));
     Ok(Settings {
@@ -78,13 +80,13 @@ async fn settings(node: &Node) -> Result<Settings, EngineError> {
     })
 }
 
-/// What `INFO` says under this name.
+/// Returns the value of this name in the output of `INFO`.
 pub(super) fn said<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = info.lines().filter_map(|line| line.split_once(':'));
     lines.find(|&(said, _)| said == name).map(|(_, value)| value)
 }
 
-/// Why a Sentinel is of no use, and which server is.
+/// Returns the error for the address of a Sentinel, which names the address of its master.
 pub(super) async fn sentinel(node: &Node) -> EngineError {
     let mut masters = cmd("SENTINEL");
     let masters =
@@ -98,7 +100,7 @@ pub(super) async fn sentinel(node: &Node) -> EngineError {
     EngineError::refused(format!("{}: this is the address of a Sentinel; {instead}", node.address))
 }
 
-/// The addresses of masters, with their names.
+/// Returns the addresses and names of masters.
 fn named(node: &Node, masters: Value) -> Result<Vec<String>, EngineError> {
     let Value::Array(masters) = masters else { return Err(garbled()) };
     let named = masters.iter().map(|master| {

@@ -1,4 +1,4 @@
-//! The scripts that the verbs are, each for keys of one shard.
+//! The scripts of the operations. Each operates on one shard.
 
 use redis::{Cmd, Script as Hashed, cmd};
 
@@ -17,7 +17,8 @@ impl Script {
         Self { text, hash }
     }
 
-    /// To be given its arguments, after the generation of the queue.
+    /// Returns a call of the script for this shard. The caller appends the arguments, which follow the
+    /// generation of the queue.
     pub(super) fn on(&self, shard: &Shard) -> Cmd {
         let mut command = self.with(&shard.keys);
         command.arg(shard.queue.generation);
@@ -30,7 +31,7 @@ impl Script {
         command
     }
 
-    /// Makes it known to a server.
+    /// Returns the command that loads the script into a server.
     pub(super) fn load(&self) -> Cmd {
         let mut command = cmd("SCRIPT");
         command.arg("LOAD").arg(&self.text);
@@ -62,16 +63,16 @@ pub(super) struct Scripts {
     pub(super) wake: Script,
 }
 
-/// The server's.
+/// The clock of the server.
 pub(super) const CLOCK: &str = include_str!("lua/clock.lua");
 
-/// What is done also where the server is full: otherwise no key would ever leave it.
+/// Scripts that also run on a full server: otherwise no key could leave it.
 const EVEN_IF_FULL: &str = "#!lua flags=allow-oom";
-/// What is not even begun where it is.
+/// Scripts that a full server does not start.
 const UNLESS_FULL: &str = "#!lua";
 
 impl Scripts {
-    /// Answers a digit for each row of ARGV: whether it can be read.
+    /// Returns a script that answers one digit per row of ARGV: 1 if the row can be read.
     #[cfg(test)]
     pub(super) fn reads(&self) -> Script {
         let (shard, rows) = (include_str!("lua/shard.lua"), include_str!("lua/rows.lua"));
@@ -80,14 +81,14 @@ impl Scripts {
         Script::new(&[shard, rows, text])
     }
 
-    /// `clock` is a function `now` in Lua.
+    /// Builds the scripts. `clock` defines a Lua function `now`.
     pub(super) fn new(clock: &str) -> Self {
         let shard = include_str!("lua/shard.lua");
         let rows = include_str!("lua/rows.lua");
         let alive = include_str!("lua/alive.lua");
         let verb = |text| Script::new(&[EVEN_IF_FULL, alive, clock, shard, rows, text]);
         let look = |text| Script::new(&[alive, clock, shard, text]);
-        // These work on whatever is there.
+        // These scripts also operate on shards without the mark of the queue.
         let touch = |text| Script::new(&[EVEN_IF_FULL, clock, shard, text]);
         Self {
             list: Script::new(&[EVEN_IF_FULL, include_str!("lua/list.lua")]),

@@ -11,7 +11,7 @@ use super::scripts::Script;
 use super::{Redis, dropping, values};
 use crate::types::error::{EngineError, Kind};
 
-/// How often a mark is restored that the server evicts again at once.
+/// The maximum number of times that a mark is restored, if the server evicts it again at once.
 const ATTEMPTS: u32 = 10;
 
 impl Redis {
@@ -25,7 +25,8 @@ impl Redis {
         answers.pop().ok_or_else(garbled)
     }
 
-    /// The same, and how many replicas have it after this long at most.
+    /// As [`run`](Self::run). Also waits for replicas, at most `limit`, and returns how many have
+    /// confirmed.
     pub(super) async fn run_and_wait(
         &self,
         shard: &Shard,
@@ -44,8 +45,8 @@ impl Redis {
         Ok((answers.pop().ok_or_else(garbled)?, replicas))
     }
 
-    /// Sends the commands, of which the first runs the script, and restores the shard's mark if that is
-    /// lost.
+    /// Sends the commands, of which the first runs the script. Restores the shard's mark if the server has
+    /// lost it.
     async fn send(
         &self,
         shard: &Shard,

@@ -1,4 +1,4 @@
-//! What scripts are given, and what they answer.
+//! Encodes the arguments of scripts, and decodes their answers.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::types::error::EngineError;
 use crate::types::inspect::{Counts, Entry, ParkedKey, State};
 use crate::types::key::Key;
 
-/// Of `most`, when nothing parks a key by itself.
+/// The value of `most` if no number of failures parks a key.
 const NEVER_PARKED: u64 = 1 << 33;
 
 pub(super) fn ask(to: &mut Cmd, ask: &Ask, queue: &Place) {
@@ -30,7 +30,7 @@ pub(super) fn ask(to: &mut Cmd, ask: &Ask, queue: &Place) {
     to.arg(&*ask.key).arg(said);
 }
 
-/// `epoch` is the shard's.
+/// Appends a completion. `epoch` is the fencing token of the shard.
 pub(super) fn end(to: &mut Cmd, end: &End, epoch: i64) {
     let said = match &end.how {
         Finish::Succeed => "succeed".to_owned(),
@@ -63,12 +63,12 @@ fn retry(Failing { backoff, max_failures }: &Failing, asked: &str) -> String {
     format!("retry {asked} {most} {base} {cap} {}", backoff.share.clamp(0.0, 1.0))
 }
 
-/// How keys fail whose leases have run out; what they were asked with, the script knows.
+/// Encodes how keys fail whose leases have expired. The script knows the parameters of their runs.
 pub(super) fn expired(failing: &Failing) -> String {
     retry(failing, "0 0 0")
 }
 
-/// An array, from its front.
+/// Reads an array from its front.
 pub(super) struct Values(std::vec::IntoIter<Value>);
 
 impl Values {
@@ -95,8 +95,8 @@ impl Values {
         number(self.value()?).and_then(|number| number.try_into().map_err(|_| garbled()))
     }
 
-    /// How long it is until the next key, -1 for never, and less if the shard is damaged; then it is
-    /// not known.
+    /// Reads the time until the next key. -1 stands for never, and lower numbers for a damaged shard, whose
+    /// next time is unknown.
     pub(super) fn next_or_damage(&mut self) -> Result<(Option<Duration>, Health), EngineError> {
         let number = self.number::<i64>()?;
         let dropped = u64::try_from(-2 - number);
@@ -123,13 +123,13 @@ pub(super) fn number(value: Value) -> Result<i64, EngineError> {
     }
 }
 
-/// A digit for each.
+/// Returns `count` digits.
 pub(super) fn digits(value: Value, count: usize) -> Result<Vec<u8>, EngineError> {
     let digits = bytes(value)?;
     if digits.len() == count { Ok(digits) } else { Err(garbled()) }
 }
 
-/// The answer for a key whose row could not be read, and was not set aside yet: it is new.
+/// The answer for an add that has replaced an unreadable row that was not set aside. The key is new.
 pub(super) const REPLACED: u8 = b'7';
 
 pub(super) fn added(digit: u8) -> Result<Added, EngineError> {
@@ -144,7 +144,7 @@ pub(super) fn added(digit: u8) -> Result<Added, EngineError> {
     })
 }
 
-/// Five digits for each.
+/// Decodes five digits per key.
 pub(super) fn cancelled(value: Value, count: usize) -> Result<Vec<Option<Cancelled>>, EngineError> {
     let digits = digits(value, 5 * count)?;
     let cancelled = |digits: &[u8]| {
@@ -160,7 +160,7 @@ pub(super) fn cancelled(value: Value, count: usize) -> Result<Vec<Option<Cancell
     Ok(digits.chunks_exact(5).map(|digits| Some(cancelled(digits))).collect())
 }
 
-/// As cancel.lua has states.
+/// Returns the name of a state in cancel.lua.
 pub(super) const fn name_of(state: Option<State>) -> &'static str {
     match state {
         None => "any",
@@ -172,7 +172,7 @@ pub(super) const fn name_of(state: Option<State>) -> &'static str {
     }
 }
 
-/// What claim.lua answers. Epochs are the shard's.
+/// Decodes the answer of claim.lua. The fencing tokens are those of the shard.
 pub(super) fn claimed(value: Value) -> Result<(Claimed, Health), EngineError> {
     let mut values = Values::of(value)?;
     let (next, health) = values.next_or_damage()?;
@@ -193,7 +193,7 @@ pub(super) fn claimed(value: Value) -> Result<(Claimed, Health), EngineError> {
     Ok((Claimed { items, next, damaged, parked }, health))
 }
 
-/// Keys that were set aside, each with the reason.
+/// Decodes a list of keys that were set aside, each with the reason.
 pub(super) fn set_aside(value: Value) -> Result<Vec<Damaged>, EngineError> {
     let mut values = Values::of(value)?;
     let mut aside = Vec::new();
@@ -205,7 +205,7 @@ pub(super) fn set_aside(value: Value) -> Result<Vec<Damaged>, EngineError> {
     Ok(aside)
 }
 
-/// Keys that a claim has parked, each with its failures.
+/// Decodes a list of keys that a claim has parked, each with its failures.
 fn parked(value: Value) -> Result<Vec<ParkedKey>, EngineError> {
     let mut values = Values::of(value)?;
     let mut parked = Vec::new();
@@ -215,15 +215,15 @@ fn parked(value: Value) -> Result<Vec<ParkedKey>, EngineError> {
     Ok(parked)
 }
 
-/// Whether a shard has all of its keys, as far as its own counts say.
+/// The state of a shard according to its own counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Health {
     Good,
-    /// With how many places of keys that have no row, which were dropped.
+    /// Parts are missing. Has the number of places without a row that were dropped.
     Damaged(u64),
 }
 
-/// A row that rows.lua has packed, and what is shown of its key.
+/// Returns the entry of a key from the row that rows.lua has packed.
 pub(super) fn seen(key: Key, packed: &[u8], epoch: impl Fn(i64) -> i64, now: Micros) -> Entry {
     match row(packed, epoch) {
         Ok(row) => row.seen(key, now),
@@ -231,18 +231,19 @@ pub(super) fn seen(key: Key, packed: &[u8], epoch: impl Fn(i64) -> i64, now: Mic
     }
 }
 
-/// The size of a row that is pending.
+/// The size of a pending row, in bytes.
 const PENDING: usize = 25;
-/// The size of a row in flight, without the name of its worker.
+/// The size of a row in flight without the name of its worker, in bytes.
 const RUNNING: usize = PENDING + 34;
-/// How much longer a row is that has failed, without its error.
+/// The additional size of a row that has failed, without its error, in bytes.
 const FAILED: usize = 25;
 
-/// What rows.lua has packed: a part for what is pending; and perhaps one for the hand-out, and one for
-/// failures, with the error. `epoch` makes the queue's of the shard's. rows.lua has the same rules.
+/// Decodes a row that rows.lua has packed: a part for the pending run, and optionally one for the delivery,
+/// and one for failures with the error. `epoch` converts a fencing token of the shard to one of the queue.
+/// rows.lua has the same rules.
 pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, Damage> {
     let size = packed.len();
-    // The length of the worker's name is the last byte before it.
+    // The byte before the worker's name is its length.
     let running = RUNNING + usize::from(packed.get(RUNNING - 1).copied().unwrap_or(0));
     if size != PENDING && size != running && size < running + FAILED {
         return Err(Damage::new(format!("the row has {size} bytes")));
@@ -280,12 +281,12 @@ pub(super) fn row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, Dama
     }
 }
 
-/// A row as it is stored.
+/// Decodes a row without converting its fencing token.
 pub(crate) fn read_row(packed: &[u8]) -> Result<Row, Damage> {
     row(packed, |epoch| epoch)
 }
 
-/// Nothing is 0 there.
+/// Returns `None` for 0, which stands for a missing value.
 fn some(number: i64) -> Option<i64> {
     Some(number).filter(|&number| number > 0)
 }
@@ -294,7 +295,7 @@ fn too_short() -> Damage {
     Damage::new("it is too short")
 }
 
-/// What is left of a row, or of an answer.
+/// The remaining bytes of a row or of an answer.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -304,18 +305,19 @@ impl Fields<'_> {
         Ok(*bytes)
     }
 
-    /// A whole number of microseconds, or an epoch: as far as a double counts.
+    /// Reads a whole number of microseconds, or a fencing token, up to the largest exact integer of a
+    /// double.
     fn time(&mut self, name: &str) -> Result<i64, Damage> {
         let time = f64::from_be_bytes(self.bytes()?);
         if (0.0..=LATEST).contains(&time) && time.fract() == 0.0 {
-            // It is a whole number that an `i64` has.
+            // The value is a whole number in the range of an `i64`.
             Ok(time as i64)
         } else {
             Err(Damage::new(format!("{name} is {time:?}")))
         }
     }
 
-    /// The name of a worker, after its length.
+    /// Reads the name of a worker, after its length.
     fn name(&mut self) -> Result<&[u8], Damage> {
         let [length] = self.bytes()?;
         let (name, rest) = self.0.split_at_checked(length.into()).ok_or_else(too_short)?;
@@ -334,7 +336,7 @@ impl Fields<'_> {
     }
 }
 
-/// `NEVER` of shard.lua.
+/// The value of `NEVER` in shard.lua.
 const LATEST: f64 = 9_007_199_254_740_991.0;
 
 pub(super) fn counts(value: Value) -> Result<Counts, EngineError> {

@@ -1,6 +1,8 @@
-//! Who waits is woken by a token in a list: one in all who wait takes it, and whoever takes it and
-//! leaves keys behind puts another. Each shard has a list, and each queue that is open here a
-//! connection for each shard, made when it first waits.
+//! Wakes waiting processes by tokens in Redis lists.
+//!
+//! One of the waiting processes takes a token. A process that takes one and leaves ready keys behind adds
+//! another. Each shard has a list. Each queue that is open in this process has one connection per shard,
+//! which is opened when the process first waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,21 +18,21 @@ use super::nodes::Nodes;
 use super::scripts::Scripts;
 use crate::engine::retry_delay::RetryDelay;
 
-/// How long a server is waited for, in seconds, before it is asked anew.
+/// The time for which the server blocks a request for a token, in seconds.
 const BLOCKING: u64 = 10;
 const ANSWERING: Duration = Duration::from_secs(BLOCKING + 5);
 
-/// A queue, as one who claims for it here sees it.
+/// The wake state of a queue in this process.
 #[derive(Debug)]
 pub(super) struct Waiting {
     woken: watch::Sender<u64>,
-    /// Whether the last claim found nothing. Who is busy takes no token.
+    /// True if the last claim found nothing. A busy process takes no tokens.
     wanted: watch::Sender<bool>,
-    /// The shard whose token was the last, until a claim has begun there.
+    /// The shard of the last token, until a claim has begun there.
     shard: AtomicUsize,
 }
 
-/// Of [`Waiting::shard`].
+/// The value of [`Waiting::shard`] if there is none.
 const NONE: usize = usize::MAX;
 
 impl Waiting {
@@ -47,17 +49,17 @@ impl Waiting {
         self.woken.is_closed()
     }
 
-    /// Says whether tokens are wanted.
+    /// Sets whether tokens are wanted.
     pub(super) fn want(&self, wanted: bool) {
         self.wanted.send_if_modified(|was| std::mem::replace(was, wanted) != wanted);
     }
 
-    /// Where a token was found.
+    /// Takes the number of the shard whose token was the last.
     pub(super) fn shard(&self) -> Option<usize> {
         Some(self.shard.swap(NONE, Ordering::Relaxed)).filter(|&shard| shard != NONE)
     }
 
-    /// Takes tokens of all shards, in tasks that end with the last receiver.
+    /// Takes the tokens of all shards, in tasks that stop when the last receiver is dropped.
     pub(super) fn begin(
         self: &Arc<Self>,
         nodes: &Arc<Nodes>,
@@ -81,7 +83,7 @@ impl Waiting {
         let mut wanted = self.wanted.subscribe();
         let mut connection = None;
         let mut delay = RetryDelay::new();
-        // It is not closed: its sender is here.
+        // The channel is never closed, because `self` owns its sender.
         while wanted.wait_for(|&wanted| wanted).await.is_ok() {
             match self.token(&mut connection, nodes, shard).await {
                 Ok(token) => {
@@ -93,7 +95,8 @@ impl Waiting {
                         self.shard.store(number, Ordering::Relaxed);
                         self.woken.send_modify(|woken| *woken += 1);
                     } else {
-                        // For another one. If it is lost, they poll.
+                        // Return the token for another process. If that fails, other processes find the key
+                        // by polling.
                         let wake = scripts.wake.on(shard);
                         let _ = nodes.run(shard.slot, &wake, Some(&scripts.wake)).await;
                     }

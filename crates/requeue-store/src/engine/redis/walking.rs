@@ -1,4 +1,4 @@
-//! What is in a queue: counts, and pages of its keys.
+//! Reads the contents of a queue: counts, and pages of its keys.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::types::error::EngineError;
 use crate::types::inspect::{Counts, Entry, State};
 use crate::types::key::Key;
 
-/// How many parked keys are asked for at once.
+/// The maximum number of parked keys per request.
 const STEP: usize = 500;
 
 impl Redis {
@@ -50,8 +50,8 @@ impl Redis {
         Ok(found.into_values().collect())
     }
 
-    /// One shard after the other. Parked keys come in order. A step through the others is a step of
-    /// a scan, which may have more or fewer keys than `limit`.
+    /// Walks one shard after another. Parked keys are returned in order. For other states, a step is one
+    /// step of a scan, which may return more or fewer keys than `limit`.
     pub(super) async fn walked(
         &self,
         queue: &Place,
@@ -87,7 +87,7 @@ impl Redis {
                     keys.push(entry.key);
                 }
             }
-            // A scan may meet a key twice.
+            // A scan may return a key twice.
             keys.sort_unstable();
             keys.dedup();
             (keys, Some(at).filter(|at| at != b"0"))
@@ -100,8 +100,8 @@ impl Redis {
         Ok(Walked { keys, next })
     }
 
-    /// A step of a scan of a shard, from `cursor`: where the next one begins, the time, and keys with
-    /// what is kept of each.
+    /// Takes a step of a scan of a shard from `cursor`. Returns the next cursor, the time, and keys with
+    /// their packed rows.
     async fn scan(
         &self,
         shard: &Shard,
@@ -121,8 +121,8 @@ impl Redis {
         Ok((cursor, now, found))
     }
 
-    /// Up to `limit` keys of a shard in this state, or any, those after `after`: in no order, so that
-    /// it goes through all of them.
+    /// Collects up to `limit` keys of a shard in this state, or in any state, after `after`. The shard has
+    /// no order, so this reads all of its keys.
     async fn walk(
         &self,
         shards: &[Shard],
@@ -152,7 +152,7 @@ impl Redis {
         }
     }
 
-    /// Up to `limit` parked keys of a shard, those after `after`, which it has in order.
+    /// Collects up to `limit` parked keys of a shard after `after`. The shard keeps them in order.
     async fn parked(
         &self,
         shards: &[Shard],
@@ -175,7 +175,7 @@ impl Redis {
                 let key: Key = parked.bytes()?.into();
                 from = behind(&key);
                 met += 1;
-                // Somebody may have removed the rows.
+                // Another client may have removed the rows.
                 if let Value::BulkString(packed) = parked.value()? {
                     let epoch = |epoch| epoch_of(epoch, number, shards.len());
                     let entry = values::seen(key, &packed, epoch, now);
@@ -207,7 +207,7 @@ pub(super) fn sum(one: Counts, other: Counts) -> Counts {
     }
 }
 
-/// What ZRANGEBYLEX takes for the keys after this one.
+/// Returns the start of the keys after this one, in the format of ZRANGEBYLEX.
 fn behind(key: &[u8]) -> Vec<u8> {
     [b"(", key].concat()
 }
@@ -217,7 +217,7 @@ fn is_beyond(found: &BTreeMap<Key, Entry>, key: &Key, limit: usize) -> bool {
     found.len() >= limit && found.last_key_value().is_none_or(|(last, _)| *key > *last)
 }
 
-/// Of more than `limit`, the first stay.
+/// Inserts an entry, and keeps the first `limit` entries.
 fn put(found: &mut BTreeMap<Key, Entry>, entry: Entry, limit: usize) {
     found.insert(entry.key.clone(), entry);
     if found.len() > limit {

@@ -1,7 +1,8 @@
-//! What time it is in a file: the same for all processes, whatever happens to the machine's clock.
+//! Computes the time for a store file. It is the same for all processes, even if the clock of the
+//! machine is set.
 //!
-//! Time goes on as the machine runs, which nobody can set. Only who comes first after a start of it
-//! asks its clock how late it is by then; and no earlier than it was.
+//! Time advances with the uptime of the machine, which cannot be set. Only the first process after a start
+//! of the machine reads the clock of the machine. The time never goes back.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -10,23 +11,24 @@ use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use crate::engine::time::Micros;
 
-/// How much of the time before a start may be forgotten at it.
+/// The maximum amount of time before a start of the machine that may be lost at that start, in
+/// microseconds.
 const FORGOTTEN: Micros = 1_000_000;
 
-/// What the machine says.
+/// A reading of the machine's sources of time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Reading {
-    /// Which of its starts was the last.
+    /// Identifies the last start of the machine.
     pub(super) start: Arc<str>,
-    /// Since when it has been running, by whatever else than its clock.
+    /// The uptime of the machine, from a source other than its clock.
     pub(super) running: Micros,
-    /// By its clock, which may be set.
+    /// The clock of the machine, which may be set.
     pub(super) clock: Micros,
 }
 
 pub(super) type Clock = Arc<dyn Fn() -> Reading + Send + Sync>;
 
-/// This machine's. Where it doesn't say how long it has been running, by its clock.
+/// Returns the sources of this machine. If the uptime is not available, the clock replaces it.
 pub(super) fn of_machine() -> Clock {
     let start = start();
     Arc::new(move || {
@@ -46,7 +48,7 @@ fn start() -> Arc<str> {
 fn running() -> Micros {
     use rustix::time::{ClockId, clock_gettime};
 
-    // It goes on while the machine is suspended.
+    // This clock also advances while the machine is suspended.
     let time = clock_gettime(ClockId::Boottime);
     time.tv_sec.saturating_mul(1_000_000).saturating_add(time.tv_nsec / 1000)
 }
@@ -61,18 +63,18 @@ fn running() -> Micros {
     0
 }
 
-/// What a file knows of it.
+/// The state of the time in a store file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Time {
     start: String,
-    /// What time it was when the machine was started.
+    /// The time of the last start of the machine.
     began: Micros,
-    /// How late it has been, or little later.
+    /// The latest time that was stored. The time has not been much later.
     latest: Micros,
 }
 
 impl Time {
-    /// In a transaction.
+    /// Reads the state. The caller has begun a transaction.
     pub(super) fn of(connection: &Connection) -> Result<Self> {
         let mut kept = connection.prepare_cached("select start, began, latest from clock")?;
         let kept = kept.query_row([], |row| {
@@ -89,8 +91,8 @@ impl Time {
         now.max(self.latest)
     }
 
-    /// Keeps that it is `now` by this reading, if there is a reason to: `has_changed` says whether
-    /// something is to be written anyway.
+    /// Stores that it is `now` by this reading, if necessary. `has_changed` is true if the transaction
+    /// writes in any case.
     pub(super) fn keep(
         self,
         connection: &Connection,

@@ -1,4 +1,4 @@
-//! A file, for all processes of one machine.
+//! SQLite stores: a file for all processes of one machine.
 
 mod clock;
 mod reserve;
@@ -26,23 +26,23 @@ use crate::types::error::{EngineError, Kind};
 use crate::types::inspect::{Counts, Entry, QueueInfo, State};
 use crate::types::key::Key;
 
-/// How many keys of a dropped queue one transaction removes.
+/// The number of keys of a dropped queue that one transaction removes.
 const SWEPT: usize = 10_000;
 
-/// What survives when the power goes.
+/// The durability of commits after a power failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Synchronous {
-    /// All but the last commits.
+    /// The last commits before the failure may be lost.
     #[default]
     Normal,
-    /// All that was acknowledged.
+    /// All acknowledged commits survive.
     Full,
 }
 
 #[derive(Debug)]
 pub(crate) struct Sqlite {
     thread: Thread,
-    /// Whoever only looks goes there, if there is one.
+    /// Runs operations that only read, if it exists.
     reader: Option<Thread>,
     wakes: Mutex<HashMap<i64, watch::Sender<u64>>>,
 }
@@ -66,7 +66,7 @@ impl Sqlite {
         self.reader.as_ref().unwrap_or(&self.thread)
     }
 
-    /// Does `work`, and wakes who waits at the queue.
+    /// Runs `work`, and wakes the processes that wait for keys of the queue.
     async fn add_to<T: Send + 'static>(
         &self,
         queue: &Place,
@@ -103,9 +103,9 @@ impl Sqlite {
         found.ok_or_else(|| gone(queue))
     }
 
-    /// Removes the keys of dropped queues, by transactions that hold nobody up for long.
+    /// Removes the keys of dropped queues, in short transactions that do not block others for long.
     async fn sweep(&self) -> Result<(), EngineError> {
-        // Where nothing is left, as nearly always, there is nothing to write.
+        // In most cases nothing is left, and nothing must be written.
         while let Some(queue) = self.reader().call(|at| at.left_over()).await? {
             let queue = &queue;
             let sweep = || {
@@ -113,7 +113,8 @@ impl Sqlite {
                 self.thread.call(move |at| at.sweep(&queue, SWEPT))
             };
             if patiently(move || Box::pin(sweep())).await? == 0 {
-                // Another process was quicker, or the number is of a type that it is not compared by.
+                // Another process has removed them, or the queue number has a type that does not compare as
+                // equal.
                 break;
             }
         }
@@ -121,7 +122,7 @@ impl Sqlite {
     }
 }
 
-/// Does `work`, if the queue is there.
+/// Runs `work` if the queue exists.
 fn unless_dropped<T>(
     at: &Work<'_>,
     queue: Place,
@@ -134,7 +135,7 @@ fn gone(queue: &Place) -> EngineError {
     EngineError::dropped(&queue.name)
 }
 
-/// Tries again what fails for now, such as while another process has the file locked.
+/// Retries temporary failures, for example while another process has the file locked.
 async fn patiently<'a, T>(attempt: impl Fn() -> Answer<'a, T>) -> Result<T, EngineError> {
     let since = Instant::now();
     loop {
@@ -151,7 +152,7 @@ impl Engine for Sqlite {
     fn migrate(&self) -> Answer<'_, ()> {
         Box::pin(async {
             patiently(|| Box::pin(self.thread.migrate())).await?;
-            // Somebody who dropped a queue may have been killed.
+            // A process may have been killed between a drop and the removal of the keys.
             self.sweep().await
         })
     }
@@ -198,7 +199,7 @@ impl Engine for Sqlite {
             if let Some(reader) = &self.reader {
                 reader.close().await;
             }
-            // If no other process has the file open, SQLite writes the log to it and removes the log.
+            // If no other process has the file open, SQLite now copies the log into it and deletes the log.
             self.thread.close().await;
         })
     }
@@ -283,7 +284,7 @@ impl Engine for Sqlite {
     }
 
     fn is_idle<'a>(&'a self, queue: &'a Place) -> Answer<'a, bool> {
-        // Who reads may be counting, for long.
+        // The reading thread may be busy with a long count.
         Box::pin(self.change(queue, |at, queue| at.is_idle(&queue)))
     }
 
@@ -292,7 +293,7 @@ impl Engine for Sqlite {
     }
 
     fn breadth(&self) -> usize {
-        // One writes at a time; a second batch is gathered meanwhile.
+        // Only one batch is written at a time. A second one is collected meanwhile.
         2
     }
 }

@@ -1,17 +1,17 @@
-//! Disk space for claims and completions, so that a queue on a full disk can drain.
+//! Reserves disk space for claims and completions, so that a queue on a full disk can drain.
 //!
-//! Each transaction needs space in the log, and each checkpoint needs space in the file for the pages
-//! that adds have appended. On a disk without a free byte claims fail, too, and nothing would ever free
-//! the log. So a file beside the queue's takes up the space that claims and completions need. When one
-//! of them finds the disk full, that file is removed. From then on adds may use the pages that are free
-//! within the queue's file, and no others, until the disk has space for a new reserve.
+//! Each transaction needs space in the log, and each checkpoint needs space in the file for the pages that
+//! adds have appended. On a disk without a free byte, claims would fail as well, and nothing would ever
+//! free the log. So a reserve file next to the queue's file occupies the space that claims and completions
+//! need. When one of them finds the disk full, the reserve file is removed. From then on, adds may only use
+//! the pages that are free within the queue's file, until the disk has space for a new reserve.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// No transaction and no checkpoint needs more than twice what the file and its log have, and with the
-/// log at its usual 4 MiB none needs more than `MOST`.
+/// The limits of the reserve's size, in bytes. No transaction and no checkpoint needs more than twice the
+/// size of the file and its log. With the log at its usual 4 MiB, none needs more than `MOST`.
 const LEAST: u64 = 256 << 10;
 const MOST: u64 = 8 << 20;
 
@@ -20,12 +20,12 @@ pub(super) struct Reserve {
     file: PathBuf,
     log: PathBuf,
     reserve: PathBuf,
-    /// A transaction has found the disk full, and there has not been space for a reserve since.
+    /// True after a transaction has found the disk full, until there is space for a new reserve.
     is_short: bool,
 }
 
 impl Reserve {
-    /// None for a queue in memory.
+    /// Returns the reserve of a file, or `None` for a database in memory.
     pub(super) fn of(file: &Path) -> Option<Self> {
         let beside = |suffix: &str| {
             let mut name = file.as_os_str().to_owned();
@@ -37,14 +37,15 @@ impl Reserve {
         is_file.then(|| Self { file: file.to_owned(), log, reserve, is_short: false })
     }
 
-    /// Whether the file may grow: whether the reserve is there, or could be made.
+    /// Returns true if the file may grow: the reserve exists or could be created.
     pub(super) fn allows_growth(&mut self) -> bool {
         let length = |path| fs::metadata(path).map_or(0, |found| found.len());
         let size = 2 * (length(&self.file) + length(&self.log));
         let size = size.next_power_of_two().clamp(LEAST, MOST);
         let kept = length(&self.reserve);
         if self.is_short || kept < size {
-            // Twice as much, so that the new reserve does not take the last of it from the workers.
+            // Require twice the size, so that the new reserve does not take the last space from the
+            // workers.
             let is_made = self.has_space(2 * size) && self.fill(size - kept.min(size)).is_ok();
             self.is_short = !is_made;
         }
@@ -56,7 +57,7 @@ impl Reserve {
         {
             let dir = self.file.parent().filter(|dir| !dir.as_os_str().is_empty());
             let found = rustix::fs::statvfs(dir.unwrap_or(Path::new(".")));
-            // Where it is not known, the attempt shows it.
+            // If the free space is unknown, the attempt shows whether it suffices.
             found.map_or(true, |found| found.f_bavail.saturating_mul(found.f_frsize) >= size)
         }
         #[cfg(not(unix))]
@@ -68,7 +69,7 @@ impl Reserve {
 
     fn fill(&self, mut missing: u64) -> io::Result<()> {
         let mut file = self.open()?;
-        // Some file systems store zeros, or what is in a file twice, in no space.
+        // Random data: some file systems store zeros or duplicate data without using space.
         let mut part = vec![0; 64 << 10];
         while missing > 0 {
             fastrand::fill(&mut part);
@@ -79,8 +80,8 @@ impl Reserve {
         Ok(())
     }
 
-    /// With the mode of the queue's file: whoever may write to the one may write to the other. A link
-    /// that another user has put in its place is not followed.
+    /// Opens the reserve with the mode of the queue's file, so that the same users may write to both. Does
+    /// not follow a link that another user has put in its place.
     fn open(&self) -> io::Result<File> {
         let mut options = File::options();
         options.append(true).create(true);
@@ -100,14 +101,14 @@ impl Reserve {
         options.open(&self.reserve)
     }
 
-    /// The disk is full: the file is not to grow.
+    /// Notes that the disk is full: the file must not grow.
     pub(super) const fn note_shortage(&mut self) {
         self.is_short = true;
     }
 
-    /// Frees the space, for claims and completions.
+    /// Frees the reserved space for claims and completions.
     pub(super) fn release(&self) {
-        // If that fails, it was not there, or does not take up any space that can be had.
+        // If the removal fails, the reserve does not exist, or removing it would free no space.
         let _ = fs::remove_file(&self.reserve);
     }
 }

@@ -1,4 +1,4 @@
-//! Rows of the table, as values and back.
+//! Converts rows of the table to values and back.
 
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{Value, ValueRef};
@@ -14,23 +14,23 @@ use crate::types::text::prefix;
 pub(super) const COLUMNS: &str = "state, at, epoch, lease_until, run_since, run_priority, run_adds, \
      run_reasons, priority, adds, reasons, failures, steps, until, not_before, since, error, worker, key";
 
-/// An SQL expression: true if the row can be read. [`define_readable`] defines the function. No error makes a
-/// row unreadable.
+/// An SQL expression that is true if the row can be read. [`define_readable`] defines its function. No
+/// value of `error` makes a row unreadable.
 pub(super) const READABLE: &str = "readable(state, at, epoch, lease_until, run_since, run_priority, \
      run_adds, run_reasons, priority, adds, reasons, failures, steps, until, not_before, since, null, \
      worker, key)";
 
-/// The rules as far as SQL has them, for a check that other programs keep to, too. It accepts each row that can
-/// be read, and refuses all others but those with a wrong worker.
+/// The part of the rules that SQL can express, for a constraint that also applies to other programs. It
+/// accepts each readable row, and rejects all others except those with an invalid worker.
 pub(super) const CHECK: &str = include_str!("check.sql");
 
-/// How much of a damaged row is kept as text.
+/// The maximum length of the text that is kept of a damaged row, in bytes.
 const LONGEST_TEXT: usize = 2_000;
 
 /// A row of the table.
 pub(super) struct Found {
     pub(super) key: Key,
-    /// The key as it is stored, if that is not a blob.
+    /// The key as it is stored, if it is not a blob.
     odd_key: Option<Value>,
     pub(super) row: Result<Row, Damage>,
 }
@@ -44,7 +44,7 @@ impl Found {
     }
 }
 
-/// The columns, in that order.
+/// Reads a row of [`COLUMNS`].
 pub(super) fn read(row: &SqlRow<'_>) -> rusqlite::Result<Found> {
     let stored = row.get_ref(18)?;
     let (key, odd_key) = match stored {
@@ -59,7 +59,7 @@ pub(super) fn read(row: &SqlRow<'_>) -> rusqlite::Result<Found> {
     Ok(Found { key, odd_key, row: decoded(|column| row.get_ref(column))? })
 }
 
-/// Has the function in [`READABLE`] decode rows as verbs do.
+/// Defines the function in [`READABLE`], which decodes rows in the same way as the operations do.
 pub(super) fn define_readable(connection: &Connection) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8
         | FunctionFlags::SQLITE_DETERMINISTIC
@@ -69,7 +69,7 @@ pub(super) fn define_readable(connection: &Connection) -> rusqlite::Result<()> {
     })
 }
 
-/// The row with these columns, if it can be read.
+/// Decodes a row of [`COLUMNS`].
 fn decoded<'a>(
     column: impl Fn(usize) -> rusqlite::Result<ValueRef<'a>>,
 ) -> rusqlite::Result<Result<Row, Damage>> {
@@ -119,14 +119,14 @@ fn raw<'a>(
     let worker = value(17)?;
     raw.worker = match worker.as_str_or_null() {
         Ok(text) => text.map(str::to_owned),
-        // Without a run, it says nothing.
+        // Without a run in flight, the worker's name has no meaning.
         Err(_) if raw.state != Some(1) => None,
         Err(_) => return Ok(Err(Damage::new(format!("worker is {}", shown(worker))))),
     };
     Ok(Ok(raw))
 }
 
-/// The value as SQL has it.
+/// Formats the value as in SQL.
 fn shown(value: ValueRef<'_>) -> String {
     match value {
         ValueRef::Null => "null".to_owned(),
@@ -137,11 +137,11 @@ fn shown(value: ValueRef<'_>) -> String {
     }
 }
 
-/// A time that a query has found, of rows of which some may be damaged.
+/// Reads a time from a query result, whose row may be damaged.
 pub(super) fn time(row: &SqlRow<'_>, column: usize) -> rusqlite::Result<Option<Micros>> {
     Ok(match row.get_ref(column)? {
         ValueRef::Integer(time) => Some(time),
-        // A claim at this time finds the row, and sets it aside.
+        // A claim at this time finds the row and sets it aside.
         ValueRef::Real(time) => Some(time as Micros),
         _ => None,
     })
@@ -158,7 +158,7 @@ pub(super) fn load(
     Ok(found.map(|found| found.row))
 }
 
-/// Sets a row aside that can't be read. It is kept as text.
+/// Sets aside a row that cannot be read, and keeps it as text.
 pub(super) fn set_aside(
     connection: &Connection,
     queue: i64,
@@ -170,7 +170,7 @@ pub(super) fn set_aside(
     let stored = odd_key.unwrap_or_else(|| Value::Blob(key.to_vec()));
     let sql = format!("select {COLUMNS} from keys where queue = ?1 and key is ?2");
     let text = connection.query_row(&sql, params![queue, stored], text).optional()?;
-    // To change the row would be to check its types, which may be wrong.
+    // Delete instead of update: an update would check the types of the row, which may be wrong.
     connection
         .prepare_cached("delete from keys where queue = ?1 and key is ?2")?
         .execute(params![queue, stored])?;
@@ -184,7 +184,7 @@ pub(super) fn set_aside(
     Ok(Damaged { key, damage })
 }
 
-/// The row's values, without the key.
+/// Formats the row's values, without the key.
 fn text(row: &SqlRow<'_>) -> rusqlite::Result<String> {
     let mut text = String::new();
     for (column, name) in COLUMNS.split(", ").enumerate().take(18) {
@@ -194,7 +194,7 @@ fn text(row: &SqlRow<'_>) -> rusqlite::Result<String> {
     Ok(prefix(&text, LONGEST_TEXT).to_owned())
 }
 
-/// Keeps what is known of a key; nothing of one of which there is none.
+/// Stores the record of a key, or deletes it if `row` is `None`.
 pub(super) fn keep(
     connection: &Connection,
     queue: i64,

@@ -1,21 +1,20 @@
 -- Version 1.
 create table queues (
-    -- Never used again after the queue was dropped: a process may still have it open.
+    -- Never reused after a drop of the queue: a process may still have the queue open.
     id integer primary key autoincrement,
     name text not null unique,
-    -- 0: an add takes the place of a delayed one; 1: and nothing runs before a backoff has passed.
+    -- 0: an add replaces a delayed run; 1: in addition, nothing runs before a backoff is over.
     re_add integer not null check (re_add in (0, 1)),
-    -- What an add does to a parked key: 0 revives it, 1 keeps it parked.
+    -- The effect of an add on a parked key: 0 revives it, 1 keeps it parked.
     parked_add integer not null check (parked_add in (0, 1))
 ) strict;
 
--- The last epoch. The next one is greater, and at least the time in microseconds since 1970, so that
--- epochs also rise after a backup was restored.
+-- The last fencing token. The next one is greater, and at least the time in microseconds since 1970, so
+-- that tokens also increase after a backup was restored.
 create table epochs (last integer not null) strict;
 insert into epochs values (0);
 
--- One row, of what is known of the time: by which start of the machine, what time it was at that, and
--- how late it has been.
+-- The state of the time, in one row: the last start of the machine, its time, and the latest time.
 create table clock (
     id integer primary key,
     start text not null,
@@ -23,15 +22,15 @@ create table clock (
     latest integer not null
 ) strict;
 
--- A row for each key that has a state. Times are microseconds since 1970.
+-- One row for each key that has a state. Times are microseconds since 1970.
 create table keys (
     queue integer not null,
     key blob not null,
-    -- 0: ready or waiting; 1: with a worker; 2: parked; 3: set aside, as `error` says.
+    -- 0: ready or waiting; 1: in flight; 2: parked; 3: set aside, with the damage in `error`.
     state integer not null,
-    -- When the run that is pending is due.
+    -- The due time of the pending run.
     at integer,
-    -- Of one with a worker: its hand-out, and what that was asked with.
+    -- For a key in flight: its delivery, and the parameters of its run.
     epoch integer,
     lease_until integer,
     run_since integer,
@@ -47,9 +46,9 @@ create table keys (
     not_before integer not null,
     since integer not null,
     error text,
-    -- Of one with a worker: the name of that.
+    -- For a key in flight: the name of its worker.
     worker text,
-    -- Others may write rows without this check: see `damage.rs`, which has the same rules.
+    -- Other programs may write rows without this check: see `damage.rs`, which has the same rules.
     constraint readable check (state = 3 or {readable}),
     primary key (queue, key)
 ) strict, without rowid;

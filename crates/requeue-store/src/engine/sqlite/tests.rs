@@ -1,4 +1,4 @@
-//! Of the file, and of its verbs.
+//! Tests of the file, and of the operations on it.
 
 mod damaged;
 mod file;
@@ -28,7 +28,7 @@ struct Fixture {
 
 impl Fixture {
     async fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
+        let dir = tempfile::tempdir().expect("a temporary directory");
         let now = Arc::new(AtomicI64::new(0));
         let told = Arc::clone(&now);
         let clock: Clock = Arc::new(move || {
@@ -37,7 +37,7 @@ impl Fixture {
         });
         let engine = Sqlite::open_with(&dir.path().join("q"), Synchronous::Normal, clock);
         let engine = Arc::new(engine.expect("the file opens"));
-        engine.migrate().await.expect("the schema is made");
+        engine.migrate().await.expect("the schema is created");
         Self { engine, now, _dir: dir }
     }
 }
@@ -55,7 +55,7 @@ impl Rig for Fixture {
 
 fn conforms(re_add: ReAdd) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("a runtime");
+    let runtime = runtime.expect("the runtime is built");
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
     proptest!(config, |(steps in steps(80))| {
         runtime.block_on(async {
@@ -75,22 +75,22 @@ fn holds_as_the_model_does() {
     conforms(ReAdd::Hold);
 }
 
-/// With one worker, each claim ahead would otherwise add a sync to those of the completions.
+/// Without this, each claim ahead of a single worker would add a sync to those of the completions.
 #[tokio::test]
 async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
     use crate::engine::{Backoff, Failing, Finish};
 
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let commits = Arc::new(AtomicI64::new(0));
     let counted = Arc::clone(&commits);
-    // Each transaction of the writer reads the clock once.
+    // Each transaction of the writing thread reads the clock once.
     let clock: Clock = Arc::new(move || {
         counted.fetch_add(1, Ordering::SeqCst);
         Reading { start: "the first".into(), running: 1, clock: 1 }
     });
-    let engine = Sqlite::open_with(&at(&dir), Synchronous::Full, clock).expect("it opens");
-    engine.migrate().await.expect("the schema is made");
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let engine = Sqlite::open_with(&at(&dir), Synchronous::Full, clock).expect("the file opens");
+    engine.migrate().await.expect("the schema is created");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let asks = ["a", "b"].map(|key| Ask { key: key.into(), add: crate::Add::now(), adds: 1 });
     engine.add(&queue, asks.to_vec()).await.expect("added");
     let backoff = Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
@@ -105,7 +105,7 @@ async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
     assert_eq!(next.expect("claimed").items.len(), 1);
     assert_eq!(held.expect("finished"), [true]);
     assert_eq!(commits.load(Ordering::SeqCst) - before, 1);
-    // Alone, it is answered all the same.
+    // Without another operation, the claim is answered as well.
     assert_eq!(engine.claim(&queue, ahead).await.expect("claimed").items, []);
 }
 
@@ -121,23 +121,23 @@ async fn keys_that_fail_at_once_do_not_come_back_at_once() {
 
 #[tokio::test]
 async fn a_store_lists_its_queues() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     check_queues(&store(&at(&dir)).await, "q").await;
 }
 
 #[tokio::test]
 async fn many_keys_are_changed_at_once() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     check_bulk(&store(&at(&dir)).await, "q").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_queue_is_gone_for_all_who_have_it_open() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let (one, other) = (store(&at(&dir)).await, store(&at(&dir)).await);
     check_drops(&one, &other, "drop").await;
-    // Nothing is left of them, and of no other.
-    let connection = rusqlite::Connection::open(at(&dir)).expect("it opens");
+    // No rows of the dropped queues, and of any other, are left.
+    let connection = rusqlite::Connection::open(at(&dir)).expect("the file opens");
     let left = "select (select count(*) from keys), (select count(*) from queues)";
     let left = connection.query_row(left, [], |row| Ok((row.get(0)?, row.get(1)?)));
     assert_eq!(left.expect("counted"), (0, 0));
@@ -145,13 +145,13 @@ async fn a_dropped_queue_is_gone_for_all_who_have_it_open() {
 
 #[tokio::test]
 async fn what_an_interrupted_drop_has_left_is_removed_later() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let opened = store(&at(&dir)).await;
     for name in ["a", "b", "c", "d"] {
-        let queue = opened.queue(name).open().await.expect("it opens");
+        let queue = opened.queue(name).open().await.expect("the queue opens");
         queue.add_all((0..3).map(|n| n.to_string())).await.expect("added");
     }
-    let connection = rusqlite::Connection::open(at(&dir)).expect("it opens");
+    let connection = rusqlite::Connection::open(at(&dir)).expect("the file opens");
     connection.execute("delete from queues where name in ('a', 'c')", []).expect("deleted");
     let left = || {
         let sql = "select group_concat(queue || ':' || n) from \
@@ -169,36 +169,42 @@ fn at(dir: &TempDir) -> std::path::PathBuf {
 
 async fn store(path: &std::path::Path) -> crate::Store {
     let url = format!("sqlite:{}", path.display());
-    let store = crate::Store::connect(&url).await.expect("it opens");
-    store.migrate().await.expect("the schema is there");
+    let store = crate::Store::connect(&url).await.expect("the store connects");
+    store.migrate().await.expect("the schema exists");
     store
 }
 
 #[tokio::test]
 async fn what_was_acknowledged_is_there_the_next_time() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     {
-        let queue = store(&at(&dir)).await.queue("q").open().await.expect("it opens");
+        let queue = store(&at(&dir)).await.queue("q").open().await.expect("the queue opens");
         queue.add_all(["a", "b"]).await.expect("added");
         queue.add_with("c", crate::Add::now().reason(5)).await.expect("added");
-        queue.get().await.expect("a").give_up("no").await.expect("it is ours");
+        queue
+            .get()
+            .await
+            .expect("the key a is delivered")
+            .give_up("no")
+            .await
+            .expect("the lease is valid");
     }
-    let queue = store(&at(&dir)).await.queue("q").open().await.expect("it opens");
-    let parked = queue.parked(None, 10).await.expect("a page");
+    let queue = store(&at(&dir)).await.queue("q").open().await.expect("the queue opens");
+    let parked = queue.parked(None, 10).await.expect("the page is read");
     assert_eq!(parked.iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>(), ["a"]);
     let items = queue.get_many(10).await;
     assert_eq!(items.iter().map(|item| item.to_string()).collect::<Vec<_>>(), ["b", "c"]);
     assert_eq!(items[1].reasons(), 5);
-    // The numbers of hand-outs go on.
+    // Fencing tokens continue to increase.
     assert!(items.iter().all(|item| item.epoch() > 1));
 }
 
 #[tokio::test]
 async fn queues_of_one_file_know_nothing_of_each_other() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let store = store(&at(&dir)).await;
     let [one, other] = ["one", "o'ther {x}"].map(|name| store.queue(name).open());
-    let (one, other) = (one.await.expect("it opens"), other.await.expect("it opens"));
+    let (one, other) = (one.await.expect("the queue opens"), other.await.expect("the queue opens"));
     one.add("a").await.expect("added");
     assert_eq!(other.counts().await.expect("counted"), Counts::default());
     assert_eq!(one.counts().await.expect("counted").ready, 1);
@@ -208,12 +214,12 @@ async fn queues_of_one_file_know_nothing_of_each_other() {
 async fn two_processes_have_no_key_at_once_and_lose_none() {
     const KEYS: usize = 40;
     const ROUNDS: usize = 25;
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let held = Arc::new(Mutex::new(std::collections::HashSet::new()));
     let mut tasks = tokio::task::JoinSet::new();
-    // A connection each, as processes have.
+    // Each has its own connection, like a process.
     for process in 0..4 {
-        let queue = store(&at(&dir)).await.queue("q").open().await.expect("it opens");
+        let queue = store(&at(&dir)).await.queue("q").open().await.expect("the queue opens");
         let held = Arc::clone(&held);
         tasks.spawn(async move {
             for round in 0..ROUNDS {
@@ -221,35 +227,38 @@ async fn two_processes_have_no_key_at_once_and_lose_none() {
                 queue.add_all(keys.map(|n| n.to_string())).await.expect("added");
                 for item in queue.get_many(5).await {
                     let key = item.key().clone();
-                    assert!(held.lock().expect("nobody panics").insert(key.clone()), "{key}");
+                    assert!(
+                        held.lock().expect("no thread has panicked").insert(key.clone()),
+                        "{key}"
+                    );
                     tokio::task::yield_now().await;
-                    assert!(held.lock().expect("nobody panics").remove(&key));
-                    item.succeed().await.expect("it is ours");
+                    assert!(held.lock().expect("no thread has panicked").remove(&key));
+                    item.succeed().await.expect("the lease is valid");
                 }
             }
         });
     }
     while let Some(ended) = tasks.join_next().await {
-        ended.expect("no two have a key");
+        ended.expect("no key is delivered twice at once");
     }
-    let queue = store(&at(&dir)).await.queue("q").open().await.expect("it opens");
+    let queue = store(&at(&dir)).await.queue("q").open().await.expect("the queue opens");
     while queue.counts().await.expect("counted").ready > 0 {
         for item in queue.get_many(100).await {
-            item.succeed().await.expect("it is ours");
+            item.succeed().await.expect("the lease is valid");
         }
     }
-    assert_eq!(queue.counts().await.expect("counted"), Counts::default(), "nothing is left behind");
+    assert_eq!(queue.counts().await.expect("counted"), Counts::default(), "keys are left");
 }
 
 #[tokio::test]
 async fn a_disk_that_is_full_loses_nothing_that_was_acknowledged() {
     let fixture = Fixture::new().await;
-    let place = fixture.engine.open("q", Settings::default()).await.expect("it opens");
+    let place = fixture.engine.open("q", Settings::default()).await.expect("the queue opens");
     let limit = async |pages: i64| {
         let set = move |at: &Work<'_>| at.connection.pragma_update(None, "max_page_count", pages);
-        fixture.engine.thread.call(set).await.expect("it is set");
+        fixture.engine.thread.call(set).await.expect("the setting is changed");
     };
-    limit(1).await; // As many as there are.
+    limit(1).await; // SQLite uses the current number of pages instead.
     let ask = |n: u32| Ask { key: Key::from(vec![n as u8; 1000]), add: crate::Add::now(), adds: 1 };
     let mut added = 0;
     let fault = loop {
@@ -262,50 +271,64 @@ async fn a_disk_that_is_full_loses_nothing_that_was_acknowledged() {
     let counted = fixture.engine.counts(&place).await.expect("counted");
     assert_eq!(counted.ready, u64::from(added));
     limit(1_000_000).await;
-    fixture.engine.add(&place, vec![ask(added)]).await.expect("there is room again");
+    fixture.engine.add(&place, vec![ask(added)]).await.expect("there is space again");
     assert_eq!(fixture.engine.counts(&place).await.expect("counted").ready, u64::from(added) + 1);
 }
 
 #[tokio::test]
 async fn a_file_of_another_program_stays_as_it_is() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let other = rusqlite::Connection::open(at(&dir)).expect("it opens");
-    other.execute_batch("create table keys (a)").expect("it is made");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let other = rusqlite::Connection::open(at(&dir)).expect("the file opens");
+    other.execute_batch("create table keys (a)").expect("the table is created");
     let url = format!("sqlite:{}", at(&dir).display());
-    let error = crate::Store::connect(&url).await.expect_err("it is another's");
+    let error = crate::Store::connect(&url).await.expect_err("the file belongs to another program");
     assert_eq!(error.kind(), ConnectErrorKind::WrongServer);
     assert!(chain(&error).ends_with("q: it belongs to another program"), "{error}");
     let tables = "select count(*) from sqlite_schema";
     let tables: i64 = other.query_row(tables, [], |row| row.get(0)).expect("counted");
-    let journal: String =
-        other.pragma_query_value(None, "journal_mode", |row| row.get(0)).expect("it has one");
+    let journal: String = other
+        .pragma_query_value(None, "journal_mode", |row| row.get(0))
+        .expect("the pragma is read");
     assert_eq!((tables, &*journal), (1, "delete"));
 
     std::fs::write(at(&dir).with_extension("txt"), "no database at all, but text")
-        .expect("it is written");
+        .expect("the file is written");
     let url = format!("sqlite:{}", at(&dir).with_extension("txt").display());
-    let error = crate::Store::connect(&url).await.expect_err("it is text");
+    let error = crate::Store::connect(&url).await.expect_err("the file is not a database");
     assert_eq!(error.kind(), ConnectErrorKind::WrongServer);
     assert!(chain(&error).contains("q.txt: file is not a database"), "{error}");
     let nowhere = at(&dir).join("no").join("such.db");
     let nowhere = crate::Store::connect(&format!("sqlite:{}", nowhere.display())).await;
-    assert_eq!(nowhere.expect_err("no directory").kind(), ConnectErrorKind::Unreachable);
+    assert_eq!(
+        nowhere.expect_err("the directory does not exist").kind(),
+        ConnectErrorKind::Unreachable
+    );
 }
 
 #[tokio::test]
 async fn a_queue_says_why_it_does_not_open() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let url = format!("sqlite:{}", at(&dir).display());
-    let bare = crate::Store::connect(&url).await.expect("it opens");
-    let error = chain(&bare.queue("q").open().await.expect_err("there is none"));
+    let bare = crate::Store::connect(&url).await.expect("the store connects");
+    let error = chain(&bare.queue("q").open().await.expect_err("the queue does not exist"));
     assert!(error.contains("q: there is no queue in it yet; `requeue store init`"), "{error}");
     let store = store(&at(&dir)).await;
-    store.queue("q").re_add(ReAdd::Hold).open().await.expect("it opens");
-    let opened = store.queue("q").open().await.expect("whatever it is");
+    store.queue("q").re_add(ReAdd::Hold).open().await.expect("the queue opens");
+    let opened = store.queue("q").open().await.expect("any setting is accepted");
     assert_eq!(opened.re_add(), ReAdd::Hold);
-    let error = store.queue("q").re_add(ReAdd::Replace).open().await.expect_err("it holds");
+    let error = store
+        .queue("q")
+        .re_add(ReAdd::Replace)
+        .open()
+        .await
+        .expect_err("the queue has another policy");
     assert_eq!(error.to_string(), "the queue \"q\": its re-add policy is Hold, not Replace");
-    let error = store.queue("two runs").re_add(ReAdd::KeepBoth).open().await.expect_err("no store");
+    let error = store
+        .queue("two runs")
+        .re_add(ReAdd::KeepBoth)
+        .open()
+        .await
+        .expect_err("stores do not support the policy");
     assert!(error.is_invalid());
     assert_eq!(
         error.to_string(),
@@ -313,17 +336,17 @@ async fn a_queue_says_why_it_does_not_open() {
     );
     assert_eq!(opened.parked_add(), ParkedAdd::Revive);
     let keeping = store.queue("q").parked_add(ParkedAdd::Keep).open().await;
-    let error = keeping.expect_err("it revives them").to_string();
+    let error = keeping.expect_err("the queue revives parked keys").to_string();
     assert_eq!(error, "the queue \"q\": its parked adds are Revive, not Keep");
     let keeping = store.queue("keeps").parked_add(ParkedAdd::Keep).open().await;
-    assert_eq!(keeping.expect("it opens").parked_add(), ParkedAdd::Keep);
-    let opened = store.queue("keeps").open().await.expect("whatever it is");
+    assert_eq!(keeping.expect("the queue opens").parked_add(), ParkedAdd::Keep);
+    let opened = store.queue("keeps").open().await.expect("any setting is accepted");
     assert_eq!(opened.parked_add(), ParkedAdd::Keep);
-    let error = store.queue("r").existing().open().await.expect_err("there is none");
+    let error = store.queue("r").existing().open().await.expect_err("the queue does not exist");
     assert!(error.is_missing(), "{error}");
     assert_eq!(error.to_string(), "no such queue: \"r\"");
     for name in ["mail", "mails", "invoices"] {
-        store.queue(name).open().await.expect("it opens");
+        store.queue(name).open().await.expect("the queue opens");
     }
     for (typed, said) in [
         ("mial", " (did you mean \"mail\"?)"),
@@ -331,13 +354,14 @@ async fn a_queue_says_why_it_does_not_open() {
         ("invoces", " (did you mean \"invoices\"?)"),
         ("orders", ""),
     ] {
-        let error = store.queue(typed).existing().open().await.expect_err("there is none");
+        let error =
+            store.queue(typed).existing().open().await.expect_err("the queue does not exist");
         assert_eq!(error.to_string(), format!("no such queue: {typed:?}{said}"));
     }
-    let opened = store.queue("q").existing().open().await.expect("it is there");
+    let opened = store.queue("q").existing().open().await.expect("the queue exists");
     assert_eq!(opened.re_add(), ReAdd::Hold);
     for name in ["", "a\0b", &"x".repeat(201)] {
-        let error = chain(&store.queue(name).open().await.expect_err("no name"));
+        let error = chain(&store.queue(name).open().await.expect_err("the name is invalid"));
         assert!(error.ends_with("a name has 1 to 200 bytes, and no NUL"), "{error}");
     }
     for (url, said) in [
@@ -351,7 +375,7 @@ async fn a_queue_says_why_it_does_not_open() {
         ("sqlite:file:q", "sqlite:file:q: what follows sqlite: is a path, as in sqlite:jobs.db"),
         ("sqlite:x?sync=no", "sqlite: there is no option \"sync\"; there are synchronous"),
     ] {
-        let error = crate::Store::connect(url).await.expect_err("no address");
+        let error = crate::Store::connect(url).await.expect_err("the address is invalid");
         assert_eq!((error.kind(), &*error.to_string()), (ConnectErrorKind::Address, said));
     }
 }
@@ -359,21 +383,21 @@ async fn a_queue_says_why_it_does_not_open() {
 #[tokio::test]
 async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing_ever() {
     let fixture = Fixture::new().await;
-    let place = fixture.engine.open("q", Settings::default()).await.expect("it opens");
+    let place = fixture.engine.open("q", Settings::default()).await.expect("the queue opens");
     let ask = |key: &str| Ask { key: key.into(), add: crate::Add::now(), adds: 1 };
     let busy = |at: &Work<'_>| at.connection.busy_timeout(Duration::ZERO);
-    fixture.engine.thread.call(busy).await.expect("it is set");
-    let other = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("it opens");
-    other.execute_batch("begin immediate").expect("it is free");
-    let fault = fixture.engine.add(&place, vec![ask("a")]).await.expect_err("it is taken");
+    fixture.engine.thread.call(busy).await.expect("the setting is changed");
+    let other = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("the file opens");
+    other.execute_batch("begin immediate").expect("the file is not locked");
+    let fault = fixture.engine.add(&place, vec![ask("a")]).await.expect_err("the file is locked");
     assert_eq!(fault.kind, crate::types::error::Kind::Absent, "{}", fault.source);
     let said = fault.source.to_string();
     assert!(said.ends_with("q: another process holds the lock on the file"), "{said}");
-    other.execute_batch("rollback").expect("it was ours");
+    other.execute_batch("rollback").expect("the lock is held");
 
     fixture.engine.add(&place, vec![ask("b")]).await.expect("added");
     let (go, gone) = std::sync::mpsc::channel::<()>();
-    // The thread is busy until then.
+    // The thread is busy until `go` is used.
     let mut blocked = Box::pin(fixture.engine.thread.call(move |_| Ok(gone.recv().is_ok())));
     assert!(polled(&mut blocked).await.is_pending());
     let failing = crate::engine::Failing {
@@ -383,12 +407,12 @@ async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing
     let lease = Duration::from_secs(30);
     let claim = Claim { max: 10, oldest: 0, lease, expired: failing, poll: lease };
     assert!(polled(&mut fixture.engine.claim(&place, claim)).await.is_pending());
-    go.send(()).expect("it waits");
-    assert!(blocked.await.expect("it was let go"));
+    go.send(()).expect("the thread waits");
+    assert!(blocked.await.expect("the thread was released"));
     assert_eq!(fixture.engine.counts(&place).await.expect("counted").ready, 1);
 }
 
-/// A machine with a clock that can be set, and a file.
+/// A machine with a clock that can be set, and a directory for files.
 struct Machine {
     now: Arc<Mutex<Reading>>,
     dir: TempDir,
@@ -401,7 +425,10 @@ const LEASE: Duration = Duration::from_secs(30);
 impl Machine {
     fn new() -> Self {
         let now = Reading { start: "the first".into(), running: 500 * SECOND, clock: 9 * HOUR };
-        Self { now: Arc::new(Mutex::new(now)), dir: tempfile::tempdir().expect("a directory") }
+        Self {
+            now: Arc::new(Mutex::new(now)),
+            dir: tempfile::tempdir().expect("a temporary directory"),
+        }
     }
 
     async fn process(&self) -> (Sqlite, Place) {
@@ -410,26 +437,26 @@ impl Machine {
 
     async fn process_with(&self, file: &std::path::Path) -> (Sqlite, Place) {
         let now = Arc::clone(&self.now);
-        let clock: Clock = Arc::new(move || now.lock().expect("nobody panics").clone());
+        let clock: Clock = Arc::new(move || now.lock().expect("no thread has panicked").clone());
         let engine = Sqlite::open_with(file, Synchronous::Normal, clock);
         let engine = engine.expect("the file opens");
-        engine.migrate().await.expect("the schema is made");
-        let place = engine.open("q", Settings::default()).await.expect("it opens");
+        engine.migrate().await.expect("the schema is created");
+        let place = engine.open("q", Settings::default()).await.expect("the queue opens");
         (engine, place)
     }
 
     fn pass(&self, time: i64) {
-        let mut now = self.now.lock().expect("nobody panics");
+        let mut now = self.now.lock().expect("no thread has panicked");
         now.running += time;
         now.clock += time;
     }
 
     fn set_clock(&self, by: i64) {
-        self.now.lock().expect("nobody panics").clock += by;
+        self.now.lock().expect("no thread has panicked").clock += by;
     }
 
     fn start_again(&self) {
-        let mut now = self.now.lock().expect("nobody panics");
+        let mut now = self.now.lock().expect("no thread has panicked");
         (now.start, now.running) = ("the second".into(), SECOND);
     }
 }
@@ -464,16 +491,17 @@ async fn who_sets_the_clock_neither_ends_a_lease_nor_makes_one_longer() {
             assert_eq!(claimed(&b).await, [], "{by}");
             processes.push(b);
         }
-        let left = LEASE - Duration::from_secs(5) * u32::try_from(by.len()).expect("few");
+        let left =
+            LEASE - Duration::from_secs(5) * u32::try_from(by.len()).expect("the number is small");
         for (engine, place) in &processes {
             let k = engine.look_up(place, &"k".into()).await.expect("looked up");
-            assert_eq!(k.expect("it is there").lease, Some(left), "{by:?}");
+            assert_eq!(k.expect("the key exists").lease, Some(left), "{by:?}");
         }
         let (a, place) = &processes[0];
         let renewed = a.renew(place, vec![("k".into(), first)], LEASE).await.expect("renewed");
         assert_eq!(renewed, [Renewed::Yes]);
         machine.pass(LEASE.as_micros() as i64);
-        let b = processes.last().expect("there are some");
+        let b = processes.last().expect("the list is not empty");
         let (key, epoch) = claimed(b).await.remove(0);
         assert!(key == "k" && epoch > first, "{key} {epoch}");
         machine.pass(30 * SECOND);
@@ -481,7 +509,7 @@ async fn who_sets_the_clock_neither_ends_a_lease_nor_makes_one_longer() {
     }
 }
 
-/// Delivers some keys once, and returns their epochs.
+/// Delivers three keys once, and returns their fencing tokens.
 async fn epochs(process: &(Sqlite, Place)) -> Vec<i64> {
     let (engine, place) = process;
     for key in ["a", "b", "c"] {
@@ -504,9 +532,9 @@ async fn epochs_rise_after_a_backup_was_restored_and_after_the_clock_was_set() {
         let original = machine.process().await;
         let mut all = vec![epochs(&original).await];
         let backup = machine.dir.path().join("backup");
-        let connection = rusqlite::Connection::open(at(&machine.dir)).expect("it opens");
+        let connection = rusqlite::Connection::open(at(&machine.dir)).expect("the file opens");
         let sql = "vacuum into ?1";
-        connection.execute(sql, [backup.to_string_lossy()]).expect("it is made");
+        connection.execute(sql, [backup.to_string_lossy()]).expect("the copy is created");
         for by in [0, HOUR, -HOUR, 0] {
             machine.pass(SECOND);
             machine.set_clock(by);
@@ -543,10 +571,10 @@ async fn after_a_start_of_the_machine_it_is_as_late_as_its_clock_says_and_no_ear
         machine.set_clock(off);
         let (engine, place) = machine.process().await;
         let k = engine.look_up(&place, &"k".into()).await.expect("looked up");
-        let lease = k.expect("it is there").lease;
+        let lease = k.expect("the key exists").lease;
         assert_eq!(lease, Some(Duration::from_secs(lease_left)), "{off}");
         let later = engine.look_up(&place, &"later".into()).await.expect("looked up");
-        let is_due = later.expect("it is there").state == State::Ready;
+        let is_due = later.expect("the key exists").state == State::Ready;
         assert_eq!(is_due, is_later_due, "{off}");
         machine.pass(30 * SECOND);
         assert!(claimed(&(engine, place)).await.iter().any(|(key, _)| key == "k"));
@@ -557,10 +585,10 @@ async fn after_a_start_of_the_machine_it_is_as_late_as_its_clock_says_and_no_ear
 async fn who_finds_nothing_writes_nothing() {
     let machine = Machine::new();
     let a = machine.process().await;
-    let other = rusqlite::Connection::open(at(&machine.dir)).expect("it opens");
+    let other = rusqlite::Connection::open(at(&machine.dir)).expect("the file opens");
     let version = || -> i64 {
         let found = other.pragma_query_value(None, "data_version", |row| row.get(0));
-        found.expect("it is told")
+        found.expect("the query succeeds")
     };
     let before = version();
     for _ in 0..3 {
@@ -573,14 +601,14 @@ async fn who_finds_nothing_writes_nothing() {
     assert_ne!(version(), before);
 }
 
-/// Of readers who never all look away, only the log knows what was written meanwhile.
+/// If there is always a reader, newly written pages exist only in the log, which grows.
 #[tokio::test]
 async fn a_log_that_readers_have_kept_is_begun_anew() {
     let machine = Machine::new();
     let (engine, place) = machine.process().await;
-    let other = rusqlite::Connection::open(at(&machine.dir)).expect("it opens");
-    let log = || std::fs::metadata(machine.dir.path().join("q-wal")).expect("there is one").len();
-    let read = |verb: &str| other.execute_batch(verb).expect("it reads");
+    let other = rusqlite::Connection::open(at(&machine.dir)).expect("the file opens");
+    let log = || std::fs::metadata(machine.dir.path().join("q-wal")).expect("the log exists").len();
+    let read = |verb: &str| other.execute_batch(verb).expect("the statement succeeds");
     read("begin; select count(*) from keys");
     let long = "k".repeat(Key::LONGEST - 10);
     let add = async |n: u32| {
@@ -592,9 +620,9 @@ async fn a_log_that_readers_have_kept_is_begun_anew() {
         added += 1;
     }
     add(added).await;
-    assert!(log() > LONGEST_LOG, "what somebody reads is kept");
+    assert!(log() > LONGEST_LOG, "the log was truncated despite a reader");
     read("end");
-    // Somebody else does it, as this one has just tried.
+    // A second process restarts the log, because the first one has just tried and now pauses.
     let (engine, place) = machine.process().await;
     engine.add(&place, ask("k", crate::Add::now())).await.expect("added");
     assert!(log() < LONGEST_LOG);
@@ -607,7 +635,7 @@ fn the_machine_says_how_long_it_has_been_running() {
     let clock = clock::of_machine();
     let (first, second) = (clock(), clock());
     assert!(first.running <= second.running && first.start == second.start);
-    // Tests of files run where the machine says which start that was.
+    // On Linux, the machine identifies its starts.
     assert_eq!(first.start.is_empty(), !cfg!(target_os = "linux"));
 }
 
@@ -621,12 +649,12 @@ async fn a_page_begins_where_the_last_one_ended() {
             let steps = statement.query_map((1, 2, 3, b""), |row| row.get::<_, String>(3))?;
             steps.collect::<rusqlite::Result<Vec<_>>>()
         };
-        let plan = fixture.engine.reader().call(plan).await.expect("it is told").join("; ");
+        let plan = fixture.engine.reader().call(plan).await.expect("the query succeeds").join("; ");
         let begins = plan.starts_with("SEARCH keys") && plan.ends_with("(queue=? AND key>?)");
         assert!(begins, "{state:?}: {plan}");
     }
-    // And every key is met once.
-    let place = fixture.engine.open("q", Settings::default()).await.expect("it opens");
+    // Pages also contain each key exactly once.
+    let place = fixture.engine.open("q", Settings::default()).await.expect("the queue opens");
     let keys: Vec<Key> = [&b""[..], b"\0", b"a", b"a\0", b"b", b"\xff"].map(Key::from).into();
     for key in &keys {
         let add = Ask { key: key.clone(), add: crate::Add::now(), adds: 1 };
@@ -636,7 +664,7 @@ async fn a_page_begins_where_the_last_one_ended() {
         let (mut met, mut after) = (Vec::new(), None);
         loop {
             let page = fixture.engine.page(&place, state, after.as_ref(), 2).await;
-            let page = page.expect("a page");
+            let page = page.expect("the page is read");
             let Some(last) = page.last() else { break };
             after = Some(last.key.clone());
             met.extend(page.into_iter().map(|entry| entry.key));
@@ -648,15 +676,19 @@ async fn a_page_begins_where_the_last_one_ended() {
 #[tokio::test]
 async fn who_looks_and_who_writes_are_in_nobodys_way() {
     let fixture = Fixture::new().await;
-    let place = fixture.engine.open("q", Settings::default()).await.expect("it opens");
+    let place = fixture.engine.open("q", Settings::default()).await.expect("the queue opens");
     fixture.engine.add(&place, ask("a", crate::Add::now())).await.expect("added");
-    let other = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("it opens");
-    other.execute_batch("begin immediate").expect("it is free");
+    let other = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("the file opens");
+    other.execute_batch("begin immediate").expect("the file is not locked");
     assert_eq!(fixture.engine.counts(&place).await.expect("counted").ready, 1);
-    assert_eq!(fixture.engine.page(&place, None, None, 9).await.expect("a page").len(), 1);
-    let found = fixture.engine.find("q").await.expect("it is told").expect("it is there");
+    assert_eq!(
+        fixture.engine.page(&place, None, None, 9).await.expect("the page is read").len(),
+        1
+    );
+    let found =
+        fixture.engine.find("q").await.expect("the query succeeds").expect("the queue exists");
     assert!(fixture.engine.look_up(&found, &"a".into()).await.expect("looked up").is_some());
-    other.execute_batch("rollback").expect("it was ours");
+    other.execute_batch("rollback").expect("the lock is held");
 
     let (go, gone) = std::sync::mpsc::channel::<()>();
     let look = fixture.engine.reader().call(move |at| {
@@ -665,12 +697,12 @@ async fn who_looks_and_who_writes_are_in_nobodys_way() {
     let mut looking = Box::pin(look);
     assert!(polled(&mut looking).await.is_pending());
     fixture.engine.add(&place, ask("b", crate::Add::now())).await.expect("added");
-    go.send(()).expect("it looks");
-    assert!(looking.await.expect("it was let go"));
-    // Whoever has been told of an add finds it.
+    go.send(()).expect("the thread reads");
+    assert!(looking.await.expect("the thread was released"));
+    // After an add returns, a reader sees it.
     assert_eq!(fixture.engine.counts(&place).await.expect("counted").ready, 2);
     let write = |at: &Work<'_>| at.connection.execute("delete from keys", []);
-    fixture.engine.reader().call(write).await.expect_err("it only looks");
+    fixture.engine.reader().call(write).await.expect_err("the connection is read-only");
 }
 
 #[test]
@@ -678,7 +710,7 @@ fn all_who_open_a_new_file_at_once_have_it() {
     const MANY: usize = 6;
 
     for _ in 0..30 {
-        let dir = tempfile::tempdir().expect("a directory");
+        let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("q");
         let start = std::sync::Barrier::new(MANY);
         std::thread::scope(|scope| {
@@ -686,11 +718,11 @@ fn all_who_open_a_new_file_at_once_have_it() {
                 start.wait();
                 let engine = Sqlite::open(&path, Synchronous::Normal)?;
                 let runtime = tokio::runtime::Builder::new_current_thread().build();
-                runtime.expect("a runtime").block_on(engine.migrate())
+                runtime.expect("the runtime is built").block_on(engine.migrate())
             };
             let all: Vec<_> = (0..MANY).map(|_| scope.spawn(open)).collect();
             for one in all {
-                one.join().expect("it does not panic").expect("it is there");
+                one.join().expect("the thread does not panic").expect("the schema exists");
             }
         });
     }

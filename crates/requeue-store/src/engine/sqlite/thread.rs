@@ -1,6 +1,7 @@
-//! The threads that have connections: one that writes, and one that reads, which neither waits for
-//! those who write nor holds them up. What comes while one is busy is one transaction: of what a
-//! commit costs, each verb then pays a part.
+//! The threads that own the connections: one that writes, and one that reads.
+//!
+//! The reading thread neither waits for writers nor blocks them. The operations that arrive while a thread
+//! is busy share one transaction, and thereby the cost of its commit.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,32 +18,34 @@ use super::rows::{CHECK, define_readable};
 use crate::engine::time::Micros;
 use crate::types::error::{self, ConnectErrorKind, EngineError, Reason};
 
-/// What a file of ours has as its `application_id`: "rque".
+/// The `application_id` of requeue's files: "rque".
 const OURS: i32 = 0x7271_7565;
 const VERSION: i32 = 1;
-/// How many verbs one transaction takes at most.
+/// The maximum number of operations in one transaction.
 const MOST: usize = 256;
-/// How long a transaction waits while another process has the file locked.
+/// The time that a transaction waits while another process has the file locked.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it may take to open the file, and a queue in it: as long as an add may take.
+/// The timeout of opening the file, and a queue in it. It equals the default timeout of an add.
 pub(super) const OPENING: Duration = Duration::from_secs(30);
-/// As many pages as SQLite can have.
+/// The maximum number of pages of a SQLite file.
 const MOST_PAGES: i64 = 4_294_967_294;
-/// How long a file is left alone between two attempts, where SQLite itself does not wait.
+/// The pause between two attempts, where SQLite itself does not wait.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
-/// How long the log may get. SQLite begins it anew only when nobody has written or reads what is not in the
-/// file itself: among several who are busy that may never be.
+/// The maximum length of the log, in bytes. SQLite reuses the log from its start only while no process
+/// writes, or reads content that is not yet in the file. With several busy processes, that may never be the
+/// case.
 pub(super) const LONGEST_LOG: u64 = if cfg!(test) { 1 << 18 } else { 1 << 25 };
-/// How long the others may hold that up, and how long they are left alone if they do.
+/// The time for which the restart of the log waits for other processes, and the pause after a failed
+/// attempt.
 const SHORT_PATIENCE: Duration = Duration::from_millis(100);
 const REST: Duration = Duration::from_secs(5);
 
-/// Told whether what it did has been committed.
+/// Receives the outcome of the commit, and sends the result to the caller.
 type Told = Box<dyn FnOnce(Result<(), EngineError>) + Send>;
 
-/// Does what it is for, in a transaction if there is one. Whether it went well, or what SQLite said,
-/// and whom to tell.
+/// Runs an operation, if there is a transaction. Returns whether it succeeded, or SQLite's error, and the
+/// function that reports the outcome of the commit.
 type Run = Box<dyn FnOnce(Option<&Work<'_>>) -> (Result<(), Option<ffi::Error>>, Told) + Send>;
 
 struct Verb {
@@ -53,9 +56,9 @@ struct Verb {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Plain,
-    /// It puts more into the file. All other verbs must go on while the disk is full.
+    /// The operation enlarges the file. All other operations must continue while the disk is full.
     Grows,
-    /// No caller waits for it yet, so it shares the sync of another verb that comes soon.
+    /// No caller waits for the operation yet, so it shares the commit of another one that comes soon.
     Patient,
 }
 
@@ -66,7 +69,7 @@ enum Job {
     Close(oneshot::Sender<Result<(), EngineError>>),
 }
 
-/// A transaction, and its time.
+/// A transaction, and the time at which it runs.
 pub(super) struct Work<'c> {
     pub(super) connection: &'c Connection,
     /// By the clock of the file.
@@ -82,8 +85,8 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    /// One that writes, and one that reads. A file for which there is only one is none, but in memory
-    /// or on a disk that is too simple.
+    /// Starts a thread that writes, and one that reads. The reading thread is missing if the file has no
+    /// log: a database in memory, or a file system that does not support one.
     pub(super) fn start(
         path: &Path,
         synchronous: Synchronous,
@@ -104,7 +107,7 @@ impl Thread {
         Ok((writer.spawn()?, reader))
     }
 
-    /// Does `work` in a transaction. Cancel safe, but what was begun is done.
+    /// Runs `work` in a transaction. If the future is dropped, work that has begun is completed.
     pub(super) async fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -112,7 +115,7 @@ impl Thread {
         self.verb(Kind::Plain, work).await
     }
 
-    /// The same for `work` that puts more into the file, which has to wait while the disk is full.
+    /// As [`call`](Self::call), for `work` that enlarges the file. It fails while the disk is full.
     pub(super) async fn call_growing<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -120,8 +123,8 @@ impl Thread {
         self.verb(Kind::Grows, work).await
     }
 
-    /// The same for `work` whose result is not needed yet. Where each commit waits for the disk, this waits a
-    /// moment for another verb, and shares its commit.
+    /// As [`call`](Self::call), for `work` whose result is not needed yet. If each commit waits for the
+    /// disk, this waits a moment for another operation, and shares its commit.
     pub(super) async fn call_patiently<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -137,7 +140,7 @@ impl Thread {
         let (answer, answered) = oneshot::channel();
         let path = Arc::clone(&self.path);
         let run = Box::new(move |at: Option<&Work<'_>>| {
-            // For who has gone nothing is begun: a claim would hold keys that nobody knows of.
+            // Do not begin if the caller has gone: no process would know of the keys that a claim takes.
             let done = at.filter(|_| !answer.is_closed()).map(work);
             let went_well = match &done {
                 Some(Err(error)) => Err(error.sqlite_error().copied()),
@@ -148,7 +151,7 @@ impl Thread {
                     Some(done) => done.map_err(|error| fault(&path, &error)),
                     None => Err(EngineError::absent("nobody waited for it any more")),
                 });
-                // Whoever asked may have gone.
+                // The caller may have gone.
                 let _ = answer.send(done);
             });
             (went_well, told)
@@ -161,17 +164,16 @@ impl Thread {
         self.ask(Job::Migrate(answer), answered).await
     }
 
-    /// Whether the file has this version's schema.
+    /// Checks that the file has the schema of this version.
     pub(super) async fn check(&self) -> Result<(), EngineError> {
         let (answer, answered) = oneshot::channel();
         self.ask(Job::Check(answer), answered).await
     }
 
-    /// Closes the connection when all that was asked for before is done. Nothing can be asked for
-    /// afterwards.
+    /// Closes the connection after all earlier operations. No operation may follow.
     pub(super) async fn close(&self) {
         let (answer, answered) = oneshot::channel();
-        // It fails if it is closed already.
+        // This fails if the connection is already closed.
         let _ = self.ask(Job::Close(answer), answered).await;
     }
 
@@ -190,14 +192,14 @@ impl Thread {
 struct Server {
     connection: Connection,
     path: PathBuf,
-    /// Of whoever only reads, deferred.
+    /// Deferred for the reading thread.
     behaviour: TransactionBehavior,
     clock: Clock,
-    /// When the log was last too long, and could not be begun anew.
+    /// The time of the last failed attempt to restart a long log.
     held_up: Option<Instant>,
-    /// Each commit waits for the disk.
+    /// True if each commit waits for the disk.
     syncs: bool,
-    /// How long the last commit took.
+    /// The duration of the last commit.
     took: Duration,
     reserve: Option<Reserve>,
 }
@@ -242,8 +244,8 @@ impl Server {
         Ok(Thread { jobs, path })
     }
 
-    /// Sets the file up: whether it has a log, so that who reads and who writes are in nobody's way.
-    /// One that is not ours is left as it is.
+    /// Sets up the file. Returns true if it has a write-ahead log, so that readers and writers do not block
+    /// each other. Does not change a file of another program.
     fn begin(&self, synchronous: Synchronous) -> Result<bool, EngineError> {
         let set_up = || {
             let mut has_log = false;
@@ -263,7 +265,7 @@ impl Server {
             }
             Ok((found, has_log))
         };
-        // Who makes the log while others open the file is not waited for by SQLite itself.
+        // SQLite itself does not wait for a process that creates the log while others open the file.
         let since = Instant::now();
         let mut tried = set_up();
         while tried.as_ref().is_err_and(is_busy) && since.elapsed() < OPENING {
@@ -273,7 +275,7 @@ impl Server {
         if tried.as_ref().is_err_and(is_short_of_space)
             && let Some(reserve) = &self.reserve
         {
-            // Even to begin with a log takes some.
+            // Creating the log also needs some space.
             reserve.release();
             tried = set_up();
         }
@@ -316,10 +318,10 @@ impl Server {
                 Job::Migrate(answer) => _ = answer.send(self.migrate()),
                 Job::Check(answer) => _ = answer.send(self.check()),
                 Job::Close(answer) => {
-                    // First, so that whoever comes later is refused.
+                    // Drop the receiver first, so that later jobs are refused.
                     drop(come);
                     drop(self.connection);
-                    // Whoever asked may have gone.
+                    // The caller may have gone.
                     let _ = answer.send(Ok(()));
                     return;
                 }
@@ -327,13 +329,15 @@ impl Server {
         }
     }
 
-    /// The longest time that a patient verb waits for another one, such as the completion of the key in flight. A
-    /// worker may begin to wait for the verb meanwhile, so this is shorter than the commit that it saves.
+    /// Returns the longest time that a patient operation waits for another one, such as the completion of
+    /// the key in flight. A worker may begin to wait for the result meanwhile, so this is shorter than the
+    /// commit that it saves.
     fn patience(&self) -> Duration {
         if cfg!(test) { Duration::from_secs(2) } else { self.took / 2 }
     }
 
-    /// While the disk is full, adds get a transaction of their own, and no more pages than there are.
+    /// Commits operations. While the disk is full, adds get a transaction of their own, which may only use
+    /// existing pages.
     fn commit_apart(&mut self, mut verbs: Vec<Verb>) {
         let grows = verbs.iter().any(|verb| verb.kind == Kind::Grows);
         let Some(reserve) = self.reserve.as_mut().filter(|_| grows) else {
@@ -346,8 +350,8 @@ impl Server {
         if !verbs.is_empty() {
             self.commit(verbs);
         }
-        // SQLite takes the pages that there are for the least limit. These two need no space, and no
-        // lock that others may have.
+        // SQLite replaces a limit below the current number of pages by that number. These two statements
+        // need neither space nor a lock that other processes may have.
         let _ = self.connection.pragma_update(None, "max_page_count", 1);
         self.commit(adds);
         let _ = self.connection.pragma_update(None, "max_page_count", MOST_PAGES);
@@ -361,7 +365,7 @@ impl Server {
         let mut verbs = verbs.into_iter();
         let began = Instant::now();
         let committed = transact(&mut self.connection, behaviour, |transaction| {
-            // What time it is when the file is ours: another may have had it for long.
+            // Read the time after taking the lock, which another process may have held for long.
             let (time, reading) = (Time::of(transaction)?, clock());
             let (now, changes) = (time.now(&reading), transaction.total_changes());
             while !verbs.as_slice().is_empty() {
@@ -386,13 +390,13 @@ impl Server {
             Ok(())
         });
         self.took = began.elapsed();
-        // Those that it did not come to are told, too.
+        // Also report the operations that were not run.
         told.extend(verbs.map(|verb| (verb.run)(None).1));
         if is_writer && committed.as_ref().is_err_and(is_short_of_space) {
             self.make_space(grows);
         }
         for tell in told {
-            // What does not commit has not happened.
+            // An operation that is not committed has had no effect.
             let absent =
                 |error| EngineError { kind: error::Kind::Absent, ..fault(&self.path, error) };
             tell(committed.as_ref().copied().map_err(absent));
@@ -402,18 +406,19 @@ impl Server {
         }
     }
 
-    /// After a transaction that found the disk full. Adds get no space at the cost of the others.
+    /// Makes space after a transaction has found the disk full. Adds do not use the reserve, which is for
+    /// the other operations.
     fn make_space(&mut self, has_adds: bool) {
         let Some(reserve) = &mut self.reserve else { return };
         reserve.note_shortage();
         if !has_adds {
             reserve.release();
-            // The log begins anew in the space that it has. If it can't, the next transaction tries again.
+            // The log restarts within its existing space. If that fails, the next transaction tries again.
             let _ = self.checkpoint("restart");
         }
     }
 
-    /// Whether all of the log could be written to the file.
+    /// Runs a checkpoint. Returns true if the whole log was written to the file.
     fn checkpoint(&self, how: &str) -> rusqlite::Result<bool> {
         self.connection.busy_timeout(SHORT_PATIENCE)?;
         let sql = format!("pragma wal_checkpoint({how})");
@@ -422,7 +427,7 @@ impl Server {
         is_held_up.map(|is_held_up| !is_held_up)
     }
 
-    /// Begins the log anew when it has got long.
+    /// Restarts the log if it is too long.
     fn shorten_log(&mut self) {
         let mut log = self.path.clone().into_os_string();
         log.push("-wal");
@@ -435,7 +440,7 @@ impl Server {
     }
 
     fn found(&self) -> rusqlite::Result<Found> {
-        // All that it looks at at one time: somebody may be making the tables.
+        // Read everything in one transaction: another process may be creating the tables.
         found(&*self.connection.unchecked_transaction()?)
     }
 
@@ -452,12 +457,12 @@ impl Server {
     }
 
     fn migrate(&mut self) -> Result<(), EngineError> {
-        // Without a lock, if there is nothing to do.
+        // Needs no lock if there is nothing to do.
         if matches!(self.found(), Ok(Found::Ours(_))) {
             return self.check();
         }
         let migrated = transact(&mut self.connection, self.behaviour, |transaction| {
-            // In the transaction: somebody else may have been quicker.
+            // Check again within the transaction: another process may have migrated.
             if found(transaction)? == Found::Nothing {
                 let schema = include_str!("schema.sql").replace("{readable}", CHECK);
                 transaction.execute_batch(&schema)?;
@@ -471,22 +476,24 @@ impl Server {
     }
 }
 
-/// Refuses a path that leads over a symbolic link of another user, and creates the file so that its owner
-/// alone can read it. SQLite creates its log and its shared memory with the same mode, and follows no link to
-/// them. A file that exists is not even opened: closing it would release the locks that this process has on it.
+/// Refuses a path that contains a symbolic link of another user, and creates the file so that only its
+/// owner can read it.
+///
+/// SQLite creates its log and its shared memory with the same mode, and follows no link to them. An
+/// existing file is not opened here: closing it would release the locks that this process has on it.
 #[cfg(unix)]
 fn prepare(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
     const MOST_LINKS: usize = 40;
     let bytes = path.as_os_str().as_encoded_bytes();
-    // These are no paths for SQLite.
+    // SQLite does not treat these as paths.
     if bytes.starts_with(b":") || bytes.starts_with(b"file:") {
         return Ok(());
     }
     let mut at = path.to_owned();
     for _ in 0..MOST_LINKS {
-        // If there is another error than that the file does not exist, SQLite reports that.
+        // SQLite reports any error other than a missing file.
         let Some(link) = at.symlink_metadata().ok().filter(std::fs::Metadata::is_symlink) else {
             break;
         };
@@ -501,11 +508,11 @@ fn prepare(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whose a file is.
+/// The program that a file belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Nothing,
-    /// With the version of the schema.
+    /// A file of requeue, with the version of its schema.
     Ours(i32),
     Foreign,
 }
@@ -537,13 +544,13 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// As on a full disk, or where a quota is used up.
+/// Returns true if the disk is full or a quota is exhausted.
 fn is_short_of_space(error: &rusqlite::Error) -> bool {
     const CODES: [i32; 3] = [ffi::SQLITE_FULL, ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_SHMSIZE];
     error.sqlite_error().is_some_and(|error| CODES.contains(&error.extended_code))
 }
 
-/// What does not commit has not happened.
+/// Converts an error of SQLite. A transaction that was not committed has had no effect.
 fn fault(path: &Path, error: &rusqlite::Error) -> EngineError {
     let path = path.display();
     match error.sqlite_error_code() {

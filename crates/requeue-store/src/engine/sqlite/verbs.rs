@@ -1,4 +1,4 @@
-//! What each verb does, in a transaction.
+//! The operations, which run within a transaction.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::types::add::{Added, Cancelled, ParkedAdd, Priority, ReAdd};
 use crate::types::inspect::{Counts, Entry, ParkedKey, QueueInfo, State};
 use crate::types::key::Key;
 
-/// How many leases that have run out one claim looks after.
+/// The maximum number of expired leases that one claim handles.
 const EXPIRED: usize = 256;
 
 impl Work<'_> {
@@ -50,14 +50,14 @@ impl Work<'_> {
         queues.collect()
     }
 
-    /// Whether the queue was not dropped.
+    /// Returns true if the queue was not dropped.
     pub(super) fn has(&self, queue: &Place) -> Result<bool> {
         let mut statement =
             self.connection.prepare_cached("select 1 from queues where id = ?1 limit 1")?;
         statement.exists([queue.id])
     }
 
-    /// Drops the queue, but for its keys, which nobody finds any more. With its number.
+    /// Drops the queue, except for its keys, which can no longer be found. Also returns the queue's number.
     pub(super) fn drop_queue(&self, name: &str, keys_too: bool) -> Result<(Dropped, i64)> {
         let Some(queue) = self.find(name)? else { return Ok((Dropped::Missing, 0)) };
         let counts = self.counts(&queue)?;
@@ -68,9 +68,9 @@ impl Work<'_> {
         Ok((Dropped::Yes(counts), queue.id))
     }
 
-    /// The number of a queue that was dropped and has keys left. In a damaged row, it may be of any type.
+    /// Returns the number of a dropped queue that has keys left. In a damaged row, it may be of any type.
     pub(super) fn left_over(&self) -> Result<Option<Value>> {
-        // One look at the index for each queue.
+        // This seeks once in the index for each queue.
         let sql = "with recursive found (queue) as ( \
                        select min(queue) from keys \
                        union all \
@@ -81,7 +81,7 @@ impl Work<'_> {
         self.connection.query_row(sql, [], |row| row.get(0)).optional()
     }
 
-    /// Removes some of the keys of a queue that was dropped. Returns how many.
+    /// Removes up to `most` keys of a dropped queue. Returns their number.
     pub(super) fn sweep(&self, queue: &Value, most: usize) -> Result<usize> {
         let sql = "delete from keys where queue = ?1 and key in \
                    (select key from keys where queue = ?1 order by key limit ?2)";
@@ -89,7 +89,7 @@ impl Work<'_> {
         self.connection.execute(sql, params![queue, most])
     }
 
-    /// With the damaged rows that adds have replaced and that were not set aside yet.
+    /// Adds keys. Also returns the damaged rows that the adds have replaced before they were set aside.
     pub(super) fn add(&self, queue: &Place, asks: &[Ask]) -> Result<(Vec<Added>, Vec<Damaged>)> {
         let mut replaced = Vec::new();
         let add = |ask: &Ask| {
@@ -129,7 +129,7 @@ impl Work<'_> {
         Ok(Claimed { items, next, damaged, parked })
     }
 
-    /// Those that can be read. The others are set aside.
+    /// Returns the rows that can be read, and sets aside the others.
     fn readable(
         &self,
         queue: &Place,
@@ -151,8 +151,8 @@ impl Work<'_> {
     }
 
     fn hand_out(&self, queue: &Place, key: &Key, mut row: Row, lease: Duration) -> Result<HandOut> {
-        // The machine's clock and not the file's: it is the one that a file has in common with a copy
-        // of it that is restored after a reboot, or on another machine.
+        // This uses the clock of the machine, not of the file: a copy of the file that is restored after a
+        // reboot, or on another machine, shares only that clock with the original.
         let sql = "update epochs set last = max(last + 1, ?1) returning last";
         let mut statement = self.connection.prepare_cached(sql)?;
         let epoch = statement.query_row([self.clock], |row| row.get(0))?;
@@ -161,7 +161,7 @@ impl Work<'_> {
         Ok(out)
     }
 
-    /// Keys of a priority that are ready, those first that have been longest.
+    /// Returns the ready keys of a priority, oldest first.
     fn first(
         &self,
         queue: &Place,
@@ -189,7 +189,7 @@ impl Work<'_> {
         self.readable(queue, found.collect::<Result<_>>()?, damaged)
     }
 
-    /// Keys that are ready, those first that have been longest, whatever their priority.
+    /// Returns the ready keys of all priorities, oldest first.
     fn oldest(
         &self,
         queue: &Place,
@@ -205,7 +205,7 @@ impl Work<'_> {
         Ok(found)
     }
 
-    /// Keys whose holders have let their lease run out have failed. Returns those that this parks.
+    /// Counts a failure for each key whose lease has expired. Returns the keys that this parks.
     fn expire(
         &self,
         queue: &Place,
@@ -230,7 +230,7 @@ impl Work<'_> {
         Ok(parked)
     }
 
-    /// How long until a key is due, or a lease runs out.
+    /// Returns the time until the next key is due or the next lease expires.
     fn next(&self, queue: &Place) -> Result<Option<Duration>> {
         let mut next: Option<Micros> = None;
         let mut sooner = |at: Option<Micros>| next = next.into_iter().chain(at).min();
@@ -339,7 +339,7 @@ impl Work<'_> {
     }
 
     pub(super) fn counts(&self, queue: &Place) -> Result<Counts> {
-        // (`limit -1`: each row is checked once.)
+        // (`limit -1`: checks each row once.)
         let sql = format!(
             "select count(*) filter (where ok and state = 0 and at <= :now), \
              count(*) filter (where ok and state = 0 and at > :now), \
@@ -382,10 +382,11 @@ impl Work<'_> {
     }
 }
 
-/// `?1` to `?4`: the queue, how many, the time, and after which key.
+/// Returns the query of a page. Its parameters `?1` to `?4` are the queue, the limit, the time, and the key
+/// before the page.
 pub(super) fn page(state: Option<State>, is_next: bool) -> String {
-    // There are few keys with workers, and of parked ones an index that is all of what is asked for;
-    // of the others, what goes through the keys in their order meets some soon.
+    // Few keys are in flight, and the index of parked keys contains no others. Keys in the other states are
+    // common, so a scan in key order finds some soon.
     let damaged = format!("and not {READABLE}");
     let (index, which) = match state {
         None => ("", ""),

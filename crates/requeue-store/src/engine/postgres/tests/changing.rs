@@ -1,4 +1,4 @@
-//! Several who change the same keys at the same time.
+//! Tests concurrent changes of the same keys.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,20 +35,22 @@ pub(super) async fn one(engine: &Postgres, queue: &Place) -> HandOut {
     claimed.items.into_iter().next().expect("one is ready")
 }
 
-/// A client that begins a transaction, and its connection.
+/// Connects a client that begins a transaction.
 pub(super) async fn other(url: &str) -> Client {
-    let config: tokio_postgres::Config = url.parse().expect("it is an address");
-    let (client, connection) = config.connect(tokio_postgres::NoTls).await.expect("it is there");
+    let config: tokio_postgres::Config = url.parse().expect("the address is valid");
+    let (client, connection) =
+        config.connect(tokio_postgres::NoTls).await.expect("the server is reachable");
     tokio::spawn(connection);
     client
 }
 
-/// Until so many statements whose text begins so wait for locks.
+/// Waits until at least `statements` statements that begin with `statement` wait for locks.
 async fn wait_for(statements: i64, client: &Client, statement: &str) {
     let sql = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' \
                and datname = current_database() and query like $1 || '%'";
     loop {
-        let found: i64 = client.query_one(sql, &[&statement]).await.expect("it is told").get(0);
+        let found: i64 =
+            client.query_one(sql, &[&statement]).await.expect("the query succeeds").get(0);
         if found >= statements {
             return;
         }
@@ -56,7 +58,7 @@ async fn wait_for(statements: i64, client: &Client, statement: &str) {
     }
 }
 
-/// As often as it takes, since nothing waits for long for what another has locked.
+/// Retries for as long as the key is locked, since operations do not wait long for locks.
 async fn patient<'a, T>(verb: impl Fn() -> Answer<'a, T>) -> Result<T, EngineError> {
     loop {
         match verb().await {
@@ -74,9 +76,9 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, WHOLE).await;
     let engine = Arc::new(engine);
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
-    // Who has a key; and, in one order of all that happens, when its last add began, and when it was
-    // last handed out.
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    // The current holder of each key. On one common sequence: the time before its last add, and the time
+    // after its last delivery.
     let holders: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
     let added: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
     let taken: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
@@ -92,7 +94,7 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
             let mut last: HashMap<Key, i64> = HashMap::new();
             for _ in 0..ROUNDS {
                 let mut keys: Vec<usize> = (0..KEYS).filter(|_| random.u8(..) < 80).collect();
-                // Each has an order of its own.
+                // Each worker has a different order.
                 random.shuffle(&mut keys);
                 let adds = keys.iter().map(|n| Ask {
                     key: n.to_string().into(),
@@ -108,7 +110,7 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
                 let after = next(&order);
                 let mut ends = Vec::new();
                 for out in claimed.items {
-                    let n = number(&out.key).expect("a key of these");
+                    let n = number(&out.key).expect("the key is a number");
                     assert_eq!(holders[n].swap(worker + 1, Ordering::SeqCst), 0, "key {n}");
                     assert!(last.insert(out.key.clone(), out.epoch) < Some(out.epoch));
                     taken[n].fetch_max(after, Ordering::SeqCst);
@@ -126,7 +128,7 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
                 engine.renew(&queue, held, MINUTE).await.expect("renewed");
                 random.shuffle(&mut ends);
                 ends.iter().for_each(|end| {
-                    let n = number(&end.key).expect("a key of these");
+                    let n = number(&end.key).expect("the key is a number");
                     assert_eq!(holders[n].swap(0, Ordering::SeqCst), worker + 1, "key {n}");
                 });
                 let expected = vec![true; ends.len()];
@@ -137,14 +139,15 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
     };
     let workers: Vec<_> = (0..WORKERS).map(|worker| tokio::spawn(work(worker))).collect();
     for worker in workers {
-        worker.await.expect("it went well");
+        worker.await.expect("the task does not panic");
     }
-    // Whatever was added after it was last handed out is there. Of that, what waited for long to be
-    // added is found by a claim that looks at all there is.
+    // Each key that was added after its last delivery must be in the queue. Keys whose adds waited long for
+    // locks are found by a claim that searches all keys.
     while engine.counts(&queue).await.expect("counted") != Counts::default() {
         let claimed = engine.claim(&queue, claim(100, MINUTE)).await.expect("claimed");
         for out in &claimed.items {
-            taken[number(&out.key).expect("a key")].store(next(&order), Ordering::SeqCst);
+            taken[number(&out.key).expect("the key is a number")]
+                .store(next(&order), Ordering::SeqCst);
             let ended = engine.finish(&queue, end(out, Finish::Succeed)).await;
             assert_eq!(ended.expect("finished"), [true]);
         }
@@ -158,7 +161,7 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
 async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let (adder, onlooker) = (other(&url).await, other(&url).await);
     for how in [Finish::Succeed, Finish::RequeueAfter(MINUTE, crate::types::add::Priority::Normal)]
     {
@@ -176,7 +179,10 @@ async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
         let again = one(&engine, &queue).await;
         assert_eq!((&again.key, again.asked.adds > 0), (&a.key, true));
         assert!(again.epoch > b.epoch);
-        assert_eq!(engine.finish(&queue, end(&again, Finish::Succeed)).await.expect("ok"), [true]);
+        assert_eq!(
+            engine.finish(&queue, end(&again, Finish::Succeed)).await.expect("finished"),
+            [true]
+        );
         assert_eq!(engine.counts(&queue).await.expect("counted"), Counts::default());
     }
 }
@@ -185,7 +191,7 @@ async fn an_add_that_commits_while_the_holder_finishes_is_not_lost() {
 async fn an_add_that_is_rolled_back_leaves_nothing() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let adder = other(&url).await;
     adder.batch_execute("begin; select requeue.add('q', 'new')").await.expect("added");
     adder.batch_execute("rollback").await.expect("rolled back");
@@ -194,8 +200,8 @@ async fn an_add_that_is_rolled_back_leaves_nothing() {
     engine.add(&queue, asks(["a"])).await.expect("added");
     let a = one(&engine, &queue).await;
     adder.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
-    // Seen by nobody else, and in nobody's way.
-    let seen = engine.look_up(&queue, &a.key).await.expect("looked up").expect("it is there");
+    // The uncommitted add is invisible to others, and blocks none of them.
+    let seen = engine.look_up(&queue, &a.key).await.expect("looked up").expect("the key exists");
     assert!(!seen.dirty);
     adder.batch_execute("rollback").await.expect("rolled back");
     assert_eq!(engine.finish(&queue, end(&a, Finish::Succeed)).await.expect("finished"), [true]);
@@ -207,7 +213,7 @@ async fn a_key_that_somebody_has_locked_holds_up_no_lease_and_no_claim() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let adder = other(&url).await;
     engine.add(&queue, asks(["a", "b", "c", "d"])).await.expect("added");
     let claimed = engine.claim(&queue, claim(2, MINUTE)).await.expect("claimed").items;
@@ -221,7 +227,7 @@ async fn a_key_that_somebody_has_locked_holds_up_no_lease_and_no_claim() {
     assert_eq!(renewed, [Renewed::Yes, Renewed::Yes, Renewed::Lost]);
     let claimed = engine.claim(&queue, claim(2, MINUTE)).await.expect("claimed");
     assert_eq!(claimed.items.iter().map(|out| &*out.key).collect::<Vec<_>>(), [b"d"]);
-    // What may become free soon is looked for soon.
+    // A key that may be unlocked soon is claimed again soon.
     assert!(claimed.next.is_some_and(|next| next < Duration::from_secs(1)));
     adder.batch_execute("commit").await.expect("committed");
     let renewed = engine.renew(&queue, held, MINUTE).await.expect("renewed");
@@ -233,10 +239,10 @@ async fn a_key_that_somebody_has_locked_holds_up_no_lease_and_no_claim() {
 async fn batches_in_different_orders_do_not_deadlock() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let (adder, onlooker) = (other(&url).await, other(&url).await);
     adder.batch_execute("begin; select requeue.add('q', 'b')").await.expect("added");
-    // Both wait at `b`, and neither has what the other needs before that.
+    // Both wait for `b`, and neither has locked a key that the other needs first.
     let backwards = format!(
         "select requeue.add_all({}, array['c', 'b', 'a']::bytea[], '{{0, 0, 0}}', '{{0, 0, 0}}', \
          '{{0, 0, 0}}', '{{0, 0, 0}}', '{{1, 1, 1}}')",
@@ -256,14 +262,14 @@ async fn batches_in_different_orders_do_not_deadlock() {
     assert_eq!(one, [0, 1, 0]);
     assert_eq!(other.expect("added"), [Added::Coalesced; 3]);
     let sql = "select deadlocks from pg_stat_database where datname = current_database()";
-    assert_eq!(onlooker.query_one(sql, &[]).await.expect("told").get::<_, i64>(0), 0);
+    assert_eq!(onlooker.query_one(sql, &[]).await.expect("the query succeeds").get::<_, i64>(0), 0);
 }
 
 #[tokio::test]
 async fn what_waits_for_a_lock_ends_when_nobody_waits_for_it() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let (adder, onlooker) = (other(&url).await, other(&url).await);
     adder.batch_execute("begin; select requeue.add('q', 'b')").await.expect("added");
     {
@@ -273,7 +279,7 @@ async fn what_waits_for_a_lock_ends_when_nobody_waits_for_it() {
             () = wait_for(1, &onlooker, "select requeue.add_all") => {}
         }
     }
-    // The connection went with it: `a` is free, while `b` is still locked.
+    // Its connection was closed with it: `a` is free, while `b` is still locked.
     let added = patient(|| engine.add(&queue, asks(["a"]))).await;
     assert_eq!(added.expect("added"), [Added::New]);
     adder.batch_execute("rollback").await.expect("rolled back");

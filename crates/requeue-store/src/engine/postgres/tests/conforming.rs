@@ -1,4 +1,4 @@
-//! The verbs do what the model does.
+//! Checks that the operations conform to the model.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,9 +22,9 @@ impl Fixture {
     }
 
     async fn at(url: &str) -> Self {
-        // Each claim looks at all there is, and so says exactly when the next key is due.
+        // Each claim scans all keys, and therefore returns exactly when the next key is due.
         let engine = at(url, Duration::ZERO);
-        engine.migrate().await.expect("the schema is made");
+        engine.migrate().await.expect("the schema is created");
         stop_time(&engine).await;
         Self { engine: Arc::new(engine) }
     }
@@ -47,7 +47,7 @@ fn conforms(re_add: ReAdd) {
 
 fn conforms_at(url: &str, re_add: ReAdd) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("a runtime");
+    let runtime = runtime.expect("the runtime is built");
     let rig = runtime.block_on(Fixture::at(url));
     let queues = AtomicU32::new(0);
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(15);
@@ -93,18 +93,18 @@ async fn keys_that_fail_at_once_do_not_come_back_at_once() {
 #[tokio::test]
 async fn a_store_lists_its_queues() {
     let Some(server) = Server::shared() else { return };
-    let store = crate::Store::connect(&server.database()).await.expect("it is there");
+    let store = crate::Store::connect(&server.database()).await.expect("the store connects");
     let error = crate::types::error::chain(&store.queues().await.expect_err("there is no schema"));
     assert!(error.contains("there is no queue in it yet"), "{error}");
-    store.migrate().await.expect("the schema is made");
+    store.migrate().await.expect("the schema is created");
     check_queues(&store, "q").await;
 }
 
 #[tokio::test]
 async fn many_keys_are_changed_at_once() {
     let Some(server) = Server::shared() else { return };
-    let store = crate::Store::connect(&server.database()).await.expect("it is there");
-    store.migrate().await.expect("the schema is made");
+    let store = crate::Store::connect(&server.database()).await.expect("the store connects");
+    store.migrate().await.expect("the schema is created");
     check_bulk(&store, "q").await;
 }
 
@@ -112,8 +112,8 @@ async fn many_keys_are_changed_at_once() {
 async fn a_dropped_queue_is_gone_for_all_who_have_it_open() {
     let Some(server) = Server::shared() else { return };
     let url = server.database();
-    let store = async || crate::Store::connect(&url).await.expect("it is there");
+    let store = async || crate::Store::connect(&url).await.expect("the store connects");
     let one = store().await;
-    one.migrate().await.expect("the schema is made");
+    one.migrate().await.expect("the schema is created");
     check_drops(&one, &store().await, "drop").await;
 }

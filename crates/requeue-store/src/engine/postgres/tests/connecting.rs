@@ -1,4 +1,4 @@
-//! Getting in, and back in.
+//! Tests connecting and reconnecting.
 
 use super::*;
 use crate::api::store::Store;
@@ -15,28 +15,34 @@ async fn said(url: &str) -> String {
 async fn a_store_is_found_at_its_address() {
     let Some(server) = Server::shared() else { return };
     let url = server.database();
-    let store = Store::connect(&url).await.expect("it is there");
+    let store = Store::connect(&url).await.expect("the store connects");
     let error = chain(&store.queue("q").open().await.expect_err("there is no schema"));
     assert!(error.contains("there is no queue in it yet; `requeue store init`"), "{error}");
-    // Several at once make one schema.
+    // Concurrent migrations create one schema.
     let (one, other) = tokio::join!(store.migrate(), store.migrate());
-    one.and(other).expect("the schema is made");
-    let queue = store.queue("o'ther {x}").re_add(ReAdd::Hold).open().await.expect("it opens");
+    one.and(other).expect("the schema is created");
+    let queue =
+        store.queue("o'ther {x}").re_add(ReAdd::Hold).open().await.expect("the queue opens");
     let error = store.queue("o'ther {x}").re_add(ReAdd::Replace).open().await;
-    assert!(error.expect_err("it holds").to_string().contains("is Hold, not Replace"));
+    assert!(
+        error
+            .expect_err("the queue has another policy")
+            .to_string()
+            .contains("is Hold, not Replace")
+    );
     assert_eq!(queue.add("a").await.expect("added"), Added::New);
-    let item = queue.get().await.expect("it is open");
-    item.retry("with a \0 in it").await.expect("it is ours");
-    let entry = queue.look_up("a").await.expect("looked up").expect("it is there");
+    let item = queue.get().await.expect("the queue is not shut down");
+    item.retry("with a \0 in it").await.expect("the lease is valid");
+    let entry = queue.look_up("a").await.expect("looked up").expect("the key exists");
     assert_eq!(entry.error.as_deref(), Some("with a \u{fffd} in it"));
 
-    let database = url.rsplit_once('/').expect("an address").1;
+    let database = url.rsplit_once('/').expect("the address is valid").1;
     server.psql(database, "update requeue.version set version = 7");
-    let error = chain(&store.queue("q").open().await.expect_err("it is another's"));
+    let error = chain(&store.queue("q").open().await.expect_err("the version differs"));
     assert!(error.contains("the version of the schema is 7, and this program's 1"), "{error}");
     assert!(store.migrate().await.is_err());
     server.psql(database, "drop schema requeue cascade; create schema requeue");
-    let error = chain(&store.migrate().await.expect_err("it is another's"));
+    let error = chain(&store.migrate().await.expect_err("the schema belongs to another program"));
     assert!(error.contains("belongs to another program"), "{error}");
 }
 
@@ -126,7 +132,8 @@ async fn a_server_without_tls_is_known() {
     let coded: String = Server::PASSWORD.bytes().map(|byte| format!("%{byte:02x}")).collect();
     let url = server.tcp_url("127.0.0.1", &format!("postgres:{coded}"), "postgres");
     assert_eq!(said(&url).await, "nothing");
-    let error = Store::connect(&(url + "?sslmode=require")).await.expect_err("it has none");
+    let error =
+        Store::connect(&(url + "?sslmode=require")).await.expect_err("the server has no TLS");
     assert_eq!(error.kind(), ConnectErrorKind::Tls, "{}", chain(&error));
     assert!(chain(&error).contains("does not support TLS"), "{}", chain(&error));
 }
@@ -136,10 +143,10 @@ async fn a_server_that_starts_may_be_waited_for() {
     let Some(server) = Server::start() else { return };
     let url = server.url("postgres", "postgres");
     server.stop();
-    let error = Store::connect(&url).await.expect_err("it is stopped");
+    let error = Store::connect(&url).await.expect_err("the server is stopped");
     assert_eq!(error.kind(), ConnectErrorKind::Unreachable, "{}", chain(&error));
     server.restart();
-    let store = Store::connect(&url).await.expect("it is there");
+    let store = Store::connect(&url).await.expect("the store connects");
     drop(store);
 }
 
@@ -148,12 +155,12 @@ async fn a_password_comes_from_a_file() {
     use std::os::unix::fs::PermissionsExt;
 
     let Some(server) = Server::shared() else { return };
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("pass word");
     let password = Server::PASSWORD.replace('\\', "\\\\").replace(':', "\\:");
     std::fs::write(&file, format!("127.0.0.1:{}:*:postgres:{password}\n", server.port()))
         .and_then(|()| std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)))
-        .expect("it is written");
+        .expect("the file is written");
     let url = server.tcp_url("127.0.0.1", "postgres", "postgres");
     let file = file.display().to_string().replace(' ', "%20");
     assert_eq!(said(&format!("{url}?passfile={file}")).await, "nothing");
@@ -165,12 +172,12 @@ async fn a_server_is_who_it_is_asked_to_be() {
     let coded: String = Server::PASSWORD.bytes().map(|byte| format!("%{byte:02x}")).collect();
     let url = |host| server.tcp_url(host, &format!("postgres:{coded}"), "postgres");
     let certificate = server.certificate();
-    // The server's directory is nobody else's business.
-    let dir = tempfile::tempdir().expect("a directory");
+    // The server's own directory must not be the trust store.
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let roots = dir.path().join("roots.pem");
     let Ok(_) = std::fs::copy(&certificate, &roots) else { panic!("{}", certificate.display()) };
     let empty = dir.path().join("empty.pem");
-    std::fs::write(&empty, "").expect("it is written");
+    std::fs::write(&empty, "").expect("the file is written");
     let roots = roots.display();
     for (url, expected) in [
         (format!("{}?sslmode=disable", url("127.0.0.1")), "nothing"),
@@ -197,14 +204,14 @@ async fn a_server_is_who_it_is_asked_to_be() {
 async fn a_server_that_goes_comes_back() {
     let Some(server) = Server::start() else { return };
     let url = server.database();
-    let address = Address::parse(&url).expect("an address");
-    let engine = Postgres::connect(address).await.expect("it is there");
-    engine.migrate().await.expect("the schema is made");
-    let place = engine.open("q", Settings::default()).await.expect("it opens");
-    let store = Store::connect(&url).await.expect("it is there");
-    let queue = store.queue("q").open().await.expect("it opens");
+    let address = Address::parse(&url).expect("the address is valid");
+    let engine = Postgres::connect(address).await.expect("the engine connects");
+    engine.migrate().await.expect("the schema is created");
+    let place = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let store = Store::connect(&url).await.expect("the store connects");
+    let queue = store.queue("q").open().await.expect("the queue opens");
     queue.add("held").await.expect("added");
-    let item = queue.get().await.expect("it is open");
+    let item = queue.get().await.expect("the queue is not shut down");
 
     for kill in [false, true] {
         let getting = tokio::spawn({
@@ -217,12 +224,12 @@ async fn a_server_that_goes_comes_back() {
             server.stop()
         }
         let asks = vec![Ask { key: "b".into(), add: crate::Add::now(), adds: 1 }];
-        // The connection may not know yet that it has ended; the next one can't be made.
-        let first = engine.add(&place, asks.clone()).await.expect_err("it is not there");
+        // The connection may not have noticed yet that it was closed. The next connection cannot be made.
+        let first = engine.add(&place, asks.clone()).await.expect_err("the server is stopped");
         assert_ne!(first.kind, Kind::Refused, "{}", first.source);
-        let second = engine.add(&place, asks).await.expect_err("it is not there");
+        let second = engine.add(&place, asks).await.expect_err("the server is stopped");
         assert_eq!(second.kind, Kind::Absent, "{}", second.source);
-        // One that waits, and one that is told to wait no longer than this.
+        // One add waits for the server. The other has a timeout of 1 ms.
         let adding = tokio::spawn({
             let queue = queue.clone();
             async move { queue.add("a").await }
@@ -230,14 +237,15 @@ async fn a_server_that_goes_comes_back() {
         let hasty = store.queue("q").add_timeout(Duration::from_millis(1)).open().await;
         assert!(hasty.is_err());
         server.restart();
-        adding.await.expect("it goes well").expect("added");
-        let got = getting.await.expect("it goes well").expect("it is open");
+        adding.await.expect("the task does not panic").expect("added");
+        let got =
+            getting.await.expect("the task does not panic").expect("the queue is not shut down");
         assert_eq!(got.as_str(), Some("a"));
-        got.succeed().await.expect("it is ours");
-        // That is sure once something else is.
+        got.succeed().await.expect("the lease is valid");
+        // The completion is certain to have been committed once a later operation has been.
         queue.add("b").await.expect("added");
         queue.cancel("b").await.expect("cancelled");
     }
-    item.succeed().await.expect("the lease lasted all the while");
+    item.succeed().await.expect("the lease was renewed throughout");
     assert_eq!(queue.counts().await.expect("counted"), Counts::default());
 }

@@ -1,4 +1,4 @@
-//! The connection is cut and held up in the middle of each verb.
+//! Cuts and delays the connection in the middle of each operation.
 
 use requeue_servers::Language;
 

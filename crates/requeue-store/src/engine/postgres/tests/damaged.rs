@@ -1,4 +1,4 @@
-//! Malformed rows, written raw into a table that has lost its constraints.
+//! Tests malformed rows, which are written directly into a table without constraints.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ fn malformed(rng: &mut Rng) -> String {
 }
 
 async fn run(engine: &Postgres, sql: &str) {
-    let session = engine.sessions.session().await.expect("it is there");
+    let session = engine.sessions.session().await.expect("the server is reachable");
     sessions::run(session.client(), sql)
         .await
         .unwrap_or_else(|error| panic!("{sql}: {}", error.source));
@@ -67,20 +67,21 @@ async fn a_malformed_row_harms_no_other_key() {
     let definition =
         "select pg_get_constraintdef(oid) from pg_constraint where conname = 'readable'";
     let definition: String =
-        engine.sessions.row(definition, &[]).await.expect("it is there").get(0);
+        engine.sessions.row(definition, &[]).await.expect("the row is read").get(0);
     let nullable: Vec<_> =
         COLUMNS.iter().map(|(column, _)| format!("alter {column} drop not null")).collect();
     run(&engine, &format!("alter table requeue.keys {}", nullable.join(", "))).await;
     let (mut damaged, mut named) = (0, 0);
     for seed in 0..150 {
         let mut rng = Rng::with_seed(seed);
-        let kind = rng.choice(Kind::ALL).expect("there are some");
+        let kind = rng.choice(Kind::ALL).expect("the list is not empty");
         let change = malformed(&mut rng);
-        // Not valid: of rows that are there, it is not known whether they are readable.
+        // The constraint is not validated: existing rows may violate it.
         let is_checked = rng.bool();
         let how = format!("seed {seed}, {kind:?}, checked: {is_checked}: {change}");
 
-        let place = engine.open(&format!("q{seed}"), Settings::default()).await.expect("it opens");
+        let place =
+            engine.open(&format!("q{seed}"), Settings::default()).await.expect("the queue opens");
         let scene = Scene::new(Arc::clone(&engine) as _, place.clone(), kind).await;
         let add = if is_checked {
             format!("alter table requeue.keys add constraint readable {definition} not valid")
@@ -111,16 +112,16 @@ async fn a_malformed_row_harms_no_other_key() {
 async fn a_queue_whose_only_key_is_damaged_is_dropped_by_force_alone() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::ZERO).await;
-    let place = engine.open("q", Settings::default()).await.expect("it opens");
+    let place = engine.open("q", Settings::default()).await.expect("the queue opens");
     let asks = vec![Ask { key: BAD.into(), add: crate::Add::now(), adds: 1 }];
     engine.add(&place, asks).await.expect("added");
     let sql =
         "alter table requeue.keys drop constraint readable; update requeue.keys set failures = -1";
     run(&engine, sql).await;
     let counts = Counts { damaged: 1, ..Counts::default() };
-    let dropped = engine.drop_queue("q", false).await.expect("an answer");
+    let dropped = engine.drop_queue("q", false).await.expect("answered");
     assert_eq!(dropped, Dropped::HasKeys(counts));
-    let dropped = engine.drop_queue("q", true).await.expect("an answer");
+    let dropped = engine.drop_queue("q", true).await.expect("answered");
     assert_eq!(dropped, Dropped::Yes(counts));
 }
 
@@ -128,7 +129,7 @@ async fn a_queue_whose_only_key_is_damaged_is_dropped_by_force_alone() {
 async fn a_table_takes_no_malformed_row() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::ZERO).await;
-    let place = engine.open("q", Settings::default()).await.expect("it opens");
+    let place = engine.open("q", Settings::default()).await.expect("the queue opens");
     let asks = vec![Ask { key: BAD.into(), add: crate::Add::now(), adds: 1 }];
     engine.add(&place, asks).await.expect("added");
     for change in [
@@ -143,7 +144,7 @@ async fn a_table_takes_no_malformed_row() {
         "since = null",
         "epoch = 5",
     ] {
-        let session = engine.sessions.session().await.expect("it is there");
+        let session = engine.sessions.session().await.expect("the server is reachable");
         let sql = format!("update requeue.keys set {change}");
         let refused = sessions::run(session.client(), &sql).await.expect_err(change);
         let refused = refused.source.to_string();

@@ -1,4 +1,4 @@
-//! Drops beside transactions of others.
+//! Tests drops that run concurrently with the transactions of others.
 
 use tokio_postgres::NoTls;
 
@@ -7,17 +7,18 @@ use super::*;
 use crate::types::error::chain;
 
 async fn client(url: &str) -> tokio_postgres::Client {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("it is there");
+    let (client, connection) =
+        tokio_postgres::connect(url, NoTls).await.expect("the server is reachable");
     tokio::spawn(connection);
     client
 }
 
-/// Until somebody waits for a lock that others have, or it is over.
+/// Waits until a transaction waits for a lock of another, or `is_over` returns true.
 async fn waiting(client: &tokio_postgres::Client, is_over: impl Fn() -> bool) {
     let sql = "select count(*) from pg_locks where not granted and locktype = 'advisory' \
                and database = (select oid from pg_database where datname = current_database())";
-    while client.query_one(sql, &[]).await.expect("asked").get::<_, i64>(0) == 0 {
-        assert!(!is_over(), "it waits");
+    while client.query_one(sql, &[]).await.expect("the query succeeds").get::<_, i64>(0) == 0 {
+        assert!(!is_over(), "the drop has completed without waiting");
         tokio::task::yield_now().await;
     }
 }
@@ -29,7 +30,7 @@ async fn a_drop_waits_for_transactions_that_have_added_keys() {
     let store = store(&url).await;
     let (adding, watching) = (client(&url).await, client(&url).await);
     for commits in [true, false] {
-        let queue = store.queue("q").open().await.expect("it opens");
+        let queue = store.queue("q").open().await.expect("the queue opens");
         adding.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
         let dropping = tokio::spawn({
             let store = store.clone();
@@ -37,15 +38,15 @@ async fn a_drop_waits_for_transactions_that_have_added_keys() {
         });
         waiting(&watching, || dropping.is_finished()).await;
         adding.batch_execute(if commits { "commit" } else { "rollback" }).await.expect("ended");
-        let dropped = dropping.await.expect("no panic");
+        let dropped = dropping.await.expect("the task does not panic");
         if commits {
-            let error = dropped.expect_err("it has a key");
+            let error = dropped.expect_err("the queue has a key");
             assert_eq!(error.counts().map(|counts| counts.ready), Some(1));
             store.force_drop_queue("q").await.expect("dropped");
         } else {
             dropped.expect("nothing was added");
         }
-        assert!(queue.add("b").await.expect_err("it is gone").is_dropped());
+        assert!(queue.add("b").await.expect_err("the queue was dropped").is_dropped());
         let left =
             "select (select count(*) from requeue.keys) + (select count(*) from requeue.queues)";
         let left = watching.query_one(left, &[]).await.expect("counted");
@@ -58,16 +59,16 @@ async fn a_transaction_that_stays_open_is_named() {
     let Some(server) = Server::shared() else { return };
     let url = server.database();
     let store = store(&url).await;
-    store.queue("q").open().await.expect("it opens");
+    store.queue("q").open().await.expect("the queue opens");
     let adding = client(&url).await;
     adding.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
-    let error = store.drop_queue("q").await.expect_err("it is open");
+    let error = store.drop_queue("q").await.expect_err("the transaction is open");
     assert!(error.is_temporary() && error.counts().is_none(), "{error:?}");
     let said = "queue \"q\" was not dropped: a transaction that has added keys to it is still open";
     assert_eq!(chain(&error), said);
 }
 
-/// Its snapshot still has the queue.
+/// The snapshot of the transaction still contains the queue.
 #[tokio::test]
 async fn an_add_in_a_snapshot_from_before_the_drop_fails() {
     let Some(server) = Server::shared() else { return };
@@ -75,26 +76,26 @@ async fn an_add_in_a_snapshot_from_before_the_drop_fails() {
     let store = store(&url).await;
     let (adding, watching) = (client(&url).await, client(&url).await);
     for level in ["repeatable read", "serializable"] {
-        store.queue("q").open().await.expect("it opens");
+        store.queue("q").open().await.expect("the queue opens");
         let begin = format!("begin isolation level {level}; select * from requeue.queues");
         adding.batch_execute(&begin).await.expect("begun");
         store.drop_queue("q").await.expect("dropped");
         let error = adding.batch_execute("select requeue.add('q', 'a')").await;
-        let error = error.expect_err("it is gone");
+        let error = error.expect_err("the queue was dropped");
         assert_eq!(error.code().map(|code| code.code()), Some("40001"), "{level}: {error:?}");
         adding.batch_execute("rollback").await.expect("ended");
         let left = watching.query_one("select count(*) from requeue.keys", &[]).await;
         assert_eq!(left.expect("counted").get::<_, i64>(0), 0, "{level}");
-        // While there is the queue, these add as any.
-        store.queue("q").open().await.expect("it opens");
+        // While the queue exists, transactions of this level can add keys to it.
+        store.queue("q").open().await.expect("the queue opens");
         let add = format!("begin isolation level {level}; select requeue.add('q', 'a'); commit");
         adding.batch_execute(&add).await.expect("added");
         assert_eq!(store.force_drop_queue("q").await.expect("dropped").ready, 1);
     }
 }
 
-/// The statement of each verb, on a queue with a key in each state. `add` makes a row, and the others change
-/// or remove one.
+/// Returns the statement of each operation, for a queue with a key in each state. `add` inserts a row, and
+/// the others change or delete one.
 fn verbs(queue: i32, epoch: i64) -> Vec<(&'static str, String)> {
     let held = format!("array['held'::bytea], array[{epoch}::bigint]");
     let ends = "array[0::smallint], null, null, null, null, null, null, null, null, null";
@@ -118,7 +119,7 @@ fn verbs(queue: i32, epoch: i64) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Two sessions and one that watches, on a database of which all else is at rest.
+/// Two sessions, and a third one that observes them, on a database without other activity.
 struct Overlap {
     store: crate::Store,
     first: tokio_postgres::Client,
@@ -134,10 +135,10 @@ impl Overlap {
         Self { store, first, second, watching: client(&url).await }
     }
 
-    /// Makes the queue, with a key in each state, and returns the statements.
+    /// Creates the queue with a key in each state, and returns the statements.
     async fn verbs(&self) -> Vec<(&'static str, String)> {
         let id = self.first.query_one("select id from requeue.open('q')", &[]).await;
-        let id: i32 = id.expect("it opens").get(0);
+        let id: i32 = id.expect("the queue opens").get(0);
         let claim = format!(
             "select key, epoch from requeue.claim({id}, false, 2, 0, 3600000000, 1, 1, 1, null, '{{0,0,0,0}}')"
         );
@@ -148,7 +149,7 @@ impl Overlap {
         let claimed = self.first.query(&claim, &[]).await.expect("claimed");
         let epoch = |key: &[u8]| {
             let row = claimed.iter().find(|row| row.get::<_, Option<&[u8]>>(0) == Some(key));
-            row.expect("it is claimed").get::<_, i64>(1)
+            row.expect("the key was claimed").get::<_, i64>(1)
         };
         let park = format!(
             "select requeue.finish({id}, false, row(array['parked'::bytea], array[{}::bigint], \
@@ -162,7 +163,7 @@ impl Overlap {
         verbs(id, epoch(b"held"))
     }
 
-    /// Runs a statement beside the transaction of the first session.
+    /// Runs a statement concurrently with the transaction of the first session.
     fn beside(
         &self,
         sql: &str,
@@ -173,11 +174,13 @@ impl Overlap {
         tokio::spawn(async move { second.simple_query(&sql).await })
     }
 
-    /// Until that statement waits for a lock, or is over. Returns whether it waits.
+    /// Waits until the statement waits for a lock or has completed. Returns true if it waits.
     async fn waits<T>(&self, beside: &tokio::task::JoinHandle<T>) -> bool {
         let sql = "select count(*) from pg_stat_activity \
                    where wait_event_type = 'Lock' and datname = current_database()";
-        while self.watching.query_one(sql, &[]).await.expect("asked").get::<_, i64>(0) == 0 {
+        while self.watching.query_one(sql, &[]).await.expect("the query succeeds").get::<_, i64>(0)
+            == 0
+        {
             if beside.is_finished() {
                 return false;
             }
@@ -186,7 +189,7 @@ impl Overlap {
         true
     }
 
-    /// The number of keys, and of queues.
+    /// Returns the number of keys, and of queues.
     async fn left(&self) -> (i64, i64) {
         let sql =
             "select (select count(*) from requeue.keys), (select count(*) from requeue.queues)";
@@ -195,7 +198,7 @@ impl Overlap {
     }
 }
 
-/// A transaction has done something with the queue and is still open.
+/// The transaction has operated on the queue and is still open.
 #[tokio::test]
 async fn a_drop_beside_the_open_transaction_of_any_verb_leaves_all_or_nothing() {
     let Some(server) = Server::shared() else { return };
@@ -204,17 +207,17 @@ async fn a_drop_beside_the_open_transaction_of_any_verb_leaves_all_or_nothing() 
         for (ending, forces) in
             [("commit", true), ("rollback", true), ("commit", false), ("rollback", false)]
         {
-            // A fresh queue each time.
+            // Each iteration uses a new queue.
             overlap.store.force_drop_queue("q").await.expect("dropped");
             let (verb, sql) = overlap.verbs().await.swap_remove(n);
             let how = format!("{verb}, {ending}, {forces}");
             overlap.first.batch_execute(&format!("begin; {sql}")).await.expect(&how);
             let drop = format!("select dropped from requeue.drop_queue('q', {forces})");
             let dropping = overlap.beside(&drop);
-            // One that may not drop keys sees some at once, and holds up nobody.
+            // A drop that may not remove keys sees some at once, and blocks no other transaction.
             assert_eq!(overlap.waits(&dropping).await, forces, "{how}");
             overlap.first.batch_execute(ending).await.expect(&how);
-            let dropped = dropping.await.expect("no panic").expect(&how);
+            let dropped = dropping.await.expect("the task does not panic").expect(&how);
             let dropped = dropped.iter().find_map(|message| match message {
                 tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
                 _ => None,
@@ -243,17 +246,17 @@ async fn a_verb_beside_the_open_transaction_of_a_drop_waits_or_changes_nothing()
             let drop = "begin; select requeue.drop_queue('q', true)";
             overlap.first.batch_execute(drop).await.expect(&how);
             let beside = overlap.beside(&sql);
-            // Claims and renewals wait for nobody: they pass over keys that others have locked.
+            // Claims and renewals do not wait: they skip keys that others have locked.
             let waits = !matches!(verb, "claim" | "renew");
             assert_eq!(overlap.waits(&beside).await, waits, "{how}");
             overlap.first.batch_execute(ending).await.expect(&how);
-            let done = beside.await.expect("no panic");
+            let done = beside.await.expect("the task does not panic");
             if ending == "rollback" || !waits {
                 done.expect(&how);
             } else {
                 let error = done.expect_err(&how);
                 let code = error.code().map(|code| code.code().to_owned());
-                // By its name there is no queue, and by its number none any more.
+                // Looked up by its name, the queue does not exist; by its number, it was dropped.
                 let expected =
                     if verb.starts_with("add") { ["RQ001", "42704"] } else { ["RQ001"; 2] };
                 assert!(expected.contains(&code.as_deref().unwrap_or("")), "{how}: {error:?}");
@@ -278,7 +281,7 @@ async fn a_verb_beside_the_open_transaction_of_a_drop_waits_or_changes_nothing()
     }
 }
 
-/// The one adds twice in its transaction, and the other drops in between.
+/// One transaction adds twice, and another drops the queue between the two adds.
 #[tokio::test]
 async fn a_drop_between_two_adds_of_a_transaction_is_no_deadlock() {
     let Some(server) = Server::shared() else { return };
@@ -288,7 +291,7 @@ async fn a_drop_between_two_adds_of_a_transaction_is_no_deadlock() {
     let dropping = overlap.beside("select dropped from requeue.drop_queue('q', true)");
     assert!(overlap.waits(&dropping).await);
     overlap.first.batch_execute("select requeue.add('q', 'a'); commit").await.expect("added");
-    dropping.await.expect("no panic").expect("dropped");
+    dropping.await.expect("the task does not panic").expect("dropped");
     assert_eq!(overlap.left().await, (0, 0));
 }
 
@@ -303,7 +306,7 @@ async fn of_two_drops_at_once_one_finds_no_queue() {
         let beside = overlap.beside(drop);
         assert!(overlap.waits(&beside).await);
         overlap.first.batch_execute(ending).await.expect("ended");
-        let messages = beside.await.expect("no panic").expect("answered");
+        let messages = beside.await.expect("the task does not panic").expect("answered");
         let is_missing = messages.iter().find_map(|message| match message {
             tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(|value| value == "t"),
             _ => None,

@@ -1,4 +1,4 @@
-//! Epochs, after the server has lost what it had acknowledged.
+//! Tests fencing tokens after the server has lost transactions that it had acknowledged.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::engine::{Finish, HandOut};
 
 /// Delivers the keys `a` and `b`, and completes `b`.
 async fn deliver(engine: &Postgres, queue: &Place) -> Vec<HandOut> {
-    // Connections end with a server. A lease of before may still be there.
+    // Connections close with the server. A lease from before may still be valid.
     let claimed = loop {
         let added = engine.add(queue, asks(["a", "b"])).await;
         match engine.claim(queue, claim(2, Duration::from_millis(1))).await {
@@ -17,12 +17,12 @@ async fn deliver(engine: &Postgres, queue: &Place) -> Vec<HandOut> {
         }
     };
     let b = claimed.iter().find(|out| out.key == "b".into()).expect("both are ready");
-    // The lease may have run out.
+    // The lease may have expired.
     engine.finish(queue, end(b, Finish::Succeed)).await.expect("answered");
     claimed
 }
 
-/// All epochs of the later deliveries are greater.
+/// Asserts that all tokens of the later deliveries are greater.
 fn rise(before: &[HandOut], after: &[HandOut]) {
     let last = before.iter().map(|out| out.epoch).max();
     let first = after.iter().map(|out| out.epoch).min();
@@ -34,7 +34,7 @@ fn rise(before: &[HandOut], after: &[HandOut]) {
 async fn epochs_rise_when_a_replica_that_lags_is_promoted_and_when_a_backup_is_restored() {
     let Some(server) = Server::start() else { return };
     let (engine, _) = engine(&server, Duration::ZERO).await;
-    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
+    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
     let mut all = vec![deliver(&engine, &queue).await];
     for is_replica in [true, false] {
         tokio::task::block_in_place(|| match is_replica {
@@ -44,7 +44,7 @@ async fn epochs_rise_when_a_replica_that_lags_is_promoted_and_when_a_backup_is_r
             }
             false => server.back_up(),
         });
-        // It has none of these.
+        // The replica or the backup has none of these deliveries.
         for _ in 0..3 {
             all.push(deliver(&engine, &queue).await);
         }
@@ -60,12 +60,13 @@ async fn epochs_rise_when_a_replica_that_lags_is_promoted_and_when_a_backup_is_r
 async fn epochs_rise_when_the_sequence_is_reset_and_while_the_clock_is_set_back() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, Duration::ZERO).await;
-    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
+    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
     stop_time(&engine).await;
-    let name = url.rsplit_once('/').expect("it is an address").1;
+    let name = url.rsplit_once('/').expect("the address is valid").1;
     let mut all = Vec::new();
     let year = 365 * 24 * 3_600_000_000;
-    // Back by a year, on by a second, and on by a year. The sequence is reset where time has passed.
+    // The clock goes back by a year, forward by a second, and forward by a year. The sequence is reset
+    // after time has passed.
     for (now, is_reset) in [
         (50 * year, true),
         (49 * year, false),
@@ -87,7 +88,7 @@ async fn epochs_rise_when_the_sequence_is_reset_and_while_the_clock_is_set_back(
         }
         all.push(claimed);
     }
-    // (The last time is no later than the epochs of the first, but for those that were lost.)
+    // (The last time is not later than the tokens of the first delivery, except those that were lost.)
     all[..3].windows(2).for_each(|two| rise(&two[0], &two[1]));
     assert!(all[3].iter().all(|out| out.epoch > 50 * year), "{all:?}");
 }
@@ -97,7 +98,7 @@ async fn no_two_deliveries_have_one_epoch_when_claims_raise_the_sequence_at_once
     const KEYS: usize = 400;
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::ZERO).await;
-    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
+    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
     stop_time(&engine).await;
     let keys: Vec<String> = (0..KEYS).map(|n| n.to_string()).collect();
     engine.add(&queue, asks(keys.iter().map(String::as_str))).await.expect("added");
@@ -116,14 +117,14 @@ async fn no_two_deliveries_have_one_epoch_when_claims_raise_the_sequence_at_once
             }
         });
     }
-    // Each time, the sequence is behind by more than is left alone.
+    // Each step puts the sequence behind the clock by more than the slack.
     let mut now = 1_000_000;
     let mut all = Vec::new();
     while !claims.is_empty() {
         now += 100_000;
         set_time(&engine, now).await;
         while let Some(epochs) = claims.try_join_next() {
-            all.extend(epochs.expect("it goes well"));
+            all.extend(epochs.expect("the task does not panic"));
         }
     }
     let many = all.len();

@@ -1,4 +1,4 @@
-//! Servers that want the password, and have not proved who they are.
+//! Tests servers that request the password before they have been authenticated.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,48 +18,48 @@ const CLEAR_TEXT: &[u8] = &[0, 0, 0, 3];
 const MD5: &[u8] = &[0, 0, 0, 5, 1, 2, 3, 4];
 const SCRAM: &[u8] = b"\0\0\0\x0aSCRAM-SHA-256\0\0";
 
-/// A server that asks one client for its password, and what the client says after that.
+/// A server that requests the password of one client, and records the answer.
 struct Asking {
     port: u16,
     heard: JoinHandle<Vec<u8>>,
 }
 
-/// An address of no client ends it.
+/// A message that stops the server if no client has connected.
 const NOBODY: &[u8] = b"nobody";
 
 impl Asking {
-    /// With `tls`, it has a certificate for `localhost`.
+    /// Starts the server. With `tls`, it has a certificate for `localhost`.
     fn start(tls: Option<Arc<ServerConfig>>, request: &'static [u8]) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("it is bound").port();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let port = listener.local_addr().expect("the listener is bound").port();
         let heard = std::thread::spawn(move || {
-            let (stream, _) = listener.accept().expect("a client");
-            // An attacker who is cut off has heard what it has heard.
+            let (stream, _) = listener.accept().expect("a client connects");
+            // Returns what the client has sent, even if it has cut the connection.
             serve(stream, tls, request)
         });
         Self { port, heard }
     }
 
-    /// All that a client has said, if one came.
+    /// Returns the client's answer, or nothing if no client has connected.
     fn heard(self) -> Vec<u8> {
         if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) {
             let _ = stream.write_all(NOBODY);
         }
-        self.heard.join().expect("it has heard something, or nothing")
+        self.heard.join().expect("the thread does not panic")
     }
 }
 
 fn serve(mut stream: TcpStream, tls: Option<Arc<ServerConfig>>, request: &[u8]) -> Vec<u8> {
     let mut first = message(&mut stream);
-    // The number of a request for TLS.
+    // The code of a request for TLS.
     if first.starts_with(&[4, 210, 22, 47]) {
         let Some(config) = tls else {
-            stream.write_all(b"N").expect("it is sent");
+            stream.write_all(b"N").expect("the message is sent");
             first = message(&mut stream);
             return if first.is_empty() { Vec::new() } else { ask(stream, request) };
         };
-        stream.write_all(b"S").expect("it is sent");
-        let connection = ServerConnection::new(config).expect("it is valid");
+        stream.write_all(b"S").expect("the message is sent");
+        let connection = ServerConnection::new(config).expect("the configuration is valid");
         let mut stream = StreamOwned::new(connection, stream);
         first = message(&mut stream);
         return if first.is_empty() { Vec::new() } else { ask(stream, request) };
@@ -67,7 +67,7 @@ fn serve(mut stream: TcpStream, tls: Option<Arc<ServerConfig>>, request: &[u8]) 
     if first.is_empty() { Vec::new() } else { ask(stream, request) }
 }
 
-/// One without a letter; nothing if none comes.
+/// Reads a message without a type letter. Returns nothing if none arrives.
 fn message(stream: &mut impl Read) -> Vec<u8> {
     let mut length = [0; 4];
     if stream.read_exact(&mut length).is_err() || length.starts_with(b"nobo") {
@@ -77,11 +77,11 @@ fn message(stream: &mut impl Read) -> Vec<u8> {
     if stream.read_exact(&mut content).is_err() { Vec::new() } else { content }
 }
 
-/// The answers to the request, without the header of each message.
+/// Sends the request. Returns the answer without the length of the message.
 fn ask(mut stream: impl Read + Write, request: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(request.len() + 4).expect("it is short").to_be_bytes();
-    stream.write_all(&[b"R", &length[..], request].concat()).expect("it is sent");
-    stream.flush().expect("it is sent");
+    let length = u32::try_from(request.len() + 4).expect("the length fits").to_be_bytes();
+    stream.write_all(&[b"R", &length[..], request].concat()).expect("the message is sent");
+    stream.flush().expect("the message is sent");
     let mut heard = Vec::new();
     let mut letter = [0];
     if stream.read_exact(&mut letter).is_ok() {
@@ -93,26 +93,27 @@ fn ask(mut stream: impl Read + Write, request: &[u8]) -> Vec<u8> {
 fn tls(server: &Server) -> Arc<ServerConfig> {
     let certificate = server.certificate();
     let key = PrivateKeyDer::from_pem_file(certificate.with_file_name("server.key"));
-    let certificate = CertificateDer::from_pem_file(certificate).expect("it is there");
+    let certificate = CertificateDer::from_pem_file(certificate).expect("the certificate is read");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .expect("they are there")
+        .expect("the versions are supported")
         .with_no_client_auth()
-        .with_single_cert(vec![certificate], key.expect("it is there"));
-    Arc::new(config.expect("they fit"))
+        .with_single_cert(vec![certificate], key.expect("the key is read"));
+    Arc::new(config.expect("the key matches the certificate"))
 }
 
-/// The error of a client, and what the server has heard of it. `is_far`: as if it was another machine's.
+/// Returns the client's error, and what the server has received. `is_far` treats the server as remote.
 async fn asked(server: Asking, options: &str, is_far: bool) -> (ConnectErrorKind, String, Vec<u8>) {
     let url = format!("postgres://ann:{PASSWORD}@localhost:{}/d{options}", server.port);
-    let mut address = Address::parse(&url).expect("it is valid");
-    assert_eq!(address.negotiation, None, "localhost is local");
+    let mut address = Address::parse(&url).expect("the address is valid");
+    assert_eq!(address.negotiation, None, "localhost must count as local");
     if is_far && address.trust == tls::Trust::Anybody {
         address.guard();
     }
-    let engine = Postgres::new(address, WHOLE).expect("it is made");
-    let fault = engine.sessions.session().await.map(|_| ()).expect_err("it is no server");
+    let engine = Postgres::new(address, WHOLE).expect("the engine is created");
+    let fault =
+        engine.sessions.session().await.map(|_| ()).expect_err("the server fails the handshake");
     let kind = fault.source.downcast_ref::<crate::types::error::Reason>().map(|reason| reason.kind);
     let kind = kind.unwrap_or(ConnectErrorKind::Unreachable);
     (kind, fault.source.to_string(), server.heard())
@@ -143,7 +144,7 @@ async fn no_password_is_sent_to_a_server_that_is_not_verified() {
             }
             assert!(!said.contains(PASSWORD), "{said}");
         }
-        // A server without TLS hears nothing at all where TLS is needed.
+        // If TLS is required, a server without TLS receives no message at all.
         let roots = format!("sslrootcert={}", server.certificate().display());
         for options in [
             "?sslmode=require".to_owned(),
@@ -179,7 +180,7 @@ async fn a_password_is_sent_to_a_server_that_is_verified_or_local() {
         let (.., heard) = asked(Asking::start(config, MD5), &options, is_far).await;
         assert!(heard.starts_with(b"pmd5"), "{options}");
     }
-    // SCRAM gives nothing away, and goes on anywhere.
+    // SCRAM does not reveal the password, so it is allowed on any connection.
     for has_tls in [true, false] {
         let config = has_tls.then(|| Arc::clone(&config));
         let (.., heard) = asked(Asking::start(config, SCRAM), "", true).await;
@@ -204,14 +205,16 @@ async fn a_guarded_connection_works_as_any_other() {
         ("?sslmode=disable&channel_binding=require", "channel binding"),
     ] {
         for is_far in [true, false] {
-            let mut address = Address::parse(&format!("{url}{options}")).expect("it is valid");
+            let mut address =
+                Address::parse(&format!("{url}{options}")).expect("the address is valid");
             if is_far {
                 address.guard();
             }
             let said = match Postgres::connect(address).await {
                 Ok(engine) => {
-                    engine.migrate().await.expect("the schema is made");
-                    let place = engine.open("q", Settings::default()).await.expect("it opens");
+                    engine.migrate().await.expect("the schema is created");
+                    let place =
+                        engine.open("q", Settings::default()).await.expect("the queue opens");
                     engine.counts(&place).await.expect("counted");
                     "nothing".to_owned()
                 }
@@ -227,11 +230,11 @@ async fn a_certificate_of_another_authority_or_for_another_host_is_not_trusted()
     let Some(server) = Server::shared() else { return };
     let Some(redis) = requeue_servers::Redis::shared() else { return };
     let coded: String = Server::PASSWORD.bytes().map(|byte| format!("%{byte:02x}")).collect();
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let [right, wrong] =
         [("right", server.certificate()), ("wrong", redis.certificate())].map(|(name, from)| {
             let to = dir.path().join(name);
-            std::fs::copy(from, &to).expect("it is copied");
+            std::fs::copy(from, &to).expect("the file is copied");
             format!("sslrootcert={}", to.display())
         });
     for (host, options, expected) in [
@@ -245,7 +248,7 @@ async fn a_certificate_of_another_authority_or_for_another_host_is_not_trusted()
         ("127.0.0.1", format!("{right}&sslmode=verify-ca"), "nothing"),
         ("localhost", "sslrootcert=system".to_owned(), "certificate"),
         ("localhost", "sslrootcert=system&sslmode=verify-full".to_owned(), "certificate"),
-        // Nobody is asked for: encryption alone, or not even that.
+        // These modes do not verify the server.
         ("127.0.0.1", "sslmode=require".to_owned(), "nothing"),
         ("127.0.0.1", "sslmode=prefer".to_owned(), "nothing"),
         ("127.0.0.1", "sslmode=disable".to_owned(), "nothing"),

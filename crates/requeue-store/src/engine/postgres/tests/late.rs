@@ -1,4 +1,4 @@
-//! Keys of transactions that end long after their adds.
+//! Tests keys of transactions that end long after their adds.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::*;
 use crate::engine::Finish;
 use crate::engine::time::Micros;
 
-/// Neither polls nor scans find anything.
+/// An interval that excludes polls and scans from the test.
 const HOUR: Duration = Duration::from_secs(3600);
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -25,11 +25,12 @@ struct Rig {
 impl Rig {
     async fn new(server: &Server) -> Self {
         let (engine, url) = engine(server, HOUR).await;
-        let queue = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
+        let queue = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
         Self { engine, queue, url, left: BTreeSet::new(), busy: 0 }
     }
 
-    /// Transactions that have added keys of all priorities, and one that was ready before.
+    /// Returns open transactions, each of which has added a key of each priority, and again a key that was
+    /// ready before.
     async fn adders(&mut self, many: usize) -> Vec<Client> {
         let mut adders = Vec::new();
         for n in 0..many {
@@ -53,17 +54,17 @@ impl Rig {
 
     async fn now(&self) -> Micros {
         let row = self.engine.sessions.row("select requeue.now()", &[]).await;
-        row.expect("the time").get(0)
+        row.expect("the clock is read").get(0)
     }
 
-    /// Whether claims no longer look for what was added by now.
+    /// Returns true if claims no longer search for keys that were added by `at`.
     fn has_passed(&self, at: Micros) -> bool {
         self.engine
             .claims
             .watermark(&self.queue, |mark| mark.lows()[..3].iter().all(|&low| low > at))
     }
 
-    /// A worker that always has something to do takes what there is, and ends it.
+    /// Simulates a busy worker: adds a key, claims all ready keys and completes them.
     async fn round(&mut self) {
         self.busy += 1;
         let key = format!("busy-{}", self.busy);
@@ -84,7 +85,8 @@ impl Rig {
         }
     }
 
-    /// A worker that waits takes all that is left: when it is woken, or when a claim says.
+    /// Simulates a waiting worker that takes all remaining keys. It claims when it is woken, or at the time
+    /// that a claim has returned.
     async fn work(&mut self) {
         let mut wakes = self.engine.wakes(&self.queue);
         while !self.left.is_empty() {
@@ -99,13 +101,13 @@ impl Rig {
             if claimed.items.is_empty() {
                 tokio::select! {
                     () = sleep(claimed.next.unwrap_or(HOUR)) => {}
-                    changed = wakes.changed() => changed.expect("it listens"),
+                    changed = wakes.changed() => changed.expect("the listener runs"),
                 }
             }
         }
     }
 
-    /// Works while this is done, and until nothing is left.
+    /// Works while `what` runs, and until no key is left.
     async fn work_during(&mut self, what: impl Future<Output = ()>) {
         let both = async { tokio::join!(self.work(), what) };
         if timeout(PATIENCE, both).await.is_err() {
@@ -113,7 +115,7 @@ impl Rig {
         }
     }
 
-    /// The same for a worker that waits, to whom no claim gives a key.
+    /// The same for a waiting worker whose claims return no key.
     async fn waits_until_passed(&mut self) {
         let at = self.now().await;
         while !self.has_passed(at) {
@@ -125,7 +127,7 @@ impl Rig {
 
     async fn waited_until(&self) -> Micros {
         let row = self.engine.sessions.row("select waited_until from requeue.queues", &[]).await;
-        row.expect("it is there").get(0)
+        row.expect("the row is read").get(0)
     }
 }
 
@@ -142,7 +144,7 @@ async fn who_is_busy_finds_what_is_committed_late() {
     rig.round().await;
     let adders = rig.adders(3).await;
     rig.rounds_until_passed().await;
-    assert_eq!(rig.left.len(), 3 * 4, "they are locked: {:?}", rig.left);
+    assert_eq!(rig.left.len(), 3 * 4, "the keys are locked: {:?}", rig.left);
     commit(&adders).await;
     let all = async {
         while !rig.left.is_empty() {
@@ -150,14 +152,14 @@ async fn who_is_busy_finds_what_is_committed_late() {
         }
     };
     timeout(PATIENCE, all).await.expect("all are found");
-    assert_eq!(rig.waited_until().await, 0, "nobody ever waited");
+    assert_eq!(rig.waited_until().await, 0, "no process may have waited");
 }
 
 #[tokio::test]
 async fn who_waits_finds_what_is_committed_late() {
     let Some(server) = Server::shared() else { return };
     let mut rig = Rig::new(server).await;
-    // Each add knows that somebody waits.
+    // Let each add know that a process waits.
     let none = rig.engine.claim(&rig.queue, Claim { poll: HOUR, ..claim(1, PATIENCE) }).await;
     assert_eq!(none.expect("claimed").items, []);
     let adders = rig.adders(3).await;
@@ -175,7 +177,7 @@ async fn who_waits_finds_what_the_only_transaction_of_all_commits_late() {
         if is_new {
             rig.engine = at(&rig.url, HOUR);
         }
-        // No transaction ends meanwhile, so that snapshots do not name this one.
+        // No transaction ends in the meantime, so that snapshots do not name this one.
         rig.waits_until_passed().await;
         rig.work_during(commit(&adders)).await;
     }
@@ -188,8 +190,8 @@ async fn who_begins_to_wait_after_the_adds_finds_what_is_committed_late() {
     rig.round().await;
     let adders = rig.adders(3).await;
     rig.rounds_until_passed().await;
-    assert_eq!(rig.waited_until().await, 0, "no add notifies anybody");
-    // The worker waits, and then they are committed.
+    assert_eq!(rig.waited_until().await, 0, "the adds must send no notification");
+    // The transactions commit after the worker has begun to wait.
     let claims = rig.engine.claims.clone();
     let queue = rig.queue.clone();
     let waits = async {

@@ -1,4 +1,4 @@
-//! What becomes of keys that somebody has locked, and of all others.
+//! Tests operations on locked keys, and on the other keys of the same batches.
 
 use super::changing::{MINUTE, asks, claim, end, one, other};
 use super::*;
@@ -11,7 +11,7 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, Duration::ZERO).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
+    let queue = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
     let adder = other(&url).await;
     let run = async |sql: &str| adder.batch_execute(sql).await.expect(sql);
     let claimed = async || {
@@ -30,12 +30,12 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
         assert_eq!(renewed().await, [Renewed::Yes, Renewed::Yes]);
     }
     run("commit").await;
-    // Its row says that it is over, which is not so.
+    // According to its row, the lease has expired. The renewal extends it.
     set_time(&engine, 205 * SECOND).await;
     assert_eq!(claimed().await, [""; 0]);
     assert_eq!(renewed().await, [Renewed::Yes, Renewed::Yes]);
 
-    // The same where the first to come is who ends it.
+    // The same if the completion comes before any claim or renewal.
     run("begin; select requeue.add('q', 'a'), requeue.add('q', 'b')").await;
     set_time(&engine, 260 * SECOND).await;
     assert_eq!(renewed().await, [Renewed::Yes, Renewed::Yes]);
@@ -43,7 +43,7 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
     set_time(&engine, 300 * SECOND).await;
     assert_eq!(engine.finish(&queue, end(&a, Finish::Succeed)).await.expect("finished"), [true]);
 
-    // Who does not renew has lost it.
+    // A lease that is not renewed is lost.
     set_time(&engine, 330 * SECOND).await;
     let mut taken = claimed().await;
     taken.sort();
@@ -59,7 +59,7 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
 async fn what_is_locked_is_told_apart_from_what_is_not() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let adder = other(&url).await;
     let names: Vec<String> = (0..20).map(|n| format!("{n:02}")).collect();
     let all = || asks(names.iter().map(String::as_str));
@@ -89,9 +89,9 @@ async fn what_is_locked_is_told_apart_from_what_is_not() {
 async fn a_transaction_that_stays_open_holds_up_its_keys_alone() {
     let Some(server) = Server::shared() else { return };
     let url = server.database();
-    let store = crate::Store::connect(&url).await.expect("it is there");
-    store.migrate().await.expect("the schema is made");
-    let queue = store.queue("q").open().await.expect("it opens");
+    let store = crate::Store::connect(&url).await.expect("the store connects");
+    store.migrate().await.expect("the schema is created");
+    let queue = store.queue("q").open().await.expect("the queue opens");
     queue.add_all(["a", "b"]).await.expect("added");
     let [a, b] = queue.get_many(2).await.try_into().expect("two are ready");
     let adder = other(&url).await;
@@ -103,12 +103,12 @@ async fn a_transaction_that_stays_open_holds_up_its_keys_alone() {
     };
     let (new, other) = (add("new"), add("other"));
     let (a, b) = (tokio::spawn(a.succeed()), tokio::spawn(b.succeed()));
-    assert_eq!(other.await.expect("it ends").expect("added"), Added::New);
-    b.await.expect("it ends").expect("it is ours");
+    assert_eq!(other.await.expect("the task does not panic").expect("added"), Added::New);
+    b.await.expect("the task does not panic").expect("the lease is valid");
     assert!(!new.is_finished() && !a.is_finished());
     adder.batch_execute("commit").await.expect("committed");
-    assert_eq!(new.await.expect("it ends").expect("added"), Added::Coalesced);
-    a.await.expect("it ends").expect("it is ours");
+    assert_eq!(new.await.expect("the task does not panic").expect("added"), Added::Coalesced);
+    a.await.expect("the task does not panic").expect("the lease is valid");
     let counts = queue.counts().await.expect("counted");
     assert_eq!((counts.ready, counts.processing), (3, 0), "a, new and other");
 }
@@ -118,7 +118,7 @@ async fn who_takes_a_lease_away_and_who_renews_it_do_not_both() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, Duration::ZERO).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let (third, adder) = (other(&url).await, other(&url).await);
     let run = async |sql: &str| third.batch_execute(sql).await.expect(sql);
     engine.add(&queue, asks(["a"])).await.expect("added");
@@ -127,7 +127,7 @@ async fn who_takes_a_lease_away_and_who_renews_it_do_not_both() {
         let held = vec![(out.key.clone(), out.epoch)];
         engine.renew(&queue, held, MINUTE).await.expect("renewed")
     };
-    // It is taken away at a time when it is over, and to be renewed at one when it isn't.
+    // The claim runs at a time when the lease has expired, and the renewal at a time when it has not.
     let low = i64::MIN;
     let claiming = format!(
         "begin; update clock set now = {}; \
@@ -140,7 +140,7 @@ async fn who_takes_a_lease_away_and_who_renews_it_do_not_both() {
     run("commit").await;
     assert_eq!(renewed(&a).await, [Renewed::Lost]);
 
-    // And the other way about: somebody has the key locked until after the renewal has begun.
+    // The reverse: another transaction has the key locked until after the renewal has begun.
     set_time(&engine, 200 * SECOND).await;
     let a = one(&engine, &queue).await;
     adder.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
@@ -165,7 +165,7 @@ async fn leases_of_many_locked_keys_are_renewed_a_few_at_a_time() {
     const MANY: usize = 150;
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let (adder, third) = (other(&url).await, other(&url).await);
     let names: Vec<String> = (0..MANY).map(|n| n.to_string()).collect();
     engine.add(&queue, asks(names.iter().map(String::as_str))).await.expect("added");
@@ -177,7 +177,7 @@ async fn leases_of_many_locked_keys_are_renewed_a_few_at_a_time() {
     let renewed = engine.renew(&queue, held, MINUTE).await.expect("renewed");
     assert_eq!(renewed, vec![Renewed::Yes; MANY]);
 
-    // Locks that all of the server share are not many for one statement.
+    // One statement takes few of the locks that the whole server shares.
     third.batch_execute("begin").await.expect("begun");
     let renewing = "select cardinality((requeue.renew(1, array_agg(key), array_agg(epoch), 1)).rest) \
                     from requeue.keys";

@@ -1,4 +1,4 @@
-//! On a real server.
+//! Tests against a real server.
 
 mod changing;
 mod conforming;
@@ -20,33 +20,33 @@ use requeue_servers::Postgres as Server;
 use super::*;
 use crate::types::add::{ParkedAdd, ReAdd};
 
-/// An engine in a new database, with its schema.
+/// Returns an engine in a new database with its schema, and the address.
 async fn engine(server: &Server, whole: Duration) -> (Postgres, String) {
     let url = server.database();
     let engine = at(&url, whole);
-    engine.migrate().await.expect("the schema is made");
+    engine.migrate().await.expect("the schema is created");
     (engine, url)
 }
 
-/// An engine of another process.
+/// Returns an engine as another process would have it.
 fn at(url: &str, whole: Duration) -> Postgres {
-    let address = Address::parse(url).expect("it is an address");
-    Postgres::new(address, whole).expect("it needs no certificates")
+    let address = Address::parse(url).expect("the address is valid");
+    Postgres::new(address, whole).expect("the engine is created")
 }
 
 fn name(url: &str) -> &str {
-    url.rsplit_once('/').expect("it is an address").1
+    url.rsplit_once('/').expect("the address is valid").1
 }
 
-/// Time stands in a table, until it is [set](set_time).
+/// Replaces the clock by a table, which [`set_time`] updates.
 const CLOCK: &str = "create table clock (now bigint not null); \
      insert into clock values (0); \
      create or replace function requeue.now() returns bigint language sql volatile \
      return (select now from public.clock)";
 
 async fn stop_time(engine: &Postgres) {
-    let session = engine.sessions.session().await.expect("it is there");
-    sessions::run(session.client(), CLOCK).await.expect("the clock is made");
+    let session = engine.sessions.session().await.expect("the server is reachable");
+    sessions::run(session.client(), CLOCK).await.expect("the clock is created");
     session.end();
 }
 

@@ -1,4 +1,4 @@
-//! Through pgbouncer, which gives each transaction another session.
+//! Tests the engine behind pgbouncer, which gives each transaction another session.
 
 use requeue_servers::PgBouncer;
 use tokio::task::JoinSet;
@@ -13,7 +13,7 @@ use crate::{Add, Queue};
 
 const SESSIONS: u32 = 3;
 
-/// A pooler, and the address of a database with a schema by it and without it.
+/// Returns a pooler, and the addresses of a database with a schema: through the pooler, and direct.
 async fn pooled(server: &Server) -> Option<(PgBouncer, String, String)> {
     let pooler = PgBouncer::start(server, SESSIONS)?;
     let direct = server.database();
@@ -23,15 +23,21 @@ async fn pooled(server: &Server) -> Option<(PgBouncer, String, String)> {
 }
 
 async fn open(url: &str, poll: Duration) -> Queue {
-    let store = Store::connect(url).await.expect("it is there");
-    // A process polls once in a lease at least.
-    store.queue("q").poll(poll).lease(Duration::from_secs(3600)).open().await.expect("it opens")
+    let store = Store::connect(url).await.expect("the store connects");
+    // A process polls at least once per lease, so the lease must be long.
+    store
+        .queue("q")
+        .poll(poll)
+        .lease(Duration::from_secs(3600))
+        .open()
+        .await
+        .expect("the queue opens")
 }
 
-/// Where the server itself is, as `listen` has it.
+/// Returns the host and port of the server itself, in the format of `listen`.
 fn place(direct: &str) -> &str {
-    let (_, rest) = direct.split_once('@').expect("it has a user");
-    rest.split_once('/').expect("it has a database").0
+    let (_, rest) = direct.split_once('@').expect("the address has a user");
+    rest.split_once('/').expect("the address has a database").0
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -44,7 +50,7 @@ async fn many_work_through_a_few_sessions_and_leave_them_as_they_were() {
         for client in clients {
             let sql = "begin; select name, setting from pg_settings \
                        where source = 'session' and name <> 'application_name' order by 1";
-            let found = client.simple_query(sql).await.expect("they are told");
+            let found = client.simple_query(sql).await.expect("the query succeeds");
             all.push(found.len());
         }
         for client in clients {
@@ -64,17 +70,23 @@ async fn many_work_through_a_few_sessions_and_leave_them_as_they_were() {
         tasks.spawn(async move {
             let add = if n % 3 == 0 { Add::after(Duration::from_millis(1)) } else { Add::now() };
             assert_eq!(queue.add_with(n.to_string(), add).await.expect("added"), Added::New);
-            let item = queue.get().await.expect("it is open");
+            let item = queue.get().await.expect("the queue is not shut down");
             if n % 5 == 0 {
-                item.retry("no").await.expect("it is ours");
-                queue.get().await.expect("it is open").succeed().await.expect("it is ours");
+                item.retry("no").await.expect("the lease is valid");
+                queue
+                    .get()
+                    .await
+                    .expect("the queue is not shut down")
+                    .succeed()
+                    .await
+                    .expect("the lease is valid");
             } else {
-                item.succeed().await.expect("it is ours");
+                item.succeed().await.expect("the lease is valid");
             }
         });
     }
     while let Some(done) = tasks.join_next().await {
-        done.expect("it goes well");
+        done.expect("the task does not panic");
     }
     let counts = queue.counts().await.expect("counted");
     assert_eq!(counts, Counts::default());
@@ -85,14 +97,14 @@ async fn many_work_through_a_few_sessions_and_leave_them_as_they_were() {
 async fn a_pooler_that_nobody_has_named_is_refused() {
     let Some(server) = Server::shared() else { return };
     let Some((_pooler, url, _)) = pooled(server).await else { return };
-    let error = Store::connect(&url).await.expect_err("it would fail at random");
+    let error = Store::connect(&url).await.expect_err("the pooler is detected");
     let error = chain(&error);
     assert!(error.contains("add pooler=transaction to the options of the address"), "{error}");
-    // Where it was not noticed, what fails says the same.
+    // If the pooler was not detected, the errors of statements name the option.
     let client = other(&server.database()).await;
     let twice = "prepare s2 as select 1; prepare s2 as select 1";
     for sql in [twice, "execute s7"] {
-        let error = client.batch_execute(sql).await.expect_err("it fails");
+        let error = client.batch_execute(sql).await.expect_err("the operation fails");
         let fault = faults::of_statement(&error);
         assert!(fault.source.to_string().contains("pooler=transaction"), "{}", fault.source);
     }
@@ -103,23 +115,24 @@ async fn who_waits_behind_a_pooler_listens_at_the_server() {
     let Some(server) = Server::shared() else { return };
     let Some((_pooler, url, direct)) = pooled(server).await else { return };
     let by = format!("{url}?pooler=transaction&listen={}", place(&direct));
-    // Nothing polls before the test is over.
+    // The poll interval is longer than the test.
     let queue = open(&by, Duration::from_secs(3600)).await;
     for key in ["a", "b"] {
         let getting = tokio::spawn({
             let queue = queue.clone();
             async move { queue.get().await }
         });
-        // Until adds know that somebody waits.
+        // Wait until adds know that a process waits.
         let waits = "select exists (select from requeue.queues \
                      where waited_until > requeue.now() + 1800000000)";
         while server.psql(name(&direct), waits) != "t" {
             tokio::task::yield_now().await;
         }
         server.psql(name(&direct), &format!("select requeue.add('q', '{key}')"));
-        let item = getting.await.expect("it goes well").expect("it is open");
+        let item =
+            getting.await.expect("the task does not panic").expect("the queue is not shut down");
         assert_eq!(item.as_str(), Some(key));
-        item.succeed().await.expect("it is ours");
+        item.succeed().await.expect("the lease is valid");
     }
 }
 
@@ -133,9 +146,9 @@ async fn who_does_not_listen_behind_a_pooler_polls_and_has_nobody_notify() {
         async move { queue.get().await }
     });
     server.psql(name(&direct), "select requeue.add('q', 'a')");
-    let item = getting.await.expect("it goes well").expect("it is open");
+    let item = getting.await.expect("the task does not panic").expect("the queue is not shut down");
     assert_eq!(item.as_str(), Some("a"));
-    item.succeed().await.expect("it is ours");
+    item.succeed().await.expect("the lease is valid");
     assert_eq!(server.psql(name(&direct), "select waited_until from requeue.queues"), "0");
 }
 
@@ -162,7 +175,7 @@ fn an_address_names_the_pooler_and_where_to_listen() {
 
     let parsed = |url: &str| Address::parse(url).map_err(|error| error.to_string());
     let listens = |url: &str| {
-        let listen = parsed(url).expect("an address").listen?;
+        let listen = parsed(url).expect("the address is valid").listen?;
         Some((listen.get_hosts().to_vec(), listen.get_ports().to_vec()))
     };
     let tcp = |host: &str, port| Some((vec![Host::Tcp(host.to_owned())], vec![port]));
@@ -172,7 +185,7 @@ fn an_address_names_the_pooler_and_where_to_listen() {
     assert_eq!(listens(&format!("{pooler}&listen=db")), tcp("db", 5432));
     let both = format!("{pooler}&pooler=transaction&listen=db:5433");
     assert_eq!(listens(&both), tcp("db", 5433));
-    let listen = parsed(&both).expect("an address").listen.expect("it listens");
+    let listen = parsed(&both).expect("the address is valid").listen.expect("the listener runs");
     assert_eq!((listen.get_user(), listen.get_password()), (Some("ann"), Some(&b"p@ss"[..])));
     assert_eq!(listen.get_dbname(), Some("shop"));
     assert_eq!(listens("postgres://?pooler=transaction&listen=db:5433"), tcp("db", 5433));

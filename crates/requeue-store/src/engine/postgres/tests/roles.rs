@@ -1,4 +1,4 @@
-//! The rights of the documented roles.
+//! Tests the privileges of the documented roles.
 
 use super::sql::store;
 use super::*;
@@ -6,7 +6,7 @@ use crate::api::store::Store;
 use crate::types::error::chain;
 use crate::{Add, Merge, Priority};
 
-/// In a test, both roles are the server's: one at a time.
+/// Roles belong to the server, not to a database. Only one test at a time may create them.
 async fn with_roles<T>(server: &Server, url: &str, what: impl AsyncFnOnce() -> T) -> T {
     static ROLES: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     let _roles = ROLES.lock().await;
@@ -17,10 +17,10 @@ async fn with_roles<T>(server: &Server, url: &str, what: impl AsyncFnOnce() -> T
 }
 
 async fn connect(server: &Server, role: &str, url: &str) -> Store {
-    Store::connect(&server.url(role, name(url))).await.expect("it may come in")
+    Store::connect(&server.url(role, name(url))).await.expect("the role may connect")
 }
 
-/// What the server says to each of these statements is that the role may not do that.
+/// Asserts that the server refuses each of these statements for lack of privileges.
 async fn is_refused<const N: usize>(server: &Server, role: &str, url: &str, statements: [&str; N]) {
     let engine = at(&server.url(role, name(url)), WHOLE);
     for sql in statements {
@@ -37,13 +37,25 @@ async fn a_worker_works_and_changes_nothing_past_the_functions() {
     with_roles(server, &url, async || {
         let worker = connect(server, "worker", &url).await;
         worker.migrate().await.expect("there is nothing to do");
-        let queue = worker.queue("q").max_failures(1).open().await.expect("it opens");
+        let queue = worker.queue("q").max_failures(1).open().await.expect("the queue opens");
         queue.add_all(["a", "b"]).await.expect("added");
-        queue.get().await.expect("it is open").retry("no").await.expect("it is ours");
+        queue
+            .get()
+            .await
+            .expect("the queue is not shut down")
+            .retry("no")
+            .await
+            .expect("the lease is valid");
         assert!(queue.revive("a").await.expect("revived"));
         assert!(queue.cancel("a").await.expect("cancelled").ready);
         assert_eq!(queue.counts().await.expect("counted").ready, 1);
-        queue.get().await.expect("it is open").succeed().await.expect("it is ours");
+        queue
+            .get()
+            .await
+            .expect("the queue is not shut down")
+            .succeed()
+            .await
+            .expect("the lease is valid");
         let statements = [
             "delete from requeue.keys",
             "insert into requeue.queues (name, hold) values ('r', false)",
@@ -61,12 +73,18 @@ async fn a_worker_works_and_changes_nothing_past_the_functions() {
 async fn a_producer_adds_in_every_way_and_does_nothing_else() {
     let Some(server) = Server::shared() else { return };
     let url = server.database();
-    let queue = store(&url).await.queue("q").open().await.expect("it opens");
+    let queue = store(&url).await.queue("q").open().await.expect("the queue opens");
     queue.add("parked").await.expect("added");
-    queue.get().await.expect("it is open").give_up("no").await.expect("it is ours");
+    queue
+        .get()
+        .await
+        .expect("the queue is not shut down")
+        .give_up("no")
+        .await
+        .expect("the lease is valid");
     with_roles(server, &url, async || {
         let producer = connect(server, "producer", &url).await;
-        let adds = producer.queue("q").open().await.expect("it is there");
+        let adds = producer.queue("q").open().await.expect("the queue exists");
         assert_eq!(adds.add("now").await.expect("added"), Added::New);
         let later = Duration::from_secs(3600);
         assert_eq!(adds.add_after("later", later).await.expect("added"), Added::New);
@@ -75,12 +93,12 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
         assert_eq!(adds.add_with("all", all.revive()).await.expect("added"), Added::New);
         let revived = adds.add_with("parked", Add::now().revive()).await.expect("added");
         assert_ne!(revived, Added::Parked);
-        // One that others have locked for a while is added by another function.
+        // Keys that others have locked for a while are added by another function.
         let adder = super::changing::other(&url).await;
         let locking = "begin; select requeue.add('q', 'locked')";
         adder.batch_execute(locking).await.expect("added");
         let engine = at(&server.url("producer", name(&url)), WHOLE);
-        let place = engine.open("q", ReAdd::Replace.into()).await.expect("it is there");
+        let place = engine.open("q", ReAdd::Replace.into()).await.expect("the queue exists");
         let asks = super::changing::asks(["free", "locked"]);
         let added = engine.add_free(&place, asks).await.expect("added");
         assert_eq!(added, [Some(Added::New), None]);
@@ -96,9 +114,11 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
         let client = super::changing::other(&server.url("producer", name(&url))).await;
         add_in(&client, "q", [("in", Add::now())]).await.expect("added");
 
-        let error = chain(&producer.queue("r").open().await.expect_err("it may make none"));
+        let error =
+            chain(&producer.queue("r").open().await.expect_err("the role may not create a queue"));
         assert!(error.contains("this role is not granted to make one"), "{error}");
-        let missing = producer.queue("r").existing().open().await.expect_err("there is none");
+        let missing =
+            producer.queue("r").existing().open().await.expect_err("the queue does not exist");
         assert!(missing.is_missing(), "{missing}");
         let statements = [
             "select * from requeue.keys",
@@ -122,12 +142,12 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
             "select nextval('requeue.epochs')",
         ];
         is_refused(server, "producer", &url, statements).await;
-        let error = chain(&adds.cancel("now").await.expect_err("it may not"));
+        let error = chain(&adds.cancel("now").await.expect_err("the role may not cancel"));
         assert!(error.contains("[42501]"), "{error}");
     })
     .await;
-    // No priority that no worker asks for.
+    // The table rejects priorities that no claim searches for.
     let odd = "select requeue.add_all_soon(1, '{x}', '{0}', '{0}', '{2}', '{0}', '{1}')";
-    let fault = at(&url, WHOLE).sessions.rows(odd, &[]).await.expect_err("it is refused");
+    let fault = at(&url, WHOLE).sessions.rows(odd, &[]).await.expect_err("the server refuses it");
     assert!(fault.source.to_string().contains("[23514]"), "{}", fault.source);
 }

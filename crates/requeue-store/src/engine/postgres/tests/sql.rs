@@ -1,18 +1,18 @@
-//! Adds by SQL, in transactions of others, and by triggers.
+//! Tests adds by SQL, in transactions of the caller, and by triggers.
 
 use super::changing::other;
 use super::*;
 use crate::api::store::Store;
 
-/// What is ready, by key.
+/// Returns the ready keys, sorted by key.
 async fn ready(queue: &crate::Queue) -> Vec<String> {
-    let page = queue.snapshot(Some(State::Ready), None, 100).await.expect("a page");
+    let page = queue.snapshot(Some(State::Ready), None, 100).await.expect("the page is read");
     page.iter().map(|entry| entry.key.to_string()).collect()
 }
 
 pub(super) async fn store(url: &str) -> Store {
-    let store = Store::connect(url).await.expect("it is there");
-    store.migrate().await.expect("the schema is made");
+    let store = Store::connect(url).await.expect("the store connects");
+    store.migrate().await.expect("the schema is created");
     store
 }
 
@@ -23,12 +23,12 @@ async fn anybody_adds_by_sql() {
     let store = store(&url).await;
     let sql = |sql: &str| server.psql(name(&url), sql);
     assert_eq!(sql("select holds from requeue.open('q')"), "t");
-    let error = store.queue("r").existing().open().await.expect_err("there is none");
+    let error = store.queue("r").existing().open().await.expect_err("the queue does not exist");
     assert!(error.is_missing(), "{error}");
-    store.queue("mail").open().await.expect("it opens");
-    let error = store.queue("mial").existing().open().await.expect_err("it is called mail");
+    store.queue("mail").open().await.expect("the queue opens");
+    let error = store.queue("mial").existing().open().await.expect_err("the name is misspelled");
     assert_eq!(error.to_string(), "no such queue: \"mial\" (did you mean \"mail\"?)");
-    let queue = store.queue("q").existing().open().await.expect("it is there");
+    let queue = store.queue("q").existing().open().await.expect("the queue exists");
     assert_eq!(queue.re_add(), ReAdd::Hold);
     assert_eq!(sql("select requeue.add('q', 'a'), requeue.add('q', 'a')"), "new|coalesced");
     assert_eq!(sql("select requeue.add('q', '\\xff00'::bytea)"), "new");
@@ -38,37 +38,46 @@ async fn anybody_adds_by_sql() {
     assert_eq!(sql(all), "new");
     assert_eq!(sql("select requeue.add_many('q', array['b', 'a', 'b', 'ü'])"), "(2,1,0,0,0,0)");
     assert_eq!(ready(&queue).await, ["a", "b", "ü", "\\xff\\0"]);
-    let all = queue.look_up("all").await.expect("looked up").expect("it is there");
+    let all = queue.look_up("all").await.expect("looked up").expect("the key exists");
     assert_eq!((all.priority, all.reasons), (crate::Priority::High, 5));
     assert!(all.due.is_some_and(|due| due > Duration::from_secs(30)));
 
-    let item = queue.get().await.expect("it is open");
+    let item = queue.get().await.expect("the queue is not shut down");
     assert_eq!(sql("select requeue.add('q', 'a')"), "dirty");
-    item.give_up("no").await.expect("it is ours");
+    item.give_up("no").await.expect("the lease is valid");
     let item = queue.get_many(9).await.into_iter().find(|item| item.as_str() == Some("a"));
-    item.expect("it was added meanwhile").give_up("no").await.expect("it is ours");
+    item.expect("the key was added during its run")
+        .give_up("no")
+        .await
+        .expect("the lease is valid");
     assert_eq!(sql("select requeue.add('q', 'a'), requeue.add('q', 'a')"), "revived|coalesced");
-    let entry = queue.look_up("a").await.expect("looked up").expect("it is there");
+    let entry = queue.look_up("a").await.expect("looked up").expect("the key exists");
     assert_eq!((entry.state, entry.failures), (State::Ready, 0));
     let item = queue.get_many(9).await.into_iter().find(|item| item.as_str() == Some("a"));
-    item.expect("it is ready").give_up("no").await.expect("it is ours");
+    item.expect("the key is ready").give_up("no").await.expect("the lease is valid");
     assert_eq!(sql("select requeue.add('q', 'a', '1 hour')"), "revived");
-    let entry = queue.look_up("a").await.expect("looked up").expect("it is there");
+    let entry = queue.look_up("a").await.expect("looked up").expect("the key exists");
     assert_eq!(entry.state, State::Waiting);
 
-    // A queue may keep parked keys.
+    // A queue may be configured to keep parked keys parked.
     assert_eq!(
         sql("select holds, revives from requeue.open('keeps', false, revive => false)"),
         "f|f"
     );
     assert_eq!(sql("select holds, revives from requeue.open('keeps')"), "f|f");
-    let queue = store.queue("keeps").open().await.expect("it opens");
+    let queue = store.queue("keeps").open().await.expect("the queue opens");
     assert_eq!(queue.parked_add(), ParkedAdd::Keep);
     let error = store.queue("keeps").parked_add(ParkedAdd::Revive).open().await;
-    let error = error.expect_err("it keeps them").to_string();
+    let error = error.expect_err("the queue keeps parked keys").to_string();
     assert_eq!(error, "the queue \"keeps\": its parked adds are Keep, not Revive");
     queue.add("a").await.expect("added");
-    queue.get().await.expect("it is open").give_up("no").await.expect("it is ours");
+    queue
+        .get()
+        .await
+        .expect("the queue is not shut down")
+        .give_up("no")
+        .await
+        .expect("the lease is valid");
     assert_eq!(sql("select requeue.add('keeps', 'a')"), "parked");
     assert_eq!(sql("select requeue.add('keeps', 'a', revive => true)"), "revived");
 }
@@ -77,8 +86,9 @@ async fn anybody_adds_by_sql() {
 async fn what_sql_can_not_mean_is_refused() {
     let Some(server) = Server::shared() else { return };
     let url = server.database();
-    store(&url).await.queue("q").open().await.expect("it opens");
-    let engine = Postgres::new(Address::parse(&url).expect("an address"), WHOLE).expect("plain");
+    store(&url).await.queue("q").open().await.expect("the queue opens");
+    let engine = Postgres::new(Address::parse(&url).expect("the address is valid"), WHOLE)
+        .expect("the engine is created");
     let cases = [
         ("requeue.add('r', 'a')", "there is no queue 'r'"),
         ("requeue.add(null, 'a')", "there is no queue NULL"),
@@ -105,12 +115,12 @@ async fn what_sql_can_not_mean_is_refused() {
 async fn a_trigger_feeds_a_queue() {
     let Some(server) = Server::shared() else { return };
     let url = server.database();
-    let queue = store(&url).await.queue("orders").open().await.expect("it opens");
+    let queue = store(&url).await.queue("orders").open().await.expect("the queue opens");
     let sql = |sql: &str| server.psql(name(&url), sql);
     sql("create table orders (id integer primary key, what text)");
     sql(include_str!("../trigger.sql"));
 
-    // Somebody waits before anything is there.
+    // A worker waits before the first key is added.
     let getting = tokio::spawn({
         let queue = queue.clone();
         async move { queue.get().await }
@@ -118,17 +128,17 @@ async fn a_trigger_feeds_a_queue() {
     sql("begin; insert into orders values (1, 'tea'), (2, 'jam'); rollback");
     assert_eq!(queue.counts().await.expect("counted"), Counts::default());
     sql("insert into orders values (3, 'tea')");
-    let item = getting.await.expect("it goes well").expect("it is open");
+    let item = getting.await.expect("the task does not panic").expect("the queue is not shut down");
     assert_eq!(item.as_str(), Some("3"));
     sql("insert into orders select n, 'jam' from generate_series(4, 6) n");
     sql("update orders set what = 'bun' where id = 3");
     sql("delete from orders where id = 4");
     assert_eq!(ready(&queue).await, ["4", "5", "6"]);
-    item.succeed().await.expect("it is ours");
+    item.succeed().await.expect("the lease is valid");
     assert_eq!(ready(&queue).await, ["3", "4", "5", "6"]);
 }
 
-/// The row that `requeue.add_many` returns.
+/// Formats the row that `requeue.add_many` returns.
 fn counts(new: u8, coalesced: u8, dirty: u8, held: u8, revived: u8, parked: u8) -> String {
     format!("{new}|{coalesced}|{dirty}|{held}|{revived}|{parked}")
 }
@@ -139,7 +149,7 @@ async fn many_are_added_with_all_that_one_is_and_each_answer_is_counted() {
     let url = server.database();
     let store = store(&url).await;
     let queue = store.queue("q").re_add(ReAdd::Hold).parked_add(ParkedAdd::Keep);
-    let queue = queue.open().await.expect("it opens");
+    let queue = queue.open().await.expect("the queue opens");
     let many = |args: &str| {
         server.psql(name(&url), &format!("select * from requeue.add_many('q', {args})"))
     };
@@ -147,12 +157,12 @@ async fn many_are_added_with_all_that_one_is_and_each_answer_is_counted() {
     assert_eq!(many("null::bytea[]"), counts(0, 0, 0, 0, 0, 0));
     let all = "'1 hour', merge => 'latest', priority => 'high', reasons => 6";
     assert_eq!(many(&format!("array['a', 'b'], {all}")), counts(2, 0, 0, 0, 0, 0));
-    // The later of the two, by the default of the merge the earlier.
+    // The later due time is kept with `latest`, and the earlier with the default merge.
     assert_eq!(many("array['a'], '2 hours', 'latest'"), counts(0, 1, 0, 0, 0, 0));
     assert_eq!(many("array['b'], '30 min', reasons => 1"), counts(0, 1, 0, 0, 0, 0));
     assert_eq!(many(r"array['\xff00', '\x62']::bytea[], '30 min'"), counts(1, 1, 0, 0, 0, 0));
     let minutes = async |key: &[u8]| {
-        let entry = queue.look_up(key).await.expect("looked up").expect("it is there");
+        let entry = queue.look_up(key).await.expect("looked up").expect("the key exists");
         (entry.due.map(|due| due.as_secs().div_ceil(600) * 10), entry.priority, entry.reasons)
     };
     let (high, normal) = (crate::Priority::High, crate::Priority::Normal);
@@ -160,16 +170,16 @@ async fn many_are_added_with_all_that_one_is_and_each_answer_is_counted() {
     assert_eq!(minutes(b"b").await, (Some(30), high, 7));
     assert_eq!(minutes(b"\xff\0").await, (Some(30), normal, 0));
 
-    // One of each answer.
+    // Each answer occurs at least once.
     queue.add_all(["dirty", "held", "parked"]).await.expect("added");
     let items = queue.get_many(9).await;
     let mut dirty = None;
     for item in items {
         match item.as_str() {
             Some("held") => {
-                item.retry_after(Duration::from_secs(3600), "no").await.expect("it is ours")
+                item.retry_after(Duration::from_secs(3600), "no").await.expect("the lease is valid")
             }
-            Some("parked") => item.give_up("no").await.expect("it is ours"),
+            Some("parked") => item.give_up("no").await.expect("the lease is valid"),
             _ => dirty = Some(item),
         }
     }
@@ -183,11 +193,11 @@ async fn many_are_added_with_all_that_one_is_and_each_answer_is_counted() {
 async fn keys_are_added_in_a_transaction_of_the_caller() {
     let Some(server) = Server::shared() else { return };
     let url = server.database();
-    let queue = store(&url).await.queue("q").open().await.expect("it opens");
+    let queue = store(&url).await.queue("q").open().await.expect("the queue opens");
     let mut client = other(&url).await;
     let high = crate::Add::now().priority(crate::Priority::High).reason(5);
     let hour = crate::Add::after(Duration::from_secs(3600));
-    // In the order of the adds, which is none of the keys'.
+    // The order of the adds differs from the order of the keys.
     let adds = || [("c", hour), ("a", high), ("c", crate::Add::now()), ("b", hour), ("c", hour)];
     let answers = [Added::New, Added::New, Added::New, Added::New, Added::Coalesced];
     for commits in [false, true] {
@@ -200,9 +210,9 @@ async fn keys_are_added_in_a_transaction_of_the_caller() {
         }
     }
     assert_eq!(ready(&queue).await, ["a", "c"]);
-    let a = queue.look_up("a").await.expect("looked up").expect("it is there");
+    let a = queue.look_up("a").await.expect("looked up").expect("the key exists");
     assert_eq!((a.priority, a.reasons, a.adds), (crate::Priority::High, 5, 1));
-    // A client commits at once, and bytes are keys as well.
+    // A client commits at once. Keys may also be bytes.
     let bytes = [(&b"\xff\0"[..], crate::Add::now())];
     assert_eq!(add_in(&client, "q", bytes).await.expect("added"), [Added::New]);
     assert_eq!(ready(&queue).await, ["a", "c", "\\xff\\0"]);
@@ -214,7 +224,7 @@ async fn keys_are_added_in_a_transaction_of_the_caller() {
         ("q", &*long, "54000", "a key of 2049 bytes; 2048 are the most"),
     ] {
         let error = add_in(&client, queue, [(key, hour)]).await.expect_err(said);
-        let error = error.as_db_error().expect("the server says so");
+        let error = error.as_db_error().expect("the server reports the error");
         assert_eq!((error.code().code(), error.message()), (code, said));
     }
 }

@@ -1,4 +1,4 @@
-//! Who is told that a key is ready, and how far claims look for one.
+//! Tests the notifications of ready keys, and the ranges that claims search.
 
 use tokio::time::timeout;
 
@@ -8,15 +8,18 @@ use crate::engine::postgres::watermark::{LOWEST, Lows};
 use crate::engine::time::Micros;
 use crate::engine::{Failure, Finish};
 
-/// What is not a matter of time is there long before.
+/// A generous timeout for events that do not depend on the clock.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn told(wakes: &mut watch::Receiver<u64>) {
-    timeout(PATIENCE, wakes.changed()).await.expect("in time").expect("it listens");
+    timeout(PATIENCE, wakes.changed())
+        .await
+        .expect("within the time limit")
+        .expect("the listener runs");
     wakes.mark_unchanged();
 }
 
-/// An empty claim, so that whoever adds knows that somebody waits.
+/// Makes an empty claim, so that adds know that a process waits.
 async fn wait(engine: &Postgres, queue: &Place) {
     let claimed = engine.claim(queue, claim(1, PATIENCE)).await.expect("claimed");
     assert_eq!(claimed.items, []);
@@ -26,16 +29,16 @@ async fn wait(engine: &Postgres, queue: &Place) {
 async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
-    let another = engine.open("another", Settings::default()).await.expect("it opens");
-    // Of a process that claims nothing, which nobody but adds wakes.
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let another = engine.open("another", Settings::default()).await.expect("the queue opens");
+    // The engine of a process that claims nothing, so that only adds wake it.
     let ears = at(&url, WHOLE);
     let mut wakes = ears.wakes(&queue);
-    // That it listens from now on.
+    // Wait until it listens.
     told(&mut wakes).await;
     let adder = other(&url).await;
     let run = async |sql: &str| adder.batch_execute(sql).await.expect(sql);
-    // Nobody waits; then somebody does.
+    // Add once without a waiting process, and then with one.
     run("select requeue.add('q', 'a')").await;
     let a = one(&engine, &queue).await;
     wait(&engine, &queue).await;
@@ -44,7 +47,7 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     run("select requeue.add('q', 'c', '1 hour')").await;
     run("select requeue.add('another', 'd')").await;
     run("select requeue.add('q', 'a')").await;
-    // What comes after has come when this has, since they come in order.
+    // Notifications arrive in order: when this one has arrived, all earlier ones have.
     let mut others = ears.wakes(&another);
     told(&mut others).await;
     let mut heard = async |wakes: &watch::Receiver<u64>| {
@@ -59,17 +62,17 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     run("commit").await;
     told(&mut wakes).await;
     let before = *wakes.borrow();
-    // It is ready already; it is with its worker; it is ready in an hour.
+    // The keys are already ready, in flight, and ready in an hour.
     for nothing in ["'q', 'b'", "'q', 'a'", "'q', 'c', '1 hour'"] {
         run(&format!("select requeue.add({nothing})")).await;
     }
     assert_eq!(heard(&wakes).await, before);
-    // Dirty, so that its end makes it ready; and its failure soon.
+    // A dirty key is ready after its completion. So is a failed one, after its short backoff.
     for how in [
         Finish::Succeed,
         Finish::Retry(failing(), Failure { asked: a.asked, error: "no".to_owned() }),
     ] {
-        let a = engine.look_up(&queue, &a.key).await.expect("looked up").expect("it is there");
+        let a = engine.look_up(&queue, &a.key).await.expect("looked up").expect("the key exists");
         let a = if a.state == State::Ready {
             loop {
                 let out = one(&engine, &queue).await;
@@ -78,7 +81,7 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
                 }
             }
         } else {
-            a.epoch.expect("it is with a worker").cast_signed()
+            a.epoch.expect("the key is in flight").cast_signed()
         };
         let ends = vec![End { key: "a".into(), epoch: a, how }];
         assert_eq!(engine.finish(&queue, ends).await.expect("finished"), [true]);
@@ -91,7 +94,7 @@ async fn who_seldom_asks_is_told_as_well() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let ears = at(&url, WHOLE);
     let (mut wakes, adder) = (ears.wakes(&queue), other(&url).await);
     told(&mut wakes).await;
@@ -100,7 +103,7 @@ async fn who_seldom_asks_is_told_as_well() {
         let poll = Duration::from_secs(poll);
         let claim = Claim { poll, ..claim(1, PATIENCE) };
         assert_eq!(engine.claim(&queue, claim).await.expect("claimed").items, []);
-        now += i64::try_from(poll.as_micros()).expect("it is short");
+        now += i64::try_from(poll.as_micros()).expect("the length fits");
         set_time(&engine, now).await;
         let add = format!("select requeue.add('q', '{now}')");
         adder.batch_execute(&add).await.expect("added");
@@ -109,15 +112,15 @@ async fn who_seldom_asks_is_told_as_well() {
         let ended = engine.finish(&queue, end(&out, Finish::Succeed)).await;
         assert_eq!(ended.expect("finished"), [true]);
     }
-    // Of a lease that runs out they know by themselves, and of what will be due before they ask again
-    // they are told.
+    // Waiting processes track expiring leases themselves. They are notified of keys that are due before
+    // their next poll.
     engine.add(&queue, asks(["held"])).await.expect("added");
     let held = one(&engine, &queue).await;
     assert_eq!(&*held.key, b"held");
     let second = at(&url, WHOLE);
     let claim = Claim { poll: Duration::from_secs(3600), ..claim(1, PATIENCE) };
     let mut scanned = second.wakes(&queue);
-    // Of the lease a scan tells.
+    // A scan reports the lease.
     while second.claims.alarm(&queue).is_none() {
         let claimed = second.claim(&queue, claim).await.expect("claimed");
         assert_eq!(claimed.items, []);
@@ -138,8 +141,8 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
-    let another = engine.open("another", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let another = engine.open("another", Settings::default()).await.expect("the queue opens");
     let ears = at(&url, WHOLE);
     let (mut wakes, mut others) = (ears.wakes(&queue), ears.wakes(&another));
     told(&mut wakes).await;
@@ -156,25 +159,25 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
         let add = format!("select requeue.add('q', 'a', '{after}')");
         adder.batch_execute(&add).await.expect("added");
         let cancelled = engine.cancel(&queue, vec!["a".into()], None).await;
-        assert!(cancelled.expect("it is there")[0].is_some_and(|cancelled| cancelled.waiting));
-        // What comes after has come when this has, since they come in order.
-        adder.batch_execute(&format!("notify requeue_{}", another.id)).await.expect("told");
+        assert!(cancelled.expect("cancelled")[0].is_some_and(|cancelled| cancelled.waiting));
+        // Notifications arrive in order: when this one has arrived, all earlier ones have.
+        adder.batch_execute(&format!("notify requeue_{}", another.id)).await.expect("notified");
         told(&mut others).await;
         *wakes.borrow() > before
     };
-    // Most look again within a second or so: what is due later than that they see by themselves.
+    // Most processes poll again within about 1 s, and find keys that are due later themselves.
     looks(&engine, 0, 1).await;
     assert!(is_told(SECOND, "1 s").await);
     assert!(!is_told(SECOND, "2 s").await);
-    // Who says nothing, as they have said so before, sleeps until 113.9 s; and another process, for
-    // which the first has said it, until 114.9 s.
+    // The first process does not record its wait again, because it did so before. It sleeps until 113.9 s.
+    // A second process, which relies on the record of the first, sleeps until 114.9 s.
     let second = at(&url, WHOLE);
     looks(&engine, 100 * SECOND, 10).await;
     looks(&engine, 103_900_000, 10).await;
     looks(&second, 104_900_000, 10).await;
     assert!(is_told(104_900_000, "6.5 s").await);
     assert!(is_told(104_900_000, "9.9 s").await);
-    // In their last moments, too.
+    // This also holds shortly before the processes poll again.
     assert!(is_told(113 * SECOND, "1.8 s").await);
 }
 
@@ -182,7 +185,7 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
 async fn who_listens_does_so_again_when_the_server_is_back() {
     let Some(server) = Server::start() else { return };
     let (engine, _) = engine(&server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let mut wakes = engine.wakes(&queue);
     told(&mut wakes).await;
     wait(&engine, &queue).await;
@@ -192,16 +195,16 @@ async fn who_listens_does_so_again_when_the_server_is_back() {
     engine.add(&queue, asks(["a"])).await.expect("added");
     told(&mut wakes).await;
     drop(engine);
-    // Its task has ended: nobody will tell.
+    // The listening task has stopped, so no further wake will come.
     let ended = async { while wakes.changed().await.is_ok() {} };
-    timeout(PATIENCE, ended).await.expect("in time");
+    timeout(PATIENCE, ended).await.expect("within the time limit");
 }
 
 #[tokio::test]
 async fn a_claim_looks_no_further_back_than_it_must_and_a_scan_does() {
     let Some(server) = Server::shared() else { return };
     let (engine, url) = engine(server, WHOLE).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let adder = other(&url).await;
     let claimed = async |lows: &Lows| {
         let claim = claim(9, PATIENCE);
@@ -212,7 +215,7 @@ async fn a_claim_looks_no_further_back_than_it_must_and_a_scan_does() {
     engine.add(&queue, asks(["a"])).await.expect("added");
     let (keys, first) = claimed(&LOWEST).await;
     assert_eq!(keys, ["a"]);
-    // As if they came from a transaction that was open for ten seconds, and a minute, by priority.
+    // Simulate adds by transactions that were open for 10 s and for 60 s, by priority.
     for (key, priority, back) in [("b", "high", 10), ("c", "low", 10), ("d", "low", 60)] {
         let late = format!(
             "select requeue.add('q', '{key}', priority => '{priority}'); \
@@ -230,7 +233,7 @@ async fn a_claim_looks_no_further_back_than_it_must_and_a_scan_does() {
     let (found, lease) = scanned(&LOWEST).await;
     assert!(found[0] < found[2] && found[1].is_none() && found[3].is_none(), "{found:?}");
     assert!(lease.is_some_and(|lease| lease <= PATIENCE), "{lease:?}");
-    // From here on it is `c`, and no lease is looked for.
+    // Above this bound the next key is `c`. The scan does not search for leases.
     let floors =
         std::array::from_fn(|n| found[0].filter(|_| n == 0).map_or(Micros::MIN + 1, |at| at + 1));
     let (later, lease) = scanned(&floors).await;
@@ -281,7 +284,7 @@ async fn a_verb_reads_no_more_than_it_changes() {
         format!("select count(*) from {}", of_this(30)),
     ];
     run("select requeue.open('q')").await;
-    // Planned while there is nothing, as plans are of who was there first.
+    // Prepare the plans while the table is empty, like those of a process that was started first.
     for verb in &verbs {
         run(verb).await;
     }
@@ -293,7 +296,7 @@ async fn a_verb_reads_no_more_than_it_changes() {
         run(verb).await;
         let read = "select (seq_tup_read + idx_tup_fetch)::bigint from pg_stat_xact_user_tables \
                     where relid = 'requeue.keys'::regclass";
-        let read: i64 = client.query_one(read, &[]).await.expect("told").get(0);
+        let read: i64 = client.query_one(read, &[]).await.expect("the query succeeds").get(0);
         run("commit").await;
         assert!((1..=400).contains(&read), "{read} rows for 30: {verb}");
     }
@@ -313,17 +316,18 @@ async fn a_page_reads_no_more_than_it_shows() {
     let read = async || {
         let read = "select (seq_tup_read + idx_tup_fetch)::bigint from pg_stat_xact_user_tables \
                     where relid = 'requeue.keys'::regclass";
-        client.query_one(read, &[]).await.expect("told").get::<_, i64>(0)
+        client.query_one(read, &[]).await.expect("the query succeeds").get::<_, i64>(0)
     };
     for state in [None, Some(State::Ready), Some(State::Processing), Some(State::Parked)] {
         for after in [None, Some(&b"04000"[..])] {
             let page = verbs::page(state, after.is_some());
-            let page = client.prepare(&page).await.expect("it is prepared");
-            // The server thinks anew after some.
+            let page = client.prepare(&page).await.expect("the statement is prepared");
+            // The server may choose a new plan after several executions.
             for _ in 0..8 {
                 run("begin").await;
                 let before = read().await;
-                let shown = client.query(&page, &[&1i32, &30i64, &after]).await.expect("a page");
+                let shown =
+                    client.query(&page, &[&1i32, &30i64, &after]).await.expect("the page is read");
                 let read = read().await - before;
                 run("commit").await;
                 assert_eq!(shown.len(), if state == Some(State::Processing) { 0 } else { 30 });
@@ -339,7 +343,7 @@ async fn a_key_that_is_released_is_found_though_claims_begin_behind_it() {
     let Some(server) = Server::shared() else { return };
     let (engine, _) = engine(server, Duration::from_secs(3600)).await;
     stop_time(&engine).await;
-    let queue = engine.open("q", Settings::default()).await.expect("it opens");
+    let queue = engine.open("q", Settings::default()).await.expect("the queue opens");
     let mut claimed = Vec::new();
     for (n, key) in (1..).zip(["a", "b"]) {
         set_time(&engine, n * 10 * SECOND).await;
@@ -350,7 +354,7 @@ async fn a_key_that_is_released_is_found_though_claims_begin_behind_it() {
     let mut wakes = engine.wakes(&queue);
     let released = end(&a, Finish::Unclaim(a.asked, a.queued));
     assert_eq!(engine.finish(&queue, released).await.expect("ended"), [true]);
-    // The next claim has a scan look for it, which wakes the claimer.
+    // The next claim starts a scan, which finds the key and wakes the claimer.
     let again = loop {
         let claimed = engine.claim(&queue, claim(1, MINUTE)).await.expect("claimed");
         match claimed.items.into_iter().next() {

@@ -1,11 +1,12 @@
--- ARGV: whether re-adds are held; then of each a key and what is asked of it. A digit each: what
--- became of it; 7 for a key that is new and has replaced a row that could not be read and was not set aside.
+-- Adds keys. ARGV: 1 if re-adds are held; then for each add the key and the encoded parameters. Answers one
+-- digit per add: its outcome, or 7 for a new key that has replaced an unreadable row that was not set
+-- aside.
 local ASKS = { 'delay', 'merge', 'adds', 'reasons', 'priority', 'revives' }
 local at, hold = now(), ARGV[1] == '1'
 local keys, changed, answers = keys_given(2), {}, {}
 load(keys)
 
--- What becomes of a key, and its row.
+-- Applies an add to a row. Returns the outcome.
 local function add(row, ask)
   local was_parked = row.parked == 1
   if was_parked and ask.revives == 0 then
@@ -24,7 +25,7 @@ local function add(row, ask)
   return was_parked and 6 or due > wanted and 3 or answer
 end
 
--- Of keys of which there was nothing: by what was asked, what came of it.
+-- New keys with the same parameters share a row and an outcome.
 local fresh = {}
 for i, key in ipairs(keys) do
   local said = ARGV[2 * i + 1]
@@ -45,7 +46,7 @@ for i, key in ipairs(keys) do
     changed[#changed + 1] = key
   else
     if row.text then
-      -- It is in there twice, and is not like the others any more.
+      -- The batch has this key twice. Copy the row, which now differs from the shared one.
       row = unpacked(row.text)
       rows[key] = row
       row.is_changed = true

@@ -1,5 +1,5 @@
--- Refuses to work on a queue that was dropped, also if there is one of the same name again. The first of ARGV
--- is the generation of the queue that the caller has open; it is taken out. See dropping.rs.
+-- Refuses to operate on a queue that was dropped, even if one of the same name exists again. The first of
+-- ARGV is the generation of the queue that the caller has open. It is removed from ARGV. See dropping.rs.
 local generation, mark = table.remove(ARGV, 1), redis.call('GET', KEYS[10])
 if mark ~= generation then
   if mark and string.sub(mark, 1, #generation + 2) == '-' .. generation .. ' ' then

@@ -1,5 +1,5 @@
--- ARGV: which state the keys must be in, or 'any'; then the keys. Answers five digits for each, whether
--- something was taken of it: ready, dirty, waiting, parked, damaged.
+-- Cancels keys. ARGV: the state that the keys must have, or 'any'; then the keys. Answers five digits per
+-- key, 1 for each part that was cancelled: ready, dirty, waiting, parked, damaged.
 local at, only = now(), ARGV[1]
 local keys, changed, answers = keys_given(1), {}, {}
 load(keys)

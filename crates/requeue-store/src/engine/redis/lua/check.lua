@@ -1,7 +1,8 @@
--- Whether what is there is ours, and whether we may do what the other scripts do: none of them is to
--- fail in the middle. If the shard has no mark, begins one of this queue, which mark.lua completes. ARGV: the
--- generation of the queue, and the least epoch. Answers whether the shard was there already, whether it is
--- damaged, and its mark; a shard with the mark of another generation is left as it is.
+-- Checks that the existing keys have the types of a requeue shard, and that this client may run every
+-- command of the other scripts: none of them may fail after it has begun to write. If the shard has no
+-- mark, writes a tentative mark of this queue, which mark.lua completes. ARGV: the generation of the queue,
+-- and the lowest fencing token. Answers whether the shard existed before, whether it is damaged, and its
+-- mark. A shard with the mark of another generation is not changed.
 local generation, least = ARGV[1], tonumber(ARGV[2])
 local was_there = redis.call('GET', EPOCH) and 1 or 0
 for i, key in ipairs(KEYS) do
@@ -15,7 +16,7 @@ local mark = redis.call('GET', KEYS[10])
 if mark and mark ~= generation and string.sub(mark, 1, 1) ~= '?' then
   return { was_there, 0, mark }
 end
--- No key is as long as this.
+-- Longer than any key.
 local none = string.rep(' ', 4096)
 now()
 redis.call('HMGET', ROWS, none)
@@ -28,7 +29,7 @@ redis.call('ZCOUNT', PARKED, 0, 0)
 redis.call('ZRANGEBYSCORE', PARKED, 0, 0)
 redis.call('ZSCORE', PARKED, none)
 first(PARKED)
--- Nothing of what follows stays.
+-- The following commands leave no trace.
 redis.call('ZREM', AGAIN, none)
 redis.call('HDEL', ROWS, none)
 redis.call('ZADD', AGAIN, 0, none)

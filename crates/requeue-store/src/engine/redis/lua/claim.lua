@@ -1,15 +1,17 @@
--- ARGV: how many at most, how many of them oldest first, the lease, whether re-adds are held, how
--- those fail whose leases have run out, how many shards the queue has, and the name of the worker.
--- Answers how long until the next may be ready, -1 if that is not known or never, -2 or less if the shard
--- is damaged: -2 less the places that were dropped; a list of the keys that were set aside, each with the
--- reason; and a list of the keys that were parked, each with its failures. And of each key itself, and in one string, which values.rs reads: epoch, adds, reasons, priority,
--- failures, how long it was ready.
+-- Claims keys. ARGV: the maximum number of keys, the number of them to choose oldest first, the lease, 1 if
+-- re-adds are held, the failure parameters for expired leases, the number of shards of the queue, and the
+-- name of the worker.
+-- Answers the time until the next key may be ready (-1 if unknown or never, -2 or less if the shard is
+-- damaged: -2 minus the number of dropped places), a list of the keys that were set aside, each with the
+-- reason, and a list of the keys that were parked, each with its failures. Then for each claimed key the
+-- key itself, and a packed string, which values.rs reads: epoch, adds, reasons, priority, failures, and the
+-- time for which it was ready.
 local HAND_OUT = '>dI4I4bI4d'
 local at, max, oldest = now(), tonumber(ARGV[1]), tonumber(ARGV[2])
 local lease_until, hold, worker = after(at, tonumber(ARGV[3])), ARGV[4] == '1', ARGV[7]
 
--- If the row of a key was deleted by others, the places of the old row go, too, also where the key has
--- been added again since then.
+-- Removes the places of a row that another client has deleted, even if the key has been added again since
+-- then.
 local removed, is_odd = 0, false
 local function remove(key, ...)
   is_odd = true
@@ -18,7 +20,7 @@ local function remove(key, ...)
   end
 end
 
--- Keys that were set aside, and why.
+-- Keys that were set aside, each followed by the reason.
 local aside = {}
 local function put_aside(key, why)
   if set_aside(key) then
@@ -27,7 +29,7 @@ local function put_aside(key, why)
   end
 end
 
--- Keys whose expired lease was their last failure, and how many they had.
+-- Keys whose expired lease was their last permitted failure, each followed by its failures.
 local parked = {}
 local expired = redis.call('ZRANGEBYSCORE', LEASES, '-inf', at, 'LIMIT', 0, 256)
 if #expired > 0 then
@@ -41,7 +43,7 @@ if #expired > 0 then
       local n = #failed + 1
       local how = setmetatable({
         adds = row.run_adds, reasons = row.run_reasons, priority = row.run_priority,
-        -- What fails at once is not to come back at once: see `Failing::nth`.
+        -- Keys that fail at once must not become ready at once: see `Failing::nth`.
         share = 1 - (1 - failing.share) * n % 1,
       }, { __index = failing })
       finish(row, how, 'the lease ran out', hold, at)
@@ -58,7 +60,7 @@ if #expired > 0 then
   keep(failed, at)
 end
 
--- Keys that are ready, as many as may be claimed, by priority; if several priorities have some, with times.
+-- Returns the ready keys by priority, as many as may be claimed. Options in `...` may add their times.
 local function ready_keys(...)
   local ready, some = {}, {}
   for band, set in ipairs(BANDS) do
@@ -93,14 +95,14 @@ end
 
 local answer = { -1, aside, parked }
 if #keys > 0 then
-  -- They rise by themselves, and by the clock where the last one was lost. The queue's epoch is the
-  -- shard's times the number of shards. So the shard counts in steps of that many microseconds: the time
-  -- in microseconds times 16 is more than 2^53, the end of the integers that a double holds.
+  -- Fencing tokens increase by themselves, and by the clock if the last one was lost. The queue's token is
+  -- the shard's token times the number of shards. So the shard counts in steps of that many microseconds:
+  -- the time in microseconds times 16 exceeds 2^53, the limit of exact integers in a double.
   local epoch = last_epoch()
   local least = math.ceil(at / tonumber(ARGV[6]))
   local written, leased, taken, changed = {}, {}, {}, {}
   local leased_until = text_of(lease_until)
-  -- One that is in several sets is given once.
+  -- A key that is in several sets is delivered once.
   local given = #some > 1 and {}
   for i, text in ipairs(find(keys)) do
     local key, since, adds, reasons, priority, failures = keys[i], nil, nil, nil, nil, 0
@@ -109,7 +111,7 @@ if #keys > 0 then
     elseif not text then
       remove(key, BANDS[1], BANDS[2], BANDS[3])
     elseif #text == PENDING_SIZE and not is_aside(key) then
-      -- It was pending and nothing else, as most are.
+      -- The row is only pending, the most common case.
       local due
       due, since, adds, reasons, priority = unpacked_pending(text)
       if not due or due == 0 then
@@ -132,7 +134,7 @@ if #keys > 0 then
       if not row then
         put_aside(key, unreadable[key])
       elseif row.epoch > 0 or row.parked == 1 then
-        -- It is not ready: this place is left of an old row.
+        -- The key is not ready: this place remains from an old row.
         remove(key, BANDS[1], BANDS[2], BANDS[3])
       else
         epoch = math.max(epoch + 1, least)
@@ -170,7 +172,7 @@ end
 local due = next_due()
 if #answer == 3 + 2 * max then
   if due <= at then
-    -- For another one.
+    -- Let another worker claim the remaining keys.
     wake()
   end
 else

@@ -1,10 +1,10 @@
--- How many keys are in each state, and how long the one that is next in line has been ready.
+-- Answers the number of keys in each state, and how long the next key in line has been ready.
 local at = now()
 local since = NEVER
 for _, set in ipairs(BANDS) do
   local head = redis.call('ZRANGEBYSCORE', set, '-inf', at, 'WITHSCORES', 'LIMIT', 0, 1)
   if head[1] then
-    -- The row may have been deleted by others.
+    -- Another client may have deleted the row.
     local row = redis.call('HGET', ROWS, head[1])
     local added = row and #row >= 16 and struct.unpack('>d', row, 9) or tonumber(head[2])
     if added >= 0 then

@@ -1,13 +1,13 @@
--- A step of the drop of a queue, on one shard. ARGV: the generation of the queue, what to do, and the name of
--- the drop. See dropping.rs.
+-- One step of the drop of a queue, on one shard. ARGV: the generation of the queue, the step, and the name
+-- of the drop. See dropping.rs.
 local generation, what, name = ARGV[1], ARGV[2], ARGV[3]
 local mark = redis.call('GET', KEYS[10]) or ''
 local of, by, since = string.match(mark, '^%-(%S+) (%S+) (%S+)$')
 local at = now()
 
 if what == 'seal' then
-  -- Nothing works on the shard from here on. Answers 0 if another drop has sealed it not long ago; or else 1,
-  -- the last epoch, and how many keys are in each state.
+  -- From here on, no script operates on the shard. Answers 0 if another drop has sealed it less than 10 s
+  -- ago. Otherwise answers 1, the last fencing token, and the number of keys in each state.
   if of == generation and by ~= name and at - tonumber(since) < 10000000 then
     return { 0 }
   end

@@ -1,5 +1,5 @@
--- ARGV: whether re-adds are held; then of each end key, epoch, how, and error. A digit each: whether
--- it was its holder's still.
+-- Completes deliveries. ARGV: 1 if re-adds are held; then for each completion the key, epoch, encoded
+-- parameters, and error. Answers one digit per completion: 1 if its holder still had the lease.
 local at, hold = now(), ARGV[1] == '1'
 local keys, changed, over, answers = keys_given(4), {}, {}, {}
 for i, text in ipairs(find(keys)) do
@@ -7,7 +7,7 @@ for i, text in ipairs(find(keys)) do
   answers[i] = 0
   if how == 'succeed' and text and #text == RUNNING_SIZE + (string.byte(text, RUNNING_SIZE) or 0)
     and not rows[key] and not is_aside(key) then
-    -- It never failed. If nothing else is wanted of it, nothing is left of it.
+    -- The key has no failures. Unless it was added again, nothing of it remains.
     local again, _, _, _, _, held, lease_until = struct.unpack(RUNNING, text)
     if again == 0 then
       text = nil

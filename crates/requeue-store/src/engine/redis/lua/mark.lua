@@ -1,5 +1,5 @@
--- Completes the mark that check.lua has begun, or takes it back. ARGV: the generation of the queue, and what to
--- do. Answers whether the shard has the mark of this queue. See dropping.rs.
+-- Completes or removes the mark that check.lua has begun. ARGV: the generation of the queue, and 'confirm'
+-- or 'forget'. Answers 1 if the shard has the mark of this queue. See dropping.rs.
 local generation, what = ARGV[1], ARGV[2]
 local mark = redis.call('GET', KEYS[10])
 if mark == '?' .. generation then

@@ -1,7 +1,8 @@
--- The settings of a queue, which do not change, and whether it is new: no process has marked all its shards
--- since the record was made: 2 if it was made now, 1 if earlier. ARGV: whether its re-adds
--- are held, how many shards it has, whether its parked keys stay parked when they are added, and its
--- generation; nothing where none is to be made.
+-- Reads the settings of a queue, which do not change, and creates the queue if it is missing. ARGV: 1 if
+-- its re-adds are held, the number of shards, whether an add keeps its parked keys parked, and its
+-- generation; empty if no queue may be created. Also answers whether the queue is new, which means that no
+-- process has marked all its shards since the record was created: 2 if this call created it, 1 if an
+-- earlier one did.
 local is_made = ARGV[1] and redis.call('EXISTS', KEYS[1]) == 0
 if is_made then
   redis.call('HSET', KEYS[1], 're_add', ARGV[1], 'shards', ARGV[2], 'parked_add', ARGV[3],

@@ -1,5 +1,5 @@
--- Parked keys in order. ARGV: from where, as ZRANGEBYLEX has it, and how many at most. The time, and of
--- each the key and what is kept of it, if anything.
+-- Lists parked keys in order. ARGV: the start, in the format of ZRANGEBYLEX, and the maximum number.
+-- Answers the time, and for each key the key and its row, if any.
 local answer = { now() }
 for i, key in ipairs(redis.call('ZRANGEBYLEX', PARKED, ARGV[1], '+', 'LIMIT', 0, ARGV[2])) do
   answer[2 * i], answer[2 * i + 1] = key, redis.call('HGET', ROWS, key)

@@ -1,5 +1,5 @@
--- How many keys a claim would find, and how long until there may be one; -1 if never, -2 if the shard is
--- damaged.
+-- Answers the number of keys that a claim would find, and the time until there may be one: -1 if never, -2
+-- if the shard is damaged.
 local at = now()
 local due = redis.call('ZCOUNT', LEASES, '-inf', at)
 for _, set in ipairs(BANDS) do

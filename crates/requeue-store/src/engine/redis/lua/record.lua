@@ -1,4 +1,5 @@
--- Changes the record of a queue, if it is of this generation. ARGV: that, what to do, and another generation.
+-- Changes the record of a queue if it has the given generation. ARGV: the generation, the change, and for a
+-- change of the generation the new one.
 if redis.call('HGET', KEYS[1], 'generation') == ARGV[1] then
   if ARGV[2] == 'remove' then
     redis.call('UNLINK', KEYS[1])

@@ -1,4 +1,5 @@
--- ARGV: the lease; then of each key and epoch. A digit each: whether it still is its holder's.
+-- Renews leases. ARGV: the lease; then for each delivery the key and epoch. Answers one digit per delivery:
+-- 1 if its holder still had the lease.
 local at = now()
 local lease_until = after(at, tonumber(ARGV[1]))
 local keys, changed, answers = keys_given(2), {}, {}

@@ -1,7 +1,7 @@
--- One step of the repair of a shard of which others have removed some keys, as by an eviction. Rows get
--- back the places that they have lost, and places without a row are dropped. ARGV: which key is walked,
--- and where the last step ended. Where this one ends, how many were restored and dropped, and
--- the keys that were set aside, each with the reason.
+-- Runs one step of the repair of a shard from which keys were removed, for example by an eviction. Restores
+-- the missing places of rows, and drops places without a row. ARGV: the index of the Redis key to walk, and
+-- the cursor of the last step. Answers the new cursor, the numbers of places restored and dropped, and the
+-- keys that were set aside, each with the reason.
 local which, cursor, at = tonumber(ARGV[1]), ARGV[2], now()
 local walked = KEYS[which]
 local restored, dropped, aside, is_due = 0, 0, {}, false
@@ -20,7 +20,7 @@ if walked == ROWS then
     else
       local set, score = place(row)
       if is_aside(key) then
-        -- Somebody has mended it since then.
+        -- Another client has repaired the row since then.
         redis.call('ZREM', ASIDE, key)
       end
       if not redis.call('ZSCORE', set, key) then

@@ -1,4 +1,4 @@
--- ARGV: the keys. A digit each: whether it was parked.
+-- Revives keys. ARGV: the keys. Answers one digit per key: 1 if it was parked.
 local at = now()
 local changed, answers = {}, {}
 load(ARGV)

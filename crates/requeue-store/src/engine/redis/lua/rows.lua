@@ -1,15 +1,16 @@
--- What is kept of a key, and what each verb does to it: as row.rs says, which this is held to.
--- Times are microseconds since 1970, and 0 is none. Verbs change rows here; `keep` writes them at the
--- end, so that a script that fails has changed nothing.
+-- The row of a key, and the effect of each operation on it. row.rs is the reference. Times are microseconds
+-- since 1970, and 0 means none. Operations change rows in memory. `keep` writes them at the end, so that a
+-- script that fails has changed nothing.
 
--- What a row is where nothing else is said.
+-- The default values of a row.
 local NOTHING = { __index = {
   at = 0, since = 0, adds = 0, reasons = 0, priority = 0,
   epoch = 0, lease_until = 0, run_since = 0, run_adds = 0, run_reasons = 0, run_priority = 0,
   worker = '', failures = 0, steps = 0, backing_off = 0, not_before = 0, parked = 0, error = '',
 } }
--- How a row is kept: one that is pending; one with a worker, with the length of its name and the name at
--- the end; and what follows where it has failed, after which comes the error. values.rs reads the same.
+-- The encodings of a row: a pending key; a key in flight, with the length of the worker's name and the name
+-- at the end; and after a failure the additional fields, followed by the error. values.rs reads the same
+-- encodings.
 local PENDING = '>ddI4I4b'
 local RUN, FAILED = '>dddI4I4bBc0', '>I4I4ddb'
 local RUNNING = PENDING .. string.sub(RUN, 2)
@@ -17,14 +18,14 @@ local PENDING_SIZE = struct.size(PENDING)
 -- Without the name.
 local RUNNING_SIZE, FAILED_SIZE = struct.size(PENDING .. 'dddI4I4bB'), struct.size(FAILED)
 
--- The rows at hand, by key; and of those that can't be read, why.
+-- The loaded rows by key, and for each unreadable row the reason.
 local rows, unreadable = {}, {}
 
 local function is_priority(priority)
   return priority >= -1 and priority <= 1
 end
 
--- The characters of UTF-8 that take several bytes, without control characters.
+-- The multi-byte characters of UTF-8, without control characters.
 local LONG_CHARACTERS = {
   '\194[\160-\191]', '[\195-\223][\128-\191]',
   '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
@@ -32,7 +33,7 @@ local LONG_CHARACTERS = {
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
 
--- Whether this can be the name of a worker, or is empty.
+-- Returns whether this is a valid name of a worker, or empty.
 local function is_name(name)
   if #name > 100 then
     return false
@@ -44,7 +45,7 @@ local function is_name(name)
   return not string.find(name, '[^ -~]')
 end
 
--- The first of these values that is no time, in words. By turns a name and a value.
+-- Describes the first invalid time. The arguments alternate between names and values.
 local function wrong_time(name, time, ...)
   if not name then
     return nil
@@ -54,7 +55,7 @@ local function wrong_time(name, time, ...)
   return wrong_time(...)
 end
 
--- The values of a row that is pending and nothing else; nil and why, if they are not valid.
+-- Returns the values of a row that is only pending; nil and the reason if they are invalid.
 local function unpacked_pending(packed)
   local at, since, adds, reasons, priority = struct.unpack(PENDING, packed)
   if is_time(at) and is_time(since) and is_priority(priority) then
@@ -63,7 +64,7 @@ local function unpacked_pending(packed)
   return nil, wrong_time('at', at, 'since', since) or 'priority is ' .. priority
 end
 
--- The row; nil and why, if it can't be read. values.rs has the same rules.
+-- Returns the row; nil and the reason if it cannot be read. values.rs has the same rules.
 local function unpacked(packed)
   local size = #packed
   local running = RUNNING_SIZE + (string.byte(packed, RUNNING_SIZE) or 0)
@@ -127,10 +128,10 @@ local function packed(row)
   ) .. row.error
 end
 
--- In which sorted set the key stands, and where; none if nothing is to be kept of it.
+-- Returns the sorted set of the key and its score; nothing if the key has no state.
 local function place(row)
   if row.parked == 1 then
-    -- All at the same: in order of the keys.
+    -- All have the same score, so that the keys determine the order.
     return PARKED, 0
   elseif row.epoch > 0 then
     return LEASES, row.lease_until
@@ -139,19 +140,19 @@ local function place(row)
   end
 end
 
--- Of a key with a worker: when it is to run again.
+-- Returns the due time of the next run of a key in flight.
 local function runs_again(row)
   return row.epoch > 0 and row.at > 0 and row.at or nil
 end
 
--- What is kept of each of these keys, or false.
+-- Returns the encoded row of each key, or false.
 local function find(keys)
   return redis.call('HMGET', ROWS, unpack(keys))
 end
 
 local ALL_PLACES = { BANDS[1], BANDS[2], BANDS[3], LEASES, AGAIN, PARKED }
 
--- Whether the key was set aside. Mostly none is.
+-- Returns whether the key was set aside. In most shards, no key is.
 local some_aside
 local function is_aside(key)
   if some_aside == nil then
@@ -160,7 +161,8 @@ local function is_aside(key)
   return some_aside and redis.call('ZSCORE', ASIDE, key)
 end
 
--- Sets a key aside whose row can't be read: it is kept, and no claim finds it. Whether it was not yet.
+-- Sets aside a key whose row cannot be read: it is kept, and no claim finds it. Returns false if it already
+-- was.
 local function set_aside(key)
   for _, set in ipairs(ALL_PLACES) do
     redis.call('ZREM', set, key)
@@ -168,7 +170,7 @@ local function set_aside(key)
   return redis.call('ZADD', ASIDE, 0, key) == 1
 end
 
--- The row of a key, of which this is kept, if it can be read.
+-- Returns the row of a key, decoded from `text`, if it can be read.
 local function read(key, text)
   local row, why = unpacked(text)
   if not row then
@@ -176,7 +178,7 @@ local function read(key, text)
     return nil
   end
   if is_aside(key) then
-    -- Somebody has mended it since then.
+    -- Another client has repaired the row since then.
     row.is_misplaced = true
   else
     row.was_in, row.was_at = place(row)
@@ -194,12 +196,12 @@ local function load(keys)
   end
 end
 
--- The row of a key of which there was none.
+-- Returns the row of a new key.
 local function new()
   return setmetatable({ at = 0, since = 0, adds = 0, reasons = 0, priority = 0 }, NOTHING)
 end
 
--- The row of a key, instead of the one that can't be read.
+-- Returns a new row of a key, instead of the unreadable one.
 local function replace(key)
   local row = new()
   row.is_misplaced = true
@@ -207,13 +209,13 @@ local function replace(key)
   return row
 end
 
--- From now on the row is that of several keys, and doesn't change.
+-- Lets several keys share the row, which no longer changes.
 local function share(row)
   row.text = packed(row)
   row.set, row.score = place(row)
 end
 
--- Times as they are written, of which many keys have the same.
+-- Times as text. Many keys have the same time.
 local written_as = {}
 local function text_of(time)
   local text = written_as[time]
@@ -233,8 +235,8 @@ local function append(lists, set, what)
   list[#list + 1] = what
 end
 
--- Writes the rows of these keys, each of which is there once, and wakes one who waits if one is ready,
--- or due before all others.
+-- Writes the rows of these keys, each of which occurs once. Wakes a waiting process if a key is ready, or
+-- due before all others.
 local function keep(keys, now)
   local written, gone, put, taken = {}, {}, {}, {}
   local soonest = NEVER
@@ -299,7 +301,7 @@ local function after(now, delay)
   return math.min(now + delay, NEVER)
 end
 
--- Whether the run that is pending is due.
+-- Returns whether the pending run is due.
 local function is_dirty(row, now)
   return row.at > 0 and row.at <= now
 end
@@ -330,7 +332,7 @@ local function take_back(row)
   end
 end
 
--- A run is wanted at `at`. The answers are those of Added: 0 New, 1 Coalesced, 2 Dirty.
+-- Requests a run at `at`. Returns the outcome as in Added: 0 New, 1 Coalesced, 2 Dirty.
 local function demand(row, at, merge, now)
   if is_dirty(row, now) then
     return 1
@@ -379,7 +381,7 @@ local function fail(row, how, error, hold, now)
   end
   if not delay or row.failures >= how.most then
     if row.at > 0 then
-      -- Something else is wanted of it by now: it begins anew.
+      -- The key was added during the run, so its failures are forgotten.
       forget(row)
     else
       row.parked, row.since = 1, now
@@ -391,7 +393,7 @@ local function fail(row, how, error, hold, now)
     row.not_before = math.max(row.not_before, at)
     at = row.not_before
     if at > now and row.at > 0 then
-      -- One run for the failure and whatever was asked for meanwhile.
+      -- One run serves both the failure and the adds during the run.
       row.at = math.max(row.at, at)
       row.since = row.at
     end
@@ -399,7 +401,7 @@ local function fail(row, how, error, hold, now)
   demand(row, at, 'earliest', now)
 end
 
--- Ends the hand-out.
+-- Completes the delivery.
 local function finish(row, how, error, hold, now)
   local place
   if how.what == 'succeed' or how.what == 'requeue_after' then
@@ -416,10 +418,10 @@ local function finish(row, how, error, hold, now)
   row.epoch, row.lease_until, row.run_since = 0, 0, 0
   row.run_adds, row.run_reasons, row.run_priority, row.worker = 0, 0, 0, ''
   if place then
-    -- Adds meanwhile have coalesced, as with any key that is ready.
+    -- Adds during the delivery have coalesced, as for any ready key.
     row.at, row.since = place, place
   elseif is_dirty(row, now) then
-    -- It goes to the end, and was added when it was.
+    -- The key becomes the last of the ready ones. `since` keeps the time of the add.
     row.at = now
   end
   if how.what == 'requeue_after' then
@@ -428,12 +430,12 @@ local function finish(row, how, error, hold, now)
   end
 end
 
--- Whether the hand-out with this number is its holder's still.
+-- Returns whether the delivery with this fencing token still has a valid lease.
 local function is_held(row, epoch, now)
   return row and row.epoch > 0 and row.epoch == epoch and row.lease_until > now
 end
 
--- The words of `spec`, by these names. Most of a batch say the same.
+-- Parses the words of `spec` into a table with these names. Most specs of a batch are equal.
 local specs = {}
 local function parsed(spec, names)
   local found = specs[spec]
@@ -449,7 +451,7 @@ local function parsed(spec, names)
   return found
 end
 
--- Every so many-th argument, from the second on: the keys.
+-- Returns the keys among the arguments: every `step`-th one, starting with the second.
 local function keys_given(step)
   local keys = {}
   for i = 2, #ARGV, step do

@@ -1,5 +1,5 @@
--- Some of the keys in this walk over all, or those with workers, and what is kept of them. ARGV: which,
--- and where the last step ended. Where this one ends, the time, and the keys.
+-- Takes a step of a walk over all keys, or over those in flight. ARGV: 'all' or the set, and the cursor of
+-- the last step. Answers the new cursor, the time, and the keys with their rows.
 local which, cursor = ARGV[1], ARGV[2]
 local found
 if which == 'all' then

@@ -1,5 +1,5 @@
-//! What comes of what servers say when they can't serve. They are pretended: of real ones, most of it
-//! can't be had when it is wanted.
+//! Tests responses of servers that cannot serve. The servers are simulated, because real ones produce most
+//! of these responses only at unpredictable times.
 
 use ::redis::ConnectionAddr;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -10,15 +10,15 @@ use tokio::time::timeout;
 use super::*;
 use crate::types::error::Kind;
 
-/// Two servers of a cluster.
+/// Two simulated servers of a cluster.
 #[derive(Default)]
 struct Pretended {
     ports: [u16; 2],
-    /// Which of them has all slots, as both see it.
+    /// The server that has all slots, according to both.
     master: usize,
-    /// What each answers to scripts.
+    /// The answer of each server to scripts.
     says: [String; 2],
-    /// The words that each has heard, over how many connections.
+    /// The commands that each server has received. `connections` counts its connections.
     heard: [Vec<String>; 2],
     connections: [usize; 2],
 }
@@ -33,10 +33,11 @@ impl Pretended {
     async fn start() -> Both {
         let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0"));
         let [one, other] = listeners;
-        let listeners = [one.await.expect("a port"), other.await.expect("a port")];
+        let listeners = [one.await.expect("a port is free"), other.await.expect("a port is free")];
         let both = Both::default();
         for (number, listener) in listeners.into_iter().enumerate() {
-            lock(&both).ports[number] = listener.local_addr().expect("it is bound").port();
+            lock(&both).ports[number] =
+                listener.local_addr().expect("the listener is bound").port();
             let both = Arc::clone(&both);
             tokio::spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
@@ -86,26 +87,26 @@ async fn command(reads: &mut BufReader<OwnedReadHalf>) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// That of a line `*3` or `$5`.
+/// Reads the number of a line such as `*3` or `$5`.
 async fn number(reads: &mut BufReader<OwnedReadHalf>) -> Option<usize> {
     let mut line = String::new();
     reads.read_line(&mut line).await.ok()?;
     line.get(1..)?.trim_end().parse().ok()
 }
 
-/// An engine that knows the first as the master, who says this; and what the other says.
+/// Returns an engine that knows the first server as the master. `says` has the servers' answers to scripts.
 async fn engine_of(says: [&str; 2]) -> (Redis, Place, Both) {
     let both = Pretended::start().await;
     lock(&both).says = says.map(|said| format!("{said}\r\n"));
     let url = format!("redis://127.0.0.1:{}", lock(&both).ports[0]);
-    let engine = Redis::connect(options(&url)).await.expect("it is there");
+    let engine = Redis::connect(options(&url)).await.expect("the engine connects");
     let of = Identity { name: "q".to_owned(), generation: 0, floor: 0 };
     lock(&engine.queues).insert(0, Arc::new(names::shards(&Arc::new(of), 1)));
     let place = Place::new(0, "q", ReAdd::Replace);
     (engine, place, both)
 }
 
-/// Of an add.
+/// The answer to an add of a new key.
 const NEW: &str = "$1\r\n0";
 
 #[tokio::test]
@@ -126,7 +127,7 @@ async fn what_is_so_for_now_is_told_from_what_stays_so() {
         ("-WRONGTYPE Operation against a key holding the wrong kind of value", Kind::Refused),
         ("-CROSSSLOT Keys in request don't hash to the same slot", Kind::Refused),
         ("-ERR Error running script", Kind::Refused),
-        // Whether something happened, nobody knows.
+        // These answers do not show whether the command had an effect.
         ("$2\r\n00", Kind::Unsure),
         ("$1\r\n9", Kind::Unsure),
         (":0", Kind::Unsure),
@@ -172,11 +173,11 @@ async fn who_is_sent_on_goes_there() {
         heard.retain(|word| matches!(&**word, "ASKING" | "EVALSHA"));
         assert_eq!(heard[0] == "ASKING", asking_first, "{redirect}: {heard:?}");
     }
-    // Not for ever, nor nowhere.
+    // Redirections are limited in number, and must have a valid address.
     let (engine, place, both) = engine_of(["", ""]).await;
     let ports = lock(&both).ports;
     lock(&both).says = [1, 0].map(|other| format!("-MOVED 1 127.0.0.1:{}\r\n", ports[other]));
-    let fault = engine.add(&place, asking("a")).await.expect_err("nobody takes it");
+    let fault = engine.add(&place, asking("a")).await.expect_err("no server accepts the command");
     assert_eq!(fault.kind, Kind::Absent, "{}", fault.source);
     for nowhere in ["-MOVED 1 nowhere", "-MOVED 1 127.0.0.1:port"] {
         lock(&both).says[0] = format!("{nowhere}\r\n");
@@ -188,7 +189,7 @@ async fn who_is_sent_on_goes_there() {
 #[tokio::test]
 async fn a_connection_for_adds_that_was_given_up_on_is_made_anew() {
     let (engine, _, both) = engine_of([NEW, NEW]).await;
-    let node = engine.nodes.holder(0).await.expect("it is known");
+    let node = engine.nodes.holder(0).await.expect("the slot has a server");
     let connected = || lock(&both).connections[0];
     for (wire, more) in [(0, 0), (1, 1), (4, 1), (5, 0)] {
         node.connection(0).await.expect("connected");
@@ -203,8 +204,8 @@ async fn a_connection_for_adds_that_was_given_up_on_is_made_anew() {
 #[tokio::test]
 async fn a_server_that_is_gone_for_good_is_forgotten() {
     let (engine, ..) = engine_of([NEW, NEW]).await;
-    let node = engine.nodes.holder(0).await.expect("it is known");
-    // Nobody listens there.
+    let node = engine.nodes.holder(0).await.expect("the slot has a server");
+    // No server listens there.
     let gone = ConnectionAddr::Tcp("127.0.0.1".to_owned(), 1);
     assert!(!engine.nodes.remembers(&node, gone).await);
     let seed = node.info.addr().clone();

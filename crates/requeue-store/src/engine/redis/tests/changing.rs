@@ -1,4 +1,4 @@
-//! What the verbs do among several who use a queue, and with whatever it is given.
+//! Tests operations of several processes on one queue, and unusual keys and names.
 
 use std::collections::HashSet;
 
@@ -7,14 +7,14 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::{Add, Queue};
 
-/// Who polls so seldom is woken, or waits longer than a test may take.
+/// An interval that is longer than any test: a process that polls this rarely must be woken.
 const NEVER: Duration = Duration::from_secs(3600);
 
 async fn open(url: &str, name: &str) -> Queue {
-    store(url).await.queue(name).poll(NEVER).open().await.expect("it opens")
+    store(url).await.queue(name).poll(NEVER).open().await.expect("the queue opens")
 }
 
-/// Each of `tasks` has a connection of its own, as processes have.
+/// Runs tasks that each have their own connection, like processes.
 async fn work(url: &str, name: &str, tasks: usize, rounds: usize) {
     const KEYS: usize = 60;
     let held = Arc::new(Mutex::new(HashMap::new()));
@@ -30,28 +30,28 @@ async fn work(url: &str, name: &str, tasks: usize, rounds: usize) {
                 for item in queue.get_many(5).await {
                     let key = item.key().clone();
                     let other = lock(&held).insert(key.clone(), item.epoch());
-                    assert_eq!(other, None, "{key} is with two at once");
+                    assert_eq!(other, None, "{key} was delivered twice at once");
                     let before = lock(&last).insert(key.clone(), item.epoch());
-                    assert!(before < Some(item.epoch()), "{key}: numbers rise");
+                    assert!(before < Some(item.epoch()), "{key}: the fencing token must increase");
                     tokio::task::yield_now().await;
                     lock(&held).remove(&key);
                     match round % 7 {
-                        0 => item.retry("once more").await.expect("it is ours"),
-                        1 => item.release().await.expect("it is ours"),
-                        _ => item.succeed().await.expect("it is ours"),
+                        0 => item.retry("once more").await.expect("the lease is valid"),
+                        1 => item.release().await.expect("the lease is valid"),
+                        _ => item.succeed().await.expect("the lease is valid"),
                     }
                 }
             }
         });
     }
     while let Some(ended) = all.join_next().await {
-        ended.expect("no two have a key");
+        ended.expect("no key is delivered twice at once");
     }
     let queue = open(url, name).await;
-    // What was added last is handed out still.
+    // The keys that were added last are still in the queue.
     while queue.counts().await.expect("counted") != Counts::default() {
         for item in queue.get_many(100).await {
-            item.succeed().await.expect("it is ours");
+            item.succeed().await.expect("the lease is valid");
         }
     }
 }
@@ -74,36 +74,36 @@ async fn wakes(url: &str) {
     let adding = open(url, &name).await;
     let get = |queue: &Queue| {
         let queue = queue.clone();
-        tokio::spawn(async move { queue.get().await.expect("it is not shut down") })
+        tokio::spawn(async move { queue.get().await.expect("the queue is not shut down") })
     };
     let (first, second) = (get(&one), get(&other));
-    // Both are to be woken, by one message or two.
+    // Both must be woken, by one message or by two.
     adding.add_all(["a", "b"]).await.expect("added");
     let items = [first.await.expect("woken"), second.await.expect("woken")];
     let found: HashSet<_> = items.iter().map(|item| item.to_string()).collect();
     assert_eq!(found, HashSet::from(["a".to_owned(), "b".to_owned()]));
-    // One that was added again while it was worked on, one that failed, and one that is due later.
+    // Next come a key that was added again while in flight, one that failed, and one that is due later.
     adding.add("a").await.expect("added");
     let third = get(&one);
     for item in items {
-        item.succeed().await.expect("it is ours");
+        item.succeed().await.expect("the lease is valid");
     }
     let item = third.await.expect("woken");
     assert_eq!(item.as_str(), Some("a"));
     let fourth = get(&other);
-    item.retry_after(Duration::from_millis(20), "no").await.expect("it is ours");
+    item.retry_after(Duration::from_millis(20), "no").await.expect("the lease is valid");
     let item = fourth.await.expect("woken");
     assert_eq!((item.as_str(), item.attempt()), (Some("a"), 2));
-    item.succeed().await.expect("it is ours");
+    item.succeed().await.expect("the lease is valid");
     let fifth = get(&one);
     adding.add_after("c", NEVER).await.expect("added");
     adding.add_after("c", Duration::from_millis(30)).await.expect("added");
     let item = fifth.await.expect("woken");
     assert_eq!(item.as_str(), Some("c"));
-    item.give_up("no more").await.expect("it is ours");
+    item.give_up("no more").await.expect("the lease is valid");
     let sixth = get(&other);
-    assert!(adding.revive("c").await.expect("asked"));
-    sixth.await.expect("woken").succeed().await.expect("it is ours");
+    assert!(adding.revive("c").await.expect("revived"));
+    sixth.await.expect("woken").succeed().await.expect("the lease is valid");
 }
 
 #[tokio::test]
@@ -121,9 +121,9 @@ async fn who_waits_for_a_cluster_is_woken() {
 fn get(queue: &Queue) -> tokio::task::JoinHandle<String> {
     let queue = queue.clone();
     tokio::spawn(async move {
-        let item = queue.get().await.expect("it is not shut down");
+        let item = queue.get().await.expect("the queue is not shut down");
         let key = item.to_string();
-        item.succeed().await.expect("it is ours");
+        item.succeed().await.expect("the lease is valid");
         key
     })
 }
@@ -146,9 +146,9 @@ async fn who_is_busy_takes_no_message_from_who_waits() {
     let (busy, idle) = (open(&server.url(""), "q").await, open(&server.url(""), "q").await);
     let got = get(&busy);
     waiting(&server, 1).await;
-    // No message says that its time has come; the one who waited for messages waits for them still.
+    // No message announces a delayed key that becomes due. The connection for messages is still waiting.
     busy.add_after("a", Duration::from_millis(50)).await.expect("added");
-    assert_eq!(got.await.expect("it is due"), "a");
+    assert_eq!(got.await.expect("the key is due"), "a");
     let got = get(&idle);
     waiting(&server, 2).await;
     busy.add("b").await.expect("added");
@@ -167,7 +167,7 @@ async fn may_be_anything(url: &str) {
         vec![b'x'; 2048],
     ];
     let names = ["{}", "}", "a b", "a/0.0", "a", "*", "'\"\\", "ä\u{1}"].map(|odd| {
-        // Of this run alone.
+        // Unique to this test run.
         format!("{odd}{}", name(""))
     });
     let mut queues = Vec::new();
@@ -179,29 +179,33 @@ async fn may_be_anything(url: &str) {
     for (at, queue) in queues.iter().enumerate() {
         let mut wanted = keys[..=at].to_vec();
         wanted.sort();
-        let found = queue.snapshot(None, None, 100).await.expect("a page");
+        let found = queue.snapshot(None, None, 100).await.expect("the page is read");
         assert_eq!(found.iter().map(|entry| entry.key.to_vec()).collect::<Vec<_>>(), wanted);
         for key in &wanted {
-            let found = queue.look_up(key.clone()).await.expect("looked up").expect("it is there");
+            let found =
+                queue.look_up(key.clone()).await.expect("looked up").expect("the key exists");
             assert_eq!(found.key.to_vec(), *key);
         }
         let mut left = wanted.len();
         while left > 0 {
             for item in queue.get_many(100).await {
                 left -= 1;
-                item.succeed().await.expect("it is ours");
+                item.succeed().await.expect("the lease is valid");
             }
         }
         assert_eq!(queue.counts().await.expect("counted"), Counts::default());
     }
-    let error = queues[0].add(vec![b'{'; 1 << 20]).await.expect_err("it is too long").to_string();
+    let error =
+        queues[0].add(vec![b'{'; 1 << 20]).await.expect_err("the key is too long").to_string();
     let said = format!("\"{}...\": a key of 1048576 bytes; 2048 are the most", "{".repeat(64));
     assert_eq!(error, said);
-    let error = queues[0].add_all([vec![b'a'], vec![0; 2049]]).await.expect_err("as long as that");
+    let error =
+        queues[0].add_all([vec![b'a'], vec![0; 2049]]).await.expect_err("a key is too long");
     assert!(!error.may_have_happened(), "{error}");
     assert_eq!(queues[0].counts().await.expect("counted"), Counts::default());
     for name in ["", "a\0b", &"q".repeat(201)] {
-        let error = chain(&store(url).await.queue(name).open().await.expect_err("no name"));
+        let error =
+            chain(&store(url).await.queue(name).open().await.expect_err("the name is invalid"));
         assert_eq!(error, format!("the queue {name:?}: a name has 1 to 200 bytes, and no NUL"));
     }
 }
@@ -225,10 +229,10 @@ async fn many_keys_are_walked_page_by_page() {
     let keys: Vec<String> = (0..2000).map(|n| format!("{n:04}")).collect();
     queue.add_all(keys.clone()).await.expect("added");
     let mut items = queue.get_many(20).await;
-    items.pop().expect("there is one").give_up("bad").await.expect("it is ours");
+    items.pop().expect("a key was delivered").give_up("bad").await.expect("the lease is valid");
     let (mut found, mut after) = (Vec::new(), None);
     loop {
-        let page = queue.snapshot(None, after.as_ref(), 300).await.expect("a page");
+        let page = queue.snapshot(None, after.as_ref(), 300).await.expect("the page is read");
         let Some(last) = page.last() else { break };
         after = Some(last.key.clone());
         found.extend(page.into_iter().map(|entry| entry.key.to_string()));
@@ -237,7 +241,7 @@ async fn many_keys_are_walked_page_by_page() {
     for (state, count) in
         [(State::Processing, 19), (State::Parked, 1), (State::Waiting, 0), (State::Ready, 1980)]
     {
-        let page = queue.snapshot(Some(state), None, 5000).await.expect("a page");
+        let page = queue.snapshot(Some(state), None, 5000).await.expect("the page is read");
         assert_eq!(page.len(), count, "{state:?}");
         assert!(page.iter().all(|entry| entry.state == state));
     }
@@ -255,23 +259,23 @@ async fn a_page_of_parked_keys_takes_no_walk() {
     while left > 0 {
         for item in queue.get_many(256).await {
             left -= 1;
-            item.give_up("bad").await.expect("it is ours");
+            item.give_up("bad").await.expect("the lease is valid");
         }
     }
     server.cli(&["config", "resetstat"]);
     let after = crate::Key::from("0700");
     for (after, wanted) in [(None, &keys[..40]), (Some(&after), &keys[701..741])] {
-        let page = queue.parked(after, 40).await.expect("a page");
+        let page = queue.parked(after, 40).await.expect("the page is read");
         assert_eq!(page.iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>(), wanted);
     }
     let stats = server.cli(&["info", "commandstats"]);
     assert!(!stats.contains("scan:") && stats.contains("_hget:calls=240,"), "{stats}");
-    // More than are asked for at once.
-    let page = queue.parked(None, 5000).await.expect("a page");
+    // This is more than one request returns.
+    let page = queue.parked(None, 5000).await.expect("the page is read");
     assert_eq!(page.into_iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>(), keys);
-    // The rows may be gone.
+    // The rows may have been removed.
     server.cli(&["del", "requeue:{q/0.0}:rows"]);
-    let page = queue.parked(None, 5000).await.expect("a page");
+    let page = queue.parked(None, 5000).await.expect("the page is read");
     assert!(page.len() > 900 && page.len() < 1100, "{}", page.len());
 }
 
@@ -283,10 +287,10 @@ async fn a_key_that_ends_leaves_nothing_and_its_numbers_rise() {
     let mut last = 0;
     for round in 0..4 {
         queue.add_with("a", Add::now().reason(3)).await.expect("added");
-        let item = queue.get().await.expect("it is there");
+        let item = queue.get().await.expect("a key is delivered");
         assert!(item.epoch() > last);
         last = item.epoch();
-        item.succeed().await.expect("it is ours");
+        item.succeed().await.expect("the lease is valid");
         match round {
             0 => {
                 let left = server.cli(&["keys", "*"]);
@@ -302,16 +306,17 @@ async fn a_key_that_ends_leaves_nothing_and_its_numbers_rise() {
                 assert_eq!(left.iter().filter(|key| !key.ends_with(":wake")).count(), kept.len());
                 assert!(kept.iter().all(|key| left.contains(key)), "{left:?}");
             }
-            // As a failover may.
+            // A failover may do this.
             1 => _ = server.cli(&["del", "requeue:{q/0.0}:epoch"]),
-            // As an operator may.
+            // An operator may do this.
             2 => _ = server.cli(&["script", "flush"]),
             _ => {}
         }
     }
 }
 
-/// As many shards as there may be still leave epochs below 2⁵³; and two of them never have the same.
+/// Tests that fencing tokens stay below 2⁵³ with the maximum number of shards, and that tokens of two
+/// shards never collide.
 #[tokio::test]
 async fn epochs_of_any_number_of_shards_are_small_and_rise_without_the_last_one() {
     let Some(server) = Server::start() else { return };
@@ -329,15 +334,15 @@ async fn epochs_of_any_number_of_shards_are_small_and_rise_without_the_last_one(
                     assert!(all.insert(epoch), "{shards}: {epoch} twice");
                     let least = epoch + if round == 1 { 3_500_000_000 } else { 0 };
                     assert!(last.insert(key, least) < Some(epoch), "{shards}, {round}");
-                    item.succeed().await.expect("it is ours");
+                    item.succeed().await.expect("the lease is valid");
                     left -= 1;
                 }
             }
             for kept in server.cli(&["keys", "requeue:*:epoch"]).lines() {
                 match round {
-                    // As a failover may.
+                    // A failover may do this.
                     0 => _ = server.cli(&["del", kept]),
-                    // As if the clock were set back by an hour.
+                    // The effect is that of setting the clock back by 1 h.
                     1 => {
                         _ = server.cli(&["incrby", kept, &(3_600_000_000_u64 / shards).to_string()])
                     }
@@ -353,7 +358,7 @@ async fn a_queue_whose_rows_were_removed_is_empty_and_goes_on() {
     let Some(server) = Server::start() else { return };
     let queue = open(&server.url(""), "q").await;
     queue.add_all(["a", "b", "c"]).await.expect("added");
-    let item = queue.get().await.expect("it is there");
+    let item = queue.get().await.expect("a key is delivered");
     server.cli(&["del", "requeue:{q/0.0}:rows"]);
     assert!(matches!(item.succeed().await, Err(crate::FinishError::Lost)));
     let claim = queue.get_many(10);
@@ -367,11 +372,12 @@ async fn who_only_looks_makes_no_queue() {
     let Some(server) = Server::shared() else { return };
     let (store, name) = (store(&server.url("")).await, name("looked-for"));
     for _ in 0..2 {
-        let error = store.queue(&name).existing().open().await.expect_err("there is none");
+        let error =
+            store.queue(&name).existing().open().await.expect_err("the queue does not exist");
         assert!(error.is_missing(), "{error}");
     }
-    store.queue(&name).re_add(ReAdd::Hold).open().await.expect("it is made");
-    let opened = store.queue(&name).existing().open().await.expect("it is there");
+    store.queue(&name).re_add(ReAdd::Hold).open().await.expect("the queue is created");
+    let opened = store.queue(&name).existing().open().await.expect("the queue exists");
     assert_eq!(opened.re_add(), ReAdd::Hold);
 }
 
@@ -390,8 +396,8 @@ async fn what_is_in_one_batch_twice_happens_twice() {
     let found: Vec<_> = claimed.iter().map(|out| (&*out.key, out.asked.adds)).collect();
     assert_eq!(found, [(&b"a"[..], 3), (b"c", 1)]);
 
-    // A hand-out ends once, and that which is stale does not.
-    let [a, c] = &claimed[..] else { panic!("there are two") };
+    // A delivery is completed once, and a completion with a stale token has no effect.
+    let [a, c] = &claimed[..] else { panic!("expected two deliveries") };
     let end =
         |key: &Key, epoch| End { key: key.clone(), epoch, how: crate::engine::Finish::Succeed };
     let ends = vec![

@@ -1,4 +1,4 @@
-//! The verbs do what the model does.
+//! Checks that the operations conform to the model.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::tests::conformance::{Rig, check, check_bulk, check_jitter, check_queu
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
 
-/// Time stands in a key beside each shard's.
+/// Replaces the clock by a Redis key next to each shard.
 const CLOCK: &str =
     "local function now() return tonumber(redis.call('GET', KEYS[1] .. ':now') or 1) end";
 
@@ -21,8 +21,8 @@ impl Fixture {
     async fn new(url: &str, shards: u16) -> Self {
         let mut options = options(url);
         options.shards = Some(shards);
-        let engine = Redis::connect_with(options, CLOCK).await.expect("it is there");
-        engine.migrate().await.expect("the schema is made");
+        let engine = Redis::connect_with(options, CLOCK).await.expect("the engine connects");
+        engine.migrate().await.expect("the schema is created");
         Self { engine: Arc::new(engine), shards }
     }
 }
@@ -50,7 +50,7 @@ impl Rig for Fixture {
 
 fn conforms(url: &str, shards: u16, re_add: ReAdd) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("a runtime");
+    let runtime = runtime.expect("the runtime is built");
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
     proptest!(config, |(steps in steps(60))| {

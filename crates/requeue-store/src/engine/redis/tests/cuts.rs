@@ -1,4 +1,4 @@
-//! The connection is cut and held up in the middle of each verb.
+//! Cuts and delays the connection in the middle of each operation.
 
 use requeue_servers::Language;
 
@@ -27,11 +27,11 @@ fn asked(verb: Verb) -> Vec<u8> {
     hash_of(script)
 }
 
-/// It is in each request that runs the script.
+/// Returns the hash that each request to run the script contains.
 pub(super) fn hash_of(script: &super::scripts::Script) -> Vec<u8> {
     match script.with(&[]).args_iter().nth(1) {
         Some(redis::Arg::Simple(hash)) => hash.to_vec(),
-        _ => unreachable!("it is run by its hash"),
+        _ => unreachable!("a script is run by its hash"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Malformed rows, and places in the order without a row, written raw.
+//! Tests malformed rows, and places without a row, which are written directly.
 
 use fastrand::Rng;
 
@@ -7,9 +7,9 @@ use crate::engine::Finish;
 use crate::tests::damage::{BAD, Kind, Scene};
 use crate::types::inspect::State;
 
-/// Where doubles are in a row without a worker's name, or with a name of one byte.
+/// The offsets of doubles in a row without a worker's name, or with a name of one byte.
 const DOUBLES: [usize; 9] = [0, 8, 25, 33, 41, 67, 68, 75, 76];
-/// Where priorities are, the name and its length, and whether the key is parked.
+/// The offsets of the priorities, the name and its length, and the parked flag.
 const BYTES: [usize; 6] = [24, 57, 58, 59, 83, 84];
 const SIZES: [usize; 15] = [0, 1, 8, 15, 16, 24, 25, 26, 58, 59, 60, 61, 84, 85, 100];
 
@@ -31,7 +31,7 @@ fn double(rng: &mut Rng) -> f64 {
     if rng.u8(..4) == 0 { f64::from_bits(rng.u64(..)) } else { DOUBLES[rng.usize(..DOUBLES.len())] }
 }
 
-/// The row with a change of one kind.
+/// Returns the row with a change of one kind.
 fn malformed(rng: &mut Rng, row: &[u8]) -> Vec<u8> {
     let mut row = row.to_vec();
     match rng.u8(..6) {
@@ -57,7 +57,7 @@ fn malformed(rng: &mut Rng, row: &[u8]) -> Vec<u8> {
 async fn run(engine: &Redis, shard: &Shard, words: &[&[u8]]) -> Value {
     let mut command = redis::Cmd::new();
     words.iter().for_each(|word| _ = command.arg(*word));
-    engine.nodes.run(shard.slot, &command, None).await.expect("it is run")
+    engine.nodes.run(shard.slot, &command, None).await.expect("the command runs")
 }
 
 #[tokio::test]
@@ -69,15 +69,15 @@ async fn a_malformed_row_harms_no_other_key() {
         let (engine, mut place) = engine(&server.url(""), &name("damaged")).await;
         place.worker = "w".into();
         let engine = Arc::new(engine);
-        let kind = rng.choice(Kind::ALL).expect("there are some");
+        let kind = rng.choice(Kind::ALL).expect("the list is not empty");
         let scene = Scene::new(Arc::clone(&engine) as _, place.clone(), kind).await;
 
-        let shards = engine.shards_of(&place).expect("it is open");
+        let shards = engine.shards_of(&place).expect("the queue is open");
         let shard = &shards[0];
         let Value::BulkString(row) =
             run(&engine, shard, &[b"HGET", shard.rows().as_bytes(), BAD.as_bytes()]).await
         else {
-            panic!("it has no row");
+            panic!("the key has no row");
         };
         let mut how = format!("seed {seed}, {kind:?}");
         if rng.u8(..8) > 0 {
@@ -115,19 +115,23 @@ async fn a_malformed_row_harms_no_other_key() {
     assert!(damaged > 100 && named > 50, "{damaged} were damaged, {named} reported");
 }
 
-/// One script reads many rows as other scripts do, and says of each whether it can be read.
+/// One script decodes many rows as the other scripts do, and reports for each whether it can be read.
 #[tokio::test]
 async fn scripts_and_this_program_agree_on_each_row() {
     let Some(server) = Server::shared() else { return };
     let (engine, place) = engine(&server.url(""), &name("agreed")).await;
-    let shards = engine.shards_of(&place).expect("it is open");
+    let shards = engine.shards_of(&place).expect("the queue is open");
     let reads = engine.scripts.reads();
     let (mut rng, mut readable) = (Rng::with_seed(7), 0);
     for _ in 0..40 {
         let rows: Vec<_> = (0..100).map(|_| named(&mut rng)).collect();
         let mut command = reads.on(&shards[0]);
         rows.iter().for_each(|row| _ = command.arg(&**row));
-        let said = engine.nodes.run(shards[0].slot, &command, Some(&reads)).await.expect("run");
+        let said = engine
+            .nodes
+            .run(shards[0].slot, &command, Some(&reads))
+            .await
+            .expect("the script runs");
         let said = values::digits(said, rows.len()).expect("a digit for each");
         for (row, said) in rows.iter().zip(said) {
             let read = values::read_row(row);
@@ -138,7 +142,8 @@ async fn scripts_and_this_program_agree_on_each_row() {
     assert!((400..3600).contains(&readable), "{readable} of 4000 can be read");
 }
 
-/// A row in flight with any name, perhaps with a part for failures, and perhaps with another change.
+/// Returns a row in flight with any name, optionally with a part for failures, and optionally with another
+/// change.
 fn named(rng: &mut Rng) -> Vec<u8> {
     let name: Vec<u8> = match rng.u8(..6) {
         0 => (0..rng.usize(..4)).map(|_| rng.u8(..)).collect(),
@@ -148,7 +153,7 @@ fn named(rng: &mut Rng) -> Vec<u8> {
             name.truncate(rng.usize(..=name.len()));
             name
         }
-        // What lies around the limits of sequences.
+        // Bytes near the limits of UTF-8 sequences.
         3 => {
             let leads = [0x1f, 0x20, 0x7e, 0x7f, 0xc1, 0xc2, 0xe0, 0xed, 0xef, 0xf0, 0xf4, 0xf5];
             let tails = [0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0];
@@ -162,7 +167,7 @@ fn named(rng: &mut Rng) -> Vec<u8> {
     row.extend([0; 9]);
     row.extend([epoch, 1.0, 1.0].map(f64::to_be_bytes).concat());
     row.extend([0; 9]);
-    row.push(u8::try_from(name.len()).expect("it is short"));
+    row.push(u8::try_from(name.len()).expect("the length fits"));
     row.extend(name);
     if rng.bool() {
         row.extend([0; 25]);
@@ -171,13 +176,14 @@ fn named(rng: &mut Rng) -> Vec<u8> {
     if rng.u8(..4) == 0 { malformed(rng, &row) } else { row }
 }
 
-/// An operator mends a row by hand and gives the key a place, but leaves it among those that were set aside.
+/// An operator repairs a row manually and gives the key a place, but leaves it among the keys that were set
+/// aside.
 #[tokio::test]
 async fn a_mended_row_leaves_no_trace_when_its_run_ends() {
     let Some(server) = Server::shared() else { return };
     for is_claimed in [false, true] {
         let (engine, place) = engine(&server.url(""), &name("mended")).await;
-        let shards = engine.shards_of(&place).expect("it is open");
+        let shards = engine.shards_of(&place).expect("the queue is open");
         let aside = shards[0].keys[10].as_bytes();
         engine.add(&place, asking("a")).await.expect("added");
         if !is_claimed {
@@ -197,24 +203,26 @@ async fn a_mended_row_leaves_no_trace_when_its_run_ends() {
     }
 }
 
-/// A row that claims never meet is found by the walk over all rows.
+/// A repair finds rows that claims never see.
 #[tokio::test]
 async fn a_damaged_row_without_a_place_is_set_aside() {
     let Some(server) = Server::shared() else { return };
     let (engine, place) = engine(&server.url(""), &name("unplaced")).await;
     engine.add(&place, asking("good")).await.expect("added");
-    let shards = engine.shards_of(&place).expect("it is open");
+    let shards = engine.shards_of(&place).expect("the queue is open");
     let shard = &shards[0];
     run(&engine, shard, &[b"HSET", shard.rows().as_bytes(), b"bad", b"short"]).await;
-    repairing::repair(&engine.nodes, &engine.scripts, &place.name, shard).await.expect("walked");
+    repairing::repair(&engine.nodes, &engine.scripts, &place.name, shard)
+        .await
+        .expect("the shard is repaired");
     let counts = engine.counts(&place).await.expect("counted");
     assert_eq!(counts, Counts { ready: 1, damaged: 1, ..counts });
-    let page = engine.page(&place, Some(State::Damaged), None, 9).await.expect("a page");
+    let page = engine.page(&place, Some(State::Damaged), None, 9).await.expect("the page is read");
     assert_eq!(page[0].error.as_deref(), Some("the row has 5 bytes"));
 
-    // Whoever mends the row by hand adds the key, or has the shard walked.
+    // After a manual repair, the operator adds the key or has the shard repaired.
     let row = run(&engine, shard, &[b"HGET", shard.rows().as_bytes(), b"good"]).await;
-    let Value::BulkString(row) = row else { panic!("it has no row") };
+    let Value::BulkString(row) = row else { panic!("the key has no row") };
     for is_added in [false, true] {
         run(&engine, shard, &[b"HSET", shard.rows().as_bytes(), b"bad", &row]).await;
         run(&engine, shard, &[b"ZREM", shard.keys[2].as_bytes(), b"bad"]).await;
@@ -223,7 +231,7 @@ async fn a_damaged_row_without_a_place_is_set_aside() {
             true => drop(engine.add(&place, asking("bad")).await.expect("added")),
             false => {
                 let walked = repairing::repair(&engine.nodes, &engine.scripts, &place.name, shard);
-                walked.await.expect("walked");
+                walked.await.expect("the shard is repaired");
             }
         }
         let counts = engine.counts(&place).await.expect("counted");

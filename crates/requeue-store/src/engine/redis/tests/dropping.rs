@@ -1,4 +1,4 @@
-//! Drops that are interrupted, and marks that are lost.
+//! Tests interrupted drops and lost marks.
 
 use requeue_servers::{Language, Point, Proxy};
 
@@ -8,7 +8,7 @@ use crate::engine::{Dropped, Finish};
 use crate::types::error::Kind;
 
 fn kind<T: std::fmt::Debug>(answer: Result<T, EngineError>) -> Kind {
-    answer.expect_err("it fails").kind
+    answer.expect_err("the operation fails").kind
 }
 
 fn mark(name: &str) -> String {
@@ -25,7 +25,7 @@ async fn nothing_is_left_of_a_dropped_queue() {
         engine.add(&place, asking(key)).await.expect("added");
     }
     engine.claim(&place, ONE).await.expect("claimed");
-    // A row that can't be read is set aside.
+    // A row that cannot be read is set aside.
     server.cli(&["hset", &format!("requeue:{{{name}/0.0}}:rows"), "b", "not a row"]);
     let all = Claim { max: 9, ..ONE };
     assert_eq!(engine.claim(&place, all).await.expect("claimed").damaged.len(), 1);
@@ -34,7 +34,7 @@ async fn nothing_is_left_of_a_dropped_queue() {
     let dropped = engine.drop_queue(&name, true).await.expect("dropped");
     let had = matches!(dropped, Dropped::Yes(Counts { processing: 2, damaged: 1, .. }));
     assert!(had, "{dropped:?}");
-    // Nothing that the old handle does makes any.
+    // Operations through the old handle create no Redis key.
     assert_eq!(kind(engine.add(&place, asking("d")).await), Kind::Dropped);
     assert_eq!(kind(engine.claim(&place, ONE).await), Kind::Dropped);
     assert_eq!(server.cli(&["keys", &format!("*{name}*")]), "");
@@ -50,15 +50,15 @@ async fn a_drop_that_is_interrupted_is_completed_by_the_next() {
     let shards = names::shards(&Arc::new(of), 1);
     let seal = engine.scripts.drop.on(&shards[0]).arg("seal").arg(7).to_owned();
     engine.nodes.run(shards[0].slot, &seal, Some(&engine.scripts.drop)).await.expect("sealed");
-    // For now, nobody works on it.
+    // No operation is accepted for the time being.
     assert_eq!(kind(engine.add(&place, asking("a")).await), Kind::Absent);
     assert_eq!(kind(engine.claim(&place, ONE).await), Kind::Absent);
-    let fault = engine.open(&name, Settings::default()).await.expect_err("it is being dropped");
+    let fault = engine.open(&name, Settings::default()).await.expect_err("a drop is in progress");
     assert!(fault.source.to_string().contains("drop it again"), "{}", fault.source);
-    let fault = engine.drop_queue(&name, true).await.expect_err("another one may be at it");
+    let fault = engine.drop_queue(&name, true).await.expect_err("another drop may be in progress");
     assert_eq!(fault.kind, Kind::Absent);
     assert_eq!(fault.source.to_string(), "another process drops the queue");
-    // It has not been heard of for long.
+    // The drop has been inactive for longer than its time limit.
     server.cli(&["set", &mark(&name), &format!("-{} 7 1000", place.generation)]);
     let dropped = engine.drop_queue(&name, false).await.expect("dropped");
     assert_eq!(dropped, Dropped::Yes(Counts::default()));
@@ -83,7 +83,7 @@ async fn whoever_opens_a_queue_completes_its_drop_first() {
         assert!(listed.iter().all(|queue| queue.name != name), "{listed:?}");
         if creates {
             let settings = Settings { re_add: ReAdd::Hold, ..Settings::default() };
-            let new = engine.open(&name, settings).await.expect("it is created");
+            let new = engine.open(&name, settings).await.expect("the queue is created");
             assert_eq!(new.re_add, ReAdd::Hold);
             assert_ne!(new.generation, place.generation);
             assert_eq!(engine.counts(&new).await.expect("counted"), Counts::default());
@@ -93,7 +93,7 @@ async fn whoever_opens_a_queue_completes_its_drop_first() {
             let listed = engine.queues().await.expect("listed");
             assert_eq!(listed.iter().filter(|queue| queue.name == name).count(), 1);
         } else {
-            let found = Engine::find(&engine, &name).await.expect("looked for");
+            let found = Engine::find(&engine, &name).await.expect("looked up");
             assert!(found.is_none(), "{found:?}");
             assert_eq!(server.cli(&["keys", &format!("*{name}*")]), "");
         }
@@ -114,14 +114,17 @@ async fn a_mark_that_the_server_has_lost_is_no_drop() {
         let out = engine.claim(&place, ONE).await.expect("claimed").items.remove(0);
         let end = End { key: out.key, epoch: out.epoch, how: Finish::Succeed };
         assert_eq!(engine.finish(&place, vec![end]).await.expect("finished"), [true]);
-        // It is the same queue for whoever opens it after that.
-        let again = engine.open("q", Settings::default()).await.expect("it opens");
+        // A process that opens the queue later finds the same queue.
+        let again = engine.open("q", Settings::default()).await.expect("the queue opens");
         assert_eq!(again.generation, place.generation, "{lost:?}");
     }
     server.cli(&["flushall"]);
-    engine.add(&place, asking("a")).await.expect("added, as to any server that has lost its keys");
-    engine.migrate().await.expect("the schema is made again");
-    engine.open("q", Settings::default()).await.expect("it opens");
+    engine
+        .add(&place, asking("a"))
+        .await
+        .expect("the mark is restored, because the floor is gone as well");
+    engine.migrate().await.expect("the schema is created again");
+    engine.open("q", Settings::default()).await.expect("the queue opens");
     engine.drop_queue("q", true).await.expect("dropped");
     assert_eq!(kind(engine.add(&place, asking("a")).await), Kind::Dropped);
 }
@@ -136,18 +139,22 @@ async fn what_a_failover_brings_back_of_a_dropped_queue_is_not_in_a_later_one() 
     let copied = [&rows, &mark].map(|key| server.cli(&["copy", key, &format!("{key}-copy")]));
     assert_eq!(copied, ["1", "1"]);
     engine.drop_queue(&name, true).await.expect("dropped");
-    let new = engine.open(&name, Settings::default()).await.expect("it is created");
+    let new = engine.open(&name, Settings::default()).await.expect("the queue is created");
     for key in [&rows, &mark] {
         server.cli(&["rename", &format!("{key}-copy"), key]);
     }
-    assert_eq!(kind(engine.add(&new, asking("b")).await), Kind::Dropped, "it is another's");
-    let new = engine.open(&name, Settings::default()).await.expect("it opens");
+    assert_eq!(
+        kind(engine.add(&new, asking("b")).await),
+        Kind::Dropped,
+        "the mark of the old queue must be rejected"
+    );
+    let new = engine.open(&name, Settings::default()).await.expect("the queue opens");
     assert_eq!(engine.counts(&new).await.expect("counted"), Counts::default());
     engine.add(&new, asking("b")).await.expect("added");
     assert_eq!(kind(engine.add(&place, asking("b")).await), Kind::Dropped);
 }
 
-/// An opener has read the record of a queue, and the queue is dropped before it marks the shards.
+/// An opener reads the record of a queue, and the queue is dropped before the opener marks the shards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_that_is_opened_while_it_is_dropped_is_another_one_or_none() {
     let Some(server) = Server::start() else { return };
@@ -162,12 +169,12 @@ async fn a_queue_that_is_opened_while_it_is_dropped_is_another_one_or_none() {
                 let (direct, old) = engine(&direct_url, &name).await;
                 direct.add(&old, asking("a")).await.expect("added");
                 if what == "mark" {
-                    // Marks are confirmed where they were missing.
+                    // A mark is confirmed only if it was missing.
                     server.cli(&["del", &mark(&name)]);
                 }
                 let proxy = Proxy::start(Language::Redis, server.port());
                 let url = format!("redis://127.0.0.1:{}?shards={shards}", proxy.port());
-                let late = Redis::connect(options(&url)).await.expect("it is there");
+                let late = Redis::connect(options(&url)).await.expect("the engine connects");
                 let point = if what == "open" { Point::Answer } else { Point::Request };
                 let held = proxy.hold(&hash_of(script), point);
                 let opening = tokio::spawn({
@@ -183,7 +190,8 @@ async fn a_queue_that_is_opened_while_it_is_dropped_is_another_one_or_none() {
                 held.happened();
                 direct.drop_queue(&name, true).await.expect("dropped");
                 held.release();
-                let (late, place) = opening.await.expect("no panic").expect("it opens, or not");
+                let (late, place) =
+                    opening.await.expect("the task does not panic").expect("the open succeeds");
                 let how = format!("{what}, {creates}, {shards} shards");
                 assert_eq!(place.is_some(), creates, "{how}");
                 assert_eq!(kind(direct.add(&old, asking("b")).await), Kind::Dropped, "{how}");
@@ -193,7 +201,7 @@ async fn a_queue_that_is_opened_while_it_is_dropped_is_another_one_or_none() {
                         assert_ne!(place.generation, old.generation, "{how}");
                         late.add(&place, asking("c")).await.expect("added");
                         let again = direct.open(&name, Settings::default()).await;
-                        let again = again.expect("it opens");
+                        let again = again.expect("the queue opens");
                         assert_eq!(again.generation, place.generation, "{how}");
                         assert_eq!(direct.counts(&again).await.expect("counted").ready, 1, "{how}");
                     }
@@ -204,7 +212,7 @@ async fn a_queue_that_is_opened_while_it_is_dropped_is_another_one_or_none() {
     }
 }
 
-/// As after the clock of the server was set back.
+/// The tokens are ahead of the clock, as after the clock of the server was set back.
 #[tokio::test]
 async fn epochs_that_are_ahead_of_the_clock_rise_across_a_drop() {
     let Some(server) = Server::start() else { return };
@@ -223,7 +231,7 @@ async fn epochs_that_are_ahead_of_the_clock_rise_across_a_drop() {
             assert!(out.epoch > last, "{} after {last}", out.epoch);
             last = out.epoch;
             engine.drop_queue(&name, true).await.expect("dropped");
-            place = engine.open(&name, Settings::default()).await.expect("it is created");
+            place = engine.open(&name, Settings::default()).await.expect("the queue is created");
         }
     }
 }

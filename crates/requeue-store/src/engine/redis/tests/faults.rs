@@ -1,11 +1,11 @@
-//! What is said, and what is lost, when servers fail or refuse.
+//! Tests errors and losses when servers fail or refuse.
 
 use super::*;
 use crate::engine::{Asked, Failure, Finish, HandOut};
 use crate::{Queue, Store};
 
 async fn open(url: &str, name: &str) -> Queue {
-    store(url).await.queue(name).open().await.expect("it opens")
+    store(url).await.queue(name).open().await.expect("the queue opens")
 }
 
 async fn drained(queue: &Queue) -> Vec<String> {
@@ -13,7 +13,7 @@ async fn drained(queue: &Queue) -> Vec<String> {
     while queue.counts().await.expect("counted") != Counts::default() {
         for item in queue.get_many(256).await {
             found.push(item.to_string());
-            item.succeed().await.expect("it is ours");
+            item.succeed().await.expect("the lease is valid");
         }
     }
     found.sort();
@@ -25,9 +25,9 @@ async fn what_was_acknowledged_is_there_when_the_server_is_back() {
     let Some(server) = Server::start() else { return };
     let queue = open(&server.url(""), "q").await;
     queue.add_all(["a", "b"]).await.expect("added");
-    let item = queue.get().await.expect("it is there");
+    let item = queue.get().await.expect("a key is delivered");
     server.kill();
-    // What comes meanwhile waits for it.
+    // Operations in the meantime wait for the server.
     let (adding, ending) = (queue.clone(), tokio::spawn(item.succeed()));
     let adding = tokio::spawn(async move { adding.add("c").await });
     let getting = tokio::spawn({
@@ -35,11 +35,11 @@ async fn what_was_acknowledged_is_there_when_the_server_is_back() {
         async move { queue.get().await }
     });
     server.restart();
-    ending.await.expect("it ends").expect("it is ours still");
-    adding.await.expect("it ends").expect("it is added");
-    let item = getting.await.expect("it ends").expect("it is not shut down");
+    ending.await.expect("the task does not panic").expect("the lease is still valid");
+    adding.await.expect("the task does not panic").expect("added");
+    let item = getting.await.expect("the task does not panic").expect("the queue is not shut down");
     assert!(matches!(item.as_str(), Some("b" | "c")), "{item:?}");
-    item.succeed().await.expect("it is ours");
+    item.succeed().await.expect("the lease is valid");
     assert_eq!(drained(&queue).await.len(), 1);
 }
 
@@ -48,11 +48,11 @@ async fn who_is_not_let_in_hears_why_without_the_password() {
     let Some(server) = Server::start() else { return };
     server.cli(&["acl", "setuser", "worker", "on", ">s3cret"]);
     let url = server.url("worker:wr0ng@");
-    let error = chain(&Store::connect(&url).await.expect_err("it is wrong"));
+    let error = chain(&Store::connect(&url).await.expect_err("the password is wrong"));
     assert!(error.contains("WRONGPASS") || error.contains("uthentication"), "{error}");
     assert!(!error.contains("wr0ng"), "{error}");
     server.kill();
-    let error = chain(&Store::connect(&url).await.expect_err("nobody is there"));
+    let error = chain(&Store::connect(&url).await.expect_err("the server is stopped"));
     assert!(!error.contains("wr0ng") && error.contains("127.0.0.1:"), "{error}");
 }
 
@@ -99,14 +99,15 @@ async fn why_nothing_connects_has_a_kind() {
         assert_eq!(error.kind(), kind, "{url}: {}", chain(&error));
     }
     server.cli(&["config", "set", "requirepass", "n0w"]);
-    let error = Store::connect(&server.url("")).await.expect_err("it wants a password");
+    let error = Store::connect(&server.url("")).await.expect_err("the server requires a password");
     assert_eq!(error.kind(), Authentication, "{}", chain(&error));
-    let error = Store::connect(&server.url("default:wr0ng@")).await.expect_err("a wrong one");
+    let error =
+        Store::connect(&server.url("default:wr0ng@")).await.expect_err("the password is wrong");
     assert_eq!(error.kind(), Authentication, "{}", chain(&error));
     assert!(Store::connect(&server.url("default:n0w@")).await.is_ok());
 }
 
-/// As the page of the engine says.
+/// The minimum permissions that the documentation of the engine lists.
 pub(super) const RIGHTS: &str = "on >s3cret ~requeue:* +evalsha +script|load +blpop +get +set +time +exists \
     +type +hset +hdel +hget +hlen +hmget +hscan +zadd +zrem +zrange +zrangebylex +zrangebyscore +zscore +zcount +zcard \
     +zscan +llen +lpush +ltrim +wait +cluster|slots +cluster|info +info";
@@ -122,17 +123,19 @@ async fn the_rights_that_are_documented_are_enough_and_needed() {
     let queue = open(&user("worker", RIGHTS), "q").await;
     queue.add_all(["a", "b"]).await.expect("added");
     let mut items = queue.get_many(2).await;
-    items.remove(0).give_up("no").await.expect("it is ours");
-    items.remove(0).retry("no").await.expect("it is ours");
-    assert!(queue.revive("a").await.expect("asked"));
-    assert_eq!(queue.snapshot(None, None, 9).await.expect("a page").len(), 2);
+    items.remove(0).give_up("no").await.expect("the lease is valid");
+    items.remove(0).retry("no").await.expect("the lease is valid");
+    assert!(queue.revive("a").await.expect("revived"));
+    assert_eq!(queue.snapshot(None, None, 9).await.expect("the page is read").len(), 2);
     assert_eq!(drained(&queue).await, ["a", "b"]);
-    // Who lacks one of them can't open the queue, so that no script ends in the middle.
+    // A client that lacks one of these commands cannot open the queue, so that no script fails after it has
+    // begun to write.
     let needed = RIGHTS.split_whitespace().filter(|right| right.starts_with('+'));
     let elsewhere = ["+blpop", "+wait", "+cluster|slots", "+cluster|info", "+script|load", "+info"];
     for (at, right) in needed.filter(|right| !elsewhere.contains(right)).enumerate() {
         let url = user(&format!("poor{at}"), &RIGHTS.replacen(right, "", 1));
-        let opened = Store::connect(&url).await.expect("it is let in").queue("q").open().await;
+        let opened =
+            Store::connect(&url).await.expect("the client may connect").queue("q").open().await;
         let error = chain(&opened.expect_err(right));
         let denied = ["NOPERM", "can't run this command", "permissions"];
         assert!(denied.iter().any(|word| error.contains(word)), "{right}: {error}");
@@ -143,15 +146,15 @@ async fn the_rights_that_are_documented_are_enough_and_needed() {
 #[tokio::test]
 async fn what_is_not_ours_stays_as_it_is() {
     let Some(server) = Server::start() else { return };
-    let bare = Store::connect(&server.url("")).await.expect("it is there");
-    let error = chain(&bare.queue("q").open().await.expect_err("there is none"));
+    let bare = Store::connect(&server.url("")).await.expect("the store connects");
+    let error = chain(&bare.queue("q").open().await.expect_err("the queue does not exist"));
     assert!(error.contains("there is no queue in it yet; `requeue store init`"), "{error}");
     server.cli(&["set", "requeue:schema", "7"]);
-    let error = chain(&bare.migrate().await.expect_err("it is of another version"));
+    let error = chain(&bare.migrate().await.expect_err("the version differs"));
     assert!(error.ends_with("its version is \"7\", and this program's 1"), "{error}");
     server.cli(&["set", "requeue:schema", "1"]);
     server.cli(&["set", "requeue:{q/0.0}:leases", "mine"]);
-    let error = chain(&bare.queue("q").open().await.expect_err("it is a string"));
+    let error = chain(&bare.queue("q").open().await.expect_err("the type differs"));
     assert!(error.contains("requeue:{q/0.0}:leases is another program's: a string"), "{error}");
     assert_eq!(server.cli(&["get", "requeue:{q/0.0}:leases"]), "mine");
 }
@@ -164,10 +167,10 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
         engine.add(&place, asking(key)).await.expect("added");
     }
     server.cli(&["config", "set", "maxmemory", "1"]);
-    let fault = engine.add(&place, asking("d")).await.expect_err("there is no room");
+    let fault = engine.add(&place, asking("d")).await.expect_err("the server is full");
     assert_eq!(fault.kind, crate::types::error::Kind::Absent, "{}", fault.source);
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 3);
-    // Also who comes only now works on what there is.
+    // A process that connects only now can also work on the existing keys.
     let (engine, place) = self::engine(&server.url(""), "q").await;
     let claimed = engine.claim(&place, Claim { max: 3, ..ONE }).await.expect("claimed").items;
     let held = claimed.iter().map(|out| (out.key.clone(), out.epoch)).collect();
@@ -179,14 +182,14 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
     let end = |(out, how): (HandOut, _)| End { key: out.key, epoch: out.epoch, how };
     let ends = claimed.into_iter().zip(ends).map(end).collect();
     assert_eq!(engine.finish(&place, ends).await.expect("ended"), [true; 3]);
-    let revived = engine.revive(&place, vec!["b".into()]).await.expect("asked");
+    let revived = engine.revive(&place, vec!["b".into()]).await.expect("revived");
     assert_eq!(revived, [Some(true)]);
-    let cancelled = engine.cancel(&place, vec!["c".into()], None).await.expect("asked");
+    let cancelled = engine.cancel(&place, vec!["c".into()], None).await.expect("cancelled");
     assert!(cancelled[0].is_some_and(|cancelled| cancelled.waiting));
     let counts = engine.counts(&place).await.expect("counted");
     assert_eq!((counts.ready, counts.waiting, counts.parked), (1, 0, 0));
     server.cli(&["config", "set", "maxmemory", "0"]);
-    engine.add(&place, asking("d")).await.expect("there is room again");
+    engine.add(&place, asking("d")).await.expect("there is space again");
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 2);
 }
 
@@ -194,11 +197,11 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
 async fn what_replicas_do_not_confirm_may_or_may_not_be() {
     let Some(server) = Server::start() else { return };
     let url = format!("{}?wait=1", server.url(""));
-    let engine = Redis::connect(options(&url)).await.expect("it is there");
-    engine.migrate().await.expect("the schema is made");
-    let place = engine.open("q", Settings::default()).await.expect("it opens");
+    let engine = Redis::connect(options(&url)).await.expect("the engine connects");
+    engine.migrate().await.expect("the schema is created");
+    let place = engine.open("q", Settings::default()).await.expect("the queue opens");
     let ask = Ask { key: Key::from("a"), add: crate::Add::now(), adds: 1 };
-    let fault = engine.add(&place, vec![ask]).await.expect_err("it has no replica");
+    let fault = engine.add(&place, vec![ask]).await.expect_err("the server has no replica");
     assert_eq!(fault.kind, crate::types::error::Kind::Unsure, "{}", fault.source);
     assert_eq!(fault.source.to_string(), "0 of 1 replicas have it");
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 1);
@@ -208,12 +211,12 @@ fn numbered(what: &str, count: usize) -> Vec<String> {
     (0..count).map(|n| format!("{what}-{n:04}")).collect()
 }
 
-/// Adds them one after the other, beside whatever happens.
+/// Adds the keys one after the other in a task.
 fn add_beside(queue: &Queue, keys: Vec<String>) -> tokio::task::JoinHandle<()> {
     let queue = queue.clone();
     tokio::spawn(async move {
         for key in keys {
-            queue.add(key).await.expect("the engine goes on by itself");
+            queue.add(key).await.expect("the add is retried");
         }
     })
 }
@@ -228,10 +231,10 @@ async fn what_replicas_have_survives_a_failover() {
     tokio::task::block_in_place(|| {
         cluster.nodes()[0].kill();
         cluster.take_over(0);
-        // It comes back as the replica of its replica, who has none otherwise.
+        // It returns as the replica of its former replica, which has no other.
         cluster.nodes()[0].restart();
     });
-    adding.await.expect("it ends");
+    adding.await.expect("the task does not panic");
     assert_eq!(drained(&queue).await, [before, during].concat());
 }
 
@@ -247,7 +250,7 @@ async fn a_failover_loses_what_its_replica_had_not_got_and_no_more() {
         replica.freeze();
         cluster.nodes()[0].cli(&["client", "kill", "type", "replica"]);
     });
-    // Of a third of the shards, only the master hears of this.
+    // For a third of the shards, only the master receives these changes.
     let mut held = Vec::new();
     while held.len() < first.len() {
         held.extend(queue.get_many(256).await);
@@ -270,15 +273,19 @@ async fn a_failover_loses_what_its_replica_had_not_got_and_no_more() {
             Err(other) => panic!("{key}: {other}"),
         }
     }
-    assert!(again.len() > 20 && again.len() < 120, "a third: {}", again.len());
-    // Those come once more, with a higher number; the others have ended, and stay so.
+    assert!(
+        again.len() > 20 && again.len() < 120,
+        "about a third of the deliveries are repeated: {}",
+        again.len()
+    );
+    // These keys are delivered again with a higher token. The other completions remain in effect.
     let mut found = Vec::new();
     while queue.counts().await.expect("counted") != Counts::default() {
         for item in queue.get_many(256).await {
             let key = item.to_string();
             assert!(numbers.get(&key).is_none_or(|&number| number < item.epoch()), "{key}");
             found.push(key);
-            item.succeed().await.expect("it is ours");
+            item.succeed().await.expect("the lease is valid");
         }
     }
     let (mut redone, kept): (Vec<_>, Vec<_>) =
@@ -286,7 +293,11 @@ async fn a_failover_loses_what_its_replica_had_not_got_and_no_more() {
     redone.sort();
     again.sort();
     assert_eq!(redone, again);
-    assert!(kept.len() > 80 && kept.len() < 180, "two thirds: {}", kept.len());
+    assert!(
+        kept.len() > 80 && kept.len() < 180,
+        "about two thirds of the adds are kept: {}",
+        kept.len()
+    );
     assert!(kept.iter().all(|key| last.contains(key)));
 }
 
@@ -294,10 +305,10 @@ async fn a_failover_loses_what_its_replica_had_not_got_and_no_more() {
 async fn a_shard_that_is_given_to_another_node_goes_on_there() {
     let Some(cluster) = Cluster::start() else { return };
     let engine = Redis::connect(options(&format!("{}?shards=4", cluster.url()))).await;
-    let engine = Arc::new(engine.expect("it is there"));
-    engine.migrate().await.expect("the schema is made");
-    let place = engine.open("q", Settings::default()).await.expect("it opens");
-    let slot = engine.shards_of(&place).expect("it is open")[0].slot;
+    let engine = Arc::new(engine.expect("the engine connects"));
+    engine.migrate().await.expect("the schema is created");
+    let place = engine.open("q", Settings::default()).await.expect("the queue opens");
+    let slot = engine.shards_of(&place).expect("the queue is open")[0].slot;
     let queue = Queue::new(engine, place, crate::api::options::Options::default());
     let (before, during) = (numbered("before", 300), numbered("during", 1000));
     queue.add_all(before.clone()).await.expect("added");
@@ -306,7 +317,7 @@ async fn a_shard_that_is_given_to_another_node_goes_on_there() {
         cluster.give_slot(slot, 0, 1);
         cluster.give_slot(slot, 1, 2);
     });
-    adding.await.expect("it ends");
+    adding.await.expect("the task does not panic");
     assert_eq!(drained(&queue).await, [before, during].concat());
 }
 
@@ -316,18 +327,18 @@ async fn a_shard_that_does_not_answer_holds_up_no_other() {
     let queue = open(&cluster.url(), "q").await;
     queue.add_all(numbered("key", 100)).await.expect("added");
     tokio::task::block_in_place(|| cluster.nodes()[1].freeze());
-    // A third is away.
+    // A third of the shards is unavailable.
     let mut items = Vec::new();
     while items.len() < 50 {
         items.extend(queue.get_many(10).await);
     }
     for item in items {
-        item.succeed().await.expect("it is ours");
+        item.succeed().await.expect("the lease is valid");
     }
     tokio::task::block_in_place(|| cluster.nodes()[1].thaw());
     while queue.counts().await.expect("counted") != Counts::default() {
         for item in queue.get_many(256).await {
-            item.succeed().await.expect("it is ours");
+            item.succeed().await.expect("the lease is valid");
         }
     }
 }

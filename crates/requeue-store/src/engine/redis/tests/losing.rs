@@ -1,4 +1,4 @@
-//! Servers that lose keys of ours, by their settings or by a deletion.
+//! Tests servers that lose Redis keys through their configuration or a deletion.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ async fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
         ("100mb", "allkeys-lru", true),
         ("100mb", "allkeys-random", true),
         ("100mb", "noeviction", false),
-        // It concerns keys with a time to live, and ours have none.
+        // This policy affects keys with a time to live. The keys of requeue have none.
         ("100mb", "volatile-lru", false),
         ("0", "allkeys-lru", false),
     ] {
@@ -38,16 +38,17 @@ async fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
             assert!(error.contains("CONFIG SET maxmemory-policy noeviction"), "{error}");
             assert!(error.contains("?eviction=accept"), "{error}");
         }
-        Store::connect(&accepting).await.expect("it is accepted");
+        Store::connect(&accepting).await.expect("eviction is accepted");
     }
-    // Who may not ask gets on without.
+    // A client without permission for `INFO` is not refused.
     set("100mb", "allkeys-lru");
     let rights = format!("worker {}", RIGHTS.replace(" +info", ""));
     let rights: Vec<_> = rights.split_whitespace().collect();
     server.cli(&[&["acl", "setuser"], &rights[..]].concat());
-    let store = Store::connect(&server.url("worker:s3cret@")).await.expect("it may not ask");
-    store.migrate().await.expect("the schema is made");
-    store.queue("q").open().await.expect("it opens");
+    let store =
+        Store::connect(&server.url("worker:s3cret@")).await.expect("the client is not refused");
+    store.migrate().await.expect("the schema is created");
+    store.queue("q").open().await.expect("the queue opens");
 }
 
 #[tokio::test]
@@ -56,7 +57,7 @@ async fn each_master_of_a_cluster_is_asked_whether_it_evicts() {
     let master = &cluster.nodes()[2];
     master.cli(&["config", "set", "maxmemory", "100mb"]);
     master.cli(&["config", "set", "maxmemory-policy", "allkeys-lfu"]);
-    let error = Store::connect(&cluster.url()).await.expect_err("it evicts");
+    let error = Store::connect(&cluster.url()).await.expect_err("the server evicts");
     let error = chain(&error);
     let said = format!("127.0.0.1:{}: maxmemory-policy is allkeys-lfu", master.port());
     assert!(error.contains(&said), "{error}");
@@ -66,7 +67,7 @@ async fn each_master_of_a_cluster_is_asked_whether_it_evicts() {
 async fn a_sentinel_names_the_server_to_use() {
     let Some(server) = Server::start() else { return };
     let sentinel = server.sentinel();
-    let error = Store::connect(&sentinel.url("")).await.expect_err("it has no keys");
+    let error = Store::connect(&sentinel.url("")).await.expect_err("the server is a Sentinel");
     let error = chain(&error);
     let said = format!(
         "127.0.0.1:{}: this is the address of a Sentinel; use that of its master: 127.0.0.1:{} (jobs)",
@@ -80,53 +81,53 @@ async fn a_sentinel_names_the_server_to_use() {
 async fn a_schema_or_a_record_that_was_removed_is_named_and_made_again() {
     let Some(server) = Server::start() else { return };
     let store = store(&server.url("")).await;
-    let queue = store.queue("q").re_add(ReAdd::Hold).open().await.expect("it opens");
+    let queue = store.queue("q").re_add(ReAdd::Hold).open().await.expect("the queue opens");
     queue.add("a").await.expect("added");
     server.cli(&["del", "requeue:schema"]);
-    let error = chain(&store.queue("q").open().await.expect_err("it is gone"));
+    let error = chain(&store.queue("q").open().await.expect_err("the schema was removed"));
     assert!(error.contains("it has the queue, but not the key \"requeue:schema\""), "{error}");
     assert!(error.contains("`requeue store init`"), "{error}");
-    store.migrate().await.expect("it is made again");
+    store.migrate().await.expect("the version is stored again");
     server.cli(&["del", "requeue:{q}:queue"]);
-    let queue = store.queue("q").re_add(ReAdd::Hold).open().await.expect("it opens");
+    let queue = store.queue("q").re_add(ReAdd::Hold).open().await.expect("the queue opens");
     assert_eq!(queue.counts().await.expect("counted").ready, 1);
 }
 
-/// The record is lost, and a process that makes it again is killed before it has marked the shards.
+/// The record is lost, and a process that creates it again is killed before it has marked the shards.
 #[tokio::test]
 async fn a_queue_whose_record_is_made_again_by_halves_keeps_its_keys() {
     let Some(server) = Server::start() else { return };
     let store = store(&format!("{}?shards=4", server.url(""))).await;
-    let queue = store.queue("q").open().await.expect("it opens");
+    let queue = store.queue("q").open().await.expect("the queue opens");
     queue.add_all((0..100).map(|n| n.to_string())).await.expect("added");
     let record = "requeue:{q}:queue";
     let halves = ["re_add", "0", "shards", "4", "parked_add", "0", "generation", "77", "new", "1"];
     for marks in [&[][..], &["--all"]] {
         server.cli(&["del", record]);
         if !marks.is_empty() {
-            // The mark of one shard is lost, too: the others decide.
+            // The mark of one shard is lost as well: the others decide.
             let found = server.cli(&["keys", "requeue:*:generation"]);
-            let mark = found.lines().next().expect("there are four").to_owned();
+            let mark = found.lines().next().expect("there are four marks").to_owned();
             server.cli(&["del", &mark]);
         }
         server.cli(&[&["hset", record], &halves[..]].concat());
-        let opened = store.queue("q").open().await.expect("it opens");
+        let opened = store.queue("q").open().await.expect("the queue opens");
         assert_eq!(opened.counts().await.expect("counted").ready, 100);
         assert_eq!(queue.counts().await.expect("counted").ready, 100);
         assert!(!server.cli(&["hgetall", record]).contains("new"));
     }
 }
 
-/// All keys of a shard but its epoch and its tokens, by name.
+/// The names of a shard's Redis keys, except for the last fencing token and the wake tokens.
 const PARTS: [&str; 7] = ["rows", "low", "normal", "high", "leases", "again", "parked"];
 
-/// A queue with a key of each kind.
+/// Returns a queue with a key of each kind, and the completions of those in flight.
 async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
     let (engine, place) = engine(url, name).await;
     for (key, priority) in
         [("low", Priority::Low), ("normal", Priority::Normal), ("high", Priority::High)]
     {
-        // Before these are due, those that are added later have been claimed.
+        // The delay lets the keys that are added later be claimed first.
         let add = Add::after(Duration::from_millis(1)).priority(priority);
         let ask = Ask { key: key.into(), add, adds: 1 };
         engine.add(&place, vec![ask]).await.expect("added");
@@ -151,7 +152,7 @@ async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
             };
             let end = End { key: out.key, epoch: out.epoch, how };
             if matches!(end.how, Finish::Release(_)) {
-                engine.finish(&place, vec![end]).await.expect("it is ours");
+                engine.finish(&place, vec![end]).await.expect("the lease is valid");
                 continue;
             }
             ends.push(end);
@@ -159,16 +160,16 @@ async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
     }
     ends.sort_by(|a, b| a.key.cmp(&b.key));
     let parked = ends.remove(1);
-    engine.finish(&place, vec![parked]).await.expect("it is ours");
+    engine.finish(&place, vec![parked]).await.expect("the lease is valid");
     engine.add(&place, asking("dirty")).await.expect("added");
     (engine, place, ends)
 }
 
-/// No verb fails, whatever is missing.
+/// Asserts that no operation fails because of missing parts.
 async fn all_verbs_work(engine: &Redis, place: &Place) {
     engine.counts(place).await.expect("counted");
     for state in [None, Some(State::Ready), Some(State::Processing), Some(State::Parked)] {
-        engine.page(place, state, None, 100).await.expect("a page");
+        engine.page(place, state, None, 100).await.expect("the page is read");
     }
     for key in ["low", "normal", "later", "parked", "running", "dirty"] {
         engine.look_up(place, &key.into()).await.expect("looked up");
@@ -181,7 +182,8 @@ async fn all_verbs_work(engine: &Redis, place: &Place) {
     engine.revive(place, vec!["nobody's".into()]).await.expect("answered");
 }
 
-/// Works until nothing is ready or running. The keys, of which each is with one worker at a time.
+/// Works until no key is ready or in flight, and asserts that no key is delivered twice at once. Returns
+/// the keys.
 async fn drain(engine: &Redis, place: &Place, ends: Vec<End>) -> Vec<String> {
     engine.finish(place, ends).await.expect("answered");
     engine.cancel(place, vec!["later".into()], None).await.expect("answered");
@@ -229,7 +231,7 @@ async fn a_shard_that_has_lost_a_part_is_repaired_and_no_key_is_stuck() {
             };
             all_verbs_work(&engine, &place).await;
             let found = drain(&engine, &place, ends).await;
-            // The rows are the keys. All else can be told from them.
+            // Everything else can be restored from the rows.
             let wanted: &[&str] =
                 if part == "rows" { &[] } else { &["dirty", "high", "low", "normal"] };
             assert_eq!(found, wanted, "{part}, {is_open}");
@@ -263,7 +265,7 @@ async fn a_row_that_was_removed_fails_no_script() {
     }
 }
 
-/// Their states are not known before the repair, and the keys are not lost.
+/// The states of these keys are unknown before the repair, but the keys are not lost.
 #[tokio::test]
 async fn rows_that_have_lost_their_places_are_counted_as_damaged_and_keep_their_queue() {
     let Some(server) = Server::shared() else { return };
@@ -287,7 +289,7 @@ async fn rows_that_have_lost_their_places_are_counted_as_damaged_and_keep_their_
     assert_eq!(dropped, Dropped::Yes(Counts { damaged: 3, ..Counts::default() }));
 }
 
-/// What is left of a key whose row was removed makes no second run of it when it is added anew.
+/// The remaining places of a key whose row was removed cause no second run after the key is added again.
 #[tokio::test]
 async fn what_is_left_of_a_removed_row_does_nothing_to_its_key() {
     let Some(server) = Server::shared() else { return };
@@ -297,7 +299,7 @@ async fn what_is_left_of_a_removed_row_does_nothing_to_its_key() {
         let (engine, place, _) = with_all_kinds(&url, &name).await;
         removed(server, &name, "rows");
         engine.add(&place, asking(part)).await.expect("added");
-        // As if the leases of those that are running were over.
+        // Let the leases of the keys in flight expire.
         let leases = format!("requeue:{{{name}/0.0}}:leases");
         if server.cli(&["zcard", &leases]) != "0" {
             server.cli(&["zadd", &leases, "1", "running", "1", "dirty"]);
@@ -306,7 +308,7 @@ async fn what_is_left_of_a_removed_row_does_nothing_to_its_key() {
         let found: Vec<_> = claimed.iter().map(|out| (out.key.to_string(), out.failures)).collect();
         assert_eq!(found, [(part.to_owned(), 0)]);
         let again = engine.claim(&place, Claim { max: 9, ..ONE }).await.expect("claimed").items;
-        assert_eq!(again, [], "{part}: it is held");
+        assert_eq!(again, [], "{part}: the key is in flight");
         let ends = claimed.into_iter().map(|out| End {
             key: out.key,
             epoch: out.epoch,
@@ -323,14 +325,14 @@ async fn a_queue_on_a_server_that_evicts_goes_on_with_what_is_left() {
     let Some(server) = Server::start() else { return };
     server.cli(&["config", "set", "maxmemory-policy", "allkeys-random"]);
     let used = server.cli(&["info", "memory"]);
-    let used = super::super::requirements::said(&used, "used_memory").expect("it is told");
-    let limit = used.trim().parse::<u64>().expect("a number") + (3 << 20);
+    let used = super::super::requirements::said(&used, "used_memory").expect("the query succeeds");
+    let limit = used.trim().parse::<u64>().expect("the value is a number") + (3 << 20);
     server.cli(&["config", "set", "maxmemory", &limit.to_string()]);
     let url = format!("{}?eviction=accept&shards=32", server.url(""));
     let open = || async {
         store(&url).await.queue("q").backoff(Duration::ZERO, Duration::ZERO).open().await
     };
-    let queue: Queue = open().await.expect("it opens");
+    let queue: Queue = open().await.expect("the queue opens");
     let evicted = || {
         let stats = server.cli(&["info", "stats"]);
         stats
@@ -341,10 +343,10 @@ async fn a_queue_on_a_server_that_evicts_goes_on_with_what_is_left() {
     while !evicted() || n < 20_000 {
         queue.add_all((n..n + 256).map(|n| format!("{n:0>100}"))).await.expect("added");
         n += 256;
-        // All that was there may have been evicted.
+        // The keys that were added may all have been evicted.
         let items = timeout(Duration::from_secs(1), queue.get_many(100)).await.unwrap_or_default();
         for item in items {
-            // It may be lost.
+            // The delivery may be lost.
             let _ = item.succeed().await;
         }
     }
@@ -360,8 +362,8 @@ async fn a_queue_on_a_server_that_evicts_goes_on_with_what_is_left() {
         }
     };
     timeout(LONG, drained).await.expect("no key is stuck");
-    let late = open().await.expect("it opens");
+    let late = open().await.expect("the queue opens");
     assert_eq!(late.counts().await.expect("counted"), Counts::default());
     late.add("a").await.expect("added");
-    assert_eq!(late.get().await.expect("it is there").as_str(), Some("a"));
+    assert_eq!(late.get().await.expect("a key is delivered").as_str(), Some("a"));
 }

@@ -1,4 +1,4 @@
-//! On real servers.
+//! Tests against real servers.
 
 mod answers;
 mod changing;
@@ -19,18 +19,18 @@ use super::*;
 use crate::engine::{Backoff, Failing};
 use crate::types::error::chain;
 
-/// A name that no other test has.
+/// Returns a name that no other test uses.
 fn name(what: &str) -> String {
     static NAMES: AtomicU32 = AtomicU32::new(0);
     format!("{what}-{}", NAMES.fetch_add(1, Atomic::Relaxed))
 }
 
 fn options(url: &str) -> Options {
-    let (scheme, rest) = url.split_once(':').expect("it is an address");
-    Options::parse(scheme, rest).expect("it is an address")
+    let (scheme, rest) = url.split_once(':').expect("the address is valid");
+    Options::parse(scheme, rest).expect("the address is valid")
 }
 
-/// Waits for what comes in its own time.
+/// Waits until `is` returns true, at most 120 s.
 fn until(what: &str, is: impl Fn() -> bool) {
     let limit = std::time::Instant::now() + Duration::from_secs(120);
     while !is() {
@@ -39,12 +39,12 @@ fn until(what: &str, is: impl Fn() -> bool) {
 }
 
 async fn store(url: &str) -> crate::Store {
-    let store = crate::Store::connect(url).await.expect("it is there");
-    store.migrate().await.expect("the schema is made");
+    let store = crate::Store::connect(url).await.expect("the store connects");
+    store.migrate().await.expect("the schema is created");
     store
 }
 
-/// Until so many wait for a message, or for replicas.
+/// Waits until `count` clients wait for a message or for replicas.
 async fn waiting(server: &Server, count: usize) {
     let wanted = format!("blocked_clients:{count}\r\n");
     while !server.cli(&["info", "clients"]).contains(&wanted) {
@@ -52,11 +52,11 @@ async fn waiting(server: &Server, count: usize) {
     }
 }
 
-/// A queue of this server or cluster, and an engine that works on it.
+/// Creates a queue on this server or cluster, and an engine for it.
 async fn engine(url: &str, name: &str) -> (Redis, Place) {
-    let engine = Redis::connect(options(url)).await.expect("it is there");
-    engine.migrate().await.expect("the schema is made");
-    let place = engine.open(name, Settings::default()).await.expect("it opens");
+    let engine = Redis::connect(options(url)).await.expect("the engine connects");
+    engine.migrate().await.expect("the schema is created");
+    let place = engine.open(name, Settings::default()).await.expect("the queue opens");
     (engine, place)
 }
 
@@ -64,7 +64,7 @@ fn asking(key: &str) -> Vec<Ask> {
     vec![Ask { key: Key::from(key), add: crate::Add::now(), adds: 1 }]
 }
 
-/// Up to one key.
+/// A claim of at most one key.
 const ONE: Claim = Claim {
     max: 1,
     oldest: 0,

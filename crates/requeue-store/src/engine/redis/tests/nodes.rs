@@ -1,4 +1,4 @@
-//! Which servers are asked and believed when some hang, are cut off, or wait for others.
+//! Tests the choice of servers when some of them hang, are cut off, or wait for others.
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -7,7 +7,7 @@ use super::faults::RIGHTS;
 use super::*;
 use crate::engine::Finish;
 
-/// Who gives up on a hung server, again and again, sees to it that its replica is found.
+/// Callers that repeatedly give up on a hung server cause the discovery of its replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_has_the_place_of_a_server_that_hangs_is_found_by_those_who_give_up() {
     let Some(cluster) = Cluster::start() else { return };
@@ -17,7 +17,8 @@ async fn who_has_the_place_of_a_server_that_hangs_is_found_by_those_who_give_up(
     ];
     let (engine, place) = &engines[0];
     engine.add(place, asking("a")).await.expect("added");
-    let (nodes, hung) = (cluster.nodes(), engine.shards_of(place).expect("it is open")[0].slot);
+    let (nodes, hung) =
+        (cluster.nodes(), engine.shards_of(place).expect("the queue is open")[0].slot);
     let hung = usize::from(hung) * 3 / 16384;
     tokio::task::block_in_place(|| {
         assert_eq!(nodes[hung].cli(&["wait", "1", "60000"]), "1");
@@ -38,7 +39,7 @@ async fn who_has_the_place_of_a_server_that_hangs_is_found_by_those_who_give_up(
         while !matches!(timeout(brief, engine.add(place, asking("b"))).await, Ok(Ok(_))) {}
     };
     let found = timeout(Duration::from_secs(120), async { tokio::join!(claims, adds) }).await;
-    assert_eq!(found.expect("in time").0, 1);
+    assert_eq!(found.expect("within the time limit").0, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,29 +47,30 @@ async fn a_master_that_was_cut_off_is_not_believed() {
     let Some(cluster) = Cluster::start() else { return };
     let nodes = cluster.nodes();
     tokio::task::block_in_place(|| {
-        // It knows nobody any more, and goes on alone.
+        // The master forgets all other nodes, and continues alone.
         nodes[0].cli(&["config", "set", "cluster-require-full-coverage", "no"]);
         nodes[0].cli(&["cluster", "reset", "soft"]);
         nodes[0].cli(&["cluster", "addslotsrange", "0", "5461"]);
         let is_content = || nodes[0].cli(&["cluster", "info"]).contains("cluster_state:ok");
-        until("it misses nobody", is_content);
+        until("the old master considers its cluster complete", is_content);
         nodes[3].cli(&["cluster", "failover", "takeover"]);
         let new = format!(":{}@", nodes[3].port());
         let has_slots = |line: &str| line.contains(&new) && line.contains(" 0-");
         for node in &nodes[1..] {
-            until("they hear of it", || node.cli(&["cluster", "nodes"]).lines().any(has_slots));
+            until("failover seen", || node.cli(&["cluster", "nodes"]).lines().any(has_slots));
         }
     });
-    // The old one is the first to be asked.
+    // The old master is the first server that is asked.
     let (engine, place) = engine(&cluster.url(), "q").await;
     let keys: Vec<Ask> = (0..64).flat_map(|n| asking(&n.to_string())).collect();
     for part in crate::engine::by_shard(&engine, &place, keys, |ask| &ask.key) {
         engine.add(&place, part).await.expect("added");
     }
     assert_eq!(engine.counts(&place).await.expect("counted").ready, 64);
-    let count = |node: &Server| node.cli(&["dbsize"]).parse::<u32>().expect("a number");
+    let count =
+        |node: &Server| node.cli(&["dbsize"]).parse::<u32>().expect("the value is a number");
     tokio::task::block_in_place(|| {
-        assert_eq!(count(&nodes[0]), 0, "it was given nothing");
+        assert_eq!(count(&nodes[0]), 0, "the old master must not receive adds");
         assert!(nodes[1..4].iter().all(|node| count(node) > 0));
     });
 }
@@ -77,7 +79,7 @@ async fn a_master_that_was_cut_off_is_not_believed() {
 async fn renewals_and_ends_are_not_held_up_by_adds_that_wait_for_replicas() {
     let Some(server) = Server::start() else { return };
     let (engine, place) = engine(&format!("{}?wait=1", server.url("")), "q").await;
-    engine.add(&place, asking("held")).await.expect_err("it has no replica");
+    engine.add(&place, asking("held")).await.expect_err("the server has no replica");
     let held = engine.claim(&place, ONE).await.expect("claimed").items.remove(0);
     let engine = Arc::new(engine);
     let mut adds = JoinSet::new();
@@ -85,20 +87,20 @@ async fn renewals_and_ends_are_not_held_up_by_adds_that_wait_for_replicas() {
         let (engine, place) = (Arc::clone(&engine), place.clone());
         adds.spawn(async move { engine.add(&place, asking(&n.to_string())).await });
     }
-    // Each takes a second, and there are four connections for them.
+    // Each add takes 1 s, and four connections are available for them.
     waiting(&server, 4).await;
     let (keys, lease) = (vec![(held.key.clone(), held.epoch)], Duration::from_secs(30));
     assert_eq!(engine.renew(&place, keys, lease).await.expect("answered"), [Renewed::Yes]);
     let end = End { key: held.key, epoch: held.epoch, how: Finish::Succeed };
     assert_eq!(engine.finish(&place, vec![end]).await.expect("answered"), [true]);
-    // A claim that replicas don't have is one all the same.
+    // A claim is valid even if the replicas do not have it.
     let claimed = engine.claim(&place, ONE).await.expect("answered");
     assert_eq!(claimed.items.len(), 1);
     let mut answered = 0;
     while adds.try_join_next().is_some() {
         answered += 1;
     }
-    assert!(answered < 40, "{answered} adds were answered before");
+    assert!(answered < 40, "{answered} adds were answered before the renewal and the completion");
 }
 
 #[tokio::test]

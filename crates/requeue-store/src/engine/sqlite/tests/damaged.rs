@@ -1,4 +1,4 @@
-//! Malformed rows, written raw: no check of the file's own applies.
+//! Tests malformed rows, which are written directly, without the constraints of the file.
 
 use fastrand::Rng;
 
@@ -27,12 +27,12 @@ const COLUMNS: [(&str, bool); 18] = [
     ("worker", true),
 ];
 
-/// How a raw writer gets around the file's checks.
+/// The way in which a raw writer bypasses the constraints of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Writer {
-    /// By a setting of its connection.
+    /// Disables checks for its connection.
     Unchecked,
-    /// By a schema without types, which it then takes back.
+    /// Removes the column types from the schema, and restores them afterwards.
     Untyped,
 }
 
@@ -53,7 +53,7 @@ fn malformed(rng: &mut Rng, writer: Writer) -> String {
                     [rng.usize(..5)]
                 .to_owned()
             }
-            // As SQL has it.
+            // Format the number as SQL accepts it.
             _ => format!("{}", number(rng))
                 .replace("-9223372036854775808", "(-9223372036854775807 - 1)"),
         };
@@ -65,15 +65,15 @@ fn malformed(rng: &mut Rng, writer: Writer) -> String {
 
 fn write(path: &std::path::Path, writer: Writer, change: &str) {
     let open = || {
-        let raw = rusqlite::Connection::open(path).expect("it opens");
-        raw.pragma_update(None, "ignore_check_constraints", true).expect("it is set");
+        let raw = rusqlite::Connection::open(path).expect("the file opens");
+        raw.pragma_update(None, "ignore_check_constraints", true).expect("the setting is changed");
         raw
     };
     let typed = |from: &str, to: &str| {
         let raw = open();
-        raw.pragma_update(None, "writable_schema", true).expect("it is set");
+        raw.pragma_update(None, "writable_schema", true).expect("the setting is changed");
         let sql = "update sqlite_schema set sql = replace(sql, ?1, ?2) where name = 'keys'";
-        assert_eq!(raw.execute(sql, [from, to]).expect("it is changed"), 1);
+        assert_eq!(raw.execute(sql, [from, to]).expect("the schema is changed"), 1);
     };
     if writer == Writer::Untyped {
         typed(") strict, without rowid", ") without rowid");
@@ -92,15 +92,15 @@ async fn a_malformed_row_harms_no_other_key() {
     for seed in 0..300 {
         let mut rng = Rng::with_seed(seed);
         let writer = if rng.bool() { Writer::Unchecked } else { Writer::Untyped };
-        let kind = rng.choice(Kind::ALL).expect("there are some");
+        let kind = rng.choice(Kind::ALL).expect("the list is not empty");
         let change = malformed(&mut rng, writer);
         let how = format!("seed {seed}, {kind:?}, {writer:?}: {change}");
 
-        let dir = tempfile::tempdir().expect("a directory");
-        let engine = Sqlite::open(&at(&dir), Synchronous::Normal).expect("it opens");
-        engine.migrate().await.expect("the schema is made");
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let engine = Sqlite::open(&at(&dir), Synchronous::Normal).expect("the file opens");
+        engine.migrate().await.expect("the schema is created");
         let engine: Arc<dyn Engine> = Arc::new(engine);
-        let place = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
+        let place = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
         let scene = Scene::new(engine, place, kind).await;
         write(&at(&dir), writer, &change);
         let is_early = rng.u8(..3) == 0;
@@ -114,16 +114,17 @@ async fn a_malformed_row_harms_no_other_key() {
     assert!(damaged > 100 && named > 30, "{damaged} were damaged, {named} reported");
 }
 
-/// Counts, and whether a queue is idle, go by SQL; verbs by the decoder. The check in the schema, which
-/// other programs keep to as well, is the third.
+/// Compares three implementations of the rules: the SQL expression for counts and idleness, the decoder of
+/// the operations, and the constraint in the schema, which also applies to other programs.
 #[test]
 fn queries_and_the_check_accept_the_rows_that_can_be_read() {
     use super::super::rows::{CHECK, COLUMNS as ALL, READABLE, define_readable, read};
 
-    let raw = rusqlite::Connection::open_in_memory().expect("it opens");
-    define_readable(&raw).expect("it is defined");
+    let raw = rusqlite::Connection::open_in_memory().expect("the database opens");
+    define_readable(&raw).expect("the function is defined");
     let names: Vec<&str> = ALL.split(", ").collect();
-    raw.execute_batch(&format!("create table keys ({})", names.join(", "))).expect("it is made");
+    raw.execute_batch(&format!("create table keys ({})", names.join(", ")))
+        .expect("the table is created");
     let (mut rng, mut accepted, mut damaged) = (Rng::with_seed(5), 0, 0);
     let good = |state: u8, column: &str| match (state, column) {
         (1, "epoch" | "lease_until" | "run_since" | "run_adds") => "7",
@@ -138,7 +139,7 @@ fn queries_and_the_check_accept_the_rows_that_can_be_read() {
         let mut values: Vec<String> =
             names.iter().map(|column| good(state, column).to_owned()).collect();
         values[0] = state.to_string();
-        // Most rows have a value or two that may be wrong.
+        // Each row has up to two values that may be invalid.
         let mut has_odd_worker = false;
         for _ in 0..rng.usize(..3) {
             let column = rng.usize(..names.len());
@@ -161,7 +162,7 @@ fn queries_and_the_check_accept_the_rows_that_can_be_read() {
             };
         }
         let values = values.join(", ");
-        raw.execute("delete from keys", []).expect("it is empty");
+        raw.execute("delete from keys", []).expect("the table is emptied");
         raw.execute(&format!("insert into keys values ({values})"), []).expect(&values);
         let sql = format!("select {ALL}, {READABLE}, ({CHECK}) from keys");
         let (read, queried, checked) = raw
@@ -185,11 +186,11 @@ fn queries_and_the_check_accept_the_rows_that_can_be_read() {
 
 #[tokio::test]
 async fn a_file_takes_no_malformed_row() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let store = store(&at(&dir)).await;
-    let queue = store.queue("q").open().await.expect("it opens");
+    let queue = store.queue("q").open().await.expect("the queue opens");
     queue.add_all(["bad", "b"]).await.expect("added");
-    let raw = rusqlite::Connection::open(at(&dir)).expect("it opens");
+    let raw = rusqlite::Connection::open(at(&dir)).expect("the file opens");
     for change in [
         "failures = -1",
         "adds = 4294967296",
@@ -211,21 +212,21 @@ async fn a_file_takes_no_malformed_row() {
 async fn a_damaged_key_is_reported_once_with_the_next_step() {
     use crate::tests::parking::Events;
 
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let store = store(&at(&dir)).await;
-    let queue = store.queue("q").open().await.expect("it opens");
+    let queue = store.queue("q").open().await.expect("the queue opens");
     queue.add_all([BAD, "good"]).await.expect("added");
     write(&at(&dir), Writer::Unchecked, "failures = -1");
     let events = Events::default();
     let guard = tracing::subscriber::set_default(events.clone());
-    let item = queue.get().await.expect("it is open");
+    let item = queue.get().await.expect("the queue is not shut down");
     assert_eq!(item.as_str(), Some("good"));
     let expected = " message=the key's row is damaged: it was set aside; add the key again to run it, or \
                     cancel it queue=\"q\" key=bad damage=\"failures is -1\"";
     assert_eq!(events.take(), [expected]);
     let counts = queue.counts().await.expect("counted");
     assert_eq!((counts.damaged, counts.processing, counts.ready), (1, 1, 0));
-    let entry = queue.look_up(BAD).await.expect("looked up").expect("it is kept");
+    let entry = queue.look_up(BAD).await.expect("looked up").expect("the row is kept");
     assert_eq!(entry.state, State::Damaged);
     let error = entry.error.as_deref().unwrap_or_default();
     assert!(error.starts_with("failures is -1; the row was state=0 at="), "{error}");
@@ -233,18 +234,18 @@ async fn a_damaged_key_is_reported_once_with_the_next_step() {
     let explained = queue.explain(BAD).await.expect("explained");
     assert!(explained.starts_with("bad: its row is damaged: failures is -1"), "{explained}");
     queue.add(BAD).await.expect("added");
-    assert_eq!(queue.get().await.expect("it is open").as_str(), Some(BAD));
+    assert_eq!(queue.get().await.expect("the queue is not shut down").as_str(), Some(BAD));
     assert_eq!(queue.counts().await.expect("counted").damaged, 0);
     drop(guard);
     assert_eq!(events.take(), [""; 0]);
 }
 
-/// Rows that belong to no queue are removed as those of a dropped queue are.
+/// Rows that belong to no queue are removed like those of a dropped queue.
 #[tokio::test]
 async fn a_row_whose_queue_is_no_number_keeps_nobody_from_opening_the_file() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let store = store(&at(&dir)).await;
-    let queue = store.queue("q").open().await.expect("it opens");
+    let queue = store.queue("q").open().await.expect("the queue opens");
     queue.add_all([BAD, "good"]).await.expect("added");
     for number in ["'text'", "x'00'", "1.5", "-1"] {
         write(&at(&dir), Writer::Untyped, &format!("queue = {number}"));
@@ -253,22 +254,22 @@ async fn a_row_whose_queue_is_no_number_keeps_nobody_from_opening_the_file() {
         let counts = queue.counts().await.expect("counted");
         assert_eq!((counts.ready, counts.damaged), (2, 0), "{number}");
     }
-    let raw = rusqlite::Connection::open(at(&dir)).expect("it opens");
+    let raw = rusqlite::Connection::open(at(&dir)).expect("the file opens");
     let left = raw.query_row("select count(*) from keys", [], |row| row.get::<_, i64>(0));
     assert_eq!(left.expect("counted"), 2);
 }
 
-/// A key that is no blob is another value than the key that verbs ask for.
+/// A key that is not a blob does not equal the key that operations search for.
 #[tokio::test]
 async fn a_key_of_another_type_is_set_aside_under_its_text() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let store = store(&at(&dir)).await;
-    let queue = store.queue("q").open().await.expect("it opens");
+    let queue = store.queue("q").open().await.expect("the queue opens");
     queue.add_all([BAD, "good"]).await.expect("added");
     write(&at(&dir), Writer::Untyped, "key = 'bad'");
-    let item = queue.get().await.expect("it is open");
+    let item = queue.get().await.expect("the queue is not shut down");
     assert_eq!(item.as_str(), Some("good"));
-    let entry = queue.look_up(BAD).await.expect("looked up").expect("it is kept");
+    let entry = queue.look_up(BAD).await.expect("looked up").expect("the row is kept");
     assert_eq!(entry.state, State::Damaged);
     assert!(
         entry.error.is_some_and(|error| error.starts_with("the key is not a blob; the row was "))

@@ -1,4 +1,5 @@
-//! What is in which file, and what happens when another process has it locked or the disk is full.
+//! Tests the contents of the files, and operations while another process has the file locked or the disk is
+//! full.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -11,32 +12,32 @@ use crate::types::error::{Kind, chain};
 
 #[tokio::test]
 async fn a_file_is_complete_without_its_log_when_the_store_is_closed() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let log = dir.path().join("q-wal");
     let (one, other) = (store(&at(&dir)).await, store(&at(&dir)).await);
-    let queue = one.queue("q").open().await.expect("it opens");
+    let queue = one.queue("q").open().await.expect("the queue opens");
     queue.add_all(["a", "b"]).await.expect("added");
     assert_eq!(queue.counts().await.expect("counted").ready, 2);
     one.close().await;
-    assert!(log.exists(), "the other has the file open");
-    let error = queue.add("c").await.expect_err("it is closed");
+    assert!(log.exists(), "the other store has the file open");
+    let error = queue.add("c").await.expect_err("the store is closed");
     assert!(chain(&error).ends_with("q: the store is closed"), "{}", chain(&error));
     assert!(!error.may_have_happened());
-    queue.counts().await.expect_err("it is closed");
+    queue.counts().await.expect_err("the store is closed");
     one.close().await;
 
-    let queue = other.queue("q").open().await.expect("it opens");
+    let queue = other.queue("q").open().await.expect("the queue opens");
     queue.add("d").await.expect("added");
-    let file = rusqlite::Connection::open(at(&dir)).expect("it opens");
+    let file = rusqlite::Connection::open(at(&dir)).expect("the file opens");
     let beside = dir.path().join("beside").display().to_string();
-    file.execute("vacuum into ?1", [&beside]).expect("it is copied");
+    file.execute("vacuum into ?1", [&beside]).expect("the file is copied");
     drop(file);
     other.close().await;
-    assert!(!log.exists(), "nobody has the file open");
-    fs::copy(at(&dir), dir.path().join("copy")).expect("it is copied");
+    assert!(!log.exists(), "no process has the file open");
+    fs::copy(at(&dir), dir.path().join("copy")).expect("the file is copied");
     for copy in ["copy", "beside"] {
         let copy = store(&dir.path().join(copy)).await;
-        let queue = copy.queue("q").existing().open().await.expect("it is there");
+        let queue = copy.queue("q").existing().open().await.expect("the queue exists");
         assert_eq!(queue.counts().await.expect("counted").ready, 3);
     }
 }
@@ -46,51 +47,51 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
     let fixture = Fixture::new().await;
     let engine = &fixture.engine;
     let impatient = |at: &Work<'_>| at.connection.busy_timeout(Duration::ZERO);
-    engine.thread.call(impatient).await.expect("it is set");
-    let other = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("it opens");
-    let lock = |verb: &str| other.execute_batch(verb).expect("it is free, or ours");
+    engine.thread.call(impatient).await.expect("the setting is changed");
+    let other = rusqlite::Connection::open(fixture._dir.path().join("q")).expect("the file opens");
+    let lock = |verb: &str| other.execute_batch(verb).expect("the lock is free or held here");
 
     lock("begin immediate");
     let since = Instant::now();
-    let fault = engine.open("q", ReAdd::Replace.into()).await.expect_err("it is locked");
+    let fault = engine.open("q", ReAdd::Replace.into()).await.expect_err("the file is locked");
     assert!(since.elapsed() >= Duration::from_secs(30));
     let said = fault.source.to_string();
     assert!(said.ends_with("q: another process holds the lock on the file"), "{said}");
-    // There is nothing to write for who finds the schema.
-    engine.migrate().await.expect("it is there");
+    // A migration that finds the schema does not write.
+    engine.migrate().await.expect("the schema exists");
 
     let unlocked = async {
         sleep(Duration::from_secs(29)).await;
         lock("rollback");
     };
     let (opened, ()) = tokio::join!(engine.open("q", ReAdd::Replace.into()), unlocked);
-    opened.expect("it was locked for less than 30 s");
+    opened.expect("the file was locked for less than 30 s");
 }
 
 #[tokio::test]
 async fn without_a_reserve_adds_use_only_what_is_free_in_the_file() {
     let fixture = Fixture::new().await;
     let (engine, reserve) = (&fixture.engine, fixture._dir.path().join("q-reserve"));
-    let place = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
-    assert_eq!(fs::metadata(&reserve).expect("it is there").len(), 256 << 10);
+    let place = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
+    assert_eq!(fs::metadata(&reserve).expect("the file exists").len(), 256 << 10);
     for n in 0..20 {
         engine.add(&place, long(n)).await.expect("added");
     }
     assert_eq!(work(engine, &place).await, 20);
-    fs::remove_file(&reserve).expect("it is removed");
-    // No reserve can be made there, as on a full disk.
-    fs::create_dir(&reserve).expect("it is made");
+    fs::remove_file(&reserve).expect("the file is removed");
+    // This prevents the creation of a reserve, like a full disk.
+    fs::create_dir(&reserve).expect("the directory is created");
     let (added, fault) = add_until_full(engine, &place).await;
     assert_eq!(fault.kind, Kind::Absent);
     let said = fault.source.to_string();
     assert!(said.contains("q: the disk is full; free some space, or have workers"), "{said}");
-    assert!(added > 10, "{added}: the pages of keys that are done are free, in the file");
+    assert!(added > 10, "{added}: the pages of completed keys are free within the file");
     assert_eq!(work(engine, &place).await, added);
     let (again, _) = add_until_full(engine, &place).await;
     assert!(again > 10, "{again}");
-    fs::remove_dir(&reserve).expect("it is removed");
+    fs::remove_dir(&reserve).expect("the file is removed");
     engine.add(&place, long(u64::MAX)).await.expect("there is space again");
-    assert!(fs::metadata(&reserve).expect("it is there").len() >= 256 << 10);
+    assert!(fs::metadata(&reserve).expect("the file exists").len() >= 256 << 10);
     assert_eq!(work(engine, &place).await, again + 1);
 }
 
@@ -99,7 +100,7 @@ fn long(n: u64) -> Vec<Ask> {
     vec![Ask { key, add: crate::Add::now(), adds: 1 }]
 }
 
-/// How many keys were acknowledged, and why no more were.
+/// Adds keys until the disk is full. Returns the number of acknowledged keys, and the error.
 async fn add_until_full(engine: &Sqlite, place: &Place) -> (u64, EngineError) {
     let mut added = 0;
     loop {
@@ -110,7 +111,7 @@ async fn add_until_full(engine: &Sqlite, place: &Place) -> (u64, EngineError) {
     }
 }
 
-/// Works until nothing is left, as one who asks again when the disk is full. How many keys there were.
+/// Works until no key is left, and retries if the disk is full. Returns the number of completed keys.
 async fn work(engine: &Sqlite, place: &Place) -> u64 {
     let backoff = crate::engine::Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
     let expired = crate::engine::Failing { backoff, max_failures: None };
@@ -146,7 +147,7 @@ async fn work(engine: &Sqlite, place: &Place) -> u64 {
     done
 }
 
-/// In a process of its own, which alone sees the disk.
+/// The test runs in a separate process, the only one that sees the mounted disk.
 #[test]
 fn a_queue_on_a_full_disk_drains_and_takes_keys_again() {
     const DISK: &str = "REQUEUE_TEST_DISK";
@@ -156,9 +157,9 @@ fn a_queue_on_a_full_disk_drains_and_takes_keys_again() {
 
     if let Some(disk) = std::env::var_os(DISK) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        return runtime.expect("a runtime").block_on(fill_and_drain(Path::new(&disk)));
+        return runtime.expect("the runtime is built").block_on(fill_and_drain(Path::new(&disk)));
     }
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let run = |program: &Path, args: &[&str]| {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--mount", "sh", "-c", MOUNTED]);
@@ -168,8 +169,8 @@ fn a_queue_on_a_full_disk_drains_and_takes_keys_again() {
         requeue_servers::did_not_run("no file system can be mounted here: unshare --user --mount");
         return;
     }
-    let program = std::env::current_exe().expect("it has a path");
-    let done = run(&program, &["--exact", TEST, "--nocapture"]).expect("it runs");
+    let program = std::env::current_exe().expect("the program has a path");
+    let done = run(&program, &["--exact", TEST, "--nocapture"]).expect("the program runs");
     let said = [done.stdout, done.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
     assert!(done.status.success() && said[0].contains("1 passed"), "{}{}", said[0], said[1]);
 }
@@ -177,33 +178,33 @@ fn a_queue_on_a_full_disk_drains_and_takes_keys_again() {
 async fn fill_and_drain(disk: &Path) {
     let file = disk.join("q");
     let open = || async {
-        let engine = Sqlite::open(&file, Synchronous::Normal).expect("it opens");
-        engine.migrate().await.expect("the schema is there");
-        let place = engine.open("q", ReAdd::Replace.into()).await.expect("it opens");
+        let engine = Sqlite::open(&file, Synchronous::Normal).expect("the file opens");
+        engine.migrate().await.expect("the schema exists");
+        let place = engine.open("q", ReAdd::Replace.into()).await.expect("the queue opens");
         (engine, place)
     };
-    let mut filler = File::create(disk.join("filler")).expect("it is made");
+    let mut filler = File::create(disk.join("filler")).expect("the file is created");
     filler.write_all(&[0; 24 << 20]).expect("there is space");
     let ((adder, place), (worker, same)) = (open().await, open().await);
     let (mut added, fault) = add_until_full(&adder, &place).await;
     assert!(added > 1000, "{added}");
     assert!(fault.source.to_string().contains("the disk is full"), "{}", fault.source);
-    // Others take whatever is left.
+    // Another program uses the remaining space.
     while filler.write_all(&[0; 256]).is_ok() {}
     assert_eq!(worker.counts(&same).await.expect("counted").ready, added);
     assert_eq!(work(&worker, &same).await, added);
 
-    // The pages of these keys are free, though the disk is not.
+    // The pages of the completed keys are free within the file, although the disk is full.
     (added, _) = add_until_full(&adder, &place).await;
     assert!(added > 1000, "{added}");
     assert_eq!(work(&worker, &same).await, added);
     adder.add(&place, long(0)).await.expect("added");
-    // Also for who comes now.
+    // This also holds for processes that open the file now.
     drop((adder, worker));
     let (late, place) = open().await;
     assert_eq!(work(&late, &place).await, 1);
     drop(filler);
-    fs::remove_file(disk.join("filler")).expect("it is removed");
+    fs::remove_file(disk.join("filler")).expect("the file is removed");
     let reserve = disk.join("q-reserve");
     assert!(!reserve.exists());
     late.add(&place, long(0)).await.expect("there is space again");
@@ -215,15 +216,17 @@ async fn fill_and_drain(disk: &Path) {
 async fn new_files_are_readable_by_their_owner_alone_and_old_ones_keep_their_mode() {
     use std::os::unix::fs::PermissionsExt;
 
-    let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+    let mode =
+        |path: &Path| fs::metadata(path).expect("the file exists").permissions().mode() & 0o777;
     for (old, expected) in [(None, 0o600), (Some(0o640), 0o640), (Some(0o604), 0o604)] {
-        let dir = tempfile::tempdir().expect("a directory");
+        let dir = tempfile::tempdir().expect("a temporary directory");
         if let Some(mode) = old {
-            fs::write(at(&dir), "").expect("it is written");
-            fs::set_permissions(at(&dir), fs::Permissions::from_mode(mode)).expect("it is ours");
+            fs::write(at(&dir), "").expect("the file is written");
+            fs::set_permissions(at(&dir), fs::Permissions::from_mode(mode))
+                .expect("the mode is changed");
         }
         let store = store(&at(&dir)).await;
-        let queue = store.queue("q").open().await.expect("it opens");
+        let queue = store.queue("q").open().await.expect("the queue opens");
         queue.add("a").await.expect("added");
         for suffix in ["", "-wal", "-shm", "-reserve"] {
             let path = dir.path().join(format!("q{suffix}"));
@@ -233,7 +236,7 @@ async fn new_files_are_readable_by_their_owner_alone_and_old_ones_keep_their_mod
     }
 }
 
-/// Another user may have put the link there, in a directory that is open to both.
+/// In a directory that several users can write to, another user may have created the link.
 #[cfg(unix)]
 #[tokio::test]
 async fn a_link_in_the_place_of_a_file_beside_the_queue_leads_nowhere() {
@@ -241,22 +244,22 @@ async fn a_link_in_the_place_of_a_file_beside_the_queue_leads_nowhere() {
 
     for suffix in ["-reserve", "-wal", "-shm", "-journal"] {
         for exists in [true, false] {
-            let dir = tempfile::tempdir().expect("a directory");
+            let dir = tempfile::tempdir().expect("a temporary directory");
             let victim = dir.path().join("victim");
             if exists {
-                fs::write(&victim, "precious").expect("it is written");
+                fs::write(&victim, "precious").expect("the file is written");
             }
-            symlink(&victim, dir.path().join(format!("q{suffix}"))).expect("it is made");
+            symlink(&victim, dir.path().join(format!("q{suffix}"))).expect("the link is created");
             if suffix == "-reserve" {
                 let store = store(&at(&dir)).await;
                 drop(store.queue("q").open().await);
             } else {
-                // SQLite's own: the store would retry for 30 s.
+                // SQLite itself opens these files. The store would retry for 30 s.
                 let mode = if suffix == "-journal" { "delete" } else { "wal" };
                 let sql = format!(
                     "pragma journal_mode = {mode}; create table t (a); insert into t values (1)"
                 );
-                let connection = rusqlite::Connection::open(at(&dir)).expect("it opens");
+                let connection = rusqlite::Connection::open(at(&dir)).expect("the file opens");
                 let _ = connection.execute_batch(&sql);
             }
             let found = fs::read(&victim).ok();
@@ -270,24 +273,24 @@ async fn a_link_in_the_place_of_a_file_beside_the_queue_leads_nowhere() {
 async fn a_link_of_another_user_to_the_queue_is_not_followed() {
     use std::os::unix::fs::{lchown, symlink};
 
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let [victim, none] = ["victim", "none"].map(|name| dir.path().join(name));
-    // SQLite would take an empty file for a new one.
-    fs::write(&victim, "").expect("it is written");
+    // SQLite treats an empty file as a new database.
+    fs::write(&victim, "").expect("the file is written");
     for to in [&victim, &none] {
         let [link, ours] = ["link", "ours"].map(|name| dir.path().join(name));
         let _ = (fs::remove_file(&link), fs::remove_file(&ours));
-        symlink(to, &link).expect("it is made");
-        symlink("link", &ours).expect("it is made");
-        // Only root can give a link away.
+        symlink(to, &link).expect("the link is created");
+        symlink("link", &ours).expect("the link is created");
+        // Only root can change the owner of a link.
         if lchown(&link, Some(65534), None).is_err() {
             return;
         }
         for path in [link, ours] {
             let error = crate::Store::connect(&format!("sqlite:{}", path.display())).await;
-            let error = chain(&error.expect_err("it is refused"));
+            let error = chain(&error.expect_err("the server refuses it"));
             assert!(error.contains("a symbolic link of another user (uid 65534)"), "{error}");
         }
-        assert!(fs::read(&victim).expect("it is there").is_empty() && !none.exists());
+        assert!(fs::read(&victim).expect("the file is read").is_empty() && !none.exists());
     }
 }
