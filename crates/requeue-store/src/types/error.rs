@@ -345,8 +345,8 @@ impl Error for OpenError {
 /// The error of [`Store::drop_queue`](crate::Store::drop_queue) and
 /// [`Store::force_drop_queue`](crate::Store::force_drop_queue).
 ///
-/// Either it [has keys](Self::counts), or there is [no such queue](Self::is_missing); or, with a source,
-/// the store failed.
+/// The queue [has keys](Self::counts), or there is [no such queue](Self::is_missing). Otherwise the error
+/// has a source: the store failed.
 #[derive(Debug)]
 pub struct DropError(NotDropped);
 
