@@ -23,7 +23,7 @@ fn numbers(counts: &Counts) -> [u64; 4] {
     [counts.ready, counts.waiting, counts.processing, counts.parked]
 }
 
-/// One process drops queues that another process has open.
+/// Checks drops of queues that another process has open.
 pub(crate) async fn check_drops(one: &Store, other: &Store, name: &str) {
     check_refusals(one, other, &format!("{name}-kept")).await;
     check_forced(one, other, &format!("{name}-forced")).await;
@@ -31,7 +31,7 @@ pub(crate) async fn check_drops(one: &Store, other: &Store, name: &str) {
     check_races(one, other, &format!("{name}-race")).await;
 }
 
-/// A queue with keys in any state is unchanged.
+/// Checks that a drop without force changes no queue with keys, in any state.
 async fn check_refusals(one: &Store, other: &Store, name: &str) {
     let error = one.drop_queue(name).await.expect_err("there is no queue");
     assert!(error.is_missing() && !error.is_temporary() && error.counts().is_none(), "{error:?}");
@@ -65,7 +65,7 @@ async fn run(_: Key, _: Context) -> Result<Action, Error> {
     Ok(Action::succeed())
 }
 
-/// All calls of another process on the queue fail or return.
+/// Checks that after a forced drop, all calls of another process on the queue fail or return.
 async fn check_forced(one: &Store, other: &Store, name: &str) {
     let lease = Duration::from_millis(300);
     let queue = other.queue(name).lease(lease).open().await.expect("the queue opens");
@@ -136,7 +136,7 @@ async fn check_forced(one: &Store, other: &Store, name: &str) {
     assert!(held.is_dropped());
 }
 
-/// A queue that is created again is another queue.
+/// Checks that a queue that is created again is another queue.
 async fn check_created_again(one: &Store, other: &Store, name: &str) {
     let old = other.queue(name).open().await.expect("the queue opens");
     old.add_all(["a", "b"]).await.expect("added");
@@ -176,7 +176,7 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
     one.drop_queue(name).await.expect("the queue is empty");
 }
 
-/// If an add and a drop happen at the same time, one of them fails.
+/// Checks that one of an add and a drop fails if they happen at the same time.
 async fn check_races(one: &Store, other: &Store, name: &str) {
     const ROUNDS: usize = 40;
     let mut added = 0;

@@ -1,4 +1,4 @@
-//! Tests of leases: their renewal, loss and end.
+//! Tests of leases: their renewal and loss, and completions during an outage.
 
 use super::*;
 

@@ -203,7 +203,7 @@ async fn a_key_that_a_claim_parks_is_reported_and_counted() {
     assert_eq!(told, [(Some("a"), true), (Some("b"), false)]);
 }
 
-/// The answer to a claim has the keys that it parked.
+/// Checks that the answer to a claim has the keys that it parked.
 pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
     const KEYS: usize = 12;
     const LEASE: Duration = Duration::from_secs(30);
@@ -233,7 +233,7 @@ pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
             rig.set_time(now + micros(2 * SECOND)).await;
         }
     }
-    // The others were added during their last run.
+    // An add during the last run keeps the first half of the keys from being parked.
     add((0..KEYS / 2).map(ask).collect()).await;
     let claimed = engine.claim(&place, claim).await.expect("claimed");
     assert_eq!(claimed.items.len(), KEYS / 2);
@@ -246,7 +246,7 @@ pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
         assert_eq!((entry.state, entry.failures, entry.error), said);
         assert_eq!((parked.failures, parked.lease_expired), (2, true));
     }
-    // Each is reported once.
+    // Each parked key is reported once.
     rig.set_time(BEGIN + micros(10 * LEASE)).await;
     assert_eq!(engine.claim(&place, claim).await.expect("claimed").parked, []);
 }
