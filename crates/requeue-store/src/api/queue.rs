@@ -159,6 +159,15 @@ impl Queue {
 
     /// Adds keys that are ready at once, and counts the answers. Up to 256 keys are sent together.
     ///
+    /// # Errors
+    ///
+    /// As [`add`](Self::add). Some of the keys may have been added, and adding all of them again is harmless.
+    /// If a key is too long, none of the keys that would be sent together with it are added.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, some of the keys may have been added. Adding all of them again is harmless.
+    ///
     /// # Examples
     ///
     /// ```
@@ -176,15 +185,6 @@ impl Queue {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`add`](Self::add). Some of the keys may have been added, and adding all of them again is harmless.
-    /// If a key is too long, none of the keys that would be sent together with it are added.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, some of the keys may have been added. Adding all of them again is harmless.
     pub async fn add_all<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
