@@ -55,7 +55,7 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
-    /// Returns true if no key is delivered anymore.
+    /// Returns true if no key is delivered any more.
     pub(crate) const fn is_final(self) -> bool {
         matches!(self, Self::Now | Self::Dropped)
     }
